@@ -120,6 +120,7 @@ def test_a_batch_is_one_row_that_follows_its_children(system, visit):
         expect(row).to_contain_text(f"{count} completed")
     expect(row.locator(".state")).to_have_text(re.compile("Completed"))
     expect(child).to_have_count(0)
+    page.get_by_text("Filter", exact=True).click()
     page.get_by_label("Children, too").check()
     expect(child).to_be_visible()
     expect(page).to_have_url(f"{system.url}/jobs?children=true")
