@@ -17,10 +17,10 @@ from server.web.job import actions as job_actions
 from server.web.job import attempts as job_attempts
 from server.web.job import children as job_children
 from server.web.job import events as job_events
-from server.web.job import files as job_files
-from server.web.job import log as job_log
 from server.web.job import page as job
-from server.web.job.log_index import INDEXES, LogIndexes
+from server.web.job.files import page as job_files
+from server.web.job.log import page as job_log
+from server.web.job.log.index import INDEXES, LogIndexes
 from server.web.jobs import bulk, schedules
 from server.web.jobs import page as jobs
 from server.web.operators import agents, charts, services, status, users, webhooks

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from server.web.job.files_address import quoted
+from server.web.job.files.address import quoted
 from tests.contract.test_attempts_http import RETRIED
 from tests.contract.test_files_http import Setting, ended, running, zipped
 from tests.contract.test_links import serving

@@ -17,21 +17,21 @@ def _mutant(protection: str, file: str, old: str, new: str, test: str) -> Mutant
 MUTANTS: Final = (
     _mutant(
         "a page that a job has written is rendered where it can run nothing",
-        "web/job/preview.py",
+        "web/job/files/preview.py",
         "sandbox; default-src 'none'; img-src data:",
         "sandbox allow-scripts; default-src 'none'; img-src data:",
         f"{_PAGES}what_a_frame_renders_may_do_nothing_and_only_in_a_frame",
     ),
     _mutant(
         "what is rendered is shown in the frame of its page only",
-        "web/job/preview.py",
+        "web/job/files/preview.py",
         'if request.headers.get("Sec-Fetch-Dest", "iframe") != "iframe":',
         "if False:",
         f"{_PAGES}what_a_frame_renders_may_do_nothing_and_only_in_a_frame",
     ),
     _mutant(
         "only pages are rendered, no drawings",
-        "web/job/preview.py",
+        "web/job/files/preview.py",
         'if media_type(path) != "text/html" or file.size > _MOST_RENDERED:',
         "if file.size > _MOST_RENDERED:",
         f"{_PAGES}what_a_frame_renders_may_do_nothing_and_only_in_a_frame",
@@ -45,28 +45,28 @@ MUTANTS: Final = (
     ),
     _mutant(
         "characters that turn text around are shown as their numbers",
-        "web/job/preview_text.py",
+        "web/job/files/preview_text.py",
         "if _ODD.search(text) is None:",
         "if True:",
         f"{_PAGES}characters_of_a_text_are_shown_and_run_nothing",
     ),
     _mutant(
         "a page shows a bounded part of a line that never ends",
-        "web/job/preview.py",
+        "web/job/files/preview.py",
         "data = data[:WINDOW]",
         "data = data * 64",
         f"{_PAGES}a_window_in_a_gigabyte_of_one_line_costs_one_window",
     ),
     _mutant(
         "a table is cut to what a page can show",
-        "web/job/preview_table.py",
+        "web/job/files/preview_table.py",
         "shown = min(columns, MAX_COLUMNS)",
         "shown = columns",
         f"{_PAGES}a_table_is_cut_to_what_a_page_can_show_and_its_cells_are_text",
     ),
     _mutant(
         "a table with one cell of blanks does not occupy the server for minutes",
-        "web/job/preview_table.py",
+        "web/job/files/preview_table.py",
         r'(\d++([.,]\d*+)?|[.,]\d++)([eE][+-]?\d++)?\s*+%?\s*+"',
         r'(\d++([.,]\d*+)?|[.,]\d++)([eE][+-]?\d++)?\s*%?\s*"',
         "tests/unit/server/web/test_file_previews.py::test_"
@@ -74,7 +74,7 @@ MUTANTS: Final = (
     ),
     _mutant(
         "parts of a path that browsers leave out do not lead to another page",
-        "web/job/files_address.py",
+        "web/job/files/address.py",
         'odd = not _LOST.isdisjoint(path.split("/"))',
         "odd = False",
         f"{_PAGES}a_file_is_reached_whatever_it_is_called_and_its_name_is_only_text",

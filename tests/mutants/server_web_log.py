@@ -12,7 +12,7 @@ _ANSI: Final = "tests/unit/server/web/job/test_ansi.py::test_"
 
 
 def _mutant(protection: str, file: str, old: str, new: str, test: str) -> Mutant:
-    return Mutant("pages", protection, f"server/web/job/{file}", old, new, (test,))
+    return Mutant("pages", protection, f"server/web/job/log/{file}", old, new, (test,))
 
 
 MUTANTS: Final = (
@@ -32,7 +32,7 @@ MUTANTS: Final = (
     ),
     _mutant(
         "parameters of a command in a log are text",
-        "log_lines.py",
+        "lines.py",
         'f"{word} {values}".rstrip()',
         'Markup(f"{word} {values}".rstrip())',
         f"{_PAGES}hostile_lines_are_text",
@@ -46,70 +46,70 @@ MUTANTS: Final = (
     ),
     _mutant(
         "a log is followed by those who may see its job",
-        "log_follow.py",
+        "follow.py",
         "job = await requested_job(request, context)\n            attempt",
         'job = await context.jobs.get(int(request.match_info["id"]))\n            attempt',
         f"{_PAGES}other_users_see_no_log",
     ),
     _mutant(
         "after a break a log goes on where its last line begins",
-        "log_follow.py",
+        "follow.py",
         "offset - lines.length, lines.number",
         "offset, lines.number",
         f"{_PAGES}a_page_follows_the_log_without_losing_or_repeating_lines",
     ),
     _mutant(
         "followers of a log full of colours do not keep the server from answering others",
-        "log_follow.py",
+        "follow.py",
         "await asyncio.to_thread(_event, lines, data, wanted.stream, here, offset)",
         "_event(lines, data, wanted.stream, here, offset)",
         f"{_PAGES}lines_that_are_followed_are_not_made_on_the_event_loop",
     ),
     _mutant(
         "of a huge line a little is shown",
-        "log_lines.py",
+        "lines.py",
         "cut = _whole_characters(line, SHOWN)",
         "cut = len(line)",
         f"{_WINDOW}a_long_line_says_how_much_is_not_shown",
     ),
     _mutant(
         "of a line that does not end little is kept",
-        "log_lines.py",
+        "lines.py",
         "                del self._line[_KEPT:]\n",
         "",
         f"{_WINDOW}a_long_line_says_how_much_is_not_shown",
     ),
     _mutant(
         "a window reads little of a large log",
-        "log_window.py",
+        "window.py",
         "log.piece(start, min(log.counted, start + _BYTES))",
         "log.piece(start, log.counted)",
         f"{_WINDOW}a_window_reads_little_of_a_large_log",
     ),
     _mutant(
         "one request counts the lines of so many bytes",
-        "log_window.py",
+        "window.py",
         "stop = min(self.size, self.index.size + most)",
         "stop = self.size",
         f"{_WINDOW}counting_goes_on_where_it_was",
     ),
     _mutant(
         "one search reads so many bytes",
-        "log_search.py",
+        "search.py",
         "stop = min(log.counted, start + _BYTES)",
         "stop = log.counted",
         f"{_WINDOW}a_search_reads_so_many_bytes_at_once",
     ),
     _mutant(
         "what is remembered of logs is bounded",
-        "log_index.py",
+        "index.py",
         "        while len(self._kept) > _LOGS:\n            self._kept.popitem(last=False)\n",
         "",
         f"{_WINDOW}few_logs_are_remembered",
     ),
     _mutant(
         "what is remembered of unpackers is bounded",
-        "log_index.py",
+        "index.py",
         "        while len(self._states) > _UNPACKED:\n"
         "            self._states.popitem(last=False)\n",
         "",
@@ -117,14 +117,14 @@ MUTANTS: Final = (
     ),
     _mutant(
         "a log that is not the one that was counted is refused",
-        "log_window.py",
+        "window.py",
         "            if found < 0:\n",
         "            if False:\n",
         f"{_WINDOW}a_log_that_is_not_the_one_that_was_counted_is_refused",
     ),
     _mutant(
         "a window full of colours does not keep the server from answering others",
-        "log_window.py",
+        "window.py",
         "await asyncio.to_thread(_rows, lines, data, most)",
         "_rows(lines, data, most)",
         f"{_WINDOW}lines_of_many_colours_are_not_made_on_the_event_loop",

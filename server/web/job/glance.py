@@ -17,8 +17,8 @@ from server.http.log_source import has_started, opened_log
 from server.http.problems import Refusal
 from server.http.stored_files import scan_stored
 from server.http.stored_log import STREAMS
-from server.web.job.files_folder import FolderPage, folder_page
-from server.web.job.log_lines import Lines
+from server.web.job.files.folder import FolderPage, folder_page
+from server.web.job.log.lines import Lines
 from shared.wire import JobState
 
 _LINES: Final = 8

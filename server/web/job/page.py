@@ -14,11 +14,11 @@ from server.domain.live import NOTICES
 from server.domain.permits import Shows
 from server.http.paths import JOB_PAGE
 from server.web.job.advice import ADVICE
-from server.web.job.files_address import quoted
-from server.web.job.files_folder import folder_of
+from server.web.job.files.address import quoted
+from server.web.job.files.folder import folder_of
+from server.web.job.files.preview_text import visible
 from server.web.job.frame import JobFrame, frame_page, job_frame
 from server.web.job.glance import first_files, last_lines
-from server.web.job.preview_text import visible
 from server.web.job.receipt import bars
 from server.web.job.scripts import scripts
 from server.web.job.share import FORM, LinkForm

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.web.job.ansi import CLASSES, PLAIN, nearest, render, stripped, style_after
+from server.web.job.log.ansi import CLASSES, PLAIN, nearest, render, stripped, style_after
 
 _TAG = re.compile(r"<[^>]*>")
 _SPAN = re.compile(r'<span class="([a-z0-9 ]+)">')

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from server.web.job import log_stored
-from server.web.job.log_index import LogIndexes, LogKey, States
-from server.web.job.log_stored import Unpacker
+from server.web.job.log import stored as log_stored
+from server.web.job.log.index import LogIndexes, LogKey, States
+from server.web.job.log.stored import Unpacker
 from shared.files.archives.zip_directory import ZipEntry
 from shared.files.archives.zip_index import ZipIndex
 

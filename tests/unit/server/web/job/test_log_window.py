@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.web.job import log_index, log_lines, log_search, log_window
-from server.web.job.log_index import LineIndex, LogIndexes, LogKey
-from server.web.job.log_lines import Lines
-from server.web.job.log_search import MOST, search
-from server.web.job.log_window import Log, window_around, window_from, window_to
+from server.web.job.log import index as log_index
+from server.web.job.log import lines as log_lines
+from server.web.job.log import search as log_search
+from server.web.job.log import window as log_window
+from server.web.job.log.index import LineIndex, LogIndexes, LogKey
+from server.web.job.log.lines import Lines
+from server.web.job.log.search import MOST, search
+from server.web.job.log.window import Log, window_around, window_from, window_to
 
 _PARTS = [b"\n", b"a", b"bc\n", b"x" * 9, b"\r", b"\r\n", b"\n\n", b"\xff", "é".encode()]
 CONTENT = st.lists(st.sampled_from(_PARTS), max_size=60).map(b"".join)

@@ -10,7 +10,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from server.web.job.preview_text import visible
+from server.web.job.files.preview_text import visible
 
 MAX_ROWS: Final = 200
 MAX_COLUMNS: Final = 50

@@ -8,8 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
-from server.web.job.ansi import stripped
-from server.web.job.log_window import Log
+from server.web.job.log.ansi import stripped
+from server.web.job.log.window import Log
 
 MOST: Final = 500
 """Lines that are found at once."""

@@ -23,8 +23,8 @@ from server.http.context import Context
 from server.http.problems import Refusal
 from server.http.results import missing_result
 from server.http.stored_log import Receipt, nothing_left
-from server.web.job.log_index import States
-from server.web.job.log_window import Read
+from server.web.job.log.index import States
+from server.web.job.log.window import Read
 from shared.files.archives.zip_content import read_content, read_range
 from shared.files.archives.zip_directory import STORED, ZipEntry
 from shared.files.archives.zip_index import ZipIndex

@@ -20,10 +20,10 @@ from server.http.problems import Refusal
 from server.http.route import LINK_PARAMETER
 from server.http.stored_log import STREAMS
 from server.web.job.frame import frame_page, job_frame
-from server.web.job.log_follow import follow
-from server.web.job.log_search import MAX_TEXT, MOST, Found, search
-from server.web.job.log_view import Wanted, address, how_it_ended, line_param, log_of, wanted_log
-from server.web.job.log_window import Log, Window, window_around, window_from, window_to
+from server.web.job.log.follow import follow
+from server.web.job.log.search import MAX_TEXT, MOST, Found, search
+from server.web.job.log.view import Wanted, address, how_it_ended, line_param, log_of, wanted_log
+from server.web.job.log.window import Log, Window, window_around, window_from, window_to
 from server.web.site.page_route import PageRoute
 from server.web.site.site import Site
 

@@ -21,9 +21,9 @@ from server.http.params import int_param
 from server.http.problems import Refusal
 from server.http.route import LINK_PARAMETER
 from server.http.stored_log import STREAMS
-from server.web.job.log_index import INDEXES, LogKey
-from server.web.job.log_stored import stored_log
-from server.web.job.log_window import Log
+from server.web.job.log.index import INDEXES, LogKey
+from server.web.job.log.stored import stored_log
+from server.web.job.log.window import Log
 from server.web.site.site import Site
 from shared.files.errors import BundleError
 from shared.http.authentication import PRINCIPAL

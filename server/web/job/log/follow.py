@@ -20,9 +20,9 @@ from server.http.params import int_param
 from server.http.problems import Refusal
 from server.http.requested_job import requested_job
 from server.http.stored_log import STREAMS
-from server.web.job.ansi import PLAIN, Style
-from server.web.job.log_lines import Lines, Row
-from server.web.job.log_view import MAX_NUMBER, address, how_it_ended, log_of, wanted_log
+from server.web.job.log.ansi import PLAIN, Style
+from server.web.job.log.lines import Lines, Row
+from server.web.job.log.view import MAX_NUMBER, address, how_it_ended, log_of, wanted_log
 from server.web.site.site import Site
 
 _PIECE: Final = 1 << 13

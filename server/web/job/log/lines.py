@@ -8,7 +8,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from server.web.job.ansi import PLAIN, Style, render, style_after
+from server.web.job.log.ansi import PLAIN, Style, render, style_after
 
 SHOWN: Final = 4096
 """Bytes of a line; of a longer one it is said how many there are."""

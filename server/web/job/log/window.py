@@ -10,9 +10,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from server.web.job.ansi import PLAIN, Style, style_after
-from server.web.job.log_index import LineIndex
-from server.web.job.log_lines import SHOWN, Lines, Row
+from server.web.job.log.ansi import PLAIN, Style, style_after
+from server.web.job.log.index import LineIndex
+from server.web.job.log.lines import SHOWN, Lines, Row
 
 LINES: Final = 1000
 """In a window."""

@@ -17,12 +17,12 @@ from server.http.paths import JOB_PAGE
 from server.http.problems import Refusal
 from server.http.route import LINK_PARAMETER
 from server.http.stored_files import scan_stored
-from server.web.job import preview
-from server.web.job.files_address import crumbs, quoted
-from server.web.job.files_folder import FolderPage, folder_of, folder_page, prefix_of
-from server.web.job.files_running import running_page
+from server.web.job.files import preview
+from server.web.job.files.address import crumbs, quoted
+from server.web.job.files.folder import FolderPage, folder_of, folder_page, prefix_of
+from server.web.job.files.preview_text import spelled, visible
+from server.web.job.files.running import running_page
 from server.web.job.frame import JobFrame, frame_page, job_frame
-from server.web.job.preview_text import spelled, visible
 from server.web.site.page_route import PageRoute
 from server.web.site.site import Site
 from shared.http.authentication import PRINCIPAL

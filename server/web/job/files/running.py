@@ -13,7 +13,7 @@ from server.domain.attempts import Attempt
 from server.domain.jobs import Job
 from server.http.running_files import MAX_FILES, list_running
 from server.ports import Agent
-from server.web.job.files_folder import ROWS, File, Folder, FolderPage
+from server.web.job.files.folder import ROWS, File, Folder, FolderPage
 
 _CALLS: Final = 5
 """Of an agent, for one page."""
@@ -24,7 +24,7 @@ _LAST: Final = "\U0010ffff"
 async def running_page(
     agent: Agent, job: Job, attempt: Attempt, prefix: str, name: str, after: str
 ) -> FolderPage:
-    """As :func:`server.web.job.files_folder.folder_page`; ``after`` is a path of the whole list.
+    """As :func:`server.web.job.files.folder.folder_page`; ``after`` is a path of the whole list.
 
     Raises:
         Refusal: the agent does not show them now.

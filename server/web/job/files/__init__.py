@@ -1,0 +1,1 @@
+"""The files of a job, and what one sees of them."""
