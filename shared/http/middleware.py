@@ -141,7 +141,8 @@ class Gate:
         """For ``on_response_prepare``: also answers that are streamed get these."""
         response.headers[ID_HEADER] = request.get(REQUEST_ID) or new_request_id()
         for name, value in self._origins.answer_headers(request.headers).items():
-            response.headers[name] = value
+            known = response.headers.get(name) if name == hdrs.VARY else None
+            response.headers[name] = f"{known}, {value}" if known else value
 
     async def drain(self, seconds: float, clock: Clock) -> bool:
         """Wait until no request is in flight, at most so long; returns whether that is so.

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from server.api.routes import ROUTES
+from server.web.site.assets import assets
 from shared.http.origins import ALLOWED_HEADERS, ALLOWED_METHODS, EXPOSED_HEADERS
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import driving
@@ -46,7 +47,7 @@ async def test_a_trusted_page_may_call_every_route(caller):
 
 def test_every_header_of_ours_crosses_origins():
     """Those of the routes; server and agents have others between them."""
-    files = (ROOT / "server" / "api").rglob("*.py")
+    files = [file for name in ("api", "http") for file in (ROOT / "server" / name).rglob("*.py")]
     ours = {header for file in files for header in _OURS.findall(file.read_text())}
     assert {"Ferryman-Act-As", "Ferryman-Log-Next"} <= ours
     assert ours <= words(ALLOWED_HEADERS) | words(EXPOSED_HEADERS)
@@ -70,3 +71,10 @@ async def test_a_trusted_page_reads_streams_parts_and_refusals(caller):
             assert answer.headers["Access-Control-Allow-Origin"] == PORTAL
             exposed = words(answer.headers["Access-Control-Expose-Headers"])
             assert {"Content-Range", "X-Request-ID", "Retry-After", "ETag"} <= exposed
+
+
+async def test_what_depends_on_more_than_the_origin_says_so(caller):
+    version = assets()["ferryman.css"].version
+    address = f"{caller.url}/assets/{version}/ferryman.css"
+    async with caller.session.get(address, headers={"Origin": PORTAL}) as answer:
+        assert words(answer.headers["Vary"]) == {"Accept-Encoding", "Origin"}

@@ -209,6 +209,7 @@ async def test_the_page_of_a_job_shows_where_it_stands_and_leads_on(world):
     assert "http-equiv" not in page  # it has ended
     assert headers["Referrer-Policy"] == "no-referrer"
     assert headers["Cache-Control"] == "no-store"
+    assert headers["Cross-Origin-Opener-Policy"] == "same-origin"
     policy = headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
     assert "<script>" not in page

@@ -36,6 +36,9 @@ HEADERS: Final[Mapping[str, str]] = {
     "img-src 'self' data:; connect-src 'self'; frame-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
+    # Pages of other ports of this host are of the same site, too.
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
     # An address may hold a link that is good by itself.
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
