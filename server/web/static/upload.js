@@ -17,6 +17,14 @@
     place.hidden = !text;
   }
 
+  function tellEnded(text) {
+    const link = document.createElement("a");
+    link.href = form.dataset.login;
+    link.textContent = "Log in";
+    part("problem").replaceChildren("Your session has ended. ", link, text);
+    part("problem").hidden = false;
+  }
+
   function focusOn(names) {
     const first = [...form.elements].find((one) => names.includes(one.name) && one.type !== "hidden");
     if (names[0] === "") part("problem").focus();
@@ -84,7 +92,8 @@
     }
     if (!name || OWN.has(name) || event.target.type === "file") return;
     const number = ++asked, found = await check();
-    if (found && number === asked) tellFound(found);
+    if (found?.status === 401) tellEnded(".");
+    else if (found && number === asked) tellFound(found);
   });
 
   // -- the upload
@@ -147,8 +156,10 @@
 
   function refused({ status, body }, locked) {
     const message = body?.message ?? `The server answered ${status}.`, name = body?.part;
-    if (locked) {
-      tellProblem(`${sentence(message)} The upload is kept: load this page again${status === 401 ? " and log in" : ""}, then continue.`);
+    if (status === 401) {
+      tellEnded(", then continue: the upload is kept.");
+    } else if (locked) {
+      tellProblem(`${sentence(message)} The upload is kept: load this page again, then continue.`);
     } else if (name && name !== "file" && tellError(name, message)) {
       tellProblem("Nothing was queued: see what is marked below.");
     } else if (name || ["no_run_sh", "no_file", "too_large", "too_many_files"].includes(body?.code)) {
@@ -174,6 +185,7 @@
     return [...crypto.getRandomValues(new Uint8Array(18))].map((one) => one.toString(16).padStart(2, "0")).join("");
   }
 
+  let unsent = null; // the key of an upload that waits for a login
   form.addEventListener("submit", async (event) => {
     if (event.submitter?.hasAttribute("formaction")) return;
     event.preventDefault();
@@ -188,7 +200,25 @@
       return;
     }
     const bytes = files.reduce((sum, one) => sum + one.file.size, 0);
+    const from = new URL(form.action).searchParams.get("from");
+    const record = {
+      key: unsent ?? randomKey(),
+      owner: form.dataset.owner,
+      began: Date.now(),
+      fields: { ...fields(), ...(keep?.checked ? { keep: "1" } : {}) },
+      from,
+      expand: expands(),
+      total: bytes,
+      files: files.map(({ name, file }) => ({ name, size: file.size })),
+    };
     const found = await check(bytes, files.length);
+    if (found?.status === 401) { // nothing is lost by the login
+      unsent = record.key;
+      const kept = await store.keep(record, files);
+      tellEnded(kept ? ", then continue: the upload is kept." : ", then choose the files again.");
+      focusOn([""]);
+      return;
+    }
     if (found) {
       tellFound(found);
       const wrong = Object.keys(found.errors);
@@ -198,17 +228,7 @@
         return;
       }
     }
-    const from = new URL(form.action).searchParams.get("from");
-    const record = {
-      key: randomKey(),
-      owner: form.dataset.owner,
-      began: Date.now(),
-      fields: { ...fields(), ...(keep?.checked ? { keep: "1" } : {}) },
-      from,
-      expand: expands(),
-      total: bytes,
-      files: files.map(({ name, file }) => ({ name, size: file.size })),
-    };
+    unsent = null;
     await send(record, files);
   });
 

@@ -46,6 +46,35 @@ def test_a_login_leads_back_and_a_logout_ends_it(guarded, visit):
     page.wait_for_url(re.compile("/login"))  # nothing is kept to be looked at again
 
 
+def test_an_upload_whose_session_has_ended_goes_on_after_a_login(guarded, visit):
+    person = visit(guarded.url, may_complain=True)  # the browser reports the 401
+    person.log_in(TOKEN)
+    page = person.open("/new")
+    page.get_by_label("User").fill("ann")
+    files = {"name": "run.sh", "mimeType": "text/plain", "buffer": b"true"}
+    page.locator("#f-file").set_input_files(files)
+    ending = visit(guarded.url)
+    ending.log_in(TOKEN)
+    other = ending.open("/account")
+    other.once("dialog", lambda dialog: dialog.accept())
+    other.get_by_role("button", name="End all other sessions").click()
+    other.get_by_text("All other sessions are ended").wait_for()
+    page.get_by_label("Tags", exact=True).fill("late")
+    page.keyboard.press("Tab")
+    problem = page.locator("#problem")
+    problem.get_by_text("Your session has ended. Log in.").wait_for()
+    page.get_by_role("button", name="Upload and queue").click()
+    problem.get_by_text("Log in, then continue: the upload is kept.").wait_for()
+    problem.get_by_role("link", name="Log in").click()
+    page.get_by_label("Token").fill(TOKEN)
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{guarded.url}/new")
+    page.get_by_role("button", name="Continue").click()
+    page.wait_for_url(re.compile(r"/jobs/\d+"))
+    with SyncClient(guarded.url, token=TOKEN) as client:
+        assert client.status(int(page.url.rpartition("/")[2])).tags == ["late"]
+
+
 def test_the_pages_are_for_everybody_and_every_screen(guarded, visit):
     with SyncClient(guarded.url, token=TOKEN) as client:
         made = client.create_token("ann-laptop", user="ann", expires_in="90d")
