@@ -54,7 +54,10 @@ async def test_a_receiver_verifies_a_webhook_with_the_sdk(tmp_path: Path) -> Non
             verify_webhook(received.body, received.headers, "abc")
 
 
-async def test_deliveries_are_listed_shown_and_sent_again(tmp_path: Path) -> None:
+async def test_deliveries_are_listed_shown_and_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.domain.webhooks._DELAYS_S", (3_600,))  # not while the CLI starts
     async with (
         receiving(500) as receiver,
         driving(tmp_path, FakeOrchestrator(), webhook_allow=ALLOWED) as caller,
