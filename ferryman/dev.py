@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -117,9 +118,10 @@ async def _run_both(
     token = a_token(plan.config, os.environ)
     dashboard = await _dashboard(url, token)
     service = await _first_service(url, token)
-    for line in welcome(url, service, plan.data_dir, dashboard, asks=token is not None):
+    there = behind_proxy(dashboard, url, plan.config, os.environ)
+    for line in welcome(url, service, plan.data_dir, there or dashboard, asks=token is not None):
         say(line)
-    if plan.open_dashboard:
+    if plan.open_dashboard and not there:
         await asyncio.to_thread(open_page, dashboard)
     # This process must have one thread only: see parent_death_signal.
     await asyncio.get_running_loop().shutdown_default_executor()
@@ -213,15 +215,42 @@ def welcome(
 
 def a_token(config: Path | None, environ: Mapping[str, str]) -> str | None:
     """One that the settings give the server; None: they give it none."""
-    table: dict[str, Any] = {}
-    with contextlib.suppress(OSError, ValueError):  # the server says what is wrong with it
-        table = tomllib.loads(config.read_text()).get("server", {}) if config else {}
-    tokens = environ.get("FERRYMAN_SERVER__TOKENS", table.get("tokens")) or ()
+    table = _server_table(config)
+    tokens = _listed(environ.get("FERRYMAN_SERVER__TOKENS", table.get("tokens")))
     if file := environ.get("FERRYMAN_SERVER__TOKENS_FILE", table.get("tokens_file")):
         with contextlib.suppress(OSError, ValueError, TypeError):
             tokens = tokens or Path(file).read_text().split()
-    found = tokens.split(",") if isinstance(tokens, str) else tokens
-    return next((str(one).strip() for one in found), None)
+    return next((str(one).strip() for one in tokens), None)
+
+
+def behind_proxy(dashboard: str, url: str, config: Path | None, environ: Mapping[str, str]) -> str:
+    """Where the dashboard is if the settings have it below a path, which a proxy shows and the
+    server itself does not know; empty: the address is good as it is.
+    """
+    prefix = environ.get("FERRYMAN_SERVER__URL_PREFIX", _server_table(config).get("url_prefix"))
+    prefix = str(prefix or "").rstrip("/")
+    if not prefix or not dashboard.startswith(f"{url}/"):
+        return ""
+    path = dashboard.removeprefix(url).removeprefix(prefix)
+    return f"at the address of your proxy, {prefix}{path}"
+
+
+def _server_table(config: Path | None) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError):  # the server says what is wrong with it
+        found = tomllib.loads(config.read_text()).get("server", {}) if config else {}
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _listed(value: Any) -> list[Any]:
+    """As the server reads a list: one of TOML, or in a variable a JSON list or ``a,b``."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        with contextlib.suppress(ValueError):
+            return list(json.loads(value))
+        return []
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value if isinstance(value, list) else []
 
 
 async def _dashboard(url: str, token: str | None) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import webbrowser
 from pathlib import Path
 
 import pytest
 
-from ferryman.dev import a_token, welcome
+from ferryman.dev import a_token, behind_proxy, welcome
 from ferryman.open_page import has_browser, open_page
+from server.settings import load
 
 TABLE = '[server]\ntokens = ["the-first-token-of-all", "another"]\n'
 
@@ -27,6 +29,9 @@ TABLE = '[server]\ntokens = ["the-first-token-of-all", "another"]\n'
         ('[server]\ntokens_file = "missing"\n', {}, None),
         ("[server]\ntokens_file = 7\n", {}, None),
         ("not = [toml", {}, None),
+        ("server = 7\n", {}, None),
+        ("[server]\ntokens = 7\n", {}, None),
+        ("", {"FERRYMAN_SERVER__TOKENS": '["unclosed'}, None),
     ],
 )
 def test_a_token_of_the_settings_is_found(
@@ -42,6 +47,40 @@ def test_a_token_of_the_settings_is_found(
     assert a_token(tmp_path / "ferryman.toml", environ) == found
     if not text:
         assert a_token(None, environ) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "one-of-16-letters-or-more",
+        '["one-of-16-letters-or-more"]',
+        ' [ "one-of-16-letters-or-more", "another-one-of-16-letters" ] ',
+        '["with,comma-of-16-letters"]',
+        ",  one-of-16-letters-or-more , another-one-of-16-letters",
+        "",
+        "[]",
+    ],
+)
+def test_a_variable_with_tokens_is_read_as_the_server_reads_it(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("FERRYMAN_SERVER__TOKENS", text)
+    tokens = load.read(None, {}, os.environ).server.all_tokens()
+    assert a_token(None, os.environ) == next(iter(tokens), None)
+
+
+def test_below_a_path_the_dashboard_is_not_said_to_be_at_the_servers_own_port(
+    tmp_path: Path,
+) -> None:
+    url, file = "http://127.0.0.1:1", tmp_path / "ferryman.toml"
+    file.write_text('[server]\nurl_prefix = "/ferry"\n')
+    below = {"FERRYMAN_SERVER__URL_PREFIX": "/ferry"}
+    for config, environ in ((file, {}), (None, below)):
+        for address, path in (("/", "/ferry/"), ("/ferry/login?code=x", "/ferry/login?code=x")):
+            found = behind_proxy(url + address, url, config, environ)
+            assert found == f"at the address of your proxy, {path}"
+    assert behind_proxy("https://jobs.example.org/ferry/login?code=x", url, file, {}) == ""
+    assert behind_proxy(f"{url}/login?code=x", url, None, {}) == ""
 
 
 def test_nothing_is_opened_without_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
