@@ -68,6 +68,10 @@ class Allowances:
     def of(self, user: str) -> Allowance:
         return self._exceptions.get(user, self._usual)
 
+    def has(self, user: str) -> bool:
+        """Whether the settings say something about this user."""
+        return user in self._exceptions
+
     def applied(self, service: Service) -> Service:
         """The service, with its exceptions for users."""
         runs: dict[str, int] = {}

@@ -200,7 +200,9 @@ async def test_every_quota_of_a_user_says_where_it_comes_from(tmp_path: Path) ->
             "my_service.waiting": "users.7",
         }
         assert (await Person(caller).get("/users/a%20b"))[0] == 404
-        assert (await Person(caller).get("/users/nobody"))[0] == 200
+        for user, known in (("nobody", False), ("8", True), ("7", True), ("se", False)):
+            page = await Person(caller).read(f"/users/{user}")
+            assert ("has no jobs, and nothing in the settings" in page) is not known, user
 
 
 async def test_a_user_does_not_see_its_group(tmp_path: Path) -> None:

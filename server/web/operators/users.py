@@ -123,7 +123,8 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
     user = request.match_info["name"]
     if not USER_ID.fullmatch(user):
         raise Refusal(HTTPStatus.NOT_FOUND, "user_not_found", "no user can be called so")
-    usage = await usage_of(site.context, user, for_operators=True)
+    context = site.context
+    usage = await usage_of(context, user, for_operators=True)
     sources = usage.sources or {}
     meters = [
         Meter("Stored", usage.stored, True, sources["stored"]),
@@ -144,6 +145,7 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
         title=f"User {user}",
         refresh_s=_AGAIN_S,
         usage=usage,
+        known=context.allowances.has(user) or await context.jobs.users(user, 1) == [user],
         meters=meters,
         services=services,
         rate_source=sources["rate_limit"],
