@@ -22,6 +22,7 @@ _SAY: Final = {
     HTTPStatus.CONFLICT: "This cannot be done now",
     HTTPStatus.GONE: "This is gone",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "This is too large",
+    HTTPStatus.MISDIRECTED_REQUEST: "This server has another name",
     HTTPStatus.UNPROCESSABLE_ENTITY: "This cannot be done as it was asked",
     HTTPStatus.TOO_MANY_REQUESTS: "That was too much at once",
     HTTPStatus.INTERNAL_SERVER_ERROR: "Something went wrong here",
