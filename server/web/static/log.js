@@ -12,7 +12,7 @@
 
   const row = (number) => byId(`L${number}`);
   const numberOf = (element) => Number(element.id.slice(1));
-  let chosen = [0, 0];
+  let chosen = [0, 0], anchor = 0;
 
   function choose(first, last) {
     for (const one of log.querySelectorAll(".chosen")) one.classList.remove("chosen");
@@ -47,22 +47,45 @@
     const link = event.target.closest(".n");
     if (!link || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
-    const number = numberOf(link.parentElement);
-    const ends = event.shiftKey && chosen[0] ? [Math.min(chosen[0], number), Math.max(chosen[0], number)] : [number, number];
-    choose(...ends);
-    stay();
-    const to = new URL(link.href);
+    pick(numberOf(link.parentElement), event.shiftKey);
+  });
+  // To the lines that are marked; without any, to the page.
+  function address() {
+    const [first, last] = chosen;
+    if (!first) return new URL(location.href);
+    const to = new URL(log.dataset.here, location.href);
     if (query.get("search")) to.searchParams.set("search", query.get("search"));
-    to.searchParams.set("line", ends[0]);
-    to.hash = ends[0] === ends[1] ? `L${ends[0]}` : `L${ends[0]}-L${ends[1]}`;
-    history.replaceState(null, "", to);
+    to.searchParams.set("line", first);
+    to.hash = first === last ? `L${first}` : `L${first}-L${last}`;
+    return to;
+  }
+  function pick(number, further, focus = false) {
+    if (!further || !chosen[0]) anchor = number;
+    else if (anchor < chosen[0] || anchor > chosen[1]) anchor = chosen[0];
+    choose(Math.min(anchor, number), Math.max(anchor, number));
+    stay();
+    history.replaceState(null, "", address());
+    if (focus) row(number).querySelector(".n").focus();
+  }
+  log.addEventListener("keydown", (event) => {
+    const by = { ArrowUp: -1, ArrowDown: 1 }[event.key], link = event.target.closest(".n");
+    if (!by || !link || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    const number = numberOf(link.parentElement) + by;
+    if (row(number)) pick(number, event.shiftKey, true);
+  });
+  byId("go-to").addEventListener("submit", (event) => {
+    const number = Number(event.target.elements.line.value);
+    if (!show(number)) return; // the server has it
+    event.preventDefault();
+    pick(number, false, true);
   });
   addEventListener("hashchange", fromAddress);
 
   const copy = byId("copy-link");
   copy?.addEventListener("click", async () => {
     try {
-      await navigator.clipboard.writeText(location.href);
+      await navigator.clipboard.writeText(address().href);
       copy.textContent = "Copied";
     } catch { // not allowed on plain http
       copy.textContent = "See the address bar";

@@ -20,6 +20,7 @@ echo 'A Needle'
 seq -f 'more %g' 3000
 echo 'another needle'; echo 'trouble' >&2
 """
+_FOCUSED = "document.activeElement.parentElement.id"
 _NUMBERS = "[...document.querySelectorAll('.row')].map(row => row.id)"
 
 
@@ -78,8 +79,38 @@ def test_a_search_leads_from_line_to_line_and_a_link_to_one(system, visit, log):
     assert other.locator(".row.chosen .t").inner_text() == "step 20"
 
 
+def test_the_keyboard_alone_marks_lines_and_copies_a_link(system, visit, log):
+    person = visit(system.url)
+    person.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = person.open(log)
+    for line in (20, 25):  # from the server, and in the page
+        page.get_by_label("Line", exact=True).fill(str(line))
+        page.keyboard.press("Enter")
+        page.locator(f"#L{line}.chosen").wait_for()
+        assert page.evaluate(_FOCUSED) == f"L{line}"
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Shift+ArrowDown")
+    page.keyboard.press("Shift+ArrowDown")
+    assert page.evaluate(_FOCUSED) == "L26"
+    page.get_by_role("button", name="Copy link").focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Copied").wait_for()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.endswith("&line=24#L24-L26")
+    other = person.open(copied.removeprefix(system.url))
+    assert other.locator(".row.chosen").count() == 3
+    page.get_by_label("Line", exact=True).fill("7000")
+    page.keyboard.press("Enter")
+    page.get_by_text("There is no line 7,000.").wait_for()
+
+
 def test_without_scripts_there_are_links(system, visit, log):
     page = visit(system.url, scripts=False).open(log)
+    page.get_by_label("Line", exact=True).fill("20")
+    page.keyboard.press("Enter")
+    page.locator("#L20.chosen").wait_for()
+    assert page.locator("#L20 .n:focus").count() == 1
+    page.goto(system.url + log)
     assert page.locator(".row").count() == 1000
     page.get_by_role("link", name="Earlier lines").click()
     assert page.locator(".row").last.get_attribute("id") == "L5004"

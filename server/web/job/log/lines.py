@@ -27,6 +27,8 @@ _WORDS: Final = {
     "retry-later": ("↻", "Retry later"),
 }
 _MARK: Final = Markup('<b class="word"><span aria-hidden="true">{}</span> {}</b> ')
+_NO_STOP: Final = 'tabindex="-1"'
+"""Of numbers: nobody wants to press Tab for each line."""
 _MORE: Final = Markup(' <i class="more">… {:,} more bytes</i>')
 _STDERR: Final = '<abbr class="e" title="stderr">E</abbr>'
 
@@ -45,17 +47,21 @@ class Row:
     kind: str = ""
     more: int = 0
 
-    def html(self, stream: str, address: Markup, *, hit: bool = False) -> Markup:
+    def html(
+        self, stream: str, address: Markup, *, hit: bool = False, marked: bool = False
+    ) -> Markup:
         """Args:
         address: of the page, up to its parameters; ends in ``?`` or ``&``, escaped.
         hit: it is what was searched for.
+        marked: it was asked for by its number, and gets the focus.
         """
         number = self.number
         kind = f' data-kind="{self.kind}"' if self.kind else ""
         return Markup(  # noqa: S704 - 1000 of them, and all parts are escaped or ours
-            f'<div class="row{" hit" if hit else ""}" id="L{number}"'
+            f'<div class="row{" hit" if hit else ""}{" chosen" if marked else ""}" id="L{number}"'
             f"{kind}>"
-            f'<a class="n" tabindex="-1" href="{address}line={number}#L{number}">{number}</a>'
+            f'<a class="n" {"autofocus" if marked else _NO_STOP} '
+            f'href="{address}line={number}#L{number}">{number}</a>'
             f"{_STDERR if stream == 'stderr' else ''}"
             f'<span class="t">{self.text}'
             f"{_MORE.format(self.more) if self.more else ''}</span></div>\n"

@@ -76,7 +76,8 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
         here=here,
         link=request.query.get(LINK_PARAMETER, ""),
         follows=follows,
-        rows=_rows(shown, wanted.stream, here),
+        rows=_rows(shown, wanted.stream, here, lines["line"]),
+        line=lines["line"],
         search=text,
         most=MOST,
         max_text=MAX_TEXT,
@@ -163,12 +164,14 @@ async def _numbers(site: Site, job: Job, number: int | None) -> list[int]:
     return found if number in found else [*found, number]
 
 
-def _rows(shown: Mapping[str, Any], stream: str, here: Markup) -> list[Markup]:
+def _rows(shown: Mapping[str, Any], stream: str, here: Markup, line: int | None) -> list[Markup]:
     window: Window | None = shown["window"]
     found: Found | None = shown["found"]
     hits = frozenset(one.line for one in found.matches) if found is not None else frozenset()
     rows = window.rows if window is not None else []
-    return [row.html(stream, here, hit=row.number in hits) for row in rows]
+    return [
+        row.html(stream, here, hit=row.number in hits, marked=row.number == line) for row in rows
+    ]
 
 
 ROUTES: Final = (
