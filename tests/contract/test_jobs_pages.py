@@ -269,7 +269,7 @@ async def test_ticked_jobs_are_named_before_they_are_deleted(world):
 
 async def test_a_child_says_which_job_it_is_of(world):
     parent = await world.job(array="1-2")
-    _, page = await world.see("/jobs")
+    _, page = await world.see("/jobs?children=true")
     assert re.search(rf'child 2 of <a href="/jobs/{parent}">job {parent}</a>', page)
 
 

@@ -70,7 +70,7 @@ def test_it_stops_cleanly_when_asked(tmp_path, number):
 def test_what_it_prints_can_be_pasted(tmp_path):
     with started(tmp_path) as system:
         assert system.process.stdout is not None
-        lines = [system.process.stdout.readline().strip() for _ in range(5)]
+        lines = (line.strip() for line in system.process.stdout)
         upload = next(line for line in lines if "/upload" in line)
         fetch = next(line for line in lines if "/download/" in line)
         shell = {"cwd": tmp_path, "text": True, "capture_output": True, "check": True}
