@@ -56,7 +56,7 @@ NOT_PAGES: Final = (
     "/assets/{version}/{path}",
     "/live",
     "/live/{id}",
-    "/jobs/{id}/log/follow",
+    "/live/{id}/log",
     "/jobs/{id}/rendered/{path}",
     "/new/sent",
     "/login/once",

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from server.web.routes import ROUTES
 from tests.support.browser import WIDTHS, Visitor, picture, too_wide, violations
-from tests.support.looks import MADE_FROM, NOT_PAGES, PAGES, looks
+from tests.support.looks import MADE_FROM, PAGES, looks
 from tests.support.research_group import ResearchGroup, research_group
 
 pytestmark = pytest.mark.slow
@@ -93,21 +92,3 @@ def test_no_page_weighs_more_than_100_kilobytes(group):
         if weight >= 100_000 or not used:
             heavy[name] = weight
     assert heavy == {}
-
-
-def test_every_page_has_a_picture():
-    shown = {path.partition("?")[0] for path in PAGES.values()}
-    for route in ROUTES:
-        if route.method != "GET" or route.path in NOT_PAGES:
-            continue
-        parts = route.path.split("/")
-        assert any(_fits(parts, path.split("/")) for path in shown), route.path
-
-
-def _fits(pattern: list[str], path: list[str]) -> bool:
-    if pattern and pattern[-1] == "{path}":
-        pattern, path = pattern[:-1], path[: len(pattern) - 1]
-    return len(pattern) == len(path) and all(
-        one == other or (one.startswith("{") and other != "")
-        for one, other in zip(pattern, path, strict=True)
-    )
