@@ -75,6 +75,7 @@ def test_an_upload_whose_session_has_ended_goes_on_after_a_login(guarded, visit)
         assert client.status(int(page.url.rpartition("/")[2])).tags == ["late"]
 
 
+@pytest.mark.slow  # test_frame.py asks the same of some pages
 def test_the_pages_are_for_everybody_and_every_screen(guarded, visit):
     with SyncClient(guarded.url, token=TOKEN) as client:
         made = client.create_token("ann-laptop", user="ann", expires_in="90d")

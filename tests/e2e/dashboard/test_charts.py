@@ -28,6 +28,7 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevProgram]:
         yield running
 
 
+@pytest.mark.slow  # test_frame.py asks the same of some pages
 @pytest.mark.parametrize(("width", "dark"), [(390, True), (1600, False)])
 def test_charts_fit_every_screen_and_everybody_can_use_them(past, visit, width, dark):
     page = visit(past.url, width=width, dark=dark).open("/charts?period=week")

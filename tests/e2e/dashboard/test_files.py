@@ -150,6 +150,7 @@ def test_a_rendered_page_is_seen_and_can_lead_nowhere(guarded, visit):
     assert here.ran == []
 
 
+@pytest.mark.slow  # test_frame.py asks the same of some pages
 def test_the_pages_of_files_fit_every_screen_and_everybody_can_use_them(guarded, visit):
     system, job = guarded
     for dark in (True, False):

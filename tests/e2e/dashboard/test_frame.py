@@ -6,12 +6,15 @@ import pytest
 
 from tests.support.browser import WIDTHS, too_wide, violations
 
+MAIN = ("/jobs", "/jobs/999", "/new", "/status", "/services", "/agents", "/users", "/charts")
+"""All others are looked at by test_looks.py."""
+
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_page_fits_every_screen_and_everybody_can_use_it(system, visit, dark, width):
     person = visit(system.url, width=width, dark=dark)
-    for path in ("/jobs", "/jobs/999"):
+    for path in MAIN if width == WIDTHS[0] else MAIN[:2]:
         page = person.open(path)
         assert not too_wide(page)
         assert violations(page) == []

@@ -146,6 +146,7 @@ def test_without_scripts_the_page_loads_itself_again_and_its_forms_work(system, 
     expect(stranger.locator("form")).to_have_count(0)
 
 
+@pytest.mark.slow  # test_frame.py asks the same of some pages
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_tab_fits_every_screen_and_everybody_can_use_it(system, visit, dark, width):

@@ -194,6 +194,7 @@ def test_everything_is_there_without_scripts(filled, visit):
     expect(page.get_by_text("No job fits these filters")).to_be_visible()
 
 
+@pytest.mark.slow  # test_frame.py asks the same of some pages
 @pytest.mark.parametrize(("width", "dark"), [(390, True), (1024, False)])
 def test_the_lists_fit_and_everybody_can_use_them(system, visit, width, dark):
     submit(system, "sleep 1", name="x" * 60, tags=["t" * 50])

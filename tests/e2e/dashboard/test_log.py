@@ -122,6 +122,7 @@ def test_without_scripts_there_are_links(system, visit, log):
     assert page.locator(".row").inner_text().split() == ["1", "E", "trouble"]
 
 
+@pytest.mark.slow  # test_frame.py asks the same of some pages
 @pytest.mark.parametrize("dark", [False, True])
 def test_everybody_can_use_it(system, visit: Callable[..., Visitor], log, dark):
     for width, query in ((390, "?line=3001"), (1600, "?search=needle"), (1024, "?stream=stderr")):

@@ -20,6 +20,7 @@ PAGES = (
 )
 
 
+@pytest.mark.slow  # test_frame.py asks the same of some pages
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [390, 1600])
 def test_each_page_fits_and_everybody_can_use_it(system, visit, dark, width):

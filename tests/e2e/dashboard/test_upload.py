@@ -69,6 +69,7 @@ def large(folder: Path) -> list[Path]:
     return [folder / "run.sh", folder / "large.bin"]
 
 
+@pytest.mark.slow  # test_frame.py asks the same of some pages
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [390, 1600])
 def test_the_form_fits_every_screen_and_everybody_can_use_it(system, visit, dark, width):
