@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from importlib import metadata
-from typing import Final
 
 import structlog
 from aiohttp import web
@@ -17,17 +16,17 @@ from server.agents.follower import Follower
 from server.agents.lease_holder import LeaseHolder
 from server.agents.registry import Registry
 from server.api.routes import OPEN_PATHS, add_routes
+from server.background import Sweeps, loops
 from server.callers import callers, rate_limits
 from server.composed import Server
 from server.configured_agents import agent_sessions, client, contact
-from server.domain.leases import RENEW_EVERY_S, of_server
+from server.domain.leases import of_server
 from server.health import Health
 from server.http.context import Context
 from server.http.problems import problems
 from server.http.snapshots import Snapshots
 from server.http.upload_limits import UploadLimits
 from server.http.upload_threads import UploadThreads
-from server.loops.runner import Loop
 from server.loops.supervisor import Supervisor
 from server.loops.wakeups import JobWakeups
 from server.settings.allowances import allowances
@@ -66,36 +65,18 @@ from server.web.site.csrf import CsrfTokens
 from server.web.site.error_page import error_page
 from server.web.site.login_tries import LoginTries
 from server.web.site.site import Site
-from server.webhook_delivery import loop_of, webhooks_of
+from server.webhook_delivery import webhooks_of
 from shared.clock import Clock, RealClock
 from shared.files.locks import FolderLock
 from shared.http import connections
 from shared.http.middleware import Gate, add_middlewares
+from shared.live import Live
 from shared.multipart.limits import FormLimits
 from shared.principals import Principal
 from shared.sqlite.database import Database
 from shared.steady_clock import PersistentClock
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
-UPLOADS_CHECKED_S: Final = 5.0
-"""Between two looks for uploads that are too slow."""
-DECIDED_EVERY_S: Final = 10.0
-"""Between two looks at what was decided about agents and services elsewhere."""
-AUDIT_EVERY_S: Final = 0.4
-"""Between two writes of the audit trail."""
-TOKENS_EVERY_S: Final = 2.0
-"""Between two looks at what was decided about tokens elsewhere."""
-PROGRESS_EVERY_S: Final = 0.4
-"""Between two writes of what running jobs say. An agent reports it twice a second, and it is to be
-seen within one."""
-DEPENDENCIES_EVERY_S: Final = 10.0
-"""Between two looks for dependencies on jobs that no move has ended."""
-SCHEDULES_EVERY_S: Final = 60.0
-"""Between two looks at the schedules, where none is due: another server may have changed one."""
-STATISTICS_EVERY_S: Final = 60.0
-"""Between two samples for charts, at the latest."""
-CANCEL_AGAIN_S: Final = 5.0
-"""Until a cancel is tried again whose agent could not be reached."""
 
 
 async def compose(
@@ -115,6 +96,7 @@ async def compose(
     Raises:
         FolderInUse, DatabaseUnavailable, OSError, ValueError: why it cannot be opened.
     """
+    live = Live(settings)
     table = settings.server
     table.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     stack.callback(FolderLock(table.data_dir).close)
@@ -143,6 +125,8 @@ async def compose(
     )
     await services.run_once()
     wakeups.services = services
+    live.follow(lambda new: services.use_file(in_file(new)))
+    live.follow(lambda new: allowed.use(allowances(new)))
     jobs = SqlJobs(database, wakeups.changed, wakeups.noted, services)
     clients = [
         client(name, one, sessions, (identity, former), clock)
@@ -211,47 +195,30 @@ async def compose(
     upload_threads = UploadThreads()
     stack.callback(upload_threads.close)
     supervisor = Supervisor(
-        [
-            Loop("leases", holder, RENEW_EVERY_S, asyncio.Event(), clock),
-            Loop("sender", send, table.sender_interval, wakeups.sender, clock),
-            Loop("progress", get.progress, PROGRESS_EVERY_S, asyncio.Event(), clock),
-            Loop("getter", poll, table.getter_interval, wakeups.getter, clock),
-            Loop("canceller", cancel, CANCEL_AGAIN_S, wakeups.canceller, clock),
-            Loop("agents", agents, DECIDED_EVERY_S, asyncio.Event(), clock),
-            Loop("services", services, DECIDED_EVERY_S, asyncio.Event(), clock),
-            Loop("audit", who.audit, AUDIT_EVERY_S, asyncio.Event(), clock),
-            Loop("tokens", who, TOKENS_EVERY_S, asyncio.Event(), clock),
-            Loop("uploads", upload_limits, UPLOADS_CHECKED_S, asyncio.Event(), clock),
-            Loop(
-                "dependencies",
-                Dependencies(resources, wakeups.dependencies.set),
-                DEPENDENCIES_EVERY_S,
-                wakeups.dependencies,
-                clock,
+        loops(
+            live,
+            wakeups,
+            clock,
+            Sweeps(
+                leases=holder,
+                sender=send,
+                progress=get.progress,
+                getter=poll,
+                canceller=cancel,
+                agents=agents,
+                services=services,
+                audit=who.audit,
+                tokens=who,
+                uploads=upload_limits,
+                dependencies=Dependencies(resources, wakeups.dependencies.set),
+                webhooks=webhooks,
+                batches=batches,
+                cleaner=clean,
+                statistics=statistics,
+                schedules=schedules,
             ),
-            loop_of(webhooks, wakeups.webhooks, clock),
-            Loop("batches", batches, table.sender_interval, wakeups.batches, clock),
-            Loop("cleaner", clean, table.cleaner_interval, wakeups.cleaner, clock),
-            Loop(
-                "statistics",
-                statistics,
-                STATISTICS_EVERY_S,
-                asyncio.Event(),
-                clock,
-                statistics.until_next_s,
-            ),
-            Loop(
-                "schedules",
-                schedules,
-                SCHEDULES_EVERY_S,
-                wakeups.schedules,
-                clock,
-                schedules.until_next_s,
-            ),
-        ],
-        [
-            clock.keep_saved,
-        ],
+        ),
+        [clock.keep_saved],
         [
             webhooks.stop,
             holder.stop,
@@ -265,7 +232,6 @@ async def compose(
             leases.release,
         ],
     )
-
     health = Health(database, scratch, supervisor, table.min_free, clock)
     gate = Gate(
         table,
@@ -326,4 +292,4 @@ async def compose(
     key = await csrf_key(database, secrets.token_bytes(32))
     pages.add_routes(application, Site(context, identity, CsrfTokens(key), LoginTries(clock)))
     by_name = {one.name: one for one in clients}
-    return Server(application, supervisor, wakeups, gate, context, by_name)
+    return Server(live, application, supervisor, wakeups, gate, context, by_name)

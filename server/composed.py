@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from server.agents.agent_client import AgentClient
-from server.domain.allowances import Allowances
-from server.domain.service import Service
 from server.http.context import Context
 from server.loops.supervisor import Supervisor
 from server.loops.wakeups import JobWakeups
+from server.settings.agents import AgentTable
+from server.settings.tables import ServerSettings
 from shared.http.middleware import Gate
 from shared.http.tls import TlsFiles
+from shared.live import Live
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +23,11 @@ class Server:
     """A composed server.
 
     Attributes:
+        live: the settings that it uses.
         supervisor: its loops, to be started and stopped.
     """
 
+    live: Live[ServerSettings]
     application: web.Application
     supervisor: Supervisor
     wakeups: JobWakeups
@@ -32,21 +35,14 @@ class Server:
     context: Context
     clients: Mapping[str, AgentClient]
 
-    def services(self, services: Mapping[str, Service]) -> None:
-        """Use these settings of services for new work."""
-        self.context.services.use_file(services)
-
-    def allowances(self, allowances: Allowances) -> None:
-        """Use these exceptions for users from now on."""
-        self.context.allowances.use(allowances)
-
     def tls(self, listening: TlsFiles | None) -> list[TlsFiles]:
         """All files of TLS: what we listen with, and what agents are called with."""
         used = [listening, *(one.tls for one in self.clients.values())]
         return [files for files in used if files is not None]
 
-    def drain(self, agent: str, drain: bool) -> None:
-        """Give the agent new jobs, or none."""
-        if agent in self.clients:
-            self.clients[agent].drain = drain
-            self.wakeups.agent_changed()
+    async def agents(self, agents: Mapping[str, AgentTable]) -> None:
+        """Talk to these agents from now on, in this way."""
+        for name, table in agents.items():
+            if name in self.clients and self.clients[name].drain != table.drain:
+                self.clients[name].drain = table.drain
+                self.wakeups.agent_changed()

@@ -77,7 +77,7 @@ async def serve(
             data_dir=str(table.data_dir),
             connections=limits.connections,
         )
-        reload = Reload(settings, read or (lambda: settings), server)
+        reload = Reload(server.live, read or (lambda: settings), server)
         reloading = asyncio.create_task(_reload_at(hangup, reload, server.tls(tls)))
         stack.callback(reloading.cancel)
         preparing = asyncio.create_task(_prepare_pages(server.context.clock))

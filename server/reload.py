@@ -8,12 +8,10 @@ from typing import Protocol
 
 import structlog
 
-from server.domain.allowances import Allowances
-from server.domain.service import Service
-from server.settings.allowances import allowances
+from server.settings.agents import AgentTable
 from server.settings.differences import differences
-from server.settings.services import in_file
 from server.settings.tables import ServerSettings
+from shared.live import Live
 from shared.settings.base import SettingsError
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -22,25 +20,23 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 class Apply(Protocol):
     """Takes what can be changed while the server runs."""
 
-    def services(self, services: Mapping[str, Service]) -> None: ...
-
-    def allowances(self, allowances: Allowances) -> None: ...
-
-    def drain(self, agent: str, drain: bool) -> None: ...
+    async def agents(self, agents: Mapping[str, AgentTable]) -> None:
+        """Talk to these agents from now on, in this way."""
+        ...
 
 
 class Reload:
     """Reads the settings again at each :meth:`run_once`.
 
     Args:
-        settings: those that the server was started with.
+        live: those that are in use.
         read: raises SettingsError.
     """
 
     def __init__(
-        self, settings: ServerSettings, read: Callable[[], ServerSettings], apply: Apply
+        self, live: Live[ServerSettings], read: Callable[[], ServerSettings], apply: Apply
     ) -> None:
-        self._current, self._read, self._apply = settings, read, apply
+        self._live, self._read, self._apply = live, read, apply
 
     async def run_once(self) -> None:
         """Apply what has changed. Settings that cannot be read change nothing."""
@@ -49,8 +45,9 @@ class Reload:
         except SettingsError as problem:
             log.warning("settings.not_reloaded", why=str(problem))
             return
+        current = self._live.current
         applied, waiting = 0, 0
-        for one in differences(self._current, new):
+        for one in differences(current, new):
             values = {"key": one.key, "old": one.old, "new": one.new}
             if _can_be_applied(one.key):
                 applied += 1
@@ -58,15 +55,13 @@ class Reload:
             else:
                 waiting += 1
                 log.warning("setting.not_applied", **values, advice="restart to apply")
-        agents = dict(self._current.agents)
+        agents = dict(current.agents)
         for name, agent in agents.items():
             if name in new.agents and agent.drain != new.agents[name].drain:
                 agents[name] = agent.model_copy(update={"drain": new.agents[name].drain})
-                self._apply.drain(name, agents[name].drain)
         kept = {"services": new.services, "users": new.users, "groups": new.groups}
-        self._current = self._current.model_copy(update={**kept, "agents": agents})
-        self._apply.allowances(allowances(self._current))  # the table [server] stays as it is
-        self._apply.services(in_file(new))
+        self._live.change(current.model_copy(update={**kept, "agents": agents}))
+        await self._apply.agents(agents)
         log.info("settings.reloaded", applied=applied, waiting=waiting)
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from typing import Final
 
 from server.domain.service import Service
 from server.domain.webhook_targets import AllowedTargets
 from server.domain.webhooks import WebhookSecrets, secret_bytes, secret_text
-from server.loops.runner import Loop
 from server.settings.tables import ServerTable
 from server.settings.webhooks import webhook_secrets
 from server.stages.webhooks import Webhooks
@@ -20,9 +17,6 @@ from server.store.webhooks import SqlDeliveries
 from server.webhooks.client import HttpWebhookClient
 from shared.clock import Clock
 from shared.sql import Database
-
-_EVERY_S: Final = 60.0
-"""Between two looks for webhooks, where none is due."""
 
 
 async def webhooks_of(
@@ -61,8 +55,3 @@ async def webhooks_of(
         expires_after_s=table.webhooks_expire_after,
         on_change=on_change,
     )
-
-
-def loop_of(webhooks: Webhooks, wakeup: asyncio.Event, clock: Clock) -> Loop:
-    """The loop that delivers."""
-    return Loop("webhooks", webhooks, _EVERY_S, wakeup, clock, webhooks.until_next_s)

@@ -10,6 +10,7 @@ from typing import Protocol
 import structlog
 
 from shared.clock import Clock, wait_for
+from shared.live import Value, reading
 
 log = structlog.get_logger()
 
@@ -17,6 +18,12 @@ log = structlog.get_logger()
 class Sweep(Protocol):
     async def run_once(self) -> int:
         """Do what is to be done now; how many things were."""
+        ...
+
+
+class TimedSweep(Sweep, Protocol):
+    def until_next_s(self) -> float:
+        """Seconds until it knows that it has something to do."""
         ...
 
 
@@ -33,12 +40,12 @@ class Loop:
         self,
         name: str,
         sweep: Sweep,
-        every_s: float,
+        every_s: Value[float],
         wakeup: asyncio.Event,
         clock: Clock,
         until_next_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        self.name, self._sweep, self._every_s = name, sweep, every_s
+        self.name, self._sweep, self._every_s = name, sweep, reading(every_s)
         self._until_next_s = until_next_s
         self._wakeup, self._clock = wakeup, clock
         self.last_ok = clock.monotonic()
@@ -51,7 +58,7 @@ class Loop:
 
     @property
     def healthy(self) -> bool:
-        return self.last_ok_s < 10 * self._every_s + 60
+        return self.last_ok_s < 10 * self._every_s() + 60
 
     def wake(self) -> None:
         """Make the next sweep come at once."""
@@ -61,7 +68,7 @@ class Loop:
         """Return after ``stop`` is set and the loop was woken."""
         while not stop.is_set():
             self._wakeup.clear()
-            wait_s = self._every_s
+            wait_s = self._every_s()
             try:
                 touched = await self._sweep.run_once()
             except Exception:

@@ -101,7 +101,7 @@ MUTANTS: Final = (
         "settings that cannot be read change nothing",
         "server/reload.py",
         "            return\n",
-        "            new = self._current\n",
+        "            new = self._live.current\n",
         f"{_RELOAD}settings_that_cannot_be_read_change_nothing",
     ),
     of(

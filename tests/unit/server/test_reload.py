@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import structlog
 
-from server.domain.allowances import Allowance, Allowances
-from server.domain.service import Service
+from server.domain.allowances import Allowance
 from server.reload import Reload
 from server.settings import load
+from server.settings.agents import AgentTable
+from server.settings.allowances import allowances
 from server.settings.tables import ServerSettings
+from shared.live import Live
 from shared.settings.base import SettingsError
 
 AGENT = "[agents.a]\nurl = 'http://a:1'\n"
@@ -23,17 +25,10 @@ class Applied:
     """What was applied."""
 
     def __init__(self) -> None:
-        self.used: Mapping[str, Service] = {}
-        self.drained: list[tuple[str, bool]] = []
+        self.agents_used: list[Mapping[str, AgentTable]] = []
 
-    def services(self, services: Mapping[str, Service]) -> None:
-        self.used = services
-
-    def allowances(self, allowances: Allowances) -> None:
-        self.allowed = allowances
-
-    def drain(self, agent: str, drain: bool) -> None:
-        self.drained.append((agent, drain))
+    async def agents(self, agents: Mapping[str, AgentTable]) -> None:
+        self.agents_used.append(agents)
 
 
 @pytest.fixture
@@ -55,7 +50,8 @@ async def reloaded(reload: Reload) -> list[dict[str, Any]]:
 async def test_what_needs_a_restart_is_said_at_each_reload_and_the_rest_once(reading: Any) -> None:
     applied = Applied()
     text = f"[server]\ntokens = ['a-long-random-text']\nport = 1\n[services.s]\n{AGENT}drain = true"
-    reload = Reload(reading(f"[services.s]\n{AGENT}"), lambda: reading(text), applied)
+    live = Live(reading(f"[services.s]\n{AGENT}"))
+    reload = Reload(live, lambda: reading(text), applied)
     first, second = await reloaded(reload), await reloaded(reload)
     assert {(one["event"], one["key"]): (one["old"], one["new"]) for one in first[:-1]} == {
         ("setting.not_applied", "server.tokens"): ("None", "(secret)"),
@@ -64,55 +60,59 @@ async def test_what_needs_a_restart_is_said_at_each_reload_and_the_rest_once(rea
     }
     assert (first[-1]["applied"], first[-1]["waiting"]) == (1, 2)
     assert (second[-1]["applied"], second[-1]["waiting"]) == (0, 2)
-    assert applied.drained == [("a", True)]
+    assert [one["a"].drain for one in applied.agents_used] == [True, True]
 
 
 async def test_settings_that_cannot_be_read_change_nothing(reading: Any) -> None:
     applied = Applied()
-    reload = Reload(reading("[services.s]"), lambda: reading("[services.s]\nretries = -1"), applied)
+    live = Live(reading("[services.s]"))
+    before = live.current
+    reload = Reload(live, lambda: reading("[services.s]\nretries = -1"), applied)
     (line,) = await reloaded(reload)
     assert line["event"] == "settings.not_reloaded"
     assert "services.s.retries" in line["why"]
-    assert not applied.used
+    assert live.current is before
+    assert not applied.agents_used
 
 
 async def test_a_service_that_is_taken_out_is_gone_and_one_that_is_new_is_there(
     reading: Any,
 ) -> None:
-    applied = Applied()
     new = "[services.new]\nmax_runs = 3"
-    reload = Reload(reading("[services.old]"), lambda: reading(new), applied)
+    live = Live(reading("[services.old]"))
+    reload = Reload(live, lambda: reading(new), Applied())
     lines = await reloaded(reload)
     assert {one["key"]: (one["old"], one["new"]) for one in lines[:-1]} == {
         "services.old": ("(a table)", None),
         "services.new": (None, "(a table)"),
     }
-    assert {name: one.max_runs for name, one in applied.used.items()} == {"new": 3}
+    assert {name: one.max_runs for name, one in live.current.services.items()} == {"new": 3}
 
 
 async def test_exceptions_for_users_are_applied_and_what_holds_for_all_is_not(
     reading: Any,
 ) -> None:
-    applied = Applied()
+    live = Live(reading("[services.s]"))
     new = "[server]\nstored_per_user = 9\n[users.ann]\nuploads_per_user = 3\n[services.s]"
-    lines = await reloaded(Reload(reading("[services.s]"), lambda: reading(new), applied))
+    lines = await reloaded(Reload(live, lambda: reading(new), Applied()))
     assert [(one["event"], one["key"]) for one in lines[:-1]] == [
         ("setting.not_applied", "server.stored_per_user"),
         ("setting.changed", "users.ann"),
     ]
-    assert applied.allowed.of("ann") == Allowance(uploads=3, sources={"uploads": "users.ann"})
-    assert applied.allowed.of("bob") == Allowance()
+    allowed = allowances(live.current)
+    assert allowed.of("ann") == Allowance(uploads=3, sources={"uploads": "users.ann"})
+    assert allowed.of("bob") == Allowance()
 
 
 async def test_the_file_of_a_secret_is_read_again(reading: Any, tmp_path: Path) -> None:
     file = tmp_path / "key"
     text = f"[services.s.secrets]\nKEY = {{ file = '{file}' }}\n"
     file.write_text("first\n")
-    applied = Applied()
-    reload = Reload(reading(text), lambda: reading(text), applied)
+    live = Live(reading(text))
+    reload = Reload(live, lambda: reading(text), Applied())
     file.write_text("second\n")
     assert (await reloaded(reload))[0]["key"] == "services.s.secrets.KEY"
-    assert applied.used["s"].env == {"KEY": "second"}
+    assert live.current.services["s"].service("s").env == {"KEY": "second"}
     file.unlink()
     with pytest.raises(SettingsError, match=r"KEY: file .*key: No such file"):
         reading(text)
