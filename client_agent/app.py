@@ -35,6 +35,7 @@ from client_agent.output.outputs import LiveOutputs
 from client_agent.payloads.store import Payloads
 from client_agent.payloads.tables import MIGRATIONS
 from client_agent.report.health import Health
+from client_agent.run import retention
 from client_agent.run.context import AgentContext
 from client_agent.run.draining import drain
 from client_agent.run.end_requests import EndRequests
@@ -53,6 +54,7 @@ from client_agent.storage.folders import Folders
 from client_agent.storage.shared_bundles import SharedBundles
 from shared.clock import Clock
 from shared.files.locks import FolderLock
+from shared.heartbeats import Heartbeats
 from shared.http import connections
 from shared.http.listener import Listener
 from shared.http.middleware import Gate, add_middlewares
@@ -219,7 +221,9 @@ async def running(
         )
         runner = Runner(context, worker_count(settings))
         admission = Admission(identity, folders, watch, grants, clock)
-        health = Health(admission, payloads, folders, watch, grants, clock)
+        heartbeats = Heartbeats(clock)
+        heartbeats.check("workers", lambda: runner.alive)
+        health = Health(admission, payloads, folders, watch, grants, clock, heartbeats)
         snapshots = Snapshots(runner, folders, admission, clock)
         stack.callback(snapshots.close)
         limits = settings.default_limits.limits()
@@ -258,7 +262,8 @@ async def running(
 
         stop = asyncio.Event()
         sweep = RetentionSweep(payloads, folders, bundles, clock, settings.retention)
-        background = asyncio.gather(sweep.run(stop), clock.keep_saved(stop))
+        tick = heartbeats.add("retention", retention.INTERVAL_S)
+        background = asyncio.gather(sweep.run(stop, tick), clock.keep_saved(stop))
         runner.start(prepared)
         agent = Running(socket.getsockname()[1], tls)
         await listener.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from aiohttp import hdrs, web
@@ -29,7 +29,7 @@ from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import BATCH, Payloads
 from client_agent.report.cpu_load import CpuLoad
 from client_agent.report.event_stream import event_lines
-from client_agent.report.health import Health
+from client_agent.report.health import READINESS, Health
 from client_agent.run.runner import Runner
 from client_agent.storage.folders import Folders
 from shared.clock import Clock, wait_for
@@ -46,6 +46,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 _MAX_WAIT_S: Final = 60.0
 _LIST_BYTES: Final = 1 << 24
 """Of a list, after which payloads are listed without live values."""
+
+_NO_STORE: Final = {"Cache-Control": "no-store"}
 
 
 class Api:
@@ -73,6 +75,8 @@ class Api:
         return [
             web.get("/", self.ping),
             web.get("/health", self.health),
+            web.get("/livez", self.livez),
+            web.get("/readyz", self.readyz),
             web.get("/load", self.load),
             web.post("/submit", self.submit),
             web.get(f"/retrieve/{ID}", self.retrieve),
@@ -93,8 +97,28 @@ class Api:
     async def health(self, request: web.Request) -> web.StreamResponse:
         health, healthy = await self._health.report(self._runner.running)
         if not request[PRINCIPAL].authenticated:  # names of folders are the operator's
-            health = AgentHealth(status=health.status, database=health.database)
+            database = "ok" if health.database == "ok" else "error"
+            health = AgentHealth(status=health.status, database=database)
         return json_answer(health, 200 if healthy else 503)
+
+    async def livez(self, _: web.Request) -> web.StreamResponse:
+        """Looks at neither disk nor database."""
+        return web.json_response({"status": "ok"}, headers=_NO_STORE)
+
+    async def readyz(self, request: web.Request) -> web.StreamResponse:
+        """Whether bundles are taken now; the sentences are the operator's."""
+        reasons = await self._health.unready()
+        body: dict[str, Any] = {"status": "error" if reasons else "ok", "reasons": [*reasons]}
+        verbose = request.query.get("verbose", "0") in ("", "1", "true")
+        if verbose and request[PRINCIPAL].authenticated:
+            body["checks"] = [
+                {"name": name, "status": "error" if name in reasons else "ok"}
+                | ({"message": reasons[name]} if name in reasons else {})
+                for name in READINESS
+            ]
+        if not reasons:
+            return web.json_response(body, headers=_NO_STORE)
+        return web.json_response(body, status=503, headers={**_NO_STORE, "Retry-After": "10"})
 
     async def load(self, _: web.Request) -> web.StreamResponse:
         return web.json_response(self._cpu_load.percent())

@@ -13,10 +13,15 @@ from client_agent.sandbox.grants import Grants
 from client_agent.sandbox.watch import SandboxWatch
 from client_agent.storage.folders import Folders
 from shared.clock import Clock
+from shared.heartbeats import Heartbeats
 from shared.probe import Probe
 from shared.wire import AgentHealth
 
 _REFUSING: Final = "no new bundles are taken"
+READINESS: Final = (
+    *("database", "data_folder", "disk_full", "sandbox", "loop_stuck", "draining", "stopping"),
+)
+"""What :meth:`Health.unready` looks at."""
 
 
 class Health:
@@ -30,11 +35,36 @@ class Health:
         sandbox: SandboxWatch,
         grants: Grants,
         clock: Clock,
+        heartbeats: Heartbeats,
     ) -> None:
+        self._heartbeats = heartbeats
         self._admission, self._payloads, self._folders = admission, payloads, folders
         self._sandbox, self._grants = sandbox, grants
         self._disk = Probe("the data folder", self._check_disk, clock)
         self._cpu_load = CpuLoad()  # of its own: it says what was between two calls
+
+    async def unready(self) -> dict[str, str]:
+        """Why no bundles are taken now: code -> sentence; empty: they are. Unlike :meth:`report`, a
+        full disk is a reason.
+        """
+        reasons = {}
+        database = await self._payloads.problem()
+        if database is not None:
+            reasons["database"] = database
+        for problem in await self._disk.problems():
+            full = problem.startswith(_REFUSING)
+            reasons["disk_full" if full else "data_folder"] = problem
+        broken = await self._sandbox.problem()
+        if broken is not None:
+            reasons["sandbox"] = broken
+        if self._admission.shutting_down:
+            reasons["stopping"] = "the agent is shutting down"
+        elif self._admission.draining:
+            reasons["draining"] = DRAINING
+        stuck = ", ".join(self._heartbeats.stuck())
+        if stuck:
+            reasons["loop_stuck"] = f"these loops are stuck: {stuck}"
+        return reasons
 
     async def report(self, running: int) -> tuple[AgentHealth, bool]:
         """The body of ``GET /health``, and whether the agent is healthy."""

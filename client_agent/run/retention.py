@@ -5,6 +5,7 @@ shared bundles that are not used any more.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -49,9 +50,14 @@ class RetentionSweep:
             log.warning("results.expired", payloads=expired)
         return len(expired) + await self._payloads.prune(self._retention_s)
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Sweep again and again until ``stop`` is set."""
+    async def run(self, stop: asyncio.Event, tick: Callable[[], None]) -> None:
+        """Sweep again and again until ``stop`` is set.
+
+        Args:
+            tick: called in each round.
+        """
         while not stop.is_set():
+            tick()
             try:
                 changed = await self.run_once()
             except Exception:  # one failed sweep must not end the loop

@@ -58,6 +58,11 @@ class Runner:
         """Whether there is an attempt that has not ended."""
         return bool(self._queue or self._attempts)
 
+    @property
+    def alive(self) -> bool:
+        """Whether every worker still works, or is to stop."""
+        return self._stopping or not any(task.done() for task in self._tasks)
+
     def start(self, prepared: Sequence[Payload]) -> None:
         """Start the workers; they begin with these payloads."""
         for payload in prepared:

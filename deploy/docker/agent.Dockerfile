@@ -42,7 +42,7 @@ WORKDIR /data
 VOLUME /data
 EXPOSE 9000
 HEALTHCHECK --interval=30s --timeout=5s --start-period=30s --retries=3 \
-    CMD ["python", "-c", "import os, urllib.request as u; u.urlopen('http://127.0.0.1:' + os.environ.get('PORT', '9000') + '/health', timeout=4)"]
+    CMD ["python", "-c", "import os, urllib.request as u; u.urlopen('http://127.0.0.1:' + os.environ.get('PORT', '9000') + '/livez', timeout=4)"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["ferryman", "agent"]
 CMD ["--host", "0.0.0.0"]

@@ -34,9 +34,9 @@ USER 5000:5000
 WORKDIR /data
 VOLUME /data
 EXPOSE 5000
-# /health needs no token. The port is PORT, as in job-orchestrator's compose file.
+# /livez needs no token, and a full disk is no reason to start the container again. The port is PORT, as in job-orchestrator's compose file.
 HEALTHCHECK --interval=30s --timeout=5s --start-period=20s --retries=3 \
-    CMD ["python", "-c", "import os, urllib.request as u; u.urlopen('http://127.0.0.1:' + os.environ.get('PORT', '5000') + '/health', timeout=4)"]
+    CMD ["python", "-c", "import os, urllib.request as u; u.urlopen('http://127.0.0.1:' + os.environ.get('PORT', '5000') + '/livez', timeout=4)"]
 # SIGTERM: running transfers may end within shutdown_grace; give it more than docker's 10 s.
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["ferryman", "server"]

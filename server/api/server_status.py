@@ -7,14 +7,21 @@ from typing import Final, Literal
 
 from aiohttp import web
 
-from server.domain.access import Area
+from server.domain.access import Area, may_use
 from server.domain.troubles import DATABASE_TROUBLES
 from server.http.context import Context
+from server.http.parameter_types import choice
+from server.http.params import flag_param
 from server.http.problems import wants_page
+from server.http.readiness import ReadyDoc, readiness
 from server.http.route import Route, json_answer
 from server.http.status import StatusDoc, status_of
 from shared.http.authentication import PRINCIPAL
 from shared.wire import Wire
+
+_VERBOSE: Final = choice(
+    "what was looked at, for operators; also without a value", ("", "1", "true", "0", "false")
+)
 
 
 class Pong(Wire):
@@ -24,19 +31,26 @@ class Pong(Wire):
     """Always pong."""
 
 
+class LiveDoc(Wire):
+    """The program runs."""
+
+    status: Literal["ok"] = "ok"
+    """Always ok: otherwise there is no answer."""
+
+
 class HealthDoc(Wire):
-    """Whether all is well; what is none of a stranger's business is shown with a token only."""
+    """Whether all is well; what is wrong, and the agents, are for operators."""
 
     status: Literal["ok", "error"]
     """error: new work is not welcome."""
     database: Literal["ok", "error"]
     """Whether the database can be used."""
     version: str | None = None
-    """Of the server."""
+    """Of the server; for whoever has a token."""
     agents: dict[str, Literal["up", "down"]] | None = None
-    """Name -> whether it may get new jobs."""
+    """Name -> whether it may get new jobs; for operators."""
     message: str | None = None
-    """What is wrong."""
+    """What is wrong; for operators."""
 
 
 async def ping(request: web.Request, context: Context) -> web.StreamResponse:
@@ -54,17 +68,35 @@ async def health(request: web.Request, context: Context) -> web.StreamResponse:
         status="error" if troubles else "ok", database="error" if no_database else "ok"
     )
     if request[PRINCIPAL].authenticated:
+        body = body.model_copy(update={"version": context.version})
+    if may_use(request[PRINCIPAL], Area.AGENTS):
         agents = context.fleet.all()
         body = body.model_copy(
             update={
-                "version": context.version,
                 "agents": {one.name: "up" if one.accepts_work else "down" for one in agents},
                 "message": "; ".join(one.text for one in troubles) or None,
             }
         )
-    status = HTTPStatus.SERVICE_UNAVAILABLE if troubles else HTTPStatus.OK
+    return _answer(body, is_well=not troubles)
+
+
+async def livez(_: web.Request, __: Context) -> web.StreamResponse:
+    """200 while the process answers at all; looks at neither disk nor database."""
+    return _answer(LiveDoc(), is_well=True)
+
+
+async def readyz(request: web.Request, context: Context) -> web.StreamResponse:
+    """200 when uploads are taken, 503 with the reasons when not."""
+    asked = request.query.get("verbose") == "" or flag_param(request, "verbose")
+    with_checks = asked and may_use(request[PRINCIPAL], Area.AGENTS)
+    ready = await readiness(context, with_checks=with_checks)
+    return _answer(ready, is_well=ready.status == "ok")
+
+
+def _answer(body: Wire, *, is_well: bool) -> web.Response:
+    status = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
+    headers = {"Cache-Control": "no-store"} | ({} if is_well else {"Retry-After": "10"})
     text = body.model_dump_json(exclude_none=True)
-    headers = {"Retry-After": "10"} if troubles else {}
     return web.Response(status=status, text=text, content_type="application/json", headers=headers)
 
 
@@ -76,5 +108,14 @@ async def status(_: web.Request, context: Context) -> StatusDoc:
 ROUTES: Final = (
     Route("GET", "/", Area.OPEN, ping, {200: Pong, 303: None}),
     Route("GET", "/health", Area.OPEN, health, {200: HealthDoc, 503: HealthDoc}),
+    Route("GET", "/livez", Area.OPEN, livez, {200: LiveDoc}),
+    Route(
+        "GET",
+        "/readyz",
+        Area.OPEN,
+        readyz,
+        {200: ReadyDoc, 503: ReadyDoc},
+        query={"verbose": _VERBOSE},
+    ),
     Route("GET", "/api/v1/status", Area.AGENTS, status, {200: StatusDoc}),
 )

@@ -10,6 +10,7 @@ from typing import Protocol
 import structlog
 
 from shared.clock import Clock, wait_for
+from shared.heartbeats import PATIENCE_S
 from shared.live import Value, reading
 
 log = structlog.get_logger()
@@ -50,6 +51,7 @@ class Loop:
         self._wakeup, self._clock = wakeup, clock
         self.last_ok = clock.monotonic()
         """When a sweep ended well last; for ``/health``."""
+        self._round_at = self.last_ok
 
     @property
     def last_ok_s(self) -> float:
@@ -60,6 +62,11 @@ class Loop:
     def healthy(self) -> bool:
         return self.last_ok_s < 10 * self._every_s() + 60
 
+    @property
+    def stuck(self) -> bool:
+        """Whether a sweep does not end, well or not, or the loop has ended."""
+        return self._clock.monotonic() - self._round_at > self._every_s() + PATIENCE_S
+
     def wake(self) -> None:
         """Make the next sweep come at once."""
         self._wakeup.set()
@@ -67,6 +74,7 @@ class Loop:
     async def run(self, stop: asyncio.Event) -> None:
         """Return after ``stop`` is set and the loop was woken."""
         while not stop.is_set():
+            self._round_at = self._clock.monotonic()
             self._wakeup.clear()
             wait_s = self._every_s()
             try:

@@ -56,6 +56,10 @@ class Supervisor:
             except Exception:  # the others must be stopped, too
                 log.exception("stage.not_stopped")
 
+    def stuck(self) -> list[str]:
+        """Names of the loops that do not go round any more: only a restart helps them."""
+        return [loop.name for loop in self._loops if loop.stuck]
+
     def loops(self) -> list[LoopState]:
         """How each loop is."""
         return [

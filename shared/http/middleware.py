@@ -32,14 +32,14 @@ from shared.http.rate_limits import RateLimits
 from shared.http.refusals import Denied
 from shared.http.request_body import check_body
 from shared.http.request_ids import ID_HEADER, REQUEST_ID, new_request_id
-from shared.http.request_log import SENDER, RequestLog, peer_address
+from shared.http.request_log import PROBES, SENDER, RequestLog, peer_address
 from shared.http.settings import HttpSection
 from shared.principals import Principal, Role
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-ALWAYS: Final = frozenset({"/", "/health"})
+ALWAYS: Final = PROBES | {"/"}
 """Paths that are answered without a token, and even when the limit of requests is reached."""
 
 

@@ -25,6 +25,8 @@ SENDER: Final = web.RequestKey("sender", str)
 """The address that sent a request which came through a proxy."""
 TARGET: Final = web.RequestKey("target", str)
 """What a request turned out to be about, where its path does not say."""
+PROBES: Final = frozenset({"/health", "/livez", "/readyz"})
+"""Asked again and again by who watches the program."""
 _DENIED: Final = frozenset({401, 403, 415, 421})
 _DENIED_A_SECOND: Final = 10.0
 
@@ -56,6 +58,8 @@ class RequestLog:
         elif status in _DENIED or fields.get("code") in ("too_many_requests", CODE):
             if (count := self._denied.due()) is not None:
                 log.warning("request.denied", **fields, **({"also_denied": count} if count else {}))
+        elif request.path in PROBES and status in (200, 503):
+            log.debug("request.done", **fields)
         elif request.method not in SAFE_METHODS or status >= 400 or kind == "application/zip":
             log.info("request.done", **fields)
         else:

@@ -227,7 +227,7 @@ async def test_where_there_is_no_route_every_request_passes_the_same_way(
     ]
 
 
-async def test_health_is_shown_whole_to_whoever_has_a_token(world) -> None:
+async def test_whoever_has_a_token_sees_the_version(world) -> None:
     for name in PRINCIPALS:
         assert (await world.ask(name, "GET", "/health")).document["version"]
     assert set((await world.ask("anonymous", "GET", "/health")).document) == {"status", "database"}

@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
+_PROBES: Final = "tests/contract/test_probes_http.py::test_"
 _FRONT: Final = "tests/contract/test_front.py::test_"
 _SLOW: Final = "tests/unit/shared/http/test_deadlines.py::test_"
 _COUNT: Final = "tests/unit/shared/http/test_connections.py::test_"
@@ -133,6 +134,41 @@ MUTANTS: Final = (
         "if request[PRINCIPAL].authenticated:",
         "if True:",
         f"{_FRONT}without_a_token_health_shows_only_whether_all_is_well[server]",
+    ),
+    _of(
+        "agents and what is wrong are shown to operators only",
+        "server/api/server_status.py",
+        "    if may_use(request[PRINCIPAL], Area.AGENTS):",
+        "    if request[PRINCIPAL].authenticated:",
+        f"{_PROBES}users_see_neither_agents_nor_what_is_wrong",
+    ),
+    _of(
+        "what /readyz looked at is shown to operators only",
+        "server/api/server_status.py",
+        "asked and may_use(request[PRINCIPAL], Area.AGENTS)",
+        "asked",
+        f"{_PROBES}users_see_neither_agents_nor_what_is_wrong",
+    ),
+    _of(
+        "what an agent's /readyz looked at is shown to operators only",
+        "client_agent/api/routes.py",
+        "if verbose and request[PRINCIPAL].authenticated:",
+        "if verbose:",
+        f"{_PROBES}what_was_looked_at_is_for_operators_who_ask_for_it[agent]",
+    ),
+    _of(
+        "what is wrong with an agent's database is shown to operators only",
+        "client_agent/api/routes.py",
+        '"ok" if health.database == "ok" else "error"',
+        "health.database",
+        f"{_PROBES}a_failure_of_the_database_is_a_reason_and_its_words_are_the_operators[agent]",
+    ),
+    _of(
+        "a server that stops is not ready",
+        "server/http/readiness.py",
+        "if context.watch.closing:",
+        "if False:",
+        f"{_PROBES}a_server_without_an_agent_that_answers_takes_uploads",
     ),
     _of(
         "an agent's health is shown to callers with a token only",

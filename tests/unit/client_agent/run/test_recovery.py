@@ -149,7 +149,7 @@ async def test_the_retention_sweep_goes_on_after_a_failed_sweep_until_it_is_stop
 
     rig.payloads.expire = failing
     stop = asyncio.Event()
-    sweeping = asyncio.ensure_future(sweep.run(stop))
+    sweeping = asyncio.ensure_future(sweep.run(stop, lambda: None))
     await rig.clock.until_asleep(60)
     await rig.clock.advance(61)
     with rig.payloads.wakeups.of(payload.id) as changed:
