@@ -75,6 +75,12 @@ def _large(path: Path, size: int) -> str:
     return digest.hexdigest()
 
 
+def _ended(proxy: Proxy, job_id: int) -> None:
+    """One long poll after the other."""
+    poll = (f"/download/{job_id}?wait=100", "--head")
+    until(lambda: proxy.curl(*poll)[0] == 200, "the job does not end", seconds=0.2)
+
+
 def _carried(proxied, tmp_path: Path, size: int) -> None:
     """Up through the proxy, a long poll held there, and down again in two halves."""
     proxy, _ = proxied
@@ -82,8 +88,7 @@ def _carried(proxied, tmp_path: Path, size: int) -> None:
     expected = _large(data, size)
     before = proxy.written()
     job_id = proxy.upload(_script(tmp_path, "sha256sum data.bin > sum.txt\n"), data)
-    status, body = proxy.curl(f"/download/{job_id}?wait=100", "--head")
-    assert status == 200, body
+    _ended(proxy, job_id)
     half = size // 2
     result = tmp_path / "result.zip"
     with result.open("wb") as file:
@@ -115,7 +120,7 @@ def test_five_gigabytes_go_up(proxied, tmp_path):
     before = proxy.written()
     text = "stat -c %s data.bin > size.txt && rm data.bin\n"
     job_id = proxy.upload(_script(tmp_path, text), data)
-    assert proxy.curl(f"/download/{job_id}?wait=120", "--head")[0] == 200
+    _ended(proxy, job_id)
     status, size = proxy.curl(f"/api/v1/jobs/{job_id}/files/size.txt")
     assert (status, size.strip()) == (200, b"5000000000")
     assert proxy.written() - before < PIECE
