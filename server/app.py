@@ -29,6 +29,8 @@ from server.http.upload_limits import UploadLimits
 from server.http.upload_threads import UploadThreads
 from server.loops.supervisor import Supervisor
 from server.loops.wakeups import JobWakeups
+from server.metrics.collect import ServerMetrics
+from server.ports import Measures
 from server.settings.allowances import allowances
 from server.settings.services import in_file, of_record
 from server.settings.tables import ServerSettings
@@ -69,8 +71,10 @@ from server.webhook_delivery import webhooks_of
 from shared.clock import Clock, RealClock
 from shared.files.locks import FolderLock
 from shared.http import connections
+from shared.http.measured import METRICS
 from shared.http.middleware import Gate, add_middlewares
 from shared.live import Live
+from shared.metrics import EventLoopLag
 from shared.multipart.limits import FormLimits
 from shared.principals import Principal
 from shared.sqlite.database import Database
@@ -118,7 +122,8 @@ async def compose(
         return {owner}  # the lock on the folder proves that there is no other
 
     who = await callers(table, database, clock, principals, identity)
-    sessions = await agent_sessions(storage, stack)
+    measures = Measures()
+    sessions = await agent_sessions(storage, measures, stack)
     allowed = allowances(settings)
     services = Services(
         SqlServices(database), of_record, clock, in_file(settings), wakeups.sender.set, allowed
@@ -142,6 +147,7 @@ async def compose(
         clock=clock,
         unreachable_after_s=table.agent_timeout,
         lost_after_s=table.agent_lost_after,
+        measures=measures,
     )
     contacts = [contact(name, one) for name, one in settings.agents.items()]
     agents = Agents(resources, SqlAgents(database), contacts, on_change=wakeups.agent_changed)
@@ -161,7 +167,7 @@ async def compose(
         on_change=wakeups.schedules.set,
     )
     webhooks = await webhooks_of(
-        table, database, identity, services, clock, machine, wakeups.webhooks.set, stack
+        table, database, identity, services, clock, machine, wakeups.webhooks.set, measures, stack
     )
     batches = Batches(resources, wakeups.batches.set)
     delete = Delete(resources, cancel)
@@ -194,6 +200,7 @@ async def compose(
     )
     upload_threads = UploadThreads()
     stack.callback(upload_threads.close)
+    lag = EventLoopLag(clock)
     supervisor = Supervisor(
         loops(
             live,
@@ -218,7 +225,7 @@ async def compose(
                 schedules=schedules,
             ),
         ),
-        [clock.keep_saved],
+        [clock.keep_saved, lag.run],
         [
             webhooks.stop,
             holder.stop,
@@ -243,6 +250,7 @@ async def compose(
         rates=rate_limits(allowed, clock),
         signed=who.shown,
         audit=who.recorder,
+        transfers=measures.transfers,
     )
     application = web.Application()
     add_middlewares(application, gate, problems(error_page))
@@ -283,11 +291,14 @@ async def compose(
         waiting=gate.long_poll,
         accepts=who.accepts,
         permits=who.permits,
+        measures=measures,
         url_prefix=table.url_prefix,
         public_url=table.public_url,
         return_origins=table.return_origins(),
         version=metadata.version("ferryman"),
     )
+    collectors = [lag.seconds, *supervisor.collectors, *gate.requests.collectors]
+    application[METRICS] = ServerMetrics(context, database, gate.metrics, collectors)
     add_routes(application, context)
     key = await csrf_key(database, secrets.token_bytes(32))
     pages.add_routes(application, Site(context, identity, CsrfTokens(key), LoginTries(clock)))

@@ -12,7 +12,7 @@ from server.agents.agent_client import AgentClient, Sessions
 from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.orchestrator_client import OrchestratorClient
 from server.domain.agents import Contact
-from server.ports import Storage
+from server.ports import Measures, Storage
 from server.settings.agents import AgentTable
 from shared.clock import Clock
 
@@ -61,12 +61,13 @@ def client(
     return OrchestratorClient(name, *addresses, sessions, clock, **more)
 
 
-async def agent_sessions(storage: Storage, stack: AsyncExitStack) -> Sessions:
+async def agent_sessions(storage: Storage, measures: Measures, stack: AsyncExitStack) -> Sessions:
     """The connections to all agents; the stack closes them."""
     return Sessions(
         control=await stack.enter_async_context(_session(0)),
         transfers=await stack.enter_async_context(_session(_TRANSFERS_PER_HOST)),
         storage=storage,
+        measures=measures,
     )
 
 

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from server.domain.service import Service
 from server.domain.webhook_targets import AllowedTargets
 from server.domain.webhooks import WebhookSecrets, secret_bytes, secret_text
+from server.ports import Measures
 from server.settings.tables import ServerTable
 from server.settings.webhooks import webhook_secrets
 from server.stages.webhooks import Webhooks
@@ -27,6 +28,7 @@ async def webhooks_of(
     clock: Clock,
     machine: Clock,
     on_change: Callable[[], None],
+    measures: Measures,
     stack: AsyncExitStack,
 ) -> Webhooks:
     """The stage that delivers webhooks; the stack closes its client.
@@ -54,4 +56,5 @@ async def webhooks_of(
         server=identity,
         expires_after_s=table.webhooks_expire_after,
         on_change=on_change,
+        measures=measures,
     )

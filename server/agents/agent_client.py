@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import aiohttp
@@ -14,7 +14,17 @@ import aiohttp
 from server.agents import answers
 from server.agents.forms import Form
 from server.domain.jobs import Job
-from server.ports import Agent, AgentError, Fetched, ScratchFile, Storage, Unreachable
+from server.ports import (
+    Agent,
+    AgentError,
+    Fetched,
+    Measures,
+    NoSuchPayload,
+    RefusedByAgent,
+    ScratchFile,
+    Storage,
+    Unreachable,
+)
 from shared.clock import Clock, wait_for
 from shared.http.proof import NONCE, PROOF, check_proof, new_nonce
 from shared.http.tls import TlsFiles, say_failure
@@ -38,6 +48,7 @@ class Sessions:
     transfers: aiohttp.ClientSession
     storage: Storage
     """Where the bundles are."""
+    measures: Measures = field(default_factory=Measures)
 
 
 class AgentClient(Agent):
@@ -165,10 +176,13 @@ class AgentClient(Agent):
         raise NotImplementedError("it shows no files of what runs")
 
     async def _download(self, url: str, to: ScratchFile, most: int | None = None) -> Fetched:
-        async with self._call("GET", url, transfer=True) as answer:
-            if answer.content_type != "application/zip":
-                raise ValueError(f"{answer.content_type} in place of a ZIP")
-            return await answers.store(answer, to, self._clock, most)
+        with self._counted("result") as moved:
+            async with self._call("GET", url, transfer=True) as answer:
+                if answer.content_type != "application/zip":
+                    raise ValueError(f"{answer.content_type} in place of a ZIP")
+                fetched = await answers.store(answer, to, self._clock, most)
+                moved(fetched.size)
+            return fetched
 
     async def _post_bundle(self, url: str, form: Form) -> bytes:
         """Post a bundle, and wait for the answer as long as the agent lives.
@@ -202,10 +216,28 @@ class AgentClient(Agent):
 
     async def _post(self, url: str, form: Form) -> bytes:
         headers = {"Content-Type": form.content_type, "Content-Length": str(form.size)}
-        async with self._call(
-            "POST", url, data=form.chunks(), headers=headers, timeout=_NO_TIMEOUT, transfer=True
-        ) as answer:
-            return await answers.read(answer)
+        with self._counted("bundle") as moved:
+            async with self._call(
+                "POST", url, data=form.chunks(), headers=headers, timeout=_NO_TIMEOUT, transfer=True
+            ) as answer:
+                moved(form.size)
+                return await answers.read(answer)
+
+    @contextmanager
+    def _counted(self, kind: str) -> Iterator[Callable[[int], None]]:
+        """Around a transfer: call what it gives with the bytes that came over."""
+        sizes, outcome = [0], "failed"
+        try:
+            yield sizes.append
+            outcome = "ok"
+        except (RefusedByAgent, NoSuchPayload):
+            outcome = "refused"
+            raise
+        finally:
+            self._count(kind, outcome, sum(sizes))
+
+    def _count(self, kind: str, outcome: str, size: int) -> None:
+        self._sessions.measures.transfers.done(kind, outcome, size)
 
     # -- one call
 

@@ -128,8 +128,11 @@ class BulkClient(AgentClient):
         self, payloads: Sequence[PayloadDoc], to: ScratchFile
     ) -> list[tuple[int, Fetched] | None]:
         refs = PayloadRefs(payloads=[PayloadRef(id=one.id, key=one.key) for one in payloads])
-        async with self._many("/results", refs) as answer:
-            return await results.store(answer, payloads, to, self._clock)
+        with self._counted("result") as moved:
+            async with self._many("/results", refs) as answer:
+                found = await results.store(answer, payloads, to, self._clock)
+            moved(sum(one[1].size for one in found if one is not None))
+        return found
 
     # -- acknowledging
 

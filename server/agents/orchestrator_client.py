@@ -77,7 +77,9 @@ class OrchestratorClient(AgentClient):
                 fetched = await answers.store(answer, to, self._clock)
                 # It says no digest: a result that was cut off on the way, or never packed, is none.
                 if not await asyncio.to_thread(zipfile.is_zipfile, to.path):
+                    self._count("result", "failed", fetched.size)
                     raise ValueError(f"{fetched.size} bytes that are not a whole ZIP")
+                self._count("result", "ok", fetched.size)
                 return PayloadDoc(id=payload_id, status=PayloadState.COMPLETED), fetched
             payload = _payload(await answers.read(answer), payload_id)
             return payload, None

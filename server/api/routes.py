@@ -19,6 +19,7 @@ from server.api import (
     graph,
     jobs,
     logs,
+    metrics,
     openapi,
     permits,
     schedules,
@@ -41,6 +42,7 @@ from shared.http.authentication import PRINCIPAL
 
 ROUTES: Final = (
     *server_status.ROUTES,
+    *metrics.ROUTES,
     *upload.ROUTES,
     *downloads.ROUTES,
     *jobs.ROUTES,

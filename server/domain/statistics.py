@@ -46,6 +46,8 @@ class Resolution:
 
 
 MINUTE: Final = Resolution(60, 2 * 3_600)
+EVER_S: Final = 0
+"""In place of a resolution: what was counted since there are statistics, kept for ever."""
 RESOLUTIONS: Final = (MINUTE, Resolution(600, 2 * 86_400), Resolution(3_600, 8 * 86_400))
 
 
@@ -78,6 +80,8 @@ class Observed:
     """Of a new job: those of its bundle, if it was uploaded for it alone."""
     waits_since: Micros | None = None
     """Of a start: from when the attempt could have been sent."""
+    uploaded_at: Micros | None = None
+    """Of the first start of a job: when it was uploaded."""
     started_at: Micros | None = None
     """When the attempt started, if that was earlier."""
     result_bytes: int = 0
@@ -101,7 +105,8 @@ def counts_of(one: Observed) -> Tree:
         if one.started_at is not None:  # its agent could not be reached for some time
             return {}
         waited = None if one.waits_since is None else one.at - one.waits_since
-        return {"started": 1} | _time("waiting", waited)
+        since_upload = None if one.uploaded_at is None else one.at - one.uploaded_at
+        return {"started": 1} | _time("waiting", waited) | _time("upload_to_start", since_upload)
     counts: Tree = {}
     if one.before in HOLDS_SLOT:
         ran = None if one.started_at is None else one.at - one.started_at
@@ -140,8 +145,9 @@ def tally(observed: Iterable[Observed]) -> dict[Key, Tree]:
     found: dict[Key, Tree] = {}
     for one in observed:
         counts = counts_of(one)
-        for resolution in RESOLUTIONS if counts else ():
-            for service in (ALL, one.service):
+        for service in (ALL, one.service) if counts else ():
+            add(found.setdefault(Key(EVER_S, 0, service), {}), counts)
+            for resolution in RESOLUTIONS:
                 key = Key(resolution.seconds, resolution.start(one.at), service)
                 add(found.setdefault(key, {}), counts)
     return found

@@ -19,7 +19,7 @@ from server.http.shared_reads import Messages, SharedReads
 from server.http.snapshots import Snapshots
 from server.http.upload_limits import UploadLimits
 from server.http.upload_threads import UploadThreads
-from server.ports import Fleet, Jobs, Scratch, Storage, Vitals, Watch
+from server.ports import Fleet, Jobs, Measures, Scratch, Storage, Vitals, Watch
 from server.stages.accept import Accept
 from server.stages.agents import Agents
 from server.stages.audit import AuditTrail
@@ -82,6 +82,7 @@ class Context:
     accepts: Callable[[web.Request], bool]
     """Whether the token, ticket or link of a request is good now."""
     permits: Permits
+    measures: Measures
     url_prefix: str = ""
     """Path below which a proxy shows us."""
     unpacking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))

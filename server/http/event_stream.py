@@ -93,29 +93,30 @@ async def stream(
         await answer.prepare(request)
         if request.method == hdrs.METH_HEAD:
             return answer
-        await answer.write(b"retry: 2000\n\n")  # a browser that is cut off waits so long (ms)
-        written_at = clock.monotonic()
-        while True:
-            if found.data:
-                await answer.write(found.data)
-                written_at = clock.monotonic()
-            if found.last or context.watch.closing:
-                break
-            if found.more:
-                await clock.sleep(_BETWEEN_S)
-            else:
-                quiet_s = clock.monotonic() - written_at
-                if await wait_for(changed, max(0.0, KEEPALIVE_S - quiet_s), clock):
-                    await clock.sleep(gather_s)
-            if clock.monotonic() - written_at >= KEEPALIVE_S:
-                await answer.write(COMMENT)
-                written_at = clock.monotonic()
-            changed.clear()
-            if not context.still_accepted(request):
-                break
-            try:
-                found = await read(found.reached)
-            except (FerrymanError, DatabaseUnavailable):
-                break  # the job was deleted, or the caller asks again and gets the reason
-        await answer.write_eof()
+        with context.measures.listening(request.match_info.route.resource):
+            await answer.write(b"retry: 2000\n\n")  # a browser that is cut off waits so long (ms)
+            written_at = clock.monotonic()
+            while True:
+                if found.data:
+                    await answer.write(found.data)
+                    written_at = clock.monotonic()
+                if found.last or context.watch.closing:
+                    break
+                if found.more:
+                    await clock.sleep(_BETWEEN_S)
+                else:
+                    quiet_s = clock.monotonic() - written_at
+                    if await wait_for(changed, max(0.0, KEEPALIVE_S - quiet_s), clock):
+                        await clock.sleep(gather_s)
+                if clock.monotonic() - written_at >= KEEPALIVE_S:
+                    await answer.write(COMMENT)
+                    written_at = clock.monotonic()
+                changed.clear()
+                if not context.still_accepted(request):
+                    break
+                try:
+                    found = await read(found.reached)
+                except (FerrymanError, DatabaseUnavailable):
+                    break  # the job was deleted, or the caller asks again and gets the reason
+            await answer.write_eof()
     return answer

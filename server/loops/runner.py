@@ -12,8 +12,22 @@ import structlog
 from shared.clock import Clock, wait_for
 from shared.heartbeats import PATIENCE_S
 from shared.live import Value, reading
+from shared.metrics import counter, seconds
 
 log = structlog.get_logger()
+
+
+class SweepTimes:
+    """The sweeps of all loops, measured."""
+
+    def __init__(self) -> None:
+        self.seconds = seconds(
+            "ferryman_loop_sweep_seconds",
+            "Sweeps of loops that ended well.",
+            "loop",
+            bounds=(0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10, 60),
+        )
+        self.failures = counter("ferryman_loop_failures", "Sweeps that failed.", "loop")
 
 
 class Sweep(Protocol):
@@ -49,6 +63,8 @@ class Loop:
         self.name, self._sweep, self._every_s = name, sweep, reading(every_s)
         self._until_next_s = until_next_s
         self._wakeup, self._clock = wakeup, clock
+        self.measured = SweepTimes()
+        """One for all loops, once the supervisor has them."""
         self.last_ok = clock.monotonic()
         """When a sweep ended well last; for ``/health``."""
         self._round_at = self.last_ok
@@ -76,12 +92,14 @@ class Loop:
         while not stop.is_set():
             self._round_at = self._clock.monotonic()
             self._wakeup.clear()
-            wait_s = self._every_s()
+            wait_s, began = self._every_s(), self._clock.monotonic()
             try:
                 touched = await self._sweep.run_once()
             except Exception:
                 log.exception("sweep.failed", sweep=self.name)
+                self.measured.failures.labels(self.name).inc()
             else:
+                self.measured.seconds.labels(self.name).observe(self._clock.monotonic() - began)
                 self.last_ok = self._clock.monotonic()
                 wait_s = min(wait_s, self._until_next_s())
                 if touched:

@@ -16,6 +16,7 @@ from server.ports.agents import (
 from server.ports.jobs import Jobs
 from server.ports.leases import LeaseLost, Leases
 from server.ports.lists import EventsPage, Filter, Held
+from server.ports.measures import Measures
 from server.ports.services import ServiceRecords
 from server.ports.storage import (
     FileStream,
@@ -46,6 +47,7 @@ __all__ = [
     "LeaseLost",
     "Leases",
     "LoopState",
+    "Measures",
     "NoSuchPayload",
     "PendingFiles",
     "RefusedByAgent",

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from server.domain.statistics import Resolution, Tree
 from shared.clock import Micros
+from shared.wire import JobState
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,15 @@ class Bucket:
     """Looks at the gauges; 0: the server did not look, or did not run for all of it."""
     numbers: Tree
     """Of the service that was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """Jobs of a service in a state in which they need a slot."""
+
+    service: str
+    state: JobState
+    jobs: int
 
 
 class StatisticsRecords(Protocol):
@@ -36,6 +46,20 @@ class StatisticsRecords(Protocol):
 
     async def queued(self) -> Mapping[str, int]:
         """Service -> its queued jobs."""
+        ...
+
+    async def totals(self) -> Mapping[str, Tree]:
+        """Service (``ALL``: all together) -> what was counted since there are statistics."""
+        ...
+
+    async def under_way(self) -> Sequence[UnderWay]:
+        """How many jobs are at agents, or on their way."""
+        ...
+
+    async def waiting_since(self) -> Mapping[str, Micros]:
+        """Service -> since when the job waits that waits longest, children that are held back
+        left out.
+        """
         ...
 
     async def database_bytes(self) -> int:

@@ -40,6 +40,10 @@ class Deliveries(Protocol):
         """When one is due next; None: never."""
         ...
 
+    async def pending(self) -> tuple[int, Micros | None]:
+        """How many have not ended; and when the oldest of them was announced."""
+        ...
+
     async def begin(self, deliveries: Sequence[Delivery], until: Micros) -> list[Delivery]:
         """Count one more try of each that is still as it was seen, and let it be due again at
         ``until``, for the case that this server dies.

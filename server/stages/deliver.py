@@ -86,6 +86,7 @@ class Deliver(Stage):
             message = f"the files of other jobs cannot be put together now: {problem}"
             await self._requeue(job, message, self._resends.failed(job.id))
         except Unreachable as problem:
+            self._count(job, "unreachable")
             if problem.sent:
                 await self._resolve_ambiguous(job, str(problem))
             else:
@@ -94,6 +95,7 @@ class Deliver(Stage):
             refusal = Refusal(agent.name, no.code, str(no), no.final, no.retry_after_s)
             await self._refused(job, refusal)
         except OSError as problem:
+            self._count(job, "failed")
             if problem.errno in TRANSIENT_ERRNOS:
                 await self._requeue(job, f"it cannot be sent now: {problem.strerror}", _BUSY_S)
                 return
@@ -166,9 +168,11 @@ class Deliver(Stage):
     async def _submitted(self, job: Job, agent: Agent, payload: PayloadDoc) -> None:
         if not outcome.is_of(job, payload, agent.name):
             what = f"agent {agent.name} has another bundle under the job's key"
+            self._count(job, "failed")
             await self._interrupted(job, Reason.AGENT_ERROR, what)
             return
         self._fleet.accepted(agent.name, job.service)
+        self._count(job, "accepted")
         self._resends.succeeded(job.id)
         move = sending.submitted(job, agent.name, payload.id, self._clock.now())
         await self._move_at_agent(agent.name, move)
@@ -179,6 +183,7 @@ class Deliver(Stage):
         if refusal.code == "submit_in_progress":
             await self._resolve_ambiguous(job, refusal.message)
             return
+        self._count(job, "refused")
         delay_s, offered = 0.0, True
         if refusal.wants_new_attempt:
             delay_s = self._resends.failed(job.id)
@@ -209,6 +214,10 @@ class Deliver(Stage):
 
     async def _fail(self, job: Job, reason: Reason, message: str) -> None:
         await self._move(job, self._decide(ending.failed, job, reason, message))
+
+    def _count(self, job: Job, outcome: str) -> None:
+        """Count how a try to give the job to its agent went; the agents are those of settings."""
+        self._measures.dispatches.labels(job.agent or "", outcome).inc()
 
     async def _move(self, job: Job, move: Move) -> None:
         moved = await self._move_at_agent(job.agent or "", move)

@@ -10,7 +10,7 @@ from server.domain.jobs import Job, Move
 from server.domain.leases import Lease
 from server.domain.retry import Uniform
 from server.domain.service import Service
-from server.ports import Fleet, Jobs, LeaseLost, Scratch, Storage
+from server.ports import Fleet, Jobs, LeaseLost, Measures, Scratch, Storage
 from shared.clock import RANDOM, Clock, Micros
 
 Args = ParamSpec("Args")
@@ -26,6 +26,7 @@ class Resources:
         lost_after_s: how long until its attempts count as lost, and until jobs of a service that is
             not in the settings any more are given up.
         uniform: random numbers for the delays of retries.
+        measures: what is counted, for ``/metrics``.
     """
 
     jobs: Jobs
@@ -37,6 +38,7 @@ class Resources:
     unreachable_after_s: float
     lost_after_s: float
     uniform: Uniform = RANDOM.uniform
+    measures: Measures = dataclasses.field(default_factory=Measures)
 
 
 class Stage:
@@ -48,7 +50,7 @@ class Stage:
         self._services, self._clock = resources.services, resources.clock
         self._unreachable_after_s = resources.unreachable_after_s
         self._lost_after_s = resources.lost_after_s
-        self._uniform = resources.uniform
+        self._uniform, self._measures = resources.uniform, resources.measures
 
     def _service(self, name: str) -> Service:
         """The service as it is in the settings; one that is not there has the defaults."""

@@ -26,6 +26,7 @@ from server.domain.webhooks import (
     secret_text,
     signature,
 )
+from server.ports import Measures
 from server.ports.webhooks import Deliveries, DeliveryFilter, WebhookClient
 from shared.clock import RANDOM, SECOND, Clock, Micros
 from shared.principals import Principal
@@ -49,6 +50,7 @@ class Webhooks:
         server: the identity of the database, which makes ids of webhooks differ between servers.
         expires_after_s: how long deliveries that have ended are kept.
         on_change: called when there may be something to do.
+        measures: what is counted, for ``/metrics``.
     """
 
     def __init__(
@@ -63,15 +65,26 @@ class Webhooks:
         server: str,
         expires_after_s: float,
         on_change: Callable[[], None],
+        measures: Measures | None = None,
         uniform: Uniform = RANDOM.uniform,
     ) -> None:
         self._deliveries, self._client, self._services = deliveries, client, services
         self._secrets, self._server = secrets, server
         self._clock, self._machine = clock, machine
         self._expires_after_s, self._on_change, self._uniform = expires_after_s, on_change, uniform
+        self._tries = (measures or Measures()).webhook_tries
         self._sending: dict[asyncio.Task[None], Delivery] = {}
         self._next_at: Micros | None = None
         self._forget_at = -math.inf
+
+    @property
+    def sending(self) -> int:
+        """How many are being sent now."""
+        return len(self._sending)
+
+    async def pending(self) -> tuple[int, Micros | None]:
+        """How many are to be sent, now or again later; and when the oldest was announced."""
+        return await self._deliveries.pending()
 
     async def run_once(self) -> int:
         """Begin what is due, as far as there is room; how many."""
@@ -144,11 +157,13 @@ class Webhooks:
         }
         if done.problem is None:
             await self._deliveries.end(delivery, done, None)
+            self._tries.labels("delivered").inc()
             log.info("webhook.delivered", **shown, status=done.status)
             return
         wait_s = next_try_s(delivery, done, self._uniform)
         next_at = None if wait_s is None else self._clock.now() + round(wait_s * SECOND)
         await self._deliveries.end(delivery, done, next_at)
+        self._tries.labels("failed" if wait_s is None else "postponed").inc()
         if wait_s is None:
             log.warning("webhook.failed", **shown, why=done.problem)
             if done.status == HTTPStatus.GONE:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from server.domain.jobs import FIRST_EVENT
 from server.domain.statistics import (
     ALL,
+    EVER_S,
     OTHERS,
     RESOLUTIONS,
     Key,
@@ -25,7 +26,8 @@ from server.domain.statistics import (
     sampled,
     tally,
 )
-from server.ports.statistics import Bucket
+from server.ports.statistics import Bucket, UnderWay
+from server.store.statements import HELD
 from shared.clock import SECOND, Micros
 from shared.sql import Database, Row, Transaction
 from shared.wire import JobState
@@ -39,7 +41,12 @@ _OBSERVED: Final = f"""
     SELECT events.at, events.before, events.state, events.reason, jobs.service,
            CASE WHEN jobs.parent_id IS NULL AND jobs.schedule_id IS NULL
                THEN jobs.bundle_size ELSE 0 END AS uploaded_bytes,
-           attempts.waits_since, attempts.result_size,
+           attempts.waits_since, attempts.result_size, jobs.created_at,
+           events.state = 'Running' AND NOT EXISTS (
+               SELECT 1 FROM events AS earlier WHERE earlier.job_id = events.job_id
+               AND earlier.seq < events.seq AND earlier.state = 'Running'
+               AND earlier.before IS NOT NULL
+           ) AS is_first_start,
            -- Of an attempt that was deferred before, its end was that: it has none here.
            (SELECT CASE WHEN min(earlier.before) IN ('Submitted', 'Unknown')
                         AND max(earlier.before) IN ('Submitted', 'Unknown')
@@ -74,6 +81,11 @@ _QUEUED: Final = """
     FROM line WHERE service IS NOT NULL
 """
 """It steps from service to service through an index, and counts in it."""
+_WAITING_SINCE: Final = _QUEUED.replace(
+    "SELECT count(*) FROM jobs WHERE service = line.service AND state = 'Queued'",
+    """SELECT min(coalesce(waits_since, queued_at)) FROM jobs
+        WHERE service = line.service AND state = 'Queued' AND hold IS NULL""",
+).replace("AS jobs", "AS since")
 _PUT: Final = """
     INSERT INTO statistics (resolution_s, at, service, document)
     VALUES (:resolution_s, :at, :service, :document)
@@ -134,6 +146,24 @@ class SqlStatistics:
     async def queued(self) -> Mapping[str, int]:
         rows = await self._database.list_rows(_QUEUED)
         return {row["service"]: row["jobs"] for row in rows if row["jobs"]}
+
+    async def totals(self) -> Mapping[str, Tree]:
+        rows = await self._database.list_rows(
+            "SELECT service, document FROM statistics WHERE resolution_s = :ever",
+            {"ever": EVER_S},
+        )
+        return {row["service"]: json.loads(row["document"]) for row in rows}
+
+    async def under_way(self) -> Sequence[UnderWay]:
+        rows = await self._database.list_rows(
+            f"SELECT service, state, count(*) AS jobs FROM jobs WHERE {HELD} "  # noqa: S608
+            "GROUP BY service, state"
+        )
+        return [UnderWay(row["service"], JobState(row["state"]), row["jobs"]) for row in rows]
+
+    async def waiting_since(self) -> Mapping[str, Micros]:
+        rows = await self._database.list_rows(_WAITING_SINCE)
+        return {row["service"]: row["since"] for row in rows if row["since"] is not None}
 
     async def database_bytes(self) -> int:
         return await self._database.size()
@@ -233,6 +263,7 @@ def _observed(row: Row) -> Observed:
         row["reason"],
         row["uploaded_bytes"],
         row["waits_since"],
+        row["created_at"] if row["is_first_start"] else None,
         row["started_at"],
         row["result_size"] or 0,
     )

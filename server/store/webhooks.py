@@ -101,6 +101,13 @@ class SqlDeliveries:
         found: Micros | None = rows[0]["next_at"]
         return found
 
+    async def pending(self) -> tuple[int, Micros | None]:
+        (row,) = await self._database.list_rows(
+            "SELECT count(*) AS deliveries, min(created_at) AS oldest FROM deliveries "
+            "WHERE next_at IS NOT NULL"
+        )
+        return row["deliveries"], row["oldest"]
+
     async def begin(self, deliveries: Sequence[Delivery], until: Micros) -> list[Delivery]:
         async def change(tx: Transaction) -> list[Delivery]:
             begun: list[Delivery] = []

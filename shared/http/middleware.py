@@ -15,10 +15,12 @@ from typing import Final, Protocol
 
 import structlog
 from aiohttp import hdrs, web
+from prometheus_client.metrics_core import Metric
 
 from shared.clock import Clock, wait_for
 from shared.http.authentication import PRINCIPAL, Tokens, operators
 from shared.http.connections import ConnectionLimits
+from shared.http.measured import WAITED, Requests
 from shared.http.origins import (
     ALLOWED_HEADERS,
     ALLOWED_METHODS,
@@ -34,6 +36,7 @@ from shared.http.request_body import check_body
 from shared.http.request_ids import ID_HEADER, REQUEST_ID, new_request_id
 from shared.http.request_log import PROBES, SENDER, RequestLog, peer_address
 from shared.http.settings import HttpSection
+from shared.metrics import Transfers
 from shared.principals import Principal, Role
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -68,6 +71,7 @@ class Gate:
         rates: how many requests each caller may send; None: any number.
         signed: who shows something signed in place of a token; None: nobody does.
         audit: what keeps the requests that were to change something.
+        transfers: where forms and files are counted.
     """
 
     def __init__(
@@ -82,7 +86,9 @@ class Gate:
         rates: RateLimits | None = None,
         signed: Callable[[web.Request], Principal | None] = lambda _: None,
         audit: Audit | None = None,
+        transfers: Transfers | None = None,
     ) -> None:
+        self.requests = Requests(transfers or Transfers())
         self._rates, self._signed = rates, signed
         self._log = RequestLog(id_field)
         self._tokens = Tokens(operators(settings.all_tokens())) if tokens is None else tokens
@@ -108,7 +114,7 @@ class Gate:
 
         @web.middleware
         async def record(request: web.Request, handler: Handler) -> web.StreamResponse:
-            request_id = new_request_id()
+            since, request_id = self.requests.now(), new_request_id()
             request[REQUEST_ID] = request_id
             request[SENDER] = self._proxies.client(peer_address(request), request)
             request[PRINCIPAL] = self._signed(request) or self._tokens.principal(
@@ -125,6 +131,7 @@ class Gate:
                     response.force_close()
             except (ConnectionError, asyncio.CancelledError):
                 self._log(request, 0)
+                self.requests.done(request, None, since)
                 if self._audit is not None:
                     self._audit.add(request, 0)
                 raise
@@ -133,6 +140,7 @@ class Gate:
                 if not self._in_flight:
                     self._idle.set()
             self._log(request, response.status, response.content_type)
+            self.requests.done(request, response, since)
             return response
 
         return record
@@ -143,6 +151,10 @@ class Gate:
         for name, value in self._origins.answer_headers(request.headers).items():
             known = response.headers.get(name) if name == hdrs.VARY else None
             response.headers[name] = f"{known}, {value}" if known else value
+
+    def metrics(self) -> list[Metric]:
+        """How many requests there are now."""
+        return self.requests.under_way(self._in_flight, self._waits.total())
 
     async def drain(self, seconds: float, clock: Clock) -> bool:
         """Wait until no request is in flight, at most so long; returns whether that is so.
@@ -282,6 +294,7 @@ class Gate:
             )
         task, protocol = asyncio.current_task(), request.protocol
         self._waits[caller] += 1
+        request[WAITED] = True
         if isinstance(protocol, Connection) and task is not None:
             protocol.cancel_on_disconnect(task)
         try:

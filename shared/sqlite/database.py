@@ -23,6 +23,7 @@ from shared.sql import Change, Params, T, Transaction
 from shared.sqlite.connection import Connection
 from shared.sqlite.copies import check_structure, file_size
 from shared.sqlite.errors import DatabaseUnavailable, NoRoomForCopy
+from shared.sqlite.measured import Commits
 from shared.sqlite.migrations import Migration, migrate
 from shared.sqlite.transactions import commit_together
 
@@ -49,6 +50,7 @@ class Database:
         self._failures: dict[str, DatabaseUnavailable] = {}
         """What fails: "damage" until the next start, "read" and "write" until one succeeds, "space"
         until a probe has found some: small changes succeed on a full disk, too."""
+        self.measured = Commits()
         self.upgraded_from: Path | None = None
         """The copy that was made before the schema was brought up to date, if it was just now."""
 
@@ -171,6 +173,11 @@ class Database:
         ]
         return int(pages * size)
 
+    @property
+    def writes_waiting(self) -> int:
+        """Changes that have not begun."""
+        return self._waiting.qsize()
+
     async def maintain(self) -> bool:
         """To be called now and then. Gives unused space back to the disk, some at a time. After a
         failure, finds out whether changes can be made again.
@@ -233,9 +240,10 @@ class Database:
             several changes know of nothing yet.
         """
         try:
-            values, written = await self._writer.run(
-                lambda connection: commit_together(connection, [change for change, _ in changes])
-            )
+            with self.measured.commit(len(changes)):
+                values, written = await self._writer.run(
+                    lambda connection: commit_together(connection, [one for one, _ in changes])
+                )
         except Exception as problem:  # noqa: BLE001 - handed to whoever asked for the change
             if len(changes) == 1:
                 error = (

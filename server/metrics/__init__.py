@@ -1,0 +1,1 @@
+"""What ``GET /metrics`` of the server says."""
