@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from ferryman.cli import (
+    admin,
     agents,
     attempts,
     audit,
@@ -80,6 +81,7 @@ app.command("server", rich_help_panel=PROGRAMS, context_settings=_PASSED_ON)(pro
 app.command("agent", rich_help_panel=PROGRAMS, context_settings=_PASSED_ON)(programs.agent)
 app.command("backup", rich_help_panel=FOR_OPERATORS, context_settings=_PASSED_ON)(programs.backup)
 app.command("restore", rich_help_panel=FOR_OPERATORS, context_settings=_PASSED_ON)(programs.restore)
+app.add_typer(admin.app, name="admin", rich_help_panel=FOR_OPERATORS)
 app.add_typer(config.app, name="config", rich_help_panel=FOR_OPERATORS)
 app.command("doctor", rich_help_panel=OWN)(doctor)
 app.command("completion", rich_help_panel=OWN)(completion)

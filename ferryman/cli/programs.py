@@ -18,22 +18,22 @@ from ferryman.cli.show import print_error
 
 def server(context: typer.Context) -> NoReturn:
     """Run the server alone; see `ferryman server --help`."""
-    _exec("server", context.args)
+    run_program("server", context.args)
 
 
 def agent(context: typer.Context) -> NoReturn:
     """Run an agent alone; see `ferryman agent --help`."""
-    _exec("client_agent", context.args)
+    run_program("client_agent", context.args)
 
 
 def backup(context: typer.Context) -> NoReturn:
     """Copy what a server keeps, while it runs."""
-    _exec("server.maintenance", ["backup", *context.args])
+    run_program("server.maintenance", ["backup", *context.args])
 
 
 def restore(context: typer.Context) -> NoReturn:
     """Restore a backup into an empty folder."""
-    _exec("server.maintenance", ["restore", *context.args])
+    run_program("server.maintenance", ["restore", *context.args])
 
 
 def dev(
@@ -93,7 +93,7 @@ def dev(
         raise typer.Exit(code)
 
 
-def _exec(module: str, arguments: list[str]) -> NoReturn:
+def run_program(module: str, arguments: list[str]) -> NoReturn:
     """Replace this process by the program, so that signals reach it and its exit code is ours.
 
     It is started, not imported: the client must not depend on the two others.

@@ -1,50 +1,40 @@
-"""``python -P -m server.maintenance``, which is what ``ferryman backup`` and ``restore`` run."""
+"""``python -P -m server.maintenance``: what ``ferryman backup``, ``restore`` and ``admin`` run."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Final, NoReturn, TypeAlias
+from typing import Annotated
 
 import typer
 
-from server.maintenance.backup import DATABASE, Manifest, back_up
-from server.maintenance.restore import BadBackup, NotEmpty, restore
+from server.maintenance import admin
+from server.maintenance.backup import Manifest, back_up
+from server.maintenance.common import (
+    FAILED,
+    AsJson,
+    Config,
+    DataDir,
+    Verify,
+    problems,
+    server_paths,
+)
+from server.maintenance.restore import restore
 from server.settings.load import read
 from shared.clock import RealClock
 from shared.command_line import run_command
-from shared.files.locks import FolderInUse
 from shared.http.sockets import url_of
-from shared.settings.base import SettingsError
-from shared.sqlite.errors import DatabaseUnavailable, NewerSchema, NoRoomForCopy
 from shared.units.sizes import say_count, say_size
-
-FAILED: Final = 1
-USAGE: Final = 2
-CANNOT_CREATE: Final = 73
-DAMAGED: Final = 74
-
-Config: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="The server's TOML file.", envvar="FERRYMAN_CONFIG"),
-]
-DataDir: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="The server's data folder [./data].")
-]
-Verify: TypeAlias = Annotated[bool, typer.Option("--verify", help="Check every file's digest.")]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 
 program = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+program.add_typer(admin.app, name="admin")
 
 
 @program.command()
@@ -60,8 +50,8 @@ def backup(
     Exit codes: 0; 1 made, but the server itself lacks files; 2 settings; 73 the folder exists or
     cannot be written; 74 the database cannot be used.
     """
-    with _problems():
-        folder, database = _server(config, data_dir)
+    with problems():
+        folder, database = server_paths(config, data_dir)
         version = metadata.version("ferryman")
         made = back_up(folder, database, target, RealClock(), version, digests=verify)
     if as_json:
@@ -101,8 +91,8 @@ def restore_backup(
     Exit codes: 0; 2 settings; 73 the folder holds something, is in use or cannot be written;
     74 the backup is damaged, or of a newer version.
     """
-    with _problems():
-        folder, database = _server(config, data_dir)
+    with problems():
+        folder, database = server_paths(config, data_dir)
         done = restore(
             backup,
             folder,
@@ -126,7 +116,7 @@ def restore_backup(
 @program.command("settings", hidden=True)
 def show_settings(config: Config = None) -> None:
     """What the settings amount to, in JSON, for `ferryman config check`."""
-    with _problems():
+    with problems():
         settings = read(config, {})
     table = settings.server
     facts = {
@@ -138,11 +128,6 @@ def show_settings(config: Config = None) -> None:
     print(json.dumps(facts))  # noqa: T201 - the result
 
 
-def _server(config: Path | None, data_dir: Path | None) -> tuple[Path, Path]:
-    table = read(config, {"server": {"data_dir": data_dir}}).server
-    return table.data_dir, table.db_path or table.data_dir / DATABASE
-
-
 def _told(made: Manifest) -> str:
     total = made.bundle_bytes + made.result_bytes + made.database_bytes
     return (
@@ -151,36 +136,6 @@ def _told(made: Manifest) -> str:
         f"{say_count(made.results, 'result')} ({say_size(made.result_bytes)}), "
         f"database {say_size(made.database_bytes)}; {say_size(total)} in all"
     )
-
-
-@contextmanager
-def _problems() -> Iterator[None]:
-    try:
-        yield
-    except SettingsError as problem:
-        _end(USAGE, str(problem))
-    except (FolderInUse, NotEmpty) as problem:
-        _end(CANNOT_CREATE, str(problem))
-    except (BadBackup, DatabaseUnavailable, NewerSchema, sqlite3.Error) as problem:
-        _end(DAMAGED, str(problem))
-    except NoRoomForCopy as problem:
-        _end(CANNOT_CREATE, str(problem))
-    except OSError as problem:
-        where = f"{problem.filename}: " if problem.filename else ""
-        _end(CANNOT_CREATE, f"{where}{problem.strerror}")
-
-
-_CODES: Final = {USAGE: "bad_argument", CANNOT_CREATE: "file_error", DAMAGED: "damaged"}
-"""For programs."""
-
-
-def _end(code: int, message: str) -> NoReturn:
-    if "--json" in sys.argv:
-        error = {"code": _CODES[code], "message": message, "hint": None}
-        sys.stderr.write(f"{json.dumps({'error': error})}\n")
-    else:
-        sys.stderr.write(f"ferryman: {message}\n")
-    sys.exit(code)
 
 
 if __name__ == "__main__":

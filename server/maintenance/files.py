@@ -57,7 +57,7 @@ def bring(
         if there in seen:  # jobs may share a bundle, or a file of results
             if (same := seen[there]) is not None:
                 same.append(file)
-            elif file.kind is FileKind.RESULT and not _sound(there, file, digests=digests):
+            elif file.kind is FileKind.RESULT and trouble_of(there, file, digests=digests):
                 brought.damaged.append(file)
             continue
         seen[there] = None
@@ -68,7 +68,7 @@ def bring(
             seen[there] = brought.missing
             brought.missing.append(file)
             continue
-        if not _sound(there, file, digests=digests):
+        if trouble_of(there, file, digests=digests):
             brought.damaged.append(file)
         brought.files[file.kind] += 1
         brought.bytes[file.kind] += file.size
@@ -89,20 +89,39 @@ def _link_or_copy(source: Path, target: Path) -> None:
     target.chmod(0o600)
 
 
-def _sound(path: Path, file: StoredFile, *, digests: bool) -> bool:
-    if path.stat().st_size < file.offset + file.size:
-        return False
-    if file.kind is FileKind.RESULT:
-        return not digests or _digest(path, file) == file.digest
-    if path.stat().st_size != file.size:
-        return False
-    if not digests:
-        return True
+@dataclass(frozen=True, slots=True)
+class FileTrouble:
+    """What is wrong with a stored file.
+
+    Attributes:
+        kind: for programs.
+    """
+
+    kind: str
+    text: str
+
+
+def trouble_of(path: Path, file: StoredFile, *, digests: bool) -> FileTrouble | None:
+    """Compare a stored file with its row; None: it is as it should be."""
     try:
-        with BundleReader(path, max_files=1_000_000) as reader:
-            return reader.summary().digest == file.digest
-    except BundleError:
-        return False
+        size = path.stat().st_size
+        if size < file.offset + file.size or (file.kind is FileKind.BUNDLE and size != file.size):
+            wanted = file.offset + file.size
+            return FileTrouble("wrong_size", f"it has {size} bytes, not {wanted}")
+        if not digests:
+            return None
+        if file.kind is FileKind.RESULT:
+            same = _digest(path, file) == file.digest
+        else:
+            with BundleReader(path, max_files=1_000_000) as reader:
+                same = reader.summary().digest == file.digest
+    except FileNotFoundError:
+        return FileTrouble("missing_file", "it is not there")
+    except BundleError as problem:
+        return FileTrouble("damaged_bundle", f"it is no bundle: {problem}")
+    except OSError as problem:
+        return FileTrouble("unreadable_file", f"it cannot be read: {problem.strerror}")
+    return None if same else FileTrouble("wrong_digest", "its digest is not that of its row")
 
 
 def _digest(path: Path, file: StoredFile) -> str:

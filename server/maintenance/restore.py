@@ -74,8 +74,7 @@ def restore(
     """
     manifest = _manifest(backup)
     if skip is None:
-        age_s = max(0, clock.now() - from_iso(manifest["made_at"])) // SECOND
-        skip = LEAST_SKIPPED + PER_SECOND * age_s
+        skip = skipped(from_iso(manifest["made_at"]), clock)
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     db_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = FolderLock(data_dir)
@@ -94,7 +93,8 @@ def restore(
             lost = len(brought.missing) + len(brought.damaged)
             if lost > len(manifest["incomplete"]):
                 raise BadBackup(f"{backup}: {lost} files are missing or damaged")
-            first = asyncio.run(_become_another(staged, skip, follow=not rehearsal))
+            asyncio.run(_upgrade(staged))
+            first = as_another(staged, skip, follow=not rehearsal)
         except sqlite3.DatabaseError as problem:
             raise BadBackup(f"{backup}: {problem}") from problem
         durable.replace(staged, db_path)
@@ -128,11 +128,16 @@ def _check_empty(data_dir: Path, db_path: Path) -> None:
             raise NotEmpty(f"{path} is there already: a backup is restored into an empty folder")
 
 
-async def _become_another(staged: Path, skip: int, *, follow: bool) -> int:
-    database = await Database.open(staged, MIGRATIONS)
-    try:
-        await copies.become_another(database, secrets.token_hex(16), skip, follow=follow)
-        rows = await database.rows("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'")
-        return int(rows[0]["seq"]) + 1
-    finally:
-        await database.close()
+async def _upgrade(staged: Path) -> None:
+    await (await Database.open(staged, MIGRATIONS)).close()
+
+
+def as_another(staged: Path, skip: int, *, follow: bool) -> int:
+    """Make the copy another server's; the number of its next job."""
+    with closing(sqlite3.connect(staged, isolation_level=None)) as connection:
+        return copies.become_another(connection, secrets.token_hex(16), skip, follow=follow)
+
+
+def skipped(since_us: int, clock: Clock) -> int:
+    """How many numbers the former server may have given since then."""
+    return LEAST_SKIPPED + PER_SECOND * (max(0, clock.now() - since_us) // SECOND)

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from server.domain.files import FileKind
-from shared.sql import Transaction
-from shared.sqlite.database import Database
 
 _BUNDLES: Final = """
     SELECT id AS job_id, bundle_file AS file, bundle_size, bundle_digest, 0 FROM jobs
@@ -74,33 +72,51 @@ def leave_out(connection: sqlite3.Connection, job_ids: Iterable[int]) -> None:
     """Take jobs, and schedules (numbers below 0), out of a copy, in one transaction."""
     recorded = _records_attempts(connection)
     connection.execute("BEGIN IMMEDIATE")
-    for job_id in job_ids:
+    connection.execute("PRAGMA defer_foreign_keys=ON")  # until all of them are gone
+    for job_id in sorted(_with_children(connection, set(job_ids))):
         if job_id < 0:
-            schedule = (-job_id,)
-            connection.execute(
-                """
-                UPDATE bundles SET refs = refs - 1
-                WHERE file = (SELECT bundle_file FROM schedules WHERE id = ?)
-                """,
-                schedule,
-            )
-            connection.execute("DELETE FROM schedules WHERE id = ?", schedule)
+            _let_go(connection, "schedules", "id", -job_id)
+            connection.execute("DELETE FROM schedules WHERE id = ?", (-job_id,))
             continue
         if recorded:
-            connection.execute(
-                """
-                UPDATE bundles SET refs = refs - 1
-                WHERE file = (SELECT bundle_file FROM jobs WHERE id = ?)
-                """,
-                (job_id,),
-            )
+            _let_go(connection, "jobs", "id", job_id)
             connection.execute("DELETE FROM attempts WHERE job_id = ?", (job_id,))
+        if _has_table(connection, "batches"):
+            _let_go(connection, "batches", "parent_id", job_id)
+            connection.execute("DELETE FROM batches WHERE parent_id = ?", (job_id,))
+            connection.execute("DELETE FROM dependencies WHERE job_id = ?", (job_id,))
         for table in ("job_tags", "events", "idempotency_keys"):
             connection.execute(f"DELETE FROM {table} WHERE job_id = ?", (job_id,))  # noqa: S608
         connection.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
     if recorded:
         connection.execute("DELETE FROM bundles WHERE refs <= 0")
     connection.execute("COMMIT")
+
+
+def _with_children(connection: sqlite3.Connection, job_ids: set[int]) -> set[int]:
+    if not _has_table(connection, "batches"):
+        return job_ids
+    found = set(job_ids)
+    new = found
+    while new:
+        new = {
+            row[0]
+            for parent in new
+            for row in connection.execute("SELECT id FROM jobs WHERE parent_id = ?", (parent,))
+        } - found
+        found |= new
+    return found
+
+
+def _let_go(connection: sqlite3.Connection, table: str, column: str, number: int) -> None:
+    """Of the bundle that a row refers to."""
+    connection.execute(
+        f"""
+        UPDATE bundles SET refs = refs - 1
+        WHERE file = (SELECT bundle_file FROM {table} WHERE {column} = ?)
+        """,  # noqa: S608 - names of ours
+        (number,),
+    )
 
 
 def _records_attempts(connection: sqlite3.Connection) -> bool:
@@ -122,43 +138,45 @@ def _files(connection: sqlite3.Connection) -> dict[FileKind, str]:
     return {FileKind.BUNDLE: bundles, FileKind.RESULT: results}
 
 
-async def become_another(database: Database, new: str, skip: int, *, follow: bool) -> None:
-    """Give a restored database an identity of its own, and job numbers that were never used.
+def become_another(connection: sqlite3.Connection, new: str, skip: int, *, follow: bool) -> int:
+    """Give a copy of a database an identity of its own, and job numbers that were never used, in
+    one transaction. Its schema may be an older one.
 
     Args:
         new: the new identity.
-        skip: how many job numbers the former server may have used since the backup.
+        skip: how many job numbers the former server may have used since the copy was made.
         follow: the former server is gone: end what agents hold for it.
+
+    Returns:
+        The number of the next job.
     """
-
-    async def change(tx: Transaction) -> None:
-        rows = await tx.rows("SELECT key, value FROM meta WHERE key IN ('server', 'former')")
-        identities = {row["key"]: row["value"] for row in rows}
-        former = json.loads(identities.get("former", "[]"))
-        if "server" in identities:
-            former.append(identities["server"])
-        values = {"server": new, "former": json.dumps(former if follow else [])}
-        for key, value in values.items():
-            await tx.rows(
-                """
-                INSERT INTO meta (key, value) VALUES (:key, :value)
-                ON CONFLICT (key) DO UPDATE SET value = excluded.value
-                """,
-                {"key": key, "value": value},
-            )
-        # Those that were ended since the backup would be good again.
-        await tx.rows("DELETE FROM sessions")
-        for table, numbers in (("jobs", skip), ("events", 10 * skip)):
-            params = {"table": table, "numbers": numbers}
-            await tx.rows(
-                """
-                INSERT INTO sqlite_sequence (name, seq) SELECT :table, 0
-                WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = :table)
-                """,
-                {"table": table},
-            )
-            await tx.rows(
-                "UPDATE sqlite_sequence SET seq = seq + :numbers WHERE name = :table", params
-            )
-
-    await database.write(change)
+    connection.execute("BEGIN IMMEDIATE")
+    rows = connection.execute("SELECT key, value FROM meta WHERE key IN ('server', 'former')")
+    identities = dict(rows.fetchall())
+    former = json.loads(identities.get("former", "[]"))
+    if "server" in identities:
+        former.append(identities["server"])
+    for key, value in (("server", new), ("former", json.dumps(former if follow else []))):
+        connection.execute(
+            """
+            INSERT INTO meta (key, value) VALUES (?, ?)
+            ON CONFLICT (key) DO UPDATE SET value = excluded.value
+            """,
+            (key, value),
+        )
+    if _has_table(connection, "sessions"):  # those that were ended since would be good again
+        connection.execute("DELETE FROM sessions")
+    for table, numbers in (("jobs", skip), ("events", 10 * skip)):
+        connection.execute(
+            """
+            INSERT INTO sqlite_sequence (name, seq) SELECT :table, 0
+            WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = :table)
+            """,
+            {"table": table},
+        )
+        connection.execute(
+            "UPDATE sqlite_sequence SET seq = seq + ? WHERE name = ?", (numbers, table)
+        )
+    (last,) = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'").fetchone()
+    connection.execute("COMMIT")
+    return int(last) + 1

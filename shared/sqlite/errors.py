@@ -13,7 +13,7 @@ class NewerSchema(Exception):
         super().__init__(
             f"{path}: the database has schema version {version}, this program knows {known}: it "
             "was written by a newer version. Install that version again, or go back to the copy "
-            "that was made before the upgrade (operator guide, Upgrade and rollback)"
+            "that was made before the upgrade (docs/backup.md, Rollback)"
         )
 
 

@@ -39,7 +39,7 @@ def migrate(
         raise NewerSchema(path, version, len(migrations))
     copy = None
     if 0 < version < len(migrations):
-        copy = _unused(path.with_name(f"{path.name}.schema-{version}"))
+        copy = unused_name(path.with_name(f"{path.name}.schema-{version}"))
         copy_database(connection, copy)
     if not version:
         connection.execute(
@@ -54,7 +54,7 @@ def migrate(
     return copy
 
 
-def _unused(path: Path) -> Path:
+def unused_name(path: Path) -> Path:
     """A name that no earlier copy has: none is written over."""
     number, unused = 1, path
     while unused.exists():

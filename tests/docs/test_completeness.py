@@ -174,10 +174,19 @@ def test_every_option_is_documented(command, option):
     assert f"`{option}`" in chapter
 
 
-@pytest.mark.parametrize("name", ["server", "agent", "backup", "restore"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "server",
+        "agent",
+        "backup",
+        "restore",
+        *(f"admin {one}" for one in ("verify", "recount", "vacuum", "upgrade", "rollback")),
+    ],
+)
 def test_every_option_of_the_programs_is_documented(name, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "ferryman", name, "--help"],
+        [sys.executable, "-P", "-m", "ferryman", *name.split(), "--help"],
         env={**environment(), "COLUMNS": "200"},
         cwd=tmp_path,
         capture_output=True,
@@ -188,8 +197,9 @@ def test_every_option_of_the_programs_is_documented(name, tmp_path):
     assert "<" not in done.stdout  # a type of Python's in place of a word
     assert done.stdout.startswith(f"Usage: ferryman {name} [OPTIONS]")
     options = set(re.findall(r"(--[a-z][a-z-]+)", done.stdout)) - {"--help", "--config"}
-    assert len(options) >= 3
-    start = SCRIPTS.index("## `ferryman server`" if name == "agent" else f"## `ferryman {name}")
+    assert len(options) >= 2
+    title = "server" if name == "agent" else name.split()[0]
+    start = SCRIPTS.index(f"## `ferryman {title}")
     chapter = SCRIPTS[start : SCRIPTS.find("\n## ", start + 1)]
     for option in options:
         assert f"`{option}`" in chapter

@@ -327,8 +327,8 @@ MUTANTS: Final = (
     _of(
         "a restored server has an identity of its own",
         "server/store/copies.py",
-        'values = {"server": new,',
-        'values = {"server": identities["server"],',
+        '(("server", new), ("former"',
+        '(("server", identities["server"]), ("former"',
         f"{_BACKUP}the_restored_server_is_another_and_gives_no_number_twice",
         "tests/process/test_backup_process.py::"
         "test_a_restored_server_serves_no_result_of_what_came_after_the_backup",
@@ -336,8 +336,8 @@ MUTANTS: Final = (
     _of(
         "numbers move on",
         "server/store/copies.py",
-        "UPDATE sqlite_sequence SET seq = seq + :numbers WHERE",
-        "UPDATE sqlite_sequence SET seq = seq WHERE",
+        "UPDATE sqlite_sequence SET seq = seq + ? WHERE",
+        "UPDATE sqlite_sequence SET seq = seq + 0 * ? WHERE",
         f"{_BACKUP}the_restored_server_is_another_and_gives_no_number_twice",
     ),
     _of(

@@ -1,0 +1,84 @@
+"""What the commands on a server's data folder share: their options, and how they end."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Final, NoReturn, TypeAlias
+
+import typer
+
+from server.maintenance.backup import DATABASE
+from server.maintenance.restore import BadBackup, NotEmpty
+from server.maintenance.rollback import NoCopy
+from server.settings.load import read
+from shared.files.locks import FolderInUse
+from shared.settings.base import SettingsError
+from shared.sqlite.errors import DatabaseUnavailable, NewerSchema, NoRoomForCopy
+
+FAILED: Final = 1
+USAGE: Final = 2
+CANNOT_CREATE: Final = 73
+DAMAGED: Final = 74
+
+Config: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The server's TOML file.", envvar="FERRYMAN_CONFIG"),
+]
+DataDir: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="The server's data folder [./data].")
+]
+Verify: TypeAlias = Annotated[bool, typer.Option("--verify", help="Check every file's digest.")]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun: TypeAlias = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")
+]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
+
+
+def server_paths(config: Path | None, data_dir: Path | None) -> tuple[Path, Path]:
+    table = read(config, {"server": {"data_dir": data_dir}}).server
+    return table.data_dir, table.db_path or table.data_dir / DATABASE
+
+
+@contextmanager
+def problems() -> Iterator[None]:
+    try:
+        yield
+    except SettingsError as problem:
+        _end(USAGE, str(problem))
+    except (FolderInUse, NotEmpty) as problem:
+        _end(CANNOT_CREATE, str(problem))
+    except (BadBackup, NoCopy, DatabaseUnavailable, NewerSchema, sqlite3.Error) as problem:
+        _end(DAMAGED, str(problem))
+    except NoRoomForCopy as problem:
+        _end(CANNOT_CREATE, str(problem))
+    except OSError as problem:
+        where = f"{problem.filename}: " if problem.filename else ""
+        _end(CANNOT_CREATE, f"{where}{problem.strerror}")
+
+
+_CODES: Final = {USAGE: "bad_argument", CANNOT_CREATE: "file_error", DAMAGED: "damaged"}
+"""For programs."""
+
+
+def _end(code: int, message: str) -> NoReturn:
+    if "--json" in sys.argv:
+        error = {"code": _CODES[code], "message": message, "hint": None}
+        sys.stderr.write(f"{json.dumps({'error': error})}\n")
+    else:
+        sys.stderr.write(f"ferryman: {message}\n")
+    sys.exit(code)
+
+
+def confirm(question: str, command: str) -> None:
+    """Ask; whoever does not say yes ends the command."""
+    if not sys.stdin.isatty():
+        _end(USAGE, f"{command} asks first: give --yes where there is no terminal")
+    if not typer.confirm(question, err=True):
+        sys.stderr.write("ferryman: nothing was changed\n")
+        raise typer.Exit(FAILED)

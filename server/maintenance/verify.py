@@ -1,0 +1,261 @@
+"""Every file, every digest and every row: whether they are whole and agree."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from server.domain.files import FileKind
+from server.maintenance.files import FileTrouble, trouble_of
+from server.storage.folder import PREFIX_LEN, stored_path
+from server.store import recount, row_checks, stored_rows
+from server.store.copies import StoredFile
+from server.store.migrations import MIGRATIONS
+from shared.clock import Clock, Micros
+from shared.files import durable
+from shared.files.locks import FileLock, FolderInUse, FolderLock
+from shared.files.section import open_section
+from shared.sqlite.errors import DatabaseUnavailable, NewerSchema
+from shared.sqlite.migrations import schema_version
+
+MOST_NAMED: Final = 1_000
+"""Findings that are kept; more are only counted."""
+_NAMES_AT_ONCE: Final = 500
+_STORED: Final = re.compile(r"[0-9a-f]{32}")
+Progress: TypeAlias = Callable[[str, int], None]
+"""Called with what is looked at, and how many of them were."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong.
+
+    Attributes:
+        kind: for programs.
+        about: the job, bundle or file.
+        repaired: what was done about it; empty: nothing.
+    """
+
+    kind: str
+    about: str
+    message: str
+    repaired: str = ""
+
+
+@dataclass(slots=True)
+class Verified:
+    """What was looked at, and what is wrong."""
+
+    checked: Counter[str] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+    repaired: int = 0
+    left: int = 0
+
+    def add(self, finding: Finding) -> None:
+        if finding.repaired:
+            self.repaired += 1
+        else:
+            self.left += 1
+        if len(self.findings) < MOST_NAMED:
+            self.findings.append(finding)
+
+
+class OldSchema(DatabaseUnavailable):
+    """It has to be upgraded first."""
+
+    def __init__(self, path: Path, version: int) -> None:
+        cause = sqlite3.DatabaseError(
+            f"{path} has schema version {version}, this program works with {len(MIGRATIONS)}: "
+            "run ferryman admin upgrade, or start the server once"
+        )
+        super().__init__(cause)
+
+
+def open_known(path: Path, *, writable: bool = False) -> sqlite3.Connection:
+    """Open the database of a server, which may run.
+
+    Raises:
+        FileNotFoundError, NewerSchema, OldSchema, sqlite3.Error
+    """
+    if not path.is_file():
+        raise FileNotFoundError(2, "there is no database of a server", str(path))
+    mode = "rw" if writable else "ro"
+    connection = sqlite3.connect(f"file:{path}?mode={mode}", uri=True, isolation_level=None)
+    try:
+        connection.execute("PRAGMA busy_timeout=10000")
+        _check_schema(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
+    version = schema_version(connection)
+    if version > len(MIGRATIONS):
+        raise NewerSchema(path, version, len(MIGRATIONS))
+    if version < len(MIGRATIONS):
+        raise OldSchema(path, version)
+
+
+def verify(
+    data_dir: Path,
+    db_path: Path,
+    *,
+    repair: bool,
+    digests: bool,
+    since: Micros | None,
+    clock: Clock,
+    progress: Progress,
+) -> Verified:
+    """Look at everything, and repair what can be repaired.
+
+    Args:
+        repair: the server must not run then.
+        digests: read every file; else only their sizes are compared.
+        since: only jobs that were made then or later.
+
+    Raises:
+        FolderInUse: a server runs, and it is to be repaired.
+        FileNotFoundError, NewerSchema, OldSchema, OSError, sqlite3.Error
+    """
+    locks: list[FileLock] = []
+    try:
+        if repair:
+            locks.append(FolderLock(data_dir))
+            locks.append(FileLock(db_path.with_name(f"{db_path.name}.lock"), db_path, "database"))
+        with closing(open_known(db_path, writable=repair)) as connection:
+            alone = repair or not _in_use(data_dir)
+            work = _Verification(
+                data_dir, connection, alone, repair, digests, since, clock, progress
+            )
+            return work.run()
+    finally:
+        for lock in locks:
+            lock.close()
+
+
+class _Verification:
+    def __init__(
+        self,
+        data_dir: Path,
+        connection: sqlite3.Connection,
+        alone: bool,
+        repair: bool,
+        digests: bool,
+        since: Micros | None,
+        clock: Clock,
+        progress: Progress,
+    ) -> None:
+        self._data_dir, self._connection, self._repair = data_dir, connection, repair
+        self._alone, self._clock = alone, clock
+        self._digests, self._since, self._progress = digests, since, progress
+        self._done = Verified()
+
+    def run(self) -> Verified:
+        for damage in row_checks.damages(self._connection):
+            self._add("database_damaged", "database", damage)
+        for job_id, wrong in row_checks.contradictions(self._connection, self._since):
+            self._count("jobs")
+            for text in wrong:
+                self._add("contradiction", f"job {job_id}", text)
+        for miscount in recount.miscounts(self._connection):
+            repaired = self._repair and recount.mend(self._connection, miscount)
+            done = "counted again" if repaired else ""
+            self._add(miscount.counted.name, str(miscount.key), miscount.text, done)
+        for file in stored_rows.bundles(self._connection):
+            self._check(file)
+        for file in stored_rows.results(self._connection, self._since):
+            self._check(file)
+        for kind in FileKind if self._alone else ():  # a server is storing some, else
+            self._strays(kind)
+        if self._repair:
+            self._staging()
+        return self._done
+
+    def _count(self, what: str) -> None:
+        self._done.checked[what] += 1
+        self._progress(what, self._done.checked[what])
+
+    def _add(self, kind: str, about: str, message: str, repaired: str = "") -> None:
+        self._done.add(Finding(kind, about, message, repaired))
+
+    def _check(self, file: StoredFile) -> None:
+        """One stored file against its row."""
+        self._count(f"{file.kind}")
+        path = stored_path(self._data_dir, file.kind, file.name)
+        trouble = trouble_of(path, file, digests=self._digests)
+        if trouble is None and self._digests and file.kind is FileKind.RESULT:
+            trouble = _no_zip(path, file)
+        if trouble is None or not stored_rows.refers_to(self._connection, file):
+            return  # removed meanwhile, with its row
+        repaired = ""
+        if self._repair:
+            repaired = stored_rows.give_up(self._connection, file, trouble.text, self._clock.now())
+        owner = f"{file.kind}/{file.name}" if file.kind is FileKind.BUNDLE else file.owner
+        self._add(trouble.kind, owner, f"{file.kind}/{file.name}: {trouble.text}", repaired)
+
+    def _strays(self, kind: FileKind) -> None:
+        """Files that no row refers to."""
+        for names in _listed(self._data_dir / kind):
+            used = stored_rows.files_in_use(self._connection, names)
+            for name in names:
+                self._count("files")
+                if name in used:
+                    continue
+                path = stored_path(self._data_dir, kind, name)
+                if self._repair:
+                    durable.remove_quietly(path)
+                    self._add("stray_file", f"{kind}/{name}", "no row refers to it", "removed")
+                elif path.exists():
+                    why = "no row refers to it; a server removes it within the hour"
+                    self._add("stray_file", f"{kind}/{name}", why)
+
+    def _staging(self) -> None:
+        """What was being written when the server ended."""
+        folder = self._data_dir / "staging"
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            durable.remove_quietly(path)
+            self._add("staging_file", f"staging/{path.name}", "an upload's that ended", "removed")
+
+
+def _no_zip(path: Path, file: StoredFile) -> FileTrouble | None:
+    try:
+        with open_section(path, file.offset, file.size) as content, zipfile.ZipFile(content):
+            return None
+    except (zipfile.BadZipFile, OSError, ValueError) as problem:
+        return FileTrouble("no_zip", f"it is no ZIP: {problem}")
+
+
+def _listed(folder: Path) -> Iterator[Sequence[str]]:
+    """Names of stored files, some at a time. Others were not put there by a server."""
+    names: list[str] = []
+    for prefix in sorted(path for path in folder.iterdir()) if folder.is_dir() else ():
+        if len(prefix.name) != PREFIX_LEN or not prefix.is_dir():
+            continue
+        with os.scandir(prefix) as entries:
+            for entry in entries:
+                if _STORED.fullmatch(entry.name):
+                    names.append(entry.name)
+                if len(names) >= _NAMES_AT_ONCE:
+                    yield names
+                    names = []
+    if names:
+        yield names
+
+
+def _in_use(data_dir: Path) -> bool:
+    """Whether a server runs, which removes stray files itself, and may be storing some."""
+    try:
+        FolderLock(data_dir).close()
+    except (FolderInUse, OSError):
+        return True
+    return False

@@ -1,0 +1,124 @@
+"""The rows about stored files, read in slices, and what becomes of them when a file is lost."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from server.domain.files import FileKind
+from server.store.copies import StoredFile
+from shared.clock import Micros
+
+_SLICE: Final = 1_000
+_BUNDLES: Final = """
+    SELECT file, size, digest FROM bundles WHERE file > :after ORDER BY file LIMIT :most
+"""
+_RESULTS: Final = """
+    SELECT job_id, number, result_file, result_size, result_sha256, result_offset FROM attempts
+    WHERE (job_id, number) > (:job, :number) AND result_file IS NOT NULL
+    AND (:since IS NULL OR claimed_at >= :since)
+    ORDER BY job_id, number LIMIT :most
+"""
+
+
+def bundles(connection: sqlite3.Connection) -> Iterator[StoredFile]:
+    """Each bundle, once."""
+    after = ""
+    while rows := connection.execute(_BUNDLES, {"after": after, "most": _SLICE}).fetchall():
+        for name, size, digest in rows:
+            yield StoredFile(0, FileKind.BUNDLE, name, size, digest)
+        after = rows[-1][0]
+
+
+def results(connection: sqlite3.Connection, since: int | None = None) -> Iterator[StoredFile]:
+    """The result of each attempt that has one."""
+    values = {"job": 0, "number": 0, "most": _SLICE, "since": since}
+    while rows := connection.execute(_RESULTS, values).fetchall():
+        for job, _, name, size, digest, offset in rows:
+            yield StoredFile(job, FileKind.RESULT, name, size, digest, offset)
+        values |= {"job": rows[-1][0], "number": rows[-1][1]}
+
+
+def refers_to(connection: sqlite3.Connection, file: StoredFile) -> bool:
+    """Whether a row still does."""
+    if file.kind is FileKind.BUNDLE:
+        sql, values = "SELECT 1 FROM bundles WHERE file = ?", (file.name,)
+        return connection.execute(sql, values).fetchone() is not None
+    sql = "SELECT 1 FROM attempts WHERE job_id = ? AND result_file = ?"
+    return connection.execute(sql, (file.job_id, file.name)).fetchone() is not None
+
+
+def files_in_use(connection: sqlite3.Connection, names: Sequence[str]) -> set[str]:
+    """Those of the names that a bundle or an attempt refers to."""
+    marks = ", ".join("?" * len(names))
+    found: set[str] = set()
+    for column, table in (("file", "bundles"), ("result_file", "attempts")):
+        sql = f"SELECT {column} FROM {table} WHERE {column} IN ({marks})"  # noqa: S608 - ours
+        found |= {row[0] for row in connection.execute(sql, names)}
+    return found
+
+
+def give_up(connection: sqlite3.Connection, file: StoredFile, why: str, at: Micros) -> str:
+    """A file is lost: no row promises it any more. One transaction; no server may run.
+
+    Returns:
+        What was done; empty: nothing can be.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if file.kind is FileKind.BUNDLE:
+            done = _stop_sharing(connection, file)
+        else:
+            done = _without_result(connection, file, why, at)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+    return done
+
+
+def _stop_sharing(connection: sqlite3.Connection, file: StoredFile) -> str:
+    """Jobs that have it cannot be sent: that is their failure. No other upload gets it."""
+    (shared,) = connection.execute(
+        "SELECT shared FROM bundles WHERE file = ?", (file.name,)
+    ).fetchone()
+    if not shared:
+        return ""
+    connection.execute("UPDATE bundles SET shared = 0 WHERE file = ?", (file.name,))
+    return ""
+
+
+def _without_result(connection: sqlite3.Connection, file: StoredFile, why: str, at: Micros) -> str:
+    key = (file.job_id, file.name)
+    connection.execute(
+        "UPDATE attempts SET result_file = NULL WHERE job_id = ? AND result_file = ?", key
+    )
+    message = f"its result is lost, and was given up by ferryman admin verify: {why}"
+    row = connection.execute(
+        """
+        UPDATE jobs SET result_file = NULL, message = :message
+        WHERE id = :job AND result_file = :file RETURNING id
+        """,
+        {"message": message, "job": file.job_id, "file": file.name},
+    ).fetchone()
+    connection.execute(
+        """
+        UPDATE jobs SET results_size = coalesce((
+            SELECT sum(result_size) FROM attempts WHERE job_id = jobs.id AND result_file IS NOT NULL
+        ), 0) WHERE id = ?
+        """,
+        (file.job_id,),
+    )
+    connection.execute(
+        """
+        INSERT INTO events (job_id, at, attempt, before, state, reason, message, event, level,
+                            agent, fields)
+        SELECT id, :at, attempt, NULL, state, NULL,
+               :message, 'job.result_lost', 'error', agent, :fields
+        FROM jobs WHERE id = :job
+        """,
+        {"message": message, "job": file.job_id, "at": at, "fields": json.dumps({"why": why})},
+    )
+    return "the job has no result any more" if row else "the attempt has no result any more"

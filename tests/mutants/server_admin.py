@@ -1,0 +1,59 @@
+"""What ``ferryman admin`` promises."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_FOLDER: Final = "tests/contract/test_admin_folder.py::test_"
+
+
+def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant("operators' rare work", protection, file, old, new, tests)
+
+
+MUTANTS: Final = (
+    _of(
+        "verify reads every byte of a result",
+        "server/maintenance/files.py",
+        "same = _digest(path, file) == file.digest",
+        "same = True",
+        f"{_FOLDER}a_flipped_byte_is_found_wherever_it_is",
+    ),
+    _of(
+        "verify compares the contents of bundles",
+        "server/maintenance/files.py",
+        "same = reader.summary().digest == file.digest",
+        "same = True",
+        f"{_FOLDER}a_flipped_byte_is_found_wherever_it_is",
+    ),
+    _of(
+        "a history with a gap is found",
+        "server/store/row_checks.py",
+        "        elif before != at:",
+        "        elif False:",
+        f"{_FOLDER}rows_that_contradict_each_other_are_named",
+    ),
+    _of(
+        "a repair waits for no server to run",
+        "server/maintenance/verify.py",
+        "            locks.append(FolderLock(data_dir))\n",
+        "",
+        f"{_FOLDER}a_sound_folder_is_found_sound_beside_a_server_too",
+    ),
+    _of(
+        "a dry run mends nothing",
+        "server/maintenance/admin.py",
+        "mended = [] if dry_run else",
+        "mended = [] if False else",
+        f"{_FOLDER}what_is_counted_wrongly_is_counted_again",
+    ),
+    _of(
+        "a rollback leaves out jobs whose files are gone",
+        "server/maintenance/rollback.py",
+        "            copies.leave_out(copy, gone)\n",
+        "",
+        f"{_FOLDER}a_rollback_makes_another_server_of_the_copy",
+    ),
+)
