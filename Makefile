@@ -38,7 +38,8 @@ test-all: setup-dev ## everything: slow tests, a minute of soak, mutants, a shor
 unit: setup-dev ## the fast tests: no program is started
 	@$(PYTHON_RUN) -m pytest tests/unit tests/contract $(ARGS)
 
-soak: setup-dev ## kill -9 at random moments for SOAK_SECONDS (600), then fuzz about as long
+soak: setup-dev ## jobs for SOAK_SECONDS (600) while all is killed, reloaded and restored; then fuzz as long
+	@$(PYTHON_RUN) -m tests.soak --seconds $(SOAK_SECONDS)
 	@SOAK_SECONDS=$(SOAK_SECONDS) $(PYTHON_RUN) -m pytest -m soak $(ARGS)
 
 mutants: setup-dev ## take each protection out in turn; a test must fail (ARGS="--only server/")

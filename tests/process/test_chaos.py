@@ -6,12 +6,9 @@ table; nothing is left behind.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import http.client
 import io
 import json
-import os
 import signal
 import sqlite3
 import threading
@@ -21,12 +18,12 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random  # noqa: TID251 - seeded
-from urllib.parse import urlsplit
 
 import pytest
 
 from server.domain import states
 from shared.wire import JobState
+from tests.support.calling import call
 from tests.support.programs import Program, left_behind, until
 
 SETTINGS = """
@@ -83,23 +80,6 @@ class Uploads:
             assert status == 201, answer
             return int(json.loads(answer)["id"])
         return None
-
-
-def call(
-    url: str, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
-) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
-    try:
-        connection.request(method, path, body, headers or {})
-        answer = connection.getresponse()
-        content = answer.read()
-        digest = answer.headers.get("Repr-Digest")
-        if digest is not None:
-            found = base64.b64encode(hashlib.sha256(content).digest()).decode()
-            assert digest == f"sha-256=:{found}:"
-        return answer.status, content
-    finally:
-        connection.close()
 
 
 def chaos(folder: Path, seed: int, kills: int, retries: int, seconds: float) -> Uploads:
@@ -236,11 +216,3 @@ def test_kill_9_at_random_moments_loses_nothing_and_leaves_nothing(
 @pytest.mark.slow  # the quick one: tests/contract/test_reference_client.py, infra_retries = 0
 def test_with_no_infra_retries_an_interrupted_job_fails_with_a_reason(tmp_path: Path) -> None:
     chaos(tmp_path, seed=11, kills=5, retries=0, seconds=4.0)
-
-
-@pytest.mark.soak
-def test_soak(tmp_path: Path) -> None:
-    seconds = float(os.environ.get("SOAK_SECONDS", "600"))
-    seed = int(os.environ.get("SOAK_SEED") or uuid.uuid4().int % 100_000)
-    uploads = chaos(tmp_path, seed, kills=round(seconds), retries=10_000, seconds=seconds)
-    print(f"{len(uploads.answered)} uploads survived")

@@ -22,7 +22,8 @@ import pytest
 
 from server.domain import states
 from shared.wire import JobState
-from tests.process.test_chaos import call, verify_files
+from tests.process.test_chaos import verify_files
+from tests.support.calling import call
 from tests.support.programs import Program, left_behind, until
 
 SETTINGS = """

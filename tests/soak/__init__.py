@@ -1,0 +1,1 @@
+"""Hours of jobs while everything is killed, restarted, reloaded, drained and restored."""

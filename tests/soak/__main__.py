@@ -1,0 +1,166 @@
+"""``python -m tests.soak [--seconds 3600] [--seed N] [--report FILE]``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sqlite3
+import sys
+import time
+import traceback
+import uuid
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from random import Random
+
+from client_agent.storage.remove_tree import remove_tree
+from tests.soak.asking import pause
+from tests.soak.disturbing import Disturbing
+from tests.soak.model import EXPIRES_S, FORGOTTEN_S, Model
+from tests.soak.nuisances import Nuisance
+from tests.soak.processes import Watching
+from tests.soak.report import Findings, write
+from tests.soak.samples import Sampling
+from tests.soak.system import System
+from tests.soak.users import User
+
+ROWS = ("jobs", "attempts", "events", "bundles", "batches")
+SERVER_STAYS = 2 / 3
+"""Of the time: from then on the server is not ended, so that it is seen over a longer life."""
+
+
+def errors(system: System) -> Counter[str]:
+    """Log lines of level error and tracebacks, by program and event."""
+    found: Counter[str] = Counter()
+    for name, program in system.programs().items():
+        for line in program._log.open(errors="replace"):
+            if line.startswith("Traceback"):
+                found[f"{name}: traceback"] += 1
+            elif '"error"' in line or '"critical"' in line:
+                try:
+                    logged = json.loads(line)
+                except ValueError:
+                    continue
+                if logged.get("level") in ("error", "critical"):
+                    found[f"{name}: {logged.get('event')}"] += 1
+    return found
+
+
+def rows(system: System) -> dict[str, int]:
+    with closing(sqlite3.connect(system.server.data / "ferryman.sqlite")) as database:
+        return {
+            table: database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ROWS
+        }
+
+
+def drain(system: System, model: Model, users: list[User], disturbing: Disturbing) -> None:
+    """Everything ends, expires and is forgotten; then nothing may be left."""
+    disturbing.calm()
+    for user in users:
+        user.stop.set()
+    end = time.monotonic() + 400
+    for user in users:
+        user.join(max(1.0, end - time.monotonic()))
+    for known in list(model.jobs.values()):
+        if not known.ended:
+            model.report(f"{known.name} has not ended")
+    end = time.monotonic() + EXPIRES_S + FORGOTTEN_S + 120
+    while rows(system)["jobs"] and time.monotonic() < end:
+        pause(1)
+    if left := {table: count for table, count in rows(system).items() if count}:
+        model.report(f"rows are left: {left}")
+
+
+def remains(system: System, model: Model) -> None:
+    for again in (False, True):  # what others may use is kept until the next start
+        if again:
+            system.start()
+            pause(3)
+        for program in system.programs().values():
+            system.stop(program)
+    for one in system.left():
+        model.report(f"left behind: {one}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=3600)
+    parser.add_argument("--seed", type=int, default=uuid.uuid4().int % 100_000)
+    parser.add_argument("--report", type=Path, default=Path("soak"), help="FILE.md, .svg, .json")
+    parser.add_argument("--only", default="", help="disturbances whose name has this")
+    parser.add_argument("--users", type=int, default=5)
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the programs, too
+    print(f"seed {given.seed}", flush=True)
+    mark, model, begun = uuid.uuid4().hex, Model(), time.monotonic()
+    system = System(mark)
+    print(f"in {system.folder}", flush=True)
+    sampling = Sampling(system, begun, given.report.with_suffix(".samples"))
+    watching = Watching(model, mark)
+    disturbing = Disturbing(system, model, mark, given.seed, given.only)
+    random, found_rows = Random(given.seed + 1), {}
+    try:
+        system.start()
+        url = system.server.url
+        seeds = [random.randrange(1 << 30) for _ in range(given.users + 2)]
+        users = [
+            User(f"user{number}", url, model, mark, seeds[number], 5)
+            for number in range(given.users)
+        ]
+        nuisances = [Nuisance(url, model, seed) for seed in seeds[-2:]]
+        for thread in (sampling, watching, *users, *nuisances):
+            thread.start()
+        while (passed := time.monotonic() - begun) < given.seconds and len(model.wrong) < 50:
+            pause(random.uniform(1, 9))
+            try:
+                disturbing.one(server_stays=passed > given.seconds * SERVER_STAYS)
+            except Exception:  # noqa: BLE001 - what it expected did not happen
+                model.report(f"disturbance {disturbing.done[-1]}: {traceback.format_exc()}")
+                system.start_again(*(p for p in system.programs().values() if dead(p)))
+        for nuisance in nuisances:
+            nuisance.stop.set()
+        drain(system, model, users, disturbing)
+        found_rows = rows(system)
+        sampling.stop.set()
+        watching.stop.set()
+        remains(system, model)
+    except BaseException:
+        model.report(f"the soak broke off: {traceback.format_exc()}")
+        raise
+    finally:
+        for program in system.programs().values():
+            if program.process is not None and not dead(program):
+                program.kill(signal.SIGKILL)
+        done = [(at - begun, name) for at, name in disturbing.done]
+        log = errors(system)
+        write(
+            Findings(
+                given.seed,
+                given.seconds,
+                model,
+                done,
+                sampling.samples,
+                sampling.sizes,
+                log,
+                watching.looks,
+                found_rows,
+            ),
+            given.report,
+        )
+    print(f"errors in the logs: {dict(log)}")
+    print(given.report.with_suffix(".md").read_text())
+    if model.wrong:
+        print(f"{len(model.wrong)} wrong; seed {given.seed}; logs in {system.folder}")
+        return 1
+    remove_tree(system.folder)
+    return 0
+
+
+def dead(program: object) -> bool:
+    process = getattr(program, "process", None)
+    return process is None or process.poll() is not None
+
+
+sys.exit(main())

@@ -1,0 +1,246 @@
+"""What befalls the soak: one disturbance after another, drawn from the seed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from tests.soak.asking import Wrong, ask, document, pause
+from tests.soak.model import Backup, Model
+from tests.soak.processes import of_jobs
+from tests.soak.system import AGENTS, LASTING, System
+from tests.support.programs import Program, until
+
+_MORTAL = tuple(name for name in AGENTS if name != LASTING)
+
+
+class Disturbing:
+    """Draws, does, and writes down what it did and when."""
+
+    def __init__(self, system: System, model: Model, mark: str, seed: int, only: str = "") -> None:
+        self._system, self._model, self._mark, self._random = system, model, mark, Random(seed)
+        self.done: list[tuple[float, str]] = []
+        self._backups: list[Backup] = []
+        self._number = 0
+        # to do, weight, whether the server ends by it
+        self._all: list[tuple[Callable[[], None], int, bool]] = [
+            (self.kill_server, 4, True),
+            (self.stop_server, 3, True),
+            (self.kill_all, 1, True),
+            (self.restore, 2, True),
+            (self.kill_agent, 5, False),
+            (self.stop_agent, 3, False),
+            (self.drain_by_signal, 1, False),
+            (self.kill_process, 6, False),
+            (self.reload, 5, False),
+            (self.reload_wrong, 3, False),
+            (self.drain, 4, False),
+            (self.retire, 2, False),
+            (self.lose, 2, False),
+            (self.backup, 2, False),
+        ]
+        self._all = [one for one in self._all if only in one[0].__name__]
+
+    def one(self, *, server_stays: bool) -> str:
+        """Its name, once it is over."""
+        choices = [one for one in self._all if not (server_stays and one[2])] or self._all
+        do = self._random.choices([e[0] for e in choices], [e[1] for e in choices])[0]
+        name = do.__name__.replace("_", " ")
+        print(f"{time.monotonic():.1f} {name}", flush=True)
+        self.done.append((time.monotonic(), name))
+        do()
+        self._model.count(f"disturbance: {name}")
+        return name
+
+    def _mortal(self) -> Program:
+        return self._system.agents[self._random.choice(_MORTAL)]
+
+    def kill_server(self) -> None:
+        self._system.server.kill()
+        self._system.server.begin()
+        if self._random.random() < 0.3:  # killed again while it starts
+            pause(self._random.uniform(0.1, 1.5))
+            self._system.server.kill()
+            self._system.server.begin()
+        self._up(self._system.server)
+
+    def stop_server(self) -> None:
+        self._system.stop(self._system.server)
+        self._system.start_again(self._system.server)
+
+    def kill_all(self) -> None:
+        programs = [self._system.server, *(self._system.agents[name] for name in _MORTAL)]
+        for program in programs:
+            program.kill()
+        self._system.start_again(*programs)
+
+    def kill_agent(self) -> None:
+        agent = self._mortal()
+        agent.kill()
+        pause(self._random.choice((0, 0, 1, 8)))
+        agent.begin()
+        if self._random.random() < 0.3:
+            pause(self._random.uniform(0.1, 1.5))
+            agent.kill()
+            agent.begin()
+        self._up(agent)
+
+    def stop_agent(self) -> None:
+        agent = self._mortal()
+        self._system.stop(agent)
+        self._system.start_again(agent)
+
+    def drain_by_signal(self) -> None:
+        agent = self._mortal()
+        self._system.stop(agent, signal.SIGUSR1)
+        self._system.start_again(agent)
+
+    def kill_process(self) -> None:
+        """SIGKILL to a process of a job, whichever."""
+        found = of_jobs(self._mark)
+        if not found:
+            return
+        victim = self._random.choice(found)
+        self._model.touched.add(victim.job_id)
+        try:
+            os.kill(victim.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        self._model.count("processes of jobs that were killed")
+
+    def reload(self) -> None:
+        """Other quotas, timeouts and delays, and SIGHUP."""
+        self._system.configure(
+            runs_per_user=self._random.choice((2, 3, 4, 6)),
+            max_runs=self._random.choice((4, 6, 8, 12)),
+            timeout=self._random.choice(("45s", "60s", "90s")),
+            later=self._random.choice(("500ms", "1s", "2s")),
+        )
+        self._hup("settings.reloaded")
+
+    def reload_wrong(self) -> None:
+        """A file that is wrong changes nothing."""
+        right = self._system.config.read_text()
+        wrong = self._random.choice(("[services.example\n", "[server]\nprot = 5\n", "\x00"))
+        self._system.config.write_text(right + wrong if wrong != "\x00" else wrong)
+        try:
+            self._hup("settings.not_reloaded")
+        finally:
+            self._system.config.write_text(right)
+
+    def _hup(self, event: str) -> None:
+        server = self._system.server
+        assert server.process is not None
+        size = server._log.stat().st_size
+        server.process.send_signal(signal.SIGHUP)
+
+        def logged() -> bool:
+            with server._log.open("rb") as log:
+                log.seek(size)
+                return f'"{event}"'.encode() in log.read()
+
+        until(logged, f"{event} is not logged", seconds=60)
+
+    def _agent(self, name: str, action: str, *allowed: int) -> int:
+        path = f"/api/v1/agents/{name}/{action}"
+        headers = {"Content-Type": "application/json"}
+        status, answer = ask(self._system.server.url, "POST", path, b"{}", headers)
+        if status not in (200, *allowed):
+            raise Wrong(f"POST {path}: {status} {answer[:500]!r}")
+        return status
+
+    def _known(self, name: str) -> dict[str, Any]:
+        return dict(document(self._system.server.url, f"/api/v1/agents/{name}")[1])
+
+    def drain(self) -> None:
+        name = self._random.choice(AGENTS)
+        self._agent(name, "drain")
+        pause(self._random.uniform(0.2, 6))
+        if self._known(name)["state"] != "draining":
+            raise Wrong(f"agent {name} is not draining")
+        self._agent(name, "resume")
+
+    def retire(self) -> None:
+        """Drain, wait until it has nothing, retire, and use it again."""
+        name = self._random.choice(AGENTS)
+        self._agent(name, "drain")
+        try:
+            end = time.monotonic() + 60
+            while self._known(name)["jobs"] and time.monotonic() < end:
+                pause(0.5)
+            self._agent(name, "retire", 409)
+            pause(1)
+        finally:
+            self._agent(name, "resume")
+
+    def lose(self) -> None:
+        """The agent is dead, its jobs go elsewhere at once; then it is back."""
+        name = self._random.choice(_MORTAL)
+        agent = self._system.agents[name]
+        agent.kill()
+        begun, attempts = time.monotonic(), 0
+        while self._agent(name, "lost", 409) != 200 and time.monotonic() < begun + 60:
+            attempts += 1
+            pause(0.3)
+        if attempts:
+            self._model.count("an agent that had died was called reachable for a moment")
+        pause(self._random.uniform(0.2, 4))
+        self._system.start_again(agent)
+        until(lambda: self._known(name)["up"], f"agent {name} is not used again", seconds=120)
+
+    def backup(self) -> None:
+        self._number += 1
+        path = str(self._system.folder / f"backup-{self._number}")
+        begun = time.monotonic()
+        self._system.ferryman(
+            "backup",
+            path,
+            "--config",
+            str(self._system.config),
+            "--data-dir",
+            str(self._system.server.data),
+        )
+        self._backups.append(Backup(path, begun, time.monotonic(), self._model.generation))
+        for old in self._backups[:-1]:
+            shutil.rmtree(old.path, ignore_errors=True)
+
+    def restore(self) -> None:
+        """The server is lost; the backup is restored into another folder, under its address."""
+        if not self._backups or self._backups[-1].generation != self._model.generation:
+            self.backup()
+            pause(self._random.uniform(5, 30))
+        backup, server = self._backups[-1], self._system.server
+        server.kill()
+        former = server.data
+        server.data = self._system.folder / f"server-{self._model.generation + 1}"
+        self._model.restore(backup)
+        self._system.ferryman(
+            "restore",
+            backup.path,
+            "--config",
+            str(self._system.config),
+            "--data-dir",
+            str(server.data),
+        )
+        self._up(server)
+        shutil.rmtree(former)
+        for name in AGENTS:
+            self._agent(name, "resume", 409)
+
+    def _up(self, program: Program) -> None:
+        assert program.process is not None
+        if program.process.poll() is not None:
+            program.begin()
+        until(program._answers, f"{program.name} does not listen", seconds=120)
+
+    def calm(self) -> None:
+        """All agents are used again."""
+        for name in AGENTS:
+            self._agent(name, "resume", 409)
+        print(json.dumps(self._known(LASTING)), flush=True)

@@ -1,0 +1,147 @@
+"""The programs of the soak: a server and three agents, on ports that stay."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from client_agent.sandbox.kernel.work_folders import WorkFolders
+from tests.soak.asking import Wrong
+from tests.soak.model import EXPIRES_S, FORGOTTEN_S
+from tests.soak.processes import VARIABLE, of_jobs
+from tests.support.dev_program import cgroups_of, environment, marked
+from tests.support.programs import Program, until
+
+AGENTS = ("a", "b", "c")
+LASTING = "c"
+"""This agent is never killed or stopped: its memory is looked at over the whole time."""
+SERVER = """
+[server]
+agent_timeout = "5s"
+cleaner_interval = "2s"
+upload_patience = "3s"
+min_upload_rate = 4096
+audit_expires_after = "60s"
+"""
+SERVICE = """
+[services.{name}]
+runs_per_user = {runs_per_user}
+max_runs = {max_runs}
+infra_retries = 100000
+retry_later_delay = "{later}"
+timeout = "{timeout}"
+expires_after = "{expires:.0f}s"
+forget_after = "{forgotten:.0f}s"
+on_shutdown = "resubmit"
+limits = {{ disk = "32MiB", memory = "64MiB", log = "1MiB" }}
+env = {{ {variable} = "{mark}" }}
+"""
+AGENT = """
+[agent]
+name = "{name}"
+slots = 3
+grace = "1s"
+"""
+
+
+class System:
+    """A server and its agents, in a folder that every uid of this machine can enter."""
+
+    def __init__(self, mark: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="ferryman-soak-"))
+        self.folder.chmod(0o755)
+        self.mark, self.config = mark, self.folder / "server.toml"
+        self.agents: dict[str, Program] = {}
+        for name in AGENTS:
+            home = self.folder / name
+            home.mkdir()
+            (home / "agent.toml").write_text(AGENT.format(name=name))
+            flags = ("--config", str(home / "agent.toml"))
+            self.agents[name] = Program("client_agent", home, mark, *flags)
+        self.server = Program("server", self.folder, mark, "--config", str(self.config))
+        self.configure()
+
+    def programs(self) -> dict[str, Program]:
+        return {"server": self.server} | {f"agent {name}": p for name, p in self.agents.items()}
+
+    def configure(
+        self, runs_per_user: int = 4, max_runs: int = 8, timeout: str = "60s", later: str = "1s"
+    ) -> None:
+        text = SERVER
+        for name in ("example", "second"):
+            text += SERVICE.format(
+                name=name,
+                runs_per_user=runs_per_user,
+                max_runs=max_runs,
+                timeout=timeout,
+                later=later,
+                expires=EXPIRES_S,
+                forgotten=FORGOTTEN_S,
+                variable=VARIABLE,
+                mark=self.mark,
+            )
+        for name, agent in self.agents.items():
+            text += f'[agents.{name}]\nurl = "{agent.url}"\n'
+        self.config.write_text(text)
+
+    def start(self) -> None:
+        for program in reversed(self.programs().values()):
+            program.start()
+
+    def start_again(self, *programs: Program) -> None:
+        for program in programs:
+            program.begin()
+        for program in programs:
+            until(program._answers, f"{program.name} does not listen", seconds=120)
+
+    def stop(self, program: Program, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send the signal, and wait for an end with code 0."""
+        assert program.process is not None
+        program.process.send_signal(number)
+        code = program.process.wait(180)
+        if code != 0:
+            raise Wrong(
+                f"{program.name} ended with {code} after {number.name}: {program.log[-3000:]}"
+            )
+
+    def ferryman(self, *words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "ferryman", *words],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise Wrong(f"ferryman {words}: {done.returncode} {done.stderr[-2000:]}")
+        return done.stdout
+
+    def left(self) -> list[str]:
+        """What the stopped programs must not leave on this machine."""
+        found = [f"process {pid}" for pid in marked(self.mark)]
+        found += [f"process of a job {one}" for one in of_jobs(self.mark)]
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            if str(self.folder) in line:
+                found.append(f"mount {line}")
+        for path in Path("/sys/block").glob("loop*/loop/backing_file"):
+            try:
+                if str(self.folder) in path.read_text():
+                    found.append(f"loop device {path}")
+            except OSError:
+                continue  # it was given up at this moment
+        for agent in self.agents.values():
+            name = WorkFolders(agent.data, separate_uids=False).name
+            found += [f"folder {path}" for path in Path("/run").glob(f"*/{name}")]
+            found += [f"cgroup {path}" for path in cgroups_of(name)]
+            for place in ("bundles", "results", "staging", "logs", "work", "quarantine"):
+                found += [
+                    f"file {path}" for path in (agent.data / place).rglob("*") if path.is_file()
+                ]
+        for place in ("bundles", "results", "staging"):
+            inside = (self.server.data / place).rglob("*")
+            found += [f"file {path}" for path in inside if path.is_file()]
+        return found

@@ -1,0 +1,110 @@
+"""What `python -m tests.soak` judges by: the content of results, restores, growth, the picture."""
+
+from __future__ import annotations
+
+import io
+import math
+import zipfile
+from random import Random  # noqa: TID251 - seeded
+from time import monotonic  # noqa: TID251 - the soak is of real time
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.soak import kinds
+from tests.soak.model import Backup, Known, Model
+from tests.soak.plot import panels, svg
+from tests.soak.report import life_table
+from tests.soak.samples import Sample, Sizes, lives
+
+
+def packed(**files: str) -> bytes:
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name.replace("_", "."), text)
+    return whole.getvalue()
+
+
+def test_the_result_of_another_job_is_seen() -> None:
+    assert kinds.complaint("quick", "mine", "", packed(out_txt="mine\n")) == ""
+    assert "another" in kinds.complaint("quick", "mine", "", packed(out_txt="another\n"))
+    assert kinds.complaint("quick", "mine", "", packed(other="mine\n")) != ""
+
+
+def test_data_that_changed_on_its_way_is_seen() -> None:
+    files = {"out_txt": "t\n", "digest_txt": "abc -\n", "data_bin": "changed"}
+    assert "uploaded was abc" in kinds.complaint("data", "t", "abc", packed(**files))
+
+
+def test_the_same_seed_draws_the_same_bundles() -> None:
+    one, other = Random(3), Random(3)
+    drawn = [kinds.draw(one) for _ in range(60)]
+    assert drawn == [kinds.draw(other) for _ in range(60)]
+    assert {bundle.kind for bundle in drawn} > {"data", "array", "hangs"}
+
+
+@pytest.mark.parametrize(
+    ("sent", "answered", "deleted", "expected"),
+    [
+        (1, 2, None, True),
+        (9, 11, None, None),
+        (10.5, 11, None, None),
+        (13, 14, None, False),
+        (1, 2, 5, False),
+        (1, 2, 11, None),
+        (1, 2, 20, True),
+    ],
+)
+def test_a_restored_server_has_what_was_answered_before_the_backup(
+    sent: float, answered: float, deleted: float | None, expected: bool | None
+) -> None:
+    model = Model()
+    model.restore(Backup("there", 10, 12, 1))
+    bundle = kinds.Bundle("quick", "t", {})
+    known = Known(1, bundle, "ann", sent, answered, 1, deleted_at=deleted)
+    assert model.must_be_there(known) is expected
+
+
+def test_a_job_that_may_be_forgotten_by_now_need_not_be_there() -> None:
+    model = Model()
+    now = monotonic()
+    model.restore(Backup("there", now, now, 1))
+    known = Known(1, kinds.Bundle("quick", "t", {}), "ann", now - 900, now - 899, 1)
+    assert model.must_be_there(known) is True
+    known.ended, known.ended_at = "Completed", now - 800
+    assert model.must_be_there(known) is None
+
+
+def test_a_number_that_is_given_twice_is_seen() -> None:
+    model = Model()
+    for token in ("one", "other"):
+        model.answered(Known(1, kinds.Bundle("quick", token, {}), "ann", 0, 0, 1))
+    assert len(model.wrong) == 1
+
+
+def samples(growth: int) -> list[Sample]:
+    """20 minutes of one life, after a shorter one."""
+    first = [Sample("server", "1", at, 50 << 20, 40, 9) for at in range(0, 60, 5)]
+    second = [
+        Sample("server", "2", 60 + at, (60 << 20) + growth * at, 40 + at // 600, 9)
+        for at in range(0, 1200, 5)
+    ]
+    return first + second
+
+
+def test_growth_is_told_for_each_life_once_it_is_warm() -> None:
+    short, long = lives(samples(growth=1000))
+    assert math.isnan(short.rss_slope)
+    assert long.rss_slope == pytest.approx(3_600_000)
+    assert long.descriptors == (40, 41)
+    table = life_table([short, long])
+    assert "+3.4 MiB/h" in table[2]
+    assert table[-1].startswith("| 1 shorter")
+
+
+def test_the_picture_breaks_a_line_where_a_life_ends() -> None:
+    sizes = [Sizes(5, 1 << 20, 0, 0), Sizes(10, 3 << 20, 1 << 20, 0)]
+    text = svg("A <soak>", 1260, panels(samples(0), sizes), {"killed": [60.0]})
+    paths = [path.get("d", "") for path in ET.fromstring(text).iter() if path.tag.endswith("}path")]
+    assert max(path.count("M") for path in paths if "L" in path) == 2
