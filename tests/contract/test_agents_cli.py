@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from ferryman import Client, Conflict, NotFound
+from tests.support import command_line
 from tests.support.fake_agent import FakeAgent, serving
 from tests.support.server_http import ServerClient
 
@@ -24,16 +22,8 @@ class Operator:
 
     async def __call__(self, *words: str) -> tuple[int, str, str]:
         """Exit code, stdout, stderr."""
-        line = [sys.executable, "-P", "-m", "ferryman", "--url", self.caller.url, "agents", *words]
-        process = await asyncio.create_subprocess_exec(
-            *line,
-            cwd=self._folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        out, err = await process.communicate()
-        return process.returncode or 0, out.decode(), err.decode()
+        words = ("--url", self.caller.url, "agents", *words)
+        return await command_line.ferryman(*words, cwd=self._folder)
 
 
 @pytest.fixture
@@ -121,13 +111,10 @@ async def test_the_sdk_says_what_is_in_the_way(operator: Operator) -> None:
 async def test_the_doctor_finds_a_real_server_and_its_agent_well(
     operator: Operator, tmp_path: Path
 ) -> None:
-    line = [sys.executable, "-P", "-m", "ferryman", "doctor", "--url", operator.caller.url]
-    process = await asyncio.create_subprocess_exec(
-        *line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    out, err = await process.communicate()
-    assert (process.returncode, err) == (0, b""), out
-    lines = out.decode().splitlines()
+    words = ("doctor", "--url", operator.caller.url)
+    code, out, err = await command_line.ferryman(*words, cwd=tmp_path)
+    assert (code, err) == (0, ""), out
+    lines = out.splitlines()
     assert "ok       token: the server asks for none" in lines
     assert "ok       agent north: it gets jobs" in lines
     assert not [line for line in lines if line.startswith("PROBLEM")]

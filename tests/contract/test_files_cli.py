@@ -4,27 +4,21 @@ server.
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
-import subprocess
-import sys
 
 import pytest
 
 from ferryman import Client, NotFound
 from tests.contract.test_files_http import FILES, Setting, ended, zipped
+from tests.support.command_line import ferryman_bytes
 
 ODD = {"a/odd 50%?#&é.txt": b"odd", "b/odd 50%?#&é.txt": b"other"}
 
 
-async def ferryman(here: Setting, *words: str, cwd: str | None = None) -> tuple[int, bytes, str]:
-    line = [sys.executable, "-P", "-m", "ferryman", "--url", here.caller.url, *words]
-    process = await asyncio.create_subprocess_exec(
-        *line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd
-    )
-    out, err = await process.communicate()
-    return process.returncode or 0, out, err.decode()
+async def ferryman(here: Setting, *words: str, cwd: str = "") -> tuple[int, bytes, str]:
+    code, out, err = await ferryman_bytes("--url", here.caller.url, *words, cwd=cwd)
+    return code, out, err.decode()
 
 
 @pytest.fixture

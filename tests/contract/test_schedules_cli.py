@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import subprocess
-import sys
-
 import pytest
 
 from ferryman import BadArgument, Client, NotFound, Refused
+from tests.support import command_line
 from tests.support.fake_agent import FakeAgent, serving
 
 
@@ -17,12 +14,7 @@ async def test_a_schedule_is_added_run_paused_resumed_and_deleted(tmp_path) -> N
     async with serving(tmp_path, FakeAgent("north", "abc")) as caller:
 
         async def ferryman(*words: str) -> tuple[int, str, str]:
-            line = [sys.executable, "-P", "-m", "ferryman", "--url", caller.url, *words]
-            process = await asyncio.create_subprocess_exec(
-                *line, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            )
-            out, err = await process.communicate()
-            return process.returncode or 0, out.decode(), err.decode()
+            return await command_line.ferryman("--url", caller.url, *words)
 
         what = ("--service", "my_service", "--name", "nightly", "--user", "ann", "--tag", "n")
         added = await ferryman(

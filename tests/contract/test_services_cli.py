@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import subprocess
-import sys
-
 import pytest
 
 from ferryman import Client, NotFound
+from tests.support import command_line
 from tests.support.fake_agent import FakeAgent, serving
 
 
@@ -16,12 +13,7 @@ async def test_a_service_is_listed_paused_and_resumed(tmp_path) -> None:
     async with serving(tmp_path, FakeAgent("north", "abc")) as caller:
 
         async def ferryman(*words: str) -> tuple[int, str, str]:
-            line = [sys.executable, "-P", "-m", "ferryman", "--url", caller.url, "services", *words]
-            process = await asyncio.create_subprocess_exec(
-                *line, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            )
-            out, err = await process.communicate()
-            return process.returncode or 0, out.decode(), err.decode()
+            return await command_line.ferryman("--url", caller.url, "services", *words)
 
         code, out, err = await ferryman("pause", "my_service", "--message", "the disk is changed")
         assert (code, out, err) == (0, "", "service my_service is paused\n")
