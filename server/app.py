@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import secrets
 from collections.abc import Mapping
@@ -12,15 +11,15 @@ from importlib import metadata
 import structlog
 from aiohttp import web
 
-from server.agents.follower import Follower
 from server.agents.lease_holder import LeaseHolder
 from server.agents.registry import Registry
 from server.api.routes import OPEN_PATHS, add_routes
 from server.background import Sweeps, loops
 from server.callers import callers, rate_limits
 from server.composed import Server
-from server.configured_agents import agent_sessions, client, contact
+from server.configured_agents import agent_sessions
 from server.domain.leases import of_server
+from server.fleet import Fleet
 from server.health import Health
 from server.http.context import Context
 from server.http.problems import problems
@@ -133,11 +132,7 @@ async def compose(
     live.follow(lambda new: services.use_file(in_file(new)))
     live.follow(lambda new: allowed.use(allowances(new)))
     jobs = SqlJobs(database, wakeups.changed, wakeups.noted, services)
-    clients = [
-        client(name, one, sessions, (identity, former), clock)
-        for name, one in settings.agents.items()
-    ]
-    registry = Registry(clients, clock)
+    registry = Registry([], clock)
     resources = Resources(
         jobs=jobs,
         storage=storage,
@@ -149,8 +144,7 @@ async def compose(
         lost_after_s=table.agent_lost_after,
         measures=measures,
     )
-    contacts = [contact(name, one) for name, one in settings.agents.items()]
-    agents = Agents(resources, SqlAgents(database), contacts, on_change=wakeups.agent_changed)
+    agents = Agents(resources, SqlAgents(database), on_change=wakeups.agent_changed)
     leases = SqlLeases(database, owner)
     await leases.acquire([of_server(owner)], alone=True)
     accept = Accept(resources, leases, allowed)
@@ -175,21 +169,27 @@ async def compose(
     statistics = Statistics(resources, SqlStatistics(database), scratch.free_bytes)
     clean = Clean(resources, running_servers, delete.finish, wakeups.cleaner.set)
     await recover(jobs, scratch, running_servers)
-    await agents.start()
-    never = asyncio.Event()
-    followers = {
-        one.name: Follower(one, registry, get, agents, clock, on_change=wakeups.agent_changed)
-        for one in clients
-    }
     holder = LeaseHolder(
         leases,
         jobs,
         registry,
-        {name: functools.partial(one.run, never) for name, one in followers.items()},
         [deliver.stop, poll.stop, get.stop],
         deliver.resume_interrupted,
         alone=True,  # the lock on the folder proves it
+        on_change=wakeups.leases.set,
     )
+    fleet = Fleet(
+        registry,
+        agents,
+        get,
+        holder,
+        sessions,
+        (identity, former),
+        clock,
+        not_followed=[poll.stop, get.stop],
+        on_change=wakeups.agent_changed,
+    )
+    await fleet.apply(settings.agents)
 
     upload_limits = UploadLimits(
         clock,
@@ -302,5 +302,4 @@ async def compose(
     add_routes(application, context)
     key = await csrf_key(database, secrets.token_bytes(32))
     pages.add_routes(application, Site(context, identity, CsrfTokens(key), LoginTries(clock)))
-    by_name = {one.name: one for one in clients}
-    return Server(live, application, supervisor, wakeups, gate, context, by_name)
+    return Server(live, application, supervisor, wakeups, gate, context, fleet)

@@ -76,7 +76,7 @@ def loops(
         return Loop(name, sweep, every_s, wakeup, clock, sweep.until_next_s)
 
     return [
-        loop("leases", RENEW_EVERY_S),
+        loop("leases", RENEW_EVERY_S, wakeups.leases),
         loop("sender", lambda: table().sender_interval, wakeups.sender),
         loop("progress", PROGRESS_EVERY_S),
         loop("getter", lambda: table().getter_interval, wakeups.getter),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from server.agents.agent_client import AgentClient
+from server.fleet import Fleet
 from server.http.context import Context
 from server.loops.supervisor import Supervisor
 from server.loops.wakeups import JobWakeups
@@ -33,16 +34,18 @@ class Server:
     wakeups: JobWakeups
     gate: Gate
     context: Context
-    clients: Mapping[str, AgentClient]
+    fleet: Fleet
 
     def tls(self, listening: TlsFiles | None) -> list[TlsFiles]:
         """All files of TLS: what we listen with, and what agents are called with."""
         used = [listening, *(one.tls for one in self.clients.values())]
         return [files for files in used if files is not None]
 
+    @property
+    def clients(self) -> Mapping[str, AgentClient]:
+        """Agent -> what calls it."""
+        return self.fleet.clients
+
     async def agents(self, agents: Mapping[str, AgentTable]) -> None:
         """Talk to these agents from now on, in this way."""
-        for name, table in agents.items():
-            if name in self.clients and self.clients[name].drain != table.drain:
-                self.clients[name].drain = table.drain
-                self.wakeups.agent_changed()
+        await self.fleet.apply(agents)

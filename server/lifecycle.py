@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -78,7 +79,9 @@ async def serve(
             connections=limits.connections,
         )
         reload = Reload(server.live, read or (lambda: settings), server)
-        reloading = asyncio.create_task(_reload_at(hangup, reload, server.tls(tls)))
+        reloading = asyncio.create_task(
+            _reload_at(hangup, reload, functools.partial(server.tls, tls))
+        )
         stack.callback(reloading.cancel)
         preparing = asyncio.create_task(_prepare_pages(server.context.clock))
         stack.callback(preparing.cancel)
@@ -124,12 +127,14 @@ async def _prepare_pages(clock: Clock) -> None:
         await asyncio.to_thread(compile_template, name)
 
 
-async def _reload_at(hangup: asyncio.Event, reload: Reload, tls: Sequence[TlsFiles]) -> None:
+async def _reload_at(
+    hangup: asyncio.Event, reload: Reload, tls: Callable[[], Sequence[TlsFiles]]
+) -> None:
     while True:
         await hangup.wait()
         hangup.clear()
         try:
-            for files in tls:
+            for files in tls():
                 await asyncio.to_thread(files.reload)
             await reload.run_once()
         except Exception:  # a defect must not end what reloads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -15,6 +15,8 @@ from shared.live import Live
 from shared.settings.base import SettingsError
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+_APPLIED: Final = frozenset({"agents", "groups", "services", "users"})
 
 
 class Apply(Protocol):
@@ -55,18 +57,11 @@ class Reload:
             else:
                 waiting += 1
                 log.warning("setting.not_applied", **values, advice="restart to apply")
-        agents = dict(current.agents)
-        for name, agent in agents.items():
-            if name in new.agents and agent.drain != new.agents[name].drain:
-                agents[name] = agent.model_copy(update={"drain": new.agents[name].drain})
-        kept = {"services": new.services, "users": new.users, "groups": new.groups}
-        self._live.change(current.model_copy(update={**kept, "agents": agents}))
-        await self._apply.agents(agents)
+        kept = {name: getattr(new, name) for name in sorted(_APPLIED)}
+        await self._apply.agents(new.agents)  # first: it may fail, and changes nothing then
+        self._live.change(current.model_copy(update=kept))
         log.info("settings.reloaded", applied=applied, waiting=waiting)
 
 
 def _can_be_applied(key: str) -> bool:
-    table, *more = key.split(".")
-    return table in ("services", "users", "groups") or (
-        table == "agents" and len(more) == 2 and more[1] == "drain"
-    )
+    return key.partition(".")[0] in _APPLIED

@@ -68,6 +68,7 @@ class AgentClient(Agent):
         contacts: how often it has become reachable.
         operator_state: what its operator wants of it.
         state_changed: set when that has become another.
+        prefetch: how many jobs it may get beyond its slots.
         lease: token of the lease under which it is talked to; 0: none.
         stale_lease: the token that it refused, because it has seen a higher one.
     """
@@ -96,7 +97,10 @@ class AgentClient(Agent):
         self.contacts = 0
         self.operator_state = AgentState.ACTIVE
         self.state_changed = asyncio.Event()
+        self.prefetch = 0
         self.lease = 0
+        self._posts: set[asyncio.Task[bytes]] = set()
+        self._cut_off = False
         self.stale_lease: int | None = None
 
     @property
@@ -193,6 +197,7 @@ class AgentClient(Agent):
         call = asyncio.create_task(self._post(url, form))
         answered = asyncio.Event()
         call.add_done_callback(lambda _: answered.set())
+        self._posts.add(call)
         contact, taken, since = self.contacts, form.taken, self._clock.monotonic()
         why = ""
         try:
@@ -204,15 +209,24 @@ class AgentClient(Agent):
                     why = "it stopped taking the bundle"
                 elif form.sent and (not self.reachable or self.contacts != contact):
                     why = "it went away before it answered"
+            if self._cut_off and call.cancelled():
+                why = "it was taken out of the settings"
             if not why:
                 return await call
         except Unreachable as problem:
             # A body that was not sent to its end cannot have been accepted.
             raise Unreachable(str(problem), sent=problem.sent and form.sent) from problem
         finally:
+            self._posts.discard(call)
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
         raise Unreachable(self._say(why), sent=form.sent)
+
+    def cut_off(self) -> None:
+        """End the transfer of all bundles to it, because it is not to be talked to any more."""
+        self._cut_off = True
+        for call in self._posts:
+            call.cancel()
 
     async def _post(self, url: str, form: Form) -> bytes:
         headers = {"Content-Type": form.content_type, "Content-Length": str(form.size)}

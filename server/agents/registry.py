@@ -35,7 +35,7 @@ class Registry:
     """``ports.Fleet``."""
 
     def __init__(self, clients: Sequence[AgentClient], clock: Clock) -> None:
-        self._clients = {client.name: client for client in clients}
+        self._clients: dict[str, AgentClient] = {}
         self._leases: dict[str, Lease] = {}
         """agent -> the lease under which this server uses it"""
         self._unreachable_before: dict[str, float] = {}
@@ -45,6 +45,24 @@ class Registry:
         """agent -> since when it cannot be reached; while it can, since when it could not last"""
         self._refusals: dict[tuple[str, str], _Refusal] = {}
         self._backoff = Backoff[tuple[str, str]](_REFUSED_FIRST_S, _REFUSED_LONGEST_S)
+        self.use(clients)
+
+    def use(self, clients: Sequence[AgentClient]) -> None:
+        """These are the agents from now on. Of one with a new client nothing is remembered but for
+        how long it could not be reached.
+        """
+        former, self._clients = self._clients, {client.name: client for client in clients}
+        for name, old in former.items():
+            if self._clients.get(name) is old:
+                continue
+            if old.reachable:
+                self._unreachable_since[name] = self._clock.monotonic()
+            for which in [one for one in self._refusals if one[0] == name]:
+                self.accepted(*which)
+        for client in clients:
+            lease = self._leases.get(client.name)
+            if former.get(client.name) is not client and lease is not None:
+                client.lease = lease.token
 
     # -- whom to give a job
 
@@ -54,6 +72,7 @@ class Registry:
                 client.name,
                 client.slots,
                 self._leases[client.name],
+                client.prefetch,
                 most=1 if (client.name, service) in self._refusals else None,
             )
             for client in self._able(service)
@@ -110,7 +129,10 @@ class Registry:
         if not offering:
             return f"no agent of this server offers the service {service}"
         able = self._able(service)
-        if any(client.slots is None or held.get(client.name, 0) < client.slots for client in able):
+        if any(
+            client.slots is None or held.get(client.name, 0) < client.slots + client.prefetch
+            for client in able
+        ):
             return ""
         if able:
             slots = sum(client.slots or 0 for client in able)

@@ -18,8 +18,14 @@ class Candidate:
     """How many jobs it runs at once; None: it does not say."""
     lease: Lease | None = None
     """Under which it gets them."""
+    prefetch: int = 0
+    """How many it takes beyond its slots."""
     most: int | None = None
-    """How many it may get now; None: as many as it has slots for."""
+    """How many it may get now; None: as many as it takes."""
+
+    def takes(self, held: int) -> bool:
+        """Whether it takes one more than so many."""
+        return self.slots is None or held < self.slots + self.prefetch
 
 
 def place(candidates: Sequence[Candidate], held: Mapping[str, int], jobs: int) -> list[Candidate]:
@@ -30,12 +36,13 @@ def place(candidates: Sequence[Candidate], held: Mapping[str, int], jobs: int) -
         jobs: how many there are at most.
 
     Returns:
-        The agents, one after the other; fewer than ``jobs`` where not enough slots are free.
+        The agents, one after the other; fewer than ``jobs`` where not enough slots are free. An
+        agent that is to prefetch jobs gets them when no agent has a free slot.
     """
     load, placed = Counter(held), Counter[str]()
 
-    def has_free_slot(candidate: Candidate) -> bool:
-        return (candidate.slots is None or load[candidate.name] < candidate.slots) and (
+    def has_room(candidate: Candidate) -> bool:
+        return candidate.takes(load[candidate.name]) and (
             candidate.most is None or placed[candidate.name] < candidate.most
         )
 
@@ -46,7 +53,7 @@ def place(candidates: Sequence[Candidate], held: Mapping[str, int], jobs: int) -
 
     chosen: list[Candidate] = []
     while len(chosen) < jobs:
-        candidate = min(filter(has_free_slot, candidates), key=share, default=None)
+        candidate = min(filter(has_room, candidates), key=share, default=None)
         if candidate is None:
             break
         load[candidate.name] += 1

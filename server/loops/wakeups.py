@@ -17,6 +17,7 @@ class JobWakeups(Wakeups):
 
     def __init__(self) -> None:
         super().__init__()
+        self.leases = asyncio.Event()
         self.sender = asyncio.Event()
         self.canceller = asyncio.Event()
         self.getter = asyncio.Event()

@@ -40,6 +40,12 @@ class Leases(Protocol):
         """Give all of them up, so that other servers need not wait until they run out."""
         ...
 
+    async def give_back(self, names: Sequence[str]) -> None:
+        """Give these up. Whoever takes one next, this server included, gets a higher token than
+        any that was given before.
+        """
+        ...
+
     async def running_servers(self) -> set[str]:
         """Owners whose lease :func:`server.domain.leases.of_server` has not run out. The leases of
         all other owners end for good: writes under them are refused.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pydantic import SecretStr, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from shared.http.tls import TlsFiles
 from shared.settings.base import Section
@@ -23,6 +23,8 @@ class AgentTable(Section):
     """Empty: every service that the agent itself offers."""
     drain: bool = False
     """It gets no new jobs; those that it has are followed to their end."""
+    prefetch: int = Field(0, ge=0, le=1000)
+    """Jobs that it may get beyond its slots, which wait there for one."""
     token: SecretStr | None = None
     token_file: Path | None = None
     ca_file: Path | None = None
@@ -94,6 +96,12 @@ class AgentTable(Section):
         urls = (self.url, self.upload_url, self.download_url, self.terminate_url)
         if self.tls() and not any(url and urlsplit(url).scheme == "https" for url in urls):
             raise ValueError("ca_file and client_cert are of use only with an https:// address")
+        return self
+
+    @model_validator(mode="after")
+    def _has_slots(self) -> AgentTable:
+        if self.prefetch and self.url is None:
+            raise ValueError("prefetch: a job-orchestrator client does not say its slots")
         return self
 
     @model_validator(mode="after")

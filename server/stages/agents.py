@@ -36,7 +36,6 @@ class Agents(Stage):
     """Keeps the records of the agents.
 
     Args:
-        settings: the agents of the settings, as far as these say what they are.
         on_change: called when an attempt was ended or an agent may get jobs again.
     """
 
@@ -44,21 +43,25 @@ class Agents(Stage):
         self,
         resources: Resources,
         records: AgentRecords,
-        settings: Sequence[Contact],
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(resources)
         self._records, self._on_change = records, on_change
-        self._settings = {one.name: one for one in settings}
-        self._addresses = {one.name: one.address for one in settings}
+        self._settings: dict[str, Contact] = {}
+        self._addresses: dict[str, str] = {}
         self._contacts: dict[str, Contact] = {}
         """What each agent said last, as it was written."""
         self._heard: dict[str, Micros] = {}
 
-    async def start(self) -> None:
-        """Register the agents of the settings, and load the records of all."""
-        records = await self._records.register(list(self._settings.values()), self._clock.now())
-        self._fleet.remember(records)
+    async def use(self, settings: Sequence[Contact]) -> list[AgentRecord]:
+        """Register the agents of the settings, as far as these say what they are. Returns the
+        records of all.
+        """
+        records = await self._records.register(settings, self._clock.now())
+        self._settings = {one.name: one for one in settings}
+        self._addresses = {one.name: one.address for one in settings}
+        self._contacts.clear()
+        return records
 
     async def contacted(self, name: str, health: AgentHealth) -> None:
         """An agent of the settings was reached."""

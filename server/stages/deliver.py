@@ -73,7 +73,12 @@ class Deliver(Stage):
 
     async def _deliver(self, job: Job) -> None:
         agent = self._fleet.named(job.agent or "")
-        assert agent is not None, "the fleet does not change"
+        if self._fleet.lease(job.agent or "") is None:
+            return  # whoever uses the agent next asks it for the key
+        if agent is None:
+            what = f"agent {job.agent} was taken out of the server's settings"
+            await self._requeue(job, what, 0.0)
+            return
         if job.needs_order and not agent.supports_events:
             await self._needs_order(job, agent)
             return
@@ -90,7 +95,8 @@ class Deliver(Stage):
             if problem.sent:
                 await self._resolve_ambiguous(job, str(problem))
             else:
-                await self._requeue(job, str(problem), _BUSY_S)
+                gone = self._fleet.named(agent.name) is not agent
+                await self._requeue(job, str(problem), 0.0 if gone else _BUSY_S)
         except RefusedByAgent as no:
             refusal = Refusal(agent.name, no.code, str(no), no.final, no.retry_after_s)
             await self._refused(job, refusal)

@@ -122,6 +122,7 @@ class Get(Stage):
         the server that uses it next.
         """
         await self._tasks.stop(agent)
+        self._small_results.forget_agent(agent)
         self.progress.forget_agent(agent)
         for which in [one for one in self._latest if agent in (None, one[0])]:
             del self._latest[which]

@@ -64,20 +64,28 @@ class Poll(Stage):
 
     async def _move_unreachable(self, name: str, unreachable_s: float) -> int:
         """Only jobs that are to be moved are read: this happens at every sweep."""
+        gone = self._fleet.named(name) is None
         if unreachable_s > self._lost_after_s:
             judged = states.AT_AGENT
-        elif unreachable_s > self._unreachable_after_s:
+        elif gone or unreachable_s > self._unreachable_after_s:
             judged = states.AT_AGENT - {JobState.UNKNOWN}
         else:
             return 0
         what = f"agent {name} has not been reached"
-        if self._fleet.named(name) is None:
+        if gone:
             what = f"agent {name} has not been in the server's settings"
         jobs = await self._jobs.in_states(judged, name)
         try:
+            if gone and unreachable_s <= self._lost_after_s:
+                return sum([await self._not_in_settings(job) for job in jobs])
             return sum([await self._unreached(job, unreachable_s, what) for job in jobs])
         except LeaseLost:
             return 0
+
+    async def _not_in_settings(self, job: Job) -> bool:
+        message = f"agent {job.agent} is not in the server's settings; the job goes on when it is"
+        move = outcome.unknown(job, self._clock.now(), message, Reason.AGENT_UNREACHABLE)
+        return await self._move_at_agent(job.agent or "", move) is not None
 
     async def stop(self, agent: str | None = None) -> None:
         """Cancel the polls of the agent (None: of all agents)."""

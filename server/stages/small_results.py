@@ -78,6 +78,11 @@ class SmallResults(Stage):
         except _Alone:
             return await self._end_one(agent, payload, move)
 
+    def forget_agent(self, agent: str | None) -> None:
+        """The agent (None: each) may be called in another way from now on."""
+        for group in [one for one in self._groups if agent in (None, one[0])]:
+            del self._groups[group]
+
     async def _end_one(self, agent: Agent, payload: PayloadDoc, move: Move) -> Job | None:
         async with self._storage.pending(FileKind.RESULT) as pending:
             if payload.result is not None:

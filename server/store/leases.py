@@ -91,6 +91,17 @@ class SqlLeases:
 
         await self._database.write(change)
 
+    async def give_back(self, names: Sequence[str]) -> None:
+        async def change(tx: Transaction) -> None:
+            for name in names:  # the rows stay: their tokens must not start over
+                await tx.rows(
+                    "UPDATE leases SET owner = '', until = 0 WHERE name = :name AND owner = :owner",
+                    {"name": name, "owner": self.owner},
+                )
+
+        if names:
+            await self._database.write(change)
+
     async def running_servers(self) -> set[str]:
         async def change(tx: Transaction) -> Sequence[Row]:
             # Those of agents stay as rows, without an owner: their tokens must not start over.

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Final
+from typing import Any, Final
 from unittest import mock
 
 from server.agents.lease_holder import LeaseHolder
@@ -183,12 +183,16 @@ class World:
             self.leases,
             self.jobs,
             self.registry,
-            followers,
             [self.deliver.stop, self.poll.stop, self.get.stop],
             self.deliver.resume_interrupted,
             alone=self.alone,
         )
         self.alive = True
+
+        async def settings() -> dict[str, Any]:
+            return followers
+
+        await self.holder.use(settings)
         await self.holder.run_once()
         followers |= every
         await recover(self.jobs, self.scratch, self.running_servers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -46,11 +46,11 @@ class Server:
             self.leases,
             self.jobs,
             self.registry,
-            {client.name: functools.partial(self.follow, client) for client in clients},
             [self.stop],
             self.resume,
             alone=alone,
         )
+        self.followers = {one.name: functools.partial(self.follow, one) for one in clients}
 
     async def follow(self, client: OrchestratorClient) -> None:
         self.talks.add(client.name)
@@ -59,6 +59,9 @@ class Server:
             await asyncio.Event().wait()
         finally:
             self.talks.discard(client.name)
+
+    async def settings(self) -> dict[str, Any]:
+        return self.followers
 
     async def stop(self, agent: str) -> None:
         assert self.registry.lease(agent) is None, "nobody begins anything new meanwhile"
@@ -79,6 +82,7 @@ def clock() -> SimClock:
 
 async def sweep(clock: SimClock, *servers: Server) -> None:
     for server in servers:
+        await server.holder.use(server.settings)
         await server.holder.run_once()
     await clock.settle()
 

@@ -61,9 +61,9 @@ async def run(folder: Path, machine: SimClock, *settings: str) -> AsyncIterator[
     jobs = SqlJobs(database, lambda job: None)
     contacts = [Contact(client.name, "job-orchestrator", "") for client in clients]
     how = resources(jobs=jobs, fleet=registry, clock=clock)
-    agents = Agents(how, store, contacts)
+    agents = Agents(how, store)
     try:
-        await agents.start()
+        registry.remember(await agents.use(contacts))
         for name in {client.name for client in clients} | {"north"}:
             registry.take(Lease(of_agent(name), "a", 1))
         yield Run(agents, registry, clients[0], store, jobs)

@@ -1,0 +1,162 @@
+"""The agents of the settings, while the server runs: they come, go, and change.
+
+What is changed only in whether and how many jobs an agent gets is changed where it is. An agent
+with another address, token or certificate is given up, as if another server had taken its lease,
+and taken again: what was in flight is cut off, and settled by the keys of the attempts. An agent
+that was taken out is not contacted any more. A bundle that was being sent to it is queued again if
+its last byte was not sent. Its other jobs are Unknown until it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from server.agents.agent_client import AgentClient, Sessions
+from server.agents.follower import Follower
+from server.agents.lease_holder import LeaseHolder
+from server.agents.registry import Registry
+from server.configured_agents import client, contact
+from server.settings.agents import AgentTable
+from server.stages.agents import Agents
+from server.stages.get import Get
+from shared.clock import Clock
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+_IN_PLACE: Final = frozenset({"drain", "prefetch", "services"})
+"""Keys that are changed without a new connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """An agent of the settings, as it is used."""
+
+    table: AgentTable
+    connection: Mapping[str, Any]
+    """What its client was made of, secrets included."""
+    client: AgentClient
+    address: str
+
+
+class Fleet:
+    """Owns the clients and the followers of the agents.
+
+    Args:
+        identity: of the server, and of those that it was restored in place of.
+        not_followed: each ends what is in flight from an agent that was taken out.
+        on_change: called when agents may get jobs, or jobs have to be looked at.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        agents: Agents,
+        get: Get,
+        holder: LeaseHolder,
+        sessions: Sessions,
+        identity: tuple[str, tuple[str, ...]],
+        clock: Clock,
+        *,
+        not_followed: Sequence[Callable[[str], Awaitable[None]]],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._registry, self._agents, self._get, self._holder = registry, agents, get, holder
+        self._sessions, self._identity, self._clock = sessions, identity, clock
+        self._not_followed, self._on_change = not_followed, on_change
+        self._known: dict[str, _Known] = {}
+        self._applying = asyncio.Lock()
+        self._never = asyncio.Event()
+        self._used = False
+
+    @property
+    def clients(self) -> Mapping[str, AgentClient]:
+        """Agent -> what calls it."""
+        return {name: one.client for name, one in self._known.items()}
+
+    async def apply(self, tables: Mapping[str, AgentTable]) -> None:
+        """Use these agents, in this way. If it fails, those before are used as they were.
+
+        Raises:
+            ValueError: a file that a table names cannot be read.
+            DatabaseUnavailable
+        """
+        async with self._applying:
+            before = self._known
+            known = {name: await self._use(name, table) for name, table in tables.items()}
+            removed = before.keys() - known.keys()
+            replaced = {
+                name
+                for name in before.keys() & known.keys()
+                if before[name].client is not known[name].client
+            }
+            addresses = {one.address for one in known.values()}
+            moved = {name for name in removed if before[name].address in addresses}
+            added = known.keys() - before.keys()
+            # Under its new name an agent must not see a token that it has seen a higher one of.
+            again = sorted(replaced | moved | (added if moved else set()))
+            await self._holder.use(functools.partial(self._exchange, known), again)
+            if self._used:
+                _log(before, known)
+            self._used = True
+            for name in sorted(removed):
+                before[name].client.cut_off()
+                for stop in self._not_followed:
+                    await stop(name)
+            if removed:
+                await self._agents.run_once()
+            self._on_change()
+
+    async def _exchange(self, known: dict[str, _Known]) -> dict[str, Callable[[], Any]]:
+        """Use these. Returns what follows them."""
+        contacts = [contact(name, one.table) for name, one in known.items()]
+        records = await self._agents.use(contacts)
+        self._known = known
+        self._registry.use([one.client for one in known.values()])
+        self._registry.remember(records)
+        for one in known.values():
+            _change_in_place(one.client, one.table)
+        return {name: self._follow(one.client) for name, one in known.items()}
+
+    async def _use(self, name: str, table: AgentTable) -> _Known:
+        """The agent as it is known, or else newly made. Reads files, in a thread."""
+        connection = await asyncio.to_thread(_connection, table)
+        known = self._known.get(name)
+        if known is not None and known.connection == connection:
+            return _Known(table, connection, known.client, known.address)
+        made = await asyncio.to_thread(
+            client, name, table, self._sessions, self._identity, self._clock
+        )
+        return _Known(table, connection, made, contact(name, table).address)
+
+    def _follow(self, one: AgentClient) -> Callable[[], Any]:
+        follower = Follower(
+            one, self._registry, self._get, self._agents, self._clock, on_change=self._on_change
+        )
+        return functools.partial(follower.run, self._never)
+
+
+def _connection(table: AgentTable) -> dict[str, Any]:
+    """What has to be another for a new connection."""
+    secrets = {"token": table.secret(), "identity": table.identity()}
+    return table.model_dump(exclude=set(_IN_PLACE)) | secrets
+
+
+def _change_in_place(one: AgentClient, table: AgentTable) -> None:
+    one.drain, one.prefetch = table.drain, table.prefetch
+    one.services = frozenset(table.services)
+
+
+def _log(before: Mapping[str, _Known], after: Mapping[str, _Known]) -> None:
+    for name in sorted(before.keys() - after.keys()):
+        log.info("agent.removed", agent=name)
+    for name, one in after.items():
+        if name not in before:
+            log.info("agent.added", agent=name, address=one.address)
+        elif before[name].table != one.table:
+            again = before[name].client is not one.client
+            log.info("agent.changed", agent=name, connects_again=again)

@@ -1,0 +1,295 @@
+"""The agents of a running server come, go, and change: over HTTP, with fake agents."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from server.settings.agents import AgentTable
+from tests.support.fake_agent import FakeAgent, serving
+from tests.support.server_http import ServerClient
+
+PARTS = {f"part{number}": bytes(1 << 20) for number in range(40)}
+"""More than sockets buffer."""
+SLOW: dict[str, Any] = {"agent_timeout": 3_600.0, "agent_lost_after": 86_400.0}
+
+
+class Server:
+    """A server, and its agents by name."""
+
+    def __init__(self, caller: ServerClient) -> None:
+        self.caller = caller
+
+    async def use(self, **agents: FakeAgent | AgentTable) -> None:
+        """As the settings have them from now on."""
+        tables = {
+            name: one if isinstance(one, AgentTable) else AgentTable(url=one.url)
+            for name, one in agents.items()
+        }
+        await self.caller.server.agents(tables)
+
+    async def agents(self) -> dict[str, dict[str, Any]]:
+        async with self.caller.session.get(f"{self.caller.url}/api/v1/agents") as answer:
+            return {one["name"]: one for one in (await answer.json())["items"]}
+
+    async def cancel(self, job_id: int) -> tuple[int, str]:
+        url = f"{self.caller.url}/api/v1/jobs/{job_id}/cancel"
+        async with self.caller.session.post(url) as answer:
+            return answer.status, (await answer.json())["message"]
+
+    async def running(self, agent: FakeAgent) -> int:
+        """A job that runs there."""
+        job_id = await self.caller.upload()
+        await agent.until(lambda: agent.starts[f"{job_id}.1"] == 1)
+        await self.caller.job(job_id, until="Running")
+        return job_id
+
+
+@asynccontextmanager
+async def fleet(folder: Path, *used: FakeAgent, others: int = 0) -> AsyncIterator[Any]:
+    """A server with agents, and some agents that it does not know."""
+    async with AsyncExitStack() as stack:
+        strangers = [FakeAgent(f"new{number}", f"id{number}") for number in range(others)]
+        for one in strangers:
+            await stack.enter_async_context(one.listening())
+        caller = await stack.enter_async_context(serving(folder, *used, **SLOW))
+        for one in used:
+            await one.until(functools.partial(_is_followed, one))
+        yield Server(caller), *strangers
+
+
+def _is_followed(agent: FakeAgent) -> bool:
+    return agent.streams == 1
+
+
+async def test_an_agent_that_is_added_gets_the_jobs_that_wait(tmp_path: Path) -> None:
+    async with fleet(tmp_path, FakeAgent("old", slots=0), others=1) as (server, new):
+        job_id = await server.caller.upload()
+        await server.use(old=AgentTable(url="http://[::1]:9"), new0=new)
+        assert (await server.caller.job(job_id))["status"] == "Completed"
+        assert new.starts[f"{job_id}.1"] == 1
+        for _ in range(3):
+            await server.use(old=AgentTable(url="http://[::1]:9"), new0=new)
+        assert new.calls["GET /events"] == 1, "the same again changes nothing"
+
+
+async def test_an_agent_that_is_taken_out_is_left_alone_and_its_jobs_go_on_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    agent = FakeAgent("north", "abc", ends="Running")
+    async with fleet(tmp_path, agent) as (server,):
+        job_id = await server.running(agent)
+        await server.use()
+        found = await server.caller.job(job_id, until="Unknown")
+        assert "agent north is not in the server's settings" in found["message"]
+        await agent.until(lambda: agent.streams == 0)
+        calls = agent.calls.total()
+        second = await server.caller.upload()
+        north = (await server.agents())["north"]
+        assert (north["in_settings"], north["up"], north["jobs"]) == (False, False, 1)
+        await server.use(north=agent)
+        await agent.until(lambda: agent.streams == 1)
+        assert calls < agent.calls.total()
+        await agent.end(agent.held(f"{job_id}.1"))
+        done = await server.caller.job(job_id)
+        assert (done["status"], done["attempt"]) == ("Completed", 1)
+        await agent.until(lambda: agent.starts[f"{second}.1"] == 1)
+        assert agent.starts[f"{job_id}.1"] == 1
+
+
+async def test_a_cancel_at_an_agent_that_was_taken_out_is_not_confirmed_until_it_is_back(
+    tmp_path: Path,
+) -> None:
+    agent = FakeAgent("north", "abc", ends="Running")
+    async with fleet(tmp_path, agent) as (server,):
+        job_id = await server.running(agent)
+        await server.use()
+        status, message = await server.cancel(job_id)
+        assert status == 202
+        assert "agent north is not in the server's settings" in message
+        assert not agent.killed
+        await server.use(north=agent)
+        found = await server.caller.job(job_id, until="Cancelled")
+        assert found["status"] == "Cancelled"
+        assert agent.killed == [f"{job_id}.1"]
+
+
+async def test_an_agent_without_jobs_is_retired_and_one_that_is_back_is_active(
+    tmp_path: Path,
+) -> None:
+    agent = FakeAgent("north", "abc")
+    async with fleet(tmp_path, agent) as (server,):
+        await server.use()
+        assert await server.agents() == {}
+        async with server.caller.session.get(
+            f"{server.caller.url}/api/v1/agents", params={"all": "1"}
+        ) as answer:
+            (north,) = (await answer.json())["items"]
+        assert north["state"] == "retired"
+        await server.use(north=agent)
+        await agent.until(lambda: agent.streams == 1)
+        assert (await server.agents())["north"]["state"] == "active"
+
+
+async def test_a_bundle_that_is_being_sent_to_an_agent_that_is_taken_out_goes_to_another_one(
+    tmp_path: Path,
+) -> None:
+    slow, begun, over = FakeAgent("slow"), asyncio.Event(), asyncio.Event()
+
+    async def stuck(request: web.Request) -> web.StreamResponse | None:
+        if request.path == "/submit":
+            begun.set()
+            await over.wait()  # reads nothing meanwhile
+            return web.Response(status=503)
+        return None
+
+    slow.trick = stuck
+    async with fleet(tmp_path, slow, others=1) as (server, new):
+        job_id = await server.caller.upload({"run.sh": b"true\n", **PARTS})
+        await begun.wait()
+        await server.use(new0=new)
+        found = await server.caller.job(job_id)
+        assert (found["status"], found["agent"]) == ("Completed", "new0")
+        assert not slow.starts
+        over.set()
+
+
+async def test_a_bundle_that_was_sent_to_its_end_waits_for_the_agents_answer(
+    tmp_path: Path,
+) -> None:
+    """The agent may have it and run it: another attempt would be a second run."""
+    north, taken = FakeAgent("north", "abc", ends="Running"), asyncio.Event()
+
+    async def silent(request: web.Request) -> web.StreamResponse | None:
+        if request.path != "/submit":
+            return None
+        await north.submit(request)
+        taken.set()
+        await asyncio.Event().wait()
+        return None
+
+    north.trick = silent
+    async with fleet(tmp_path, north, others=1) as (server, new):
+        job_id = await server.caller.upload()
+        await taken.wait()
+        await server.use(new0=new)
+        await new.until(lambda: new.streams == 1)
+        north.trick = None
+        await server.use(new0=new, north=north)
+        await server.caller.job(job_id, until="Running")
+        await north.end(north.held(f"{job_id}.1"))
+        found = await server.caller.job(job_id)
+        assert (found["status"], found["agent"], found["attempt"]) == ("Completed", "north", 1)
+        assert not new.starts
+
+
+async def test_a_result_that_is_being_fetched_is_cut_off_and_fetched_again(tmp_path: Path) -> None:
+    agent, begun = FakeAgent("north", "abc", ends="Running"), asyncio.Event()
+
+    async def stuck(request: web.Request) -> web.StreamResponse | None:
+        if request.path.startswith("/retrieve"):
+            begun.set()
+            await asyncio.Event().wait()
+        return None
+
+    agent.trick = stuck
+    async with fleet(tmp_path, agent) as (server,):
+        job_id = await server.running(agent)
+        await agent.end(agent.held(f"{job_id}.1"))
+        await begun.wait()
+        await server.use()
+        found = await server.caller.job(job_id, until="Unknown")
+        assert "not in the server's settings" in found["message"]
+        agent.trick = None
+        await server.use(north=agent)
+        assert (await server.caller.job(job_id, until="Completed"))["attempt"] == 1
+
+
+async def test_an_agent_with_another_token_or_name_is_connected_again_and_keeps_its_jobs(
+    tmp_path: Path,
+) -> None:
+    agent, seen = FakeAgent("north", "abc", ends="Running"), list[str]()
+
+    async def note(request: web.Request) -> web.StreamResponse | None:
+        seen.append(request.headers.get("Authorization", ""))
+        return None
+
+    agent.trick = note
+    async with fleet(tmp_path, agent) as (server,):
+        job_id = await server.running(agent)
+        assert set(seen) == {""}
+        secret = AgentTable.model_validate({"url": agent.url, "token": "a long secret"})
+        await server.use(north=secret)
+        await agent.until(lambda: "Bearer a long secret" in seen)
+        await agent.until(lambda: agent.calls["GET /events"] == 2)
+        await server.use(south=secret)
+        await agent.until(lambda: agent.calls["GET /events"] == 3)
+        found = await server.agents()
+        assert (list(found), found["south"]["id"], found["south"]["jobs"]) == (["south"], "abc", 1)
+        assert (await server.caller.job(job_id, until="Running"))["agent"] == "south"
+        await agent.end(agent.held(f"{job_id}.1"))
+        done = await server.caller.job(job_id)
+        assert (done["status"], done["attempt"], done["agent"]) == ("Completed", 1, "south")
+
+
+async def test_two_agents_that_exchange_their_names_keep_their_jobs_and_get_higher_tokens(
+    tmp_path: Path,
+) -> None:
+    one, two = (FakeAgent(name, f"id-{name}", ends="Running", slots=1) for name in ("one", "two"))
+    async with fleet(tmp_path, one, two) as (server,):
+        jobs = [await server.caller.upload() for _ in range(2)]
+        for job_id in jobs:
+            await server.caller.job(job_id, until="Running")
+        mine, others = (agent.payloads[1].key for agent in (one, two))
+        before = {agent.orders[0]["lease"] for agent in (one, two)}
+        await server.use(one=two, two=one)
+        await one.until(lambda: one.calls["GET /events"] == 2)
+        await two.until(lambda: two.calls["GET /events"] == 2)
+        names = {
+            key: (await server.caller.job(int(key.split(".")[0]), until="Running"))["agent"]
+            for key in (mine, others)
+        }
+        assert names == {mine: "two", others: "one"}
+        tokens = {agent.lease for agent in server.caller.server.clients.values()}
+        assert min(tokens) >= max(before), "an agent refuses a lower one than it has seen"
+        for agent in (one, two):
+            await agent.end(agent.payloads[1])
+        for job_id in jobs:
+            assert (await server.caller.job(job_id, until="Completed"))["attempt"] == 1
+        assert (one.starts.total(), two.starts.total()) == (1, 1)
+
+
+async def test_draining_in_the_settings_and_other_services_need_no_new_connection(
+    tmp_path: Path,
+) -> None:
+    agent = FakeAgent("north", "abc")
+    async with fleet(tmp_path, agent) as (server,):
+        await server.use(north=AgentTable(url=agent.url, drain=True))
+        assert not (await server.agents())["north"]["up"]
+        job_id = await server.caller.upload()
+        await server.use(north=AgentTable(url=agent.url, services=("my_service",)))
+        assert (await server.caller.job(job_id))["status"] == "Completed"
+        assert agent.calls["GET /events"] == 1
+
+
+async def test_an_agent_gets_no_more_jobs_than_slots_unless_it_is_to_prefetch(
+    tmp_path: Path,
+) -> None:
+    agent = FakeAgent("north", "abc", ends="Running", slots=1)
+    async with fleet(tmp_path, agent) as (server,):
+        first = await server.running(agent)
+        second, third = await server.caller.upload(), await server.caller.upload()
+        queue = (await server.caller.job(second, until="Queued"))["queue"]
+        assert (queue["code"], agent.starts.total()) == ("agents_busy", 1)
+        await server.use(north=AgentTable(url=agent.url, prefetch=1))
+        await agent.until(lambda: agent.starts.total() == 2)
+        waiting = await server.caller.job(third, until="Queued")
+        assert waiting["queue"]["code"] == "agents_busy"
+        await agent.end(agent.held(f"{first}.1"))
+        await agent.until(lambda: agent.starts.total() == 3)
