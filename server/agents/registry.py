@@ -60,9 +60,9 @@ class Registry:
             for which in [one for one in self._refusals if one[0] == name]:
                 self.accepted(*which)
         for client in clients:
-            lease = self._leases.get(client.name)
-            if former.get(client.name) is not client and lease is not None:
-                client.lease = lease.token
+            held = self._leases.get(client.name)
+            if former.get(client.name) is not client and held is not None:
+                client.lease = held.token
 
     # -- whom to give a job
 

@@ -238,6 +238,23 @@ async def test_an_agent_with_another_token_or_name_is_connected_again_and_keeps_
         assert (done["status"], done["attempt"], done["agent"]) == ("Completed", 1, "south")
 
 
+async def test_a_small_result_is_fetched_with_the_token_of_now(tmp_path: Path) -> None:
+    agent, fetched = FakeAgent("north", "abc"), list[str]()
+
+    async def note(request: web.Request) -> web.StreamResponse | None:
+        if request.path.startswith("/retrieve"):
+            fetched.append(request.headers.get("Authorization", ""))
+        return None
+
+    agent.trick = note
+    async with fleet(tmp_path, agent) as (server,):
+        assert (await server.caller.job(await server.caller.upload()))["status"] == "Completed"
+        secret = {"url": agent.url, "token": "a long secret"}
+        await server.use(north=AgentTable.model_validate(secret))
+        assert (await server.caller.job(await server.caller.upload()))["status"] == "Completed"
+        assert fetched == ["", "Bearer a long secret"]
+
+
 async def test_two_agents_that_exchange_their_names_keep_their_jobs_and_get_higher_tokens(
     tmp_path: Path,
 ) -> None:

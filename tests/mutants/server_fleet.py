@@ -13,6 +13,7 @@ _ANSWERS: Final = "tests/unit/server/agents/test_answers.py::test_"
 _POST_BUNDLE: Final = "tests/unit/server/agents/test_post_bundle.py::test_"
 _FOLLOW: Final = "tests/unit/server/agents/test_follower.py::test_"
 _OF_JOB: Final = "tests/unit/server/domain/test_payload_of_job.py::test_"
+_FLEET: Final = "tests/contract/test_fleet.py::test_"
 _STAGES: Final = "tests/unit/server/stages/test_delivery.py::test_"
 
 
@@ -30,6 +31,41 @@ MUTANTS: Final = (
         "Annotated[int, Field(ge=-(2**63), lt=2**63)]",
         "int",
         ("tests/unit/shared/test_wire.py::test_a_number_that_no_database_can_keep_is_refused",),
+    ),
+    _of(
+        "agents that exchange their names get higher tokens than they have seen",
+        "agents/lease_holder.py",
+        "await self._leases.give_back([lease.name for lease in held])",
+        "pass",
+        f"{_FLEET}two_agents_that_exchange_their_names_keep_their_jobs_and_get_higher_tokens",
+    ),
+    _of(
+        "jobs of an agent that was taken out of the settings are Unknown at once",
+        "stages/poll.py",
+        "elif gone or unreachable_s",
+        "elif unreachable_s",
+        f"{_FLEET}an_agent_that_is_taken_out_is_left_alone_and_its_jobs_go_on_when_it_is_back",
+    ),
+    _of(
+        "an agent that was taken out of the settings is not contacted",
+        "agents/lease_holder.py",
+        "await self._end([self._following.pop(agent) for agent in gone])",
+        "pass",
+        f"{_FLEET}an_agent_that_is_taken_out_is_left_alone_and_its_jobs_go_on_when_it_is_back",
+    ),
+    _of(
+        "a bundle that is being sent to an agent that was taken out goes to another one",
+        "fleet.py",
+        "before[name].client.cut_off()",
+        "pass",
+        f"{_FLEET}a_bundle_that_is_being_sent_to_an_agent_that_is_taken_out_goes_to_another_one",
+    ),
+    _of(
+        "results are fetched in the way in which the agent is called now",
+        "stages/get.py",
+        "        self._small_results.forget_agent(agent)\n",
+        "",
+        f"{_FLEET}a_small_result_is_fetched_with_the_token_of_now",
     ),
     _of(
         "what no job waits for takes few connections",

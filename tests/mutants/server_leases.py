@@ -164,7 +164,7 @@ MUTANTS: Final = (
     ),
     _place(
         "slots are respected",
-        "(candidate.slots is None or load[candidate.name] < candidate.slots)",
+        "self.slots is None or held < self.slots + self.prefetch",
         "True",
         "the_smallest_share_of_slots_in_use_gets_the_next_job_and_none_gets_too_many",
     ),
@@ -213,7 +213,7 @@ MUTANTS: Final = (
     ),
     _holder(
         "a server that has lost a lease stops following the agent",
-        "following.cancel()\n            await asyncio.gather(following, return_exceptions=True)",
+        "await self._end([self._following.pop(lease.agent)])",
         "pass",
         "one_server_talks_to_each_agent_and_another_when_it_does_not_renew",
     ),
@@ -225,7 +225,7 @@ MUTANTS: Final = (
     ),
     _holder(
         "who has lost a lease begins nothing new",
-        'self._registry.give_up(lease.agent, f"another server uses agent {lease.agent}")',
+        "self._registry.give_up(lease.agent, why)",
         "pass",
         "one_server_talks_to_each_agent_and_another_when_it_does_not_renew",
     ),

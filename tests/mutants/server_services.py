@@ -93,8 +93,8 @@ MUTANTS: Final = (
     of(
         "what needs a restart is not said to be applied",
         "server/reload.py",
-        'table in ("services", "users", "groups") or (',
-        "True or (",
+        'return key.partition(".")[0] in _APPLIED',
+        "return True",
         f"{_RELOAD}what_needs_a_restart_is_said_at_each_reload_and_the_rest_once",
     ),
     of(
