@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from ferryman.result import Result, SyncResult
     from ferryman.schedule_models import ScheduleDoc
     from ferryman.service_models import ServiceDoc
+    from ferryman.settings_models import Reloaded, SettingChange
     from ferryman.states import JobState, Reason, WaitReason
     from ferryman.statistics_models import StatisticsDoc
     from ferryman.sync import SyncClient
@@ -105,9 +106,11 @@ __all__ = [
     "ProgressCallback",
     "Reason",
     "Refused",
+    "Reloaded",
     "Result",
     "ScheduleDoc",
     "ServiceDoc",
+    "SettingChange",
     "StatisticsDoc",
     "SyncClient",
     "SyncResult",
@@ -150,9 +153,11 @@ _ELSEWHERE: Final = {
     "NewTokenDoc": "token_models",
     "ProgressCallback": "form",
     "Reason": "states",
+    "Reloaded": "settings_models",
     "Result": "result",
     "ScheduleDoc": "schedule_models",
     "ServiceDoc": "service_models",
+    "SettingChange": "settings_models",
     "StatisticsDoc": "statistics_models",
     "SyncClient": "sync",
     "SyncResult": "result",

@@ -12,6 +12,7 @@ from ferryman.answers import Health
 from ferryman.calls import Calls
 from ferryman.errors import Conflict
 from ferryman.service_models import ServiceDoc, ServicePage
+from ferryman.settings_models import Reloaded
 from ferryman.statistics_models import StatisticsDoc, StatisticsPeriod
 from ferryman.usage_models import UsageDoc
 
@@ -72,6 +73,18 @@ class OperatorCalls(Calls):
         """
         query = {"period": period} | ({} if service is None else {"service": service})
         return await self._transport.get("api/v1/statistics", StatisticsDoc, query=query)
+
+    async def reload_settings(self) -> Reloaded:
+        """Let the server read its settings again. For operators.
+
+        Returns:
+            What has changed, and what waits for a restart.
+
+        Raises:
+            Conflict: the settings are wrong, and nothing was changed; the text says what is wrong.
+        """
+        with conflict_as(Conflict):
+            return (await self._transport.post("api/v1/settings/reload", Reloaded))[1]
 
     async def pause_service(self, name: str, message: str | None = None) -> ServiceDoc:
         """Let the queued jobs of a service wait; those that run go on. For operators.

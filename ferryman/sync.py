@@ -186,6 +186,7 @@ class SyncClient:
     service = _blocking(Client.service)
     usage = _blocking(Client.usage)
     statistics = _blocking(Client.statistics)
+    reload_settings = _blocking(Client.reload_settings)
     pause_service = _blocking(Client.pause_service)
     resume_service = _blocking(Client.resume_service)
     agents = _blocking(Client.agents)

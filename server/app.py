@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from importlib import metadata
 
-import structlog
 from aiohttp import web
 
 from server.agents.lease_holder import LeaseHolder
@@ -18,8 +17,11 @@ from server.background import Sweeps, loops
 from server.callers import callers, rate_limits
 from server.composed import Server
 from server.configured_agents import agent_sessions
+from server.data_folder import open_data
 from server.domain.leases import of_server
+from server.exposure import check_change
 from server.fleet import Fleet
+from server.handler_settings import configured
 from server.health import Health
 from server.http.context import Context
 from server.http.problems import problems
@@ -30,9 +32,10 @@ from server.loops.supervisor import Supervisor
 from server.loops.wakeups import JobWakeups
 from server.metrics.collect import ServerMetrics
 from server.ports import Measures
+from server.reload import Reload
 from server.settings.allowances import allowances
 from server.settings.services import in_file, of_record
-from server.settings.tables import ServerSettings
+from server.settings.tables import ServerSettings, ServerTable
 from server.stages.accept import Accept
 from server.stages.agents import Agents
 from server.stages.batches import Batches
@@ -57,7 +60,6 @@ from server.store.agents import SqlAgents
 from server.store.identity import csrf_key, server_identity
 from server.store.jobs import SqlJobs
 from server.store.leases import SqlLeases
-from server.store.migrations import MIGRATIONS
 from server.store.schedules import SqlSchedules
 from server.store.services import SqlServices
 from server.store.statistics import SqlStatistics
@@ -68,26 +70,21 @@ from server.web.site.login_tries import LoginTries
 from server.web.site.site import Site
 from server.webhook_delivery import webhooks_of
 from shared.clock import Clock, RealClock
-from shared.files.locks import FolderLock
-from shared.http import connections
+from shared.http.connections import ConnectionLimits, connection_limits
 from shared.http.measured import METRICS
 from shared.http.middleware import Gate, add_middlewares
 from shared.live import Live
 from shared.metrics import EventLoopLag
-from shared.multipart.limits import FormLimits
 from shared.principals import Principal
-from shared.sqlite.database import Database
-from shared.steady_clock import PersistentClock
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
 async def compose(
     settings: ServerSettings,
     stack: AsyncExitStack,
     machine: Clock | None = None,
-    limits: connections.ConnectionLimits | None = None,
+    limits: Callable[[ServerSettings], ConnectionLimits] = lambda _: connection_limits(1024),
     principals: Mapping[str, Principal] | None = None,
+    read: Callable[[], ServerSettings] | None = None,
 ) -> Server:
     """Open everything and put it together; the stack closes it again.
 
@@ -95,32 +92,29 @@ async def compose(
         machine: the clocks of the machine.
         limits: how many connections and requests fit.
         principals: token -> whose it is, in place of the operators' in the settings.
+        read: reads the settings again; None: they stay.
 
     Raises:
         FolderInUse, DatabaseUnavailable, OSError, ValueError: why it cannot be opened.
     """
     live = Live(settings)
     table = settings.server
-    table.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    stack.callback(FolderLock(table.data_dir).close)
+
+    def now() -> ServerTable:
+        return live.current.server
+
     machine = machine or RealClock()
-    clock = PersistentClock(table.data_dir, machine)
-    path = table.db_path or table.data_dir / "ferryman.sqlite"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    database = await Database.open(path, MIGRATIONS, clock)
-    stack.push_async_callback(database.close)
-    if database.upgraded_from is not None:
-        log.info("database.upgraded", copy=str(database.upgraded_from))
+    clock, database = await open_data(table, machine, stack)
     identity, former = await server_identity(database, secrets.token_hex(16))
     wakeups = JobWakeups()
     owner, token = secrets.token_hex(6), functools.partial(secrets.token_hex, 10)
-    scratch = FolderScratch(table.data_dir / "staging", owner, token, table.min_free)
+    scratch = FolderScratch(table.data_dir / "staging", owner, token, lambda: now().min_free)
     storage = FolderStorage(table.data_dir, scratch, owner, token)
 
     async def running_servers() -> set[str]:
         return {owner}  # the lock on the folder proves that there is no other
 
-    who = await callers(table, database, clock, principals, identity)
+    who = await callers(live, database, clock, principals, identity)
     measures = Measures()
     sessions = await agent_sessions(storage, measures, stack)
     allowed = allowances(settings)
@@ -140,8 +134,8 @@ async def compose(
         fleet=registry,
         services=services,
         clock=clock,
-        unreachable_after_s=table.agent_timeout,
-        lost_after_s=table.agent_lost_after,
+        unreachable_after_s=lambda: now().agent_timeout,
+        lost_after_s=lambda: now().agent_lost_after,
         measures=measures,
     )
     agents = Agents(resources, SqlAgents(database), on_change=wakeups.agent_changed)
@@ -161,7 +155,7 @@ async def compose(
         on_change=wakeups.schedules.set,
     )
     webhooks = await webhooks_of(
-        table, database, identity, services, clock, machine, wakeups.webhooks.set, measures, stack
+        live, database, identity, services, clock, machine, wakeups.webhooks.set, measures, stack
     )
     batches = Batches(resources, wakeups.batches.set)
     delete = Delete(resources, cancel)
@@ -193,10 +187,10 @@ async def compose(
 
     upload_limits = UploadLimits(
         clock,
-        at_once=table.uploads,
+        at_once=lambda: now().uploads,
         per_user=lambda user: allowed.of(user).uploads,
-        least_rate=table.min_upload_rate,
-        patience_s=table.upload_patience,
+        least_rate=lambda: now().min_upload_rate,
+        patience_s=lambda: now().upload_patience,
     )
     upload_threads = UploadThreads()
     stack.callback(upload_threads.close)
@@ -239,10 +233,10 @@ async def compose(
             leases.release,
         ],
     )
-    health = Health(database, scratch, supervisor, table.min_free, clock)
+    health = Health(database, scratch, supervisor, lambda: now().min_free, clock)
     gate = Gate(
         table,
-        limits or connections.connection_limits(1024),
+        limits(settings),
         OPEN_PATHS | pages.OPEN_PATHS,
         open_forms=pages.OPEN_FORMS,
         id_field="job_id",
@@ -252,9 +246,20 @@ async def compose(
         audit=who.recorder,
         transfers=measures.transfers,
     )
+    live.follow(lambda new: gate.use(new.server, limits(new)))
+    live.follow(lambda _: supervisor.wake())
+    reload = Reload(
+        live,
+        read or (lambda: settings),
+        lambda new: check_change(now(), new.server, others=bool(who.tokens.operators)),
+        fleet.apply,
+        lambda: [one.tls for one in fleet.clients.values()],
+    )
     application = web.Application()
     add_middlewares(application, gate, problems(error_page))
     context = Context(
+        configured=lambda: configured(now(), token_needed=who.known.needed),
+        reload=reload.run_once,
         jobs=jobs,
         storage=storage,
         scratch=scratch,
@@ -272,20 +277,13 @@ async def compose(
         sessions=who.sessions,
         token_holder=who.known.principal_of,
         audit=who.audit,
-        token_needed=who.known.needed,
         webhooks=webhooks,
         delete=delete,
         retry=retry,
         bulk=Bulk(resources, retry, delete),
-        form_limits=FormLimits(
-            max_bytes=table.max_upload,
-            max_files=table.max_files,
-            portable=table.names == "portable",
-        ),
         upload_limits=upload_limits,
         upload_threads=upload_threads,
         snapshots=Snapshots(scratch, clock),
-        cancel_patience_s=table.cancel_patience,
         troubles=health.troubles,
         vitals=health.vitals,
         waiting=gate.long_poll,
@@ -293,8 +291,6 @@ async def compose(
         permits=who.permits,
         measures=measures,
         url_prefix=table.url_prefix,
-        public_url=table.public_url,
-        return_origins=table.return_origins(),
         version=metadata.version("ferryman"),
     )
     collectors = [lag.seconds, *supervisor.collectors, *gate.requests.collectors]
@@ -302,4 +298,4 @@ async def compose(
     add_routes(application, context)
     key = await csrf_key(database, secrets.token_bytes(32))
     pages.add_routes(application, Site(context, identity, CsrfTokens(key), LoginTries(clock)))
-    return Server(live, application, supervisor, wakeups, gate, context, fleet)
+    return Server(live, reload, application, supervisor, wakeups, gate, context, fleet)

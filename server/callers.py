@@ -14,7 +14,7 @@ from server.domain.allowances import Allowances
 from server.domain.permits import Permits
 from server.http.browser_sessions import BrowserSessions
 from server.http.permitted import SignedRequests
-from server.settings.tables import ServerTable
+from server.settings.tables import ServerSettings
 from server.stages.audit import AuditTrail
 from server.stages.sessions import Sessions
 from server.stages.tokens import Tokens
@@ -27,6 +27,7 @@ from shared.clock import Clock
 from shared.http import authentication
 from shared.http.rate_limits import RateLimits
 from shared.http.request_log import peer_address
+from shared.live import Live
 from shared.principals import Principal, Role
 from shared.sql import Database
 from shared.units.rates import UNLIMITED, Rate
@@ -73,7 +74,7 @@ class Callers:
 
 
 async def callers(
-    table: ServerTable,
+    live: Live[ServerSettings],
     database: Database,
     clock: Clock,
     principals: Mapping[str, Principal] | None,
@@ -87,22 +88,25 @@ async def callers(
     tokens = Tokens(SqlTokens(database), clock, _random_text)
     await tokens.run_once()
     permits = Permits(await signing_key(database, secrets.token_bytes(32)), tokens.revoked)
+    known = authentication.Tokens(principals or {}, tokens)
     if principals is None:
-        operators = authentication.operators(table.all_tokens())
-        known = authentication.Tokens(operators, tokens, needed=table.needs_token)
-    else:
-        known = authentication.Tokens(principals, tokens)
-    audit = AuditTrail(SqlAudit(database), clock, table.audit_expires_after)
+
+        def use(new: ServerSettings) -> None:
+            operators = authentication.operators(new.server.all_tokens())
+            known.use(operators, needed=new.server.needs_token)
+
+        live.follow(use)
+    audit = AuditTrail(SqlAudit(database), clock, lambda: live.current.server.audit_expires_after)
     areas = {(route.method, route.path): route.area for route in ROUTES}
     areas |= {(route.method, route.path): route.area for route in PAGES}
     recorder = Recorder(audit, areas, clock)
     sessions = Sessions(
         SqlSessions(database),
         tokens,
-        known.digests,
+        lambda: known.digests,
         clock,
         _random_text,
-        table.session_expires_after,
+        lambda: live.current.server.session_expires_after,
     )
     await sessions.run_once()
     forms = frozenset((route.method, route.path) for route in PAGES)

@@ -12,10 +12,9 @@ from server.fleet import Fleet
 from server.http.context import Context
 from server.loops.supervisor import Supervisor
 from server.loops.wakeups import JobWakeups
-from server.settings.agents import AgentTable
+from server.reload import Reload
 from server.settings.tables import ServerSettings
 from shared.http.middleware import Gate
-from shared.http.tls import TlsFiles
 from shared.live import Live
 
 
@@ -25,10 +24,12 @@ class Server:
 
     Attributes:
         live: the settings that it uses.
+        reload: reads them again.
         supervisor: its loops, to be started and stopped.
     """
 
     live: Live[ServerSettings]
+    reload: Reload
     application: web.Application
     supervisor: Supervisor
     wakeups: JobWakeups
@@ -36,16 +37,7 @@ class Server:
     context: Context
     fleet: Fleet
 
-    def tls(self, listening: TlsFiles | None) -> list[TlsFiles]:
-        """All files of TLS: what we listen with, and what agents are called with."""
-        used = [listening, *(one.tls for one in self.clients.values())]
-        return [files for files in used if files is not None]
-
     @property
     def clients(self) -> Mapping[str, AgentClient]:
         """Agent -> what calls it."""
         return self.fleet.clients
-
-    async def agents(self, agents: Mapping[str, AgentTable]) -> None:
-        """Talk to these agents from now on, in this way."""
-        await self.fleet.apply(agents)

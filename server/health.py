@@ -6,6 +6,7 @@ from server.domain.troubles import Trouble, TroubleKind
 from server.loops.supervisor import Supervisor
 from server.ports import Disk, Scratch, Vitals
 from shared.clock import Clock
+from shared.live import Value, reading
 from shared.probe import Probe
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable
@@ -27,11 +28,11 @@ class Health:
         database: Database,
         scratch: Scratch,
         supervisor: Supervisor,
-        min_free: int,
+        min_free: Value[int],
         clock: Clock,
     ) -> None:
         self._database, self._scratch, self._supervisor = database, scratch, supervisor
-        self._min_free = min_free
+        self._min_free = reading(min_free)
         self._disk = Probe("the data folder", self._check_disk, clock)
         self._measured: Disk | None = None
         self._started_at = clock.now()
@@ -68,8 +69,9 @@ class Health:
         problems = []
         try:
             free, total = self._scratch.free_bytes(), self._scratch.total_bytes()
-            self._measured = Disk(free, total, self._min_free)
-            if free < self._min_free:
+            least = self._min_free()
+            self._measured = Disk(free, total, least)
+            if free < least:
                 problems.append(_FULL)
             self._scratch.check_writable()
         except OSError as problem:

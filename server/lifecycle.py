@@ -6,23 +6,24 @@ import asyncio
 import functools
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Final
 
 import structlog
 
 from server.app import compose
-from server.composed import Server
+from server.domain.errors import NotReloaded
+from server.exposure import check_tokens
 from server.reload import Reload
 from server.settings.tables import ServerSettings, ServerTable
 from server.web.site.site import compile_template, template_names
+from shared import logs
 from shared.clock import Clock
 from shared.http import connections
 from shared.http.listener import Listener
 from shared.http.protocol import Deadlines
-from shared.http.sockets import CannotListen, check_exposure, listen, url_of
-from shared.http.tls import TlsFiles
+from shared.http.sockets import check_exposure, listen, url_of
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 ANSWER_S: Final = 1.0
@@ -58,30 +59,25 @@ async def serve(
     port = sock.getsockname()[1]
     async with AsyncExitStack() as stack:
         stack.callback(sock.close)
-        limits = connections.connection_limits(
-            connections.raise_open_file_limit(),
-            most=table.max_connections,
-            per_peer=table.connections_per_peer,
-            own=OWN_FILES * min(16, len(settings.agents)),
+        limits = functools.partial(_limits, connections.raise_open_file_limit())
+        server = await compose(settings, stack, limits=limits, read=read)
+        check_tokens(table, others=bool(server.context.tokens.operators))
+        tls = server.reload.listening = table.tls()
+        listener = Listener(
+            server.application, sock, limits(settings), _deadlines(table), ANSWER_S, tls
         )
-        server = await compose(settings, stack, limits=limits)
-        _check_tokens(table, server)
-        deadlines = Deadlines(table.head_timeout, table.keepalive_timeout, table.send_timeout)
-        tls = table.tls()
-        listener = Listener(server.application, sock, limits, deadlines, ANSWER_S, tls)
         stack.push_async_callback(listener.close)
+        server.live.follow(lambda new: listener.use(limits(new), _deadlines(new.server)))
+        server.live.follow(lambda new: logs.configure(new.server.log_format, new.server.log_level))
         await listener.start()
         server.supervisor.start()
         log.info(
             "server.listening",
             url=url_of(table.host, port, tls=tls is not None),
             data_dir=str(table.data_dir),
-            connections=limits.connections,
+            connections=limits(settings).connections,
         )
-        reload = Reload(server.live, read or (lambda: settings), server)
-        reloading = asyncio.create_task(
-            _reload_at(hangup, reload, functools.partial(server.tls, tls))
-        )
+        reloading = asyncio.create_task(_reload_at(hangup, server.reload))
         stack.callback(reloading.cancel)
         preparing = asyncio.create_task(_prepare_pages(server.context.clock))
         stack.callback(preparing.cancel)
@@ -95,27 +91,25 @@ async def serve(
             loop.remove_signal_handler(number)
         server.wakeups.close()
         listener.stop_accepting()  # no new connections; open requests may finish
-        if not await server.gate.drain(table.shutdown_grace, server.context.clock):
+        grace_s = server.live.current.server.shutdown_grace
+        if not await server.gate.drain(grace_s, server.context.clock):
             log.warning("server.cut_off", why="requests did not end within shutdown_grace")
         await listener.close()
         await server.supervisor.stop()
     log.info("server.stopped")
 
 
-def _check_tokens(table: ServerTable, server: Server) -> None:
-    """Refuse to start where nobody could do anything.
-
-    Raises:
-        CannotListen
-    """
-    if not table.needs_token or table.all_tokens() or server.context.tokens.operators:
-        return
-    check_exposure(table.host, protected=False, what="server")
-    raise CannotListen(
-        'refusing to start with auth = "token" and without a token: nobody could use it. '
-        "Set server.tokens (or server.tokens_file), and with one of them make others: "
-        "ferryman token create"
+def _limits(open_files: int, settings: ServerSettings) -> connections.ConnectionLimits:
+    return connections.connection_limits(
+        open_files,
+        most=settings.server.max_connections,
+        per_peer=settings.server.connections_per_peer,
+        own=OWN_FILES * min(16, len(settings.agents)),
     )
+
+
+def _deadlines(table: ServerTable) -> Deadlines:
+    return Deadlines(table.head_timeout, table.keepalive_timeout, table.send_timeout)
 
 
 async def _prepare_pages(clock: Clock) -> None:
@@ -127,15 +121,13 @@ async def _prepare_pages(clock: Clock) -> None:
         await asyncio.to_thread(compile_template, name)
 
 
-async def _reload_at(
-    hangup: asyncio.Event, reload: Reload, tls: Callable[[], Sequence[TlsFiles]]
-) -> None:
+async def _reload_at(hangup: asyncio.Event, reload: Reload) -> None:
     while True:
         await hangup.wait()
         hangup.clear()
         try:
-            for files in tls():
-                await asyncio.to_thread(files.reload)
             await reload.run_once()
+        except NotReloaded:
+            pass  # the log says why
         except Exception:  # a defect must not end what reloads
             log.exception("settings.reload_failed")

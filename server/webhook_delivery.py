@@ -10,18 +10,18 @@ from server.domain.service import Service
 from server.domain.webhook_targets import AllowedTargets
 from server.domain.webhooks import WebhookSecrets, secret_bytes, secret_text
 from server.ports import Measures
-from server.settings.tables import ServerTable
-from server.settings.webhooks import webhook_secrets
+from server.settings.tables import ServerSettings
 from server.stages.webhooks import Webhooks
 from server.store.identity import webhook_secret
 from server.store.webhooks import SqlDeliveries
 from server.webhooks.client import HttpWebhookClient
 from shared.clock import Clock
+from shared.live import Live
 from shared.sql import Database
 
 
 async def webhooks_of(
-    table: ServerTable,
+    live: Live[ServerSettings],
     database: Database,
     identity: str,
     services: Mapping[str, Service],
@@ -36,25 +36,21 @@ async def webhooks_of(
     Args:
         identity: of the database.
         on_change: called when there may be something to do.
-
-    Raises:
-        ValueError: the file of secrets cannot be read.
     """
-    keys = webhook_secrets(table.webhook_secret_file)
-    if not keys:
-        made = await webhook_secret(database, secret_text(secrets.token_bytes(32)))
-        keys = [secret_bytes(made)]
-    client = HttpWebhookClient(AllowedTargets(table.webhook_allow or ()), clock)
+    made = secret_bytes(await webhook_secret(database, secret_text(secrets.token_bytes(32))))
+    client = HttpWebhookClient(
+        lambda: AllowedTargets(live.current.server.webhook_allow or ()), clock
+    )
     stack.push_async_callback(client.close)
     return Webhooks(
         SqlDeliveries(database),
         client,
         services,
-        WebhookSecrets(keys),
+        lambda: WebhookSecrets(live.current.server.webhook_keys() or [made]),
         clock,
         machine,
         server=identity,
-        expires_after_s=table.webhooks_expire_after,
+        expires_after_s=lambda: live.current.server.webhooks_expire_after,
         on_change=on_change,
         measures=measures,
     )

@@ -6,36 +6,39 @@ import asyncio
 import io
 import logging
 import sys
-from typing import Literal, TextIO
+from typing import Final, Literal, TextIO
 
 import structlog
 
+_processors: Final[list[structlog.typing.Processor]] = []
+
 
 def configure(style: Literal["auto", "text", "json"] = "auto", level: str = "info") -> None:
-    """Set up structlog for this process.
+    """Set up structlog for this process; a second time, to change how it logs from then on.
 
     Args:
         style: "auto" is text on a terminal and JSON elsewhere.
         level: debug, info, warning or error.
     """
     text = style == "text" or (style == "auto" and sys.stderr.isatty())
+    # The same list each time: loggers that have been used keep it.
+    _processors[:] = [
+        _AtLeast(level),
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info if not text else _escape_values,
+        structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(),
+            # The default prints the local variables of every frame: tokens, users' data.
+            exception_formatter=_plain_traceback,
+        )
+        if text
+        else structlog.processors.JSONRenderer(default=str),
+    ]
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info if not text else _escape_values,
-            structlog.dev.ConsoleRenderer(
-                colors=sys.stderr.isatty(),
-                # The default prints the local variables of every frame: tokens, users' data.
-                exception_formatter=_plain_traceback,
-            )
-            if text
-            else structlog.processors.JSONRenderer(default=str),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(
-            logging.getLevelNamesMapping()[level.upper()]
-        ),
+        processors=_processors,
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
     )
@@ -44,6 +47,24 @@ def configure(style: Literal["auto", "text", "json"] = "auto", level: str = "inf
         level=logging.WARNING,
         format='{"logger": "%(name)s", "event": "%(message)s"}',
     )
+
+
+class _AtLeast:
+    """Drops what is below a level."""
+
+    def __init__(self, level: str) -> None:
+        self._levels = logging.getLevelNamesMapping()
+        self._least = self._levels[level.upper()]
+
+    def __call__(
+        self,
+        _logger: structlog.typing.WrappedLogger,
+        name: str,
+        event: structlog.typing.EventDict,
+    ) -> structlog.typing.EventDict:
+        if self._levels.get(name.upper(), self._least) < self._least:
+            raise structlog.DropEvent
+        return event
 
 
 def _escape_values(

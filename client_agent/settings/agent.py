@@ -15,7 +15,7 @@ from client_agent.sandbox.bubblewrap.command import VISIBLE_HOST_PATHS
 from client_agent.settings.grants import SandboxingSection
 from shared.http.settings import HttpSection
 from shared.settings import load as config
-from shared.settings.base import Settings, SettingsError, StringList
+from shared.settings.base import File, Settings, SettingsError, StringList
 from shared.settings.limits import LimitsTable
 from shared.settings.secrets import secret_of
 from shared.units.durations import Duration
@@ -46,7 +46,7 @@ class AgentSection(HttpSection):
     data_dir: Path = Field(default_factory=_data_home)
     identity_secret: SecretStr | None = None
     """By which it proves to servers who it is."""
-    identity_secret_file: Path | None = None
+    identity_secret_file: File = None
     database: Path | None = None
     """None: ``agent.sqlite`` in ``data_dir``."""
     slots: int = Field(default_factory=lambda: len(os.sched_getaffinity(0)), ge=1, le=1024)

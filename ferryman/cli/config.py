@@ -10,20 +10,24 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from ferryman.cli import show
 from ferryman.cli.exits import USAGE
-from ferryman.cli.options import Json
+from ferryman.cli.options import Json, on_server
 from ferryman.cli.programs import require_server_extra
 from ferryman.errors import BadArgument
+
+if TYPE_CHECKING:
+    from ferryman.client import Client
+    from ferryman.settings_models import SettingChange
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Check settings before they are used.",
+    help="Check settings, and let a running server use them.",
 )
 
 _AGENTS: Final = "agent"
@@ -53,7 +57,7 @@ def check(
 
     FILE may have the tables of a server, of an agent, or of both; default: FERRYMAN_CONFIG, or
     variables alone. The exit code is 2 where something is wrong. A server reads its file again at
-    SIGHUP, so a check before that is worth it.
+    `ferryman config reload`, so a check before that is worth it.
     """
     require_server_extra()
     checked = [_checked(program, file) for program in _meant(file)]
@@ -64,6 +68,32 @@ def check(
             _print(one)
     if not all(one.ok for one in checked):
         raise typer.Exit(USAGE)
+
+
+@app.command("reload")
+@on_server
+async def reload_settings(json: Json = False, *, client: Client) -> None:
+    """Let the server read its settings again, and say what has changed.
+
+    It is as SIGHUP. The server reads the file and the variables that it was started with. What is
+    wrong is said, and changes nothing.
+    """
+    done = await client.reload_settings()
+    if json:
+        show.print_json(done)
+        return
+    for one in done.changed:
+        typer.echo(show.printable(_changed(one)))
+    for one in done.waiting:
+        typer.echo(show.printable(f"{_changed(one)}  (restart to apply)"))
+    if not done.changed and not done.waiting:
+        show.print_message("nothing has changed")
+
+
+def _changed(one: SettingChange) -> str:
+    if one.old is None:
+        return f"{one.key}: {one.new}"
+    return f"{one.key}: {one.old} -> {one.new or 'not set'}"
 
 
 def _meant(file: Path | None) -> Iterator[str]:

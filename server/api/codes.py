@@ -96,6 +96,7 @@ CODES: Final[Mapping[int, Mapping[str, str]]] = {
     409: {
         "already_ended": "the job ended before it could be cancelled",
         "not_ended": "the job has not ended",
+        "settings_not_reloaded": "the settings are wrong, and nothing was changed",
         "child_of_batch": "it is done to the whole batch only",
         "still_needed": "jobs that have not ended depend on it",
         "parent_ended": "the batch of the job has ended",

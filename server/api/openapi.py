@@ -40,21 +40,17 @@ class Description:
     That takes as long as everything else at the start of a server.
     """
 
-    def __init__(self, routes: Sequence[Route], version: str, *, tokens: bool) -> None:
-        self._routes, self._version, self._tokens = routes, version, tokens
-
-    @functools.cached_property
-    def text(self) -> bytes:
-        return describe(self._routes, self._version, tokens=self._tokens)
+    def __init__(self, routes: Sequence[Route], version: str) -> None:
+        self.text = functools.cache(functools.partial(describe, routes, version))
 
 
 DESCRIPTION: Final = web.AppKey("description", Description)
 
 
-async def document(request: web.Request, _: Context) -> web.StreamResponse:
+async def document(request: web.Request, context: Context) -> web.StreamResponse:
     """This description."""
     description = request.app[DESCRIPTION]
-    body = await asyncio.to_thread(lambda: description.text)
+    body = await asyncio.to_thread(lambda: description.text(tokens=context.token_needed))
     return web.Response(body=body, content_type="application/json")
 
 

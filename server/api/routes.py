@@ -25,6 +25,7 @@ from server.api import (
     schedules,
     server_status,
     services,
+    settings,
     statistics,
     tokens,
     upload,
@@ -57,6 +58,7 @@ ROUTES: Final = (
     *services.ROUTES,
     *usage.ROUTES,
     *statistics.ROUTES,
+    *settings.ROUTES,
     *schedules.ROUTES,
     *webhooks.ROUTES,
     *agents.ROUTES,
@@ -73,9 +75,7 @@ OPEN_PATHS: Final = frozenset(route.path for route in ROUTES if route.area is Ar
 
 def add_routes(application: web.Application, context: Context) -> None:
     """Serve the table."""
-    application[openapi.DESCRIPTION] = openapi.Description(
-        ROUTES, context.version, tokens=context.token_needed
-    )
+    application[openapi.DESCRIPTION] = openapi.Description(ROUTES, context.version)
     for route in ROUTES:
         methods = ("GET", "HEAD") if route.method == "GET" else (route.method,)
         for method in methods:

@@ -43,6 +43,15 @@ class NotAllowed(FerrymanError):
     code = "not_allowed"
 
 
+class NotReloaded(FerrymanError):
+    """The settings cannot be used as they are in the file now."""
+
+    code = "settings_not_reloaded"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"nothing was changed, the settings are wrong: {why}")
+
+
 class NoSuchAgent(FerrymanError):
     code = "agent_not_found"
 

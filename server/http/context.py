@@ -38,11 +38,31 @@ from shared.clock import Clock
 from shared.http.authentication import PRINCIPAL
 from shared.multipart.limits import FormLimits
 from shared.principals import Principal
-from shared.wire import ChildCounts, JobDoc, QueueInfo
+from shared.wire import ChildCounts, JobDoc, QueueInfo, Reloaded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configured:
+    """What handlers read of the settings. A reload makes another one.
+
+    Attributes:
+        token_needed: a request without a token is refused.
+        public_url: scheme and host that browsers know us by; None: those of the request.
+        return_origins: where a form that was posted with a ticket may be sent on to.
+    """
+
+    form_limits: FormLimits
+    cancel_patience_s: float
+    token_needed: bool
+    public_url: str | None = None
+    return_origins: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
+    configured: Callable[[], Configured]
+    reload: Callable[[], Awaitable[Reloaded]]
+    """Reads the settings again; raises NotReloaded."""
     jobs: Jobs
     storage: Storage
     scratch: Scratch
@@ -61,17 +81,13 @@ class Context:
     token_holder: Callable[[str, str], Principal]
     """Whose token a text is, by the address that sent it; without a role if it is not good."""
     audit: AuditTrail
-    token_needed: bool
-    """A request without a token is refused."""
     webhooks: Webhooks
     delete: Delete
     retry: RetryByHand
     bulk: Bulk
-    form_limits: FormLimits
     upload_limits: UploadLimits
     upload_threads: UploadThreads
     snapshots: Snapshots
-    cancel_patience_s: float
     troubles: Callable[[], Awaitable[list[Trouble]]]
     """What is wrong now; empty: all is well."""
     vitals: Callable[[], Awaitable[Vitals]]
@@ -87,14 +103,30 @@ class Context:
     """Path below which a proxy shows us."""
     unpacking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
     """Threads that read in results for those who want single files."""
-    public_url: str | None = None
-    """Scheme and host that browsers know us by; None: those of the request."""
-    return_origins: frozenset[str] = frozenset()
-    """Where a form that was posted with a ticket may be sent on to."""
     event_reads: SharedReads[Messages] = field(default_factory=SharedReads)
     """Of those who follow the events of all jobs."""
     log_openings: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(16))
     """Followers of logs that begin at once: each asks the store and an agent."""
+
+    @property
+    def form_limits(self) -> FormLimits:
+        return self.configured().form_limits
+
+    @property
+    def cancel_patience_s(self) -> float:
+        return self.configured().cancel_patience_s
+
+    @property
+    def token_needed(self) -> bool:
+        return self.configured().token_needed
+
+    @property
+    def public_url(self) -> str | None:
+        return self.configured().public_url
+
+    @property
+    def return_origins(self) -> frozenset[str]:
+        return self.configured().return_origins
 
     def still_accepted(self, request: web.Request) -> bool:
         """Whether the token or link of a request that goes on for long is still good."""

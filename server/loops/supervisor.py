@@ -43,11 +43,15 @@ class Supervisor:
         ]
         self._following = [asyncio.create_task(one(self._stop)) for one in self._followers]
 
+    def wake(self) -> None:
+        """Make every loop look now, and wait as long as its interval says now."""
+        for loop in self._loops:
+            loop.wake()
+
     async def stop(self) -> None:
         """End sweeps where they end, cancel followers, then stop the stages."""
         self._stop.set()
-        for loop in self._loops:
-            loop.wake()
+        self.wake()
         for task in self._following:
             task.cancel()
         ended = await asyncio.gather(*self._tasks, *self._following, return_exceptions=True)

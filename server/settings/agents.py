@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 
 from shared.http.tls import TlsFiles
-from shared.settings.base import Section
+from shared.settings.base import File, Section
 from shared.settings.secrets import secret_of
 
 
@@ -26,17 +25,17 @@ class AgentTable(Section):
     prefetch: int = Field(0, ge=0, le=1000)
     """Jobs that it may get beyond its slots, which wait there for one."""
     token: SecretStr | None = None
-    token_file: Path | None = None
-    ca_file: Path | None = None
+    token_file: File = None
+    ca_file: File = None
     """CAs that its certificate may be of, in PEM format; None: those of the system."""
-    client_cert: Path | None = None
+    client_cert: File = None
     """Certificate that the server shows it, where it asks for one."""
-    client_key: Path | None = None
+    client_key: File = None
     """None: the private key is in ``client_cert``, too."""
 
     identity_secret: SecretStr | None = None
     """The secret by which it proves who it is; None: whoever answers at its address is believed."""
-    identity_secret_file: Path | None = None
+    identity_secret_file: File = None
 
     def identity(self) -> str | None:
         """From ``identity_secret`` or its file.

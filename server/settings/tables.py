@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, PrivateAttr, SecretStr, field_validator, model_validator
 
 from server.domain.retry_policy import BackoffKind, RetryPolicy, is_retry_reason
 from server.domain.service import SERVICE_NAME, Service
@@ -17,7 +17,7 @@ from server.settings.users import USER_NAME, GroupTable, UserTable
 from server.settings.webhooks import WebhookTable, webhook_secrets
 from shared.files.bundles.reader import MAX_FILES
 from shared.http.origins import is_loopback
-from shared.settings.base import Section, Settings, StringList
+from shared.settings.base import File, Section, Settings, StringList
 from shared.settings.limits import LimitsTable
 from shared.units.durations import Duration
 from shared.units.rates import UNLIMITED, RateLimit
@@ -74,12 +74,13 @@ class ServerTable(BrowserSection):
     shutdown_grace: Duration = Field(30.0, ge=0)
     webhook_allow: StringList = None
     """Networks and hosts that webhooks may be sent to although they are not on the Internet."""
-    webhook_secret_file: Path | None = None
+    webhook_secret_file: File = None
     """One ``whsec_…`` a line, the one in use first; None: one is made at the first start."""
     webhooks_expire_after: Duration = Field(2_592_000.0, gt=0)
     """How long deliveries that have ended are kept, if their jobs are."""
     log_format: Literal["auto", "text", "json"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    _webhook_keys: tuple[bytes, ...] = PrivateAttr(())
 
     @model_validator(mode="before")
     @classmethod
@@ -96,8 +97,12 @@ class ServerTable(BrowserSection):
     def _secrets_are_good(self) -> ServerTable:
         if self.all_tokens() and self.auth == "none":
             raise ValueError('auth = "none", yet tokens are set: remove one of them')
-        webhook_secrets(self.webhook_secret_file)
+        self._webhook_keys = tuple(webhook_secrets(self.webhook_secret_file))
         return self
+
+    def webhook_keys(self) -> tuple[bytes, ...]:
+        """Those of ``webhook_secret_file``, as it was when the settings were read."""
+        return self._webhook_keys
 
     @property
     def needs_token(self) -> bool:

@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from server.domain.webhook_targets import ServiceWebhook, webhook_target
 from server.domain.webhooks import ENDS, secret_bytes
-from shared.settings.base import Section
+from shared.settings.base import File, Section
 from shared.webhook_wire import WebhookEvent
 
 
@@ -20,7 +20,7 @@ class WebhookTable(Section):
     events: tuple[WebhookEvent, ...] = Field(tuple(sorted(ENDS)), min_length=1)
     secret: SecretStr | None = None
     """``whsec_…``; neither this nor a file: one is made from the server's."""
-    secret_file: Path | None = None
+    secret_file: File = None
 
     @field_validator("url")
     @classmethod

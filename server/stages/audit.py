@@ -12,6 +12,7 @@ import structlog
 from server.domain.audit import AuditEntry, AuditFilter
 from server.ports.audit import AuditRecords
 from shared.clock import SECOND, Clock
+from shared.live import Value, reading
 
 log = structlog.get_logger()
 _AT_ONCE: Final = 1_000
@@ -30,9 +31,9 @@ class AuditTrail:
         expires_after_s: 0: never.
     """
 
-    def __init__(self, records: AuditRecords, clock: Clock, expires_after_s: float) -> None:
+    def __init__(self, records: AuditRecords, clock: Clock, expires_after_s: Value[float]) -> None:
         self._records, self._clock = records, clock
-        self._expires_after_s = expires_after_s
+        self._expires_after_s = reading(expires_after_s)
         self._waiting: deque[AuditEntry] = deque()
         self._dropped = 0
         self._failing = False
@@ -75,10 +76,10 @@ class AuditTrail:
     async def run_once(self) -> int:
         """Write, and now and then remove what has expired. Returns how many were written."""
         written = await self.write()
-        now = self._clock.monotonic()
-        if self._expires_after_s and now - self._cleaned >= _REMOVE_EVERY_S:
+        now, expires_after_s = self._clock.monotonic(), self._expires_after_s()
+        if expires_after_s and now - self._cleaned >= _REMOVE_EVERY_S:
             self._cleaned = now
-            before = self._clock.now() - round(self._expires_after_s * SECOND)
+            before = self._clock.now() - round(expires_after_s * SECOND)
             for _ in range(_REMOVALS):
                 if await self._records.remove(before, _AT_ONCE) < _AT_ONCE:
                     break

@@ -65,9 +65,9 @@ class Poll(Stage):
     async def _move_unreachable(self, name: str, unreachable_s: float) -> int:
         """Only jobs that are to be moved are read: this happens at every sweep."""
         gone = self._fleet.named(name) is None
-        if unreachable_s > self._lost_after_s:
+        if unreachable_s > self._lost_after_s():
             judged = states.AT_AGENT
-        elif gone or unreachable_s > self._unreachable_after_s:
+        elif gone or unreachable_s > self._unreachable_after_s():
             judged = states.AT_AGENT - {JobState.UNKNOWN}
         else:
             return 0
@@ -76,7 +76,7 @@ class Poll(Stage):
             what = f"agent {name} has not been in the server's settings"
         jobs = await self._jobs.in_states(judged, name)
         try:
-            if gone and unreachable_s <= self._lost_after_s:
+            if gone and unreachable_s <= self._lost_after_s():
                 return sum([await self._not_in_settings(job) for job in jobs])
             return sum([await self._unreached(job, unreachable_s, what) for job in jobs])
         except LeaseLost:
@@ -97,8 +97,8 @@ class Poll(Stage):
             job,
             what,
             unreachable_s,
-            unreachable_after_s=self._unreachable_after_s,
-            lost_after_s=self._lost_after_s,
+            unreachable_after_s=self._unreachable_after_s(),
+            lost_after_s=self._lost_after_s(),
         )
         return move is not None and await self._move_at_agent(job.agent or "", move) is not None
 

@@ -80,9 +80,9 @@ class Send(Stage):
         self._missing_due = self._clock.monotonic() + _MISSING_EVERY_S
         given_up = 0
         for name, since in self._missing.items():
-            if self._clock.monotonic() - since < self._lost_after_s:
+            if self._clock.monotonic() - since < self._lost_after_s():
                 continue
-            waited = say_duration(self._lost_after_s)
+            waited = say_duration(self._lost_after_s())
             message = f"the server has had no service {name} in its settings for {waited}"
             for job in await self._jobs.longest_queued(name, _MAX_GIVEN_UP):
                 now = self._clock.now()

@@ -14,6 +14,7 @@ from server.domain.tokens import ID_LENGTH, ID_LETTERS, LETTERS
 from server.ports.sessions import SessionRecords
 from server.stages.tokens import USES_EVERY_S, Tokens
 from shared.clock import SECOND, Clock, Micros
+from shared.live import Value, reading
 from shared.principals import Principal
 
 log = structlog.get_logger()
@@ -38,19 +39,24 @@ class Sessions:
         self,
         records: SessionRecords,
         tokens: Tokens,
-        configured: Mapping[str, Principal],
+        configured: Value[Mapping[str, Principal]],
         clock: Clock,
         random_text: Callable[[str, int], str],
-        lifetime_s: float,
+        lifetime_s: Value[float],
     ) -> None:
-        self._records, self._tokens, self._configured = records, tokens, dict(configured)
+        self._records, self._tokens, self._configured = records, tokens, reading(configured)
         self._clock, self._random = clock, random_text
-        self.lifetime_s = lifetime_s
+        self._lifetime_s = reading(lifetime_s)
         self._known: dict[str, SessionRecord] = {}
         self._digests: dict[str, str] = {}
         self._version = 0
         self._uses: dict[str, tuple[Micros, str]] = {}
         self._tidied = clock.monotonic()
+
+    @property
+    def lifetime_s(self) -> float:
+        """Of a session that begins now."""
+        return self._lifetime_s()
 
     # -- every request
 
@@ -147,14 +153,14 @@ class Sessions:
 
     def configured_digest(self, principal: Principal) -> str | None:
         """Of the principal's token, which is one of the settings; None: it has none."""
-        for digest, one in self._configured.items():
+        for digest, one in self._configured().items():
             if one == principal:
                 return digest
         return None
 
     def configured(self, digest: str) -> Principal | None:
         """Whose token of the settings has this digest."""
-        return self._configured.get(digest)
+        return self._configured().get(digest)
 
     # -- the loop
 
@@ -218,7 +224,7 @@ class Sessions:
         """Whose token it belongs to; None: that is not good any more."""
         if record.token_id is not None:
             return self._tokens.owner(record.token_id, peer)
-        return self._configured.get(record.token_digest or "")
+        return self._configured().get(record.token_digest or "")
 
     def _with_use(self, record: SessionRecord) -> SessionRecord:
         use = self._uses.get(record.id)

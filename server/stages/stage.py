@@ -12,6 +12,7 @@ from server.domain.retry import Uniform
 from server.domain.service import Service
 from server.ports import Fleet, Jobs, LeaseLost, Measures, Scratch, Storage
 from shared.clock import RANDOM, Clock, Micros
+from shared.live import Value, reading
 
 Args = ParamSpec("Args")
 Decision = TypeVar("Decision", Move, Move | None)
@@ -35,8 +36,8 @@ class Resources:
     fleet: Fleet
     services: Mapping[str, Service]
     clock: Clock
-    unreachable_after_s: float
-    lost_after_s: float
+    unreachable_after_s: Value[float]
+    lost_after_s: Value[float]
     uniform: Uniform = RANDOM.uniform
     measures: Measures = dataclasses.field(default_factory=Measures)
 
@@ -48,8 +49,8 @@ class Stage:
         self._jobs, self._fleet = resources.jobs, resources.fleet
         self._storage, self._scratch = resources.storage, resources.scratch
         self._services, self._clock = resources.services, resources.clock
-        self._unreachable_after_s = resources.unreachable_after_s
-        self._lost_after_s = resources.lost_after_s
+        self._unreachable_after_s = reading(resources.unreachable_after_s)
+        self._lost_after_s = reading(resources.lost_after_s)
         self._uniform, self._measures = resources.uniform, resources.measures
 
     def _service(self, name: str) -> Service:

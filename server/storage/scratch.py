@@ -16,6 +16,7 @@ from server.storage.space import Reservation, Space
 from server.storage.stream import LocalStream
 from shared.files import durable
 from shared.files.opened import opened
+from shared.live import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class FolderScratch:
     """
 
     def __init__(
-        self, folder: Path, owner: str, token: Callable[[], str], min_free: int = 0
+        self, folder: Path, owner: str, token: Callable[[], str], min_free: Value[int] = 0
     ) -> None:
         self._folder, self._owner, self._token = folder, owner, token
         self._space = Space(self.free_bytes, min_free)

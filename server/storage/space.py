@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from shared.live import Value, reading
+
 _MOST_AHEAD: Final = 4 << 20
 """Bytes that are granted in advance; at most as many as were written, so that a small or stalled
 file holds next to nothing."""
@@ -33,8 +35,8 @@ class Space:
         min_free: bytes that must stay free.
     """
 
-    def __init__(self, free: Callable[[], int], min_free: int) -> None:
-        self._free, self._min_free = free, min_free
+    def __init__(self, free: Callable[[], int], min_free: Value[int]) -> None:
+        self._free, self._min_free = free, reading(min_free)
         self._lock = threading.Lock()
         self._granted = 0  # and not written
 
@@ -44,7 +46,7 @@ class Space:
             return self._available()
 
     def _available(self) -> int:
-        return self._free() - self._min_free - self._granted
+        return self._free() - self._min_free() - self._granted
 
     @contextmanager
     def reserve(self) -> Iterator[Reservation]:

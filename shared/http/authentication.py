@@ -45,11 +45,15 @@ class Tokens:
         *,
         needed: bool | None = None,
     ) -> None:
+        self._issued = issued
+        self.use(principals, needed=needed)
+
+    def use(self, principals: Mapping[str, Principal], *, needed: bool | None = None) -> None:
+        """Know these tokens from now on, and no others. The arguments are those of the class."""
         self._digests = [
             (hashlib.sha256(token.encode()).digest(), principal)
             for token, principal in principals.items()
         ]
-        self._issued = issued
         self.needed = bool(principals) if needed is None else needed
 
     def principal(self, request: web.BaseRequest, peer: str) -> Principal:

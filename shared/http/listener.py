@@ -32,10 +32,10 @@ class _HttpServer(web.Server):
         super().__init__(
             server.request_handler, request_factory=hide_expect(server.request_factory)
         )
-        self.table, self._deadlines = table, deadlines
+        self.table, self.deadlines = table, deadlines
 
     def connection(self, peer: str) -> Connection:
-        return Connection(self, self._loop, self.table, self._deadlines, peer)
+        return Connection(self, self._loop, self.table, self.deadlines, peer)
 
 
 class _Runner(web.AppRunner):
@@ -70,8 +70,7 @@ class Listener:
         tls: TlsFiles | None = None,
     ) -> None:
         self._sock, self._table, self._tls = sock, Connections(limits), tls
-        self._handshake_s = deadlines.head_s
-        self._max_starting = max(1, min(_MAX_STARTING, (limits.connections - limits.requests) // 2))
+        self._deadlines, self._max_starting = deadlines, _starting(limits)
         self._runner = _Runner(
             application, self._table, deadlines, shutdown_timeout=shutdown_timeout_s
         )
@@ -82,6 +81,13 @@ class Listener:
         self._retry: asyncio.TimerHandle | None = None
         self._refused = RateLimiter(1.0)
         self._open = False
+
+    def use(self, limits: ConnectionLimits, deadlines: Deadlines) -> None:
+        """For connections that begin from now on. Those that are open stay, be they too many."""
+        self._table.limits, self._max_starting = limits, _starting(limits)
+        self._deadlines = deadlines
+        if isinstance(self._runner.server, _HttpServer):
+            self._runner.server.deadlines = deadlines
 
     async def start(self) -> None:
         """Set the application up and accept connections."""
@@ -139,7 +145,7 @@ class Listener:
     def _start_handshake(self, connection: socket.socket, peer: str, tls: TlsFiles) -> None:
         # Unlike plain connections these can be closed for others before they are established.
         task = Handshake(connection, peer, self._no_tls).start(
-            self._table, lambda: self._connection(peer), tls.context, self._handshake_s
+            self._table, lambda: self._connection(peer), tls.context, self._deadlines.head_s
         )
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)
@@ -174,3 +180,8 @@ class Listener:
         self._table.close_idle()
         self._loop.remove_reader(self._sock)
         self._retry = self._loop.call_later(_PAUSE_S, self._start_accepting)
+
+
+def _starting(limits: ConnectionLimits) -> int:
+    """How many connections may be accepted and not established."""
+    return max(1, min(_MAX_STARTING, (limits.connections - limits.requests) // 2))

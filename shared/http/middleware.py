@@ -92,19 +92,26 @@ class Gate:
         self._rates, self._signed = rates, signed
         self._log = RequestLog(id_field)
         self._tokens = Tokens(operators(settings.all_tokens())) if tokens is None else tokens
+        self._own_tokens = tokens is None
         self._audit = audit
-        self._hosts = Hosts(settings.host, settings.allowed_hosts or ())
-        self._origins = Origins(settings.allowed_origins or ())
-        self._proxies = TrustedProxies(settings.trusted_proxies or ())
+        self.use(settings, limits)
         self._open = ALWAYS | frozenset(open_paths)
         self._open_forms = frozenset(open_forms)
-        self._limits = limits
         self._handling = 0
         self._waits: Counter[str] = Counter()
         self._in_flight = 0
         self._closing = False
         self._idle = asyncio.Event()
         self._idle.set()
+
+    def use(self, settings: HttpSection, limits: ConnectionLimits) -> None:
+        """Judge requests by these settings from now on."""
+        self._hosts = Hosts(settings.host, settings.allowed_hosts or ())
+        self._origins = Origins(settings.allowed_origins or ())
+        self._proxies = TrustedProxies(settings.trusted_proxies or ())
+        self._limits = limits
+        if self._own_tokens:
+            self._tokens.use(operators(settings.all_tokens()))
 
     # -- around every request
 

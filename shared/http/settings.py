@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
 from shared.http.origins import normal_host, normal_origin
 from shared.http.proxies import check_networks
 from shared.http.tls import TlsFiles
-from shared.settings.base import Section, StringList, split_commas
+from shared.settings.base import File, Section, StringList, split_commas
 from shared.units.durations import Duration
 
 MIN_TOKEN: Final = 16
@@ -24,7 +30,7 @@ class HttpSection(Section):
     host: str = "127.0.0.1"
     tokens: Secrets = None
     """A caller must send one of them; none set: only this machine may call."""
-    tokens_file: Path | None = None
+    tokens_file: File = None
     """One token a line."""
     allowed_hosts: StringList = None
     """Names, beside its own, under which it is called; ``*.example.org``, or ``*`` for any."""
@@ -32,11 +38,11 @@ class HttpSection(Section):
     """Web pages that may call it from a browser: ``https://portal.example.org``."""
     trusted_proxies: StringList = None
     """Addresses and networks of reverse proxies whose ``X-Forwarded-For`` is believed."""
-    tls_cert: Path | None = None
+    tls_cert: File = None
     """Certificate in PEM format, with those between it and its CA; None: plain HTTP."""
-    tls_key: Path | None = None
+    tls_key: File = None
     """None: the private key is in ``tls_cert``, too."""
-    tls_client_ca: Path | None = None
+    tls_client_ca: File = None
     """CAs of which every caller needs a certificate; None: callers need none."""
     max_connections: int = Field(0, ge=0)
     """0: as many as the limit of open files allows, at most 4096."""
@@ -48,6 +54,7 @@ class HttpSection(Section):
     """Seconds for which an idle connection is kept."""
     send_timeout: Duration = Field(60.0, gt=0)
     """An answer is cut off when its peer reads less than 512 bytes a second for so many seconds."""
+    _tokens: tuple[str, ...] = PrivateAttr(())
 
     @field_validator("allowed_hosts")
     @classmethod
@@ -68,8 +75,9 @@ class HttpSection(Section):
         return check_networks(value)
 
     @model_validator(mode="after")
-    def _tls_is_good(self) -> HttpSection:
+    def _files_are_good(self) -> HttpSection:
         self.tls()
+        self._tokens = tuple(self._read_tokens())
         return self
 
     def tls(self) -> TlsFiles | None:
@@ -92,11 +100,13 @@ class HttpSection(Section):
         )
 
     def all_tokens(self) -> list[str]:
-        """From ``tokens`` and ``tokens_file``.
+        """Those of ``tokens`` and ``tokens_file``, as the file was when the settings were read."""
+        return list(self._tokens)
 
-        Raises:
-            ValueError: the file cannot be read or has none; a token is too short to keep anybody
-                out, or cannot be sent in a header.
+    def _read_tokens(self) -> list[str]:
+        """Raises:
+        ValueError: the file cannot be read or has none; a token is too short to keep anybody
+            out, or cannot be sent in a header.
         """
         tokens = [token.get_secret_value() for token in self.tokens or ()]
         for number, token in enumerate(tokens, 1):

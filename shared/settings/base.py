@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PrivateAttr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX: Final = "FERRYMAN_"
@@ -14,10 +16,29 @@ class SettingsError(Exception):
     """The configuration cannot be used. The text names each key and what is wrong with it."""
 
 
+class _Read:
+    """Marks a key whose value names a file that is read."""
+
+
+READ: Final = _Read()
+File = Annotated[Path | None, READ]
+
+
 class Section(BaseModel):
-    """A table of the file."""
+    """A table of the file. Two are equal if the files that they name had the same content, too."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    _contents: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    def model_post_init(self, _: Any, /) -> None:
+        for name, info in type(self).model_fields.items():
+            path = getattr(self, name) if READ in info.metadata else None
+            if path is not None:
+                self._contents[name] = _digest(path)
+
+    def contents(self) -> dict[str, str]:
+        """Key of a file that the table names -> digest of what was in it."""
+        return self._contents
 
 
 class Settings(BaseSettings):
@@ -30,6 +51,13 @@ class Settings(BaseSettings):
         frozen=True,
         hide_input_in_errors=True,
     )
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""  # whoever needs the file says so
 
 
 def split_commas(value: Any) -> Any:

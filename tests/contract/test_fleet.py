@@ -32,7 +32,7 @@ class Server:
             name: one if isinstance(one, AgentTable) else AgentTable(url=one.url)
             for name, one in agents.items()
         }
-        await self.caller.server.agents(tables)
+        await self.caller.server.fleet.apply(tables)
 
     async def agents(self) -> dict[str, dict[str, Any]]:
         async with self.caller.session.get(f"{self.caller.url}/api/v1/agents") as answer:

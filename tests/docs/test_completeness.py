@@ -21,6 +21,7 @@ from ferryman.cli.app import app
 from ferryman.client_options import ClientOptions
 from server.api.openapi_document import codes_of
 from server.api.routes import ROUTES
+from server.settings.reloading import RESTART
 from server.settings.tables import ServerSettings
 from server.web.routes import ROUTES as PAGES
 from shared.units.durations import parse_duration
@@ -97,6 +98,12 @@ def test_no_setting_is_documented_that_is_not_there():
         for row in re.findall(r"^\| (`[^|]*`) \|", section(table), re.MULTILINE):
             for key in re.findall(r"`([^`]+)`", row):
                 assert key in known, f"{key} under {table} is no setting"
+
+
+def test_the_guide_lists_what_waits_for_a_restart():
+    chapter = OPERATOR[OPERATOR.index("#### Changing settings") :]
+    said = chapter[chapter.index("wait for a restart: ") : chapter.index("- Quotas hold")]
+    assert set(re.findall(r"`(\w+)`", said)) == RESTART.keys()
 
 
 def readings(text: str) -> Iterator[float]:

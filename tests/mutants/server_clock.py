@@ -56,7 +56,7 @@ MUTANTS: Final = (
     Mutant(
         "clock",
         "the server goes by it",
-        "server/app.py",
+        "server/data_folder.py",
         "clock = PersistentClock(table.data_dir, machine)",
         "clock = machine",
         ("tests/contract/test_clock_jumps.py::test_the_server_cleans_nothing_after_a_jump",),

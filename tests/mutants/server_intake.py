@@ -115,7 +115,7 @@ _NAME_MUTANTS: Final = (
     ),
     _of(
         "the operator's word on names",
-        "server/app.py",
+        "server/handler_settings.py",
         'portable=table.names == "portable"',
         "portable=False",
         f"{_UPLOADS}an_operator_may_refuse_them",
@@ -138,7 +138,7 @@ _SPACE_MUTANTS: Final = (
     _of(
         "what is granted and not written counts as used",
         "server/storage/space.py",
-        "        return self._free() - self._min_free - self._granted",
+        "        return self._free() - self._min_free() - self._granted",
         "        return self._free() - self._min_free",
         f"{_SPACE}what_is_granted_to_one_is_not_there_for_another",
         f"{_SPACE}however_writers_take_turns_min_free_is_kept",
@@ -178,7 +178,7 @@ _UPLOAD_MUTANTS: Final = (
     _of(
         "uploads at once, in all",
         "server/http/upload_limits.py",
-        "        if len(self._in_flight) >= self._at_once:",
+        "        if len(self._in_flight) >= self.at_once:",
         "        if False:",
         f"{_LIMITS}only_so_many_uploads_at_once",
     ),

@@ -64,7 +64,8 @@ def test_a_hangup_makes_the_server_read_its_settings_again(tmp_path: Path) -> No
             return dict(json.loads(line.getresponse().read()))
 
     changed = "[services.a]\nmax_runs = 7\ntimeout = '2h'\n" + secret.format("hunter3")
-    reload(f"[server]\nmax_files = 9\n[services.b]\n{changed}", '"settings.reloaded"', 1)
+    server = "[server]\nmax_files = 9\nurl_prefix = '/x'\n"
+    reload(f"{server}[services.b]\n{changed}", '"settings.reloaded"', 1)
     assert (service("a")["max_runs"], service("a")["timeout_s"]) == (7, 7_200.0)
     assert service("b")["source"] == "file"
     lines = {
@@ -77,7 +78,8 @@ def test_a_hangup_makes_the_server_read_its_settings_again(tmp_path: Path) -> No
         ("setting.changed", "services.a.timeout"): ("1h", "2h"),
         ("setting.changed", "services.a.secrets.KEY"): ("(secret)", "(secret)"),
         ("setting.changed", "services.b"): (None, "(a table)"),
-        ("setting.not_applied", "server.max_files"): ("10000", "9"),
+        ("setting.changed", "server.max_files"): ("10000", "9"),
+        ("setting.not_applied", "server.url_prefix"): ("", "/x"),
     }
     reload("[services.a]\nmax_rans = 9\n", '"settings.not_reloaded"', 1)
     assert "did you mean max_runs?" in program.log

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -86,12 +86,14 @@ async def driving(
     gone: bool = False,
     machine: Clock | None = None,
     principals: Mapping[str, Principal] | None = None,
+    read: Callable[[], ServerSettings] | None = None,
     **server: Any,
 ) -> AsyncIterator[ServerClient]:
     """A Ferryman server, which knows the client by job-orchestrator's own variables.
 
     Args:
         principals: token -> whose it is, instead of the settings' tokens.
+        read: reads the settings again at a reload; None: they stay.
     """
     async with AsyncExitStack() as stack:
         if gone:
@@ -112,7 +114,7 @@ async def driving(
             file.write_text(extra)
         flags = {"server": {"data_dir": folder / "data", "getter_interval": 0.02} | server}
         found = load.read(file, flags, environ)
-        yield await hosted(found, stack, machine, principals)
+        yield await hosted(found, stack, machine, principals, read)
 
 
 async def hosted(
@@ -120,10 +122,11 @@ async def hosted(
     stack: AsyncExitStack,
     machine: Clock | None = None,
     principals: Mapping[str, Principal] | None = None,
+    read: Callable[[], ServerSettings] | None = None,
 ) -> ServerClient:
     """The server that these settings ask for, until the stack closes."""
     fits = connection_limits(1024, most=found.server.max_connections)
-    composed = await compose(found, stack, machine, fits, principals)
+    composed = await compose(found, stack, machine, lambda _: fits, principals, read)
     stack.callback(Described(composed.application).check)
     sock = listen("127.0.0.1", 0)
     tls = found.server.tls()

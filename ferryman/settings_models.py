@@ -1,0 +1,25 @@
+"""The documents about a server's settings, exactly as they are on the wire."""
+
+from __future__ import annotations
+
+from ferryman.models import Wire
+
+
+class SettingChange(Wire):
+    """One setting that was changed, made or removed."""
+
+    key: str
+    """As in ``services.haddock.timeout``."""
+    old: str | None
+    """As it is shown, secrets as (secret); None: it was not there."""
+    new: str | None
+    """The same; None: it is not there any more."""
+
+
+class Reloaded(Wire):
+    """``POST /api/v1/settings/reload``."""
+
+    changed: list[SettingChange]
+    """What holds from now on."""
+    waiting: list[SettingChange]
+    """What needs a restart."""

@@ -1,0 +1,36 @@
+"""The folder of everything that the server keeps: locked, with its clock and database."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+import structlog
+
+from server.settings.tables import ServerTable
+from server.store.migrations import MIGRATIONS
+from shared.clock import Clock
+from shared.files.locks import FolderLock
+from shared.sqlite.database import Database
+from shared.steady_clock import PersistentClock
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+
+async def open_data(
+    table: ServerTable, machine: Clock, stack: AsyncExitStack
+) -> tuple[PersistentClock, Database]:
+    """Open them; the stack closes them.
+
+    Raises:
+        FolderInUse, DatabaseUnavailable, OSError
+    """
+    table.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    stack.callback(FolderLock(table.data_dir).close)
+    clock = PersistentClock(table.data_dir, machine)
+    path = table.db_path or table.data_dir / "ferryman.sqlite"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    database = await Database.open(path, MIGRATIONS, clock)
+    stack.push_async_callback(database.close)
+    if database.upgraded_from is not None:
+        log.info("database.upgraded", copy=str(database.upgraded_from))
+    return clock, database

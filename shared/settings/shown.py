@@ -1,0 +1,61 @@
+"""Values of settings as they are shown: no secret, and units as people write them."""
+
+from __future__ import annotations
+
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+
+from shared.units.durations import Duration, say_duration
+from shared.units.sizes import Size, say_size
+
+HIDDEN: Final = "(secret)"
+
+
+def say_value(value: Any, info: FieldInfo | None) -> str | None:
+    """The value of a key; None: it is not set.
+
+    Args:
+        info: of its field; None: it stands in a table of any keys.
+    """
+    if value is None:
+        return None
+    if isinstance(value, BaseModel):
+        return "(a table)"
+    if has_secret(value):
+        return HIDDEN
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list | frozenset):
+        return ", ".join(str(say_value(one, info)) for one in value) or "none"
+    return say_number(value, info) or str(value)
+
+
+def say_number(value: Any, info: FieldInfo | None) -> str | None:
+    """A duration or a size as in ``1h30m`` and ``2 GiB``; None: it is neither."""
+    if info is None or isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    marks = [*info.metadata, *_inner_marks(info.annotation)]
+    if get_args(Duration)[1] in marks:
+        return say_duration(value)
+    if get_args(Size)[1] in marks:
+        return say_size(int(value))
+    return None
+
+
+def has_secret(value: Any) -> bool:
+    """Whether it is one, or holds one."""
+    if isinstance(value, dict):
+        return any(map(has_secret, value.values()))
+    return isinstance(value, SecretStr) or (
+        isinstance(value, tuple | list) and any(map(has_secret, value))
+    )
+
+
+def _inner_marks(annotation: Any) -> list[Any]:
+    """Those of the parts of a union or a tuple, as in ``Size | None``."""
+    found = list(getattr(annotation, "__metadata__", ()))
+    for part in get_args(annotation):
+        found += _inner_marks(part)
+    return found

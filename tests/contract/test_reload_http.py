@@ -1,0 +1,187 @@
+"""``POST /api/v1/settings/reload``, the SDK and ``ferryman config reload``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from ferryman import Client, Conflict, NotAllowed, SyncClient
+from server.settings import load
+from server.settings.tables import ServerSettings
+from tests.support.command_line import ferryman
+from tests.support.fake_orchestrator import FakeOrchestrator
+from tests.support.server_http import ServerClient, driving
+
+TOKEN, OTHER = "the-first-random-text", "the-second-random-text"
+ROUTE = "/api/v1/settings/reload"
+OWN = f'[server]\ntokens = ["{TOKEN}"]\n'
+
+
+class World:
+    """A server with a file."""
+
+    def __init__(self, caller: ServerClient, file: Path) -> None:
+        self.caller, self.file = caller, file
+
+    async def reload(
+        self, text: str | None = None, token: str = TOKEN
+    ) -> tuple[int, dict[str, Any]]:
+        if text is not None:
+            self.file.write_text(text)
+        headers = {"Authorization": f"Bearer {token}"}
+        async with self.caller.session.post(self.caller.url + ROUTE, headers=headers) as answer:
+            return answer.status, await answer.json()
+
+    async def status_of(self, token: str) -> int:
+        headers = {"Authorization": f"Bearer {token}"}
+        url = f"{self.caller.url}/api/v1/whoami"
+        async with self.caller.session.get(url, headers=headers) as answer:
+            return answer.status
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    file = tmp_path / "ferryman.toml"
+
+    def read() -> ServerSettings:
+        # The service is there, as in the variables that the server was started with.
+        flags = {"server": {"data_dir": tmp_path / "data", "getter_interval": 0.02}}
+        return load.read(file, flags, {}).model_copy(update={"agents": found().agents})
+
+    def found() -> ServerSettings:
+        return caller.server.live.current
+
+    async with driving(tmp_path, FakeOrchestrator(), extra=OWN, read=read) as caller:
+        yield World(caller, file)
+
+
+async def test_it_says_what_has_changed_and_what_waits(world: World) -> None:
+    text = f'[server]\ntokens = ["{TOKEN}", "{OTHER}"]\nmax_files = 9\nport = 1\n[services.new]\n'
+    status, done = await world.reload(text)
+    assert status == 200
+    assert {one["key"]: (one["old"], one["new"]) for one in done["changed"]} == {
+        "server.tokens": ("(secret)", "(secret)"),
+        "server.max_files": ("10000", "9"),
+        "services.my_service": ("(a table)", None),
+        "services.new": (None, "(a table)"),
+    }
+    assert [one["key"] for one in done["waiting"]] == ["server.port"]
+    assert TOKEN not in json.dumps(done)
+    assert OTHER not in json.dumps(done)
+    status, again = await world.reload()
+    assert (again["changed"], again["waiting"]) == ([], done["waiting"])
+
+
+async def test_a_token_that_was_taken_out_is_refused_from_then_on(world: World) -> None:
+    assert await world.status_of(OTHER) == 401
+    await world.reload(f'[server]\ntokens = ["{OTHER}"]\n')
+    assert (await world.status_of(TOKEN), await world.status_of(OTHER)) == (401, 200)
+
+
+async def test_a_browser_that_logged_in_with_a_token_is_logged_out_with_it(world: World) -> None:
+    context = world.caller.server.context
+    principal = context.token_holder(TOKEN, "peer")
+    text = await context.sessions.log_in(principal, "a browser", "peer")
+    assert context.sessions.principal_of(text, "peer") == principal
+    await world.reload(f'[server]\ntokens = ["{OTHER}"]\n')
+    assert context.sessions.principal_of(text, "peer") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[server\n", "not valid TOML"),
+        (f"{OWN}max_filez = 3\n", "did you mean max_files?"),
+        (f"{OWN}max_files = 0\n", "server.max_files: Input should be greater than 0"),
+        ("[server]\n", "without the last token nobody would need one"),
+        ("[server]\ntokens_file = '/nowhere'\n", "tokens_file /nowhere"),
+        (f"{OWN}tls_cert = '/nowhere'\n", "tls_cert /nowhere: No such file"),
+        (f"{OWN}[services.a]\nretry_on = ['x']\n", "'x' is neither an exit code"),
+        (None, "no such file"),
+    ],
+)
+async def test_wrong_settings_change_nothing(world: World, text: str | None, words: str) -> None:
+    before = world.caller.server.live.current
+    if text is None:
+        world.file.unlink()
+    with structlog.testing.capture_logs() as lines:
+        status, answer = await world.reload(text)
+    assert (status, answer["code"]) == (409, "settings_not_reloaded")
+    assert words in answer["detail"]
+    assert words in next(one["why"] for one in lines if one["event"] == "settings.not_reloaded")
+    assert TOKEN not in answer["detail"]
+    assert world.caller.server.live.current is before
+    assert await world.status_of(TOKEN) == 200
+
+
+async def test_a_server_that_asks_nobody_for_a_token_asks_once_there_is_one(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "ferryman.toml"
+
+    def read() -> ServerSettings:
+        return load.read(file, {"server": {"data_dir": tmp_path / "data"}}, {})
+
+    first = "[server]\nmax_files = 9\n"
+    async with driving(tmp_path, FakeOrchestrator(), extra=first, read=read) as caller:
+        world = World(caller, file)
+        assert caller.server.context.token_needed is False
+        status, _ = await world.reload(OWN)
+        assert (status, caller.server.context.token_needed) == (200, True)
+        assert (await world.status_of(TOKEN), await world.status_of(OTHER)) == (200, 401)
+        assert (await world.reload(first))[1]["code"] == "settings_not_reloaded"
+
+
+async def test_it_is_for_operators_and_in_the_audit_trail(world: World) -> None:
+    status, answer = await world.reload(token="x" * 20)
+    assert (status, answer["code"]) == (401, "not_allowed")
+    await world.reload()
+    async with Client(world.caller.url, token=TOKEN) as client:
+        found = [one async for one in client.audit(action="settings/reload")]
+    assert [(one.action, one.status) for one in found] == [
+        (f"POST {ROUTE}", 200),
+        (f"POST {ROUTE}", 401),
+    ]
+
+
+async def test_two_reloads_at_once_follow_each_other(world: World) -> None:
+    world.file.write_text(f"{OWN}max_files = 9\n")
+    answers = await asyncio.gather(*(world.reload() for _ in range(4)))
+    changed = [[one["key"] for one in done["changed"]] for _, done in answers]
+    assert [len(keys) for keys in sorted(changed, key=len)] == [0, 0, 0, 3]
+
+
+async def test_the_sdk_and_the_command_line(world: World) -> None:
+    world.file.write_text(f"{OWN}max_files = 9\nport = 7\n")
+    url = ("--url", world.caller.url, "--token", TOKEN)
+    code, out, err = await ferryman("config", "reload", *url)
+    assert (code, err) == (0, "")
+    assert "server.max_files: 10000 -> 9\n" in out
+    assert "(restart to apply)" in out
+    code, out, err = await ferryman("config", "reload", "--json", *url)
+    assert json.loads(out)["changed"] == []
+    world.file.write_text(OWN.replace("tokens", "tokenz"))
+    code, out, err = await ferryman("config", "reload", *url)
+    assert (code, out) == (1, "")
+    assert "did you mean tokens?" in err
+    with SyncClient(world.caller.url, token=TOKEN) as client:
+        with pytest.raises(Conflict, match="did you mean tokens"):
+            await asyncio.to_thread(client.reload_settings)
+        world.file.write_text(f"{OWN}max_files = 8\n")
+        done = await asyncio.to_thread(client.reload_settings)
+    assert ("server.max_files", "9", "8") in [(one.key, one.old, one.new) for one in done.changed]
+    async with Client(world.caller.url, token="x" * 20) as stranger:
+        with pytest.raises(NotAllowed):
+            await stranger.reload_settings()
+
+
+async def test_nothing_to_change_is_said(world: World) -> None:
+    await world.reload()
+    code, out, err = await ferryman("config", "reload", "--url", world.caller.url, "--token", TOKEN)
+    assert (code, out, err) == (0, "", "nothing has changed\n")

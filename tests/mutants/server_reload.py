@@ -1,0 +1,54 @@
+"""Settings that are changed while the server runs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_HTTP: Final = "tests/contract/test_reload_http.py::test_"
+_KEYS: Final = "tests/contract/test_reload_keys.py::test_"
+
+
+def of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant("reload", protection, file, old, new, tests)
+
+
+MUTANTS: Final = (
+    of(
+        "a token that was taken out is refused",
+        "server/callers.py",
+        "        live.follow(use)\n",
+        "        use(live.current)\n",
+        f"{_HTTP}a_token_that_was_taken_out_is_refused_from_then_on",
+    ),
+    of(
+        "the last token is not taken out by a slip",
+        "server/exposure.py",
+        "    if old.needs_token and not new.needs_token:",
+        "    if False:",
+        f"{_HTTP}wrong_settings_change_nothing[[server]\n-without the last token nobody would "
+        "need one]",
+    ),
+    of(
+        "two reloads do not overlap",
+        "server/reload.py",
+        "        async with self._one_at_a_time:\n",
+        "        if True:\n",
+        f"{_HTTP}two_reloads_at_once_follow_each_other",
+    ),
+    of(
+        "the content of a file is part of the settings",
+        "shared/settings/differences.py",
+        "if file == getattr(new, name) and content != new.contents().get(name):",
+        "if False:",
+        f"{_KEYS}the_content_of_a_file_takes_effect_at_a_reload[tokens_file]",
+    ),
+    of(
+        "what waits for a restart is not used before it",
+        "server/settings/reloading.py",
+        "kept = {key: getattr(old.server, key) for key in RESTART}",
+        "kept: dict[str, object] = {}",
+        f"{_KEYS}what_waits_for_a_restart_is_said_each_time[port]",
+    ),
+)
