@@ -35,17 +35,19 @@ from client_agent.output.outputs import LiveOutputs
 from client_agent.payloads.store import Payloads
 from client_agent.payloads.tables import MIGRATIONS
 from client_agent.report.health import Health
+from client_agent.report.metrics import AgentMetrics
+from client_agent.report.warnings import warn
 from client_agent.run import retention
 from client_agent.run.context import AgentContext
 from client_agent.run.draining import drain
 from client_agent.run.end_requests import EndRequests
+from client_agent.run.measures import Measures
 from client_agent.run.recovery import recover
 from client_agent.run.retention import RetentionSweep
 from client_agent.run.runner import Runner
 from client_agent.run.slots import SlotQueue
-from client_agent.sandbox.base import SOFT, Sandbox, SelfTestReport
+from client_agent.sandbox.base import Sandbox
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
-from client_agent.sandbox.grants import Grants
 from client_agent.sandbox.kernel.uids import UidBlock
 from client_agent.sandbox.none import NoSandbox
 from client_agent.sandbox.watch import SandboxWatch
@@ -57,11 +59,13 @@ from shared.files.locks import FolderLock
 from shared.heartbeats import Heartbeats
 from shared.http import connections
 from shared.http.listener import Listener
+from shared.http.measured import METRICS
 from shared.http.middleware import Gate, add_middlewares
 from shared.http.proof import proving
 from shared.http.protocol import Deadlines
 from shared.http.sockets import check_exposure, listen
 from shared.http.tls import TlsFiles
+from shared.metrics import EventLoopLag
 from shared.signals import ignore_hangup
 from shared.sqlite.database import Database
 from shared.steady_clock import PersistentClock
@@ -178,7 +182,7 @@ async def running(
         stack.push_async_callback(watch.close)
         await watch.self_test()
         grants = settings.sandboxing.grants(os.environ)
-        _warn(settings.sandbox, watch.report, grants)
+        warn(settings.sandbox, watch.report, grants)
         socket = listen(settings.host, settings.port)
         stack.callback(socket.close)
 
@@ -218,6 +222,7 @@ async def running(
             SlotQueue(settings.slots),
             grants,
             outputs,
+            Measures(clock),
         )
         runner = Runner(context, worker_count(settings))
         admission = Admission(identity, folders, watch, grants, clock)
@@ -245,7 +250,10 @@ async def running(
             own=_AGENT_FDS + _FDS_PER_WORKER * worker_count(settings),
         )
         app = web.Application()
-        add_middlewares(app, Gate(settings, allowed, id_field="payload_id"), answer_problems)
+        gate = Gate(settings, allowed, id_field="payload_id")
+        add_middlewares(app, gate, answer_problems)
+        lag = EventLoopLag(clock)
+        app[METRICS] = AgentMetrics(context, health, database, gate, lag)
         if (identity_secret := settings.identity()) is not None:
             app.on_response_prepare.append(proving(identity_secret))
         api = Api(payloads, outputs, runner, intake, health, folders, snapshots, clock)
@@ -264,6 +272,7 @@ async def running(
         sweep = RetentionSweep(payloads, folders, bundles, clock, settings.retention)
         tick = heartbeats.add("retention", retention.INTERVAL_S)
         background = asyncio.gather(sweep.run(stop, tick), clock.keep_saved(stop))
+        stack.callback(asyncio.create_task(lag.run(stop)).cancel)
         runner.start(prepared)
         agent = Running(socket.getsockname()[1], tls)
         await listener.start()
@@ -300,18 +309,6 @@ async def check(settings: AgentSection, clock: Clock) -> Table:
                 await sandbox.close()
     check_table.store(settings.data_dir, table, clock.now(), version())
     return table
-
-
-def _warn(backend: str, report: SelfTestReport, grants: Grants) -> None:
-    """Log what jobs can do that an operator should know about."""
-    if backend == "none":
-        log.warning("sandbox.none", advice="bundles run with all rights of this user")
-    soft = [name for name, how in report.enforcement.items() if how == SOFT]
-    if soft:
-        log.warning("sandbox.soft_limits", limits=soft, advice=list(report.advice))
-    if grants.networked:
-        advice = "jobs reach what this host reaches, this agent's own port included"
-        log.warning("sandbox.network", services=grants.networked, advice=advice)
 
 
 async def _open_database(settings: AgentSection) -> Database:

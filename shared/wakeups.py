@@ -24,6 +24,11 @@ class Wakeups:
         self._waiting: dict[int | None, dict[asyncio.Event, bool]] = {}
         """Id, or None for any -> the events of those who wait, and whether only for an end."""
 
+    @property
+    def listeners(self) -> int:
+        """How many wait for a change of any row."""
+        return len(self._waiting.get(None, {}))
+
     def notify(self, number: int, *, ended: bool) -> None:
         """To be called after each commit that changed the row with this id."""
         self.version += 1

@@ -33,6 +33,7 @@ from client_agent.report.health import READINESS, Health
 from client_agent.run.runner import Runner
 from client_agent.storage.folders import Folders
 from shared.clock import Clock, wait_for
+from shared.http import measured
 from shared.http.authentication import PRINCIPAL
 from shared.http.file_response import send_file
 from shared.http.middleware import GATE
@@ -78,6 +79,7 @@ class Api:
             web.get("/livez", self.livez),
             web.get("/readyz", self.readyz),
             web.get("/load", self.load),
+            web.get("/metrics", self.metrics),
             web.post("/submit", self.submit),
             web.get(f"/retrieve/{ID}", self.retrieve),
             web.get(f"/retrieve_partial/{ID}", self.retrieve_partial),
@@ -119,6 +121,9 @@ class Api:
         if not reasons:
             return web.json_response(body, headers=_NO_STORE)
         return web.json_response(body, status=503, headers={**_NO_STORE, "Retry-After": "10"})
+
+    async def metrics(self, request: web.Request) -> web.StreamResponse:
+        return await measured.answer(request, request.app[measured.METRICS])
 
     async def load(self, _: web.Request) -> web.StreamResponse:
         return web.json_response(self._cpu_load.percent())

@@ -10,12 +10,15 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
+from prometheus_client.registry import Collector
+
 from client_agent.payloads import attempt_keys, cleaning, leases, states
 from client_agent.payloads.errors import NoSuchPayload, NotEnded
 from client_agent.payloads.leases import Caller
 from client_agent.payloads.payload import INSERT, NewPayload, Outcome, Payload, from_row
 from shared.clock import SECOND, Clock
 from shared.ids import AttemptKey
+from shared.metrics import counter
 from shared.sql import Transaction
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable
@@ -38,6 +41,9 @@ class Payloads:
         self._last = last
         self._committed = last
         self.wakeups = Wakeups()
+        self._ends = counter(
+            "ferryman_attempts_ended", "Attempts that ended, and why.", "state", "reason"
+        )
 
     @classmethod
     async def open(cls, database: Database, clock: Clock) -> Payloads:
@@ -139,7 +145,7 @@ class Payloads:
 
     async def end(self, payload_id: int, before: PayloadState, outcome: Outcome) -> Payload | None:
         """Store how it ended; None: it was no longer in the state ``before``."""
-        return await self._move(
+        ended = await self._move(
             payload_id,
             before,
             outcome.state,
@@ -153,6 +159,9 @@ class Payloads:
             """,
             outcome.params(),
         )
+        if ended is not None:
+            self._ends.labels(outcome.state, outcome.reason or "").inc()
+        return ended
 
     async def check_caller(self, payload_id: int, caller: Caller) -> None:
         """Whether the caller may end or forget the payload, if there is one. Raises NoSuchPayload
@@ -257,6 +266,18 @@ class Payloads:
             {"after": after, "server": server, "limit": limit},
         )
         return [from_row(row) for row in rows]
+
+    @property
+    def collectors(self) -> tuple[Collector, ...]:
+        """Of what has ended, for a registry of metrics."""
+        return (self._ends,)
+
+    async def counts(self) -> dict[PayloadState, int]:
+        """How many there are in each state, of those that no server has acknowledged."""
+        rows = await self._database.rows(
+            "SELECT state, count(*) AS payloads FROM payloads WHERE acknowledged = 0 GROUP BY state"
+        )
+        return {PayloadState(row["state"]): row["payloads"] for row in rows}
 
     async def with_result(self) -> set[int]:
         """Ids of the payloads that have a result."""

@@ -74,7 +74,9 @@ class Attempt:
         if not await self._wait_for_space():
             return
         try:
-            workspace = await context.sandbox.prepare(str(payload.id), self._worker, payload.limits)
+            with context.measures.phase("sandbox"):
+                name = str(payload.id)
+                workspace = await context.sandbox.prepare(name, self._worker, payload.limits)
         except (SandboxBroken, OSError) as problem:
             await self._sandbox_failed(problem)
             return
@@ -150,7 +152,10 @@ class Attempt:
     async def _unpack(self, workspace: Workspace) -> bool:
         context, payload = self._context, self.payload
         try:
-            self._unpacked = await context.in_thread(unpack, context.folders, payload, workspace)
+            with context.measures.phase("unpack"):
+                self._unpacked = await context.in_thread(
+                    unpack, context.folders, payload, workspace
+                )
         except CannotStart as problem:
             invalid = Outcome(
                 PayloadState.INVALID, reason=Reason.INVALID_BUNDLE, message=str(problem)
@@ -178,7 +183,8 @@ class Attempt:
 
     async def _run_to_end(self, workspace: Workspace, output: LiveOutput) -> None:
         try:
-            process = await workspace.start(self._launch_spec(output))
+            with self._context.measures.phase("start"):
+                process = await workspace.start(self._launch_spec(output))
         except (SandboxBroken, OSError) as problem:
             await self._sandbox_failed(problem)
             return
@@ -207,8 +213,11 @@ class Attempt:
     ) -> Ended | None:
         """Run it once it has a slot. None: its start was prevented."""
         context, payload = self._context, self.payload
-        if self._start_prevented or not await context.slots.acquire(payload.id):
+        if self._start_prevented:
             return None
+        with context.measures.phase("slot"):
+            if not await context.slots.acquire(payload.id):
+                return None
         try:
             running = await context.payloads.start(
                 payload.id, process.pid, str(workspace.path), dict(workspace.enforcement)
@@ -220,7 +229,7 @@ class Attempt:
                 process.stop(Reason.SHUTDOWN, outcomes.STOPPED, grace=False)
                 return await process.wait()
             log.info("payload.started", payload_id=payload.id, key=payload.key)
-            with context.outputs.running(running):
+            with context.outputs.running(running), context.measures.phase("run"):
                 return await run_watched(
                     process, output, running.heartbeat_timeout_s, context.clock
                 )
@@ -233,9 +242,10 @@ class Attempt:
         source, tries = context.receipt_source(self.payload, self.given), 0
         while True:
             try:
-                return await context.in_thread(
-                    result.pack, source, outcome, context.folders, workspace.fd
-                )
+                with context.measures.phase("pack"):
+                    return await context.in_thread(
+                        result.pack, source, outcome, context.folders, workspace.fd
+                    )
             except OSError as problem:
                 log.warning("payload.not_packed", payload_id=self.payload.id, error=str(problem))
                 tries += 1

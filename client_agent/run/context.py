@@ -14,6 +14,7 @@ from client_agent.intake.admission import Identity
 from client_agent.output.outputs import LiveOutputs
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads
+from client_agent.run.measures import Measures
 from client_agent.run.slots import SlotQueue
 from client_agent.sandbox.base import Sandbox
 from client_agent.sandbox.grants import Grants
@@ -44,6 +45,7 @@ class AgentContext:
     slots: SlotQueue
     grants: Grants
     outputs: LiveOutputs
+    measures: Measures
 
     async def in_thread(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
         """Run blocking work in a thread of the attempts."""

@@ -17,7 +17,8 @@ WAITED: Final = web.RequestKey("waited", bool)
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _MOST_CODES: Final = 500
 _FORM: Final = "multipart/form-data"
-_FILE: Final = "application/zip"
+_FILES: Final = frozenset({("GET", "application/zip"), ("POST", "application/octet-stream")})
+"""Methods and media types of answers that are files: one, or several results at once."""
 
 
 METRICS: Final = web.AppKey("metrics", ProgramMetrics)
@@ -105,7 +106,7 @@ class Requests:
             hdrs.CONTENT_TYPE, ""
         ).lower().startswith(_FORM):
             self.transfers.done("upload", outcome, request.content.total_bytes)
-        if request.method == hdrs.METH_GET and answer is not None and answer.content_type == _FILE:
+        if answer is not None and (request.method, answer.content_type) in _FILES:
             sent = answer.body_length if answer.prepared else answer.content_length
             self.transfers.done("download", outcome, sent or 0)
 

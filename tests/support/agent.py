@@ -17,6 +17,7 @@ from client_agent.payloads.payload import NewPayload, Payload
 from client_agent.payloads.store import Payloads
 from client_agent.payloads.tables import MIGRATIONS
 from client_agent.run.context import AgentContext
+from client_agent.run.measures import Measures
 from client_agent.run.recovery import recover
 from client_agent.run.runner import Runner
 from client_agent.run.slots import SlotQueue
@@ -126,6 +127,7 @@ class Rig:
             SlotQueue(self.slots),
             self.grants,
             LiveOutputs(self.clock, self.payloads.wakeups),
+            Measures(self.clock),
         )
         self.runner = Runner(self.context, self.slots + self.ahead)
         self.runner.start(waiting)
