@@ -50,10 +50,12 @@ from client_agent.sandbox.base import Sandbox
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.kernel.uids import UidBlock
 from client_agent.sandbox.none import NoSandbox
+from client_agent.sandbox.start_warnings import warn
 from client_agent.sandbox.watch import SandboxWatch
 from client_agent.settings.agent import AgentSection
 from client_agent.storage.folders import Folders
 from client_agent.storage.shared_bundles import SharedBundles
+from shared import readiness_log
 from shared.clock import Clock
 from shared.files.locks import FolderLock
 from shared.heartbeats import Heartbeats
@@ -66,6 +68,7 @@ from shared.http.protocol import Deadlines
 from shared.http.sockets import check_exposure, listen
 from shared.http.tls import TlsFiles
 from shared.metrics import EventLoopLag
+from shared.service_manager import ServiceManager
 from shared.signals import ignore_hangup
 from shared.sqlite.database import Database
 from shared.steady_clock import PersistentClock
@@ -77,6 +80,8 @@ _MAX_EXTRA_WORKERS: Final = 8
 _AGENT_FDS: Final = 48
 _FDS_PER_WORKER: Final = 24
 """Descriptors that connections must leave free: for pipes, pidfds, folders and files of jobs."""
+_STOP_S: Final = 30.0
+"""For what is left to do after ``shutdown_grace``."""
 _RESPONSE_SHARE: Final = 0.3
 """Share of ``shutdown_grace`` in which open connections may finish their responses."""
 
@@ -127,14 +132,19 @@ async def serve(settings: AgentSection, clock: Clock, ready: Callable[[int], Non
         loop.add_signal_handler(number, _on_signal, number, asked)
     loop.add_signal_handler(signal.SIGUSR1, asked.drain.set)
     ignore_hangup(loop)  # until it is known what to read again
+    manager = ServiceManager()
+    manager.starting(clock)
     with open_sandbox(settings, clock, worker_count(settings)) as sandbox:
         async with running(settings, clock, sandbox, asked) as agent:
             if agent.tls is not None:
                 reload = partial(loop.run_in_executor, None, agent.tls.reload)
                 loop.add_signal_handler(signal.SIGHUP, reload)
             ready(agent.port)
+            manager.ready(clock, agent.health.alive, agent.health.sentence)
             await asked.stop.wait()
             log.info("agent.stopping")
+            manager.stopping(clock, asked.patience(settings.shutdown_grace + _STOP_S, clock))
+    await manager.close()
     log.info("agent.stopped", in_time=agent.in_time)
     if not agent.in_time:
         sys.stderr.flush()
@@ -151,6 +161,7 @@ class Running:
     """A started agent."""
 
     port: int
+    health: Health
     tls: TlsFiles | None = None
     in_time: bool = True
     """Set when it has stopped. False: some attempt's end could not be stored in time."""
@@ -228,7 +239,7 @@ async def running(
         admission = Admission(identity, folders, watch, grants, clock)
         heartbeats = Heartbeats(clock)
         heartbeats.check("workers", lambda: runner.alive)
-        health = Health(admission, payloads, folders, watch, grants, clock, heartbeats)
+        health = Health(admission, payloads, folders, watch, grants, clock, heartbeats, runner)
         snapshots = Snapshots(runner, folders, admission, clock)
         stack.callback(snapshots.close)
         limits = settings.default_limits.limits()
@@ -271,10 +282,14 @@ async def running(
         stop = asyncio.Event()
         sweep = RetentionSweep(payloads, folders, bundles, clock, settings.retention)
         tick = heartbeats.add("retention", retention.INTERVAL_S)
-        background = asyncio.gather(sweep.run(stop, tick), clock.keep_saved(stop))
+        background = asyncio.gather(
+            sweep.run(stop, tick),
+            clock.keep_saved(stop),
+            readiness_log.watch(health.unready, stop, clock),
+        )
         stack.callback(asyncio.create_task(lag.run(stop)).cancel)
         runner.start(prepared)
-        agent = Running(socket.getsockname()[1], tls)
+        agent = Running(socket.getsockname()[1], health, tls)
         await listener.start()
         draining = None
         if asked is not None:

@@ -17,13 +17,15 @@ from server.domain.errors import NotReloaded
 from server.exposure import check_tokens
 from server.reload import Reload
 from server.settings.tables import ServerSettings, ServerTable
+from server.supervision import Supervision
 from server.web.site.site import compile_template, template_names
-from shared import logs
-from shared.clock import Clock
+from shared import logs, readiness_log
+from shared.clock import Clock, RealClock
 from shared.http import connections
 from shared.http.listener import Listener
 from shared.http.protocol import Deadlines
 from shared.http.sockets import check_exposure, listen, url_of
+from shared.service_manager import ServiceManager
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 ANSWER_S: Final = 1.0
@@ -31,6 +33,8 @@ ANSWER_S: Final = 1.0
 OWN_FILES: Final = 64
 """Descriptors for each agent: its event stream, transfers and their files, control calls."""
 _PREPARE_AFTER_S: Final = 1.0
+_STOP_S: Final = 30.0
+"""For loops to end, after the requests."""
 
 
 async def serve(
@@ -55,11 +59,14 @@ async def serve(
         loop.add_signal_handler(number, stopping.set)
     hangup = asyncio.Event()
     loop.add_signal_handler(signal.SIGHUP, hangup.set)
+    manager = ServiceManager()
     sock = listen(table.host, table.port)  # from here on clients can connect
     port = sock.getsockname()[1]
     async with AsyncExitStack() as stack:
         stack.callback(sock.close)
         limits = functools.partial(_limits, connections.raise_open_file_limit())
+        stack.push_async_callback(manager.close)
+        manager.starting(RealClock())
         server = await compose(settings, stack, limits=limits, read=read)
         check_tokens(table, others=bool(server.context.tokens.operators))
         tls = server.reload.listening = table.tls()
@@ -77,15 +84,21 @@ async def serve(
             data_dir=str(table.data_dir),
             connections=limits(settings).connections,
         )
-        reloading = asyncio.create_task(_reload_at(hangup, server.reload))
+        reloading = asyncio.create_task(_reload_at(hangup, server.reload, manager))
         stack.callback(reloading.cancel)
         preparing = asyncio.create_task(_prepare_pages(server.context.clock))
         stack.callback(preparing.cancel)
+        clock, supervision = server.context.clock, Supervision(server)
+        watching = asyncio.create_task(readiness_log.watch(supervision.unready, stopping, clock))
+        stack.callback(watching.cancel)
+        manager.ready(clock, supervision.alive, supervision.sentence)
         if ready is not None:
             os.write(ready, f"{port}\n".encode())
             os.close(ready)
         await stopping.wait()
         log.info("server.stopping")
+        until = clock.monotonic() + table.shutdown_grace + _STOP_S
+        manager.stopping(clock, lambda: clock.monotonic() < until)
         for number in (signal.SIGTERM, signal.SIGINT):
             # A second one ends us at once; nothing is lost by that.
             loop.remove_signal_handler(number)
@@ -121,12 +134,14 @@ async def _prepare_pages(clock: Clock) -> None:
         await asyncio.to_thread(compile_template, name)
 
 
-async def _reload_at(hangup: asyncio.Event, reload: Reload) -> None:
+async def _reload_at(hangup: asyncio.Event, reload: Reload, manager: ServiceManager) -> None:
+    clock = RealClock()  # of the machine, as systemd wants it
     while True:
         await hangup.wait()
         hangup.clear()
         try:
-            await reload.run_once()
+            with manager.reloading(clock):
+                await reload.run_once()
         except NotReloaded:
             pass  # the log says why
         except Exception:  # a defect must not end what reloads

@@ -15,6 +15,13 @@ INTERVAL_S: Final = 1.0
 TIMEOUT_S: Final = 0.5
 """For the check to return; a check that takes longer is itself a problem."""
 
+_SILENT: Final = " does not answer"
+
+
+def is_silent(problem: str) -> bool:
+    """Whether it is that a check does not return."""
+    return problem.endswith(_SILENT)
+
 
 class Probe:
     """Runs a check in a thread of its own, one at a time, and remembers its result.
@@ -41,7 +48,7 @@ class Probe:
                 target=self._run, args=(loop, self._done), name="probe", daemon=True
             ).start()
         if self._done is not None and not await wait_for(self._done, TIMEOUT_S, self._clock):
-            return [f"{self._what} does not answer"]
+            return [f"{self._what}{_SILENT}"]
         return self._problems
 
     def _run(self, loop: asyncio.AbstractEventLoop, done: asyncio.Event) -> None:

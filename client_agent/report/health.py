@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import structlog
+
 from client_agent.check import table
 from client_agent.intake.admission import DRAINING, Admission
 from client_agent.payloads.errors import Refused
 from client_agent.payloads.store import Payloads
 from client_agent.report.cpu_load import CpuLoad
+from client_agent.run.runner import Runner
 from client_agent.sandbox.grants import Grants
 from client_agent.sandbox.watch import SandboxWatch
 from client_agent.storage.folders import Folders
 from shared.clock import Clock
 from shared.heartbeats import Heartbeats
-from shared.probe import Probe
+from shared.probe import Probe, is_silent
 from shared.wire import AgentHealth
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _REFUSING: Final = "no new bundles are taken"
 READINESS: Final = (
@@ -36,12 +41,30 @@ class Health:
         grants: Grants,
         clock: Clock,
         heartbeats: Heartbeats,
+        runner: Runner,
     ) -> None:
+        self._runner, self._stuck = runner, list[str]()
         self._heartbeats = heartbeats
         self._admission, self._payloads, self._folders = admission, payloads, folders
         self._sandbox, self._grants = sandbox, grants
         self._disk = Probe("the data folder", self._check_disk, clock)
         self._cpu_load = CpuLoad()  # of its own: it says what was between two calls
+
+    async def alive(self) -> bool:
+        """Whether a restart would not help: every loop goes round, or waits for a disk that does
+        not answer, for which a new process would wait, too.
+        """
+        stuck = self._heartbeats.stuck()
+        if stuck and stuck != self._stuck:
+            log.error("loop.stuck", loops=stuck)
+        self._stuck = stuck
+        return not stuck or any(map(is_silent, await self._disk.problems()))
+
+    async def sentence(self) -> str:
+        """For ``systemctl status``."""
+        wrong = "; ".join((await self.unready()).values()) or "all is well"
+        slots, runner = self._admission.identity.slots, self._runner
+        return f"{runner.running} of {slots} slots in use, {runner.waiting} wait; {wrong}"
 
     async def unready(self) -> dict[str, str]:
         """Why no bundles are taken now: code -> sentence; empty: they are. Unlike :meth:`report`, a

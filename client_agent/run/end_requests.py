@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from shared.clock import Clock
 
 
 @dataclass(slots=True)
@@ -18,6 +21,18 @@ class EndRequests:
     """Do not wait for attempts that are to continue."""
     waits: bool = False
     """It waits for such attempts."""
+
+    def patience(self, seconds: float, clock: Clock) -> Callable[[], bool]:
+        """Whether the end may take longer still: so long after the last of these attempts."""
+        until = clock.monotonic() + seconds
+
+        def still() -> bool:
+            nonlocal until
+            if self.waits:
+                until = clock.monotonic() + seconds
+            return clock.monotonic() < until
+
+        return still
 
     def on_stop_signal(self) -> bool:
         """A signal to stop has come. Returns whether the agent is to end at once."""

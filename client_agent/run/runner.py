@@ -54,6 +54,11 @@ class Runner:
         return self._context.slots.in_use
 
     @property
+    def waiting(self) -> int:
+        """Payloads that wait for a slot."""
+        return len(self._queue) + len(self._attempts) - self.running
+
+    @property
     def busy(self) -> bool:
         """Whether there is an attempt that has not ended."""
         return bool(self._queue or self._attempts)

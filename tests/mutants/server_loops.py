@@ -6,6 +6,8 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
+_SUPERVISION: Final = "tests/unit/server/test_supervision.py::test_"
+_MANAGER: Final = "tests/unit/shared/test_service_manager.py::test_"
 _SUPERVISOR: Final = "server/loops/supervisor.py"
 
 
@@ -35,6 +37,38 @@ MUTANTS: Final = (
         "            task.cancel()\n",
         "            pass\n",
         "stopping_lets_sweeps_end_breaks_off_followers_and_stops_the_stages_last",
+    ),
+    Mutant(
+        "loops",
+        "the watchdog is not fed while a loop is stuck",
+        "server/supervision.py",
+        "        stuck = self._supervisor.stuck()\n",
+        "        stuck: list[str] = []\n",
+        (f"{_SUPERVISION}a_loop_whose_sweep_does_not_end_is_for_the_watchdog",),
+    ),
+    Mutant(
+        "loops",
+        "the watchdog is fed while sweeps fail",
+        "server/loops/runner.py",
+        "self._clock.monotonic() - self._round_at >",
+        "self.last_ok_s >",
+        (f"{_SUPERVISION}a_loop_whose_sweeps_fail_is_alive",),
+    ),
+    Mutant(
+        "loops",
+        "the watchdog is fed only while the program is alive",
+        "shared/service_manager.py",
+        "if await alive():",
+        "if True:",
+        (f"{_MANAGER}the_watchdog_is_fed_twice_in_its_time_while_all_is_alive[file]",),
+    ),
+    Mutant(
+        "loops",
+        "no child gets the service manager's socket",
+        "shared/service_manager.py",
+        'environ.pop("NOTIFY_SOCKET", "")',
+        'environ.get("NOTIFY_SOCKET", "")',
+        (f"{_MANAGER}the_variables_are_for_this_process_and_no_child[file]",),
     ),
     of(
         "loops that hang are named",
