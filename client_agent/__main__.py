@@ -97,7 +97,7 @@ def main(
         _exit(USAGE, str(problem))
     context.obj = settings
     if context.invoked_subcommand is None:
-        logs.configure(settings.log_format, settings.log_level)
+        logs.configure(settings.log_format, settings.log_level, "agent")
         _run(settings, ready_fd)
 
 
@@ -111,7 +111,7 @@ def check(
     Exit codes: 0 every limit holds as claimed; 1 one does not; 69 the sandbox cannot be used.
     """
     settings: AgentSection = context.obj
-    logs.configure(settings.log_format, "warning")
+    logs.configure(settings.log_format, "warning", "agent")
     try:
         table = asyncio.run(agent.check(settings, RealClock()))
     except OSError as problem:

@@ -33,7 +33,7 @@ from client_agent.intake.submission import Defaults
 from client_agent.intake.submit import Intake
 from client_agent.output.outputs import LiveOutputs
 from client_agent.payloads.store import Payloads
-from client_agent.payloads.tables import MIGRATIONS
+from client_agent.payloads.tables import open_database
 from client_agent.report.health import Health
 from client_agent.report.metrics import AgentMetrics
 from client_agent.report.warnings import warn
@@ -50,7 +50,6 @@ from client_agent.sandbox.base import Sandbox
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.kernel.uids import UidBlock
 from client_agent.sandbox.none import NoSandbox
-from client_agent.sandbox.start_warnings import warn
 from client_agent.sandbox.watch import SandboxWatch
 from client_agent.settings.agent import AgentSection
 from client_agent.storage.folders import Folders
@@ -70,7 +69,6 @@ from shared.http.tls import TlsFiles
 from shared.metrics import EventLoopLag
 from shared.service_manager import ServiceManager
 from shared.signals import ignore_hangup
-from shared.sqlite.database import Database
 from shared.steady_clock import PersistentClock
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -198,7 +196,7 @@ async def running(
         stack.callback(socket.close)
 
         folders = Folders(settings.data_dir, lambda: secrets.token_hex(16))
-        database = await _open_database(settings)
+        database = await open_database(settings.database or settings.data_dir / "agent.sqlite")
         stack.push_async_callback(database.close)
         payloads = await Payloads.open(database, clock)
         prepared = await recover(payloads, folders, sandbox)
@@ -324,15 +322,6 @@ async def check(settings: AgentSection, clock: Clock) -> Table:
                 await sandbox.close()
     check_table.store(settings.data_dir, table, clock.now(), version())
     return table
-
-
-async def _open_database(settings: AgentSection) -> Database:
-    path = settings.database or settings.data_dir / "agent.sqlite"
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    database = await Database.open(path, MIGRATIONS)
-    if database.upgraded_from is not None:
-        log.info("database.upgraded", copy=str(database.upgraded_from))
-    return database
 
 
 def _on_signal(number: int, asked: EndRequests) -> None:

@@ -88,7 +88,7 @@ def main(
 
     try:
         settings = load()
-        logs.configure(settings.server.log_format, settings.server.log_level)
+        logs.configure(settings.server.log_format, settings.server.log_level, "server")
         asyncio.run(serve(settings, ready_fd, load))
     except SettingsError as problem:
         _end(USAGE, str(problem))

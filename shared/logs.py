@@ -10,23 +10,36 @@ from typing import Final, Literal, TextIO
 
 import structlog
 
+from shared.clock import RealClock
+from shared.log_folding import Folding
+
+FOLDING: Final = Folding(RealClock().monotonic)
+"""Of this process, for what knows that a trouble is over."""
 _processors: Final[list[structlog.typing.Processor]] = []
+_program = ""
 
 
-def configure(style: Literal["auto", "text", "json"] = "auto", level: str = "info") -> None:
-    """Set up structlog for this process; a second time, to change how it logs from then on.
+def configure(
+    style: Literal["auto", "text", "json"] = "auto", level: str = "info", program: str = ""
+) -> None:
+    """Set up structlog for this process, and what libraries log by ``logging`` and ``warnings``;
+    a second time, to change how it logs from then on.
 
     Args:
         style: "auto" is text on a terminal and JSON elsewhere.
         level: debug, info, warning or error.
+        program: its name, in each line; empty: as it was.
     """
+    global _program
+    _program = program or _program
     text = style == "text" or (style == "auto" and sys.stderr.isatty())
-    # The same list each time: loggers that have been used keep it.
-    _processors[:] = [
-        _AtLeast(level),
+    before: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
+        _add_program,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    rendering: list[structlog.typing.Processor] = [
         structlog.processors.format_exc_info if not text else _escape_values,
         structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(),
@@ -36,17 +49,43 @@ def configure(style: Literal["auto", "text", "json"] = "auto", level: str = "inf
         if text
         else structlog.processors.JSONRenderer(default=str),
     ]
+    # The same list each time: loggers that have been used keep it.
+    _processors[:] = [_AtLeast(level), *before, FOLDING, *rendering]
     structlog.configure(
         processors=_processors,
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
     )
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.WARNING,
-        format='{"logger": "%(name)s", "event": "%(message)s"}',
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*before, _as_library_said],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
+        )
     )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.captureWarnings(capture=True)
+
+
+def _add_program(
+    _logger: structlog.typing.WrappedLogger, _name: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    if _program:
+        event["program"] = _program
+    return event
+
+
+def _as_library_said(
+    _logger: structlog.typing.WrappedLogger, _name: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """A library's sentence is no event of ours."""
+    event["message"], event["event"] = event["event"], "library.said"
+    record = event.get("_record")
+    event["logger"] = record.name if record is not None else ""
+    return event
 
 
 class _AtLeast:

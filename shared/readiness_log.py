@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 
+from shared import logs
 from shared.clock import Clock, wait_for
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -25,6 +26,7 @@ async def watch(
     """
     before: list[str] = []
     while not await wait_for(stop, LOOK_EVERY_S, clock):
+        logs.FOLDING.flush()
         try:
             found = {code: why for code, why in (await look()).items() if code not in _WANTED}
         except Exception:  # the next look may succeed

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
+import structlog
+
+from shared.sqlite.database import Database
 from shared.sqlite.migrations import Migration
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _1: Final[Migration] = (
     """
@@ -104,3 +110,12 @@ _4: Final[Migration] = (
 )
 
 MIGRATIONS: Final = (_1, _2, _3, _4)
+
+
+async def open_database(path: Path) -> Database:
+    """Open or make it, with the schema of now. Raises DatabaseUnavailable, NewerSchema, OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    database = await Database.open(path, MIGRATIONS)
+    if database.upgraded_from is not None:
+        log.info("database.upgraded", copy=str(database.upgraded_from))
+    return database

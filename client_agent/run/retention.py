@@ -13,6 +13,7 @@ import structlog
 from client_agent.payloads.store import Payloads
 from client_agent.storage.folders import Folders
 from client_agent.storage.shared_bundles import SharedBundles
+from shared import logs
 from shared.clock import Clock, wait_for
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -60,6 +61,7 @@ class RetentionSweep:
             tick()
             try:
                 changed = await self.run_once()
+                logs.FOLDING.over("sweep.failed", sweep="retention")
             except Exception:  # one failed sweep must not end the loop
                 log.exception("sweep.failed", sweep="retention")
                 changed = 0

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import structlog
 
+from shared import logs
 from shared.clock import Clock, wait_for
 from shared.heartbeats import PATIENCE_S
 from shared.live import Value, reading
@@ -101,6 +102,7 @@ class Loop:
             else:
                 self.measured.seconds.labels(self.name).observe(self._clock.monotonic() - began)
                 self.last_ok = self._clock.monotonic()
+                logs.FOLDING.over("sweep.failed", sweep=self.name)
                 wait_s = min(wait_s, self._until_next_s())
                 if touched:
                     log.debug("sweep.done", sweep=self.name, touched=touched)

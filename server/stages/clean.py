@@ -72,6 +72,8 @@ class Clean(Stage):
     async def _clean(self, expired: list[Job], now: int) -> int:
         cleaned, files = await self._jobs.clean([ending.expired(job, now) for job in expired])
         await self._storage.delete(files)
+        if cleaned:
+            log.info("jobs.cleaned", jobs=cleaned, job_ids=[job.id for job in expired])
         return cleaned
 
     async def _delete(self) -> int:

@@ -231,6 +231,7 @@ class Deliver(Stage):
             "job.not_sent",
             job_id=move.job_id,
             attempt=move.attempt,
+            agent=job.agent,
             state=moved.state if moved else "stale",
             message=move.message,
         )

@@ -163,6 +163,7 @@ class Get(Stage):
                 "job.ended" if moved.ended else "job.requeued",
                 job_id=job.id,
                 attempt=job.attempt,
+                agent=agent.name,
                 state=moved.state,
                 reason=moved.reason,
             )

@@ -175,8 +175,11 @@ class Listener:
         """Out of descriptors or memory: close an idle connection, and try again in a moment."""
         if (count := self._refused.due()) is not None:
             expected = problem.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-            write = log.warning if expected else log.error
-            write("connection.not_accepted", why=problem.strerror or str(problem), also=count)
+            why = problem.strerror or str(problem)
+            if expected:
+                log.warning("connection.not_accepted", why=why, also=count)
+            else:
+                log.error("connection.not_accepted", why=why, also=count)
         self._table.close_idle()
         self._loop.remove_reader(self._sock)
         self._retry = self._loop.call_later(_PAUSE_S, self._start_accepting)

@@ -127,7 +127,9 @@ class Gate:
             request[PRINCIPAL] = self._signed(request) or self._tokens.principal(
                 request, peer_address(request)
             )
-            structlog.contextvars.bind_contextvars(request_id=request_id)
+            structlog.contextvars.bind_contextvars(
+                request_id=request_id, principal=request[PRINCIPAL].name
+            )
             self._in_flight += 1
             self._idle.clear()
             try:

@@ -27,6 +27,15 @@ TARGET: Final = web.RequestKey("target", str)
 """What a request turned out to be about, where its path does not say."""
 PROBES: Final = frozenset({"/health", "/livez", "/readyz"})
 """Asked again and again by who watches the program."""
+_OUTCOMES: Final = {
+    "terminate": "cancelled",
+    "cancel": "cancelled",
+    "kill": "cancelled",
+    "retry": "retried",
+    "login": "logged in",
+    "logout": "logged out",
+}
+"""Of changes, by a word of their paths."""
 _DENIED: Final = frozenset({401, 403, 415, 421})
 _DENIED_A_SECOND: Final = 10.0
 
@@ -48,6 +57,8 @@ class RequestLog:
             "status": status or None,
             "peer": peer_address(request),
             "principal": request[PRINCIPAL].name,
+            "user_id": request[PRINCIPAL].acts_as or request[PRINCIPAL].user_id,
+            "outcome": _outcome(request, status, kind),
             "code": request.get(ERROR_CODE),
             self._id_field: request.get(UPLOADED_ID)
             or whole_number(request.match_info.get("id", "")),
@@ -64,6 +75,24 @@ class RequestLog:
             log.info("request.done", **fields)
         else:
             log.debug("request.done", **fields)
+
+
+def _outcome(request: web.Request, status: int, kind: str) -> str:
+    """What became of it, in a word that can be searched for."""
+    if not status:
+        return "aborted"
+    if status in _DENIED or request.get(ERROR_CODE) in ("too_many_requests", CODE):
+        return "denied"
+    if status >= 400:
+        return "refused"
+    if UPLOADED_ID in request:
+        return "accepted"
+    if request.method in SAFE_METHODS:
+        return "downloaded" if kind == "application/zip" else "read"
+    if request.method == "DELETE":
+        return "deleted"
+    words = request.path.split("/")
+    return next((_OUTCOMES[word] for word in words[::-1] if word in _OUTCOMES), "changed")
 
 
 def peer_address(request: web.Request) -> str:

@@ -292,6 +292,20 @@ MUTANTS: Final = (
         "tests/unit/shared/http/test_file_response.py::test_conditions_and_ranges",
     ),
     _of(
+        "a repeated trouble does not fill the log",
+        "shared/log_folding.py",
+        "            raise structlog.DropEvent\n",
+        "            pass\n",
+        "tests/unit/shared/test_log_folding.py::test_the_first_line_comes_at_once_and_the_next_ones_more_and_more_seldom",
+    ),
+    _of(
+        "troubles that are remembered are limited",
+        "shared/log_folding.py",
+        "while len(self._open) > REMEMBERED:",
+        "while False:",
+        "tests/unit/shared/test_log_folding.py::test_only_so_many_troubles_are_remembered",
+    ),
+    _of(
         "tracebacks show no values",
         "shared/logs.py",
         "exception_formatter=_plain_traceback,",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 
@@ -80,3 +81,34 @@ async def test_what_is_too_much_is_counted(monkeypatch):
     assert [limiter.due() for _ in range(2)] == [3, None]
     at[0] += 3_600
     assert [limiter.due() for _ in range(3)] == [1, 0, None]
+
+
+LIBRARY = """
+import logging, warnings
+from shared import logs
+logs.configure("json", "info", "server")
+try:
+    raise RuntimeError('a "quoted"\\nfailure')
+except RuntimeError:
+    logging.getLogger("asyncio").exception('Task "x" failed\\nwith lines')
+warnings.warn("old", DeprecationWarning)
+logs.configure("json", "warning")
+for number in range(1000):
+    logs.log_for_tests.warning("agent.down", agent="north", error=str(number))
+"""
+
+
+def test_what_libraries_log_is_json_too_with_the_traceback_in_one_field() -> None:
+    program = LIBRARY.replace("logs.log_for_tests", "__import__('structlog').get_logger()")
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", program], capture_output=True, text=True, check=True
+    )
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert {line["program"] for line in lines} == {"server"}
+    said, warned, down = lines
+    assert (said["event"], said["logger"], said["level"]) == ("library.said", "asyncio", "error")
+    assert said["message"] == 'Task "x" failed\nwith lines'
+    assert "RuntimeError" in said["exception"]
+    assert "DeprecationWarning: old" in warned["message"]
+    assert (down["event"], down["error"]) == ("agent.down", "0")  # the 999 others are folded
+    assert all(line["timestamp"].endswith("Z") for line in lines)

@@ -1,0 +1,135 @@
+"""A repeated trouble is a few lines in the log, on a clock of the test's."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from typing import Any
+
+import pytest
+import structlog
+
+from shared.log_folding import MAX_S, REMEMBERED, Folding
+
+
+class Log:
+    def __init__(self) -> None:
+        self.now, self.lines = 0.0, list[dict[str, Any]]()
+        self.folding = Folding(lambda: self.now, self)
+
+    def info(self, event: str, **fields: Any) -> None:
+        self.write("info", event, **fields)
+
+    def write(self, level: str, event: str, **fields: Any) -> None:
+        line = {"event": event, "level": level, "timestamp": f"at {self.now:.0f}"} | fields
+        with contextlib.suppress(structlog.DropEvent):
+            self.lines.append(dict(self.folding(None, level, line)))
+
+    def repeat(self, times: int, every_s: float, level: str, event: str, **fields: Any) -> None:
+        for number in range(times):
+            changing = {
+                name: f"{value} {number}" for name, value in fields.items() if name == "error"
+            }
+            self.write(level, event, **(fields | changing))
+            self.now += every_s
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.folding.flush()
+
+
+FLOODS = [
+    ("warning", "agent.down", {"agent": "north"}, 5.0),
+    ("error", "sweep.failed", {"sweep": "cleaner"}, 1.0),
+    ("warning", "request.refused", {"status": 507, "path": "/upload"}, 0.1),
+    ("info", "webhook.postponed", {"target": "example.org:443"}, 1.0),
+    ("warning", "webhook.failed", {"target": "example.org:443"}, 1.0),
+    ("info", "tls.failed", {"peer": "10.0.0.9"}, 1.0),
+    ("warning", "connection.refused", {"peer": "10.0.0.9"}, 1.0),
+    ("warning", "payload.not_fetched", {"agent": "north", "key": "1.1"}, 0.5),
+    ("warning", "payload.not_started", {"payload_id": 7}, 1.0),
+    ("error", "some.defect", {"job_id": 7, "exc_info": True}, 1.0),
+]
+
+
+@pytest.mark.parametrize(("level", "event", "fields", "every_s"), FLOODS, ids=lambda one: str(one))
+def test_a_thousand_repetitions_are_a_few_lines_with_their_number(
+    level: str, event: str, fields: dict[str, Any], every_s: float
+) -> None:
+    log = Log()
+    log.repeat(1_000, every_s, level, event, error="it is so", **fields)
+    log.pass_time(3 * every_s + 61)
+    assert 3 <= len(log.lines) <= 12
+    first, *again, over = log.lines
+    assert "repeated" not in first
+    assert all(one["since"] == "at 0" for one in again)
+    shown = 1 + sum(one["repeated"] for one in again) + over["not_shown"]
+    assert (shown, over["times"]) == (1_000, 1_000)
+    assert (over["event"], over["trouble"], over["since"]) == ("trouble.over", event, "at 0")
+    assert len(log.folding) == 0
+
+
+def test_the_first_line_comes_at_once_and_the_next_ones_more_and_more_seldom() -> None:
+    log = Log()
+    for _ in range(86_400):
+        log.write("error", "sweep.failed", sweep="cleaner")
+        log.now += 1
+    at = [float(one["timestamp"].removeprefix("at ")) for one in log.lines]
+    assert at[:5] == [0, 30, 90, 210, 450]
+    gaps = [after - before for before, after in itertools.pairwise(at)]
+    assert max(gaps) == MAX_S
+    assert len(at) < 40  # of a day
+
+
+def test_what_succeeds_again_is_over_at_once_and_begins_anew() -> None:
+    log = Log()
+    log.write("error", "sweep.failed", sweep="cleaner", exc_info=True)
+    log.folding.over("sweep.failed", sweep="sender")
+    assert len(log.lines) == 1
+    log.folding.over("sweep.failed", sweep="cleaner")
+    log.folding.over("sweep.failed", sweep="cleaner")
+    log.write("error", "sweep.failed", sweep="cleaner", exc_info=True)
+    events = [one["event"] for one in log.lines]
+    assert events == ["sweep.failed", "trouble.over", "sweep.failed"]
+
+
+def test_troubles_of_different_subjects_are_each_logged() -> None:
+    log = Log()
+    for name in ("north", "south"):
+        log.write("warning", "agent.down", agent=name, error="refused")
+    for number in range(3):
+        log.write("warning", "payload.lost", payload_id=number, key=f"{number}.1")
+    assert len(log.lines) == 5
+
+
+def test_outcomes_are_never_folded() -> None:
+    log = Log()
+    for _ in range(50):
+        log.write("info", "job.ended", job_id=1)
+        log.write("warning", "request.denied", peer="10.0.0.9")
+    assert len(log.lines) == 100
+
+
+def test_what_comes_once_is_forgotten_without_a_word() -> None:
+    log = Log()
+    log.write("warning", "payload.lost", payload_id=1)
+    log.pass_time(MAX_S + 1)
+    assert (len(log.lines), len(log.folding)) == (1, 0)
+
+
+def test_what_comes_seldom_is_folded_too() -> None:
+    log = Log()
+    log.repeat(100, 300, "warning", "agent.down", agent="north")
+    log.pass_time(1_000)
+    assert len(log.lines) < 20
+    assert log.lines[-1]["times"] == 100
+
+
+def test_only_so_many_troubles_are_remembered() -> None:
+    log = Log()
+    log.repeat(2, 1, "warning", "agent.down", agent="first")
+    for number in range(10 * REMEMBERED):
+        log.write("warning", "payload.lost", payload_id=number)
+    assert len(log.folding) == REMEMBERED
+    over = [one for one in log.lines if one["event"] == "trouble.over"]
+    assert [(one["agent"], one["not_shown"]) for one in over] == [("first", 1)]
