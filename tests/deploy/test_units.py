@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.dev_program import ROOT, environment
+from tests.support.programs import Program
 
 UNITS = ROOT / "deploy/systemd"
 BINARY = "/opt/ferryman/bin/ferryman"
@@ -53,7 +55,7 @@ def _moved(word: str, places: dict[str, Path]) -> str:
     return word
 
 
-@pytest.fixture(params=["ferryman-server", "ferryman-agent"])
+@pytest.fixture(params=["ferryman-server", "ferryman-agent", "ferryman-backup"])
 def name(request) -> str:
     return str(request.param)
 
@@ -68,7 +70,10 @@ def test_systemd_finds_no_fault_in_it(name, tool, tmp_path):
     assert (done.returncode, said) == (0, [])
 
 
-@pytest.mark.parametrize(("name", "most"), [("ferryman-server", 13), ("ferryman-agent", 68)])
+MOST = [("ferryman-server", 11), ("ferryman-agent", 55), ("ferryman-backup", 4)]
+
+
+@pytest.mark.parametrize(("name", "most"), MOST)
 def test_its_exposure_is_what_the_documentation_says(name, most, tool):
     command = [tool("systemd-analyze"), "security", "--offline=true", f"--threshold={most}"]
     command.append(str(UNITS / f"{name}.service"))
@@ -77,6 +82,49 @@ def test_its_exposure_is_what_the_documentation_says(name, most, tool):
     figure = re.search(r"exposure level for \S+ ([\d.]+)", done.stdout)
     assert figure is not None
     assert f"`{name}` {figure[1]}" in (ROOT / "deploy/README.md").read_text()
+
+
+@pytest.mark.parametrize("drop_in", ["own-journal.conf", "log-to-files.conf"])
+def test_a_drop_in_fits_its_unit(drop_in, name, tool, tmp_path):
+    text = (UNITS / f"{name}.service").read_text().replace(BINARY, "/bin/true")
+    (tmp_path / f"{name}.service").write_text(text)
+    folder = tmp_path / f"{name}.service.d"
+    folder.mkdir()
+    (folder / drop_in).write_text((UNITS / drop_in).read_text())
+    command = [tool("systemd-analyze"), "verify", "--man=no", str(tmp_path / f"{name}.service")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = [line for line in done.stderr.splitlines() if name in line or drop_in in line]
+    assert (done.returncode, said) == (0, [])
+
+
+def test_the_timer_starts_a_backup_each_night(tool):
+    unit = (UNITS / "ferryman-backup.timer").read_text()
+    (when,) = re.findall(r"(?m)^OnCalendar=(.*)$", unit)
+    command = [tool("systemd-analyze"), "calendar", "--iterations=2", when]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.count("02:30:00") >= 2
+
+
+def test_a_backup_is_made_and_the_oldest_go(tmp_path):
+    """The unit's own lines, in other folders; systemd writes ``$$`` and ``%%`` for one of them."""
+    unit = Unit("ferryman-backup")
+    server, backups = Program("server", tmp_path, "backup"), tmp_path / "backups"
+    server.start()
+    assert server.kill(signal.SIGTERM) == 0
+    names = [f"2026-01-0{day}T023000" for day in range(1, 9)]
+    for name in (*names, "mine"):
+        (backups / name).mkdir(parents=True)
+    places = {"/var/lib/ferryman": server.data, "/var/backups/ferryman": backups}
+    program = f"{sys.executable} -P -m ferryman"
+    for line in (*unit.keys["ExecStart"], *unit.keys["ExecStartPost"]):
+        words = shlex.split(line.replace("$$", "$").replace("%%", "%"))
+        words = [_moved(word, places).replace(BINARY, program) for word in words]
+        variables = {**environment(), **unit.variables({}), "PYTHONPATH": str(ROOT)}
+        subprocess.run(words, env=variables, check=True, stdout=subprocess.DEVNULL)
+    kept = sorted(path.name for path in backups.iterdir())
+    assert kept[:-2] == names[2:]
+    assert kept[-1] == "mine"
+    assert (backups / kept[-2] / "backup.json").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root: the unit's bounding set is not proved")
