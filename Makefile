@@ -1,7 +1,7 @@
 # Everything that CI does is a target here; `make` alone lists them.
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev demo serve test test-all unit soak mutants pictures bench coverage lint format \
-	types imports lock clean
+	types imports lock deb clean
 SHELL := bash
 
 PYTHON_RUN := .venv/bin/python -P
@@ -70,6 +70,9 @@ imports: setup-dev ## who may import whom
 
 lock: ## write requirements/*.txt from pyproject.toml (ARGS=--upgrade moves versions)
 	@scripts/lock $(ARGS)
+
+deb: setup ## a Debian package of both programs, dist/ferryman_*.deb
+	@deploy/debian/build
 
 clean: ## remove .venv and every cache; never data
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache htmlcov .coverage* dist
