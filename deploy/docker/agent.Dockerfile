@@ -2,6 +2,8 @@
 # The agent, with the programs that its sandbox needs. Build it from the root of the repository:
 #   docker build -f deploy/docker/agent.Dockerfile -t ferryman-agent .
 # What the container must be allowed at run time, and why: deploy/README.md.
+# To pin it to one build: --build-arg PYTHON=3.13-slim-bookworm@sha256:... of `docker buildx imagetools
+# inspect python:3.13-slim-bookworm`.
 ARG PYTHON=3.13-slim-bookworm
 
 FROM python:${PYTHON} AS build
@@ -21,6 +23,12 @@ RUN /build/bin/python -m hatchling build -t wheel -d /wheels \
     && /opt/ferryman/bin/pip install --no-deps /wheels/*.whl
 
 FROM python:${PYTHON}
+ARG VERSION=unknown REVISION=unknown
+LABEL org.opencontainers.image.title="Ferryman agent" \
+    org.opencontainers.image.description="runs bundles in a sandbox" \
+    org.opencontainers.image.licenses="Apache-2.0" \
+    org.opencontainers.image.version="${VERSION}" \
+    org.opencontainers.image.revision="${REVISION}"
 # bubblewrap: the sandbox. util-linux: setpriv, to start jobs unprivileged.
 # e2fsprogs: mkfs.ext4, for disk limits that hold when the agent is root. Jobs see this /usr: what
 # their run.sh calls belongs here, or into a tree that the agent mounts for them (read_only).

@@ -1,6 +1,8 @@
 # syntax=docker/dockerfile:1
 # The server. Build it from the root of the repository:
 #   docker build -f deploy/docker/server.Dockerfile -t ferryman-server .
+# To pin it to one build: --build-arg PYTHON=3.13-slim-bookworm@sha256:... of `docker buildx imagetools
+# inspect python:3.13-slim-bookworm`.
 ARG PYTHON=3.13-slim-bookworm
 
 FROM python:${PYTHON} AS build
@@ -22,6 +24,12 @@ RUN /build/bin/python -m hatchling build -t wheel -d /wheels \
     && /opt/ferryman/bin/pip install --no-deps /wheels/*.whl
 
 FROM python:${PYTHON}
+ARG VERSION=unknown REVISION=unknown
+LABEL org.opencontainers.image.title="Ferryman server" \
+    org.opencontainers.image.description="queues bundles of files and sends them to compute hosts" \
+    org.opencontainers.image.licenses="Apache-2.0" \
+    org.opencontainers.image.version="${VERSION}" \
+    org.opencontainers.image.revision="${REVISION}"
 # A number, so that Kubernetes can check that it is not root.
 RUN groupadd --gid 5000 ferryman \
     && useradd --uid 5000 --gid 5000 --no-create-home --home-dir /data ferryman \

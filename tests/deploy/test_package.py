@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from tests.deploy.empty_machine import EmptyMachine
 from tests.docs.conftest import blocks
@@ -113,3 +115,22 @@ def test_what_logs_to_files_is_rotated(machine):
     (rotated,) = logs.glob("ferryman-server.log-*")
     assert rotated.read_text() == "before\n"
     assert (logs / "ferryman-server.log").read_text() == "after\n"
+
+
+AS_IN_THE_ROOTLESS_CONTAINER = """
+mkdir -p /data && chown 5001:5001 /data && chmod 711 /data
+mount --bind /data /data && mount -o remount,bind,ro / && mount -t tmpfs tmpfs /tmp
+cd /data
+setpriv --reuid=5001 --regid=5001 --clear-groups \\
+    --inh-caps=-all --bounding-set=-all --no-new-privs \\
+    env HOME=/data FERRYMAN_AGENT__DATA_DIR=/data ferryman agent check --json
+"""
+
+
+def test_the_sandbox_holds_in_what_the_rootless_container_leaves_it(machine):
+    agent = YAML(typ="safe").load(ROOT / "deploy/docker/compose.rootless.yaml")["services"]["agent"]
+    assert (agent["cap_drop"], agent["read_only"], agent["tmpfs"]) == (["ALL"], True, ["/tmp"])
+    said = machine.run(f"dpkg --install /ferryman.deb > /dev/null\n{AS_IN_THE_ROOTLESS_CONTAINER}")
+    found = json.loads(said[said.index("{") :])["report"]["enforcement"]
+    assert found["network"] == "hard"
+    assert found["memory"] == "soft"
