@@ -92,7 +92,7 @@ class ServerMetrics(ProgramMetrics):
         else:
             since = 0.0 if oldest is None else (of.clock.now() - oldest) / SECOND
             self._stored = [
-                *jobs.counted(totals),
+                *jobs.counted(totals, of.services),
                 gauge("ferryman_webhooks_pending", "Webhooks to be sent.", (), {(): pending}),
                 gauge(
                     "ferryman_webhooks_oldest_seconds",

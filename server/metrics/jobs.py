@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,9 +46,13 @@ _TIMES: Final = {
 }
 
 
-def counted(totals: Mapping[str, Tree]) -> list[Metric]:
-    """What was counted since there are statistics. The store has a hundred services by name."""
-    found = {
+def counted(totals: Mapping[str, Tree], services: Collection[str]) -> list[Metric]:
+    """What was counted since there are statistics. The store has a hundred services by name.
+
+    Args:
+        services: for which there are zeros, too: a series that begins with 1 has no increase.
+    """
+    found = dict.fromkeys(services, Tree()) | {
         OTHER if service == OTHERS else service: numbers
         for service, numbers in totals.items()
         if service != ALL

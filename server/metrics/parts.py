@@ -67,6 +67,7 @@ def of_agents(
     kept = {one.name: one.state for one in records or () if one.state is not AgentState.ACTIVE}
     states = Counter[Labels]({(state,): 0 for state in _STATES})
     states.update((_state(one, kept),) for one in agents)
+    agents = [one for one in agents if kept.get(one.name) is not AgentState.RETIRED]
     labels = ("agent",)
     return [
         gauge("ferryman_agents", "Agents of the settings, by state.", ("state",), states),

@@ -17,6 +17,7 @@ from tests.bench import (
     jobs,
     layers,
     listeners,
+    metrics,
     moves,
     pages,
     starting,
@@ -42,6 +43,7 @@ SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {
     "actions": lambda at, quick: actions.actions(at, 10_000 if quick else 1_000_000),
     "delayed": lambda at, quick: store.delayed(at, 10_000 if quick else 100_000),
     "listeners": lambda at, quick: listeners.listeners(at, 500, 5 if quick else 30),
+    "metrics": lambda at, quick: metrics.metrics(at, 1_000, 10_000 if quick else 100_000, 20),
     "moves": lambda at, quick: moves.moves(at, 1_000 if quick else 10_000),
     "pages": lambda at, quick: pages.pages(at, 1_000, 100_000 if quick else 1_000_000),
     "statistics": lambda at, quick: statistics.statistics(

@@ -1,0 +1,307 @@
+"""The alerts, the dashboard and their pages, checked by promtool and against each other."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.support.dev_program import ROOT
+from tests.support.prometheus import program
+
+DEPLOY: Final = ROOT / "deploy/prometheus"
+RULES: Final = DEPLOY / "ferryman.rules.yml"
+S: Final = 'job="ferryman-server",instance="s"'
+A: Final = 'job="ferryman-agent",instance="a"'
+FIRES: Final[dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
+    # alert: (time of evaluation, series that make it fire, the same when all is well)
+    "FerrymanServerDown": ("5m", {f"up{{{S}}}": "0x10"}, {f"up{{{S}}}": "1x10"}),
+    "FerrymanStoreUnreadable": (
+        "5m",
+        {f"ferryman_store_readable{{{S}}}": "0x10"},
+        {f"ferryman_store_readable{{{S}}}": "1x10"},
+    ),
+    "FerrymanDatabaseUnusable": (
+        "5m",
+        {f'ferryman_troubles{{{S},kind="database_full"}}': "1x10"},
+        {f'ferryman_troubles{{{S},kind="disk_full"}}': "1x10"},
+    ),
+    "FerrymanDataFolderUnusable": (
+        "5m",
+        {f'ferryman_troubles{{{S},kind="data_folder_silent"}}': "1x10"},
+        {f'ferryman_troubles{{{S},kind="data_folder_silent"}}': "0x10"},
+    ),
+    "FerrymanDiskFull": (
+        "5m",
+        {f'ferryman_troubles{{{S},kind="disk_full"}}': "1x10"},
+        {f'ferryman_troubles{{{S},kind="disk_full"}}': "0x10"},
+    ),
+    "FerrymanDiskFillsUp": (
+        "7h",
+        {
+            f"ferryman_disk_free_bytes{{{S}}}": "1000-1x440",
+            f"ferryman_disk_min_free_bytes{{{S}}}": "100x440",
+            f"ferryman_disk_size_bytes{{{S}}}": "9000x440",
+        },
+        {
+            f"ferryman_disk_free_bytes{{{S}}}": "1000x440",
+            f"ferryman_disk_min_free_bytes{{{S}}}": "100x440",
+            f"ferryman_disk_size_bytes{{{S}}}": "9000x440",
+        },
+    ),
+    "FerrymanLoopStuck": (
+        "5m",
+        {f'ferryman_loop_stuck{{{S},loop="sender"}}': "1x10"},
+        {f'ferryman_loop_stuck{{{S},loop="sender"}}': "0x10"},
+    ),
+    "FerrymanLoopFails": (
+        "30m",
+        {f'ferryman_loop_failures_total{{{S},loop="sender"}}': "0+1x40"},
+        {f'ferryman_loop_failures_total{{{S},loop="sender"}}': "5x40"},
+    ),
+    "FerrymanServerErrors": (
+        "40m",
+        {
+            f'ferryman_http_requests_total{{{S},route="/",status="5xx"}}': "0+1x50",
+            f'ferryman_http_requests_total{{{S},route="/",status="2xx"}}': "0+10x50",
+        },
+        {
+            f'ferryman_http_requests_total{{{S},route="/",status="5xx"}}': "0+1x50",
+            f'ferryman_http_requests_total{{{S},route="/",status="2xx"}}': "0+100x50",
+        },
+    ),
+    "FerrymanEventLoopSlow": (
+        "40m",
+        {
+            f'ferryman_event_loop_lag_seconds_bucket{{{S},le="0.5"}}': "0+50x50",
+            f'ferryman_event_loop_lag_seconds_bucket{{{S},le="+Inf"}}': "0+60x50",
+            f'ferryman_event_loop_lag_seconds_bucket{{{S},le="1"}}': "0+60x50",
+        },
+        {
+            f'ferryman_event_loop_lag_seconds_bucket{{{S},le="0.5"}}': "0+60x50",
+            f'ferryman_event_loop_lag_seconds_bucket{{{S},le="+Inf"}}': "0+60x50",
+        },
+    ),
+    "FerrymanDatabaseSlow": (
+        "40m",
+        {
+            f'ferryman_database_commit_seconds_bucket{{{A},le="1"}}': "0+50x50",
+            f'ferryman_database_commit_seconds_bucket{{{A},le="2.5"}}': "0+60x50",
+            f'ferryman_database_commit_seconds_bucket{{{A},le="+Inf"}}': "0+60x50",
+        },
+        {
+            f'ferryman_database_commit_seconds_bucket{{{A},le="1"}}': "0+60x50",
+            f'ferryman_database_commit_seconds_bucket{{{A},le="+Inf"}}': "0+60x50",
+        },
+    ),
+    "FerrymanFilesRunOut": (
+        "10m",
+        {f"process_open_fds{{{S}}}": "90x20", f"process_max_fds{{{S}}}": "100x20"},
+        {f"process_open_fds{{{S}}}": "70x20", f"process_max_fds{{{S}}}": "100x20"},
+    ),
+    "FerrymanQueueStuck": (
+        "2h",
+        {
+            f'ferryman_oldest_waiting_seconds{{{S},service="e"}}': "0+60x130",
+            f'ferryman_attempts_started_total{{{S},service="e"}}': "7x130",
+            f'ferryman_service_paused{{{S},service="e"}}': "0x130",
+        },
+        {
+            f'ferryman_oldest_waiting_seconds{{{S},service="e"}}': "0+60x130",
+            f'ferryman_attempts_started_total{{{S},service="e"}}': "7x130",
+            f'ferryman_service_paused{{{S},service="e"}}': "1x130",
+        },
+    ),
+    "FerrymanServiceNotOffered": (
+        "30m",
+        {f'ferryman_service_offered{{{S},service="e"}}': "0x40"},
+        {f'ferryman_service_offered{{{S},service="e"}}': "1x40"},
+    ),
+    "FerrymanManyJobsFail": (
+        "2h",
+        {
+            f'ferryman_jobs_ended_total{{{S},service="e",state="Failed"}}': "0+1x130",
+            f'ferryman_jobs_ended_total{{{S},service="e",state="Completed"}}': "0x130",
+        },
+        {
+            f'ferryman_jobs_ended_total{{{S},service="e",state="Failed"}}': "0+1x130",
+            f'ferryman_jobs_ended_total{{{S},service="e",state="Completed"}}': "0+2x130",
+        },
+    ),
+    "FerrymanAttemptsInterrupted": (
+        "1h",
+        {f'ferryman_attempts_retried_total{{{S},service="e",reason="agent_lost"}}': "0+1x70"},
+        {f'ferryman_attempts_retried_total{{{S},service="e",reason="timeout"}}': "0+1x70"},
+    ),
+    "FerrymanJobsUnknown": (
+        "1h",
+        {f'ferryman_jobs{{{S},service="e",state="Unknown"}}': "2x70"},
+        {f'ferryman_jobs{{{S},service="e",state="Unknown"}}': "0x70"},
+    ),
+    "FerrymanWebhooksLate": (
+        "2h",
+        {f"ferryman_webhooks_oldest_seconds{{{S}}}": "0+60x130"},
+        {f"ferryman_webhooks_oldest_seconds{{{S}}}": "60x130"},
+    ),
+    "FerrymanNoAgents": (
+        "10m",
+        {f'ferryman_agents{{{S},state="accepting"}}': "0x20"},
+        {f'ferryman_agents{{{S},state="accepting"}}': "1x20"},
+    ),
+    "FerrymanAgentUnreachable": (
+        "10m",
+        {f'ferryman_agent_reachable{{{S},agent="n"}}': "0x20"},
+        {f'ferryman_agent_reachable{{{S},agent="n"}}': "1x20"},
+    ),
+    "FerrymanAgentUnfit": (
+        "20m",
+        {f'ferryman_agents{{{S},state="unfit"}}': "1x30"},
+        {f'ferryman_agents{{{S},state="draining"}}': "1x30"},
+    ),
+    "FerrymanDispatchFails": (
+        "1h",
+        {
+            f'ferryman_dispatches_total{{{S},agent="n",outcome="refused"}}': "0+2x70",
+            f'ferryman_dispatches_total{{{S},agent="n",outcome="accepted"}}': "0+1x70",
+        },
+        {
+            f'ferryman_dispatches_total{{{S},agent="n",outcome="refused"}}': "0+2x70",
+            f'ferryman_dispatches_total{{{S},agent="n",outcome="accepted"}}': "0+9x70",
+        },
+    ),
+    "FerrymanTransfersFail": (
+        "1h",
+        {
+            f'ferryman_transfers_total{{{S},kind="result",outcome="failed"}}': "0+2x70",
+            f'ferryman_transfers_total{{{S},kind="result",outcome="ok"}}': "0+2x70",
+        },
+        {
+            f'ferryman_transfers_total{{{S},kind="result",outcome="failed"}}': "0+2x70",
+            f'ferryman_transfers_total{{{S},kind="result",outcome="ok"}}': "0+90x70",
+        },
+    ),
+    "FerrymanAgentDown": ("10m", {f"up{{{A}}}": "0x20"}, {f"up{{{A}}}": "1x20"}),
+    **{
+        alert: (
+            "10m",
+            {f'ferryman_unready{{{A},reason="{reason}"}}': "1x20"},
+            {f'ferryman_unready{{{A},reason="{reason}"}}': "0x20"},
+        )
+        for alert, reason in {
+            "FerrymanSandboxBroken": "sandbox",
+            "FerrymanAgentDiskFull": "disk_full",
+            "FerrymanAgentDatabaseUnusable": "database",
+            "FerrymanAgentLoopStuck": "loop_stuck",
+        }.items()
+    },
+    "FerrymanAttemptsQuarantined": (
+        "20m",
+        {f"ferryman_quarantined_attempts{{{A}}}": "1x30"},
+        {f"ferryman_quarantined_attempts{{{A}}}": "0x30"},
+    ),
+    "FerrymanAgentNotFollowed": (
+        "30m",
+        {f"ferryman_event_listeners{{{A}}}": "0x40"},
+        {f"ferryman_event_listeners{{{A}}}": "1x40"},
+    ),
+}
+
+
+def alerts() -> dict[str, dict[str, Any]]:
+    document = YAML(typ="safe").load(RULES)
+    rules = [rule for group in document["groups"] for rule in group["rules"]]
+    return {rule["alert"]: rule for rule in rules}
+
+
+def promtool(*words: str) -> str:
+    done = subprocess.run(
+        [program("promtool"), *words], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_promtool_takes_the_rules_and_the_example(tmp_path):
+    assert f"{len(alerts())} rules found" in promtool("check", "rules", str(RULES))
+    example = (DEPLOY / "prometheus.yml").read_text()
+    for name in ("server", "agent"):
+        token = tmp_path / f"{name}-token"
+        token.write_text("a-token\n")
+        example = example.replace(f"/etc/prometheus/ferryman-{name}-token", str(token))
+    (tmp_path / "prometheus.yml").write_text(example)
+    (tmp_path / RULES.name).write_text(RULES.read_text())
+    assert "SUCCESS" in promtool("check", "config", str(tmp_path / "prometheus.yml"))
+
+
+def test_each_alert_fires_when_it_should_and_only_then(tmp_path):
+    rules = alerts()
+    assert set(FIRES) == set(rules)
+    document = YAML(typ="safe").load(RULES)
+    for rule in (one for group in document["groups"] for one in group["rules"]):
+        rule.pop("annotations")
+    (tmp_path / "rules.yml").write_text(json.dumps(document))
+    tests: list[Any] = []
+    for alert, (at, bad, good) in FIRES.items():
+        for series in (bad, good):
+            values = [{"series": name, "values": value} for name, value in series.items()]
+            query: dict[str, Any] = {
+                "expr": f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})'
+            }
+            query |= {"eval_time": at}
+            query |= {"exp_samples": [{"labels": "{}", "value": 1}] if series is bad else []}
+            tests.append({"interval": "1m", "input_series": values, "promql_expr_test": [query]})
+    made = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": tests}
+    (tmp_path / "tests.yml").write_text(json.dumps(made))
+    promtool("test", "rules", str(tmp_path / "tests.yml"))
+
+
+def test_each_alert_has_a_runbook_and_each_runbook_an_alert():
+    page = (ROOT / "docs/runbooks.md").read_text()
+    sections = dict(re.findall(r"(?ms)^## (Ferryman\w+)\n(.*?)(?=^## |\Z)", page))
+    assert list(sections) == list(alerts())
+    for name, rule in alerts().items():
+        assert rule["annotations"]["runbook_url"].endswith(f"docs/runbooks.md#{name.lower()}")
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        for part in ("**Means.**", "**Look.**", "**Do.**", "**Over when**"):
+            assert part in sections[name], f"{name} does not say: {part}"
+
+
+def metrics_of_page() -> dict[str, set[str]]:
+    """Name -> labels, as docs/metrics.md has them."""
+    page = (ROOT / "docs/metrics.md").read_text()
+    rows = re.findall(r"(?m)^\| `(\w+)` \| (\w+) \| ([^|]*) \|", page)
+    return {name: set(re.findall(r"`(\w+)`", labels)) for name, _, labels in rows}
+
+
+@pytest.mark.parametrize(
+    "file", [RULES, ROOT / "deploy/grafana/ferryman.json"], ids=["alerts", "dashboard"]
+)
+def test_every_metric_that_is_asked_for_is_documented(file: Path):
+    used = set(re.findall(r"\bferryman_\w+", file.read_text()))
+    known = metrics_of_page()
+    names = {re.sub(r"_(bucket|sum|count)$", "", name) for name in used}
+    assert names <= known.keys()
+
+
+def test_the_dashboard_can_be_imported():
+    document = json.loads((ROOT / "deploy/grafana/ferryman.json").read_text())
+    panels = [one for one in document["panels"] if one["type"] != "row"]
+    assert [one["title"] for one in document["panels"] if one["type"] == "row"] == [
+        "Overview",
+        "Queue",
+        "Runs",
+        "Agents",
+        "Server internals",
+    ]
+    ids = [one["id"] for one in document["panels"]]
+    assert len(set(ids)) == len(ids)
+    for one in panels:
+        assert one["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        assert one["targets"], one["title"]
+        place = one["gridPos"]
+        assert place["x"] + place["w"] <= 24

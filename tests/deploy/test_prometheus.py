@@ -1,0 +1,162 @@
+"""A real Prometheus reads a real server and agent; each panel and each alert finds its series."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as read
+
+from ferryman.sync import SyncClient
+from tests.deploy.test_alerts import RULES, alerts, metrics_of_page
+from tests.support.dev_program import ROOT
+from tests.support.programs import Program, until
+from tests.support.prometheus import running
+
+ADMIN = "the-token-of-an-operator"
+SETTINGS = f"""
+[server]
+tokens = ["{ADMIN}"]
+[services.example]
+max_runs = 4
+[agent]
+slots = 2
+tokens = ["the-token-of-the-server", "the-token-of-prometheus"]
+[agents.node]
+token = "the-token-of-the-server"
+url = "http://127.0.0.1:%d"
+"""
+
+
+@contextmanager
+def both(folder: Path) -> Iterator[tuple[Program, Program]]:
+    """A server and an agent, both with tokens."""
+    config = folder / "ferryman.toml"
+    agent = Program("client_agent", folder, uuid.uuid4().hex, "--config", str(config))
+    server = Program("server", folder, agent.mark, "--config", str(config))
+    config.write_text(SETTINGS % agent.port)
+    try:
+        for program in (agent, server):
+            program.start()
+        yield server, agent
+        for program in (server, agent):
+            assert program.kill(signal.SIGTERM) == 0, program.log[-3_000:]
+    finally:
+        for program in (server, agent):
+            if program.process is not None and program.process.poll() is None:
+                program.kill()
+
+
+def panels() -> list[tuple[str, str]]:
+    """Titles and queries of the dashboard, as Grafana fills them in."""
+    document = json.loads((ROOT / "deploy/grafana/ferryman.json").read_text())
+    found = []
+    for one in document["panels"]:
+        for target in one.get("targets", ()):
+            query = target["expr"].replace("$__rate_interval", "1m")
+            found.append((one["title"], query.replace("$server", ".*").replace("$agent", ".*")))
+    return found
+
+
+def job(name: str, port: int, token: str) -> dict[str, Any]:
+    return {
+        "job_name": name,
+        "scrape_interval": "1s",
+        "authorization": {"credentials_file": token},
+        "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
+    }
+
+
+def request_of(url: str, path: str, token: str) -> Request:
+    return Request(f"{url}{path}", headers={"Authorization": f"Bearer {token}"})
+
+
+def scraped(url: str, token: str) -> dict[str, set[str]]:
+    """Name of each metric -> names of its labels."""
+    with urlopen(request_of(url, "/metrics", token), timeout=30) as answer:
+        text = answer.read().decode()
+    return {
+        family.name + ("_total" if family.type == "counter" else ""): {
+            label for one in family.samples for label in one.labels
+        }
+        - {"le"}
+        for family in read(text)
+    }
+
+
+@pytest.mark.slow
+def test_each_panel_and_each_alert_finds_its_series(tmp_path):
+    tokens = {"ferryman-agent": "the-token-of-prometheus"}
+
+    def run(client: SyncClient, script: bytes) -> None:
+        job = client.submit({"run.sh": script}, service="example", user="7").id
+        assert client.wait(job).ended
+
+    with both(tmp_path) as (server, agent), SyncClient(server.url, token=ADMIN) as client:
+        made = client.create_token("prometheus", role="operator", scopes=["read"])
+        tokens["ferryman-server"] = made.token
+        jobs = []
+        for name, one in (("ferryman-server", server), ("ferryman-agent", agent)):
+            (tmp_path / name).write_text(tokens[name])
+            jobs.append(job(name, one.port, str(tmp_path / name)))
+        config = {
+            "global": {"evaluation_interval": "1s"},
+            "rule_files": [str(RULES)],
+            "scrape_configs": jobs,
+        }
+        with running(tmp_path, config) as prometheus:
+            run(client, b"exit 3\n")
+            run(client, b"echo hello\n")
+
+            def is_scraped_twice() -> bool:
+                query = "min(count_over_time(ferryman_build_info[5m])) >= 3"
+                return bool(prometheus.query(query)) and len(prometheus.query("up == 1")) == 2
+
+            until(
+                is_scraped_twice, "Prometheus cannot read both", lambda: str(prometheus.query("up"))
+            )
+            run(client, b"exit 3\n")
+            run(client, b"echo hello\n")
+            for done in [job for job in client.jobs() if job.status == "Completed"]:
+                path = f"/api/v1/jobs/{done.id}/result"
+                with urlopen(request_of(server.url, path, ADMIN), timeout=30) as answer:
+                    assert answer.read()
+            missing = {"": ""}
+
+            def all_have_data() -> bool:
+                nonlocal missing
+                missing = {title: query for title, query in panels() if not prometheus.query(query)}
+                return not missing
+
+            until(all_have_data, "panels without data:", lambda: str(missing))
+            groups = prometheus.ask("rules")["groups"]
+            rules = {rule["name"]: rule for group in groups for rule in group["rules"]}
+            assert rules.keys() == alerts().keys()
+            assert [name for name, rule in rules.items() if rule["health"] != "ok"] == []
+            asked = set(re.findall(r"\b(?:ferryman|process)_\w+", RULES.read_text()))
+            names = set(prometheus.ask("label/__name__/values"))
+            # A first retry or a first failure makes the series of what did not happen here.
+            assert asked - names <= {
+                "ferryman_attempts_retried_total",
+                "ferryman_loop_failures_total",
+            }
+            told = prometheus.ask("alerts")["alerts"]
+            assert [one for one in told if one["state"] == "firing"] == []
+
+            known = metrics_of_page()
+            series = {**scraped(agent.url, tokens["ferryman-agent"])}
+            for name, labels in scraped(server.url, tokens["ferryman-server"]).items():
+                series[name] = series.get(name, set()) | labels
+            ours = {name: labels for name, labels in series.items() if name.startswith("ferryman_")}
+            assert ours.keys() - known.keys() == set(), "not in docs/metrics.md"
+            assert known.keys() - ours.keys() == set(), "nobody has what docs/metrics.md lists"
+            wrong = {name: labels for name, labels in ours.items() if not labels <= known[name]}
+            assert wrong == {}
