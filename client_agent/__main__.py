@@ -17,9 +17,10 @@ import typer
 
 from client_agent import app as agent
 from client_agent.check.table import show
+from client_agent.doctor import examine
 from client_agent.sandbox.base import SandboxBroken
 from client_agent.settings.agent import AgentSection, load
-from shared import logs
+from shared import findings, logs
 from shared.clock import RealClock
 from shared.command_line import run_command
 from shared.files.locks import FolderInUse
@@ -124,6 +125,22 @@ def check(
         raise typer.Exit(UNAVAILABLE if table.report is None else 1)
 
 
+@cli.command()
+def doctor(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Look at this host: folder, database, port, limits, certificates, and the sandbox.
+
+    The agent may run. Exit codes: 0 without a problem, otherwise that of the first one: 1 a limit
+    does not hold, 2 a file of the settings, 69 the sandbox or the port, 73 the folder, 74 the
+    database, 75 the disk is full, 77 a certificate.
+    """
+    settings: AgentSection = context.obj
+    logs.configure(settings.log_format, "error", "agent")
+    raise typer.Exit(findings.show(examine(settings, RealClock()), as_json=as_json))
+
+
 @cli.command("settings", hidden=True)
 def show_settings(context: typer.Context) -> None:
     """What the settings amount to, in JSON, for `ferryman config check`."""
@@ -175,11 +192,11 @@ def _exit(code: int, message: str) -> NoReturn:
 
 
 def check_last(words: Sequence[str]) -> list[str]:
-    """Move ``check`` behind the agent's options: Typer accepts them only before it."""
-    if words[:1] != ["check"] or {"-h", "--help"} & {*words}:
+    """Move ``check`` or ``doctor`` behind the agent's options: Typer accepts them only before."""
+    if words[:1] not in (["check"], ["doctor"]) or {"-h", "--help"} & {*words}:
         return [*words]
     json_flag = [word for word in words if word == "--json"]
-    return [*(word for word in words[1:] if word != "--json"), "check", *json_flag]
+    return [*(word for word in words[1:] if word != "--json"), words[0], *json_flag]
 
 
 if __name__ == "__main__":

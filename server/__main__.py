@@ -62,6 +62,8 @@ def main(
 ) -> None:
     """Run the server: takes uploads, queues them, pushes them to agents, serves results.
 
+    `ferryman server doctor` looks for what is wrong on its host.
+
     Settings come from the TOML file, then FERRYMAN_… variables (and job-orchestrator's own), then
     these options.
 

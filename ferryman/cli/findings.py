@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from ferryman import errors
 from ferryman.cli.exits import FAILED, exit_code_for
 from ferryman.cli.hints import hint_for
+from ferryman.findings import Finding
 from ferryman.units import say_duration, say_size
 
 if TYPE_CHECKING:
@@ -24,20 +25,6 @@ MAX_SKEW_S: Final = 5.0
 _SOON_S: Final = 7 * 86_400.0
 _MIN_FREE: Final = 1 << 30
 """Bytes on this disk, for results."""
-
-Level = Literal["ok", "warning", "problem"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at."""
-
-    about: str
-    level: Level
-    text: str
-    hint: str | None = None
-    """What to do, with a command."""
-    exit_code: int = 0
 
 
 @dataclass(frozen=True, slots=True)

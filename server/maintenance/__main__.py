@@ -22,10 +22,12 @@ from server.maintenance.common import (
     problems,
     server_paths,
 )
+from server.maintenance.doctor import examine
 from server.maintenance.restore import restore
 from server.settings.load import read
 from shared.clock import RealClock
 from shared.command_line import run_command
+from shared.findings import show
 from shared.http.sockets import url_of
 from shared.units.sizes import say_count, say_size
 
@@ -111,6 +113,20 @@ def restore_backup(
             "ferryman: when the server starts, agents end what they still hold for the former one, "
             "which must not run any more\n"
         )
+
+
+@program.command()
+def doctor(config: Config = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Look at a server's host: its folder, database, port, limits, certificates, and its agents.
+
+    The server may run. Exit codes: 0 without a problem, otherwise that of the first one: 2 settings
+    or a file of them, 69 an agent or the port, 73 the folder, 74 the database, 75 the disk is full,
+    77 a token or a certificate.
+    """
+    with problems():
+        settings = read(config, {"server": {"data_dir": data_dir}})
+        code = show(examine(settings, RealClock()), as_json=as_json)
+    raise typer.Exit(code)
 
 
 @program.command("settings", hidden=True)

@@ -1,0 +1,135 @@
+"""``ferryman server doctor``: looks at the host of a server, its data folder and its agents."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from email.utils import parsedate_to_datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+
+from server.maintenance.backup import DATABASE
+from server.settings.agents import AgentTable
+from server.settings.tables import ServerSettings
+from server.store.migrations import MIGRATIONS
+from shared import findings
+from shared.clock import SECOND, Clock
+from shared.findings import DAMAGED, UNAVAILABLE, Finding
+from shared.sqlite.copies import check_structure
+from shared.units.sizes import say_size
+
+_ANSWER_S: Final = 5.0
+_MAX_SKEW_S: Final = 5.0
+
+
+def examine(settings: ServerSettings, clock: Clock) -> Iterator[Finding]:
+    """All findings; nothing is changed."""
+    table = settings.server
+    yield Finding("settings", "ok", f"version {metadata.version('ferryman')}")
+    yield from findings.of_folder(table.data_dir, table.min_free)
+    pid = findings.holder(table.data_dir)
+    running = f"process {pid} works with it" if pid else "nobody works with it now"
+    yield Finding("lock", "ok", running)
+    yield from of_database(table.db_path or table.data_dir / DATABASE, len(MIGRATIONS))
+    yield findings.of_port(table.host, table.port, pid)
+    yield findings.of_open_files()
+    agents = settings.agents.values()
+    more = [path for one in agents for path in (one.token_file, one.identity_secret_file)]
+    yield from findings.of_secrets([table.tokens_file, table.tls_key, *more])
+    for file in (table.tls_cert, *(one.client_cert for one in agents)):
+        yield from findings.of_certificate(file, clock)
+    yield from asyncio.run(_agents(settings, clock))
+
+
+def of_database(path: Path, newest: int) -> Iterator[Finding]:
+    """Whether the database opens, is whole, and is of this version."""
+    if not path.exists():
+        yield Finding("database", "ok", f"{path} will be made at the first start")
+        return
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
+        try:
+            check_structure(connection)
+            (version,) = connection.execute("SELECT version FROM schema_version").fetchone()
+        finally:
+            connection.close()
+    except (sqlite3.Error, OSError) as problem:
+        hint = "stop the server, keep a copy of the file, and restore the latest backup"
+        yield Finding("database", "problem", f"{path}: {problem}", hint, DAMAGED)
+        return
+    size = say_size(path.stat().st_size)
+    if version > newest:
+        text = f"its schema {version} is of a newer version than this one, which knows {newest}"
+        yield Finding("database", "problem", text, "install the newer version again", DAMAGED)
+    elif version < newest:
+        text = f"{size}, whole; schema {version} becomes {newest} at the next start, with a copy"
+        yield Finding("database", "ok", text)
+    else:
+        yield Finding("database", "ok", f"{size}, whole, schema {version}")
+
+
+async def _agents(settings: ServerSettings, clock: Clock) -> list[Finding]:
+    if not settings.agents:
+        hint = "an agent is a table [agents.NAME] of the settings"
+        return [Finding("agents", "problem", "there are none, so no job can run", hint)]
+    timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        asked = [_asked(session, name, one, clock) for name, one in settings.agents.items()]
+        return [one for found in await asyncio.gather(*asked) for one in found]
+
+
+async def _asked(
+    session: aiohttp.ClientSession, name: str, table: AgentTable, clock: Clock
+) -> list[Finding]:
+    return [one async for one in _of_agent(session, name, table, clock)]
+
+
+async def _of_agent(
+    session: aiohttp.ClientSession, name: str, table: AgentTable, clock: Clock
+) -> AsyncIterator[Finding]:
+    about = f"agent {name}"
+    url = table.url.rstrip("/") + "/load" if table.url else str(table.upload_url)
+    token, tls = table.secret(), table.tls()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    ssl = tls.context if tls else True
+    try:
+        async with session.get(url, headers=headers, ssl=ssl) as answer:
+            status, date = answer.status, answer.headers.get("Date")
+            health = {}
+            if table.url and status == 200:
+                async with session.get(
+                    table.url.rstrip("/") + "/health", headers=headers, ssl=ssl
+                ) as told:
+                    health = await told.json()
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as problem:
+        text = f"it cannot be reached: {problem or 'no answer in time'}"
+        hint = "on its host: systemctl status ferryman-agent, ferryman agent doctor"
+        yield Finding(about, "problem", text, hint, UNAVAILABLE)
+        return
+    if status in (401, 403):
+        text = "it does not take the token of the settings"
+        hint = f"token_file of [agents.{name}] has to be one of the agent's tokens"
+        yield Finding(about, "problem", text, hint, 77)
+        return
+    if table.url and (status != 200 or not health.get("agent")):
+        text = f"what answers at its address is no Ferryman agent (status {status})"
+        yield Finding(about, "problem", text, f"url of [agents.{name}]", 76)
+        return
+    ours, theirs = metadata.version("ferryman"), health.get("version")
+    if health.get("message"):
+        text = f"it answers, and says: {health['message']}"
+        yield Finding(about, "warning", text, "on its host: ferryman agent doctor")
+    else:
+        yield Finding(about, "ok", "it answers, and takes our token" if token else "it answers")
+    if theirs and theirs.split(".")[:2] != ours.split(".")[:2]:
+        text = f"it has version {theirs}, this is {ours}"
+        yield Finding(about, "warning", text, "upgrade agents first, then the server")
+    if date is not None:
+        skew = abs(parsedate_to_datetime(date).timestamp() - clock.now() / SECOND)
+        if skew > _MAX_SKEW_S + 1:  # its time is cut to a whole second
+            text = f"its clock and this one differ by {skew:.0f} s"
+            yield Finding(about, "warning", text, "on the one that is wrong: timedatectl status")

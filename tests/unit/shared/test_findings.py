@@ -1,0 +1,92 @@
+"""What the doctors look at on their hosts."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from shared import findings
+from shared.clock import SECOND, RealClock
+from shared.files.locks import FolderLock
+from shared.findings import Finding
+from tests.support.certificates import authority
+from tests.support.sim_clock import SimClock
+
+
+def levels(found: list[Finding]) -> dict[str, str]:
+    return {one.about: one.level for one in found}
+
+
+def test_a_folder_of_ones_own_with_room_is_fine(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    found = levels(list(findings.of_folder(tmp_path, 0)))
+    assert found == {"folder": "ok", "filesystem": "ok", "disk": "ok"}
+
+
+def test_a_full_disk_and_a_folder_that_others_may_write_are_found(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    found = {one.about: one for one in findings.of_folder(tmp_path, 1 << 60)}
+    assert (found["disk"].level, found["disk"].exit_code) == ("problem", 75)
+    assert found["folder"].hint == f"chmod go-w {tmp_path}"
+
+
+def test_a_folder_that_is_missing_will_be_made_and_one_in_a_file_cannot(tmp_path: Path) -> None:
+    (missing,) = findings.of_folder(tmp_path / "data", 0)
+    assert missing.level == "warning"
+    (tmp_path / "file").write_text("")
+    (wrong,) = findings.of_folder(tmp_path / "file" / "data", 0)
+    assert (wrong.level, wrong.exit_code) == ("problem", 73)
+
+
+def test_who_holds_the_lock_is_said_and_the_lock_is_left_alone(tmp_path: Path) -> None:
+    assert findings.holder(tmp_path) is None
+    lock = FolderLock(tmp_path)
+    pid = findings.holder(tmp_path)
+    assert pid is not None
+    lock.close()
+    assert findings.holder(tmp_path) is None
+
+
+def test_a_port_that_another_program_has_is_a_problem() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        assert findings.of_port("127.0.0.1", port, None).exit_code == 69
+        assert findings.of_port("127.0.0.1", port, "7").level == "ok"
+    assert findings.of_port("127.0.0.1", 0, None).level == "ok"
+    assert findings.of_port("127.0.0.1", 0, "7").level == "warning"
+
+
+def test_a_secret_that_others_may_read_is_found(tmp_path: Path) -> None:
+    open_file, closed = tmp_path / "open", tmp_path / "closed"
+    for file, mode in ((open_file, 0o644), (closed, 0o600)):
+        file.write_text("x")
+        file.chmod(mode)
+    found = list(findings.of_secrets([open_file, closed, None, tmp_path / "missing"]))
+    assert [one.level for one in found] == ["warning", "ok", "problem"]
+
+
+def test_a_certificate_is_looked_at_for_its_end(tmp_path: Path) -> None:
+    certificate = authority(tmp_path, "ca")
+    now = RealClock().now()
+    assert [one.level for one in findings.of_certificate(certificate.cert, SimClock(now))] == ["ok"]
+    later = SimClock(now + 400 * 365 * 86_400 * SECOND)
+    (expired,) = findings.of_certificate(certificate.cert, later)
+    assert (expired.level, expired.exit_code) == ("problem", 77)
+    (tmp_path / "none.pem").write_text("nothing")
+    (none,) = findings.of_certificate(tmp_path / "none.pem", SimClock(now))
+    assert none.level == "problem"
+
+
+def test_the_exit_code_is_that_of_the_first_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    found = [Finding("a", "ok", "x"), Finding("b", "problem", "y\x1b", "do", 74)]
+    assert findings.show([*found, Finding("c", "problem", "z")], as_json=False) == 74
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["ok       a: x", "PROBLEM  b: y?", "         do", "PROBLEM  c: z"]
+    assert findings.show(found[:1], as_json=True) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["findings"][0]["about"] == "a"
