@@ -55,8 +55,19 @@ SUBJECTS: Final[Mapping[str, tuple[str, ...]]] = {
 """Event -> the fields that say what the trouble is about; others, such as the job that met it, are
 those of the latest line. Other warnings and errors are folded when they are alike in every field
 but the words of what failed."""
-NEVER: Final = frozenset({"request.denied", "request.done", "request.malformed", "trouble.over"})
-"""Outcomes; what any caller can cause is limited where it is logged."""
+NEVER: Final = frozenset(
+    {
+        "request.denied",
+        "request.done",
+        "request.malformed",
+        "setting.not_applied",
+        "settings.not_reloaded",
+        "settings.reload_failed",
+        "tls.not_reloaded",
+        "trouble.over",
+    }
+)
+"""Outcomes of what somebody asked for; what any caller can cause is limited where it is logged."""
 _WORDS: Final = frozenset({"error", "why", "exc_info", "request_id", "principal"})
 _FOLDED_LEVELS: Final = frozenset({"warning", "error", "exception", "critical"})
 
