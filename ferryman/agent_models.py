@@ -45,8 +45,11 @@ class AgentDoc(Wire):
     in_settings: bool
     jobs: int
     """Jobs of this server that it has."""
-    running: int
+    running: int | None = None
+    """Those of them that run now; None: it cannot be reached."""
     slots: int | None = None
+    load: float | None = None
+    """CPU use of its host, in percent; None: not known now."""
     version: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)
     resources: dict[str, Any] = Field(default_factory=dict)

@@ -231,11 +231,24 @@ class PayloadList(Wire):
     payloads: list[PayloadDoc]
 
 
+class AgentStatus(Wire):
+    """How an agent is now, sent each second."""
+
+    slots: Int64
+    running: Int64
+    """Attempts that have a slot, those of all servers."""
+    load: FiniteFloat | None = None
+    """CPU use of its host since the last one, in percent; None: not known yet."""
+    draining: bool = False
+
+
 class AgentEvent(Wire):
-    """One line of ``GET /events``. Without a payload it is a keepalive."""
+    """One line of ``GET /events``. Without a payload it is a heartbeat."""
 
     seq: Int64
     payload: PayloadDoc | None = None
+    status: AgentStatus | None = None
+    """In heartbeats; older agents do not send it."""
 
 
 class Settled(Wire):

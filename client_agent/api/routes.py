@@ -40,7 +40,15 @@ from shared.http.middleware import GATE
 from shared.http.request_body import send_continue
 from shared.http.request_log import UPLOADED_ID
 from shared.ids import AttemptKey
-from shared.wire import LOG_SIZE, AgentHealth, PayloadDoc, PayloadState, ResultInfo, Settled
+from shared.wire import (
+    LOG_SIZE,
+    AgentHealth,
+    AgentStatus,
+    PayloadDoc,
+    PayloadState,
+    ResultInfo,
+    Settled,
+)
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -223,7 +231,12 @@ class Api:
         response = stream("application/x-ndjson")
         await response.prepare(request)
         server = request.query.get("server")
-        lines = event_lines(self._payloads, self._outputs, self._clock, after, server)
+        cpu_load = CpuLoad()  # of its own: it says what was between two lines
+
+        def status() -> AgentStatus:
+            return self._health.status(self._runner.running, cpu_load.percent_since())
+
+        lines = event_lines(self._payloads, self._outputs, self._clock, after, server, status)
         try:
             async for data in lines:
                 await response.write(data)

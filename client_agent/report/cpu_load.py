@@ -23,14 +23,18 @@ class CpuLoad:
 
     def percent(self) -> float:
         """Of all processors since the last call, 0 to 100; 0.0 at the first call, or if unknown."""
+        return self.percent_since() or 0.0
+
+    def percent_since(self) -> float | None:
+        """As :meth:`percent`; None at the first call, or if unknown."""
         try:
             words = self._stat.read_text().split("\n", 1)[0].split()[1 : 1 + _COUNTED]
             ticks = [int(word) for word in words]
         except (OSError, ValueError, IndexError):
-            return 0.0
+            return None
         now = sum(ticks), sum(ticks[_IDLE])
         last, self._last = self._last, now
         if last is None or now[0] <= last[0]:
-            return 0.0
+            return None
         idle = (now[1] - last[1]) / (now[0] - last[0])
         return round(100.0 * min(1.0, max(0.0, 1.0 - idle)), 2)

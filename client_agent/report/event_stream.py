@@ -2,39 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from typing import Final
 
 from client_agent.output.outputs import LiveOutputs
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import BATCH, Payloads
 from shared.clock import Clock, wait_for
-from shared.wire import AgentEvent, PayloadDoc, PayloadState
+from shared.wire import AgentEvent, AgentStatus, PayloadDoc, PayloadState
 
-KEEPALIVE_S: Final = 15.0
+HEARTBEAT_S: Final = 1.0
+"""Between two lines that say how the agent is."""
 _PIECE: Final = 1 << 18
 
 
 async def event_lines(
-    payloads: Payloads, outputs: LiveOutputs, clock: Clock, after: int, server: str | None
+    payloads: Payloads,
+    outputs: LiveOutputs,
+    clock: Clock,
+    after: int,
+    server: str | None,
+    status: Callable[[], AgentStatus],
 ) -> AsyncGenerator[bytes, None]:
     """Lines of :class:`shared.wire.AgentEvent`, from the change after number ``after`` on.
 
     Of several changes of one payload a slow reader gets only the latest; of a payload that has not
     started it gets none, because it got that as the answer to its order. While it runs, a payload
     is sent again whenever its live values are reported, under the number before. A line without a
-    payload says up to which number everything was sent: it comes once the stream has caught up,
-    and whenever nothing changes for a while. The stream ends when the agent stops.
+    payload says up to which number everything was sent, and how the agent is: it comes once the
+    stream has caught up, and then each second. The stream ends when the agent stops.
 
     Args:
         after: what the reader has seen. If this agent has not reached that number (its data was
             lost), the stream starts from 0.
         server: only payloads of that server.
+        status: says how the agent is now.
     """
     if after > payloads.seq:
         after = 0
     caught_up, seen = False, -1
-    reported = 0
+    reported, due = 0, 0.0
     with payloads.wakeups.of() as changed:
         while True:
             changed.clear()
@@ -51,8 +58,8 @@ async def event_lines(
                 after = max(after, reached)  # every change up to that number was read
                 seen = reached
             if not caught_up:
-                caught_up = True
-                yield _line(after)
+                caught_up, due = True, clock.monotonic() + HEARTBEAT_S
+                yield _line(after, status=status())
             latest = outputs.reports
             for payload_id in outputs.reported_after(reported):
                 report = outputs.report(payload_id, server)
@@ -61,8 +68,12 @@ async def event_lines(
             reported = latest
             if closing:
                 return
-            if not payloads.wakeups.closing and not await wait_for(changed, KEEPALIVE_S, clock):
-                yield _line(after)
+            if payloads.wakeups.closing:
+                continue
+            rest_s = due - clock.monotonic()
+            if rest_s <= 0 or not await wait_for(changed, rest_s, clock):
+                due = clock.monotonic() + HEARTBEAT_S
+                yield _line(after, status=status())
 
 
 def _is_known(payload: Payload) -> bool:
@@ -83,5 +94,6 @@ def _together(lines: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(piece)
 
 
-def _line(seq: int, payload: PayloadDoc | None = None) -> bytes:
-    return AgentEvent(seq=seq, payload=payload).model_dump_json().encode() + b"\n"
+def _line(seq: int, payload: PayloadDoc | None = None, status: AgentStatus | None = None) -> bytes:
+    event = AgentEvent(seq=seq, payload=payload, status=status)
+    return event.model_dump_json().encode() + b"\n"

@@ -18,7 +18,7 @@ from client_agent.storage.folders import Folders
 from shared.clock import Clock
 from shared.heartbeats import Heartbeats
 from shared.probe import Probe, is_silent
-from shared.wire import AgentHealth
+from shared.wire import AgentHealth, AgentStatus
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -122,6 +122,16 @@ class Health:
             message="; ".join(problems + notes),
         )
         return health, not problems
+
+    def status(self, running: int, load: float | None) -> AgentStatus:
+        """What changes often, without any look at disk or database."""
+        admission = self._admission
+        return AgentStatus(
+            slots=admission.identity.slots,
+            running=running,
+            load=load,
+            draining=admission.draining,
+        )
 
     def _check_disk(self) -> list[str]:
         """Runs in a thread."""

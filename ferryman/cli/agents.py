@@ -30,7 +30,17 @@ Message: TypeAlias = Annotated[
     typer.Option("--message", "-m", metavar="TEXT", help="Why; shown with the agent."),
 ]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-_HEADS: Final = ("AGENT", "STATE", "READY", "JOBS", "SLOTS", "ADDRESS", "MESSAGE")
+_HEADS: Final = (
+    "AGENT",
+    "STATE",
+    "READY",
+    "JOBS",
+    "RUNNING",
+    "SLOTS",
+    "LOAD",
+    "ADDRESS",
+    "MESSAGE",
+)
 
 
 @app.command("list")
@@ -52,7 +62,7 @@ async def list_agents(
         show.print_message("the server has no agents")
     else:
         rows = [_row(agent) for agent in listed]
-        show.print_table(_HEADS, rows, drop=("ADDRESS", "SLOTS", "JOBS"))
+        show.print_table(_HEADS, rows, drop=("ADDRESS", "LOAD", "SLOTS", "RUNNING", "JOBS"))
 
 
 @app.command("show")
@@ -180,7 +190,9 @@ def _row(agent: AgentDoc) -> tuple[str, ...]:
         str(agent.state),
         "yes" if agent.up else "no",
         str(agent.jobs),
+        "?" if agent.running is None else str(agent.running),
         "" if agent.slots is None else str(agent.slots),
+        "" if agent.load is None else f"{agent.load:.0f} %",
         agent.address,
         agent.message or agent.trouble,
     )
@@ -198,7 +210,9 @@ def _details(agent: AgentDoc) -> Iterator[str]:
         labels = ", ".join(f"{name}={value}" for name, value in sorted(agent.labels.items()))
         yield f"  labels {labels}"
     slots = "" if agent.slots is None else f", {agent.slots} slots"
-    yield f"  {_jobs(agent)}, {agent.running} running{slots}"
+    running = "" if agent.running is None else f", {agent.running} running"
+    load = "" if agent.load is None else f", load {agent.load:.0f} %"
+    yield f"  {_jobs(agent)}{running}{slots}{load}"
     if agent.unreachable_s is not None:
         yield f"  not reached for {say_duration(agent.unreachable_s)}"
     if agent.last_heard_at:

@@ -150,9 +150,10 @@ async def _cancelled(client: Client, job_id: int, *, quiet: bool) -> JobDoc:
         if not (await asyncio.wait({cancelling}, timeout=EXPLAIN_CANCEL_AFTER_S))[0] and not quiet:
             job = await client.status(job_id)
             whose = f"agent {job.agent}" if job.agent else "the server"
+            why = f": {job.message}" if job.status == "Unknown" else ""
             show.print_message(
                 f"the cancel is stored; {whose} has not confirmed yet that no process of job "
-                f"{job_id} is left (Ctrl-C ends this command, the cancel stays)"
+                f"{job_id} is left{why} (Ctrl-C ends this command, the cancel stays)"
             )
         return await cancelling
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from aiohttp.http_exceptions import LineTooLong
 
 from server.agents import answers, listing
 from server.agents.agent_client import SHORT_CALL
-from server.agents.live_client import STREAM, LiveClient
+from server.agents.live_client import SILENT_S, STREAM, LiveClient
 from server.domain import outcome
 from server.domain.jobs import Job
 from server.ports import (
@@ -139,13 +140,15 @@ class FerrymanAgent(LiveClient):
             params={"after": str(after), "server": self._server},
             timeout=STREAM,
         ) as answer:
-            lines = 0
-            while line := await _line(answer.content):
+            lines, silent_s = 0, None
+            while line := await _line(answer.content, silent_s):
                 lines += 1
                 if not lines % _LINES:
                     await self._clock.sleep(_REST_S)
                 if line.strip():
                     event = AgentEvent.model_validate_json(line)
+                    if event.status is not None:
+                        silent_s = SILENT_S
                     if event.payload is None or self._is_ours(event.payload):
                         yield event
 
@@ -179,8 +182,9 @@ class FerrymanAgent(LiveClient):
         return ours
 
 
-async def _line(stream: aiohttp.StreamReader) -> bytes:
+async def _line(stream: aiohttp.StreamReader, silent_s: float | None) -> bytes:
     try:
-        return await stream.readline(max_line_length=_LINE_BYTES)
+        async with asyncio.timeout(silent_s):
+            return await stream.readline(max_line_length=_LINE_BYTES)
     except LineTooLong:
         raise ValueError("a line without end among its events") from None

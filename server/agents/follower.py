@@ -16,10 +16,12 @@ from server.stages.agents import Agents
 from server.stages.get import Get
 from shared.clock import Clock, wait_for
 from shared.sqlite.errors import DatabaseUnavailable
-from shared.wire import AgentHealth, PayloadList
+from shared.wire import AgentHealth, AgentStatus, PayloadList
 
 log = structlog.get_logger()
 _HEALTH_EVERY_S: Final = 10.0
+_POLL_EVERY_S: Final = 2.0
+"""A job-orchestrator client has no heartbeats."""
 _BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _STEADY_S: Final = 5.0
 """An agent that could be talked to for less has failed once more."""
@@ -45,6 +47,8 @@ class Follower:
         self._clock, self._on_change = clock, on_change
         self._reading = False
         """Whether the end of the event stream would be noticed."""
+        self._ask_now = False
+        """Whether it has changed in a way that only its health document says."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until ``stop``."""
@@ -81,7 +85,7 @@ class Follower:
     async def _poll(self, stop: asyncio.Event) -> None:
         """A job-orchestrator client: whether it answers is all there is to know."""
         await self._contacted(await self._client.ask_health())
-        await wait_for(stop, _HEALTH_EVERY_S, self._clock)
+        await wait_for(stop, _POLL_EVERY_S, self._clock)
 
     async def _follow(self, client: FerrymanAgent) -> None:
         """Compare, then follow the events until the agent is excluded.
@@ -109,11 +113,21 @@ class Follower:
         await self._get.reconcile(client, listing)
         self._reading = True
         async for event in client.events(listing.seq):
+            if event.status is not None:
+                self._status(event.status)
             if event.payload is not None:
                 self._reading = False
                 await self._get.receive(client, event.payload)
                 self._reading = True
         raise AgentError(f"agent {client.name} ended the event stream")
+
+    def _status(self, status: AgentStatus) -> None:
+        client = self._client
+        if self._registry.mark_status(client, status):
+            self._on_change()
+        if client.health is not None and client.health.draining != status.draining:
+            self._ask_now = True
+            client.state_changed.set()
 
     async def _watch_health(self) -> None:
         """While its events come: whether it may get new work is another question. Returns when the
@@ -122,7 +136,9 @@ class Follower:
         while not self._client.excluded:
             if await wait_for(self._client.state_changed, _HEALTH_EVERY_S, self._clock):
                 self._client.state_changed.clear()
-                continue
+                if not self._ask_now:
+                    continue
+            self._ask_now = False
             try:
                 await self._contacted(await self._client.ask_health())
             except AgentError as problem:

@@ -12,7 +12,7 @@ from server.domain.backoff import Backoff
 from server.domain.leases import Lease
 from server.domain.placement import Candidate
 from shared.clock import Clock
-from shared.wire import AgentHealth, AgentState
+from shared.wire import AgentHealth, AgentState, AgentStatus
 
 _PROBE_S: Final = 60.0
 """How long one job tries out an agent that refused the last one, before another may."""
@@ -202,6 +202,17 @@ class Registry:
         if health.status != "ok":
             how = "gets no new jobs" if health.draining else "is unhealthy"
             client.unhealthy = f"agent {client.name} {how}: {health.message or health.status}"
+
+    def mark_status(self, client: AgentClient, status: AgentStatus) -> bool:
+        """How it is now. Returns whether it may be able to take more than before."""
+        health = client.health
+        if health is None:
+            return False
+        now: dict[str, float] = {"slots": status.slots, "running": status.running}
+        if status.load is not None:
+            now["load"] = status.load
+        client.health = health.model_copy(update=now)
+        return status.slots > (health.slots or 0)
 
     def mark_down(self, client: AgentClient, why: str) -> None:
         """It cannot be reached."""

@@ -56,7 +56,8 @@ def _document(context: Context, record: AgentRecord, jobs: int, running: int) ->
         "trouble": agent.trouble if agent else record.message if configured else missing,
         "in_settings": agent is not None,
         "jobs": jobs,
-        "running": running,
+        "running": running if agent is not None and agent.reachable else None,
+        "load": agent.health.load if agent and agent.reachable and agent.health else None,
         "slots": agent.slots if agent else None,
         "health": _health(agent) if agent else None,
         "unreachable_s": None if unreachable_s is None else round(unreachable_s, 1),
@@ -65,7 +66,7 @@ def _document(context: Context, record: AgentRecord, jobs: int, running: int) ->
 
 
 def _health(agent: Agent) -> dict[str, Any] | None:
-    """Its latest health document, without the number of running jobs, which is out of date."""
+    """What it said of itself last: its health document, and its heartbeats."""
     if agent.health is None:
         return None
-    return agent.health.model_dump(exclude_none=True, exclude={"labels", "running"})
+    return agent.health.model_dump(exclude_none=True, exclude={"labels"})

@@ -44,8 +44,8 @@ async def test_agents_are_listed_and_shown(operator: Operator, agent: FakeAgent)
     code, out, err = await operator("list")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        "AGENT\tSTATE\tREADY\tJOBS\tSLOTS\tADDRESS\tMESSAGE",
-        f"north\tactive\tyes\t1\t4\t{agent.url}\t",
+        "AGENT\tSTATE\tREADY\tJOBS\tRUNNING\tSLOTS\tLOAD\tADDRESS\tMESSAGE",
+        f"north\tactive\tyes\t1\t1\t4\t\t{agent.url}\t",
     ]
     code, out, _ = await operator("list", "--json", "--all")
     assert (code, [one["id"] for one in json.loads(out)]) == (0, ["abc"])

@@ -75,6 +75,7 @@ async def test_the_agents_are_shown_with_all_that_is_known_of_them(tmp_path: Pat
             "jobs": 1,
             "running": 1,
             "slots": 4,
+            "load": None,
             "version": None,
             "labels": {},
             "resources": {"slots": 4, "services": None},

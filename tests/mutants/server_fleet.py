@@ -68,6 +68,20 @@ MUTANTS: Final = (
         f"{_FLEET}a_small_result_is_fetched_with_the_token_of_now",
     ),
     _of(
+        "an agent that hangs is noticed by its heartbeats",
+        "agents/ferryman_agent.py",
+        "silent_s = SILENT_S",
+        "pass",
+        f"{_FOLLOW}an_agent_that_hangs_is_down_when_its_heartbeats_stop",
+    ),
+    _of(
+        "what an agent has is as its heartbeats say",
+        "agents/registry.py",
+        "client.health = health.model_copy(update=now)",
+        "pass",
+        f"{_FOLLOW}slots_and_load_are_as_the_latest_heartbeat_says_and_more_slots_get_jobs",
+    ),
+    _of(
         "what no job waits for takes few connections",
         "stages/get.py",
         "self._discards.setdefault(agent.name, asyncio.Semaphore(_MAX_DISCARDS))",

@@ -113,6 +113,13 @@ class FakeAgent:
             stream.put_nowait(held.doc())
         await self._notify()
 
+    async def beat(self, **status: Any) -> None:
+        """Send a heartbeat to the servers."""
+        line = {"slots": self.slots, "running": 0, "load": None, "draining": False} | status
+        for stream in self._streams:
+            stream.put_nowait({"status": line})
+        await self._notify()
+
     async def end(self, held: HeldPayload, status: str = "Completed") -> None:
         held.status, held.result = status, zipped(f"result of {held.key}")
         await self.say(held)
@@ -170,7 +177,8 @@ class FakeAgent:
         try:
             await answer.write(b'{"seq": 1}\n')
             while (doc := await lines.get()) is not None:
-                await answer.write(json.dumps({"seq": 1, "payload": doc}).encode() + b"\n")
+                said = doc if doc.get("id") is None else {"payload": doc}
+                await answer.write(json.dumps({"seq": 1} | said).encode() + b"\n")
         finally:
             self._streams.remove(lines)
             await self._notify()

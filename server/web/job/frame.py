@@ -77,6 +77,8 @@ class JobFrame:
             return "it is deleted as soon as none of its processes is alive", "doubt"
         if job.cancel_requested_at is not None:
             waits = f": agent {job.agent} is asked to kill them" if job.agent else ""
+            if job.state is JobState.UNKNOWN:  # its message says why it cannot be asked now
+                waits = f". That they are dead cannot be confirmed now: {job.message}"
             return f"it is being cancelled; its processes may still be alive{waits}", "doubt"
         return None
 

@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from server.agents import ferryman_agent
 from server.agents.agent_client import Sessions
 from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.follower import Follower
@@ -247,3 +248,43 @@ async def test_an_agent_that_has_seen_a_newer_lease_is_left_alone_until_ours_is_
         )
         found.registry.take(Lease(of_agent("fake"), "a", 2))
         assert found.client.excluded == ""
+
+
+async def test_slots_and_load_are_as_the_latest_heartbeat_says_and_more_slots_get_jobs():
+    agent = FakeAgent()
+    async with following(agent) as found:
+        await found.see("compared")
+        await agent.until(lambda: agent.streams == 1)
+        for load in (12.5, 90.0):
+            await agent.beat(slots=4, running=3, load=load)
+        await agent.beat(slots=6, running=4)
+        await agent.end(HeldPayload(2, "sim", "2.1", None))
+        await found.see("reported 2.1 Completed")
+        health = found.client.health
+        assert health is not None
+        assert (health.slots, health.running, health.load) == (6, 4, 90.0)
+        assert found.changes == 2, "the Sender is woken"
+
+
+async def test_an_agent_that_begins_to_drain_is_asked_for_its_health_at_once():
+    agent = FakeAgent()
+    async with following(agent) as found:
+        await found.see("compared")
+        await agent.until(lambda: agent.streams == 1)
+        asked = agent.calls["GET /health"]
+        await agent.beat(draining=True)
+        await agent.until(lambda: agent.calls["GET /health"] == asked + 1)
+
+
+async def test_an_agent_that_hangs_is_down_when_its_heartbeats_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ferryman_agent, "SILENT_S", 0.05)
+    agent = FakeAgent()
+    async with following(agent) as found:
+        await found.see("compared")
+        await agent.until(lambda: agent.streams == 1)
+        await agent.beat()
+        await agent.until(lambda: agent.streams == 0)
+        await found.clock.until_asleep(0.2)
+        assert "no answer in time" in found.client.unreachable

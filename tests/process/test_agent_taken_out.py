@@ -1,0 +1,84 @@
+"""An agent is taken out of the settings while it runs a job: its process is not forgotten."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+from tests.support.program_pair import PATIENCE_S, Pair
+from tests.support.programs import until
+
+SETTINGS = """
+[server]
+cancel_patience = "0.1s"
+[services.example]
+[agent]
+slots = 1
+sandbox = "none"
+grace = "1s"
+[agents.elsewhere]
+url = "http://[::1]:9"
+"""
+
+
+def post(pair: Pair, path: str) -> tuple[int, str]:
+    with urlopen(Request(f"{pair.server.url}{path}", method="POST"), timeout=PATIENCE_S) as answer:
+        return answer.status, json.loads(answer.read())["message"]
+
+
+def sleepers(seconds: str) -> list[str]:
+    """The processes that sleep so long, as the kernel shows them."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if file.read_bytes() == f"sleep\0{seconds}\0".encode():
+                found.append(file.parent.name)
+        except OSError:
+            continue  # it has just ended
+    return found
+
+
+def reload(pair: Pair, config: Path, settings: str) -> None:
+    config.write_text(settings)
+    assert pair.server.process is not None
+    pair.server.process.send_signal(signal.SIGHUP)
+
+
+def test_a_cancel_is_confirmed_only_when_the_agent_is_back_and_the_process_is_dead(
+    tmp_path: Path,
+) -> None:
+    pair, config = Pair(tmp_path, SETTINGS), tmp_path / "ferryman.toml"
+    pair.server._flags = ("--config", str(config))  # the agent is in the file only
+    table = f"[agents.north]\nurl = '{pair.agent.url}'\n"
+    config.write_text(SETTINGS + table)
+    with pair.running():
+        seconds = f"987.{uuid.uuid4().int}"
+        job_id = pair.submit(f"sleep {seconds}\n")
+        until(lambda: sleepers(seconds), "the job does not run")
+        pair.until(job_id, "Running")
+        (pid,) = sleepers(seconds)
+        reload(pair, config, SETTINGS)
+        pair.until(job_id, "Unknown")
+        for path in (f"/terminate/{job_id}", f"/api/v1/jobs/{job_id}/cancel"):
+            status, message = post(pair, path)
+            assert status == 202
+            assert "agent north is not in the server's settings" in message
+            assert "cannot be confirmed" in message
+        words = ["-m", "ferryman", "cancel", str(job_id), "--url", pair.server.url]
+        with subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE) as cancelling:
+            assert cancelling.stderr is not None
+            said = cancelling.stderr.readline().decode()
+            assert "agent north is not in the server's settings" in said
+            assert "is cancelled" not in said
+            assert sleepers(seconds) == [pid]
+            assert pair.status(job_id) == "Unknown"
+            reload(pair, config, SETTINGS + table)
+            pair.until(job_id, "Cancelled")
+            assert sleepers(seconds) == []
+            assert "is cancelled" in cancelling.stderr.read().decode()
+        until(lambda: not sleepers(seconds), "a process is left")
