@@ -124,6 +124,7 @@ class Follower:
     def _status(self, status: AgentStatus) -> None:
         client = self._client
         if self._registry.mark_status(client, status):
+            log.info("agent.more_slots", agent=client.name, slots=status.slots)
             self._on_change()
         if client.health is not None and client.health.draining != status.draining:
             self._ask_now = True

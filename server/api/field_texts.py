@@ -115,7 +115,6 @@ TEXTS: Final[Mapping[str, str]] = {
     "revoked_at": "When it was revoked.",
     "role": "What the principal is for.",
     "run": "Which run of the job's life it is.",
-    "running": "How many run there now.",
     "runs_per_user": "How many of one user may run at once.",
     "schedule_id": "The schedule that made it; null: none.",
     "scopes": "What it may be used for.",

@@ -412,8 +412,8 @@ MUTANTS: Final = (
     _of(
         "what waits for an agent is woken when it is back",
         "agents/follower.py",
-        "self._on_change()",
-        "pass",
+        "            )\n            self._on_change()",
+        "            )",
         f"{_FOLLOW}health_is_asked_while_the_stream_is_open_and_work_goes_by_it",
     ),
     _of(

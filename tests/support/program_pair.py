@@ -38,8 +38,8 @@ class Pair:
         with urlopen(f"{self.server.url}{path}", timeout=PATIENCE_S) as answer:
             return bytes(answer.read())
 
-    def submit(self, script: str, user: str = "1") -> int:
-        parts = f'name="user_id"\r\n\r\n{user}', 'name="service"\r\n\r\nexample'
+    def submit(self, script: str, user: str = "1", service: str = "example") -> int:
+        parts = f'name="user_id"\r\n\r\n{user}', f'name="service"\r\n\r\n{service}'
         file = f'name="f"; filename="run.sh"\r\n\r\n{script}'
         body = "".join(
             f"--b\r\nContent-Disposition: form-data; {part}\r\n" for part in (*parts, file)
