@@ -101,13 +101,16 @@ def _headers(token: str | None, act_as: str | None, own: Mapping[str, str]) -> d
 def _proxy_of_environment(base: URL) -> str | None:
     # Not aiohttp's trust_env: that reads ~/.netrc, too, and fails where there is a token.
     host = base.host or ""
-    if host == "localhost" or _is_loopback(host) or proxy_bypass(host):
+    if is_this_machine(host) or proxy_bypass(host):
         return None
     proxies = getproxies()
     return proxies.get(base.scheme) or proxies.get("all")
 
 
-def _is_loopback(host: str) -> bool:
+def is_this_machine(host: str) -> bool:
+    """Whether it is ``localhost``, or an address of the loopback interface."""
+    if host == "localhost":
+        return True
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

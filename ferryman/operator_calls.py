@@ -86,6 +86,20 @@ class OperatorCalls(Calls):
         with conflict_as(Conflict):
             return (await self._transport.post("api/v1/settings/reload", Reloaded))[1]
 
+    async def metrics(self) -> str:
+        """What the server measures of itself, as text for Prometheus.
+
+        Raises:
+            NotAllowed
+            NotUnderstood: the server has none, or has them at another address.
+        """
+
+        async def once() -> str:
+            async with self._transport.answer("GET", "metrics") as answer:
+                return await answer.text("utf-8", errors="replace")
+
+        return await self._transport.retry(once)
+
     async def pause_service(self, name: str, message: str | None = None) -> ServiceDoc:
         """Let the queued jobs of a service wait; those that run go on. For operators.
 

@@ -187,6 +187,7 @@ class SyncClient:
     usage = _blocking(Client.usage)
     statistics = _blocking(Client.statistics)
     reload_settings = _blocking(Client.reload_settings)
+    metrics = _blocking(Client.metrics)
     pause_service = _blocking(Client.pause_service)
     resume_service = _blocking(Client.resume_service)
     agents = _blocking(Client.agents)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 from typing import Final
 
 MAX_LENGTH: Final = 32
@@ -13,6 +14,10 @@ LONGEST_S: Final = 100 * 365 * 86_400.0
 _UNITS: Final = {"w": 604_800.0, "d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _NUMBER: Final = r"[0-9]+(?:\.[0-9]+)?"
 _DURATION: Final = re.compile("".join(rf"(?:({_NUMBER}){unit} ?)?" for unit in _UNITS))
+LARGEST: Final = (1 << 63) - 1
+"""What a database column and the kernel can hold."""
+_POWERS: Final = {prefix: power for power, prefix in enumerate("kmgtpe", 1)}
+_SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) *(?:b|([kmgtpe])(i?)b?)?", re.IGNORECASE)
 
 
 def say_duration(seconds: float) -> str:
@@ -97,3 +102,29 @@ def bounded(seconds: float, text: object) -> float:
     if not seconds <= LONGEST_S:  # nan, too
         raise ValueError(f"{text!r} is longer than a hundred years")
     return seconds
+
+
+def parse_size(text: str) -> int:
+    """Bytes. ``KB`` is 1000 and ``KiB`` 1024, in any case, up to ``EiB``.
+
+    Raises:
+        ValueError: not a size, or more than :data:`LARGEST`.
+    """
+    text = strip_bounded(text, "400MB or 2GiB")
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a size such as 400MB or 2GiB")
+    number, prefix, binary = match.groups()
+    unit = (1024 if binary else 1000) ** _POWERS[prefix.lower()] if prefix else 1
+    return bounded_size(int(Decimal(number) * unit), text)
+
+
+def bounded_size(size: int, text: object) -> int:
+    """The bytes, unless they are more than :data:`LARGEST`.
+
+    Raises:
+        ValueError: with ``text`` as what was given.
+    """
+    if size > LARGEST:
+        raise ValueError(f"{text!r} is more than any disk or memory holds")
+    return size

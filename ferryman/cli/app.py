@@ -12,6 +12,7 @@ from ferryman.cli import (
     attempts,
     audit,
     batches,
+    bench,
     browsers,
     config,
     files,
@@ -69,6 +70,7 @@ app.add_typer(services.app, name="services")
 app.add_typer(agents.app, name="agents", rich_help_panel=FOR_OPERATORS)
 app.command("drain", rich_help_panel=FOR_OPERATORS)(agents.drain)
 app.command("audit", rich_help_panel=FOR_OPERATORS)(audit.audit)
+app.command("bench", rich_help_panel=FOR_OPERATORS)(bench.bench)
 app.command("statistics", rich_help_panel=FOR_OPERATORS)(statistics)
 app.add_typer(tokens.app, name="token", rich_help_panel=FOR_OPERATORS)
 app.command("whoami")(tokens.whoami)

@@ -133,7 +133,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _of(
         "the environment's proxy, but not for this machine",
         "connection.py",
-        'if host == "localhost" or _is_loopback(host) or',
+        "if is_this_machine(host) or",
         "if",
         "submit.py::test_a_proxy_of_the_environment_is_used_but_not_for_this_machine",
     ),

@@ -1,0 +1,1 @@
+"""``ferryman bench``: puts load on a server and measures what becomes of it."""
