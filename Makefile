@@ -1,7 +1,7 @@
 # Everything that CI does is a target here; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo serve test test-all unit soak mutants pictures bench coverage lint format \
-	types imports lock deb clean
+.PHONY: help setup setup-dev demo serve test test-all unit soak mutants pictures bench sizing coverage lint \
+	format types imports lock deb clean
 SHELL := bash
 
 PYTHON_RUN := .venv/bin/python -P
@@ -53,6 +53,9 @@ pictures: setup-dev ## look at every page, and keep its pictures in docs/picture
 
 bench: setup-dev ## measure, and print medians and ratios
 	@.venv/bin/python -m tests.bench $(ARGS)
+
+sizing: setup-dev ## measure what docs/sizing.md says and write it there, about five minutes, on a quiet machine
+	@$(PYTHON_RUN) -m tests.bench.sizing --write $(ARGS)
 
 lint: setup-dev ## ruff, its formatting, codespell
 	@$(PYTHON_RUN) -m ruff check .
