@@ -55,7 +55,7 @@ bench: setup-dev ## measure, and print medians and ratios
 	@.venv/bin/python -m tests.bench $(ARGS)
 
 sizing: setup-dev ## measure what docs/sizing.md says and write it there, about five minutes, on a quiet machine
-	@$(PYTHON_RUN) -m tests.bench.sizing --write $(ARGS)
+	@.venv/bin/python -m tests.bench.sizing --write $(ARGS)
 
 lint: setup-dev ## ruff, its formatting, codespell
 	@$(PYTHON_RUN) -m ruff check .
