@@ -305,19 +305,19 @@ CASES = {
 }
 
 
-def machine(load: Sequence[float]) -> str:
+def machine(load: Sequence[float], *, quick: bool) -> str:
     """What it was measured on."""
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     state = "quiet" if load[1] < 0.5 else f"busy with other work (load {load[1]:.1f} before)"
     return (
         f"Measured on {datetime.now(UTC):%Y-%m-%d}: {os.cpu_count()} cores, {gib:.0f} GiB, Python "
         f"{platform.python_version()}, the machine {state}. Load generator, server, agent and jobs "
-        "shared it."
+        "shared it." + " It was a `--quick` run: a tenth of the time." * quick
     )
 
 
-def table(figures: Sequence[Figure], load: Sequence[float]) -> str:
-    lines = [machine(load), "", "| what | figure | how |", "|---|---|---|"]
+def table(figures: Sequence[Figure], load: Sequence[float], *, quick: bool = False) -> str:
+    lines = [machine(load, quick=quick), "", "| what | figure | how |", "|---|---|---|"]
     lines += [f"| {one.what} | {one.value} | {one.how} |" for one in figures]
     return "\n".join(lines)
 
@@ -343,7 +343,7 @@ async def main() -> None:
             figures += await CASES[name](folder, 0.1 if given.quick else 1.0)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-    found = table(figures, load)
+    found = table(figures, load, quick=given.quick)
     print(found)
     if given.write:
         PAGE.write_text(written(PAGE.read_text(), found))

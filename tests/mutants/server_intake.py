@@ -41,14 +41,14 @@ _TEXT_MUTANTS: Final = (
     ),
     _of(
         "a size matches as a whole",
-        "shared/units/sizes.py",
+        "ferryman/units.py",
         "    match = _SIZE.fullmatch(text)",
         "    match = _SIZE.match(text)",
         f"{_TEXTS}anything_else_is_no_size",
     ),
     _of(
         "a size is bounded",
-        "shared/units/sizes.py",
+        "ferryman/units.py",
         "    if size > LARGEST:",
         "    if False:",
         f"{_TEXTS}a_size_that_no_column_can_hold_is_refused",

@@ -189,7 +189,7 @@ def test_rates_over_time_count_each_job_once(ends: list[float], count: int) -> N
 
 
 def test_a_stalled_server_does_not_hide_the_time_for_which_uploads_waited() -> None:
-    stalled = [record(at / 10, answered_s=5.0, job_id=at + 1) for at in range(50)]
+    stalled = [record(at / 10, begun_s=4.9, answered_s=5.0, job_id=at + 1) for at in range(50)]
     found = measures.latencies(stalled).upload
     assert found.max_s == 5.0
     assert found.p50_s == pytest.approx(2.55)
