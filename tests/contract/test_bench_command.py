@@ -80,6 +80,7 @@ async def test_a_load_is_sent_measured_and_deleted(tmp_path: Path, plan: Plan) -
             assert one.count == plan.jobs
         assert (times.end_to_end.max_s or 0) >= (times.upload.p50_s or 0) > 0
         assert {job.user_id async for job in client.jobs()} == set(plan.users)
+        assert all(one.memory_bytes for one in found.samples), "it reads /metrics"
         assert {one.slots for one in found.samples} <= {0, 2}  # 0: before the agent was reached
         await bench.tidy()
         assert [job async for job in client.jobs()] == []
