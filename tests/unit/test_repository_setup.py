@@ -12,12 +12,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 REAL_TOOLS = (
     *("basename", "bash", "cat", "cp", "cut", "dirname", "env", "flock", "grep", "install"),
-    *("mkdir", "mv", "rm", "sed", "sha256sum", "uname"),
+    *("mkdir", "mktemp", "mv", "rm", "sed", "sha256sum", "tail", "touch", "uname"),
 )
 JOB_TOOLS = ["bwrap", "setpriv", "mkfs.ext4"]
 DEV_TOOLS = [
     *("git", "make", "unzip", "curl", "openssl", "zsh", "fish", "nginx", "chromium"),
-    "systemd-analyze",
+    *("systemd-analyze", "caddy", "mmdebstrap", "promtool", "prometheus"),
 ]
 
 STUB = "#!/bin/bash\nexit 0\n"
@@ -37,6 +37,14 @@ case " $* " in
             esac
             for name in $program; do cp "$MACHINE/bin/stub" "$MACHINE/bin/$name"; done
         done ;;
+esac
+"""
+DOWNLOADER = """#!/bin/bash
+case " $* " in
+    *" update "*) echo update >>"$MACHINE/log"; rm -f "$MACHINE/no-lists" ;;
+    *" download "*)
+        echo download >>"$MACHINE/log"
+        [ ! -e "$MACHINE/no-lists" ] && touch prometheus.deb ;;
 esac
 """
 PYTHON = """#!/bin/bash
@@ -217,6 +225,22 @@ def test_what_developers_need_includes_what_running_needs(equipped):
     assert equipped.log() == ["make venv", LOCKED_DEV, LINKED]
     assert equipped.run().returncode == 0
     assert equipped.log() == []
+
+
+def test_prometheus_is_taken_out_of_its_package_with_lists_that_are_there_or_fetched(equipped):
+    for name in ("promtool", "prometheus"):
+        (equipped.bin / name).unlink()
+    equipped.add("apt-get", DOWNLOADER)
+    equipped.add("dpkg-deb", "#!/bin/bash\nmkdir -p usr/bin\ntouch usr/bin/{promtool,prometheus}\n")
+    (equipped.folder / "no-lists").touch()
+    assert equipped.run("--dev").returncode == 0
+    assert equipped.log()[3:] == ["download", "update", "download"]
+    assert equipped.run("--dev").returncode == 0
+    assert equipped.log() == []
+    for name in ("promtool", "prometheus"):
+        (equipped.project / ".venv" / "bin" / name).unlink()
+    assert equipped.run("--dev").returncode == 0
+    assert equipped.log() == ["download"]
 
 
 def test_running_needs_less_than_developers_do(equipped):
