@@ -19,13 +19,14 @@ from client_agent import app as agent
 from client_agent.check.table import show
 from client_agent.doctor import examine
 from client_agent.sandbox.base import SandboxBroken
-from client_agent.settings.agent import AgentSection, load
+from client_agent.settings.agent import AgentSection, AgentSettings, load, orchestrator
 from shared import findings, logs
 from shared.clock import RealClock
 from shared.command_line import run_command
 from shared.files.locks import FolderInUse
 from shared.http.sockets import CannotListen, url_of
 from shared.settings.base import SettingsError
+from shared.settings.effective import Sources, as_documents, as_toml, effective
 from shared.sqlite.errors import DatabaseUnavailable, NewerSchema
 
 USAGE: Final = 2
@@ -87,16 +88,27 @@ def main(
     log_level: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="debug, info, warning, error.")
     ] = None,
+    print_config: Annotated[
+        bool,
+        typer.Option("--print-config", help="Print each setting with its source, and end."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --print-config.")] = False,
 ) -> None:
     # The uids of jobs need access to folders that are made for them, whatever the shell's mask was.
     os.umask(0o022)
-    options = {"config", "ready_fd"}  # all others are settings
+    options = {"config", "ready_fd", "print_config", "as_json"}  # all others are settings
     flags = {name: value for name, value in context.params.items() if name not in options}
     try:
         settings = load(config, flags)
     except SettingsError as problem:
         _exit(USAGE, str(problem))
     context.obj = settings
+    if print_config:
+        sources = Sources({"agent": flags}, config, {"agent": orchestrator(os.environ)})
+        values = effective(AgentSettings.model_construct(agent=settings), sources)
+        shown = json.dumps(as_documents(values)) if as_json else as_toml(values).rstrip()
+        print(shown)  # noqa: T201 - the result
+        raise typer.Exit
     if context.invoked_subcommand is None:
         logs.configure(settings.log_format, settings.log_level, "agent")
         _run(settings, ready_fd)

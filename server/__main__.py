@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from server.lifecycle import serve
+from server.settings import orchestrator
 from server.settings.load import agent_at, read
 from server.settings.tables import ServerSettings
 from shared import logs
@@ -18,6 +20,7 @@ from shared.command_line import run_command
 from shared.files.locks import FolderInUse
 from shared.http.sockets import CannotListen
 from shared.settings.base import SettingsError
+from shared.settings.effective import Sources, as_documents, as_toml, effective
 from shared.sqlite.errors import DatabaseUnavailable, NewerSchema
 
 USAGE: Final = 2
@@ -59,10 +62,16 @@ def main(
         int | None,
         typer.Option(metavar="FD", help="Descriptor to write the port to once listening."),
     ] = None,
+    print_config: Annotated[
+        bool,
+        typer.Option("--print-config", help="Print each setting with its source, and end."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --print-config.")] = False,
 ) -> None:
     """Run the server: takes uploads, queues them, pushes them to agents, serves results.
 
     `ferryman server doctor` looks for what is wrong on its host.
+    `ferryman server check --config FILE` says what a file means before it is used.
 
     Settings come from the TOML file, then FERRYMAN_… variables (and job-orchestrator's own), then
     these options.
@@ -90,6 +99,14 @@ def main(
 
     try:
         settings = load()
+        if print_config:
+            local = {} if agent_url is None else {"agents": {"local": {"url": agent_url}}}
+            values = effective(
+                settings, Sources(flags | local, config, orchestrator.tables(os.environ))
+            )
+            shown = json.dumps(as_documents(values)) if as_json else as_toml(values).rstrip()
+            print(shown)  # noqa: T201 - the result
+            return
         logs.configure(settings.server.log_format, settings.server.log_level, "server")
         asyncio.run(serve(settings, ready_fd, load))
     except SettingsError as problem:
@@ -111,4 +128,8 @@ def _end(code: int, message: str) -> NoReturn:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["check"]:
+        os.execv(  # noqa: S606 - no shell is wanted
+            sys.executable, [sys.executable, "-P", "-m", "server.maintenance", *sys.argv[1:]]
+        )
     run_command(program, "ferryman server", sys.argv[1:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from server.settings.tables import ServerTable
 from shared.http.sockets import CannotListen, check_exposure
+from shared.settings.base import SettingsError
 
 
 def check_tokens(table: ServerTable, *, others: bool) -> None:
@@ -24,6 +25,18 @@ def check_tokens(table: ServerTable, *, others: bool) -> None:
         "Set server.tokens (or server.tokens_file), and with one of them make others: "
         "ferryman token create"
     )
+
+
+def check_start(table: ServerTable) -> None:
+    """Refuse the same before a start; whether there are other tokens, the database knows.
+
+    Raises:
+        SettingsError
+    """
+    try:
+        check_tokens(table, others=True)
+    except CannotListen as problem:
+        raise SettingsError(str(problem)) from None
 
 
 def check_change(old: ServerTable, new: ServerTable, *, others: bool) -> None:

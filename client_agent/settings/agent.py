@@ -184,7 +184,7 @@ def load(
         flags={"agent": dict(flags)},
         environ=environ,
         ignore=_SERVER_TABLES,
-        extra={"agent": _orchestrator(environ)},
+        extra={"agent": orchestrator(environ)},
     )
     try:
         loaded.agent.check_hidden(config=file)
@@ -193,7 +193,7 @@ def load(
     return loaded.agent
 
 
-def _orchestrator(environ: Mapping[str, str]) -> dict[str, Any]:
+def orchestrator(environ: Mapping[str, str]) -> dict[str, Any]:
     """The variables of job-orchestrator, so that its compose file works."""
     values: dict[str, Any] = {}
     for variable, key in (("PORT", "port"), ("MAX_AGE", "retention")):

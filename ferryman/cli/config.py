@@ -137,8 +137,12 @@ def _print(checked: Checked) -> None:
         for line in checked.problems:
             show.print_message(f"{checked.program}: {line}")
         return
-    facts = ", ".join(f"{name} {_said(value)}" for name, value in checked.settings.items())
+    settings = dict(checked.settings)
+    doubts = settings.pop("warnings", [])
+    facts = ", ".join(f"{name} {_said(value)}" for name, value in settings.items())
     typer.echo(show.printable(f"{checked.program}: fine: {facts}"))
+    for line in doubts:
+        show.print_message(f"{checked.program}: warning: {line}")
 
 
 def _said(value: Any) -> str:

@@ -7,10 +7,11 @@ import sys
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from server.exposure import check_start
 from server.maintenance import admin
 from server.maintenance.backup import Manifest, back_up
 from server.maintenance.common import (
@@ -25,6 +26,7 @@ from server.maintenance.common import (
 from server.maintenance.doctor import examine
 from server.maintenance.restore import restore
 from server.settings.load import read
+from server.settings.meaning import sentences, warnings
 from shared.clock import RealClock
 from shared.command_line import run_command
 from shared.findings import show
@@ -135,13 +137,33 @@ def show_settings(config: Config = None) -> None:
     with problems():
         settings = read(config, {})
     table = settings.server
-    facts = {
+    facts: dict[str, Any] = {
         "url": url_of(table.host, table.port, tls=table.tls_cert is not None),
         "data_dir": str(table.data_dir),
         "services": sorted(settings.services),
         "agents": sorted(settings.agents),
+        "warnings": warnings(settings, config),
     }
     print(json.dumps(facts))  # noqa: T201 - the result
+
+
+@program.command()
+def check(config: Config = None, as_json: AsJson = False) -> None:
+    """Say what a settings file (TOML) means, and the variables that win over it. Nothing starts.
+
+    Warnings name what can be used and is probably not meant. Exit codes: 0; 2 wrong settings.
+    """
+    with problems():
+        settings = read(config, {})
+        check_start(settings.server)
+    said, doubts = sentences(settings), warnings(settings, config)
+    if as_json:
+        print(json.dumps({"meaning": said, "warnings": doubts}))  # noqa: T201 - the result
+        return
+    for line in said:
+        print(line)  # noqa: T201 - the result
+    for line in doubts:
+        print(f"warning: {line}")  # noqa: T201 - the result
 
 
 def _told(made: Manifest) -> str:

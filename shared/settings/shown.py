@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel, SecretStr
@@ -11,6 +12,9 @@ from shared.units.durations import Duration, say_duration
 from shared.units.sizes import Size, say_size
 
 HIDDEN: Final = "(secret)"
+STARS: Final = "***"
+"""In place of a secret, in what can be read again."""
+_PASSWORD: Final = re.compile(r"//[^/@\s]+@")
 
 
 def say_value(value: Any, info: FieldInfo | None) -> str | None:
@@ -29,7 +33,7 @@ def say_value(value: Any, info: FieldInfo | None) -> str | None:
         return str(value).lower()
     if isinstance(value, tuple | list | frozenset):
         return ", ".join(str(say_value(one, info)) for one in value) or "none"
-    return say_number(value, info) or str(value)
+    return say_number(value, info) or without_password(str(value))
 
 
 def say_number(value: Any, info: FieldInfo | None) -> str | None:
@@ -59,3 +63,8 @@ def _inner_marks(annotation: Any) -> list[Any]:
     for part in get_args(annotation):
         found += _inner_marks(part)
     return found
+
+
+def without_password(text: str) -> str:
+    """An address without what stands before its host."""
+    return _PASSWORD.sub(f"//{STARS}@", text)

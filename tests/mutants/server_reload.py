@@ -51,4 +51,11 @@ MUTANTS: Final = (
         "kept: dict[str, object] = {}",
         f"{_KEYS}what_waits_for_a_restart_is_said_each_time[port]",
     ),
+    of(
+        "printed settings show no secret",
+        "shared/settings/effective.py",
+        "    if has_secret(value):\n        return json.dumps(STARS)\n",
+        "    if has_secret(value):\n        return json.dumps(value.get_secret_value())\n",
+        "tests/unit/server/test_shown_settings.py::test_no_secret_is_printed",
+    ),
 )

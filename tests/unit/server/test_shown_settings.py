@@ -1,0 +1,126 @@
+"""What ``--print-config`` and ``ferryman server check`` say of settings."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from client_agent.__main__ import cli as agent
+from server.__main__ import program as server
+from server.maintenance.__main__ import program as maintenance
+from server.settings import load
+from server.settings.meaning import sentences, warnings
+
+SECRET = "a-long-random-text"
+TEXT = f"""
+[server]
+tokens = ["{SECRET}"]
+max_upload = "1GB"
+sender_interval = "0.1234s"
+[services.a]
+env = {{ KEY = "{SECRET}" }}
+[agents.n]
+url = "http://user:{SECRET}@n:9000"
+token = "{SECRET}"
+[users."a.b@c"]
+rate_limit = "5/s"
+[agent]
+tokens = ["{SECRET}"]
+slots = 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+    path = tmp_path / "ferryman.toml"
+    path.write_text(TEXT)
+    path.chmod(0o640)
+    return path
+
+
+def printed(program: Any, *words: str) -> str:
+    done = CliRunner().invoke(program, words)
+    assert done.exit_code == 0, done.output
+    return str(done.stdout)
+
+
+@pytest.mark.parametrize("program", [server, agent])
+def test_no_secret_is_printed(file: Path, program: Any) -> None:
+    for more in ([], ["--json"]):
+        text = printed(program, "--config", str(file), "--print-config", *more)
+        assert SECRET not in text
+        assert "***" in text
+
+
+def test_each_value_has_its_source_and_the_whole_can_be_read_again(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FERRYMAN_SERVER__MAX_FILES", "9")
+    monkeypatch.setenv("MAX_AGE", "3600")
+    text = printed(server, "--config", str(file), "--port", "7", "--print-config")
+    lines = text.splitlines()
+    assert "port = 7  # flag --port" in lines
+    assert "max_files = 9  # variable FERRYMAN_SERVER__MAX_FILES" in lines
+    assert f"max_upload = 1000000000  # {file}" in lines
+    assert 'host = "127.0.0.1"  # default' in lines
+    assert "# tls_cert is not set  # default" in lines
+    tables = tomllib.loads(text)
+    assert tables["users"]["a.b@c"]["rate_limit"] == "5/s"
+    again = file.with_name("again.toml")
+    again.write_text(text.replace("***", SECRET))
+    before, after = (
+        load.read(path, {"server": {"port": 7}}, {}).model_copy(update={"agents": {}})
+        for path in (file, again)
+    )
+    assert before == after
+
+
+def test_an_agent_prints_its_own(file: Path) -> None:
+    text = printed(agent, "--config", str(file), "--slots", "2", "--print-config")
+    assert "slots = 2  # flag --slots" in text
+    assert tomllib.loads(text).keys() == {"agent"}
+
+
+def test_a_check_says_what_the_file_means(file: Path) -> None:
+    text = printed(maintenance, "check", "--config", str(file))
+    assert "It listens at http://127.0.0.1:5000; whoever reaches it needs a token." in text
+    assert "Service a: at most 10 at once, 5 of one user; each try at most 1h;" in text
+    assert (
+        "Agent n: a Ferryman agent at http://***@n:9000, for every service, with a token." in text
+    )
+    assert SECRET not in text
+    assert printed(maintenance, "check", "--config", str(file), "--json").startswith('{"meaning"')
+    file.write_text("[server]\nprot = 1\n")
+    done = CliRunner().invoke(maintenance, ["check", "--config", str(file)])
+    assert done.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[services.s]\nruns_per_user = 11", "one user can take all"),
+        ("[services.s]\n[agents.a]\nurl = 'http://a'\ndrain = true", "its jobs would wait"),
+        ("[services.s]\nretries = 1\nqueue_timeout = '1m'", "less than the delay of a retry"),
+        ("[services.s]\nheartbeat_timeout = '2h'", "does nothing"),
+        ("[server]\ntokens_file = 'open'\n", "chmod o-r"),
+        ("[agents]\n", "no job can run"),
+    ],
+)
+def test_what_is_probably_not_meant_is_said(file: Path, text: str, words: str) -> None:
+    file.with_name("open").write_text(SECRET)
+    file.with_name("open").chmod(0o644)
+    file.write_text(text)
+    assert words in "\n".join(warnings(load.read(file, {}, {}), file))
+
+
+def test_what_is_well_has_no_warning(file: Path) -> None:
+    file.write_text("[services.s]\n")
+    settings = load.read(file, {}, {})
+    assert warnings(settings, file) == []
+    assert "without a token" in sentences(settings)[0]
