@@ -101,9 +101,8 @@ def main(
         settings = load()
         if print_config:
             local = {} if agent_url is None else {"agents": {"local": {"url": agent_url}}}
-            values = effective(
-                settings, Sources(flags | local, config, orchestrator.tables(os.environ))
-            )
+            sources = Sources(flags | local, config, orchestrator.tables(os.environ))
+            values = effective(settings, sources)
             shown = json.dumps(as_documents(values)) if as_json else as_toml(values).rstrip()
             print(shown)  # noqa: T201 - the result
             return
