@@ -63,7 +63,6 @@ def test_each_value_has_its_source_and_the_whole_can_be_read_again(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FERRYMAN_SERVER__MAX_FILES", "9")
-    monkeypatch.setenv("MAX_AGE", "3600")
     text = printed(server, "--config", str(file), "--port", "7", "--print-config")
     lines = text.splitlines()
     assert "port = 7  # flag --port" in lines
