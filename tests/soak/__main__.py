@@ -18,7 +18,7 @@ from random import Random
 from client_agent.storage.remove_tree import remove_tree
 from tests.soak.asking import pause
 from tests.soak.disturbing import Disturbing
-from tests.soak.model import EXPIRES_S, FORGOTTEN_S, Model
+from tests.soak.model import FORGOTTEN_S, Model
 from tests.soak.nuisances import Nuisance
 from tests.soak.processes import Watching
 from tests.soak.report import Findings, write
@@ -66,7 +66,7 @@ def drain(system: System, model: Model, users: list[User], disturbing: Disturbin
     for known in list(model.jobs.values()):
         if not known.ended:
             model.report(f"{known.name} has not ended")
-    end = time.monotonic() + EXPIRES_S + FORGOTTEN_S + 120
+    end = time.monotonic() + FORGOTTEN_S + 120
     while rows(system)["jobs"] and time.monotonic() < end:
         pause(1)
     if left := {table: count for table, count in rows(system).items() if count}:

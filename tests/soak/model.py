@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from tests.soak.kinds import Bundle
 
-EXPIRES_S, FORGOTTEN_S = 90.0, 30.0
-"""`expires_after` and `forget_after` of both services."""
+EXPIRES_S, FORGOTTEN_S = 90.0, 120.0
+"""`expires_after` and `forget_after` of both services, both since a job's end."""
 
 
 @dataclass
@@ -21,6 +21,7 @@ class Known:
         sent_at, answered_at: of the upload; between them it was stored.
         generation: of the server that answered; a restore begins the next one.
         ended: state that was seen and checked.
+        ended_at: when that was, by the job's document; the driver may see it much later.
         cancel: somebody asked for it, in this or an earlier generation.
         runs: how often it may have ended: once, and once for each retry by hand.
     """
@@ -103,7 +104,7 @@ class Model:
             return None if known.deleted_at > backup.begun_at else False
         if known.sent_at > backup.ended_at:
             return False
-        gone_at = known.ended_at + EXPIRES_S + FORGOTTEN_S
-        if known.answered_at > backup.begun_at or (known.ended and time.monotonic() > gone_at - 60):
+        gone_at = known.ended_at + FORGOTTEN_S
+        if known.answered_at > backup.begun_at or (known.ended and time.monotonic() > gone_at - 5):
             return None
         return True

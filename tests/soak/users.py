@@ -7,6 +7,7 @@ import threading
 import time
 import traceback
 import zipfile
+from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
@@ -160,7 +161,7 @@ class User(threading.Thread):
         complaint = self._complaint(known, job, found)
         if generation != self._model.generation:
             return
-        known.ended, known.ended_at = job["status"], time.monotonic()
+        known.ended, known.ended_at = job["status"], _moment(job["ended_at"])
         if complaint == "gone":
             self._model.count("expired before their result was fetched")
             return
@@ -301,6 +302,12 @@ class User(threading.Thread):
         known.ended = ""
         known.cancel_after = time.monotonic() + (8 if known.bundle.kind == "hangs" else 240)
         self._model.count("followed again after a restore")
+
+
+def _moment(text: str) -> float:
+    """A time of a document, by this process's clock: both run on one machine."""
+    ago = datetime.now(UTC) - datetime.fromisoformat(text)
+    return time.monotonic() - max(0.0, ago.total_seconds())
 
 
 def _form(fields: dict[str, str], files: kinds.Files) -> bytes:
