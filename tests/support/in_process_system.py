@@ -83,8 +83,12 @@ class InProcessSystem:
 
 
 @asynccontextmanager
-async def together(folder: Path) -> AsyncIterator[InProcessSystem]:
-    """Both, on free ports."""
+async def together(folder: Path, services: str = "") -> AsyncIterator[InProcessSystem]:
+    """Both, on free ports.
+
+    Args:
+        services: TOML of the server's services, if it is not to have the one of the defaults.
+    """
     clock = RealClock()
     home = folder / "agent"
     sandbox = FakeSandbox(clock, home)
@@ -94,7 +98,7 @@ async def together(folder: Path) -> AsyncIterator[InProcessSystem]:
         section = AgentSection.model_validate(given)
         agent = await stack.enter_async_context(app.running(section, clock, sandbox))
         file = folder / "ferryman.toml"
-        file.write_text(f'[agents.local]\nurl = "http://127.0.0.1:{agent.port}"\n')
+        file.write_text(f'{services}[agents.local]\nurl = "http://127.0.0.1:{agent.port}"\n')
         composed = await compose(load.read(file, {"server": {"data_dir": data}}, {}), stack)
         runner = web.AppRunner(composed.application, access_log=None, shutdown_timeout=1)
         await runner.setup()

@@ -1,0 +1,197 @@
+"""The steps of docs/from-job-orchestrator.md, walked through with jobs in flight at each."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import zipfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+import client_agent.settings.agent
+from server.settings import load
+from tests.docs.conftest import blocks
+from tests.support.agent_http import AgentClient, calling
+from tests.support.dev_program import ROOT
+from tests.support.fake_orchestrator import FakeOrchestrator
+from tests.support.fake_sandbox import FakeProcess
+from tests.support.server_http import RUN, ServerClient, hosted
+
+PAGE = (ROOT / "docs/from-job-orchestrator.md").read_text()
+STEPS = re.findall(r"^## Step (\d)", PAGE, re.MULTILINE)
+
+
+def variables(client: str) -> dict[str, str]:
+    """The compose file's, which both servers are given."""
+    return {
+        "SERVICE_MY_SERVICE_UPLOAD_URL": f"{client}/submit",
+        "SERVICE_MY_SERVICE_DOWNLOAD_URL": f"{client}/retrieve",
+        "SERVICE_MY_SERVICE_TERMINATE_URL": f"{client}/kill",
+        "SERVICE_MY_SERVICE_RUNS_PER_USER": "8",
+        "SERVICE_MY_SERVICE_MAX_RUNS": "8",
+    }
+
+
+class FormerServer:
+    """What a job-orchestrator server does with a client at these addresses."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
+        self._http, self.url = http, url
+
+    async def submit(self) -> int:
+        form = aiohttp.FormData()
+        form.add_field("data/in.pdb", b"ATOM", filename="in.pdb")
+        form.add_field("run.sh", RUN, filename="run.sh")
+        async with self._http.post(f"{self.url}/submit", data=form) as answer:
+            payload = await answer.json()
+        assert answer.status == 200
+        assert payload["status"] == "Prepared"
+        return int(payload["id"])
+
+    async def retrieve(self, payload: int) -> str | list[str]:
+        """The payload's state, or the names in its result."""
+        async with self._http.get(f"{self.url}/retrieve/{payload}") as answer:
+            if answer.content_type == "application/zip":
+                return zipfile.ZipFile(io.BytesIO(await answer.read())).namelist()
+            return str((await answer.json())["status"])
+
+    async def result(self, payload: int) -> list[str]:
+        while isinstance(found := await self.retrieve(payload), str):
+            assert found in ("Prepared", "Running"), found
+            await asyncio.get_running_loop().run_in_executor(None, int)
+        return found
+
+
+@asynccontextmanager
+async def server(
+    folder: Path, environ: dict[str, str], file: str = ""
+) -> AsyncIterator[ServerClient]:
+    path = folder / "server.toml"
+    path.write_text(file)
+    flags: dict[str, Any] = {"server": {"data_dir": folder / "data", "getter_interval": 0.02}}
+    async with AsyncExitStack() as stack:
+        yield await hosted(load.read(path, flags, environ), stack)
+
+
+async def terminated(caller: ServerClient, job_id: int) -> dict[str, Any]:
+    async with caller.session.post(f"{caller.url}/terminate/{job_id}") as answer:
+        assert answer.status == 200
+        return dict(await answer.json())
+
+
+async def sent_to(caller: ServerClient, agent: str) -> int:
+    """Upload until one of the jobs is at the agent."""
+    while True:
+        job_id = await caller.upload()
+        job = await caller.job(job_id, until="Running")
+        if job["agent"] == agent:
+            return job_id
+
+
+async def completed(caller: ServerClient, *jobs: int) -> None:
+    for job_id in jobs:
+        assert (await caller.job(job_id))["status"] == "Completed"
+        status, kind, _ = await caller.get(f"/download/{job_id}")
+        assert (status, kind) == (200, "application/zip")
+
+
+def finish(process: FakeProcess) -> None:
+    process.write("out.txt", b"done")
+    process.finish()
+
+
+async def running(agent: AgentClient, job: str = "") -> FakeProcess:
+    """The attempt of a job, or the only one."""
+    if job:
+        return await agent.sandbox.process(job)
+    while not agent.sandbox.live:
+        await asyncio.get_running_loop().run_in_executor(None, int)
+    (process,) = agent.sandbox.live.values()
+    return process
+
+
+def test_the_settings_of_the_page_are_settings(tmp_path: Path) -> None:
+    for block in blocks("docs/from-job-orchestrator.md"):
+        if block.kind == "toml test":
+            file = tmp_path / "example.toml"
+            file.write_text(block.text)
+            if "[agent]" in block.text:
+                found = client_agent.settings.agent.load(file, {}, {})
+                assert found.default_limits.memory == 8 << 30
+            else:
+                environ = variables("http://client:9000")
+                docking = {name.replace("MY_SERVICE", "DOCKING"): environ[name] for name in environ}
+                read = load.read(file, {}, docking | {"PORT": "5001"})
+                assert (read.server.port, sorted(read.agents)) == (5001, ["docking", "node-1"])
+
+
+async def test_the_steps_of_the_page(tmp_path: Path) -> None:
+    assert STEPS == ["1", "2", "3", "4", "5"]
+    client = FakeOrchestrator(then="Running")
+    async with AsyncExitStack() as stack:
+        former_client = await stack.enter_async_context(client.listening())
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        former = FormerServer(http, former_client)
+
+        # 1: a server of ours beside the former one; both use the client, with the same variables
+        in_flight = await former.submit()
+        async with server(tmp_path, variables(former_client)) as ours:
+            first, second = await ours.upload(), await ours.upload()
+            for job_id in (first, second):
+                await ours.job(job_id, until="Running")
+            assert {held.status for held in client.payloads.values()} == {"Running"}
+            client.payloads[in_flight].status = "Completed"
+            assert "output.txt" in await former.result(in_flight)
+            client.payloads[2].status = "Completed"
+            await completed(ours, first)
+
+        # 2: an agent of ours is beside the client, first for the former server alone
+        agent = await stack.enter_async_context(calling(tmp_path, services=["my_service"]))
+        url = str(agent.http._base_url).rstrip("/")
+        former.url = url
+        plain = await former.submit()
+        process = await running(agent)
+        assert await former.retrieve(plain) == "Running"
+
+        # 3: our server is given the agent, too; the job at the client goes on over its restart
+        table = f'[agents.node]\nurl = "{url}"\n'
+        async with server(tmp_path, variables(former_client), table) as ours:
+            third = await sent_to(ours, "node")
+            finish(process)
+            assert "out.txt" in await former.result(plain)
+            await completed(ours, first)
+            client.payloads[3].status = "Completed"
+            await completed(ours, second)
+
+            # 4: the client gets no new jobs, what it has ends
+            async with ours.session.post(f"{ours.url}/api/v1/agents/my_service/drain") as answer:
+                assert answer.status == 200
+            fourth = await ours.upload()
+            assert (await ours.job(fourth, until="Running"))["agent"] == "node"
+            for held in client.payloads.values():
+                held.status = "Completed"
+            attempt = (await ours.job(third, until="Running"))["attempt"]
+            finish(await running(agent, f"{third}.{attempt}"))
+            await completed(ours, third)
+
+        # 5: without the client and its addresses; what runs at the agent goes on
+        environ = {name: text for name, text in variables("").items() if "URL" not in name}
+        async with server(tmp_path, environ, table + "[services.my_service]\n") as ours:
+            assert (await ours.job(fourth, until="Running"))["status"] == "Running"
+            assert await terminated(ours, fourth) == {
+                "id": fourth,
+                "status": "Killed",
+                "message": "job terminated",
+            }
+            await completed(ours, first, second, third)
+
+            # the way back: the agent still takes what a job-orchestrator server sends
+            back = await former.submit()
+            finish(await running(agent))
+            assert "out.txt" in await former.result(back)
+        assert agent.sandbox.violations == []
