@@ -11,6 +11,7 @@ from ferryman.answer_errors import conflict_as
 from ferryman.answers import Health
 from ferryman.calls import Calls
 from ferryman.errors import Conflict
+from ferryman.models import JobDoc
 from ferryman.service_models import ServiceDoc, ServicePage
 from ferryman.settings_models import Reloaded
 from ferryman.statistics_models import StatisticsDoc, StatisticsPeriod
@@ -99,6 +100,28 @@ class OperatorCalls(Calls):
                 return await answer.text("utf-8", errors="replace")
 
         return await self._transport.retry(once)
+
+    async def requeue(
+        self, job_id: int, *, service: str | None = None, lost: bool = False, dry_run: bool = False
+    ) -> JobDoc:
+        """Queue a job again that :meth:`retry` does not: one that has completed, whose agent does
+        not have it, or whose service has another name now. For operators.
+
+        Args:
+            service: that it is of from now on.
+            lost: its agent cannot be reached, and will not come back.
+            dry_run: only say whether it can be done.
+
+        Raises:
+            Conflict: it cannot be queued; the text says why.
+            NotFound
+        """
+        query = {"service": service} if service else {}
+        query |= {"lost": "1"} if lost else {}
+        query |= {"dry_run": "1"} if dry_run else {}
+        path = f"api/v1/jobs/{job_id}/requeue"
+        with conflict_as(Conflict):
+            return (await self._transport.post(path, JobDoc, query=query))[1]
 
     async def pause_service(self, name: str, message: str | None = None) -> ServiceDoc:
         """Let the queued jobs of a service wait; those that run go on. For operators.

@@ -48,6 +48,7 @@ from server.stages.dependencies import Dependencies
 from server.stages.get import Get
 from server.stages.poll import Poll
 from server.stages.recover import recover
+from server.stages.requeue import Requeue
 from server.stages.retry import RetryByHand
 from server.stages.schedules import Schedules
 from server.stages.send import Send
@@ -280,6 +281,7 @@ async def compose(
         webhooks=webhooks,
         delete=delete,
         retry=retry,
+        requeue=Requeue(resources),
         bulk=Bulk(resources, retry, delete),
         upload_limits=upload_limits,
         upload_threads=upload_threads,

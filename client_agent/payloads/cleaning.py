@@ -43,7 +43,7 @@ async def acknowledge(tx: Transaction, payload_id: int, changed: int, now: Micro
     """Make an unlisted tombstone of an ended payload. Returns ``changed``; None: there is no
     ended payload of this id."""
     rows = await tx.rows(
-        f"UPDATE payloads SET {_TOMBSTONE}, acknowledged = 1 "  # noqa: S608 - fixed words
+        f"UPDATE payloads SET {_TOMBSTONE}, acknowledged = 1, user_id = '' "  # noqa: S608 - fixed words
         f"WHERE id = :id AND state IN ({_ENDED}) RETURNING changed",
         {"id": payload_id, "changed": changed, "now": now},
     )

@@ -8,6 +8,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from server.api import (
+    admin,
     agents,
     attempts,
     audit,
@@ -64,6 +65,7 @@ ROUTES: Final = (
     *agents.ROUTES,
     *tokens.ROUTES,
     *audit.ROUTES,
+    *admin.ROUTES,
     *openapi.ROUTES,
 )
 

@@ -20,11 +20,7 @@ class BulkAction(StrEnum):
 
 AMONG: Final = {
     BulkAction.CANCEL: tuple(state for state in JobState if state not in states.ENDED),
-    BulkAction.RETRY: tuple(
-        state
-        for state in JobState
-        if state in states.ENDED and JobState.QUEUED in states.NEXT[state]
-    ),
+    BulkAction.RETRY: tuple(state for state in JobState if state in states.RETRIED_BY_HAND),
 }
 """Where a filter names no state: those whose jobs the action can change."""
 

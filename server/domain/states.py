@@ -10,6 +10,7 @@ from typing import Final
 from shared.wire import JobState
 
 FIRST: Final = JobState.QUEUED
+_BY_HAND: Final = "retried by hand"
 
 TRANSITIONS: Final[dict[JobState, dict[JobState, str]]] = {
     JobState.QUEUED: {
@@ -51,13 +52,16 @@ TRANSITIONS: Final[dict[JobState, dict[JobState, str]]] = {
         JobState.QUEUED: "it is given up as lost, or failed, and is tried again",
         JobState.CANCELLED: "cancelled by its user, and its processes are dead or given up",
     },
-    JobState.COMPLETED: {JobState.CLEANED: "expired: its files are removed"},
+    JobState.COMPLETED: {
+        JobState.QUEUED: "requeued by an operator",
+        JobState.CLEANED: "expired: its files are removed",
+    },
     JobState.FAILED: {
-        JobState.QUEUED: "retried by hand",
+        JobState.QUEUED: _BY_HAND,
         JobState.CLEANED: "expired: its files are removed",
     },
     JobState.CANCELLED: {
-        JobState.QUEUED: "retried by hand",
+        JobState.QUEUED: _BY_HAND,
         JobState.CLEANED: "expired: its files are removed",
     },
     JobState.CLEANED: {},
@@ -67,6 +71,9 @@ TRANSITIONS: Final[dict[JobState, dict[JobState, str]]] = {
 NEXT: Final = {state: frozenset(after) for state, after in TRANSITIONS.items()}
 ENDED: Final = frozenset(
     state for state, after in NEXT.items() if JobState.CLEANED in after or not after
+)
+RETRIED_BY_HAND: Final = frozenset(
+    state for state in ENDED if TRANSITIONS[state].get(JobState.QUEUED) == _BY_HAND
 )
 HOLDS_SLOT: Final = frozenset(JobState) - ENDED - {JobState.QUEUED}
 AT_AGENT: Final = frozenset(state for state in HOLDS_SLOT if JobState.COMPLETED in NEXT[state])

@@ -26,6 +26,7 @@ from server.stages.audit import AuditTrail
 from server.stages.bulk import Bulk
 from server.stages.cancel import Cancel
 from server.stages.delete import Delete
+from server.stages.requeue import Requeue
 from server.stages.retry import RetryByHand
 from server.stages.schedules import Schedules
 from server.stages.services import Services
@@ -84,6 +85,7 @@ class Context:
     webhooks: Webhooks
     delete: Delete
     retry: RetryByHand
+    requeue: Requeue
     bulk: Bulk
     upload_limits: UploadLimits
     upload_threads: UploadThreads

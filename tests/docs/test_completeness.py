@@ -205,7 +205,7 @@ def test_every_option_of_the_programs_is_documented(name, tmp_path):
     assert done.stdout.startswith(f"Usage: ferryman {name} [OPTIONS]")
     options = set(re.findall(r"(--[a-z][a-z-]+)", done.stdout)) - {"--help", "--config"}
     assert len(options) >= 2
-    title = "server" if name == "agent" else name.split()[0]
+    title = {"agent": "server"}.get(name, "admin verify" if " " in name else name)
     start = SCRIPTS.index(f"## `ferryman {title}")
     chapter = SCRIPTS[start : SCRIPTS.find("\n## ", start + 1)]
     for option in options:

@@ -16,7 +16,7 @@ from server.web.site.site import Site
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
 from shared.principals import Principal, Role, Scope
-from shared.wire import JobDoc, JobState
+from shared.wire import JobDoc
 
 REFRESH_S: Final = 3
 """Until a page without scripts loads itself again."""
@@ -163,7 +163,7 @@ def possible_actions(job: Job, principal: Principal) -> frozenset[str]:
     possible.add("tag")
     if not job.ended:
         possible |= {"cancel"} if job.cancel_requested_at is None else set()
-    elif JobState.QUEUED in states.NEXT[job.state] and job.bundle is not None:
+    elif job.state in states.RETRIED_BY_HAND and job.bundle is not None:
         possible.add("retry")
     if job.ended and job.parent_id is None:
         possible.add("delete")
