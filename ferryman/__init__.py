@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from ferryman.event_models import EventDoc
     from ferryman.fields import JobOptions
     from ferryman.file_models import FileDoc
+    from ferryman.forgotten_models import ForgottenDoc
     from ferryman.form import ProgressCallback
     from ferryman.models import AttemptDoc, JobDoc, Usage
     from ferryman.result import Result, SyncResult
@@ -91,6 +92,7 @@ __all__ = [
     "FileChanged",
     "FileDoc",
     "Files",
+    "ForgottenDoc",
     "Health",
     "JobDoc",
     "JobOptions",
@@ -158,6 +160,7 @@ _ELSEWHERE: Final = {
     "ScheduleDoc": "schedule_models",
     "ServiceDoc": "service_models",
     "SettingChange": "settings_models",
+    "ForgottenDoc": "forgotten_models",
     "StatisticsDoc": "statistics_models",
     "SyncClient": "sync",
     "SyncResult": "result",

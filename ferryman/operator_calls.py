@@ -11,6 +11,7 @@ from ferryman.answer_errors import conflict_as
 from ferryman.answers import Health
 from ferryman.calls import Calls
 from ferryman.errors import Conflict
+from ferryman.forgotten_models import ForgottenDoc
 from ferryman.models import JobDoc
 from ferryman.service_models import ServiceDoc, ServicePage
 from ferryman.settings_models import Reloaded
@@ -122,6 +123,16 @@ class OperatorCalls(Calls):
         path = f"api/v1/jobs/{job_id}/requeue"
         with conflict_as(Conflict):
             return (await self._transport.post(path, JobDoc, query=query))[1]
+
+    async def forget_user(self, user: str, *, dry_run: bool = False) -> ForgottenDoc:
+        """Remove all data of a user, some at a time: call it until the report is ``done``. For
+        operators with the scope ``admin``.
+
+        Args:
+            dry_run: only count it.
+        """
+        fields = {"user": user, "dry_run": dry_run}
+        return (await self._transport.post("api/v1/forget-user", ForgottenDoc, json=fields))[1]
 
     async def pause_service(self, name: str, message: str | None = None) -> ServiceDoc:
         """Let the queued jobs of a service wait; those that run go on. For operators.

@@ -10,6 +10,7 @@ from importlib import metadata
 
 from aiohttp import web
 
+from server.admin import forget_user
 from server.agents.lease_holder import LeaseHolder
 from server.agents.registry import Registry
 from server.api.routes import OPEN_PATHS, add_routes
@@ -17,7 +18,7 @@ from server.background import Sweeps, loops
 from server.callers import callers, rate_limits
 from server.composed import Server
 from server.configured_agents import agent_sessions
-from server.data_folder import open_data
+from server.data_folder import database_path, open_data
 from server.domain.leases import of_server
 from server.exposure import check_change
 from server.fleet import Fleet
@@ -282,6 +283,7 @@ async def compose(
         delete=delete,
         retry=retry,
         requeue=Requeue(resources),
+        forget_user=forget_user(resources, database, who, delete, schedules, database_path(table)),
         bulk=Bulk(resources, retry, delete),
         upload_limits=upload_limits,
         upload_threads=upload_threads,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import structlog
 
@@ -16,6 +17,11 @@ from shared.steady_clock import PersistentClock
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
+def database_path(table: ServerTable) -> Path:
+    """Where the database is."""
+    return table.db_path or table.data_dir / "ferryman.sqlite"
+
+
 async def open_data(
     table: ServerTable, machine: Clock, stack: AsyncExitStack
 ) -> tuple[PersistentClock, Database]:
@@ -27,7 +33,7 @@ async def open_data(
     table.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     stack.callback(FolderLock(table.data_dir).close)
     clock = PersistentClock(table.data_dir, machine)
-    path = table.db_path or table.data_dir / "ferryman.sqlite"
+    path = database_path(table)
     path.parent.mkdir(parents=True, exist_ok=True)
     database = await Database.open(path, MIGRATIONS, clock)
     stack.push_async_callback(database.close)

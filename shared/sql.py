@@ -66,6 +66,10 @@ class Database(Protocol):
         """Bytes that it takes on disk."""
         ...
 
+    async def erase(self) -> bool:
+        """Remove what is left of deleted rows. False: there is too much to do it now."""
+        ...
+
     async def maintain(self) -> bool:
         """To be called now and then: give unused space back, some at a time. Returns whether there
         is more.

@@ -25,6 +25,8 @@ from ferryman.event_models import EventPage as EventPage
 from ferryman.event_models import Level as Level
 from ferryman.file_models import FileDoc as FileDoc
 from ferryman.file_models import FilePage as FilePage
+from ferryman.forgotten_models import ForgottenDoc as ForgottenDoc
+from ferryman.forgotten_models import WaitingJob as WaitingJob
 from ferryman.graph_models import GraphDoc as GraphDoc
 from ferryman.graph_models import GraphEdge as GraphEdge
 from ferryman.graph_models import GraphNode as GraphNode

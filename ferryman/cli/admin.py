@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeAlias
 
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.exits import FAILED
-from ferryman.cli.options import Json, on_server
+from ferryman.cli.exits import FAILED, TRY_LATER
+from ferryman.cli.options import Json, on_server, whole
 from ferryman.cli.programs import run_program
 from ferryman.errors import BadArgument, FerrymanError
 
@@ -42,7 +44,7 @@ for _name, _help in (
     ("recount", "Count again what is counted; on the data folder."),
     ("vacuum", "Write the database anew, the server stopped."),
     ("size", "Show what the database takes, by table."),
-    ("upgrade", "Bring the database to this version's schema, the server stopped."),
+    ("upgrade", "Bring the database to this schema, the server stopped."),
     ("rollback", "Go back to the copy before an upgrade, the server stopped."),
 ):
     app.command(_name, help=_help, context_settings=_PASSED_ON)(_on_folder)
@@ -89,6 +91,67 @@ async def requeue(
     if json:
         show.print_json_list(jobs)
     return FAILED if failed else 0
+
+
+@app.command("forget-user")
+@on_server
+async def forget_user(
+    user: Annotated[str, typer.Argument(metavar="USER", hidden=True)],
+    wait: Annotated[
+        int,
+        typer.Option(
+            "--wait",
+            parser=whole(0),
+            metavar="SECONDS",
+            help="How long to wait for jobs that still run.",
+        ),
+    ] = 60,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+    *,
+    client: Client,
+) -> int:
+    """Remove all data of a user, with a report.
+
+    Through the API, by operators with the scope admin: tokens and sessions end, jobs are cancelled
+    and deleted with all that they left, on the agents too; in the audit trail another name stands
+    in place of the user's. What is interrupted goes on when it is called again.
+
+    Exit code 75: jobs are left whose agent cannot be reached.
+    """
+    if dry_run:
+        found = await client.forget_user(user, dry_run=True)
+        if json:
+            show.print_json(found)
+        else:
+            show.print_message(f"{user}: {_counts(found.found) or 'nothing is known of it'}")
+        return 0
+    if not yes:
+        _ask(f"remove all data of user {user}? It cannot be brought back", "admin forget-user")
+    removed: Counter[str] = Counter()
+    tries = wait
+    while True:
+        report = await client.forget_user(user)
+        removed.update(report.removed)
+        if report.done or (not report.removed and tries <= 0):
+            break
+        if not report.removed:  # the server has waited
+            tries -= 1
+    report = report.model_copy(update={"removed": dict(removed)})
+    if json:
+        show.print_json(report)
+    else:
+        show.print_message(f"{user}: removed {_counts(report.removed) or 'nothing'}")
+        for job in report.waiting:
+            show.print_message(f"  job {job.id} is not gone yet: {job.why}")
+        for line in report.kept:
+            show.print_message(f"  kept: {line}")
+    return 0 if report.done else TRY_LATER
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()) if count)
 
 
 def _ask(question: str, command: str) -> None:

@@ -5,18 +5,40 @@ from __future__ import annotations
 from typing import Final
 
 from aiohttp import web
+from pydantic import field_validator
 
+from server.api.codes import JSON
 from server.api.jobs import job_answer
 from server.domain.access import Area
+from server.domain.upload_fields import USER_ID
+from server.http.bodies import JsonBody, read_body
 from server.http.context import Context
 from server.http.parameter_types import flag, word
 from server.http.params import flag_param, job_id
 from server.http.paths import JOB
-from server.http.route import Route
+from server.http.route import Body, Route
 from shared import wire
 from shared.http.authentication import PRINCIPAL
+from shared.http.request_log import TARGET
+from shared.wire import ForgottenDoc, WaitingJob
 
 _MAX_NAME: Final = 64
+
+
+class ForgetUserBody(JsonBody):
+    """What ``POST /api/v1/forget-user`` takes."""
+
+    user: str
+    """Whose data is to go."""
+    dry_run: bool = False
+    """Only count it."""
+
+    @field_validator("user")
+    @classmethod
+    def _is_user(cls, value: str) -> str:
+        if not USER_ID.fullmatch(value):
+            raise ValueError("no user is called so")
+        return value
 
 
 async def requeue(request: web.Request, context: Context) -> web.StreamResponse:
@@ -31,6 +53,36 @@ async def requeue(request: web.Request, context: Context) -> web.StreamResponse:
     return await job_answer(context, job)
 
 
+async def forget_user(request: web.Request, context: Context) -> ForgottenDoc:
+    """Remove all data of a user, some at a time: call it until it is done."""
+    body = await read_body(request, ForgetUserBody)
+    request[TARGET] = context.forget_user.instead(body.user)
+    if body.dry_run:
+        found = await context.forget_user.look(body.user)
+        return ForgottenDoc(found=found, done=not any(found.values()))
+    report = await context.forget_user(request[PRINCIPAL], body.user)
+    return ForgottenDoc(
+        removed={name: count for name, count in report.removed.items() if count},
+        waiting=[WaitingJob(id=job, why=why) for job, why in sorted(report.waiting.items())],
+        kept=report.kept,
+        done=report.done,
+    )
+
+
+_FORGET: Final = Body(
+    "application/json",
+    {
+        "type": "object",
+        "required": ["user"],
+        "properties": {
+            "user": {"type": "string", "pattern": f"^{USER_ID.pattern}$"},
+            "dry_run": {"type": "boolean"},
+        },
+        "additionalProperties": False,
+    },
+    {"user": "ann"},
+    ForgetUserBody,
+)
 _REQUEUE: Final = {
     "service": word("the service that it is of from now on", _MAX_NAME),
     "lost": flag("1: its agent cannot be reached, and will not come back"),
@@ -56,5 +108,14 @@ ROUTES: Final = (
         {200: wire.JobDoc},
         ("job_not_found", *_NOT_REQUEUED),
         _REQUEUE,
+    ),
+    Route(
+        "POST",
+        "/api/v1/forget-user",
+        Area.ADMIN,
+        forget_user,
+        {200: ForgottenDoc},
+        (*JSON, "missing_user"),
+        body=_FORGET,
     ),
 )

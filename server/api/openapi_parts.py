@@ -77,6 +77,7 @@ TAGS: Final = {
     "tokens": "Who has access",
     "whoami": "Who the caller is",
     "audit": "Who did what",
+    "forget-user": "Removing all data of a user",
     "tickets": "Uploads by browsers without a token",
     "login-links": "Logging a browser in to the dashboard",
     "usage": "What a user has used, and what is left",

@@ -61,7 +61,7 @@ def requeue_event(job: Job, service: str, by: str) -> dict[str, Any]:
     fields = {"by": by, "before": job.state}
     if service != job.service:
         fields |= {"service": service, "service_before": job.service}
-    return {"event": "job.requeued", "fields": fields}
+    return {"event": "job.queued_again", "fields": fields}
 
 
 def _check_possible(job: Job, service: Service | None, name: str) -> None:

@@ -26,6 +26,7 @@ from server.stages.audit import AuditTrail
 from server.stages.bulk import Bulk
 from server.stages.cancel import Cancel
 from server.stages.delete import Delete
+from server.stages.forget_user import ForgetUser
 from server.stages.requeue import Requeue
 from server.stages.retry import RetryByHand
 from server.stages.schedules import Schedules
@@ -86,6 +87,7 @@ class Context:
     delete: Delete
     retry: RetryByHand
     requeue: Requeue
+    forget_user: ForgetUser
     bulk: Bulk
     upload_limits: UploadLimits
     upload_threads: UploadThreads

@@ -60,7 +60,11 @@ class Requeue(Stage):
             queued = await self._jobs.retry(move, job, most)
             if queued is not None:
                 log.info(
-                    "job.requeued", job_id=job_id, before=job.state, service=name, by=principal.name
+                    "job.queued_again",
+                    job_id=job_id,
+                    before=job.state,
+                    service=name,
+                    by=principal.name,
                 )
                 return queued
             now = await self._jobs.get(job_id)

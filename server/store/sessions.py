@@ -30,7 +30,7 @@ _INSERT: Final = (
     f"INSERT INTO sessions ({', '.join(_COLUMNS)}) "  # noqa: S608 - names of columns
     f"VALUES ({', '.join(f':{name}' for name in _COLUMNS)})"
 )
-_NEXT_VERSION: Final = """
+NEXT_VERSION: Final = """
     INSERT INTO meta (key, value) VALUES ('sessions_version', '1')
     ON CONFLICT (key) DO UPDATE
     SET value = CAST(CAST(meta.value AS INTEGER) + 1 AS TEXT)
@@ -101,7 +101,7 @@ class SqlSessions:
 
 async def _next_version(tx: Transaction) -> int:
     """The number of this change; whoever changes sessions waits here for the one before."""
-    return int((await tx.rows(_NEXT_VERSION))[0]["value"])
+    return int((await tx.rows(NEXT_VERSION))[0]["value"])
 
 
 def _record(row: Row) -> SessionRecord:

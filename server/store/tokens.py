@@ -35,7 +35,7 @@ _INSERT: Final = (
     f"VALUES ({', '.join(f':{name}' for name in _COLUMNS)})"
 )
 _UPDATE: Final = f"UPDATE tokens SET {_SET} WHERE id = :id"  # noqa: S608 - names of columns
-_NEXT_VERSION: Final = """
+NEXT_VERSION: Final = """
     INSERT INTO meta (key, value) VALUES ('tokens_version', '1')
     ON CONFLICT (key) DO UPDATE
     SET value = CAST(CAST(meta.value AS INTEGER) + 1 AS TEXT)
@@ -115,7 +115,7 @@ class SqlTokens:
 
 async def _next_version(tx: Transaction) -> int:
     """The number of this change; whoever changes tokens waits here for the one before."""
-    return int((await tx.rows(_NEXT_VERSION))[0]["value"])
+    return int((await tx.rows(NEXT_VERSION))[0]["value"])
 
 
 def _values(record: TokenRecord) -> dict[str, Any]:

@@ -19,6 +19,7 @@ _PRAGMAS: Final = (
     "journal_mode=WAL",
     "synchronous=FULL",
     "foreign_keys=ON",
+    "secure_delete=ON",  # what was deleted is overwritten, whichever SQLite this is
 )
 
 

@@ -31,6 +31,8 @@ _FREE_PAGES_KEPT: Final = 1_000  # they will soon be needed again
 _PAGES_FREED_AT_ONCE: Final = 1_000  # some milliseconds, in which others wait
 _MAX_CHECKED_BYTES: Final = 1 << 30
 """Up to this size a database is checked after a crash: some seconds of a slow disk."""
+_MAX_ERASED_BYTES: Final = 256 << 20
+"""Up to this size a file is written anew beside those who use it: some seconds of a slow disk."""
 _PROBE_BYTES: Final = 1 << 16
 """Written to find out whether there is space again."""
 _MAX_BATCH: Final = 256  # changes in one commit: bounds how long the first of them waits
@@ -178,6 +180,23 @@ class Database:
         """Changes that have not begun."""
         return self._waiting.qsize()
 
+    async def erase(self) -> bool:
+        """Write the file anew, so that nothing is left of deleted rows; others wait meanwhile.
+
+        Returns:
+            False: it is too large for that.
+
+        Raises:
+            DatabaseUnavailable
+        """
+        if await self.size() > _MAX_ERASED_BYTES:
+            return False
+        try:
+            await self._writer.run(_write_anew)
+        except sqlite3.DatabaseError as problem:
+            raise self._unavailable("write", problem) from problem
+        return True
+
     async def maintain(self) -> bool:
         """To be called now and then. Gives unused space back to the disk, some at a time. After a
         failure, finds out whether changes can be made again.
@@ -267,6 +286,11 @@ class Database:
         kind = "damage" if error.damaged else "space" if error.full else operation
         self._failures[kind] = error
         return error
+
+
+def _write_anew(connection: sqlite3.Connection) -> None:
+    connection.execute("VACUUM")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
 async def _fill(tx: Transaction) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _REQUEUE: Final = "tests/contract/test_requeue.py::test_"
+_FORGET: Final = "tests/contract/test_forget_user.py::test_"
 _FOLDER: Final = "tests/contract/test_admin_folder.py::test_"
 
 
@@ -49,6 +50,34 @@ MUTANTS: Final = (
         "        if agent is None or not reachable or",
         "        if agent is None or",
         f"{_REQUEUE}a_job_that_its_agent_has_is_not_started_twice",
+    ),
+    _of(
+        "who is forgotten can do nothing any more",
+        "server/store/forgotten.py",
+        "WHERE role = 'user' AND user_id = :user RETURNING id",
+        "WHERE role = 'user' AND user_id = '' RETURNING id",
+        f"{_FORGET}nothing_of_the_user_is_found_afterwards",
+    ),
+    _of(
+        "the audit trail does not name who is forgotten",
+        "server/store/forgotten.py",
+        '("principal", "principal = :instead, peer = \'\'"),',
+        "",
+        f"{_FORGET}nothing_of_the_user_is_found_afterwards",
+    ),
+    _of(
+        "the bundle that somebody else has stays when a user is forgotten",
+        "server/store/bundles.py",
+        'if not left or left[0]["refs"] <= 0:',
+        "if True:",
+        f"{_FORGET}a_bundle_that_others_have_too_stays",
+    ),
+    _of(
+        "a user is not called forgotten while jobs are left",
+        "server/stages/forget_user.py",
+        "report.done = not report.waiting",
+        "report.done = True",
+        f"{_FORGET}a_job_whose_agent_is_away_is_named_and_goes_later",
     ),
     _of(
         "a history with a gap is found",

@@ -16,7 +16,7 @@ from server.web.site.site import Site
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
 from shared.principals import Principal, Role, Scope
-from shared.wire import JobDoc
+from shared.wire import JobDoc, JobState
 
 REFRESH_S: Final = 3
 """Until a page without scripts loads itself again."""
