@@ -89,5 +89,7 @@ class StatisticsDoc(Wire):
     """When was counted last; None: not yet."""
     total: StatisticsCounts
     """Of all points."""
+    ever: StatisticsCounts
+    """Since there are statistics: of jobs that were deleted or forgotten, too."""
     points: list[StatisticsPoint]
     """Oldest first. A time in which the server did not run has none."""

@@ -44,6 +44,11 @@ async def statistics(
         show.print_message("nothing was counted in this time yet")
     else:
         show.print_table(_HEADS, _rows(found), drop=("ALL",))
+        ever = found.ever
+        show.print_message(
+            f"ever: {ever.uploaded:,} uploaded, {ever.completed:,} completed, "
+            f"{sum(ever.failed.values()):,} failed, {ever.cancelled:,} cancelled"
+        )
 
 
 def _rows(found: StatisticsDoc) -> list[tuple[str, ...]]:

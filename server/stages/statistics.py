@@ -95,6 +95,7 @@ class Statistics(Stage):
         # A minute is shown when it is over; of ten minutes or an hour there is something before.
         end = MINUTE.start(until or now) if resolution is MINUTE else now + 1
         buckets = await self._records.buckets(resolution, since, end, service or ALL)
+        ever = (await self._records.totals()).get(service or ALL, {})
         total: Tree = {}
         for bucket in buckets:
             add(total, bucket.numbers)
@@ -108,6 +109,7 @@ class Statistics(Stage):
                 "until": utc(now),
                 "counted_until": None if until is None else utc(until),
                 "total": _counts(total),
+                "ever": _counts(ever),
                 "points": [_point(one, alone=service is not None) for one in buckets],
             }
         )

@@ -56,6 +56,18 @@ async def test_jobs_are_counted_by_service_and_reason(tmp_path):
             assert (point["agents_up"] is None) is alone
 
 
+async def test_what_was_counted_ever_stays_when_the_jobs_are_deleted(tmp_path):
+    async with driving(tmp_path, FakeOrchestrator()) as client:
+        job_id = await client.upload()
+        await client.job(job_id)
+        async with client.session.delete(f"{client.url}/api/v1/jobs/{job_id}") as answer:
+            assert answer.status == 204
+        await client.server.context.statistics.run_once()
+        for query in ("", "?service=my_service"):
+            ever = (await asked(client, query))[1]["ever"]
+            assert (ever["uploaded"], ever["completed"], ever["cancelled"]) == (1, 1, 0)
+
+
 async def test_a_minute_is_shown_when_it_is_over(tmp_path, monkeypatch):
     async with driving(tmp_path, FakeOrchestrator()) as client:
         clock = client.server.context.clock
