@@ -8,7 +8,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
@@ -111,7 +111,7 @@ def main(
         raise typer.Exit
     if context.invoked_subcommand is None:
         logs.configure(settings.log_format, settings.log_level, "agent")
-        _run(settings, ready_fd)
+        _run(settings, ready_fd, lambda: load(config, flags))
 
 
 @cli.command()
@@ -166,7 +166,7 @@ def show_settings(context: typer.Context) -> None:
     print(json.dumps(facts))  # noqa: T201 - the result
 
 
-def _run(settings: AgentSection, ready_fd: int | None) -> None:
+def _run(settings: AgentSection, ready_fd: int | None, read: Callable[[], AgentSection]) -> None:
     log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
     def ready(port: int) -> None:
@@ -177,7 +177,7 @@ def _run(settings: AgentSection, ready_fd: int | None) -> None:
             os.close(ready_fd)
 
     try:
-        asyncio.run(agent.serve(settings, RealClock(), ready))
+        asyncio.run(agent.serve(settings, RealClock(), ready, read))
     except (CannotListen, SandboxBroken) as problem:
         _exit(UNAVAILABLE, str(problem))
     except FolderInUse as problem:

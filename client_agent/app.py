@@ -29,11 +29,12 @@ from client_agent.check import limit_tests
 from client_agent.check import table as check_table
 from client_agent.check.table import Table
 from client_agent.intake.admission import Admission, Identity
-from client_agent.intake.submission import Defaults
 from client_agent.intake.submit import Intake
 from client_agent.output.outputs import LiveOutputs
+from client_agent.parameters import connection_limits, deadlines, defaults, describe
 from client_agent.payloads.store import Payloads
 from client_agent.payloads.tables import open_database
+from client_agent.reload import Reload, reload_at
 from client_agent.report.health import Health
 from client_agent.report.metrics import AgentMetrics
 from client_agent.report.warnings import warn
@@ -54,7 +55,7 @@ from client_agent.sandbox.watch import SandboxWatch
 from client_agent.settings.agent import AgentSection
 from client_agent.storage.folders import Folders
 from client_agent.storage.shared_bundles import SharedBundles
-from shared import readiness_log
+from shared import logs, readiness_log
 from shared.clock import Clock
 from shared.files.locks import FolderLock
 from shared.heartbeats import Heartbeats
@@ -63,12 +64,11 @@ from shared.http.listener import Listener
 from shared.http.measured import METRICS
 from shared.http.middleware import Gate, add_middlewares
 from shared.http.proof import proving
-from shared.http.protocol import Deadlines
 from shared.http.sockets import check_exposure, listen
 from shared.http.tls import TlsFiles
+from shared.live import Live
 from shared.metrics import EventLoopLag
 from shared.service_manager import ServiceManager
-from shared.signals import ignore_hangup
 from shared.steady_clock import PersistentClock
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -113,12 +113,18 @@ def open_sandbox(settings: AgentSection, clock: Clock, uids: int) -> Iterator[Sa
             reserved.close()
 
 
-async def serve(settings: AgentSection, clock: Clock, ready: Callable[[int], None]) -> None:
+async def serve(
+    settings: AgentSection,
+    clock: Clock,
+    ready: Callable[[int], None],
+    read: Callable[[], AgentSection] | None = None,
+) -> None:
     """Run the agent until SIGTERM or SIGINT, or until it is drained after SIGUSR1. A second signal
     to stop does not wait for attempts that are to continue; a third one ends it immediately.
 
     Args:
         ready: called with the port once the agent answers requests.
+        read: reads the settings again, at SIGHUP; None: they stay.
 
     Raises:
         CannotListen, FolderInUse, SandboxBroken, DatabaseUnavailable, NewerSchema, OSError: it
@@ -129,17 +135,19 @@ async def serve(settings: AgentSection, clock: Clock, ready: Callable[[int], Non
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, number, asked)
     loop.add_signal_handler(signal.SIGUSR1, asked.drain.set)
-    ignore_hangup(loop)  # until it is known what to read again
+    hangup = asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, hangup.set)
     manager = ServiceManager()
     manager.starting(clock)
     with open_sandbox(settings, clock, worker_count(settings)) as sandbox:
         async with running(settings, clock, sandbox, asked) as agent:
-            if agent.tls is not None:
-                reload = partial(loop.run_in_executor, None, agent.tls.reload)
-                loop.add_signal_handler(signal.SIGHUP, reload)
+            agent.live.follow(lambda new: logs.configure(new.log_format, new.log_level))
+            reload = Reload(agent.live, read or (lambda: settings), agent.tls)
+            reloading = asyncio.create_task(reload_at(hangup, reload))
             ready(agent.port)
             manager.ready(clock, agent.health.alive, agent.health.sentence)
             await asked.stop.wait()
+            reloading.cancel()
             log.info("agent.stopping")
             manager.stopping(clock, asked.patience(settings.shutdown_grace + _STOP_S, clock))
     await manager.close()
@@ -160,6 +168,7 @@ class Running:
 
     port: int
     health: Health
+    live: Live[AgentSection]
     tls: TlsFiles | None = None
     in_time: bool = True
     """Set when it has stopped. False: some attempt's end could not be stored in time."""
@@ -180,7 +189,7 @@ async def running(
 
     Raises: as :func:`serve`.
     """
-    tokens = settings.all_tokens()
+    live, tokens = Live(settings), settings.all_tokens()
     check_exposure(settings.host, bool(tokens), "agent")
     async with contextlib.AsyncExitStack() as stack:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -240,24 +249,19 @@ async def running(
         health = Health(admission, payloads, folders, watch, grants, clock, heartbeats, runner)
         snapshots = Snapshots(runner, folders, admission, clock)
         stack.callback(snapshots.close)
-        limits = settings.default_limits.limits()
-        defaults = Defaults(settings.default_service, settings.default_timeout, limits)
         intake = Intake(
             payloads,
             folders,
             bundles,
             admission,
             runner.enqueue,
-            max_bytes=settings.max_upload,
-            defaults=defaults,
+            max_bytes=lambda: live.current.max_upload,
+            defaults=lambda: defaults(live.current),
             clock=clock,
         )
-        allowed = connections.connection_limits(
-            connections.raise_open_file_limit(),
-            most=settings.max_connections,
-            per_peer=settings.connections_per_peer,
-            own=_AGENT_FDS + _FDS_PER_WORKER * worker_count(settings),
-        )
+        own = _AGENT_FDS + _FDS_PER_WORKER * worker_count(settings)
+        limits = partial(connection_limits, connections.raise_open_file_limit(), own)
+        allowed = limits(settings)
         app = web.Application()
         gate = Gate(settings, allowed, id_field="payload_id")
         add_middlewares(app, gate, answer_problems)
@@ -269,16 +273,13 @@ async def running(
         app.add_routes(api.routes())
         app.add_routes(Bulk(payloads, intake, folders).routes())
         app.add_routes(Files(payloads, runner, folders).routes())
-        deadlines = Deadlines(
-            settings.head_timeout, settings.keepalive_timeout, settings.send_timeout
-        )
         response_s = settings.shutdown_grace * _RESPONSE_SHARE
         tls = settings.tls()
-        listener = Listener(app, socket, allowed, deadlines, response_s, tls)
+        listener = Listener(app, socket, allowed, deadlines(settings), response_s, tls)
         stack.push_async_callback(listener.close)
 
         stop = asyncio.Event()
-        sweep = RetentionSweep(payloads, folders, bundles, clock, settings.retention)
+        sweep = RetentionSweep(payloads, folders, bundles, clock, lambda: live.current.retention)
         tick = heartbeats.add("retention", retention.INTERVAL_S)
         background = asyncio.gather(
             sweep.run(stop, tick),
@@ -287,8 +288,12 @@ async def running(
         )
         stack.callback(asyncio.create_task(lag.run(stop)).cancel)
         runner.start(prepared)
-        agent = Running(socket.getsockname()[1], health, tls)
+        agent = Running(socket.getsockname()[1], health, live, tls)
         await listener.start()
+        live.follow(partial(describe, identity))
+        live.follow(lambda new: context.slots.resize(new.slots))
+        live.follow(lambda new: gate.use(new, limits(new)))
+        live.follow(lambda new: listener.use(limits(new), deadlines(new)))
         draining = None
         if asked is not None:
             begin = partial(setattr, admission, "draining", True)

@@ -16,9 +16,9 @@ from shared.units.sizes import say_size
 from shared.wire import Limits
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Identity:
-    """What stays the same while the agent runs."""
+    """What the agent says of itself. What its settings say of it may change at a reload."""
 
     agent_id: str
     """Made at the first start; stays the same under any name."""

@@ -54,7 +54,7 @@ class Submission:
         self.last_data_at = 0.0
         self.complete = False
         self.finished = asyncio.Event()
-        self._folders, self._admission, self._limits = folders, admission, limits
+        self._folders, self._admission, self.limits = folders, admission, limits
 
     def has_key(self, server: str, key: AttemptKey) -> bool:
         return self.order is not None and (self.order.server, self.key) == (server, key)
@@ -71,19 +71,19 @@ class Submission:
         self._admission.check_service(order.service, order.limits)
         size = order.bundle_size + (0 if order.inputs is None else order.inputs.size)
         self._admission.check_space(size)
-        if size > self._limits.max_bytes:
+        if size > self.limits.max_bytes:
             raise Refused(
                 413,
                 "too_large",
                 f"the bundle has {size} bytes with its inputs, "
-                f"the limit is {self._limits.max_bytes} (agent.max_upload)",
+                f"the limit is {self.limits.max_bytes} (agent.max_upload)",
             )
         self.order = order
 
     def first_file(self, _: dict[str, str]) -> Sink:
         """Where the files of the form are written to."""
         if self.order is None:
-            sink: Sink = BundleSink(self.staging, self._limits, "part", archives=False)
+            sink: Sink = BundleSink(self.staging, self.limits, "part", archives=False)
         else:
             sink = RawSink(self.staging, max_bytes=self.order.bundle_size)
             if self.order.inputs is not None:

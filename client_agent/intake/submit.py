@@ -22,6 +22,7 @@ from shared.clock import Clock, wait_for
 from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.reader import MAX_FILES
 from shared.ids import AttemptKey
+from shared.live import Value, reading
 from shared.multipart.limits import FormLimits, FormRefused
 from shared.multipart.receive import receive
 from shared.wire import Order
@@ -56,21 +57,22 @@ class Intake:
         admission: Admission,
         enqueue: Callable[[Payload], None],
         *,
-        max_bytes: int,
-        defaults: Defaults,
+        max_bytes: Value[int],
+        defaults: Value[Defaults],
         clock: Clock,
     ) -> None:
         self._payloads, self._folders, self._admission = payloads, folders, admission
         self._bundles = bundles
-        self._enqueue, self._defaults, self._clock = enqueue, defaults, clock
+        self._enqueue, self._defaults, self._clock = enqueue, reading(defaults), clock
         self._submissions: set[Submission] = set()
-        self._limits = FormLimits(max_bytes=max_bytes, max_files=MAX_FILES)
+        self._max_bytes = reading(max_bytes)
 
     async def submit(self, request: web.Request) -> Payload:
         """The payload of the request's key, new or not; the bundle of a new one is stored. Raises
         Refused, DigestMismatch, KeyRefused, StaleAttempt, StaleLease or DatabaseUnavailable."""
         await self._admission.check_ready(request.content_length or 0)
-        submission = Submission(self._folders, self._admission, self._limits)
+        limits = FormLimits(max_bytes=self._max_bytes(), max_files=MAX_FILES)
+        submission = Submission(self._folders, self._admission, limits)
         self._submissions.add(submission)
         try:
             return await self._receive(request, submission)
@@ -135,7 +137,7 @@ class Intake:
                 request.headers.get("Content-Type", ""),
                 request.content_length,
                 staging=submission.staging,
-                limits=self._limits,
+                limits=submission.limits,
                 on_field=submission.field,
                 on_first_file=submission.first_file,
             )
@@ -171,7 +173,7 @@ class Intake:
         try:
             self._admission.check_running()
             payload, created = await self._payloads.add(
-                submission.new_payload(summary, self._defaults)
+                submission.new_payload(summary, self._defaults())
             )
         except Exception:
             submission.remove_files()

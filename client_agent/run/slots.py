@@ -23,7 +23,7 @@ class SlotQueue:
 
     async def acquire(self, payload_id: int) -> bool:
         """Wait for a slot. False: it was withdrawn meanwhile and holds no slot."""
-        if self._free:
+        if self._free > 0:
             self._free -= 1
             return True
         granted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -37,12 +37,21 @@ class SlotQueue:
 
     def release(self) -> None:
         """Give the slot back, to the oldest that waits."""
-        while self._waiting:
+        self._free += 1
+        self._grant()
+
+    def resize(self, slots: int) -> None:
+        """Have so many slots. Attempts that run go on, be they too many."""
+        self._free += slots - self._slots
+        self._slots = slots
+        self._grant()
+
+    def _grant(self) -> None:
+        while self._free > 0 and self._waiting:
             _, granted = heapq.heappop(self._waiting)
             if not granted.done():
                 granted.set_result(True)
-                return
-        self._free += 1
+                self._free -= 1
 
     def withdraw(self, payload_id: int) -> None:
         """End the wait of an attempt that is not to run any more."""

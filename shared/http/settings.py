@@ -54,7 +54,7 @@ class HttpSection(Section):
     """Seconds for which an idle connection is kept."""
     send_timeout: Duration = Field(60.0, gt=0)
     """An answer is cut off when its peer reads less than 512 bytes a second for so many seconds."""
-    _tokens: tuple[str, ...] = PrivateAttr(())
+    _tokens: tuple[str, ...] | None = PrivateAttr(None)
 
     @field_validator("allowed_hosts")
     @classmethod
@@ -75,9 +75,8 @@ class HttpSection(Section):
         return check_networks(value)
 
     @model_validator(mode="after")
-    def _files_are_good(self) -> HttpSection:
+    def _tls_is_good(self) -> HttpSection:
         self.tls()
-        self._tokens = tuple(self._read_tokens())
         return self
 
     def tls(self) -> TlsFiles | None:
@@ -100,7 +99,14 @@ class HttpSection(Section):
         )
 
     def all_tokens(self) -> list[str]:
-        """Those of ``tokens`` and ``tokens_file``, as the file was when the settings were read."""
+        """Those of ``tokens`` and ``tokens_file``, as the file was at the first call, which is the
+        check of the settings.
+
+        Raises:
+            ValueError: see :meth:`_read_tokens`.
+        """
+        if self._tokens is None:
+            self._tokens = tuple(self._read_tokens())
         return list(self._tokens)
 
     def _read_tokens(self) -> list[str]:

@@ -31,7 +31,7 @@ from tests.support.sim_clock import SimClock
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("server", "settings.reloaded"), ("client_agent", "settings.not_reloaded")],
+    [("server", "settings.reloaded"), ("client_agent", "settings.reloaded")],
 )
 def test_a_hangup_ends_nothing(tmp_path: Path, name: str, said: str) -> None:
     program = Program(name, tmp_path, uuid.uuid4().hex)
@@ -39,7 +39,7 @@ def test_a_hangup_ends_nothing(tmp_path: Path, name: str, said: str) -> None:
     assert program.process is not None
     for times in (1, 2):
         program.process.send_signal(signal.SIGHUP)
-        until(lambda n=times: program.log.count(said) == n, "it says nothing")
+        until(lambda n=times: program.log.count(said) == n, "it says nothing", lambda: program.log)
     assert program.kill(signal.SIGTERM) == 0
 
 

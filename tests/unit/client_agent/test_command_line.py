@@ -53,7 +53,7 @@ def test_only_problems_of_its_folders_exit_as_such(monkeypatch, capsys, problem,
 
     monkeypatch.setattr(app, "serve", fails)
     with pytest.raises(typer.Exit) as caught:
-        __main__._run(AgentSection(data_dir=Path("/data/agent")), None)
+        __main__._run(AgentSection(data_dir=Path("/data/agent")), None, AgentSection)
     assert caught.value.exit_code == code
     assert message in capsys.readouterr().err
 
