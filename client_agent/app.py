@@ -31,7 +31,13 @@ from client_agent.check.table import Table
 from client_agent.intake.admission import Admission, Identity
 from client_agent.intake.submit import Intake
 from client_agent.output.outputs import LiveOutputs
-from client_agent.parameters import connection_limits, deadlines, defaults, describe
+from client_agent.parameters import (
+    connection_limits,
+    deadlines,
+    defaults,
+    describe,
+    worker_count,
+)
 from client_agent.payloads.store import Payloads
 from client_agent.payloads.tables import open_database
 from client_agent.reload import Reload, reload_at
@@ -73,11 +79,6 @@ from shared.steady_clock import PersistentClock
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-_MAX_EXTRA_WORKERS: Final = 8
-"""At most so many attempts are prepared or packed besides those that run."""
-_AGENT_FDS: Final = 48
-_FDS_PER_WORKER: Final = 24
-"""Descriptors that connections must leave free: for pipes, pidfds, folders and files of jobs."""
 _STOP_S: Final = 30.0
 """For what is left to do after ``shutdown_grace``."""
 _RESPONSE_SHARE: Final = 0.3
@@ -155,11 +156,6 @@ async def serve(
     if not agent.in_time:
         sys.stderr.flush()
         os._exit(0)  # a thread still packs a result, and the interpreter would wait for it
-
-
-def worker_count(settings: AgentSection) -> int:
-    """Attempts that are handled at once: as many run as there are slots, a few are prepared."""
-    return settings.slots + min(settings.slots, _MAX_EXTRA_WORKERS)
 
 
 @dataclass(slots=True)
@@ -259,8 +255,7 @@ async def running(
             defaults=lambda: defaults(live.current),
             clock=clock,
         )
-        own = _AGENT_FDS + _FDS_PER_WORKER * worker_count(settings)
-        limits = partial(connection_limits, connections.raise_open_file_limit(), own)
+        limits = partial(connection_limits, connections.raise_open_file_limit(), settings)
         allowed = limits(settings)
         app = web.Application()
         gate = Gate(settings, allowed, id_field="payload_id")

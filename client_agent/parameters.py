@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from client_agent.intake.admission import Identity
 from client_agent.intake.submission import Defaults
 from client_agent.settings.agent import AgentSection
 from shared.http import connections
 from shared.http.protocol import Deadlines
+
+_MAX_EXTRA_WORKERS: Final = 8
+"""At most so many attempts are prepared or packed besides those that run."""
+_AGENT_FDS: Final = 48
+_FDS_PER_WORKER: Final = 24
+"""Descriptors that connections must leave free: for pipes, pidfds, folders and files of jobs."""
+
+
+def worker_count(settings: AgentSection) -> int:
+    """Attempts that are handled at once: as many run as there are slots, a few are prepared."""
+    return settings.slots + min(settings.slots, _MAX_EXTRA_WORKERS)
 
 
 def describe(identity: Identity, settings: AgentSection) -> None:
@@ -22,13 +35,17 @@ def defaults(settings: AgentSection) -> Defaults:
 
 
 def connection_limits(
-    open_files: int, own: int, settings: AgentSection
+    open_files: int, started: AgentSection, settings: AgentSection
 ) -> connections.ConnectionLimits:
     """Args:
-    own: descriptors that the agent needs for itself.
+    started: the settings of the start, by which it has its workers.
     """
-    most, per_peer = settings.max_connections, settings.connections_per_peer
-    return connections.connection_limits(open_files, most=most, per_peer=per_peer, own=own)
+    return connections.connection_limits(
+        open_files,
+        most=settings.max_connections,
+        per_peer=settings.connections_per_peer,
+        own=_AGENT_FDS + _FDS_PER_WORKER * worker_count(started),
+    )
 
 
 def deadlines(settings: AgentSection) -> Deadlines:
