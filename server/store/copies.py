@@ -18,6 +18,12 @@ _SCHEDULED: Final = """
     UNION ALL
     SELECT -id AS job_id, bundle_file AS file, bundle_size, bundle_digest, 0 FROM schedules
 """
+_CHILDREN: Final = """
+    UNION ALL
+    SELECT parent_id AS job_id, bundle_file AS file, bundle_size, bundle_digest, 0 FROM batches
+    WHERE bundle_file IS NOT NULL
+"""
+"""What a job left for its children is only its batch's until they are made."""
 _RESULTS: Final = """
     SELECT {job_id} AS job_id, result_file AS file, result_size, result_sha256, {offset}
     FROM {table}
@@ -135,6 +141,7 @@ def _files(connection: sqlite3.Connection) -> dict[FileKind, str]:
     offset = "result_offset" if "result_offset" in columns else "0"
     results = _RESULTS.format(table=table, job_id=job_id, offset=offset)
     bundles = _BUNDLES + (_SCHEDULED if _has_table(connection, "schedules") else "")
+    bundles += _CHILDREN if _has_table(connection, "batches") else ""
     return {FileKind.BUNDLE: bundles, FileKind.RESULT: results}
 
 

@@ -269,6 +269,26 @@ def test_a_bundle_that_only_a_schedule_has_is_in_the_backup(folder: Folder, tmp_
     assert f"missing file of schedule 1: bundles/{name}" in said
 
 
+def test_what_a_job_left_for_children_that_are_not_made_yet_is_in_the_backup(
+    folder: Folder, tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(folder.database_path)) as raw:
+        raw.execute(
+            "INSERT INTO batches (parent_id, total, bundle_file, bundle_size, bundle_digest) "
+            "SELECT 2, 3, bundle_file, bundle_size, bundle_digest FROM jobs WHERE id = 1"
+        )
+        raw.execute("UPDATE jobs SET state = 'Cleaned', bundle_file = NULL WHERE id = 1")
+        raw.commit()
+        name = str(raw.execute("SELECT bundle_file FROM batches").fetchone()[0])
+    made = json.loads(call("backup", tmp_path / "copy", "--data-dir", folder.path, "--json"))
+    assert made["incomplete"] == []
+    call("restore", tmp_path / "copy", "--data-dir", tmp_path / "new")
+    assert stored_path(tmp_path / "new", FileKind.BUNDLE, name).exists()
+    stored_path(folder.path, FileKind.BUNDLE, name).unlink()
+    said = call("backup", tmp_path / "lost", "--data-dir", folder.path, code=1)
+    assert f"missing file of job 2: bundles/{name}" in said
+
+
 def test_a_schedule_that_is_removed_meanwhile_is_left_out(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -325,6 +325,13 @@ MUTANTS: Final = (
     ),
     # backup and restore
     _of(
+        "a backup holds what jobs left for children that are not made yet",
+        "server/store/copies.py",
+        '_CHILDREN if _has_table(connection, "batches") else ""',
+        '""',
+        f"{_BACKUP}what_a_job_left_for_children_that_are_not_made_yet_is_in_the_backup",
+    ),
+    _of(
         "a restored server has an identity of its own",
         "server/store/copies.py",
         '(("server", new), ("former"',
