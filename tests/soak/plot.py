@@ -8,7 +8,7 @@ from html import escape
 
 from tests.soak.samples import Sample, Sizes
 
-WIDTH, LEFT, RIGHT, PANEL, GAP = 960, 70, 120, 130, 34
+WIDTH, LEFT, RIGHT, PANEL, GAP = 1000, 110, 120, 130, 34
 COLORS = ("#0b5cad", "#b3401a", "#2f7d32", "#6a3d9a")
 Points = list[tuple[float, float]]
 

@@ -283,7 +283,8 @@ class User(threading.Thread):
                 known.ended = "lost"
                 self._model.report(f"{known.name} is {word}: {job}")
             elif status == 404:
-                self._model.count("lost by a restore, as they came after the backup")
+                if expected is False:
+                    self._model.count("lost by a restore, as they came after the backup")
                 known.ended = "lost"
             else:
                 self._revive(known, job)
