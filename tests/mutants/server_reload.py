@@ -27,8 +27,7 @@ MUTANTS: Final = (
         "server/exposure.py",
         "    if old.needs_token and not new.needs_token:",
         "    if False:",
-        f"{_HTTP}wrong_settings_change_nothing[[server]\n-without the last token nobody would "
-        "need one]",
+        f"{_HTTP}a_server_that_asks_nobody_for_a_token_asks_once_there_is_one",
     ),
     of(
         "two reloads do not overlap",
