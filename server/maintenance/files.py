@@ -120,8 +120,13 @@ def trouble_of(path: Path, file: StoredFile, *, digests: bool) -> FileTrouble | 
     except BundleError as problem:
         return FileTrouble("damaged_bundle", f"it is no bundle: {problem}")
     except OSError as problem:
-        return FileTrouble("unreadable_file", f"it cannot be read: {problem.strerror}")
+        return unreadable(problem)
     return None if same else FileTrouble("wrong_digest", "its digest is not that of its row")
+
+
+def unreadable(problem: OSError) -> FileTrouble:
+    """It may be whole all the same."""
+    return FileTrouble("unreadable_file", f"it cannot be read: {problem.strerror or problem}")
 
 
 def _digest(path: Path, file: StoredFile) -> str:

@@ -18,7 +18,7 @@ from server.store import copies
 from shared.clock import SECOND, Clock
 from shared.files import durable
 from shared.files.locks import FileLock, FolderLock
-from shared.sqlite.copies import check_structure, copy_database
+from shared.sqlite.copies import check_structure, copy_database, uri_of
 from shared.sqlite.migrations import schema_version, unused_name
 
 _COPIES: Final = "schema-*"
@@ -73,7 +73,7 @@ def plan(db_path: Path, copy: Path | None) -> RollbackPlan:
         raise NoCopy(f"{db_path}: there is no copy of it, such as {db_path.name}.schema-5")
     if not found[0].is_file():
         raise NoCopy(f"{found[0]}: there is no such file")
-    with closing(sqlite3.connect(f"file:{found[0]}?mode=ro", uri=True)) as connection:
+    with closing(sqlite3.connect(uri_of(found[0], "ro"), uri=True)) as connection:
         check_structure(connection)
         schema, jobs = schema_version(connection), copies.count_jobs(connection)
         (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM jobs").fetchone()
@@ -83,7 +83,7 @@ def plan(db_path: Path, copy: Path | None) -> RollbackPlan:
 
 def _later(db_path: Path, last: int) -> int | None:
     try:
-        with closing(sqlite3.connect(f"file:{db_path}?mode=ro", uri=True)) as connection:
+        with closing(sqlite3.connect(uri_of(db_path, "ro"), uri=True)) as connection:
             later = connection.execute("SELECT count(*) FROM jobs WHERE id > ?", (last,))
             return int(later.fetchone()[0])
     except sqlite3.Error:
@@ -119,7 +119,7 @@ def _roll_back(
 ) -> RolledBack:
     staged = db_path.with_name(f"{db_path.name}.rolling-back")
     try:
-        with closing(sqlite3.connect(f"file:{chosen.copy}?mode=ro", uri=True)) as source:
+        with closing(sqlite3.connect(uri_of(chosen.copy, "ro"), uri=True)) as source:
             copy_database(source, staged)
         with closing(sqlite3.connect(staged, isolation_level=None)) as copy:
             gone = {

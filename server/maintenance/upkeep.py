@@ -13,7 +13,7 @@ from typing import Final
 from server.maintenance.verify import open_known
 from server.store.migrations import MIGRATIONS
 from shared.files.locks import FileLock, FolderLock
-from shared.sqlite.copies import file_size
+from shared.sqlite.copies import file_size, uri_of
 from shared.sqlite.database import Database
 from shared.sqlite.errors import NewerSchema, NoRoomForCopy
 from shared.sqlite.migrations import schema_version
@@ -144,7 +144,7 @@ def upgrade_plan(db_path: Path) -> UpgradePlan:
     """
     if not db_path.is_file():
         raise FileNotFoundError(2, "there is no database of a server", str(db_path))
-    with closing(sqlite3.connect(f"file:{db_path}?mode=ro", uri=True)) as connection:
+    with closing(sqlite3.connect(uri_of(db_path, "ro"), uri=True)) as connection:
         schema = schema_version(connection)
     if schema > len(MIGRATIONS):
         raise NewerSchema(db_path, schema, len(MIGRATIONS))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from server.domain.files import FileKind
-from server.maintenance.files import FileTrouble, trouble_of
+from server.maintenance.files import FileTrouble, trouble_of, unreadable
 from server.storage.folder import PREFIX_LEN, stored_path
 from server.store import recount, row_checks, stored_rows
 from server.store.copies import StoredFile
@@ -23,6 +23,7 @@ from shared.clock import Clock, Micros
 from shared.files import durable
 from shared.files.locks import FileLock, FolderInUse, FolderLock
 from shared.files.section import open_section
+from shared.sqlite.copies import uri_of
 from shared.sqlite.errors import DatabaseUnavailable, NewerSchema
 from shared.sqlite.migrations import schema_version
 
@@ -88,7 +89,7 @@ def open_known(path: Path, *, writable: bool = False) -> sqlite3.Connection:
     if not path.is_file():
         raise FileNotFoundError(2, "there is no database of a server", str(path))
     mode = "rw" if writable else "ro"
-    connection = sqlite3.connect(f"file:{path}?mode={mode}", uri=True, isolation_level=None)
+    connection = sqlite3.connect(uri_of(path, mode), uri=True, isolation_level=None)
     try:
         connection.execute("PRAGMA busy_timeout=10000")
         _check_schema(connection, path)
@@ -161,8 +162,16 @@ class _Verification:
         self._done = Verified()
 
     def run(self) -> Verified:
-        for damage in row_checks.damages(self._connection):
+        damages = list(row_checks.damages(self._connection))
+        for damage in damages:
             self._add("database_damaged", "database", damage)
+        if damages and self._repair:
+            # With an index that lacks rows, every result would seem to be nobody's.
+            self._repair = False
+            why = "nothing is repaired by what a damaged database says: restore a backup"
+            self._add("not_repaired", "database", why)
+        for dangling in row_checks.danglings(self._connection):
+            self._add("database_damaged", "database", dangling)
         for job_id, wrong in row_checks.contradictions(self._connection, self._since):
             self._count("jobs")
             for text in wrong:
@@ -198,10 +207,19 @@ class _Verification:
         if trouble is None or not stored_rows.refers_to(self._connection, file):
             return  # removed meanwhile, with its row
         repaired = ""
-        if self._repair:
+        if self._repair and self._is_lost(file.kind, trouble):
             repaired = stored_rows.give_up(self._connection, file, trouble.text, self._clock.now())
         owner = f"{file.kind}/{file.name}" if file.kind is FileKind.BUNDLE else file.owner
         self._add(trouble.kind, owner, f"{file.kind}/{file.name}: {trouble.text}", repaired)
+
+    def _is_lost(self, kind: FileKind, trouble: FileTrouble) -> bool:
+        """Whether the file is gone for good: a disk that fails to read, or is not mounted, may come
+        back, and what is given up does not.
+        """
+        if trouble.kind == "missing_file":
+            folder = self._data_dir / kind
+            return folder.is_dir() and any(folder.iterdir())
+        return trouble.kind != "unreadable_file"
 
     def _strays(self, kind: FileKind) -> None:
         """Files that no row refers to."""
@@ -231,7 +249,9 @@ def _no_zip(path: Path, file: StoredFile) -> FileTrouble | None:
     try:
         with open_section(path, file.offset, file.size) as content, zipfile.ZipFile(content):
             return None
-    except (zipfile.BadZipFile, OSError, ValueError) as problem:
+    except OSError as problem:
+        return unreadable(problem)
+    except (zipfile.BadZipFile, ValueError) as problem:
         return FileTrouble("no_zip", f"it is no ZIP: {problem}")
 
 

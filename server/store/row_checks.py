@@ -31,10 +31,14 @@ _MOVES: Final = f"""
 
 
 def damages(connection: sqlite3.Connection) -> Iterator[str]:
-    """What SQLite itself finds wrong: the structure of the file, and references to no row."""
+    """What SQLite itself finds wrong with the structure of the file."""
     for (line,) in connection.execute("PRAGMA integrity_check(100)"):
         if line != "ok":
             yield f"the database file is damaged: {line}"
+
+
+def danglings(connection: sqlite3.Connection) -> Iterator[str]:
+    """References to no row."""
     for table, rowid, parent, _ in connection.execute("PRAGMA foreign_key_check"):
         which = "" if rowid is None else f" {rowid}"
         yield f"row{which} of {table} refers to a row of {parent} that is not there"

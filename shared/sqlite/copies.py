@@ -41,6 +41,11 @@ def copy_database(source: sqlite3.Connection, target: Path) -> None:
         raise
 
 
+def uri_of(path: Path, mode: str) -> str:
+    """To open the database in this mode, whatever its folder is called."""
+    return f"{path.absolute().as_uri()}?mode={mode}"
+
+
 def file_size(path: Path) -> int:
     """0: it is not there."""
     try:

@@ -142,6 +142,68 @@ def test_a_damaged_bundle_is_named_and_no_later_upload_gets_it(folder: Folder) -
     assert path.exists(), "evidence is left"
 
 
+def test_a_bundle_of_the_same_size_with_other_files_is_found(folder: Folder) -> None:
+    one, other = stored(folder, FileKind.BUNDLE), stored(folder, FileKind.BUNDLE, 1)
+    if one.stat().st_size != other.stat().st_size:
+        other = stored(folder, FileKind.BUNDLE, 2)
+    if one.stat().st_size != other.stat().st_size:
+        one = stored(folder, FileKind.BUNDLE, 1)
+    one.write_bytes(other.read_bytes())
+    found = json.loads(admin(folder, "verify", "--json", code=1))["findings"]
+    assert [one["kind"] for one in found] == ["wrong_digest"]
+
+
+def test_a_file_that_cannot_be_read_now_is_not_given_up(folder: Folder) -> None:
+    path = stored(folder, FileKind.RESULT)
+    whole = path.rename(path.with_name("whole"))
+    path.symlink_to(path.name)  # ELOOP, as a failing disk says EIO
+    found = json.loads(admin(folder, "verify", "--repair", "--json", code=1))
+    assert [(one["kind"], one["repaired"]) for one in found["findings"]] == [
+        ("unreadable_file", "")
+    ]
+    whole.rename(path)
+    admin(folder, "verify")
+
+
+@pytest.mark.parametrize("mount_point", [True, False])
+def test_results_on_a_disk_that_is_not_mounted_are_not_given_up(
+    folder: Folder, mount_point: bool
+) -> None:
+    results = folder.path / FileKind.RESULT
+    away = results.rename(folder.path / "away")
+    if mount_point:
+        results.mkdir()
+    assert json.loads(admin(folder, "verify", "--repair", "--json", code=1))["repaired"] == 0
+    if mount_point:
+        results.rmdir()
+    away.rename(results)
+    admin(folder, "verify")
+
+
+def test_a_damaged_database_does_not_say_which_files_are_strays(folder: Folder) -> None:
+    sql = "SELECT sql FROM sqlite_master WHERE name = 'attempts_results'"
+    ((made,),) = rows(folder.database_path, sql)
+    other = "PRAGMA writable_schema = on; UPDATE sqlite_master SET sql = '{} WHERE {}' WHERE "
+    other += "name = 'attempts_results'"
+    index, condition = made.split(" WHERE ")
+    change(folder, other.format(index, "result_file IS NULL"))
+    change(folder, "REINDEX attempts_results")  # now it lacks all rows that it should have
+    change(folder, other.format(index, condition))
+    found = json.loads(admin(folder, "verify", "--repair", "--json", code=1))
+    assert found["repaired"] == 0
+    assert {"database_damaged", "not_repaired"} <= {one["kind"] for one in found["findings"]}
+    change(folder, "REINDEX attempts_results")
+    admin(folder, "verify")
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a%41b"])
+def test_a_folder_may_have_any_name(folder: Folder, name: str) -> None:
+    folder.path = folder.path.rename(folder.path.with_name(name))
+    admin(folder, "verify")
+    admin(folder, "upgrade", "--check")
+    assert [path.name for path in folder.path.parent.iterdir()] == [name]
+
+
 def test_files_without_rows_are_named_and_removed_by_a_repair(folder: Folder) -> None:
     stray = stored_path(folder.path, FileKind.RESULT, f"{'ab' * 10}{'0' * 12}")
     stray.parent.mkdir(exist_ok=True)
