@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 from pydantic import AwareDatetime
 
 from ferryman.models import Wire
+from ferryman.units import say_about, say_size
 
 StatisticsPeriod: TypeAlias = Literal["hour", "day", "week"]
 
@@ -70,6 +71,47 @@ class StatisticsPoint(StatisticsCounts):
     """What the database takes."""
 
 
+class GrowthDoc(Wire):
+    """How large everything becomes, if the next days are as the last ones were. Sizes in bytes,
+    roughly.
+    """
+
+    days: float
+    """That were looked at: at least 1, at most 7."""
+    jobs_a_day: float
+    """New ones."""
+    database_bytes: int | None
+    """What the database settles at; None: it grows for ever."""
+    file_bytes: int | None
+    """What bundles and results settle at; None: they grow for ever."""
+    for_ever: list[str]
+    """Services with new jobs that are never forgotten: ``forget_after`` or ``expires_after`` is
+    0."""
+    disk_full_in_days: float | None
+    """None: the disk does not fill within ten years."""
+
+
+def say_growth(growth: GrowthDoc | None) -> str:
+    """For people."""
+    if growth is None:
+        return "nothing is predicted before a day of history"
+    days = round(growth.days)
+    parts = [f"at {growth.jobs_a_day:,.0f} jobs a day (the last {days} day{'s' * (days != 1)})"]
+    for what, size in (("database", growth.database_bytes), ("files", growth.file_bytes)):
+        grows = "grow for ever" if what == "files" else "grows for ever"
+        settles = "settle" if what == "files" else "settles"
+        parts.append(f"{what} {grows if size is None else f'{settles} at about {say_size(size)}'}")
+    full = growth.disk_full_in_days
+    parts.append(
+        "the disk does not fill"
+        if full is None
+        else "the disk is full"
+        if full <= 0
+        else f"the disk is full in {say_about(full * 86_400)}"
+    )
+    return ", ".join(parts)
+
+
 class StatisticsDoc(Wire):
     """``GET /api/v1/statistics``: what happened when."""
 
@@ -91,5 +133,7 @@ class StatisticsDoc(Wire):
     """Of all points."""
     ever: StatisticsCounts
     """Since there are statistics: of jobs that were deleted or forgotten, too."""
+    growth: GrowthDoc | None = None
+    """How large everything becomes; None: the history is too short."""
     points: list[StatisticsPoint]
     """Oldest first. A time in which the server did not run has none."""

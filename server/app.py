@@ -47,6 +47,7 @@ from server.stages.delete import Delete
 from server.stages.deliver import Deliver
 from server.stages.dependencies import Dependencies
 from server.stages.get import Get
+from server.stages.growth import Forecast
 from server.stages.poll import Poll
 from server.stages.recover import recover
 from server.stages.requeue import Requeue
@@ -59,6 +60,7 @@ from server.stages.statistics import Statistics
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
 from server.store.agents import SqlAgents
+from server.store.growth import SqlGrowth
 from server.store.identity import csrf_key, server_identity
 from server.store.jobs import SqlJobs
 from server.store.leases import SqlLeases
@@ -162,7 +164,8 @@ async def compose(
     batches = Batches(resources, wakeups.batches.set)
     delete = Delete(resources, cancel)
     retry = RetryByHand(resources)
-    statistics = Statistics(resources, SqlStatistics(database), scratch.free_bytes)
+    growth = Forecast(SqlGrowth(database), services, clock)
+    statistics = Statistics(resources, SqlStatistics(database), scratch.free_bytes, growth)
     clean = Clean(resources, running_servers, delete.finish, wakeups.cleaner.set)
     await recover(jobs, scratch, running_servers)
     holder = LeaseHolder(

@@ -59,11 +59,11 @@ class Health:
         silent = any(_of_disk(one).kind is _SILENT for one in await self._disk.problems())
         try:
             size: int | None = await self._database.size()
+            unused: int | None = await self._database.free_bytes()
         except DatabaseUnavailable:
-            size = None
-        return Vitals(
-            self._started_at, None if silent else self._measured, size, self._supervisor.loops()
-        )
+            size = unused = None
+        disk = None if silent else self._measured
+        return Vitals(self._started_at, disk, size, unused, self._supervisor.loops())
 
     def _check_disk(self) -> list[str]:
         problems = []

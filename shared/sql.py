@@ -66,6 +66,10 @@ class Database(Protocol):
         """Bytes that it takes on disk."""
         ...
 
+    async def free_bytes(self) -> int:
+        """Of these, what is not in use."""
+        ...
+
     async def erase(self) -> bool:
         """Remove what is left of deleted rows. False: there is too much to do it now."""
         ...

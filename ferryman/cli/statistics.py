@@ -10,6 +10,7 @@ import typer
 
 from ferryman.cli import show
 from ferryman.cli.options import Json, on_server
+from ferryman.statistics_models import say_growth
 from ferryman.units import say_duration, say_size
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ async def statistics(
             f"ever: {ever.uploaded:,} uploaded, {ever.completed:,} completed, "
             f"{sum(ever.failed.values()):,} failed, {ever.cancelled:,} cancelled"
         )
+        if service is None:
+            show.print_message(f"size: {say_growth(found.growth)}")
 
 
 def _rows(found: StatisticsDoc) -> list[tuple[str, ...]]:

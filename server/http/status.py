@@ -11,9 +11,10 @@ from pydantic import AwareDatetime, Field
 from server.domain.troubles import SERVER_TROUBLES, Trouble, TroubleKind
 from server.http import agent_documents
 from server.http.context import Context
+from server.http.growth import growth_of
 from shared.clock import utc
 from shared.sqlite.errors import DatabaseUnavailable
-from shared.wire import AgentDoc, AgentState, Wire
+from shared.wire import AgentDoc, AgentState, GrowthDoc, Wire
 
 ADVICE: Final[Mapping[TroubleKind, str]] = {
     TroubleKind.LOOP_STUCK: "look into the server's log for sweep.failed; restart the server if "
@@ -99,6 +100,10 @@ class StatusDoc(Wire):
     """null: it does not answer."""
     database_bytes: int | None = None
     """What the database takes on disk; null: it cannot be read."""
+    database_free_bytes: int | None = None
+    """Of these, what is not in use; null: it cannot be read."""
+    growth: GrowthDoc | None = None
+    """How large everything becomes; null: the history is too short, or the disk does not answer."""
     queued: int | None = None
     """Jobs that wait; null: they cannot be counted now."""
     in_work: int | None = None
@@ -140,6 +145,8 @@ async def status_of(context: Context) -> StatusDoc:
         if vitals.disk is None
         else DiskDoc(free=vitals.disk.free, total=vitals.disk.total, min_free=vitals.disk.min_free),
         database_bytes=vitals.database_bytes,
+        database_free_bytes=vitals.database_free_bytes,
+        growth=growth_of(context, vitals),
         queued=queued,
         in_work=in_work,
         slots=sum(one.slots or 0 for one in agents if one.up),

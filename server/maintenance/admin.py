@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
+from server.domain.growth import document
 from server.maintenance import upkeep
 from server.maintenance.common import (
     FAILED,
@@ -20,9 +21,12 @@ from server.maintenance.common import (
     DryRun,
     Yes,
     confirm,
+    paths_of,
     problems,
     server_paths,
+    server_settings,
 )
+from server.maintenance.growth import predicted
 from server.maintenance.rollback import copies_of, plan, roll_back
 from server.maintenance.verify import Verified, open_known
 from server.maintenance.verify import verify as look_at_everything
@@ -30,6 +34,7 @@ from server.store import recount as counting
 from shared.clock import SECOND, Clock, RealClock, utc
 from shared.units.durations import parse_duration, say_duration
 from shared.units.sizes import say_count, say_size
+from shared.wire import say_growth
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -173,15 +178,22 @@ def vacuum(config: Config = None, data_dir: DataDir = None, as_json: AsJson = Fa
 
 @app.command()
 def size(config: Config = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show what the database takes, by table.
+    """Show what the database takes, by table, and predict how it grows.
 
-    Works on the data folder, beside a running server too. `ferryman statistics` and the status page
-    of a running server predict how it grows.
+    Works on the data folder, beside a running server too. The prediction follows from the last 7
+    days, and from `forget_after` and `expires_after` of each service; `ferryman statistics` and the
+    status page of a running server have it too.
+
+    Exit codes: 0; 2 settings; 74 the database cannot be used.
     """
     with problems():
-        found = upkeep.size(server_paths(config, data_dir)[1])
+        settings = server_settings(config, data_dir)
+        _, database = paths_of(settings)
+        found = upkeep.size(database)
+        expected = predicted(settings, database, found, RealClock().now())
+        growth = None if expected is None else document(expected)
     if as_json:
-        _print_json(asdict(found))
+        _print_json(asdict(found) | {"growth": None if growth is None else growth.model_dump()})
         return
     typer.echo(
         f"database {say_size(found.bytes)}, of which {say_size(found.free_bytes)} free; "
@@ -190,6 +202,9 @@ def size(config: Config = None, data_dir: DataDir = None, as_json: AsJson = Fals
     for table in found.tables:
         taken = "" if table.bytes is None else say_size(table.bytes)
         typer.echo(f"  {table.name:20} {table.rows:>12,} rows {taken:>10}")
+    typer.echo(say_growth(growth))
+    if growth is not None and growth.for_ever:
+        typer.echo(f"never forgotten: the jobs of {', '.join(growth.for_ever)}")
 
 
 @app.command()

@@ -16,6 +16,7 @@ from server.maintenance.backup import DATABASE
 from server.maintenance.restore import BadBackup, NotEmpty
 from server.maintenance.rollback import NoCopy
 from server.settings.load import read
+from server.settings.tables import ServerSettings
 from shared.files.locks import FolderInUse
 from shared.settings.base import SettingsError
 from shared.sqlite.errors import DatabaseUnavailable, NewerSchema, NoRoomForCopy
@@ -40,8 +41,17 @@ DryRun: TypeAlias = Annotated[
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 
 
+def server_settings(config: Path | None, data_dir: Path | None) -> ServerSettings:
+    return read(config, {"server": {"data_dir": data_dir}})
+
+
 def server_paths(config: Path | None, data_dir: Path | None) -> tuple[Path, Path]:
-    table = read(config, {"server": {"data_dir": data_dir}}).server
+    return paths_of(server_settings(config, data_dir))
+
+
+def paths_of(settings: ServerSettings) -> tuple[Path, Path]:
+    """The data folder, and the database."""
+    table = settings.server
     return table.data_dir, table.db_path or table.data_dir / DATABASE
 
 

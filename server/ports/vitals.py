@@ -38,9 +38,11 @@ class Vitals:
     """Attributes:
     disk: None: it does not answer.
     database_bytes: None: it cannot be read.
+    database_free_bytes: of these, what is not in use; None likewise.
     """
 
     started_at: Micros
     disk: Disk | None
     database_bytes: int | None
+    database_free_bytes: int | None
     loops: Sequence[LoopState]

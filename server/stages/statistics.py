@@ -18,6 +18,7 @@ from server.domain.statistics import (
     quantile,
 )
 from server.ports.statistics import Bucket, StatisticsRecords
+from server.stages.growth import Forecast
 from server.stages.recent import RecentServices
 from server.stages.stage import Resources, Stage
 from shared.clock import SECOND, Micros, utc
@@ -33,19 +34,26 @@ _OF_SERVER: Final = ("agents_up", "slots", "disk_free_bytes", "database_bytes")
 class Statistics(Stage):
     """Args:
     free_bytes: of the disk that bundles and results are stored on.
+    growth: looks with it.
     """
 
     def __init__(
-        self, resources: Resources, records: StatisticsRecords, free_bytes: Callable[[], int]
+        self,
+        resources: Resources,
+        records: StatisticsRecords,
+        free_bytes: Callable[[], int],
+        growth: Forecast,
     ) -> None:
         super().__init__(resources)
         self._records, self._free_bytes = records, free_bytes
+        self.growth = growth
         self.recent = RecentServices(resources.jobs, records, resources.clock)
 
     async def run_once(self) -> int:
         """Returns: how many events were looked at."""
         counted = await self._records.count()
         await self._records.sample(self._clock.now(), await self._gauges())
+        await self.growth.run_if_due()
         return counted
 
     def until_next_s(self) -> float:

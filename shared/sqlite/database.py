@@ -170,10 +170,21 @@ class Database:
         Raises:
             DatabaseUnavailable
         """
-        (pages,), (size,) = [
-            (await self.rows(f"PRAGMA {name}"))[0] for name in ("page_count", "page_size")
+        return await self._bytes_of("page_count")
+
+    async def free_bytes(self) -> int:
+        """Of these, what is not in use.
+
+        Raises:
+            DatabaseUnavailable
+        """
+        return await self._bytes_of("freelist_count")
+
+    async def _bytes_of(self, pages: str) -> int:
+        (count,), (size,) = [
+            (await self.rows(f"PRAGMA {name}"))[0] for name in (pages, "page_size")
         ]
-        return int(pages * size)
+        return int(count * size)
 
     @property
     def writes_waiting(self) -> int:

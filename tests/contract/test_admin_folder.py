@@ -22,6 +22,7 @@ from server.storage.folder import stored_path
 from server.store.identity import server_identity
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
+from shared.clock import RealClock
 from shared.files.locks import FolderLock
 from shared.sqlite.copies import copy_database
 from shared.sqlite.database import Database
@@ -29,6 +30,7 @@ from shared.wire import JobState
 from tests.contract.test_backup import Folder, rows
 from tests.support.dev_program import environment
 from tests.support.first_release import lay_out
+from tests.support.past_week import write_past_week
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +92,27 @@ def flip(path: Path, at: int) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
+
+
+def test_the_size_is_predicted_from_the_last_week(folder: Folder, tmp_path: Path) -> None:
+    assert "nothing is predicted before a day of history" in admin(folder, "size")
+    assert json.loads(admin(folder, "size", "--json"))["growth"] is None
+    asyncio.run(write_past_week(folder.database_path, RealClock().now()))
+    rows_of = "INSERT INTO services (name, settings) VALUES"
+    change(
+        folder,
+        f"""{rows_of} ('folding', '{{"forget_after": "0s"}}');
+        {rows_of} ('docking', '{{"forget_after": "nonsense"}}')""",
+    )
+    shown = admin(folder, "size")
+    assert "database grows for ever, files settle at about" in shown
+    assert "never forgotten: the jobs of folding" in shown
+    growth = json.loads(admin(folder, "size", "--json"))["growth"]
+    assert growth["database_bytes"] is None
+    assert growth["jobs_a_day"] > 500
+    config = tmp_path / "server.toml"
+    config.write_text("[services.folding]\nforget_after = '1d'\n")
+    assert "database settles at about" in admin(folder, "size", "--config", config)
 
 
 def test_a_sound_folder_is_found_sound_beside_a_server_too(folder: Folder) -> None:

@@ -130,6 +130,7 @@ def test_a_reason_that_is_unknown_is_shown_as_text_and_many_are_put_together():
             "since": "2026-01-01T11:00:00Z",
             "until": "2026-01-01T12:00:00Z",
             "total": POINT | {"failed": reasons},
+            "ever": POINT | {"failed": reasons},
             "points": [POINT | {"failed": reasons, "at": "2026-01-01T11:00:00Z"}],
         }
     )
@@ -143,3 +144,14 @@ def test_a_reason_that_is_unknown_is_shown_as_text_and_many_are_put_together():
     assert "hostile" not in failures.body([(0, "11:00")])
     waiting = next(one for one in charts(doc) if one.name == "waiting")
     assert waiting.empty
+
+
+async def test_the_page_says_what_was_counted_ever(tmp_path: Path) -> None:
+    async with driving(tmp_path, FakeOrchestrator()) as client:
+        job_id = await client.upload()
+        await client.job(job_id)
+        async with client.session.delete(f"{client.url}/api/v1/jobs/{job_id}") as answer:
+            assert answer.status == 204
+        await client.server.context.statistics.run_once()
+        said = "Ever, jobs that were deleted or forgotten too: 1 uploaded, 1 completed, 0 failed"
+        assert said in (await opened(client, "?period=day"))[1]

@@ -87,6 +87,9 @@ class InlineDatabase:
     async def size(self) -> int:
         return 0
 
+    async def free_bytes(self) -> int:
+        return 0
+
     async def erase(self) -> bool:
         return True
 
