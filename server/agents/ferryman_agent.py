@@ -66,6 +66,10 @@ class FerrymanAgent(LiveClient):
             async with self._call("GET", url, timeout=SHORT_CALL, with_token=False) as answer:
                 await answers.read(answer, _PING_BYTES)
         health = await super().ask_health()
+        if not health.agent and "agent" in health.model_fields_set:
+            # Who it is, an agent says only to those who have its token.
+            text = "it does not take the token of the settings: give it one of the agent's tokens"
+            raise Unreachable(self._say(text), sent=False)
         if not health.agent:
             raise Unreachable(
                 self._say(

@@ -177,4 +177,5 @@ def _told(made: Manifest) -> str:
 
 
 if __name__ == "__main__":
-    run_command(program, "ferryman", sys.argv[1:])
+    of_server = sys.argv[1:2] in (["doctor"], ["check"])  # the others are commands of `ferryman`
+    run_command(program, "ferryman server" if of_server else "ferryman", sys.argv[1:])

@@ -64,6 +64,8 @@ def back_up(
         raise FileNotFoundError(2, "there is no database of a server", str(db_path))
     if os.path.lexists(target):
         raise FileExistsError(17, "it exists already: give a new folder", str(target))
+    if not target.parent.is_dir():  # made by itself, a disk that is not mounted would be missed
+        raise FileNotFoundError(2, "no such folder: make it first", str(target.parent))
     made_at = iso(clock.now())
     work = target.with_name(f".{target.name}.{os.getpid()}.partial")
     work.mkdir(mode=0o700)

@@ -20,6 +20,7 @@ from shared import findings
 from shared.clock import SECOND, Clock
 from shared.findings import DAMAGED, UNAVAILABLE, Finding
 from shared.sqlite.copies import check_structure
+from shared.sqlite.migrations import schema_version
 from shared.units.sizes import say_size
 
 _ANSWER_S: Final = 5.0
@@ -54,7 +55,7 @@ def of_database(path: Path, newest: int) -> Iterator[Finding]:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
         try:
             check_structure(connection)
-            (version,) = connection.execute("SELECT version FROM schema_version").fetchone()
+            version = schema_version(connection)
         finally:
             connection.close()
     except (sqlite3.Error, OSError) as problem:

@@ -52,9 +52,10 @@ class Sources:
         """
         if _has(self.flags, key):
             return f"flag --{key[-1].replace('_', '-')}"
+        variables = {name.upper(): name for name in os.environ}  # any case is read
         for length in range(len(key), 0, -1):
-            variable = PREFIX + "__".join(key[:length]).upper()
-            if variable in os.environ:
+            variable = variables.get(PREFIX + "__".join(key[:length]).upper())
+            if variable is not None:
                 return f"variable {variable}"
         if _has(self.extra, key):
             return "a variable of job-orchestrator"

@@ -382,6 +382,8 @@ def test_nothing_is_written_over(folder: Folder, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     reply = call("backup", tmp_path / "there", "--data-dir", folder.path, code=73)
     assert "exists already" in reply
+    reply = call("backup", tmp_path / "away" / "today", "--data-dir", folder.path, code=73)
+    assert f"{tmp_path / 'away'}: no such folder: make it first" in reply
     call("backup", tmp_path / "copy", "--data-dir", folder.path)
     before = files_of(folder.path)
     assert "is there already" in call(

@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from server.store.migrations import MIGRATIONS
 from tests.support.dev_program import environment
 from tests.support.programs import Program
 
@@ -35,7 +36,7 @@ def test_a_servers_finds_a_running_server_and_an_agent_that_is_away(tmp_path: Pa
     assert program.process is not None
     code, found = doctor(*words)
     assert f"process {program.process.pid} works with it" in found["lock"]["text"]
-    assert "whole" in found["database"]["text"]
+    assert f"whole, schema {len(MIGRATIONS)}" in found["database"]["text"]
     assert found["port"]["level"] == "ok"
     assert (found["agent north"]["level"], code) == ("problem", 69)
     assert program.kill() != 0
