@@ -6,6 +6,7 @@ backup does.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
@@ -132,6 +133,9 @@ def _roll_back(
             jobs = copies.count_jobs(copy)
         numbers = skipped(chosen.made_at // SECOND * SECOND, clock) if skip is None else skip
         first = as_another(staged, numbers, follow=True)
+        if os.geteuid() == 0:  # the server runs as another user
+            owner = data_dir.stat()
+            os.chown(staged, owner.st_uid, owner.st_gid)
         durable.fsync_file(staged)
         kept = _keep(db_path) if db_path.exists() else None
         durable.replace(staged, db_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, model_validator
@@ -9,6 +11,9 @@ from pydantic import Field, SecretStr, model_validator
 from shared.http.tls import TlsFiles
 from shared.settings.base import File, Section
 from shared.settings.secrets import secret_of
+from shared.settings.shown import without_password
+
+_IN_A_HEADER: Final = re.compile(r"[^\x00-\x1f\x7f]*")
 
 
 class AgentTable(Section):
@@ -81,7 +86,8 @@ class AgentTable(Section):
 
     @model_validator(mode="after")
     def _token_is_there(self) -> AgentTable:
-        self.secret()
+        if not _IN_A_HEADER.fullmatch(self.secret() or ""):
+            raise ValueError("the token has a character that no header can have")
         return self
 
     @model_validator(mode="after")
@@ -109,6 +115,15 @@ class AgentTable(Section):
         if (self.url is None) == (None in separate):
             raise ValueError("give url, or else upload_url, download_url and terminate_url")
         for url in (self.url, *separate):
-            if url is not None and urlsplit(url).scheme not in ("http", "https"):
-                raise ValueError(f"{url!r} is not an http:// or https:// address")
+            if url is not None and not _is_address(url):
+                shown = without_password(url)
+                raise ValueError(f"{shown!r} is not an http:// or https:// address")
         return self
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # its port is no number, or too large
+        return False

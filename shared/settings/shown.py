@@ -14,7 +14,7 @@ from shared.units.sizes import Size, say_size
 HIDDEN: Final = "(secret)"
 STARS: Final = "***"
 """In place of a secret, in what can be read again."""
-_PASSWORD: Final = re.compile(r"//[^/@\s]+@")
+_PASSWORD: Final = re.compile(r"//\S+@")
 
 
 def say_value(value: Any, info: FieldInfo | None) -> str | None:

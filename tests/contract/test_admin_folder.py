@@ -358,6 +358,16 @@ def test_a_rollback_makes_another_server_of_the_copy(folder: Folder) -> None:
     admin(folder, "verify", "--repair")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_rollback_by_root_leaves_the_database_to_the_server(folder: Folder) -> None:
+    path = folder.database_path
+    with closing(sqlite3.connect(path)) as database:
+        copy_database(database, path.with_name(f"{path.name}.schema-{len(MIGRATIONS)}"))
+    os.chown(folder.path, 1234, 1235)
+    admin(folder, "rollback", "--yes")
+    assert (path.stat().st_uid, path.stat().st_gid) == (1234, 1235)
+
+
 def test_a_rollback_of_the_first_schema_keeps_it(tmp_path: Path) -> None:
     path = tmp_path / "old"
     lay_out("server", path)

@@ -280,12 +280,36 @@ def test_an_agent_is_one_of_ours_or_a_job_orchestrator_client(tmp_path, addresse
         agent(tmp_path, *addresses)
 
 
-@pytest.mark.parametrize("url", ["node:9000", "ftp://node", "/run/agent", ""])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "node:9000",
+        "ftp://node",
+        "/run/agent",
+        "",
+        "http://node:90OO",
+        "http://node:70000",
+        "http://",
+    ],
+)
 def test_an_agents_address_is_http(tmp_path, url) -> None:
     with pytest.raises(SettingsError, match="is not an http:// or https:// address"):
         agent(tmp_path, f'url = "{url}"')
     with pytest.raises(SettingsError, match=r"--agent-url: .* is not an http"):
         load.agent_at(url)
+
+
+def test_an_agents_address_shows_no_password_where_it_is_wrong(tmp_path) -> None:
+    with pytest.raises(SettingsError) as refused:
+        agent(tmp_path, 'url = "ftp://ann:pass/word@x@node"')
+    assert "word" not in str(refused.value)
+
+
+def test_an_agents_token_fits_into_a_header(tmp_path) -> None:
+    for token in ("a\\nX-Other: b", "a\\u007f"):
+        with pytest.raises(SettingsError, match="no header can have") as refused:
+            agent(tmp_path, 'url = "http://node:9000"', f'token = "{token}"')
+        assert "X-Other" not in str(refused.value)
 
 
 def test_an_agent_offers_services_that_there_are(tmp_path) -> None:
