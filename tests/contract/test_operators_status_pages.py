@@ -102,7 +102,7 @@ async def test_the_sizes_are_predicted_from_the_last_week(tmp_path: Path) -> Non
         for one in (said, growth):
             del one["disk_full_in_days"]  # of this machine, whose disk others use too
         assert said == growth
-        code, shown, _ = await ferryman("statistics", "-p", "week", FERRYMAN_URL=caller.url)
+        code, _, shown = await ferryman("statistics", "-p", "week", FERRYMAN_URL=caller.url)
         assert code == 0
         assert "size: at " in shown
         assert "database grows for ever" in shown
