@@ -18,6 +18,7 @@ from server.stages import forget_user
 from server.stages.tokens import NewToken
 from shared.principals import Role
 from tests.contract.test_agents_http import unreachable
+from tests.support.command_line import ferryman
 from tests.support.fake_agent import FakeAgent, serving
 from tests.support.server_http import ServerClient
 
@@ -166,3 +167,36 @@ async def test_a_name_that_no_user_can_have_is_refused(caller: ServerClient) -> 
     for body in ({}, {"user": ""}, {"user": "a/b"}, {"user": "x", "all": True}):
         async with caller.session.post(f"{caller.url}/api/v1/forget-user", json=body) as answer:
             assert answer.status == 400, body
+
+
+async def test_the_command_asks_says_what_there_is_and_reports(
+    tmp_path: Path, caller: ServerClient, agent: FakeAgent
+) -> None:
+    await fill(caller, agent)
+    words, url = ("admin", "forget-user", USER), caller.url
+    code, _, said = await ferryman(*words, FERRYMAN_URL=url)
+    assert code == 2, "without a terminal nobody can say yes"
+    assert "give --yes where there is no terminal" in said
+    code, _, said = await ferryman(*words, "--dry-run", FERRYMAN_URL=url)
+    assert code == 0
+    assert f"{USER}: " in said
+    assert "3 jobs" in said
+    code, out, _ = await ferryman(*words, "--yes", "--json", FERRYMAN_URL=url)
+    report = json.loads(out)
+    assert (code, report["done"], report["removed"]["jobs"]) == (0, True, 3)
+    assert places(tmp_path / "data", USER, SECRET) == []
+    code, _, said = await ferryman(*words, "--yes", FERRYMAN_URL=url)
+    assert (code, said.strip()) == (0, f"{USER}: removed nothing")
+
+
+async def test_the_command_ends_with_75_when_an_agent_is_away(
+    caller: ServerClient, agent: FakeAgent
+) -> None:
+    agent.ends = "Running"
+    job_id = await upload(caller, USER, b"sleep 9")
+    await caller.job(job_id, until="Running")
+    await unreachable(caller, agent)
+    words = ("admin", "forget-user", USER, "--yes", "--wait", "0")
+    code, _, said = await ferryman(*words, FERRYMAN_URL=caller.url)
+    assert code == 75
+    assert f"job {job_id} is not gone yet: agent north has it" in said

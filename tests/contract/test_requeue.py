@@ -10,6 +10,7 @@ import pytest
 
 from ferryman import Client, Conflict, JobDoc
 from tests.contract.test_agents_http import unreachable
+from tests.support.command_line import ferryman
 from tests.support.fake_agent import FakeAgent, serving
 from tests.support.server_http import ServerClient
 
@@ -109,3 +110,23 @@ async def test_what_is_gone_stays_gone(caller: ServerClient) -> None:
 
     await database.clean([ending.expired(job, job.ended_at or 0)])
     assert "bundle_gone" in await refused(caller, job_id)
+
+
+async def test_the_command_asks_shows_and_queues(caller: ServerClient) -> None:
+    job_id = await caller.upload()
+    await caller.job(job_id)
+    words, url = ("admin", "requeue", str(job_id)), caller.url
+    code, _, said = await ferryman(*words, FERRYMAN_URL=url)
+    assert code == 2
+    assert "give --yes where there is no terminal" in said
+    code, _, said = await ferryman(*words, "--dry-run", FERRYMAN_URL=url)
+    assert code == 0
+    assert f"job {job_id}: can be queued again (it is Completed)" in said
+    code, out, said = await ferryman(*words, "99", "--yes", "--json", FERRYMAN_URL=url)
+    assert code == 1, "one of them is not there"
+    assert "99" in said
+    assert f'"id": {job_id}' in out or f'"id":{job_id}' in out
+    await caller.job(job_id)
+    code, _, said = await ferryman("admin", "requeue", "99", "--yes", FERRYMAN_URL=url)
+    assert code == 1
+    assert "99" in said
