@@ -63,7 +63,9 @@ async def test_a_job_that_its_agent_has_is_not_started_twice(
     assert "agent north has its attempt: cancel the job" in await refused(caller, job_id)
     assert "agent_reachable" in await refused(caller, job_id, lost=True)
     await unreachable(caller, agent)
-    assert "agent_unreachable" in await refused(caller, job_id)
+    said = await refused(caller, job_id)
+    assert "agent_unreachable" in said
+    assert "if its host is off and stays off, say so (lost)" in said
     assert agent.starts == {f"{job_id}.1": 1}
 
 
