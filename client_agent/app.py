@@ -144,7 +144,7 @@ async def serve(
         async with running(settings, clock, sandbox, asked) as agent:
             agent.live.follow(lambda new: logs.configure(new.log_format, new.log_level))
             reload = Reload(agent.live, read or (lambda: settings), agent.tls)
-            reloading = asyncio.create_task(reload_at(hangup, reload))
+            reloading = asyncio.create_task(reload_at(hangup, reload, manager, clock))
             ready(agent.port)
             manager.ready(clock, agent.health.alive, agent.health.sentence)
             await asked.stop.wait()

@@ -9,9 +9,11 @@ from typing import Final
 import structlog
 
 from client_agent.settings.agent import AgentSection
+from shared.clock import Clock
 from shared.http.sockets import CannotListen, check_exposure
 from shared.http.tls import TlsFiles
 from shared.live import Live
+from shared.service_manager import ServiceManager
 from shared.settings.base import SettingsError
 from shared.settings.differences import differences
 
@@ -117,12 +119,19 @@ class Reload:
         log.info("settings.reloaded", applied=applied, waiting=len(found) - applied)
 
 
-async def reload_at(hangup: asyncio.Event, reload: Reload) -> None:
-    """Reload each time that the event is set."""
+async def reload_at(
+    hangup: asyncio.Event, reload: Reload, manager: ServiceManager, clock: Clock
+) -> None:
+    """Reload each time that the event is set.
+
+    Args:
+        clock: the machine's, as systemd wants it.
+    """
     while True:
         await hangup.wait()
         hangup.clear()
         try:
-            await reload.run_once()
+            with manager.reloading(clock):
+                await reload.run_once()
         except Exception:  # a defect must not end what reloads
             log.exception("settings.reload_failed")

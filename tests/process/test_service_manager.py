@@ -34,10 +34,9 @@ def test_it_says_when_it_is_ready_how_it_is_and_when_it_stops(tmp_path: Path, na
             pass
         assert "slots in use" in until("STATUS=")
         until("WATCHDOG=1")
-        if name == "server":
-            program.process.send_signal(signal.SIGHUP)
-            assert "MONOTONIC_USEC=" in until("RELOADING=1")
-            until("READY=1")
+        program.process.send_signal(signal.SIGHUP)
+        assert "MONOTONIC_USEC=" in until("RELOADING=1")
+        until("READY=1")
         program.process.send_signal(signal.SIGTERM)
         until("STOPPING=1")
         assert program.process.wait(60) == 0
