@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from server.domain.webhook_targets import ServiceWebhook, webhook_target
 from server.domain.webhooks import ENDS, secret_bytes
 from shared.settings.base import File, Section
+from shared.settings.shown import HOST_ONLY
 from shared.webhook_wire import WebhookEvent
 
 
 class WebhookTable(Section):
     """Table ``[services.NAME.webhook]``."""
 
-    url: str
-    """May hold a secret itself, so it is shown to operators only."""
+    url: Annotated[str, HOST_ONLY]
+    """May hold a secret itself, so it is shown to operators only, and the log has its host only."""
     events: tuple[WebhookEvent, ...] = Field(tuple(sorted(ENDS)), min_length=1)
     secret: SecretStr | None = None
     """``whsec_…``; neither this nor a file: one is made from the server's."""

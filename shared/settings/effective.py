@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from shared.settings.base import PREFIX
-from shared.settings.shown import STARS, has_secret, say_number, without_password
+from shared.settings.shown import STARS, has_secret, say_number, say_text
 from shared.units.durations import parse_duration
 from shared.units.sizes import parse_size
 
@@ -115,7 +115,7 @@ def _toml(value: Any, info: FieldInfo | None) -> str | None:
         return str(value).lower()
     if isinstance(value, int | float):
         return _number(value, info)
-    return json.dumps(without_password(str(value)))
+    return json.dumps(say_text(value, info))
 
 
 def _number(value: float, info: FieldInfo | None) -> str:

@@ -15,6 +15,9 @@ HIDDEN: Final = "(secret)"
 STARS: Final = "***"
 """In place of a secret, in what can be read again."""
 _PASSWORD: Final = re.compile(r"//\S+@")
+HOST_ONLY: Final = "what follows the host may be a secret"
+"""Marks the field of an address."""
+_AFTER_HOST: Final = re.compile(r"(//[^/?#\s]+)[/?#].+")
 
 
 def say_value(value: Any, info: FieldInfo | None) -> str | None:
@@ -33,7 +36,7 @@ def say_value(value: Any, info: FieldInfo | None) -> str | None:
         return str(value).lower()
     if isinstance(value, tuple | list | frozenset):
         return ", ".join(str(say_value(one, info)) for one in value) or "none"
-    return say_number(value, info) or without_password(str(value))
+    return say_number(value, info) or say_text(value, info)
 
 
 def say_number(value: Any, info: FieldInfo | None) -> str | None:
@@ -46,6 +49,14 @@ def say_number(value: Any, info: FieldInfo | None) -> str | None:
     if get_args(Size)[1] in marks:
         return say_size(int(value))
     return None
+
+
+def say_text(value: Any, info: FieldInfo | None) -> str:
+    """As it is, but for what may be a secret in an address."""
+    text = str(value)
+    if info is not None and HOST_ONLY in info.metadata:  # first, as a path may have an "@"
+        text = _AFTER_HOST.sub(rf"\1/{STARS}", text)
+    return without_password(text)
 
 
 def has_secret(value: Any) -> bool:

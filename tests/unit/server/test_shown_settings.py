@@ -24,6 +24,7 @@ max_upload = "1GB"
 sender_interval = "0.1234s"
 [services.a]
 env = {{ KEY = "{SECRET}" }}
+webhook = {{ url = "https://hooks.example.org/{SECRET}" }}
 [agents.n]
 url = "http://user:{SECRET}@n:9000"
 token = "{SECRET}"
