@@ -30,7 +30,7 @@ IN_PROCESS: Final = frozenset(
         "log_level",
     }
 )
-"""Of the listener and the log: see tests/process/test_reload_process.py."""
+"""Of listener and log: see test_reload_agent.py and tests/process/test_reload_process.py."""
 
 
 def loop(server: Server, name: str) -> float:

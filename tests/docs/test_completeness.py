@@ -14,6 +14,7 @@ import pytest
 from pydantic import BaseModel
 from typer.main import get_command
 
+from client_agent.reload import RESTART as OF_AGENT
 from client_agent.settings.agent import AgentSettings
 from ferryman import SyncClient, errors
 from ferryman.cli import exits
@@ -104,6 +105,8 @@ def test_the_guide_lists_what_waits_for_a_restart():
     chapter = OPERATOR[OPERATOR.index("#### Changing settings") :]
     said = chapter[chapter.index("wait for a restart: ") : chapter.index("- Quotas hold")]
     assert set(re.findall(r"`(\w+)`", said)) == RESTART.keys()
+    agents = chapter[chapter.index("wait for its restart:") : chapter.index("- With fewer `slots`")]
+    assert set(re.findall(r"`(\w+)`", agents)) == OF_AGENT.keys()
 
 
 def readings(text: str) -> Iterator[float]:

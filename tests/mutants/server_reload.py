@@ -1,4 +1,4 @@
-"""Settings that are changed while the server runs."""
+"""Settings that are changed while server and agent run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _HTTP: Final = "tests/contract/test_reload_http.py::test_"
+_AGENT: Final = "tests/contract/test_reload_agent.py::test_"
 _KEYS: Final = "tests/contract/test_reload_keys.py::test_"
 
 
@@ -49,6 +50,20 @@ MUTANTS: Final = (
         "kept = {key: getattr(old.server, key) for key in RESTART}",
         "kept: dict[str, object] = {}",
         f"{_KEYS}what_waits_for_a_restart_is_said_each_time[port]",
+    ),
+    of(
+        "an agent refuses a token that was taken out",
+        "client_agent/app.py",
+        "live.follow(lambda new: gate.use(new, limits(new)))",
+        "gate.use(settings, allowed)",
+        f"{_AGENT}a_token_that_was_taken_out_is_refused_from_then_on",
+    ),
+    of(
+        "wrong settings change nothing of an agent",
+        "client_agent/reload.py",
+        "                return False\n",
+        "                new = AgentSection()\n",
+        f"{_AGENT}a_wrong_file_changes_nothing",
     ),
     of(
         "printed settings show no secret",

@@ -1,0 +1,145 @@
+"""SIGHUP and an agent in use; and what the listeners of both programs get of changed settings."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from pydantic import SecretStr
+
+from client_agent import app
+from client_agent.reload import Reload
+from client_agent.settings.agent import AgentSection
+from server import lifecycle
+from server.settings.tables import ServerSettings, ServerTable
+from shared import logs
+from shared.clock import RealClock
+from shared.http.connections import ConnectionLimits
+from shared.http.listener import Listener
+from shared.http.protocol import Deadlines
+from shared.settings.base import SettingsError
+from tests.support.fake_sandbox import FakeSandbox
+
+OLD, NEW = "a-long-random-text", "another-long-random-text"
+
+
+def settings(folder: Path, *texts: str) -> AgentSection:
+    tokens = tuple(map(SecretStr, texts))
+    return AgentSection(port=0, data_dir=folder, sandbox="none", tokens=tokens)
+
+
+class World:
+    """An agent, and its settings as they would be read."""
+
+    def __init__(self, agent: app.Running, folder: Path) -> None:
+        self.agent, self.folder, self.wrong = agent, folder, False
+        self.settings = agent.live.current
+        self.reload = Reload(agent.live, self._read)
+
+    def _read(self) -> AgentSection:
+        if self.wrong:
+            raise SettingsError("agent.slots: no")
+        return self.settings
+
+    def write(self, *texts: str) -> None:
+        self.settings = settings(self.folder, *texts)
+
+    async def answers(self, token: str) -> int:
+        headers = {"Authorization": f"Bearer {token}"}
+        url = f"http://127.0.0.1:{self.agent.port}/payloads"
+        async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
+            return answer.status
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    clock = RealClock()
+    given, sandbox = settings(tmp_path, OLD), FakeSandbox(clock, tmp_path)
+    async with app.running(given, clock, sandbox) as agent:
+        yield World(agent, tmp_path)
+
+
+async def test_a_token_that_was_taken_out_is_refused_from_then_on(world: World) -> None:
+    assert (await world.answers(OLD), await world.answers(NEW)) == (200, 401)
+    world.write(OLD, NEW)
+    assert await world.reload.run_once()
+    assert (await world.answers(OLD), await world.answers(NEW)) == (200, 200)
+    world.write(NEW)
+    assert await world.reload.run_once()
+    assert (await world.answers(OLD), await world.answers(NEW)) == (401, 200)
+
+
+async def test_a_wrong_file_changes_nothing(world: World) -> None:
+    before, world.wrong = world.agent.live.current, True
+    world.write(NEW)
+    assert not await world.reload.run_once()
+    assert world.agent.live.current is before
+    assert (await world.answers(OLD), await world.answers(NEW)) == (200, 401)
+
+
+@pytest.mark.parametrize("program", ["server", "agent"])
+async def test_a_hangup_changes_the_times_of_connections_and_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    used: list[Deadlines] = []
+    logged: list[tuple[str, ...]] = []
+    clock, ready = RealClock(), asyncio.Event()
+
+    class Noting(Listener):
+        def use(self, limits: ConnectionLimits, deadlines: Deadlines) -> None:
+            used.append(deadlines)
+            super().use(limits, deadlines)
+
+    def noted(*how: str) -> None:
+        logged.append(how)
+        changed.set()
+
+    def open_sandbox(*_: object) -> Any:
+        return contextlib.nullcontext(FakeSandbox(clock, tmp_path))
+
+    monkeypatch.chdir(tmp_path)
+    for module in (lifecycle, app):
+        monkeypatch.setattr(module, "Listener", Noting)
+    monkeypatch.setattr(app, "open_sandbox", open_sandbox)
+    monkeypatch.setattr(logs, "configure", noted)
+    common: dict[str, Any] = {"port": 0, "data_dir": tmp_path / "data"}
+    new = common | {"head_timeout": 1, "keepalive_timeout": 2, "send_timeout": 3}
+    new |= {"log_format": "json", "log_level": "error"}
+    changed = asyncio.Event()
+    ours, theirs = os.pipe()
+    if program == "server":
+        asyncio.get_running_loop().add_reader(ours, ready.set)
+        serving = lifecycle.serve(
+            ServerSettings(server=ServerTable(**common)),
+            os.dup(theirs),
+            lambda: ServerSettings(server=ServerTable(**new)),
+        )
+    else:
+        serving = app.serve(
+            AgentSection(**common, sandbox="none"),
+            clock,
+            lambda _: ready.set(),
+            lambda: AgentSection(**new, sandbox="none"),
+        )
+    task = asyncio.create_task(serving)
+    try:
+        await asyncio.wait([task, asyncio.create_task(ready.wait())], return_when="FIRST_COMPLETED")
+        assert not task.done()
+        assert (len(used), len(logged)) == (1, 1)
+        changed.clear()
+        signal.raise_signal(signal.SIGHUP)
+        await changed.wait()
+        assert (used[1:], logged[1:]) == ([Deadlines(1, 2, 3)], [("json", "error")])
+    finally:
+        asyncio.get_running_loop().remove_reader(ours)
+        for pipe in (ours, theirs):
+            os.close(pipe)
+        signal.raise_signal(signal.SIGTERM)
+        await task
