@@ -1,0 +1,139 @@
+"""Settings that change under load: a real server and agent, SIGHUP to both."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.support.program_pair import PATIENCE_S, Pair
+from tests.support.programs import Program, until
+
+FIRST, JOBS = 3, 12
+RUNS = "[services.example]\nmax_runs = {}\nruns_per_user = {}\n"
+AGENT = '[agent]\nslots = 4\nsandbox = "none"\n'
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that jobs may write to, whoever they run as."""
+    with tempfile.TemporaryDirectory(prefix="ferryman-test-") as folder:
+        Path(folder).chmod(0o777)
+        yield Path(folder)
+
+
+def hang_up(config: Path, text: str, said: str, *programs: Program) -> None:
+    """Let them read these settings, and wait until each has said so."""
+    before = {one.name: one.log.count(said) for one in programs}
+    config.write_text(text)
+    for one in programs:
+        assert one.process is not None
+        one.process.send_signal(signal.SIGHUP)
+        until(
+            lambda one=one: one.log.count(said) > before[one.name],
+            f"{one.name} says nothing",
+            lambda one=one: one.log[-3_000:],
+        )
+
+
+def test_nothing_is_lost_or_run_twice_and_a_changed_limit_holds(
+    tmp_path: Path, shared: Path
+) -> None:
+    trace, gate = shared / "trace", shared / "gate"
+    trace.touch()
+    trace.chmod(0o666)
+    pair = Pair(tmp_path, RUNS.format(FIRST, FIRST) + AGENT)
+    config, both = tmp_path / "ferryman.toml", (pair.server, pair.agent)
+
+    def submit(number: int) -> int:
+        wait = f"until [ -e '{gate}' ]; do sleep 0.02; done"
+        script = f"echo b {number} >> '{trace}'\n{wait}\necho e {number} >> '{trace}'\n"
+        return pair.submit(script)
+
+    def most_runs() -> int:
+        return int(json.loads(pair.get("/api/v1/services/example"))["max_runs"])
+
+    with pair.running(), ThreadPoolExecutor(1) as sender:
+        jobs = [submit(number) for number in range(FIRST)]
+        until(lambda: len(trace.read_text().splitlines()) == FIRST, "they do not run")
+        more = sender.map(submit, range(FIRST, JOBS))
+        for label in range(3):
+            text = f"{RUNS.format(1, 1)}{AGENT}labels = {{ round = '{label}' }}\n"
+            hang_up(config, text, '"settings.reloaded"', *both)
+            assert most_runs() == 1
+            wrong = RUNS.format(9, 9) + "[agent]\nslots = 'many'\n[server]\nmax_files = 'x'\n"
+            hang_up(config, wrong, '"settings.not_reloaded"', *both)
+            assert most_runs() == 1
+        gate.touch()
+        jobs += more
+        for job_id in jobs:
+            pair.until(job_id, "Completed")
+    lines = trace.read_text().splitlines()
+    assert sorted(lines) == sorted(f"{what} {one}" for what in "be" for one in range(JOBS))
+    later = [line.split()[0] for line in lines if int(line.split()[1]) >= FIRST]
+    assert later == ["b", "e"] * (JOBS - FIRST)  # one at a time, by the new limit
+    assert lines.index(next(line for line in lines if int(line.split()[1]) >= FIRST)) == 2 * FIRST
+
+
+def test_the_log_changes_its_format_and_its_level(tmp_path: Path) -> None:
+    say = 'log_format = "{}"\nlog_level = "{}"\n'
+    before, after = say.format("json", "info"), say.format("text", "warning")
+    pair = Pair(tmp_path, f"[server]\n{before}{AGENT}{before}")
+    config, both = tmp_path / "ferryman.toml", (pair.server, pair.agent)
+    for one in both:
+        one.log_flags = ()
+    with pair.running():
+        # A warning, for what waits for a restart, is what is left to be seen.
+        text = f"[server]\n{after}url_prefix = '/x'\n{AGENT}{after}name = 'other'\n"
+        hang_up(config, text, "setting.not_applied", *both)
+        text = f"[server]\n{before}{AGENT}{before}"
+        hang_up(config, text, '"settings.reloaded"', *both)
+    for one in both:
+        lines = one.log.splitlines()
+        (new,) = (place for place, line in enumerate(lines) if "setting.not_applied" in line)
+        assert not lines[new].startswith("{")
+        assert all(json.loads(line)["level"] for line in lines[:new])
+        assert json.loads(lines[new + 1])["event"] == "setting.changed"
+        assert '"settings.reloaded"' in lines[new + 3]
+
+
+def test_times_of_connections_and_of_the_end_change(tmp_path: Path) -> None:
+    """Those of the start are longer than the test waits."""
+    config = tmp_path / "server.toml"
+    long = "shutdown_grace = '10m'\nhead_timeout = '10m'\nkeepalive_timeout = '10m'\n"
+    config.write_text(f"[server]\n{long}")
+    server = Program("server", tmp_path, "reload", "--config", str(config))
+    server.start()
+
+    def connected(text: str) -> socket.socket:
+        line = socket.create_connection((server.host, server.port), PATIENCE_S)
+        line.sendall(text.encode())
+        return line
+
+    try:
+        short = long.replace("10m", "0.2s")
+        hang_up(config, f"[server]\n{short}", '"settings.reloaded"', server)
+        for text, status in (
+            ("GET / HT", b""),
+            ("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n", b" 200 "),
+        ):
+            with connected(text) as line:
+                answer = b""
+                while more := line.recv(4096):
+                    answer += more
+                assert status in answer
+        upload = "POST /upload HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+        body = "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 999\r\n\r\n"
+        with connected(upload + body) as line:
+            assert b" 100 " in line.recv(4096)
+            assert server.kill(signal.SIGTERM) == 0
+        assert '"server.cut_off"' in server.log
+    finally:
+        if server.process is not None and server.process.poll() is None:
+            server.kill()
