@@ -15,7 +15,7 @@ import pytest
 from tests.support.program_pair import PATIENCE_S, Pair
 from tests.support.programs import Program, until
 
-FIRST, JOBS = 3, 12
+FIRST, JOBS = 3, 8
 RUNS = "[services.example]\nmax_runs = {}\nruns_per_user = {}\n"
 AGENT = '[agent]\nslots = 4\nsandbox = "none"\n'
 
