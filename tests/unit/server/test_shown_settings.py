@@ -60,6 +60,13 @@ def test_no_secret_is_printed(file: Path, program: Any) -> None:
         assert "***" in text
 
 
+@pytest.mark.parametrize("rest", ["/a/x@y/z", "/?key=x@y", "?key=x"])
+def test_of_a_webhooks_address_only_the_host_is_shown(file: Path, rest: str) -> None:
+    file.write_text(f'[services.a.webhook]\nurl = "https://hooks.example.org:8443{rest}"\n')
+    text = printed(server, "--config", str(file), "--print-config")
+    assert f'url = "https://hooks.example.org:8443/***"  # {file}' in text.splitlines()
+
+
 def test_each_value_has_its_source_and_the_whole_can_be_read_again(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
