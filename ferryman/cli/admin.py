@@ -100,7 +100,7 @@ async def forget_user(
     wait: Annotated[
         int,
         typer.Option(
-            "--wait",
+            "--patience",
             parser=whole(0),
             metavar="SECONDS",
             help="How long to wait for jobs that still run.",

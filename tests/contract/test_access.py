@@ -34,7 +34,9 @@ EVERYBODY = (*PRINCIPALS, "anonymous")
 EXPECT = ("", "100-continue")
 EXPECT_UNKNOWN = "200-maybe"
 UNKNOWN = 9
-OF_A_JOB = [route for route in ROUTES if "{id}" in route.path]
+OF_A_JOB = [route for route in ROUTES if "{id}" in route.path and route.area is Area.JOBS]
+OF_OPERATORS = "/requeue", "/reload"
+"""What operators alone may do with a job, or with a server."""
 FORM = "multipart/form-data; boundary=b"
 
 
@@ -204,7 +206,9 @@ async def test_a_role_gets_no_further_than_its_routes(world, route) -> None:
 
 def test_routes_are_of_the_area_that_they_are_about() -> None:
     for route in ROUTES:
-        if "job" in route.path or "load" in route.path or "terminate" in route.path:
+        if route.path.endswith(OF_OPERATORS):
+            assert route.area in (Area.AGENTS, Area.SERVICES)
+        elif "job" in route.path or "load" in route.path or "terminate" in route.path:
             assert route.area is Area.JOBS
         elif "agents" in route.path:
             assert route.area is Area.AGENTS

@@ -196,7 +196,7 @@ async def test_the_command_ends_with_75_when_an_agent_is_away(
     job_id = await upload(caller, USER, b"sleep 9")
     await caller.job(job_id, until="Running")
     await unreachable(caller, agent)
-    words = ("admin", "forget-user", USER, "--yes", "--wait", "0")
+    words = ("admin", "forget-user", USER, "--yes", "--patience", "0")
     code, _, said = await ferryman(*words, FERRYMAN_URL=caller.url)
     assert code == 75
     assert f"job {job_id} is not gone yet: agent north has it" in said

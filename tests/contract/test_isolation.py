@@ -207,6 +207,7 @@ def bodies(owned: Owned) -> dict[tuple[str, str], list[Any]]:
         ("PUT", "/api/v1/services/{name}"): [{"timeout": "1h"}],
         ("POST", "/api/v1/tokens"): [{"name": "stolen", "role": "operator"}],
         ("POST", "/api/v1/tokens/{token}/rotate"): [{}],
+        ("POST", "/api/v1/forget-user"): [{"user": "ann"}, {"user": "ann", "dry_run": True}],
     }
 
 
