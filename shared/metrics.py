@@ -27,6 +27,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from shared.clock import Clock
+from shared.encodings import gzip_accepted
 
 SHORT_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 """Bounds for what takes milliseconds."""
@@ -171,7 +172,7 @@ class ProgramMetrics(ABC):
             accept, encodings: the headers Accept and Accept-Encoding of the request.
         """
         self._looked.found = [self._build, *await self.find()]
-        small = exposition.gzip_accepted(encodings)
+        small = gzip_accepted(encodings)
         wants_open = _OPENMETRICS in accept.lower()
         kind = openmetrics.CONTENT_TYPE_LATEST if wants_open else _PLAIN
         body = await asyncio.to_thread(_encoded, self._registry, wants_open, small)

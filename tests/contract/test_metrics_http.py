@@ -130,6 +130,9 @@ async def test_the_text_comes_as_it_was_asked_for(tmp_path):
         ) as answer:
             assert answer.headers["Content-Encoding"] == "gzip"
             assert b"ferryman_jobs{" in gzip.decompress(await answer.read())
+        headers = {"Accept-Encoding": "gzip;q=0"}
+        async with client.session.get(f"{client.url}/metrics", headers=headers) as answer:
+            assert "Content-Encoding" not in answer.headers
 
 
 async def test_those_of_the_store_are_left_out_while_it_cannot_be_read(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from server.http.problems import Refusal
 from server.web.site.assets import assets
 from server.web.site.page_route import PageRoute
 from server.web.site.site import Site
+from shared.encodings import gzip_accepted
 
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
 
@@ -30,7 +31,7 @@ async def asset(request: web.Request, _: Site) -> web.StreamResponse:
         # A picture that is opened by itself is a document of this origin.
         "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
     }
-    if "gzip" in request.headers.get(hdrs.ACCEPT_ENCODING, ""):
+    if gzip_accepted(request.headers.get(hdrs.ACCEPT_ENCODING, "")):
         headers[hdrs.CONTENT_ENCODING] = "gzip"
         return web.Response(body=found.compressed, headers=headers)
     return web.Response(body=found.content, headers=headers)
