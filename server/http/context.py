@@ -39,7 +39,7 @@ from server.stages.webhooks import Webhooks
 from shared.clock import Clock
 from shared.http.authentication import PRINCIPAL
 from shared.multipart.limits import FormLimits
-from shared.principals import Principal
+from shared.principals import Principal, Role
 from shared.wire import ChildCounts, JobDoc, QueueInfo, Reloaded
 
 
@@ -138,7 +138,7 @@ class Context:
 
     def check_not_revoked(self, request: web.Request) -> None:
         """Before something is made of an upload that took long. A ticket or token that was good
-        when it began may end meanwhile, but not be revoked.
+        when it began may end meanwhile, but not be revoked or taken out of the settings.
 
         Raises:
             NotAllowed
@@ -147,6 +147,12 @@ class Context:
         if principal.token_id is not None and self.tokens.revoked(principal.token_id):
             raise NotAllowed(
                 f"the token of {principal.name} was revoked while this upload was under way"
+            )
+        without_id = principal.token_id is None and principal.role is not Role.TICKET
+        if without_id and not self.accepts(request):
+            raise NotAllowed(
+                f"{principal.name} is not accepted any more: the settings were changed, or the "
+                "session ended, while this upload was under way"
             )
 
     async def queue_of(self, jobs: Sequence[Job], *, in_list: bool = False) -> dict[int, QueueInfo]:

@@ -84,6 +84,43 @@ async def test_a_token_that_was_taken_out_is_refused_from_then_on(world: World) 
     assert (await world.status_of(TOKEN), await world.status_of(OTHER)) == (401, 200)
 
 
+async def test_an_upload_ends_with_a_token_that_was_taken_out_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.reload(f'[server]\ntokens = ["{TOKEN}", "{OTHER}"]\n[services.my_service]\n')
+    limits, begun, removed = world.caller.server.context.upload_limits, 0, asyncio.Event()
+    both, count = asyncio.Event(), limits.count
+
+    def counts(user: str) -> None:
+        nonlocal begun
+        count(user)
+        begun += 1
+        if begun == 2:
+            both.set()
+
+    monkeypatch.setattr(limits, "count", counts)
+    name = 'Content-Disposition: form-data; name="file"; filename="run.sh"'
+    body = f"--x\r\n{name}\r\n\r\necho\r\n--x--\r\n".encode()
+
+    async def content() -> AsyncIterator[bytes]:
+        yield body[:-9]
+        await removed.wait()
+        yield body[-9:]
+
+    async def upload(token: str) -> int:
+        url = f"{world.caller.url}/upload?user_id=1&service=my_service"
+        headers = {"Authorization": f"Bearer {token}"}
+        headers["Content-Type"] = "multipart/form-data; boundary=x"
+        async with world.caller.session.post(url, data=content(), headers=headers) as answer:
+            return answer.status
+
+    uploads = asyncio.gather(upload(TOKEN), upload(OTHER))
+    await both.wait()
+    await world.reload(f'[server]\ntokens = ["{TOKEN}"]\n[services.my_service]\n')
+    removed.set()
+    assert [*await uploads] == [201, 403]
+
+
 async def test_a_browser_that_logged_in_with_a_token_is_logged_out_with_it(world: World) -> None:
     context = world.caller.server.context
     principal = context.token_holder(TOKEN, "peer")
