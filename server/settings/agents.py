@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from posixpath import normpath
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -119,6 +121,27 @@ class AgentTable(Section):
                 shown = without_password(url)
                 raise ValueError(f"{shown!r} is not an http:// or https:// address")
         return self
+
+
+def check_addresses(agents: Mapping[str, AgentTable]) -> None:
+    """One agent under two names would get the jobs of two.
+
+    Raises:
+        ValueError
+    """
+    names: dict[tuple[str, str | None, int | None, str], str] = {}
+    for name, agent in agents.items():
+        if agent.url is None:
+            continue
+        parts = urlsplit(agent.url)
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+        path = normpath(f"/{parts.path}").lstrip("/")
+        other = names.setdefault((parts.scheme, parts.hostname, port, path), name)
+        if other != name:
+            raise ValueError(
+                f"agents.{other} and agents.{name} have the same url "
+                f"{without_password(agent.url)!r}: an agent needs one table"
+            )
 
 
 def _is_address(url: str) -> bool:

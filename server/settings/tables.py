@@ -11,7 +11,7 @@ from pydantic import Field, PrivateAttr, SecretStr, field_validator, model_valid
 from server.domain.retry_policy import BackoffKind, RetryPolicy, is_retry_reason
 from server.domain.service import SERVICE_NAME, Service
 from server.domain.webhook_targets import AllowedTargets
-from server.settings.agents import AgentTable
+from server.settings.agents import AgentTable, check_addresses
 from server.settings.browsers import BrowserSection
 from server.settings.users import USER_NAME, GroupTable, UserTable
 from server.settings.webhooks import WebhookTable, webhook_secrets
@@ -275,6 +275,7 @@ class ServerSettings(Settings):
         for name in self.services:
             if not re.fullmatch(SERVICE_NAME, name):
                 raise ValueError(f"services.{name}: a name is up to 64 of A-Z a-z 0-9 _ -")
+        check_addresses(self.agents)
         for name, agent in self.agents.items():
             for service in agent.services:
                 if service not in self.services:

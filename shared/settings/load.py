@@ -137,6 +137,7 @@ def _explain(
     lines = []
     for error in problem.errors():
         where = _source(error["loc"], file, environ) + ".".join(map(str, error["loc"]))
+        where = where.removesuffix(": ")  # it is about no single key
         if error["type"] == "extra_forbidden":
             keys = _keys_beside(kind, error["loc"])
             lines.append(f"{where}: no such setting" + _did_you_mean(str(error["loc"][-1]), keys))

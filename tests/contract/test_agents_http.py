@@ -132,9 +132,9 @@ async def test_a_drained_agent_ends_its_jobs_and_gets_no_more_until_it_is_resume
 
 
 async def test_drain_in_the_settings_stays_whatever_an_operator_says(tmp_path: Path) -> None:
-    agent = FakeAgent()
-    async with agent.listening():
-        extra = f"[agents.other]\nurl = '{agent.url}'\ndrain = true"
+    agent, other = FakeAgent(), FakeAgent("other")
+    async with agent.listening(), other.listening():
+        extra = f"[agents.other]\nurl = '{other.url}'\ndrain = true"
         async with serving(tmp_path, agent, extra=extra) as caller:
             status, found = await ask(caller, "POST", "/other/resume")
             assert (status, found["state"], found["up"]) == (200, "active", False)

@@ -145,7 +145,7 @@ async def test_a_full_disk_is_a_serious_trouble(person, monkeypatch: pytest.Monk
 
 
 async def test_agents_that_are_away_and_lost_are_troubles(tmp_path: Path) -> None:
-    extra = "[agents.away]\nurl = 'http://[::1]:9'\n[agents.gone]\nurl = 'http://[::1]:9'"
+    extra = "[agents.away]\nurl = 'http://[::1]:9'\n[agents.gone]\nurl = 'http://[::1]:10'"
     async with serving(tmp_path, extra=extra) as caller:
         visitor = Person(caller)
         await visitor.send("/agents/gone/lost", message="burned")

@@ -90,11 +90,12 @@ async def test_agents_that_get_no_jobs(tmp_path: Path) -> None:
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         await web.TCPSite(runner, "127.0.0.1", 0).start()
+        same = str(plain.http._base_url).replace("127.0.0.1", "localhost")
         agents = {
             "guarded": f"url = '{guarded.http._base_url}'\ntoken = 'another-token-of-16'",
             "unproved": f"url = '{plain.http._base_url}'\nidentity_secret = 'a-long-secret-text'",
             "page": f"url = 'http://127.0.0.1:{runner.addresses[0][1]}'",
-            "drained": f"url = '{plain.http._base_url}'\ndrain = true",
+            "drained": f"url = '{same}'\ndrain = true",
         }
         extra = "".join(f"[agents.{name}]\n{lines}\n" for name, lines in agents.items())
         caller = await stack.enter_async_context(
