@@ -12,6 +12,7 @@ MAX_LENGTH: Final = 32
 LONGEST_S: Final = 100 * 365 * 86_400.0
 """A hundred years: a time that far ahead can still be stored in microseconds."""
 _UNITS: Final = {"w": 604_800.0, "d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_ENDS_WITH_IES: Final = re.compile("[^aeiou]y$")
 _NUMBER: Final = r"[0-9]+(?:\.[0-9]+)?"
 _DURATION: Final = re.compile("".join(rf"(?:({_NUMBER}){unit} ?)?" for unit in _UNITS))
 LARGEST: Final = (1 << 63) - 1
@@ -46,8 +47,10 @@ def say_about(seconds: float) -> str:
 
 
 def say_count(count: int, what: str) -> str:
-    """For people: ``1 job``, ``2 jobs``."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    """For people: ``1 job``, ``2 jobs``, ``2 entries``."""
+    if count != 1:
+        what = f"{what[:-1]}ies" if _ENDS_WITH_IES.search(what) else f"{what}s"
+    return f"{count} {what}"
 
 
 def say_size(count: float) -> str:

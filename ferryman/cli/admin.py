@@ -14,9 +14,22 @@ from ferryman.cli.exits import FAILED, TRY_LATER
 from ferryman.cli.options import Json, on_server, whole
 from ferryman.cli.programs import run_program
 from ferryman.errors import BadArgument, FerrymanError
+from ferryman.units import say_count
 
 if TYPE_CHECKING:
     from ferryman.client import Client
+
+_RENAMED: Final = "audit"
+_KINDS: Final = {
+    "jobs": "job",
+    "schedules": "schedule",
+    "deliveries": "webhook delivery",
+    "keys": "idempotency key",
+    "tokens": "token",
+    "sessions": "session",
+    "uploaded": "daily upload count",
+}
+"""What of a user is counted, in words."""
 
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")
@@ -40,12 +53,12 @@ def _on_folder(context: typer.Context) -> NoReturn:
 
 
 for _name, _help in (
-    ("verify", "Check every file, digest and row; on the data folder."),
-    ("recount", "Count again what is counted; on the data folder."),
-    ("vacuum", "Write the database anew, the server stopped."),
-    ("size", "Show what the database takes, by table."),
-    ("upgrade", "Bring the database to this schema, the server stopped."),
-    ("rollback", "Go back to the copy before an upgrade, the server stopped."),
+    ("verify", "On the data folder: check every file, digest and row."),
+    ("recount", "On the data folder: count again what is counted."),
+    ("vacuum", "On the data folder, server stopped: write the database anew."),
+    ("size", "On the data folder: show what the database takes, by table."),
+    ("upgrade", "On the data folder, server stopped: bring it to this schema."),
+    ("rollback", "On the data folder, server stopped: undo an upgrade."),
 ):
     app.command(_name, help=_help, context_settings=_PASSED_ON)(_on_folder)
 
@@ -67,13 +80,13 @@ async def requeue(
     *,
     client: Client,
 ) -> int:
-    """Queue jobs again that `ferryman retry` does not.
+    """Through the server: queue jobs again that `retry` does not.
 
-    Through the API, by operators: jobs that have completed, that are stuck at an agent, or whose
+    By operators: jobs that have completed, that are stuck at an agent, or whose
     service has another name now. A job that its agent has is refused: cancel it first.
     """
     if not (yes or dry_run):
-        _ask(f"queue {len(job_ids)} job{'s' * (len(job_ids) != 1)} again?", "admin requeue")
+        _ask(f"queue {say_count(len(job_ids), 'job')} again?", "admin requeue")
     failed, jobs = 0, []
     for job_id in job_ids:
         try:
@@ -112,23 +125,30 @@ async def forget_user(
     *,
     client: Client,
 ) -> int:
-    """Remove all data of a user, with a report.
+    """Through the server: remove all data of a user.
 
-    Through the API, by operators with the scope admin: tokens and sessions end, jobs are cancelled
-    and deleted with all that they left, on the agents too; in the audit trail another name stands
-    in place of the user's. What is interrupted goes on when it is called again.
+    A report says what. By operators with the scope admin: tokens and sessions end, jobs are
+    cancelled and deleted with all that they left, on the agents too; in the audit trail another
+    name stands in place of the user's. What is interrupted goes on when it is called again.
 
-    Exit code 75: jobs are left whose agent cannot be reached.
+    Exit codes: 1 nothing is known of the user; 75 jobs are left whose agent cannot be reached.
     """
-    if dry_run:
-        found = await client.forget_user(user, dry_run=True)
+    known = await client.forget_user(user, dry_run=True)
+    before = +Counter(known.found)
+    if dry_run and before:
         if json:
-            show.print_json(found)
+            show.print_json(known)
         else:
-            show.print_message(f"{user}: {_counts(found.found) or 'nothing is known of it'}")
+            show.print_message(f"{user}: {_counts(before, 'would be given')}")
         return 0
-    if not yes:
-        _ask(f"remove all data of user {user}? It cannot be brought back", "admin forget-user")
+    if dry_run:
+        raise _nothing_known(user)
+    if before and not yes:
+        _ask(
+            f"remove all data of user {user}, {_counts(before, 'would be given')}? "
+            "It cannot be brought back",
+            "admin forget-user",
+        )
     removed: Counter[str] = Counter()
     tries = wait
     while True:
@@ -138,20 +158,37 @@ async def forget_user(
             break
         if not report.removed:  # the server has waited
             tries -= 1
+    left: Counter[str] = Counter()
+    if not report.done:
+        left.update((await client.forget_user(user, dry_run=True)).found)
+    removed |= before - left  # what went with a job, too
     report = report.model_copy(update={"removed": dict(removed)})
     if json:
         show.print_json(report)
     else:
-        show.print_message(f"{user}: removed {_counts(report.removed) or 'nothing'}")
+        if removed or before:
+            show.print_message(f"{user}: removed {_counts(removed, 'were given')}")
         for job in report.waiting:
             show.print_message(f"  job {job.id} is not gone yet: {job.why}")
         for line in report.kept:
             show.print_message(f"  kept: {line}")
+    if not (removed or before):  # it was called all the same, as it may have been interrupted
+        raise _nothing_known(user)
     return 0 if report.done else TRY_LATER
 
 
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()) if count)
+def _counts(counts: Mapping[str, int], given: str) -> str:
+    """``3 jobs, 1 session``, and how many entries of the audit trail stay with another name."""
+    said = [say_count(counts[kind], what) for kind, what in _KINDS.items() if counts.get(kind)]
+    text = ", ".join(said) or "nothing"
+    renamed = counts.get(_RENAMED)
+    return f"{text}; {say_count(renamed, 'audit entry')} {given} another name" if renamed else text
+
+
+def _nothing_known(user: str) -> FerrymanError:
+    problem = FerrymanError(f"nothing is known of user {user}")
+    problem.add_note("is the name right? Whoever is forgotten already is not known any more")
+    return problem
 
 
 def _ask(question: str, command: str) -> None:

@@ -180,13 +180,34 @@ async def test_the_command_asks_says_what_there_is_and_reports(
     code, _, said = await ferryman(*words, "--dry-run", FERRYMAN_URL=url)
     assert code == 0
     assert f"{USER}: " in said
-    assert "3 jobs" in said
-    code, out, _ = await ferryman(*words, "--yes", "--json", FERRYMAN_URL=url)
-    report = json.loads(out)
-    assert (code, report["done"], report["removed"]["jobs"]) == (0, True, 3)
-    assert places(tmp_path / "data", USER, SECRET) == []
+    assert "3 jobs, 1 schedule, " in said
+    assert " 2 audit entries would be given another name" in said
+    there = said.partition(";")[0].removeprefix(f"{USER}: ")
     code, _, said = await ferryman(*words, "--yes", FERRYMAN_URL=url)
-    assert (code, said.strip()) == (0, f"{USER}: removed nothing")
+    assert (code, said.partition(";")[0]) == (0, f"{USER}: removed {there}"), "the same kinds"
+    assert places(tmp_path / "data", USER, SECRET) == []
+
+
+async def test_the_command_counts_what_went_with_a_job(caller: ServerClient) -> None:
+    form = aiohttp.FormData()
+    for name, text in {"user_id": USER, "service": "my_service"}.items():
+        form.add_field(name, text)
+    form.add_field("file", b"echo 1", filename="run.sh")
+    headers = {"Idempotency-Key": "one"}
+    async with caller.session.post(f"{caller.url}/upload", data=form, headers=headers) as answer:
+        assert answer.status == 201
+    words = ("admin", "forget-user", USER, "--yes", "--json")
+    code, out, _ = await ferryman(*words, FERRYMAN_URL=caller.url)
+    report = json.loads(out)
+    assert (code, report["done"]) == (0, True)
+    assert (report["removed"]["jobs"], report["removed"]["keys"]) == (1, 1)
+
+
+@pytest.mark.parametrize("how", ["--dry-run", "--yes"])
+async def test_a_mistyped_name_does_not_look_done(caller: ServerClient, how: str) -> None:
+    code, out, said = await ferryman("admin", "forget-user", "zeo", how, FERRYMAN_URL=caller.url)
+    assert (code, out) == (1, "")
+    assert said.startswith("ferryman: nothing is known of user zeo\nis the name right?")
 
 
 async def test_the_command_ends_with_75_when_an_agent_is_away(
