@@ -91,7 +91,7 @@ class LeaseHolder:
         lost = [lease for lease in self._held.values() if renewed.get(lease.name) != lease]
         for lease in lost:
             if lease.name != of_server(lease.owner):
-                log.warning("lease.lost", agent=lease.agent, token=lease.token)
+                log.warning("lease.lost", agent=lease.agent, lease=lease.token)
             await self._drop(lease, f"another server uses agent {lease.agent}")
         taken = await self._acquire()
         for lease in taken:
@@ -131,7 +131,7 @@ class LeaseHolder:
         self._held[lease.name] = lease
         if lease.name == of_server(lease.owner):
             return
-        log.info("lease.taken", agent=lease.agent, token=lease.token)
+        log.info("lease.taken", agent=lease.agent, lease=lease.token)
         self._registry.take(lease)
 
     def _follow(self) -> None:
