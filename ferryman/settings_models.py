@@ -11,9 +11,11 @@ class SettingChange(Wire):
     key: str
     """As in ``services.haddock.timeout``."""
     old: str | None
-    """As it is shown, secrets as (secret); None: it was not there."""
+    """As it is shown, secrets as (secret); "taken out" of a table, such as a service or an agent;
+    None: it was not there.
+    """
     new: str | None
-    """The same; None: it is not there any more."""
+    """The same, a new table as "added"; None: it is not there any more."""
 
 
 class Reloaded(Wire):

@@ -30,6 +30,8 @@ app = typer.Typer(
     help="Check settings, and let a running server use them.",
 )
 
+_TAKEN_OUT: Final = "taken out"
+"""As the server says it of a table."""
 _AGENTS: Final = "agent"
 _PROGRAMS: Final = {"server": "server.maintenance", _AGENTS: "client_agent"}
 
@@ -93,6 +95,8 @@ async def reload_settings(json: Json = False, *, client: Client) -> None:
 def _changed(one: SettingChange) -> str:
     if one.old is None:
         return f"{one.key}: {one.new}"
+    if one.new is None and one.old.startswith(_TAKEN_OUT):
+        return f"{one.key}: {one.old}"
     return f"{one.key}: {one.old} -> {one.new or 'not set'}"
 
 

@@ -9,14 +9,18 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from shared.settings.base import Section
-from shared.settings.shown import say_value
+from shared.settings.shown import say_value, without_password
 from shared.wire import SettingChange
 
+ADDED: Final = "added"
+TAKEN_OUT: Final = "taken out"
 _OTHER_CONTENT: Final = "its content has changed"
 
 
 def differences(old: BaseModel, new: BaseModel) -> list[SettingChange]:
-    """All settings that differ. A table that is new or gone is one difference."""
+    """All settings that differ. A table that is new or gone is one difference, in words:
+    ``added``, ``taken out``.
+    """
     return list(_between("", old, new))
 
 
@@ -32,6 +36,12 @@ def _between(
     elif isinstance(old, dict) and isinstance(new, dict):
         for name in [*old, *(name for name in new if name not in old)]:
             yield from _between(_below(key, name), old.get(name), new.get(name))
+    elif isinstance(old or new, BaseModel):  # a table is new, or gone
+        yield SettingChange(
+            key=key,
+            old=None if old is None else _table(old, TAKEN_OUT),
+            new=None if new is None else _table(new, ADDED),
+        )
     else:
         yield SettingChange(key=key, old=say_value(old, info), new=say_value(new, info))
 
@@ -45,6 +55,12 @@ def _in_files(key: str, old: BaseModel, new: BaseModel) -> Iterator[SettingChang
                 yield SettingChange(
                     key=_below(key, name), old=str(file), new=f"{file} ({_OTHER_CONTENT})"
                 )
+
+
+def _table(table: BaseModel, what: str) -> str:
+    """What became of it; of an agent with its address."""
+    address = getattr(table, "url", None) or getattr(table, "upload_url", None)
+    return f"{what} ({without_password(address)})" if address else what
 
 
 def _below(key: str, name: str) -> str:

@@ -68,8 +68,8 @@ async def test_it_says_what_has_changed_and_what_waits(world: World) -> None:
     assert {one["key"]: (one["old"], one["new"]) for one in done["changed"]} == {
         "server.tokens": ("(secret)", "(secret)"),
         "server.max_files": ("10000", "9"),
-        "services.my_service": ("(a table)", None),
-        "services.new": (None, "(a table)"),
+        "services.my_service": ("taken out", None),
+        "services.new": (None, "added"),
     }
     assert [one["key"] for one in done["waiting"]] == ["server.port"]
     assert TOKEN not in json.dumps(done)

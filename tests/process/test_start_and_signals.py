@@ -77,7 +77,7 @@ def test_a_hangup_makes_the_server_read_its_settings_again(tmp_path: Path) -> No
         ("setting.changed", "services.a.max_runs"): ("1", "7"),
         ("setting.changed", "services.a.timeout"): ("1h", "2h"),
         ("setting.changed", "services.a.secrets.KEY"): ("(secret)", "(secret)"),
-        ("setting.changed", "services.b"): (None, "(a table)"),
+        ("setting.changed", "services.b"): (None, "added"),
         ("setting.changed", "server.max_files"): ("10000", "9"),
         ("setting.not_applied", "server.url_prefix"): ("", "/x"),
     }

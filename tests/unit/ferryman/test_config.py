@@ -6,6 +6,9 @@ import json
 
 import pytest
 
+from ferryman.cli.config import _changed
+from ferryman.settings_models import SettingChange
+
 BOTH = """
 [server]
 port = 5001
@@ -72,3 +75,16 @@ async def test_no_secret_is_printed(ferryman, tmp_path, monkeypatch) -> None:
     said = await ferryman("config", "check", "s.toml", "--json")
     assert said.code == 0, said.err
     assert secret not in said.out + said.err
+
+
+@pytest.mark.parametrize(
+    ("key", "old", "new", "line"),
+    [
+        ("services.more", None, "added", "services.more: added"),
+        ("agents.a", "taken out (http://a)", None, "agents.a: taken out (http://a)"),
+        ("server.tls_cert", "a.pem", None, "server.tls_cert: a.pem -> not set"),
+        ("services.s.max_runs", "1", "7", "services.s.max_runs: 1 -> 7"),
+    ],
+)
+def test_a_change_is_said_in_a_line(key: str, old: str | None, new: str | None, line: str) -> None:
+    assert _changed(SettingChange(key=key, old=old, new=new)) == line

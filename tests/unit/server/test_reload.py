@@ -89,10 +89,20 @@ async def test_a_service_that_is_taken_out_is_gone_and_one_that_is_new_is_there(
     reload = Reload(live, lambda: reading(new), no_check, Applied().use_agents)
     lines = await reloaded(reload)
     assert {one["key"]: (one["old"], one["new"]) for one in lines[:-1]} == {
-        "services.old": ("(a table)", None),
-        "services.new": (None, "(a table)"),
+        "services.old": ("taken out", None),
+        "services.new": (None, "added"),
     }
     assert {name: one.max_runs for name, one in live.current.services.items()} == {"new": 3}
+
+
+async def test_an_agent_that_is_added_or_taken_out_is_named_with_its_address(reading: Any) -> None:
+    live = Live(reading("[services.s]\n[agents.a]\nurl = 'http://a:1'"))
+    new = "[services.s]\n[agents.b]\nurl = 'http://me:secret@b:2'"
+    lines = await reloaded(Reload(live, lambda: reading(new), no_check, Applied().use_agents))
+    assert {one["key"]: (one["old"], one["new"]) for one in lines[:-1]} == {
+        "agents.a": ("taken out (http://a:1)", None),
+        "agents.b": (None, "added (http://***@b:2)"),
+    }
 
 
 async def test_what_holds_for_all_users_is_applied_and_exceptions_are(
