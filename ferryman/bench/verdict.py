@@ -110,7 +110,8 @@ def _waits(uploads: Sequence[JobRow], samples: Sequence[Sample]) -> Iterator[Ver
             at_s=at,
             text=f"all {slots} slots of the agents were taken while jobs waited"
             + _most(uploads, slots),
-            advice="raise slots of [agent] while its host has CPU and memory left; else add agents",
+            advice="raise slots of [agent] while its host has CPU and memory left, and restart the "
+            "agent; else add agents",
         )
     for code, (text, advice) in _REASONS.items():
         at = _since(samples, _waits_for(code))

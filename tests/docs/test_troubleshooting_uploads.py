@@ -44,7 +44,7 @@ async def text(caller: ServerClient, method: str, path: str, **more: Any) -> str
         except ValueError:
             return f"{answer.status} {await answer.text()}"
         code, words = reply.get("code"), reply.get("detail") or reply.get("message")
-        return f"{answer.status} {code}: {words}"
+        return f"{answer.status} {code}: {words}" if code else f"{answer.status}: {words}"
 
 
 @pytest.fixture
