@@ -92,7 +92,9 @@ def main(
         bool,
         typer.Option("--print-config", help="Print each setting with its source, and end."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --print-config.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="JSON on stdout, with --print-config.")
+    ] = False,
 ) -> None:
     # The uids of jobs need access to folders that are made for them, whatever the shell's mask was.
     os.umask(0o022)
@@ -117,7 +119,7 @@ def main(
 @cli.command()
 def check(
     context: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
     """Test the sandbox, then each limit with a program that exceeds it.
 
@@ -137,10 +139,10 @@ def check(
         raise typer.Exit(UNAVAILABLE if table.report is None else 1)
 
 
-@cli.command()
+@cli.command(short_help="Look at this host: folder, database, port, limits, sandbox.")
 def doctor(
     context: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
     """Look at this host: folder, database, port, limits, certificates, and the sandbox.
 

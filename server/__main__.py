@@ -35,8 +35,9 @@ program = typer.Typer(
 )
 
 
-@program.command()
+@program.callback(invoke_without_command=True)
 def main(
+    context: typer.Context,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="TOML file.", envvar="FERRYMAN_CONFIG")
     ] = None,
@@ -66,12 +67,11 @@ def main(
         bool,
         typer.Option("--print-config", help="Print each setting with its source, and end."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --print-config.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="JSON on stdout, with --print-config.")
+    ] = False,
 ) -> None:
     """Run the server: takes uploads, queues them, pushes them to agents, serves results.
-
-    `ferryman server doctor` looks for what is wrong on its host.
-    `ferryman server check --config FILE` says what a file means before it is used.
 
     Settings come from the TOML file, then FERRYMAN_… variables (and job-orchestrator's own), then
     these options.
@@ -79,6 +79,8 @@ def main(
     Exit codes: 0 stopped by a signal; 2 bad settings; 69 cannot listen; 73 data folder in use or
     not writable; 74 database unusable or of a newer version.
     """
+    if context.invoked_subcommand is not None:
+        raise typer.BadParameter(f"options stand behind {context.invoked_subcommand}")
     os.umask(0o077)  # everything that is stored belongs to some user
     flags = {
         "server": {
@@ -121,13 +123,28 @@ def main(
         _end(CANNOT_CREATE, f"{where}{problem.strerror}")
 
 
+def _on_host() -> None:
+    """Only listed here: they are commands of ``server.maintenance``."""
+
+
+for _name, _help in (
+    ("check", "Say what a settings file means before it is used."),
+    ("doctor", "Look at this host: folder, database, port, limits, agents."),
+):
+    program.command(
+        _name,
+        short_help=_help,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )(_on_host)
+
+
 def _end(code: int, message: str) -> NoReturn:
     sys.stderr.write(f"ferryman server: {message}\n")
     sys.exit(code)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["check"]:
+    if sys.argv[1:2] in (["check"], ["doctor"]):
         os.execv(  # noqa: S606 - no shell is wanted
             sys.executable, [sys.executable, "-P", "-m", "server.maintenance", *sys.argv[1:]]
         )

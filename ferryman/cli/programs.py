@@ -18,8 +18,6 @@ from ferryman.cli.show import print_error
 
 def server(context: typer.Context) -> NoReturn:
     """Run the server alone; see `ferryman server --help`."""
-    if context.args[:1] == ["doctor"]:
-        run_program("server.maintenance", context.args)
     run_program("server", context.args)
 
 

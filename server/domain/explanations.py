@@ -18,7 +18,10 @@ _LIMITS: Final[Mapping[Reason, Callable[[Limits], tuple[float, str]]]] = {
     Reason.MEMORY_LIMIT: lambda limits: (limits.memory, say_size(limits.memory)),
     Reason.DISK_LIMIT: lambda limits: (limits.disk, say_size(limits.disk)),
     Reason.PIDS_LIMIT: lambda limits: (limits.pids, str(limits.pids)),
-    Reason.CPU_LIMIT: lambda limits: (limits.cpus, f"{limits.cpus:g} CPUs"),
+    Reason.CPU_LIMIT: lambda limits: (
+        limits.cpus,
+        f"{limits.cpus:g} {'CPU' if limits.cpus == 1 else 'CPUs'}",
+    ),
     Reason.LOG_LIMIT: lambda limits: (limits.log, say_size(limits.log)),
     Reason.RESULTS_LIMIT: lambda limits: (limits.results, say_size(limits.results)),
 }

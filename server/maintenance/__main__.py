@@ -148,11 +148,24 @@ def show_settings(config: Config = None) -> None:
 
 
 @program.command()
-def check(config: Config = None, as_json: AsJson = False) -> None:
+def check(
+    context: typer.Context,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", hidden=True, show_default=False)
+    ] = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
     """Say what a settings file (TOML) means, and the variables that win over it. Nothing starts.
 
-    Warnings name what can be used and is probably not meant. Exit codes: 0; 2 wrong settings.
+    FILE is the same as --config FILE. Warnings name what can be used and is probably not meant.
+
+    Exit codes: 0; 2 wrong settings.
     """
+    source = context.get_parameter_source("config")
+    if file is not None and source is not None and source.name == "COMMANDLINE":
+        raise typer.BadParameter("the file is given twice: FILE or --config FILE")
+    config = file or config
     with problems():
         settings = read(config, {})
         check_start(settings.server)

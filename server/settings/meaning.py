@@ -10,7 +10,7 @@ from server.settings.tables import ServerSettings, ServiceTable
 from shared.http.sockets import url_of
 from shared.settings.shown import without_password
 from shared.units.durations import say_duration
-from shared.units.sizes import say_size
+from shared.units.sizes import say_count, say_size
 
 
 def sentences(settings: ServerSettings) -> list[str]:
@@ -57,15 +57,21 @@ def _service(name: str, table: ServiceTable) -> str:
     if table.queued_per_user:
         words.append(f"{table.queued_per_user} waiting of one user")
     words.append(
-        f"{limits.cpus:g} CPUs, {say_size(limits.memory)} of memory, {say_size(limits.disk)} of "
+        f"{_cpus(limits.cpus)}, {say_size(limits.memory)} of memory, {say_size(limits.disk)} of "
         f"disk, {'the network' if limits.network else 'no network'}"
     )
     if table.retries:
-        words.append(f"tried again {table.retries} times after {', '.join(table.retry_on)}")
-    again = f"started again {table.infra_retries} times if a host or agent fails"
+        words.append(
+            f"tried again {say_count(table.retries, 'time')} after {', '.join(table.retry_on)}"
+        )
+    again = f"started again {say_count(table.infra_retries, 'time')} if a host or agent fails"
     words.append(again if table.infra_retries else "never started twice")
     words.append(f"results kept for {say_duration(table.expires_after)}")
     return f"Service {name}: {'; '.join(words)}."
+
+
+def _cpus(count: float) -> str:
+    return f"{count:g} {'CPU' if count == 1 else 'CPUs'}"
 
 
 def _agents(settings: ServerSettings) -> Iterator[str]:

@@ -104,6 +104,9 @@ class ServerTable(BrowserSection):
         """Those of ``webhook_secret_file``, as it was when the settings were read."""
         return self._webhook_keys
 
+    def in_use(self) -> dict[str, Any]:
+        return {"auth": "token" if self.needs_token else "none"}
+
     @property
     def needs_token(self) -> bool:
         """Whether a request without a token is refused."""

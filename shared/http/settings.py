@@ -28,6 +28,8 @@ class HttpSection(Section):
     """What both tables have."""
 
     host: str = "127.0.0.1"
+    port: int = Field(0, ge=0, le=65_535)
+    """0: a free one. Each program has a default of its own."""
     tokens: Secrets = None
     """A caller must send one of them; none set: only this machine may call."""
     tokens_file: File = None

@@ -36,6 +36,10 @@ class Section(BaseModel):
             if path is not None:
                 self._contents[name] = _digest(path)
 
+    def in_use(self) -> dict[str, Any]:
+        """Key that is not set -> the value that follows from others."""
+        return {}
+
     def contents(self) -> dict[str, str]:
         """Key of a file that the table names -> digest of what was in it."""
         return self._contents

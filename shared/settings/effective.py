@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from shared.settings.base import PREFIX
+from shared.settings.base import PREFIX, Section
 from shared.settings.shown import STARS, has_secret, say_number, say_text
 from shared.units.durations import parse_duration
 from shared.units.sizes import parse_size
@@ -91,6 +91,8 @@ def _values(key: tuple[str, ...], model: BaseModel) -> Iterator[tuple[tuple[str,
     tables: list[tuple[tuple[str, ...], BaseModel]] = []
     for name, info in type(model).model_fields.items():
         value = getattr(model, name)
+        if value is None and isinstance(model, Section):
+            value = model.in_use().get(name)
         if isinstance(value, BaseModel):
             tables.append(((*key, name), value))
         elif isinstance(value, dict) and any(isinstance(one, BaseModel) for one in value.values()):

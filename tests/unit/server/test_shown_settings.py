@@ -78,7 +78,8 @@ def test_each_value_has_its_source_and_the_whole_can_be_read_again(
     assert "max_files = 9  # variable FERRYMAN_SERVER__MAX_FILES" in lines
     assert "max_runs = 3  # variable FERRYMAN_SERVICES__a__MAX_RUNS" in lines
     assert f"max_upload = 1000000000  # {file}" in lines
-    assert 'host = "127.0.0.1"  # default' in lines
+    assert lines[:3] == ["[server]", 'host = "127.0.0.1"  # default', "port = 7  # flag --port"]
+    assert 'auth = "token"  # default' in lines
     assert "# tls_cert is not set  # default" in lines
     tables = tomllib.loads(text)
     assert tables["users"]["a.b@c"]["rate_limit"] == "5/s"
@@ -88,7 +89,27 @@ def test_each_value_has_its_source_and_the_whole_can_be_read_again(
         load.read(path, {"server": {"port": 7}}, {}).model_copy(update={"agents": {}})
         for path in (file, again)
     )
-    assert differences(before, after) == []
+    changed = [(one.key, one.new) for one in differences(before, after)]
+    assert changed == [("server.auth", "token")], "it followed from the tokens"
+
+
+def test_without_tokens_on_this_machine_none_is_needed(file: Path) -> None:
+    file.write_text("[server]\n")
+    assert 'auth = "none"  # default' in printed(server, "--config", str(file), "--print-config")
+
+
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [(server, "check"), (server, "doctor"), (agent, "check"), (agent, "doctor")],
+)
+def test_the_help_lists_what_looks_at_files_and_hosts_in_whole_sentences(
+    program: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = printed(program, "--help").partition("Commands:")[2]
+    assert f"  {name} " in listed
+    assert "..." not in listed
+    assert listed.rstrip().endswith(".")
 
 
 def test_an_agent_prints_its_own(file: Path) -> None:
@@ -102,7 +123,11 @@ def test_a_check_says_what_the_file_means(file: Path) -> None:
     assert "It listens at http://127.0.0.1:5000; whoever reaches it needs a token." in text
     assert "Service a: at most 10 at once, 5 of one user; each try at most 1h;" in text
     assert "Agent n: a Ferryman agent at http://***@n:9000, for every service, with a" in text
+    assert "; 1 CPU, 2.0 GiB of memory, " in text
     assert SECRET not in text
+    assert printed(maintenance, "check", str(file)) == text
+    both = CliRunner().invoke(maintenance, ["check", str(file), "--config", str(file)])
+    assert both.exit_code == 2
     assert printed(maintenance, "check", "--config", str(file), "--json").startswith('{"meaning"')
     file.write_text("[server]\nprot = 1\n")
     done = CliRunner().invoke(maintenance, ["check", "--config", str(file)])

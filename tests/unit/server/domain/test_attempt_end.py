@@ -136,7 +136,7 @@ def test_who_set_the_heartbeat_timeout_that_was_hit_is_said() -> None:
         (Reason.MEMORY_LIMIT, "memory", 64 << 20, "2.0 GiB"),
         (Reason.DISK_LIMIT, "disk", 64 << 20, "2.0 GiB"),
         (Reason.PIDS_LIMIT, "pids", 8, "256"),
-        (Reason.CPU_LIMIT, "cpus", 0.5, "1 CPUs"),
+        (Reason.CPU_LIMIT, "cpus", 0.5, "1 CPU"),
     ],
 )
 def test_who_set_a_limit_that_was_hit_is_said(reason, field, value, most) -> None:
