@@ -18,7 +18,7 @@ from server.background import Sweeps, loops
 from server.callers import callers, rate_limits
 from server.composed import Server
 from server.configured_agents import agent_sessions
-from server.data_folder import database_path, open_data
+from server.data_folder import database_path, lock_folder, open_data
 from server.domain.leases import of_server
 from server.exposure import check_change
 from server.fleet import Fleet
@@ -89,6 +89,8 @@ async def compose(
     limits: Callable[[ServerSettings], ConnectionLimits] = lambda _: connection_limits(1024),
     principals: Mapping[str, Principal] | None = None,
     read: Callable[[], ServerSettings] | None = None,
+    *,
+    locked: bool = False,
 ) -> Server:
     """Open everything and put it together; the stack closes it again.
 
@@ -97,6 +99,7 @@ async def compose(
         limits: how many connections and requests fit.
         principals: token -> whose it is, in place of the operators' in the settings.
         read: reads the settings again; None: they stay.
+        locked: the lock of the data folder is held already.
 
     Raises:
         FolderInUse, DatabaseUnavailable, OSError, ValueError: why it cannot be opened.
@@ -108,6 +111,8 @@ async def compose(
         return live.current.server
 
     machine = machine or RealClock()
+    if not locked:
+        lock_folder(table, stack)
     clock, database = await open_data(table, machine, stack)
     identity, former = await server_identity(database, secrets.token_hex(16))
     wakeups = JobWakeups()

@@ -22,16 +22,24 @@ def database_path(table: ServerTable) -> Path:
     return table.db_path or table.data_dir / "ferryman.sqlite"
 
 
-async def open_data(
-    table: ServerTable, machine: Clock, stack: AsyncExitStack
-) -> tuple[PersistentClock, Database]:
-    """Open them; the stack closes them.
+def lock_folder(table: ServerTable, stack: AsyncExitStack) -> None:
+    """Make the folder if it is missing, and hold its lock until the stack is closed.
 
     Raises:
-        FolderInUse, DatabaseUnavailable, OSError
+        FolderInUse, OSError
     """
     table.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     stack.callback(FolderLock(table.data_dir).close)
+
+
+async def open_data(
+    table: ServerTable, machine: Clock, stack: AsyncExitStack
+) -> tuple[PersistentClock, Database]:
+    """Open them in the locked folder; the stack closes them.
+
+    Raises:
+        DatabaseUnavailable, OSError
+    """
     clock = PersistentClock(table.data_dir, machine)
     path = database_path(table)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 
 from server.app import compose
+from server.data_folder import lock_folder
 from server.domain.errors import NotReloaded
 from server.exposure import check_tokens
 from server.reload import Reload
@@ -60,14 +61,15 @@ async def serve(
     hangup = asyncio.Event()
     loop.add_signal_handler(signal.SIGHUP, hangup.set)
     manager = ServiceManager()
-    sock = listen(table.host, table.port)  # from here on clients can connect
-    port = sock.getsockname()[1]
     async with AsyncExitStack() as stack:
+        lock_folder(table, stack)  # first: a second server is told of the first, not of its port
+        sock = listen(table.host, table.port)  # from here on clients can connect
         stack.callback(sock.close)
+        port = sock.getsockname()[1]
         limits = functools.partial(_limits, connections.raise_open_file_limit())
         stack.push_async_callback(manager.close)
         manager.starting(RealClock())
-        server = await compose(settings, stack, limits=limits, read=read)
+        server = await compose(settings, stack, limits=limits, read=read, locked=True)
         check_tokens(table, others=bool(server.context.tokens.operators))
         tls = server.reload.listening = table.tls()
         listener = Listener(

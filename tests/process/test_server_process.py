@@ -153,12 +153,14 @@ def test_a_port_in_use_is_said(server: Program) -> None:
 
 def test_a_second_server_on_the_same_folder_is_refused(server: Program, tmp_path: Path) -> None:
     server.start()
-    second = program(tmp_path)
-    second.begin()
-    assert second.process is not None
-    assert server.process is not None
-    assert second.process.wait(30) == 73
-    assert f"in use by another process (pid {server.process.pid})" in second.log
+    for same_port in (False, True):
+        second = program(tmp_path)
+        second.port = server.port if same_port else second.port
+        second.begin()
+        assert second.process is not None
+        assert server.process is not None
+        assert second.process.wait(30) == 73
+        assert f"in use by another process (pid {server.process.pid})" in second.log
     assert call(server, "GET", "/health")[0] == 200
 
 
