@@ -306,11 +306,20 @@ async def running(
             await background
 
 
-async def check(settings: AgentSection, clock: Clock) -> Table:
-    """Check the sandbox in a folder of its own, so that it works while an agent runs. That agent
-    shows the result in ``/health``. Raises OSError if the data folder cannot be written."""
-    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="check-", dir=settings.data_dir) as home:
+async def check(settings: AgentSection, clock: Clock, *, keep: bool = True) -> Table:
+    """Check the sandbox in a folder of its own, so that it works while an agent runs.
+
+    Args:
+        keep: that agent shows the result in ``/health``. Otherwise nothing is left behind, and a
+            data folder that is missing is not made.
+
+    Raises:
+        OSError: the data folder cannot be written.
+    """
+    if keep:
+        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    where = settings.data_dir if keep or settings.data_dir.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="check-", dir=where) as home:
         logs = Path(home) / "logs"
         logs.mkdir()
         grants = settings.sandboxing.grants(os.environ)
@@ -320,7 +329,8 @@ async def check(settings: AgentSection, clock: Clock) -> Table:
                 table = await limit_tests.check(sandbox, logs, grants.granted)
             finally:
                 await sandbox.close()
-    check_table.store(settings.data_dir, table, clock.now(), version())
+    if keep:
+        check_table.store(settings.data_dir, table, clock.now(), version())
     return table
 
 

@@ -16,7 +16,7 @@ from shared.units.sizes import say_size
 
 
 def examine(settings: AgentSection, clock: Clock) -> Iterator[Finding]:
-    """All findings. The sandbox is tested as by ``ferryman agent check``."""
+    """All findings; nothing is changed. The sandbox is tested as by ``ferryman agent check``."""
     yield Finding("settings", "ok", f"agent {settings.name}, version {agent.version()}")
     yield from findings.of_folder(settings.data_dir, settings.min_free)
     pid = findings.holder(settings.data_dir)
@@ -48,7 +48,7 @@ def _database(settings: AgentSection) -> Finding:
 
 def _sandbox(settings: AgentSection, clock: Clock) -> Iterator[Finding]:
     try:
-        table = asyncio.run(agent.check(settings, clock))
+        table = asyncio.run(agent.check(settings, clock, keep=False))
     except OSError as problem:
         yield Finding("sandbox", "problem", str(problem), "ferryman agent check", UNAVAILABLE)
         return

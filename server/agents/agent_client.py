@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any, Final
 import aiohttp
 
 from server.agents import answers
+from server.agents.connection_errors import say_connection
 from server.agents.forms import Form
 from server.domain.jobs import Job
 from server.ports import (
@@ -25,9 +25,9 @@ from server.ports import (
     Storage,
     Unreachable,
 )
-from shared.clock import Clock, wait_for
+from shared.clock import Clock, Micros, wait_for
 from shared.http.proof import NONCE, PROOF, check_proof, new_nonce
-from shared.http.tls import TlsFiles, say_failure
+from shared.http.tls import TlsFiles
 from shared.running_files import RunningFiles
 from shared.wire import AgentHealth, AgentState, PayloadDoc
 
@@ -63,6 +63,7 @@ class AgentClient(Agent):
 
     Attributes:
         health: what it said of itself last.
+        heard_at: when it said something last.
         unreachable: why it cannot be reached; empty: it can.
         unhealthy: why it cannot take new work, though it can be reached.
         contacts: how often it has become reachable.
@@ -74,6 +75,7 @@ class AgentClient(Agent):
     """
 
     health: AgentHealth | None = None
+    heard_at: Micros | None = None
 
     def __init__(
         self,
@@ -298,18 +300,5 @@ class AgentClient(Agent):
         return await answers.refusal(answer)
 
     def _say(self, problem: BaseException | str) -> str:
-        if isinstance(problem, aiohttp.ClientConnectorCertificateError):
-            why = f"{problem.host}:{problem.port}: {say_failure(problem.certificate_error)}"
-            why += f" (agents.{self.name}.ca_file names the CAs to trust)"
-        elif isinstance(problem, aiohttp.ClientConnectorSSLError):
-            why = f"{problem.host}:{problem.port}: no TLS: {say_failure(problem.os_error)}"
-        elif isinstance(problem, aiohttp.ClientConnectorError):
-            error = problem.os_error  # asyncio says "Connect call failed" in the place of its text
-            number = error.errno or 0
-            text = os.strerror(number) if number > 0 else error.strerror or str(error)
-            why = f"{problem.host}:{problem.port}: {text}"
-        elif isinstance(problem, TimeoutError):
-            why = str(problem) or "no answer in time"
-        else:
-            why = str(problem) or type(problem).__name__
+        why = say_connection(problem, f"agents.{self.name}.ca_file")
         return f"agent {self.name} cannot be reached: {why}"

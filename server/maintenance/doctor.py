@@ -12,6 +12,7 @@ from typing import Final
 
 import aiohttp
 
+from server.agents.connection_errors import say_connection
 from server.maintenance.backup import DATABASE
 from server.settings.agents import AgentTable
 from server.settings.tables import ServerSettings
@@ -107,7 +108,7 @@ async def _of_agent(
                 ) as told:
                     health = await told.json()
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as problem:
-        text = f"it cannot be reached: {problem or 'no answer in time'}"
+        text = f"it cannot be reached: {say_connection(problem, f'agents.{name}.ca_file')}"
         hint = "on its host: systemctl status ferryman-agent, ferryman agent doctor"
         yield Finding(about, "problem", text, hint, UNAVAILABLE)
         return

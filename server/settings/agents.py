@@ -80,8 +80,10 @@ class AgentTable(Section):
             return self.token.get_secret_value() or None if self.token else None
         try:
             words = self.token_file.read_text().split()
-        except (OSError, ValueError) as problem:
-            raise ValueError(f"token_file {self.token_file}: {problem}") from problem
+        except OSError as problem:
+            raise ValueError(f"token_file {self.token_file}: {problem.strerror}") from problem
+        except ValueError as problem:
+            raise ValueError(f"token_file {self.token_file}: it is no text") from problem
         if not words:
             raise ValueError(f"token_file {self.token_file}: there is no token in it")
         return words[0]

@@ -39,6 +39,8 @@ def test_a_servers_finds_a_running_server_and_an_agent_that_is_away(tmp_path: Pa
     assert f"whole, schema {len(MIGRATIONS)}" in found["database"]["text"]
     assert found["port"]["level"] == "ok"
     assert (found["agent north"]["level"], code) == ("problem", 69)
+    away = found["agent north"]["text"]
+    assert away == "it cannot be reached: 127.0.0.1:1: Connection refused"
     assert program.kill() != 0
     database = program.data / "ferryman.sqlite"
     database.write_bytes(b"nonsense " * 1000)
@@ -56,3 +58,4 @@ def test_an_agents_tests_its_sandbox(tmp_path: Path) -> None:
     assert found["sandbox"]["text"].startswith("bubblewrap")
     assert found["port"]["level"] == "ok"
     assert code == 0
+    assert not (tmp_path / "agent").exists()

@@ -81,3 +81,6 @@ def test_the_token_for_an_agent_comes_from_its_file(tmp_path):
     (tmp_path / "token").write_text("\n")
     with pytest.raises(SettingsError, match="there is no token in it"):
         server.settings.load.read(file, {}, {})
+    (tmp_path / "token").unlink()
+    with pytest.raises(SettingsError, match=r"token_file \S+/token: No such file"):
+        server.settings.load.read(file, {}, {})
