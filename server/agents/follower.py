@@ -113,6 +113,7 @@ class Follower:
         await self._get.reconcile(client, listing)
         self._reading = True
         async for event in client.events(listing.seq):
+            client.heard_at = self._clock.now()
             if event.status is not None:
                 self._status(event.status)
             if event.payload is not None:

@@ -193,6 +193,7 @@ class Registry:
         if not client.reachable:
             client.unreachable = ""
             client.contacts += 1
+        client.heard_at = self._clock.now()
         self.mark_health(client, health)
 
     def mark_health(self, client: AgentClient, health: AgentHealth) -> None:

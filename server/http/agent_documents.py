@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from server.domain.agents import REPLACED, AgentRecord
@@ -62,7 +63,9 @@ def _document(context: Context, record: AgentRecord, jobs: int, running: int) ->
         "health": _health(agent) if agent else None,
         "unreachable_s": None if unreachable_s is None else round(unreachable_s, 1),
     }
-    return AgentDoc(**shown(record, AgentDoc) | now)
+    # The record is written once a minute at most: what this server has heard itself is newer.
+    heard_at = max(record.last_heard_at or 0, (agent and agent.heard_at) or 0) or None
+    return AgentDoc(**shown(replace(record, last_heard_at=heard_at), AgentDoc) | now)
 
 
 def _health(agent: Agent) -> dict[str, Any] | None:

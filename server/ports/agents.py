@@ -100,6 +100,11 @@ class Agent(LiveAgent, Protocol):
         """What it said of itself last."""
         ...
 
+    @property
+    def heard_at(self) -> Micros | None:
+        """When it said something last; None: not since this server uses it."""
+        ...
+
     async def submit(self, job: Job, service: Service, inputs: Inputs | None = None) -> PayloadDoc:
         """Send the current attempt and its bundle. With a Ferryman agent a repeat is harmless.
 
