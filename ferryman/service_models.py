@@ -30,7 +30,9 @@ class ServiceDoc(Wire):
     retired: bool = False
     """It takes no new jobs; those that it has go on to their end."""
     offered: bool
-    """Whether an agent of the server offers it."""
+    """Whether an agent of the server offers it, though perhaps not now."""
+    trouble: str = ""
+    """Why no agent takes its jobs now, in a sentence; empty: one does, or is only full."""
     in_work: int
     """Slots that jobs hold which the caller may see; there are ``max_runs``."""
     counts: dict[JobState, int]

@@ -184,10 +184,16 @@ def _jobs(agent: AgentDoc) -> str:
     return "1 job" if agent.jobs == 1 else f"{agent.jobs} jobs"
 
 
+def _state(agent: AgentDoc) -> str:
+    """What became of it. One that was taken out of the settings is not active, whatever it was."""
+    removed = agent.state == "active" and not agent.in_settings
+    return "not in settings" if removed else str(agent.state)
+
+
 def _row(agent: AgentDoc) -> tuple[str, ...]:
     return (
         agent.name,
-        str(agent.state),
+        _state(agent),
         "yes" if agent.up else "no",
         str(agent.jobs),
         "?" if agent.running is None else str(agent.running),
@@ -200,7 +206,7 @@ def _row(agent: AgentDoc) -> tuple[str, ...]:
 
 def _details(agent: AgentDoc) -> Iterator[str]:
     message = f": {agent.message}" if agent.message else ""
-    yield f"agent {agent.name} is {agent.state}{message}"
+    yield f"agent {agent.name} is {_state(agent)}{message}"
     yield f"  {agent.trouble or 'gets new jobs'}"
     kind = {"ferryman": "Ferryman agent", "": "agent"}.get(agent.kind, f"{agent.kind} client")
     at = f" at {agent.address}" if agent.address else ""

@@ -132,16 +132,28 @@ class Examination:
                 yield Finding(about, "warning", f"it is paused{why}", hint)
             elif not service.offered:
                 yield Finding(about, "warning", "no agent offers it", self.command("agents"))
+            elif service.trouble:
+                text = f"no agent takes its jobs now: {service.trouble}"
+                yield Finding(about, "problem", text, self.command("agents"), FAILED)
             else:
-                yield Finding(about, "ok", "an agent offers it")
+                yield Finding(about, "ok", "an agent takes its jobs")
 
     def _agent(self, agent: AgentDoc) -> Iterator[Finding]:
         about, show = f"agent {agent.name}", self.command(f"agents show {agent.name}")
-        if agent.state == "active" and agent.trouble:
-            yield Finding(about, "problem", agent.trouble, show, FAILED)
-        elif agent.state != "active":
+        trouble = agent.trouble
+        if trouble.startswith(f"{about} "):
+            trouble = trouble.replace(about, "it", 1)
+        why = f": {agent.message}" if agent.message else ""
+        if agent.state == "retired":
+            yield Finding(about, "ok", f"it is retired{why}")
+        elif agent.state == "lost":
+            hint = "start the agent on its host: it becomes active again by itself"
+            yield Finding(about, "warning", f"it is lost{why}", hint)
+        elif agent.state == "draining" and agent.reachable:
             hint = self.command(f"agents resume {agent.name}")
-            yield Finding(about, "warning", f"it is {agent.state}", hint)
+            yield Finding(about, "warning", f"it is draining{why}", hint)
+        elif trouble:
+            yield Finding(about, "problem", trouble, show, FAILED)
         else:
             yield Finding(about, "ok", "it gets jobs")
         for text in _sandbox(agent.health or {}):

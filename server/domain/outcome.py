@@ -90,6 +90,7 @@ def unreached(
             message += ", whether its processes are dead is not known"
         return interrupted(job, service, now, Reason.AGENT_LOST, message)
     if unreachable_s > unreachable_after_s and job.state is not JobState.UNKNOWN:
-        message = f"{what} for {say_duration(unreachable_s)}; the job goes on when it is back"
+        then = "is cancelled" if job.cancel_requested_at is not None else "goes on"
+        message = f"{what} for {say_duration(unreachable_s)}; the job {then} when it is back"
         return unknown(job, now, message, Reason.AGENT_UNREACHABLE)
     return None

@@ -39,6 +39,7 @@ async def service_document(principal: Principal, context: Context, service: Serv
         paused_message=service.paused_message,
         retired=service.retired,
         offered=context.fleet.offered(service.name),
+        trouble=context.fleet.why_none(service.name, {}),
         in_work=load.in_work,
         counts=dict(load.by_state),
         counts_up_to=_COUNTED,

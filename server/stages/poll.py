@@ -83,7 +83,8 @@ class Poll(Stage):
             return 0
 
     async def _not_in_settings(self, job: Job) -> bool:
-        message = f"agent {job.agent} is not in the server's settings; the job goes on when it is"
+        then = "is cancelled" if job.cancel_requested_at is not None else "goes on"
+        message = f"agent {job.agent} is not in the server's settings; the job {then} when it is"
         move = outcome.unknown(job, self._clock.now(), message, Reason.AGENT_UNREACHABLE)
         return await self._move_at_agent(job.agent or "", move) is not None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,36 @@ async def test_the_agents_are_shown_with_all_that_is_known_of_them(tmp_path: Pat
         for method, path in (("GET", "/nobody"), ("POST", "/nobody/drain")):
             status, problem = await ask(caller, method, path)
             assert (status, problem["code"]) == (404, "agent_not_found")
+
+
+async def test_the_last_contact_is_what_was_heard_last_not_what_was_stored(tmp_path: Path) -> None:
+    agent = FakeAgent()
+    async with serving(tmp_path, agent) as caller:
+        await up(caller, agent)
+        client = caller.server.fleet.clients["fake"]
+        before = client.heard_at
+        await agent.beat()
+        while (heard_at := client.heard_at or 0) == before:
+            await agent_of(caller, "fake")
+        (record,) = await caller.server.context.agents.all()
+        assert (record.last_heard_at or 0) < heard_at
+        shown = datetime.fromisoformat((await agent_of(caller, "fake"))["last_heard_at"])
+        assert shown.timestamp() >= heard_at // 1_000_000
+
+
+async def test_a_service_says_why_no_agent_takes_its_jobs(tmp_path: Path) -> None:
+    agent = FakeAgent()
+    async with serving(tmp_path, agent) as caller:
+        await up(caller, agent)
+        for action, why in (
+            ("resume", ""),
+            ("drain", "agent fake gets no new jobs: it is draining"),
+            ("retire", "agent fake is retired"),
+        ):
+            await ask(caller, "POST", f"/fake/{action}")
+            async with caller.session.get(f"{caller.url}/api/v1/services/my_service") as answer:
+                found = await answer.json()
+            assert (found["offered"], found["trouble"]) == (True, why)
 
 
 async def test_a_password_in_an_address_is_not_shown(tmp_path: Path) -> None:

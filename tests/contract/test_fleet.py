@@ -11,6 +11,8 @@ from typing import Any
 
 from aiohttp import web
 
+from ferryman.agent_models import AgentDoc
+from ferryman.cli.agents import _state
 from server.settings.agents import AgentTable
 from tests.support.fake_agent import FakeAgent, serving
 from tests.support.server_http import ServerClient
@@ -114,6 +116,9 @@ async def test_a_cancel_at_an_agent_that_was_taken_out_is_not_confirmed_until_it
         assert status == 202
         assert "agent north is not in the server's settings" in message
         assert not agent.killed
+        listed = (await server.agents())["north"]
+        assert (listed["state"], listed["in_settings"]) == ("active", False)
+        assert _state(AgentDoc.model_validate(listed)) == "not in settings"
         await server.use(north=agent)
         found = await server.caller.job(job_id, until="Cancelled")
         assert found["status"] == "Cancelled"

@@ -208,6 +208,8 @@ def _state(doc: AgentDoc) -> tuple[str, str]:
         case _:
             if doc.up:
                 return "good", "Up"
+            if not doc.in_settings:
+                return "bad", "Not in settings"
             return ("doubt", "Takes no jobs") if doc.reachable else ("bad", "Down")
 
 

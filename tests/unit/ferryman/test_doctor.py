@@ -68,7 +68,7 @@ class Sick:
             "token_id": "abcde01234",
             "token_needed": True,
         }
-        self.paused, self.offered = False, True
+        self.paused, self.offered, self.trouble = False, True, ""
         self.agents = [agent()]
 
     async def at_health(self, _: web.Request) -> web.StreamResponse:
@@ -81,7 +81,8 @@ class Sick:
         return web.json_response(self.who)
 
     async def services(self, _: web.Request) -> web.StreamResponse:
-        changes = {"paused": self.paused, "paused_message": "new disk", "offered": self.offered}
+        changes = {"paused": self.paused, "paused_message": "new disk"}
+        changes |= {"offered": self.offered, "trouble": self.trouble}
         return web.json_response({"items": [SERVICE | changes]})
 
     async def list_agents(self, _: web.Request) -> web.StreamResponse:
@@ -121,6 +122,7 @@ def make(**changes: Any) -> Sick:
 
 WHO = Sick().who
 SOON = (NOW + timedelta(days=2)).isoformat()
+AWAY = "agent north cannot be reached: n:9000: Connection refused"
 FULL = {"status": "error", "message": "the disk is full"}
 SOFT = {"sandbox": {"enforcement": {**HARD, "memory": "soft"}, "warning": "no cgroups"}}
 
@@ -140,6 +142,25 @@ SOFT = {"sandbox": {"enforcement": {**HARD, "memory": "soft"}, "warning": "no cg
         (make(who=WHO | {"token_needed": False}), 0, "the server asks for none", None),
         (make(paused=True), 0, "it is paused: new disk", "ferryman services resume example"),
         (make(offered=False), 0, "no agent offers it", "ferryman agents"),
+        (make(trouble=AWAY), 1, f"no agent takes its jobs now: {AWAY}", "ferryman agents"),
+        (
+            make(agents=[agent(trouble=AWAY, reachable=False)]),
+            1,
+            "PROBLEM  agent north: it cannot be reached: n:9000",
+            "agents show north",
+        ),
+        (
+            make(agents=[agent(state="lost", trouble=AWAY, reachable=False)]),
+            0,
+            "agent north: it is lost",
+            "start the agent on its host",
+        ),
+        (
+            make(agents=[agent(state="retired", trouble="agent north is retired")]),
+            0,
+            "ok       agent north: it is retired",
+            None,
+        ),
         (make(agents=[]), 1, "the server has no agents", "[agents.NAME]"),
         (make(agents=[agent(trouble="it is silent")]), 1, "it is silent", "agents show north"),
         (make(agents=[agent(state="draining")]), 0, "it is draining", "agents resume north"),
