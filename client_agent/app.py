@@ -307,21 +307,12 @@ async def running(
 
 
 async def check(settings: AgentSection, clock: Clock, *, keep: bool = True) -> Table:
-    """Check the sandbox in a folder of its own, so that it works while an agent runs.
-
-    Args:
-        keep: that agent shows the result in ``/health``. Otherwise nothing is left behind, and a
-            data folder that is missing is not made.
-
-    Raises:
-        OSError: the data folder cannot be written.
-    """
+    """Check in a folder of its own; ``keep`` the result for ``/health``. Raises OSError."""
     if keep:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     where = settings.data_dir if keep or settings.data_dir.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="check-", dir=where) as home:
-        logs = Path(home) / "logs"
-        logs.mkdir()
+        (logs := Path(home) / "logs").mkdir()
         grants = settings.sandboxing.grants(os.environ)
         own_folder = settings.model_copy(update={"data_dir": Path(home)})
         with open_sandbox(own_folder, clock, 1) as sandbox:
