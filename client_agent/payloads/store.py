@@ -200,17 +200,18 @@ class Payloads:
         return [one.id for one in cleaned]
 
     async def prune(self, retention_s: float) -> int:
-        """Remove older tombstones, at most one batch, and refusals; returns how many tombstones."""
+        """Remove older tombstones, at most one batch, and refusals, and from the disk what was
+        deleted before; returns how many tombstones."""
         now = self._clock.now()
 
         async def change(tx: Transaction) -> int:
             await tx.rows(
                 "UPDATE sequence SET value = :value WHERE value < :value", {"value": self._last}
             )
-            pruned = await cleaning.prune(tx, now - round(retention_s * SECOND), BATCH)
             await attempt_keys.prune(tx, now, retention_s)
-            return pruned
+            return await cleaning.prune(tx, now - round(retention_s * SECOND), BATCH)
 
+        await self._database.empty_log()
         return await self._database.write(change)
 
     # -- reading

@@ -21,7 +21,7 @@ from shared.clock import Clock, RealClock
 from shared.files.locks import FileLock
 from shared.sql import Change, Params, T, Transaction
 from shared.sqlite.connection import Connection
-from shared.sqlite.copies import check_structure, file_size
+from shared.sqlite.copies import check_structure, empty_log, file_size, write_anew
 from shared.sqlite.errors import DatabaseUnavailable, NoRoomForCopy
 from shared.sqlite.measured import Commits
 from shared.sqlite.migrations import Migration, migrate
@@ -203,10 +203,26 @@ class Database:
         if await self.size() > _MAX_ERASED_BYTES:
             return False
         try:
-            await self._writer.run(_write_anew)
+            await self._writer.run(write_anew)
         except sqlite3.DatabaseError as problem:
             raise self._unavailable("write", problem) from problem
         return True
+
+    async def empty_log(self) -> bool:
+        """Move all changes from the log to the file and cut the log off, so that nothing of what
+        was deleted is left there.
+
+        Returns:
+            False: somebody reads; part of the log is still there.
+
+        Raises:
+            DatabaseUnavailable
+        """
+        try:
+            row = await self._writer.run(empty_log)
+        except sqlite3.DatabaseError as problem:
+            raise self._unavailable("write", problem) from problem
+        return not row[0]
 
     async def maintain(self) -> bool:
         """To be called now and then. Gives unused space back to the disk, some at a time. After a
@@ -297,11 +313,6 @@ class Database:
         kind = "damage" if error.damaged else "space" if error.full else operation
         self._failures[kind] = error
         return error
-
-
-def _write_anew(connection: sqlite3.Connection) -> None:
-    connection.execute("VACUUM")
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
 async def _fill(tx: Transaction) -> None:

@@ -134,6 +134,25 @@ async def test_unacknowledged_results_are_removed_in_time_and_later_their_rows(r
     assert await rig.payloads.find(payload.id) is None
 
 
+async def test_the_name_of_a_user_is_on_disk_until_the_sweep_after_the_acknowledgement(rig):
+    sweep = RetentionSweep(rig.payloads, rig.folders, rig.bundles, rig.clock, retention_s=3600)
+    rig.sandbox.script = lambda process: process.finish()
+    await rig.database.write(
+        lambda tx: tx.rows(
+            "CREATE TRIGGER named AFTER INSERT ON payloads BEGIN"
+            " UPDATE payloads SET user_id = 'somebody-' || 'to-forget' WHERE id = new.id; END"
+        )
+    )
+    payload = await rig.submit()
+    await rig.ended(payload.id)
+    await sweep.run_once()
+    await rig.payloads.acknowledge(payload.id, Caller(payload.id, payload.server, payload.key))
+    files = [one for one in rig.home.rglob("agent.sqlite*") if one.is_file()]
+    assert any(b"somebody-to-forget" in one.read_bytes() for one in files)
+    await sweep.run_once()
+    assert not any(b"somebody-to-forget" in one.read_bytes() for one in files)
+
+
 async def test_the_retention_sweep_goes_on_after_a_failed_sweep_until_it_is_stopped(rig):
     sweep = RetentionSweep(rig.payloads, rig.folders, rig.bundles, rig.clock, retention_s=60)
     payload = await rig.submit()
