@@ -38,7 +38,7 @@ class AgentDoc(Wire):
     """Whether it may get new jobs."""
     reachable: bool
     trouble: str = ""
-    """Why it gets no new jobs, in a sentence; empty: it does."""
+    """Why it gets no new jobs, or that it is silent, in a sentence; empty: all is well."""
     kind: str
     """"ferryman" or "job-orchestrator"; empty: not known any more."""
     address: str
@@ -46,7 +46,7 @@ class AgentDoc(Wire):
     jobs: int
     """Jobs of this server that it has."""
     running: int | None = None
-    """Those of them that run now; None: it cannot be reached."""
+    """Those of them that run now; None: it cannot be reached, or has been silent for 2 s."""
     slots: int | None = None
     load: float | None = None
     """CPU use of its host, in percent; None: not known now."""
@@ -54,7 +54,7 @@ class AgentDoc(Wire):
     labels: dict[str, str] = Field(default_factory=dict)
     resources: dict[str, Any] = Field(default_factory=dict)
     health: dict[str, Any] | None = None
-    """What it said of itself last."""
+    """What it said of itself last; ``running`` and ``load`` as above."""
     created_at: AwareDatetime
     last_heard_at: AwareDatetime | None = None
     unreachable_s: float | None = None

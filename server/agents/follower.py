@@ -118,6 +118,7 @@ class Follower:
                 self._status(event.status)
             if event.payload is not None:
                 self._reading = False
+                self._registry.mark_not_listening(client)
                 await self._get.receive(client, event.payload)
                 self._reading = True
         raise AgentError(f"agent {client.name} ended the event stream")

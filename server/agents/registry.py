@@ -18,6 +18,8 @@ _PROBE_S: Final = 60.0
 """How long one job tries out an agent that refused the last one, before another may."""
 _REFUSED_FIRST_S: Final = 5.0
 _REFUSED_LONGEST_S: Final = 600.0
+_LATE_S: Final = 2.0
+"""An agent sends a heartbeat each second: what an older one said is not how it is now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Registry:
         self._clock = clock
         self._unreachable_since: dict[str, float] = {}
         """agent -> since when it cannot be reached; while it can, since when it could not last"""
+        self._heartbeats: dict[str, float] = {}
+        """agent -> when the last heartbeat came, while further ones would be noticed"""
         self._refusals: dict[tuple[str, str], _Refusal] = {}
         self._backoff = Backoff[tuple[str, str]](_REFUSED_FIRST_S, _REFUSED_LONGEST_S)
         self.use(clients)
@@ -55,6 +59,7 @@ class Registry:
         for name, old in former.items():
             if self._clients.get(name) is old:
                 continue
+            self._heartbeats.pop(name, None)
             if old.reachable:
                 self._unreachable_since[name] = self._clock.monotonic()
             for which in [one for one in self._refusals if one[0] == name]:
@@ -188,6 +193,15 @@ class Registry:
             return None
         return self._clock.monotonic() - self._unreachable_since[name]
 
+    def silent_s(self, name: str) -> float | None:
+        heard = self._heartbeats.get(name)
+        silent_s = 0.0 if heard is None else self._clock.monotonic() - heard
+        return silent_s if silent_s > _LATE_S else None
+
+    def mark_not_listening(self, client: AgentClient) -> None:
+        """Until its next heartbeat it is not known whether it sends any."""
+        self._heartbeats.pop(client.name, None)
+
     def mark_up(self, client: AgentClient, health: AgentHealth) -> None:
         """It was reached."""
         if not client.reachable:
@@ -206,6 +220,7 @@ class Registry:
 
     def mark_status(self, client: AgentClient, status: AgentStatus) -> bool:
         """How it is now. Returns whether it may be able to take more than before."""
+        self._heartbeats[client.name] = self._clock.monotonic()
         health = client.health
         if health is None:
             return False
@@ -220,6 +235,7 @@ class Registry:
         if client.reachable:
             self._unreachable_since[client.name] = self._clock.monotonic()
         client.unreachable = why
+        self.mark_not_listening(client)
 
 
 def _offers(client: AgentClient, service: str) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from server.domain.agents import REPLACED, AgentRecord
 from server.http.context import Context
 from server.http.documents import shown
-from server.ports import Agent
-from shared.wire import AgentDoc, AgentState
+from shared.wire import AgentDoc, AgentHealth, AgentState
 
 
 async def listed(context: Context, *, every: bool) -> list[AgentDoc]:
@@ -50,26 +50,33 @@ def _document(context: Context, record: AgentRecord, jobs: int, running: int) ->
     configured = context.fleet.named(record.name)
     agent = configured if _in_use(context, record) else None
     unreachable_s = context.fleet.unreachable_s(record.name)
+    silent_s = context.fleet.silent_s(record.name) if agent else None
+    trouble = agent.trouble if agent else ""
+    if silent_s is not None and not trouble:
+        trouble = f"agent {record.name} has not said anything for {silent_s:.0f} s"
+    heard = agent is not None and agent.reachable and silent_s is None
+    health = agent.health if agent else None
     missing = f"agent {record.name} is not in the server's settings"
     now: dict[str, Any] = {
         "up": agent is not None and agent.accepts_work,
         "reachable": agent is not None and agent.reachable,
-        "trouble": agent.trouble if agent else record.message if configured else missing,
+        "trouble": trouble if agent else record.message if configured else missing,
         "in_settings": agent is not None,
         "jobs": jobs,
-        "running": running if agent is not None and agent.reachable else None,
-        "load": agent.health.load if agent and agent.reachable and agent.health else None,
+        "running": running if heard else None,
+        "load": health.load if heard and health else None,
         "slots": agent.slots if agent else None,
-        "health": _health(agent) if agent else None,
         "unreachable_s": None if unreachable_s is None else round(unreachable_s, 1),
     }
+    now["health"] = _health(health, now) if health else None
     # The record is written once a minute at most: what this server has heard itself is newer.
     heard_at = max(record.last_heard_at or 0, (agent and agent.heard_at) or 0) or None
     return AgentDoc(**shown(replace(record, last_heard_at=heard_at), AgentDoc) | now)
 
 
-def _health(agent: Agent) -> dict[str, Any] | None:
-    """What it said of itself last: its health document, and its heartbeats."""
-    if agent.health is None:
-        return None
-    return agent.health.model_dump(exclude_none=True, exclude={"labels"})
+def _health(health: AgentHealth, now: Mapping[str, Any]) -> dict[str, Any]:
+    """What it said of itself last: its health document, and its heartbeats; but how it is now only
+    as far as that is known.
+    """
+    said = health.model_dump(exclude_none=True, exclude={"labels"})
+    return said | {name: now[name] for name in ("running", "load") if name in said}

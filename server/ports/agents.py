@@ -231,6 +231,12 @@ class Fleet(Protocol):
         """Take over what the records say: states, and for how long agents were unreachable."""
         ...
 
+    def silent_s(self, name: str) -> float | None:
+        """For how long a reachable agent that sends heartbeats has sent none; None: it is in time,
+        or whether it is cannot be known.
+        """
+        ...
+
     def unreachable_s(self, name: str) -> float | None:
         """For how many seconds it could not be reached; None: it can be, or another server talks
         to it.

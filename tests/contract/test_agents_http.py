@@ -162,6 +162,31 @@ async def test_a_drained_agent_ends_its_jobs_and_gets_no_more_until_it_is_resume
             assert (await caller.job(waiting))["status"] == "Completed"
 
 
+async def test_of_a_silent_agent_it_is_not_said_what_runs_there_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = FakeAgent("north", "abc", ends="Running")
+    async with serving(tmp_path, agent, **SLOW) as caller:
+        await caller.job(await caller.upload(), until="Running")
+        await agent.until(lambda: agent.streams == 1)
+        fleet = caller.server.context.fleet
+        client = fleet.named("north")
+        assert client is not None
+        assert client.health is not None
+        client.health = client.health.model_copy(update={"running": 3, "load": 99.5})  # type: ignore[misc]
+        monkeypatch.setattr(fleet, "silent_s", lambda _: None)
+        found = await agent_of(caller, "north")
+        shown = ("running", "load")
+        assert [found[one] for one in shown] == [found["health"][one] for one in shown] == [1, 99.5]
+        assert found["trouble"] == ""
+        monkeypatch.setattr(fleet, "silent_s", lambda _: 4.2)
+        found = await agent_of(caller, "north")
+        assert [found[one] for one in shown] == [None, None]
+        assert [found["health"][one] for one in shown] == [None, None]
+        assert found["trouble"] == "agent north has not said anything for 4 s"
+        assert (found["up"], found["reachable"]) == (True, True)
+
+
 async def test_drain_in_the_settings_stays_whatever_an_operator_says(tmp_path: Path) -> None:
     agent, other = FakeAgent(), FakeAgent("other")
     async with agent.listening(), other.listening():

@@ -266,6 +266,44 @@ async def test_slots_and_load_are_as_the_latest_heartbeat_says_and_more_slots_ge
         assert found.changes == 2, "the Sender is woken"
 
 
+async def test_an_agent_without_a_heartbeat_for_two_seconds_is_silent_until_the_next():
+    agent = FakeAgent()
+    async with following(agent) as found:
+        await found.see("compared")
+        await agent.until(lambda: agent.streams == 1)
+        await found.clock.advance(3.0)
+        assert found.registry.silent_s("fake") is None, "an older agent sends none"
+        heard = 0
+        mark_status = found.registry.mark_status
+
+        def marked(client: Any, status: Any) -> bool:
+            nonlocal heard
+            more, heard = mark_status(client, status), heard + 1
+            came.set()
+            return more
+
+        found.registry.mark_status = marked  # type: ignore[method-assign]
+        came = asyncio.Event()
+        await agent.beat()
+        await came.wait()
+        await found.clock.advance(2.0)
+        assert found.registry.silent_s("fake") is None
+        await found.clock.advance(2.0)
+        assert found.registry.silent_s("fake") == 4.0
+        assert (found.client.reachable, found.client.accepts_work) == (True, True)
+        came.clear()
+        await agent.beat()
+        await came.wait()
+        assert found.registry.silent_s("fake") is None
+        await found.clock.advance(4.0)
+        found.room.clear()
+        await agent.end(HeldPayload(2, "sim", "2.1", None))
+        await found.see("reported 2.1 Completed")
+        assert found.registry.silent_s("fake") is None, "nobody listens for heartbeats"
+        found.registry.mark_down(found.client, "away")
+        assert found.registry.silent_s("fake") is None
+
+
 async def test_an_agent_that_begins_to_drain_is_asked_for_its_health_at_once():
     agent = FakeAgent()
     async with following(agent) as found:
