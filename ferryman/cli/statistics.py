@@ -10,7 +10,6 @@ import typer
 
 from ferryman.cli import show
 from ferryman.cli.options import Json, on_server
-from ferryman.statistics_models import say_growth
 from ferryman.units import say_duration, say_size
 
 if TYPE_CHECKING:
@@ -51,6 +50,8 @@ async def statistics(
             f"{sum(ever.failed.values()):,} failed, {ever.cancelled:,} cancelled"
         )
         if service is None:
+            from ferryman.statistics_models import say_growth  # not for help
+
             show.print_message(f"size: {say_growth(found.growth)}")
 
 

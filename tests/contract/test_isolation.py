@@ -36,6 +36,11 @@ EVERYBODY["the-token-of-node-1"] = NODE
 MARK: Final = "annssecretmark"
 """In everything that was given to the server for ann."""
 STRANGERS: Final = ((BOB, ""), (STRANGER, ""), (STRANGER, "ann"), (NODE, ""))
+VOLATILE: Final = (
+    *("queue", "counts", "in_work", "history", "oldest_queued_at"),
+    *("health", "running", "load", "last_heard_at"),  # what an agent has now
+)
+"""What changes by itself."""
 ATTACKS: Final = {
     "of a user": (
         ANN,
@@ -141,7 +146,7 @@ class World:
             "/api/v1/tokens?all=1",
         ):
             document = (await self.ask(ADMIN, "GET", path)).document
-            for volatile in ("queue", "counts", "in_work", "history", "health", "oldest_queued_at"):
+            for volatile in VOLATILE:
                 document.pop(volatile, None)
             found[path] = document
         return found

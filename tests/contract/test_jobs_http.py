@@ -114,9 +114,10 @@ async def test_a_result_has_validators_ranges_and_its_digest(tmp_path):
 async def test_where_there_is_no_result_the_status_says_why(tmp_path):
     client = FakeOrchestrator(then="Running")
     async with driving(tmp_path, client) as caller:
-        first, second = await caller.upload(), await caller.upload()
-        for job_id in (first, second):
-            await caller.job(job_id, until="Running")
+        first = await caller.upload()
+        await caller.job(first, until="Running")  # so that payload 1 is its own
+        second = await caller.upload()
+        await caller.job(second, until="Running")
         status, _, _ = await caller.get(f"/api/v1/jobs/{first}/result")
         assert status == 202
         client.payloads[1].status = "Failed"
