@@ -40,7 +40,7 @@ from client_agent.parameters import (
 )
 from client_agent.payloads.store import Payloads
 from client_agent.payloads.tables import open_database
-from client_agent.reload import Reload, reload_at
+from client_agent.reload import Reload
 from client_agent.report.health import Health
 from client_agent.report.metrics import AgentMetrics
 from client_agent.report.warnings import warn
@@ -144,7 +144,7 @@ async def serve(
         async with running(settings, clock, sandbox, asked) as agent:
             agent.live.follow(lambda new: logs.configure(new.log_format, new.log_level))
             reload = Reload(agent.live, read or (lambda: settings), agent.tls)
-            reloading = asyncio.create_task(reload_at(hangup, reload, manager, clock))
+            reloading = asyncio.create_task(manager.reload_at(hangup, reload.run_once, clock))
             ready(agent.port)
             manager.ready(clock, agent.health.alive, agent.health.sentence)
             await asked.stop.wait()

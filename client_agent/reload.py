@@ -9,22 +9,17 @@ from typing import Final
 import structlog
 
 from client_agent.settings.agent import AgentSection
-from shared.clock import Clock
 from shared.http.sockets import CannotListen, check_exposure
 from shared.http.tls import TlsFiles
 from shared.live import Live
-from shared.service_manager import ServiceManager
 from shared.settings.base import SettingsError
 from shared.settings.differences import differences
+from shared.settings.reloading import LISTENER
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 RESTART: Final[Mapping[str, str]] = {
-    "host": "it listens already",
-    "port": "it listens already",
-    "tls_cert": "another file; the content of this one is read again",
-    "tls_key": "another file; the content of this one is read again",
-    "tls_client_ca": "another file; the content of this one is read again",
+    **LISTENER,
     "name": "servers know it by this one",
     "data_dir": "its files are open",
     "database": "it is open",
@@ -32,35 +27,11 @@ RESTART: Final[Mapping[str, str]] = {
     "identity_secret_file": "servers have proof of this one",
     "sandbox": "it was tested at the start",
     "sandboxing": "it was tested at the start",
-    "grace": "attempts that run were told",
+    "grace": "attempts that run began with this one",
     "shutdown_grace": "the supervisor knows it",
 }
-"""Keys of ``[agent]`` that wait for a restart, and why."""
-LIVE: Final = frozenset(
-    {
-        "tokens",
-        "tokens_file",
-        "allowed_hosts",
-        "allowed_origins",
-        "trusted_proxies",
-        "max_connections",
-        "connections_per_peer",
-        "head_timeout",
-        "keepalive_timeout",
-        "send_timeout",
-        "slots",
-        "labels",
-        "services",
-        "default_timeout",
-        "default_limits",
-        "retention",
-        "min_free",
-        "max_upload",
-        "log_format",
-        "log_level",
-    }
-)
-"""Keys of ``[agent]`` that are applied; ``slots`` up to those of the start."""
+"""Keys of ``[agent]`` that wait for a restart, and why. All others are applied; ``slots`` up to
+those of the start."""
 
 
 class Reload:
@@ -117,21 +88,3 @@ class Reload:
                 applied += 1
                 log.info("setting.changed", **values)
         log.info("settings.reloaded", applied=applied, waiting=len(found) - applied)
-
-
-async def reload_at(
-    hangup: asyncio.Event, reload: Reload, manager: ServiceManager, clock: Clock
-) -> None:
-    """Reload each time that the event is set.
-
-    Args:
-        clock: the machine's, as systemd wants it.
-    """
-    while True:
-        await hangup.wait()
-        hangup.clear()
-        try:
-            with manager.reloading(clock):
-                await reload.run_once()
-        except Exception:  # a defect must not end what reloads
-            log.exception("settings.reload_failed")

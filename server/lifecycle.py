@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import signal
@@ -62,7 +63,7 @@ async def serve(
     loop.add_signal_handler(signal.SIGHUP, hangup.set)
     manager = ServiceManager()
     async with AsyncExitStack() as stack:
-        lock_folder(table, stack)  # first: a second server is told of the first, not of its port
+        lock_folder(table, stack)  # first: a second server then says that the first runs
         sock = listen(table.host, table.port)  # from here on clients can connect
         stack.callback(sock.close)
         port = sock.getsockname()[1]
@@ -86,7 +87,9 @@ async def serve(
             data_dir=str(table.data_dir),
             connections=limits(settings).connections,
         )
-        reloading = asyncio.create_task(_reload_at(hangup, server.reload, manager))
+        reloading = asyncio.create_task(
+            manager.reload_at(hangup, functools.partial(_reload, server.reload), RealClock())
+        )
         stack.callback(reloading.cancel)
         preparing = asyncio.create_task(_prepare_pages(server.context.clock))
         stack.callback(preparing.cancel)
@@ -136,15 +139,6 @@ async def _prepare_pages(clock: Clock) -> None:
         await asyncio.to_thread(compile_template, name)
 
 
-async def _reload_at(hangup: asyncio.Event, reload: Reload, manager: ServiceManager) -> None:
-    clock = RealClock()  # of the machine, as systemd wants it
-    while True:
-        await hangup.wait()
-        hangup.clear()
-        try:
-            with manager.reloading(clock):
-                await reload.run_once()
-        except NotReloaded:
-            pass  # the log says why
-        except Exception:  # a defect must not end what reloads
-            log.exception("settings.reload_failed")
+async def _reload(reload: Reload) -> None:
+    with contextlib.suppress(NotReloaded):  # the log says why
+        await reload.run_once()

@@ -1,4 +1,4 @@
-"""What systemd and the log are told of a server that runs: whether it is alive, and how it is."""
+"""What systemd and the log get of a server that runs: whether it is alive, and how it is."""
 
 from __future__ import annotations
 

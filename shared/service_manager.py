@@ -1,4 +1,4 @@
-"""``sd_notify``: what systemd is told, and the watchdog that it wants fed.
+"""``sd_notify``: messages to systemd, and its watchdog.
 
 The protocol is a datagram with lines ``NAME=value`` to the socket that ``NOTIFY_SOCKET`` names
 (sd_notify(3)). Without that variable everything here does nothing.
@@ -11,10 +11,14 @@ import contextlib
 import faulthandler
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Final
 
+import structlog
+
 from shared.clock import Clock
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 SAY_EVERY_S: Final = 5.0
 """Between two sentences for ``systemctl status``, at the least."""
@@ -93,14 +97,24 @@ class ServiceManager:
         self.send(STOPPING=1, STATUS="stopping: what is under way may end")
         self._tasks.append(asyncio.create_task(self._extend(clock, still)))
 
-    @contextlib.contextmanager
-    def reloading(self, clock: Clock) -> Iterator[None]:
-        """Around reading the settings again."""
-        self.send(RELOADING=1, MONOTONIC_USEC=round(clock.monotonic() * 1e6))
-        try:
-            yield
-        finally:
-            self.send(READY=1)
+    async def reload_at(
+        self, hangup: asyncio.Event, reload: Callable[[], Awaitable[object]], clock: Clock
+    ) -> None:
+        """Reload each time that the event is set.
+
+        Args:
+            clock: the machine's, as systemd wants it.
+        """
+        while True:
+            await hangup.wait()
+            hangup.clear()
+            self.send(RELOADING=1, MONOTONIC_USEC=round(clock.monotonic() * 1e6))
+            try:
+                await reload()
+            except Exception:  # a defect must not end what reloads
+                log.exception("settings.reload_failed")
+            finally:
+                self.send(READY=1)
 
     async def _extend(self, clock: Clock, still: Callable[[], bool]) -> None:
         while self.present and still():

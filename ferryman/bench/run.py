@@ -44,7 +44,7 @@ class Run:
         watcher: for all else.
         tag: which its jobs get; no other job may have it.
         version: of this client.
-        to: is told how far it is.
+        to: is called with how far it is.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Run:
     async def _version(self) -> str | None:
         try:
             return (await self._watcher.health()).version
-        except TryLater:  # not well, but there: the figures will show it
+        except TryLater:  # overloaded, but there: the figures will show it
             return None
 
     async def _all_ended(self) -> End:

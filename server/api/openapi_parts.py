@@ -83,7 +83,7 @@ TAGS: Final = {
     "usage": "What a user has used, and what is left",
     "statistics": "What happened when",
     "status": "How the server is",
-    "settings": "What the server was told in its file",
+    "settings": "The settings of the server",
     "webhook-secret": "The secret of webhooks' signatures",
     "deliveries": "Webhooks, and what became of them",
 }

@@ -161,7 +161,7 @@ def recount(
 
 @app.command()
 def vacuum(config: Config = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Write the database anew, without free space and remains of deleted rows.
+    """Write the whole database again, without free space and remains of deleted rows.
 
     Works on the data folder; the server must be stopped. It needs twice the size of the database on
     the disk. A running server gives space back by itself, some at a time.

@@ -62,8 +62,8 @@ class UpgradePlan:
 
 
 def vacuum(data_dir: Path, db_path: Path) -> Vacuumed:
-    """Write the database anew, without free pages and remains of deleted rows. Afterwards it gives
-    space back by itself, whichever version made it.
+    """Write the whole database again, without free pages and remains of deleted rows. Afterwards it
+    gives space back by itself, whichever version made it.
 
     Raises:
         FolderInUse: a server runs.

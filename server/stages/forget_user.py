@@ -1,7 +1,7 @@
 """Forget a user: all that there is of it goes, or gets another name.
 
-Every step may be done again: who is interrupted begins anew and goes on with what is left. The name
-stands nowhere but in the request, and in the rows that are still to go.
+Every step may be done again: who was interrupted begins again and goes on with what is left. The
+name stands nowhere but in the request, and in the rows that are still to go.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ForgetUser(Stage):
         if report.done and not await self._records.erase():
             report.kept.append(
                 "remains of deleted rows in the database file, which is too large to be written "
-                "anew meanwhile: stop the server and run ferryman admin vacuum"
+                "again meanwhile: stop the server and run ferryman admin vacuum"
             )
         if report.done:
             self._instead.pop(user, None)

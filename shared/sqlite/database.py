@@ -32,7 +32,7 @@ _PAGES_FREED_AT_ONCE: Final = 1_000  # some milliseconds, in which others wait
 _MAX_CHECKED_BYTES: Final = 1 << 30
 """Up to this size a database is checked after a crash: some seconds of a slow disk."""
 _MAX_ERASED_BYTES: Final = 256 << 20
-"""Up to this size a file is written anew beside those who use it: some seconds of a slow disk."""
+"""Up to this size a file is written again beside those who use it: some seconds of a slow disk."""
 _PROBE_BYTES: Final = 1 << 16
 """Written to find out whether there is space again."""
 _MAX_BATCH: Final = 256  # changes in one commit: bounds how long the first of them waits
@@ -192,7 +192,7 @@ class Database:
         return self._waiting.qsize()
 
     async def erase(self) -> bool:
-        """Write the file anew, so that nothing is left of deleted rows; others wait meanwhile.
+        """Write the whole file again, so that nothing is left of deleted rows. Others wait.
 
         Returns:
             False: it is too large for that.

@@ -16,7 +16,7 @@ from tests.support.server_http import driving
 
 
 async def metrics(folder: Path, few: int, many: int, times: int) -> list[Row]:
-    """A scrape beside few and many waiting jobs, read anew each time."""
+    """A scrape beside few and many waiting jobs, read again each time."""
     took, cpu, size = dict[int, float](), dict[int, float](), 0
     for count in (few, many):
         at = folder / f"metrics{count}"

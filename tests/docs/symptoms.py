@@ -1,7 +1,7 @@
 """The quotes of docs/troubleshooting.md, and the tests that provoke them.
 
 A quote is a fenced block ``text NAME``; ``…`` stands for anything. A test says with
-``symptoms`` which it provokes, and with ``said`` what it was told.
+``symptoms`` which it provokes, and with ``said`` the messages that it got.
 """
 
 from __future__ import annotations

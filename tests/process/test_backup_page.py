@@ -34,7 +34,7 @@ class Operator:
 
     def __init__(self, folder: Path, pair: Pair) -> None:
         self.folder = folder / "operator"
-        (self.folder / "backups").mkdir(parents=True)
+        self.folder.mkdir()
         (folder / "bin").mkdir()
         command = folder / "bin" / "ferryman"
         command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m ferryman "$@"\n')

@@ -27,7 +27,7 @@ def pause(seconds: float) -> None:
 def ask(
     url: str, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
 ) -> tuple[int, bytes]:
-    """Status and body. Asks again while nothing listens, an answer breaks off, or it is told to."""
+    """Status and body. Asks again while nothing listens, or an answer breaks off or says so."""
     end = time.monotonic() + PATIENCE_S
     last: object = None
     while time.monotonic() < end:

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import structlog
 from pydantic import SecretStr
 
-from client_agent.reload import LIVE, RESTART, Reload
+from client_agent.reload import RESTART, Reload
 from client_agent.run.slots import SlotQueue
 from client_agent.settings.agent import AgentSection
 from shared.live import Live
 from shared.settings.base import SettingsError
 
 TOKEN, OTHER = (SecretStr("a-long-random-text"),), (SecretStr("another-random-text"),)
+
+LIVE: Final = frozenset(
+    {
+        "tokens",
+        "tokens_file",
+        "allowed_hosts",
+        "allowed_origins",
+        "trusted_proxies",
+        "max_connections",
+        "connections_per_peer",
+        "head_timeout",
+        "keepalive_timeout",
+        "send_timeout",
+        "slots",
+        "labels",
+        "services",
+        "default_timeout",
+        "default_limits",
+        "retention",
+        "min_free",
+        "max_upload",
+        "log_format",
+        "log_level",
+    }
+)
 
 
 def test_every_key_has_decided() -> None:

@@ -96,7 +96,7 @@ async def test_a_heartbeat_that_stops_and_a_task_that_has_ended_are_found() -> N
 
 async def test_what_keeps_it_from_new_work_is_logged_when_it_begins_changes_and_is_over() -> None:
     clock, stop = SimClock(), asyncio.Event()
-    found: dict[str, str] = {"draining": "as it is told"}
+    found: dict[str, str] = {"draining": "as its operator asked"}
 
     async def look() -> dict[str, str]:
         if "defect" in found:

@@ -1,4 +1,4 @@
-"""What systemd is told, on a real socket."""
+"""What systemd gets, on a real socket."""
 
 from __future__ import annotations
 
@@ -87,8 +87,7 @@ async def test_without_anybody_to_tell_nothing_happens(address: str) -> None:
     manager, clock = ServiceManager({"NOTIFY_SOCKET": address}), SimClock()
     manager.starting(clock)
     manager.ready(clock, yes, fine)
-    with manager.reloading(clock):
-        await clock.advance(60)
+    await clock.advance(60)
     manager.stopping(clock, lambda: False)
     await manager.close()
 
@@ -184,12 +183,19 @@ async def test_more_time_is_asked_for_while_it_starts_and_while_it_may_stop(
 async def test_a_reload_has_a_beginning_by_the_machines_clock_and_an_end(systemd: Systemd) -> None:
     manager, clock = ServiceManager(systemd.environ()), SimClock()
     await clock.advance(7)
-    with manager.reloading(clock):
-        assert systemd.told() == ["RELOADING=1\nMONOTONIC_USEC=7000000"]
-    assert systemd.told() == ["READY=1"]
-    with contextlib.suppress(ValueError), manager.reloading(clock):
-        raise ValueError
-    assert systemd.told()[1:] == ["READY=1"]
+    hangup, seen = asyncio.Event(), list[list[str]]()
+
+    async def reload() -> None:
+        seen.append(systemd.told())
+        raise ValueError("a defect")
+
+    reloading = asyncio.create_task(manager.reload_at(hangup, reload, clock))
+    for _ in range(2):  # what fails once is tried at the next signal
+        hangup.set()
+        await clock.advance(0)
+        assert seen.pop() == ["RELOADING=1\nMONOTONIC_USEC=7000000"]
+        assert systemd.told() == ["READY=1"]
+    reloading.cancel()
     await manager.close()
 
 
