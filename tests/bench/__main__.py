@@ -14,12 +14,12 @@ from tests.bench import (
     array,
     bulk,
     collecting,
-    jobs,
     layers,
     listeners,
     metrics,
     moves,
     pages,
+    small,
     starting,
     statistics,
     store,
@@ -28,8 +28,8 @@ from tests.bench import (
 from tests.bench.table import Row, show
 
 SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {
-    "latency": lambda at, quick: jobs.latency(at, 30 if quick else 200),
-    "throughput": lambda at, quick: jobs.throughput(at, 150 if quick else 800),
+    "latency": lambda at, quick: small.latency(at, 30 if quick else 200),
+    "throughput": lambda at, quick: small.throughput(at, 3 if quick else 7),
     "array": lambda at, quick: array.array(at, 500 if quick else 10_000),
     "sandbox": lambda at, quick: layers.layers(at, 30 if quick else 200),
     "collect": lambda at, quick: collecting.collecting(

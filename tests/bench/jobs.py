@@ -1,19 +1,21 @@
-"""Latency and throughput of small jobs through server and agent."""
+"""Small jobs through a real server and a real agent, and what they cost."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 import aiohttp
 
 from tests.bench import bare
-from tests.bench.table import Row, median, percentile
+from tests.bench.table import median
 from tests.support.programs import Program
 
 CONFIG = """
@@ -27,14 +29,24 @@ log_level = "warning"
 [agent]
 log_level = "warning"
 """
-BODY = (
-    b'--b\r\nContent-Disposition: form-data; name="user_id"\r\n\r\n1\r\n'
-    b'--b\r\nContent-Disposition: form-data; name="service"\r\n\r\nexample\r\n'
-    b'--b\r\nContent-Disposition: form-data; name="f"; filename="run.sh"\r\n\r\n'
-    + bare.HELLO
-    + b"\r\n--b--\r\n"
-)
-HEADERS = {"Content-Type": "multipart/form-data; boundary=b"}
+HEADERS: Final = {"Content-Type": "multipart/form-data; boundary=b"}
+AT_ONCE: Final = 16
+"""Clients that each have one job under way."""
+TARGETS_MS: Final = {"server": 5.0, "agent": 6.0, "chain": 7.5}
+"""CPU a job."""
+
+
+def body(user: str = "1", service: str = "example", script: bytes = bare.HELLO) -> bytes:
+    """An upload of one ``run.sh``."""
+    fields = "".join(
+        f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in (("user_id", user), ("service", service))
+    )
+    file = '--b\r\nContent-Disposition: form-data; name="f"; filename="run.sh"\r\n\r\n'
+    return (fields + file).encode() + script + b"\r\n--b--\r\n"
+
+
+BODY: Final = body()
 
 
 @asynccontextmanager
@@ -62,12 +74,17 @@ async def running(folder: Path) -> AsyncIterator[tuple[Program, Program]]:
                 await asyncio.to_thread(program.kill)
 
 
-async def one(session: aiohttp.ClientSession) -> tuple[float, float]:
+async def upload(session: aiohttp.ClientSession, data: bytes = BODY) -> int:
+    """The job's id."""
+    async with session.post("/upload", data=data, headers=HEADERS) as answer:
+        assert answer.status == 201, await answer.text()
+        return int((await answer.json())["id"])
+
+
+async def one(session: aiohttp.ClientSession, data: bytes = BODY) -> tuple[float, float]:
     """Upload, wait, download. Seconds from the answer to the end, and in all."""
     start = time.perf_counter()
-    async with session.post("/upload", data=BODY, headers=HEADERS) as answer:
-        assert answer.status == 201, await answer.text()
-        job_id = (await answer.json())["id"]
+    job_id = await upload(session, data)
     answered = time.perf_counter()
     async with session.get(f"/download/{job_id}", params={"wait": "60"}) as answer:
         assert answer.content_type == "application/zip", await answer.text()
@@ -76,75 +93,78 @@ async def one(session: aiohttp.ClientSession) -> tuple[float, float]:
     return end - answered, end - start
 
 
-async def latency(folder: Path, count: int) -> list[Row]:
-    """One job at a time, a bare spawn beside each."""
-    ours, spawns = [], []
-    async with running(folder) as (server, _), bare.sandbox(folder / "bare") as found:
-        async with aiohttp.ClientSession(server.url) as session:
-            for number in range(count + 10):
-                took = (await one(session))[0]
-                alone = await bare.spawn(found, folder, f"l{number}", 0)
-                if number >= 10:  # the first warm up
-                    ours.append(took)
-                    spawns.append(alone)
-    rows = []
-    for share, most in ((0.5, 3.0), (0.99, 10.0)):
-        mine, theirs = percentile(ours, share), percentile(spawns, share)
-        base = median(spawns)
-        rows.append(
-            Row(
-                f"idle latency p{share * 100:.0f}, answered → downloaded",
-                f"{mine * 1e3:.1f} ms",
-                f"bare spawn p50 {base * 1e3:.1f} ms (its p{share * 100:.0f}: {theirs * 1e3:.1f})",
-                mine / base,
-                f"≤ {most:.0f}",
-                mine / base <= most,
-            )
-        )
-    return rows
+async def many(
+    session: aiohttp.ClientSession, count: int, bodies: Sequence[bytes] = (BODY,)
+) -> float:
+    """Seconds of so many jobs, ``AT_ONCE`` clients at a time, which take the bodies in turn."""
+    left = itertools.islice(itertools.cycle(bodies), count)
+
+    async def client() -> None:
+        for data in left:
+            await one(session, data)
+
+    start = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(AT_ONCE)))
+    return time.perf_counter() - start
 
 
-async def throughput(folder: Path, count: int) -> list[Row]:
-    """Many jobs, against bare spawns at the parallelism of the agent's slots, before and after."""
-    slots = os.cpu_count() or 1
-    async with bare.sandbox(folder / "bare") as found:
-        before = await bare.rate(found, folder, slots, max(40, count // 4))
-        async with running(folder / "run") as (server, agent):
-            async with aiohttp.ClientSession(server.url) as session:
-                numbers = iter(range(count))
+async def round_of(
+    server: Program,
+    agents: Iterable[Program],
+    count: int,
+    bodies: Sequence[bytes] = (BODY,),
+) -> dict[str, float]:
+    """Jobs a second as "rate", and the CPU of a job by program in milliseconds.
 
-                async def client() -> None:
-                    for _ in numbers:
-                        await one(session)
+    "all" is all that the processors did meanwhile, threads of the kernel included: meaningful
+    where nothing else runs.
+    """
+    agents = list(agents)
+    async with aiohttp.ClientSession(server.url) as session:
+        before = _used(server, agents)
+        took = await many(session, count, bodies)
+        after = _used(server, agents)
+    cost = {name: (after[name] - before[name]) / count * 1e3 for name in before}
+    return {"rate": count / took} | cost
 
-                await asyncio.gather(*(one(session) for _ in range(10)))
-                used = [cpu_s(program) for program in (server, agent)]
-                start = time.perf_counter()
-                await asyncio.gather(*(client() for _ in range(16)))
-                took = time.perf_counter() - start
-                used = [
-                    cpu_s(program) - was for program, was in zip((server, agent), used, strict=True)
-                ]
-        after = await bare.rate(found, folder, slots, max(40, count // 4))
-    base = median([before, after])
-    each = " ".join(
-        f"{name} {seconds / count * 1e3:.1f} ms"
-        for name, seconds in zip(("server", "agent"), used, strict=True)
-    )
-    return [
-        Row(
-            f"small jobs, sustained ({count})",
-            f"{count / took:.1f}/s (CPU a job: {each})",
-            f"bare spawns, {slots} at once: {base:.1f}/s",
-            count / took / base,
-            "≥ 0.60",
-            count / took / base >= 0.6,
-        )
-    ]
+
+def medians(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Of each figure."""
+    return {name: median([one[name] for one in rounds]) for name in rounds[0]}
+
+
+def _used(server: Program, agents: Iterable[Program]) -> dict[str, float]:
+    """CPU seconds so far."""
+    return {
+        "server": cpu_s(server),
+        "agent": sum(cpu_s(agent) for agent in agents),
+        "chain": sum(children_s(agent) for agent in agents),
+        "client": time.process_time(),
+        "all": machine_s(),
+    }
 
 
 def cpu_s(program: Program) -> float:
     """CPU seconds of a program itself, without its children."""
+    own = _times(program)
+    return own[0] + own[1]
+
+
+def children_s(program: Program) -> float:
+    """CPU seconds of the children that it has waited for, and of those that they have."""
+    own = _times(program)
+    return own[2] + own[3]
+
+
+def machine_s() -> float:
+    """CPU seconds of everything on the machine, threads of the kernel included."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    user, nice, system, _, _, irq, softirq, _ = map(int, words)
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def _times(program: Program) -> list[float]:
+    """User and system, its own and its children's, in seconds."""
     assert program.process is not None
     words = Path(f"/proc/{program.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    return [int(word) / os.sysconf("SC_CLK_TCK") for word in words[11:15]]

@@ -1,0 +1,130 @@
+"""Latency, rate and CPU of small jobs through server and agent."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import aiohttp
+
+from client_agent.sandbox.settings import SandboxSettings
+from tests.bench import bare, jobs
+from tests.bench.chain import chained
+from tests.bench.table import Row, median, percentile
+
+ROUND = 150
+"""Jobs of one measurement of throughput."""
+WARM_UP = 20
+
+
+async def latency(folder: Path, count: int) -> list[Row]:
+    """One job at a time; beside each a bare chain, which nobody watches, and a bare spawn, which
+    is our whole sandbox without server and agent."""
+    ours, chains, spawns = list[float](), list[float](), list[float]()
+    async with (  # sandboxes first: a mount namespace is a thread's, and those made later have it
+        bare.sandbox(folder / "bare") as found,
+        bare.sandbox(folder / "plain", SandboxSettings(disk_images=False)) as without_image,
+        jobs.running(folder / "run") as (server, _),
+    ):
+        chain, workspace = await chained(without_image, "chain")
+        async with aiohttp.ClientSession(server.url) as session:
+            for number in range(-10, count):
+                took = (await jobs.one(session))[0]
+                plain = await asyncio.to_thread(chain.whole)
+                alone = await bare.spawn(found, folder, f"l{number}", 0)
+                if number >= 0:  # the first warm up
+                    ours.append(took)
+                    chains.append(plain)
+                    spawns.append(alone)
+        await workspace.destroy()
+    base = median(chains)
+    rows = []
+    for share, most in ((0.5, 2.0), (0.9, None), (0.99, 5.0)):
+        mine = percentile(ours, share)
+        rows.append(
+            Row(
+                f"idle latency p{share * 100:.0f}, answered → downloaded",
+                f"{mine * 1e3:.1f} ms",
+                f"the bare chain, p50 {base * 1e3:.1f} ms (bare spawn {median(spawns) * 1e3:.1f})",
+                mine / base,
+                "" if most is None else f"≤ {most:.0f}",
+                None if most is None else mine / base <= most,
+            )
+        )
+    return rows
+
+
+async def throughput(folder: Path, rounds: int) -> list[Row]:
+    """Jobs a second and their CPU, beside bare spawns and beside a plain minimal bwrap at the
+    parallelism of the agent's slots; medians of rounds that take turns."""
+    slots = os.cpu_count() or 1
+    spawns, minimal, found = list[float](), list[float](), list[dict[str, float]]()
+    async with bare.sandbox(folder / "bare") as sandbox, jobs.running(folder / "run") as both:
+        chain, workspace = await chained(sandbox, "minimal")
+        async with aiohttp.ClientSession(both[0].url) as session:
+            await jobs.many(session, WARM_UP)
+        for _ in range(rounds):
+            spawns.append(await bare.rate(sandbox, folder, slots, 40))
+            minimal.append(await at_once(chain.minimal, slots, 100))
+            found.append(await jobs.round_of(both[0], both[1:], ROUND))
+        await workspace.destroy()
+    now, base, least = jobs.medians(found), median(spawns), median(minimal)
+    rate, said = now["rate"], f"{now['rate']:.1f}/s"
+    rows = [
+        Row(
+            f"small jobs, {jobs.AT_ONCE} clients, {rounds} × {ROUND}",
+            said,
+            f"the slowest {min(one['rate'] for one in found):.1f}/s",
+            None,
+            "≥ 105/s",
+            rate >= 105,
+        ),
+        Row("the same", said, f"bare spawns, {slots} at once: {base:.1f}/s", rate / base, "", None),
+        Row(
+            "the same",
+            said,
+            f"plain minimal bwrap, {slots} at once: {least:.0f}/s",
+            rate / least,
+            "",
+            None,
+        ),
+    ]
+    for part in ("server", "agent", "chain", "client", "all"):
+        most = jobs.TARGETS_MS.get(part)
+        values = [one[part] for one in found]
+        rows.append(
+            Row(
+                f"CPU a job: {PARTS[part]}",
+                f"{now[part]:.1f} ms",
+                f"{min(values):.1f} to {max(values):.1f}",
+                None,
+                "" if most is None else f"≤ {most:g} ms",
+                None if most is None else now[part] <= most,
+            )
+        )
+    return rows
+
+
+PARTS = {
+    "server": "server",
+    "agent": "agent",
+    "chain": "chain (the programs that the agent starts)",
+    "client": "client (16 of them in the process that measures)",
+    "all": "the whole machine, with the kernel's threads",
+}
+
+
+async def at_once(run: Callable[[], object], workers: int, count: int) -> float:
+    """Calls a second, in threads."""
+    numbers = iter(range(count))
+
+    async def worker() -> None:
+        for _ in numbers:
+            await asyncio.to_thread(run)
+
+    start = time.perf_counter()
+    await asyncio.gather(*(worker() for _ in range(workers)))
+    return count / (time.perf_counter() - start)
