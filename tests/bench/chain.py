@@ -57,7 +57,7 @@ class Chain:
         return self.with_options(unchanged, drop=False)
 
     def with_options(self, change: Change = unchanged, *, drop: bool = True) -> float:
-        """bwrap with our options but for a change; behind setpriv, if ``drop``."""
+        """bwrap with our options but for a change; as another uid, if ``drop``."""
         start = time.perf_counter()
         with self._descriptors(change) as fds:
             if drop:

@@ -39,7 +39,7 @@ async def layers(folder: Path, rounds: int) -> list[Row]:
             BASH: _plain(chain.bash),
             "bwrap, minimal": _plain(chain.minimal),
             "bwrap, all our options": _plain(chain.all_options),
-            "+ setpriv, OOM score": _plain(chain.with_options),
+            "+ another uid, OOM score": _plain(chain.with_options),
             CHAIN: _plain(chain.whole),
         }
         bases = [CHAIN]

@@ -28,11 +28,12 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "3",
-        "no groups of the agent's are kept (`--clear-groups`)",
+        "no groups of the agent's are kept (`--setgid`)",
         _OPTIONS,
-        ', "--clear-groups", "--"]',
-        ', "--keep-groups", "--"]',
+        ', f"--setgid={uid}", "--"]',
+        ', "--"]',
         f"{_UNIT}a_root_agent_changes_its_uid_before_bwrap_starts",
+        f"{_RULES}no_process_of_a_job_has_a_group_of_the_agent",
     ),
     of(
         "3",

@@ -23,8 +23,8 @@ RULES: Final[tuple[Mutant, ...]] = (
         "2.1",
         "a root agent changes to an unprivileged uid before bwrap",
         _OPTIONS,
-        "    if uid is not None:\n        command += [tools.setpriv",
-        "    if False:\n        command += [tools.setpriv",
+        "    if uid is not None:\n        command += [tools.unshare",
+        "    if False:\n        command += [tools.unshare",
         f"{_RULES}no_process_of_a_job_is_root_on_the_host[root]",
     ),
     of(

@@ -41,7 +41,7 @@ async def checked(
     folder.mkdir()
     async with opened(job, home) as sandbox:
         if missing:
-            tools = Tools("/bin/sh", missing, "/usr/bin/setpriv")
+            tools = Tools("/bin/sh", missing, "/usr/bin/unshare")
             sandbox._tools = tools  # type: ignore[union-attr]
         table = await check(sandbox, folder, grants or {})
     assert list(folder.iterdir()) == []

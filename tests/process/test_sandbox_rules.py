@@ -60,6 +60,22 @@ def test_no_process_of_a_job_is_root_on_the_host(who: Who) -> None:
     assert len(set(outcome.extra)) == 1
 
 
+async def groups(started: Started) -> list[list[str] | None]:
+    inits = (started.process.pid, *pidfd.descendants(started.process.pid))
+    return [pidfd.status_field(pid, "Groups:") for pid in inits]
+
+
+def test_no_process_of_a_job_has_a_group_of_the_agent() -> None:
+    if not can("root"):
+        pytest.skip("not root: that groups are left is not proved")
+
+    def work(home: Path) -> Any:
+        os.setgroups([0, 4, 27])
+        return run_here(replace(HELLO, before_go=groups), home)
+
+    assert in_child(work, "root").extra == [[], []]
+
+
 def test_two_slots_of_a_root_agent_have_different_uids() -> None:
     if not can("root"):
         pytest.skip("not root: that slots have uids of their own is not proved")

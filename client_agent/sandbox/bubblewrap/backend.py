@@ -50,7 +50,7 @@ class Bubblewrap(HostSandbox):
             self._tools = command.Tools(
                 sh="/bin/sh",
                 bwrap=find_program("bwrap", "bubblewrap"),
-                setpriv=find_program("setpriv", "util-linux"),
+                unshare=find_program("unshare", "util-linux"),
             )
         return self._tools
 

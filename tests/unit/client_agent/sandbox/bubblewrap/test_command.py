@@ -11,7 +11,7 @@ from client_agent.sandbox.bubblewrap import command
 from client_agent.sandbox.process.chain import JOIN
 
 FDS = command.Descriptors(args=10, job=11, status=12, passwd=13, group=14, hosts=15, seccomp=16)
-TOOLS = command.Tools(sh="/bin/sh", bwrap="/b/bwrap", setpriv="/b/setpriv")
+TOOLS = command.Tools(sh="/bin/sh", bwrap="/b/bwrap", unshare="/b/unshare")
 
 
 def bwrap(**more: object) -> list[str]:
@@ -22,9 +22,7 @@ def bwrap(**more: object) -> list[str]:
 def test_a_root_agent_changes_its_uid_before_bwrap_starts() -> None:
     chain = command.chain(TOOLS, 10, ["x"], uid=70_003)
     assert chain[:5] == ["/bin/sh", "-c", JOIN, "join", "--"]
-    assert chain[5:11] == [
-        *("/b/setpriv", "--reuid=70003", "--regid=70003", "--clear-groups", "--", "/b/bwrap"),
-    ]
+    assert chain[5:10] == ["/b/unshare", "--setuid=70003", "--setgid=70003", "--", "/b/bwrap"]
 
 
 def test_bwrap_never_runs_as_root() -> None:
@@ -35,7 +33,7 @@ def test_bwrap_never_runs_as_root() -> None:
 def test_cgroups_are_joined_before_the_uid_changes() -> None:
     chain = command.chain(TOOLS, 10, ["x"], uid=7, join=["/a", "/b"])
     assert chain[:7] == ["/bin/sh", "-c", JOIN, "join", "/a", "/b", "--"]
-    assert chain.index("/b/setpriv") == 7
+    assert chain.index("/b/unshare") == 7
 
 
 def test_options_travel_by_descriptor_and_not_on_the_command_line() -> None:
