@@ -13,6 +13,7 @@ from pathlib import Path
 
 from client_agent.sandbox.bubblewrap import command, seccomp
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
+from client_agent.sandbox.bubblewrap.root_tree import RootTree
 from client_agent.sandbox.kernel.cgroups import Cgroup
 from client_agent.sandbox.process.chain import gated
 from client_agent.sandbox.workspace import HostWorkspace
@@ -41,8 +42,8 @@ class Chain:
         workspace: gives the directory and the uid; ``run.sh`` is in it.
     """
 
-    def __init__(self, found: Bubblewrap, workspace: HostWorkspace) -> None:
-        self._found, self._workspace = found, workspace
+    def __init__(self, found: Bubblewrap, workspace: HostWorkspace, tree: RootTree) -> None:
+        self._found, self._workspace, self._tree = found, workspace, tree
         self._lock, self._serial = threading.Lock(), 0
 
     def bash(self) -> float:
@@ -102,13 +103,12 @@ class Chain:
             args=os.memfd_create("args", os.MFD_CLOEXEC),
             job=self._workspace.fd,
             status=os.memfd_create("status", os.MFD_CLOEXEC),
-            passwd=found.constant("passwd", command.PASSWD.encode()),
-            group=found.constant("group", command.GROUP.encode()),
-            hosts=found.constant("hosts", command.HOSTS.encode()),
             seccomp=found.constant("seccomp ", seccomp.program(frozenset())),
         )
         try:
-            given = command.bwrap_options(fds, bare.ENV, scratch=256 * MIB, shm=64 * MIB)
+            given = command.bwrap_options(
+                fds, bare.ENV, root=self._tree, scratch=256 * MIB, shm=64 * MIB
+            )
             os.write(fds.args, command.encode_args(change(given)))
             os.lseek(fds.args, 0, os.SEEK_SET)
             yield fds
@@ -168,4 +168,4 @@ async def chained(found: Bubblewrap, name: str) -> tuple[Chain, HostWorkspace]:
     workspace = await found.prepare(name, SLOT, Limits())
     bare.write_script(workspace, TRUE)
     os.fchmod(workspace.fd, 0o755)  # for a root that has no rights over files in its namespace
-    return Chain(found, workspace), workspace
+    return Chain(found, workspace, await found.use_tree(network=False)), workspace

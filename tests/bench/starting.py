@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import resource
-import shutil
 import tempfile
 import threading
 import time
@@ -15,7 +14,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
-from client_agent.sandbox.bubblewrap import command
+from client_agent.sandbox.bubblewrap import command, root_tree
 from client_agent.sandbox.settings import SandboxSettings
 from tests.bench import bare
 from tests.bench.chain import Chain, Change, Options, chained, unchanged
@@ -55,46 +54,6 @@ def no_pid(given: Options) -> Options:
     return kept
 
 
-def no_etc(given: Options) -> Options:
-    """Nothing below /etc, neither bound nor written."""
-    kept: Options = []
-    at = 0
-    while at < len(given):
-        if given[at] == "--ro-bind-try":
-            at += 3
-        elif given[at : at + 1] == ["--perms"] and given[at + 2] == "--file":
-            at += 5
-        else:
-            kept.append(given[at])
-            at += 1
-    return kept
-
-
-def one_etc(folder: Path) -> Change:
-    """The same /etc made beforehand and bound as a whole: one mount instead of eight."""
-    folder.mkdir(mode=0o755)
-    for name in command.READ_ONLY_ETC:
-        source, place = Path(name), folder / name.removeprefix("/etc/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, place, symlinks=True)
-        elif source.exists():
-            shutil.copyfile(source, place)
-    for name, text in (
-        ("passwd", command.PASSWD),
-        ("group", command.GROUP),
-        ("hosts", command.HOSTS),
-    ):
-        (folder / name).write_text(text)
-
-    def change(given: Options) -> Options:
-        kept = no_etc(given)
-        at = kept.index("--proc")
-        return [*kept[:at], "--ro-bind", str(folder), "/etc", *kept[at:]]
-
-    return change
-
-
 def fewest_mounts(given: Options) -> Options:
     """One recursive bind instead of thirty mounts: what mounts cost in all. It keeps no promise."""
     first, last = given.index("--ro-bind"), given.index("--bind-fd")
@@ -102,7 +61,7 @@ def fewest_mounts(given: Options) -> Options:
     remounts = ("--remount-ro", command.PROC_FS, command.INIT_PROC, "/dev", "/")
     after = [option for option in given[last:] if option not in remounts]
     for _ in range(2):  # the mount and --chdir
-        after[after.index(command.JOB)] = "/mnt"
+        after[after.index(root_tree.JOB)] = "/mnt"
     return [*given[:first], *binds, *after]
 
 
@@ -120,8 +79,6 @@ def variants(chain: Chain, folder: Path, *, root: bool) -> dict[str, Callable[[]
         "without ipc, uts, cgroup": NO_SMALL,
         "without --disable-userns": without("--disable-userns"),
         "without all but user and mount": lambda given: NO_NET(NO_SMALL(no_pid(given))),
-        "without /etc": no_etc,
-        "with /etc in one mount": one_etc(folder / "etc"),
         "with the fewest mounts": fewest_mounts,
     }
     found: dict[str, Callable[[], float]] = {

@@ -7,6 +7,8 @@ from typing import Final
 from tests.mutants.mutant import BOX, HOSTILE, PROCESS, Mutant, of
 
 _OPTIONS: Final = "sandbox/bubblewrap/command.py"
+_TREE: Final = "sandbox/bubblewrap/root_tree.py"
+_ROOT_TREE: Final = f"{BOX}bubblewrap/test_root_tree.py::test_"
 _SPAWN: Final = "sandbox/process/start.py"
 _SUPERVISOR: Final = "sandbox/process/supervisor.py"
 _RULES: Final = f"{PROCESS}sandbox_rules.py::test_"
@@ -163,7 +165,7 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "of the host's /etc only what programs need",
-        _OPTIONS,
+        _TREE,
         '    "/etc/nsswitch.conf",\n',
         '    "/etc/nsswitch.conf",\n    "/etc/hostname",\n    "/etc/fstab",\n',
         f"{_INSIDE}etc_contains_what_programs_need_and_no_account_of_the_host",
@@ -171,10 +173,26 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "/etc/passwd is generated",
-        _OPTIONS,
-        '    for fd, name in ((fds.passwd, "passwd"), (',
-        '    options += ["--ro-bind", "/etc/passwd", "/etc/passwd"]\n    for fd, name in ((',
+        _TREE,
+        "            file.write_text(text)\n",
+        '            file.write_text(Path("/etc", name).read_text())\n',
         f"{_INSIDE}etc_contains_what_programs_need_and_no_account_of_the_host",
+    ),
+    of(
+        "3",
+        "a file of the host that is closed to the job stays closed in the prepared root",
+        _TREE,
+        "            shutil.copyfile(source, place)\n            place.chmod(mode)\n",
+        "            shutil.copyfile(source, place)\n",
+        f"{_ROOT_TREE}what_is_closed_to_jobs_stays_closed_in_the_copy",
+    ),
+    of(
+        "3",
+        "a job sees the files of the host as they are when it starts",
+        _TREE,
+        "            if self._signature(network=network) != tree.signature:\n",
+        "            if False:\n",
+        f"{_ROOT_TREE}a_tree_is_made_again_when_a_source_changed",
     ),
     of(
         "3",

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from client_agent.sandbox.bubblewrap import command
+from client_agent.sandbox.bubblewrap.root_tree import RootTree
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.settings import SandboxSettings
 from tests.bench import bare, chain, collecting, layers, starting, tokens
 from tests.bench.table import Row
 
-FDS = command.Descriptors(args=3, job=4, status=5, passwd=6, group=7, hosts=8, seccomp=9)
-GIVEN = command.bwrap_options(FDS, {}, scratch=1, shm=1)
+FDS = command.Descriptors(args=3, job=4, status=5, seccomp=6)
+TREE = RootTree(Path("/tree"), ("/usr",), mounted=True, signature=())
+GIVEN = command.bwrap_options(FDS, {}, root=TREE, scratch=1, shm=1)
 
 
 def _values(rows: list[Row]) -> dict[str, Row]:
@@ -56,22 +58,6 @@ def test_parts_are_left_out_with_their_values_and_nothing_else() -> None:
     assert set(GIVEN) - set(kept) == {"--unshare-net", "--hostname", "sandbox"}
     assert len(kept) == len(GIVEN) - 3
     assert starting.without()(GIVEN) == GIVEN
-
-
-def test_without_etc_nothing_is_bound_or_written_there() -> None:
-    kept = starting.no_etc(GIVEN)
-    assert [option for option in kept if option.startswith("/etc")] == []
-    assert "--file" not in kept
-    assert {"/usr", command.JOB, "--seccomp"} <= set(kept)
-
-
-def test_etc_in_one_mount_holds_what_the_eight_hold(tmp_path: Path) -> None:
-    kept = starting.one_etc(tmp_path / "etc")(GIVEN)
-    at = kept.index("/etc")
-    assert kept[at - 2 : at + 1] == ["--ro-bind", str(tmp_path / "etc"), "/etc"]
-    expected = {Path(name).name for name in command.READ_ONLY_ETC if Path(name).exists()}
-    there = {path.name for path in (tmp_path / "etc").rglob("*")}
-    assert expected | {"passwd", "group", "hosts"} <= there
 
 
 async def test_a_plain_chain_leaves_no_zombie_behind(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.sandbox.bubblewrap import command
+from client_agent.sandbox.bubblewrap import root_tree
 from tests.support.kernel_features import offers
 from tests.support.real_sandbox import (
     MIB,
@@ -176,14 +176,14 @@ def test_etc_contains_what_programs_need_and_no_account_of_the_host(who: Who) ->
     script = "find /etc -maxdepth 2 -mindepth 1; echo --; cat /etc/passwd /etc/group /etc/hosts\n"
     there, _, files = run(Job({"run.sh": script}), who).stdout.partition("--\n")
     generated = {"/etc/passwd", "/etc/group", "/etc/hosts", "/etc/ssl"}
-    bound = tuple(command.READ_ONLY_ETC)
+    bound = tuple(root_tree.COPIED)
     assert generated <= set(there.split())
     assert [path for path in there.split() if not path.startswith((*generated, *bound))] == []
     assert set(bound) <= {
         *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives"),
         *("/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/localtime", "/etc/nsswitch.conf"),
     }
-    assert files == command.PASSWD + command.GROUP + command.HOSTS
+    assert files == root_tree.PASSWD + root_tree.GROUP + root_tree.HOSTS
 
 
 def test_rlimits_are_in_force(who: Who) -> None:

@@ -24,6 +24,7 @@ from tests.support.real_sandbox import (
     SETTINGS,
     Job,
     Outcome,
+    Started,
     Who,
     attempt,
     bash,
@@ -340,3 +341,32 @@ def test_the_gate_of_a_killed_agent_ends_even_if_nothing_kills_it(who: Who) -> N
         return died, sorted(path.name for path in (home / "agent/work/attempt/job").iterdir())
 
     assert in_child(work, who) == (True, ["run.sh"])
+
+
+# ---------------------------------------------------------------- the prepared root
+
+
+def test_the_root_that_all_jobs_share_cannot_be_changed(who: Who) -> None:
+    script = """
+for place in / /etc /etc/ssl/certs /usr /usr/bin /var /dev; do
+  touch $place/new 2>&1 | grep -o 'Read-only file system\\|Permission denied' || echo open $place
+done
+mkdir /opt 2>&1 | grep -o 'Read-only.*\\|Permission.*'; cat /etc/hosts >/dev/null && echo read
+"""
+    lines = run(bash(script), who).stdout.splitlines()
+    assert lines[-1] == "read"
+    assert len(lines) == 9
+    assert set(lines[:-1]) == {"Read-only file system"}
+
+
+def test_the_end_of_an_agent_removes_its_root_and_nothing_of_the_host(who: Who) -> None:
+    """As root, the host's /usr is mounted in it."""
+
+    async def shown(started: Started) -> bool:
+        return bool(list(Path(f"/proc/{started.process.pid}/root/usr/bin").glob("bash")))
+
+    before = sorted(os.listdir("/usr/bin"))  # noqa: PTH208  # names
+    outcome = run(bash("true", before_go=shown), who)
+    assert outcome.extra is True or who == "user"
+    assert {Path(path).name for path in outcome.left} <= {"work", "images", "cgroups"}
+    assert sorted(os.listdir("/usr/bin")) == before  # noqa: PTH208

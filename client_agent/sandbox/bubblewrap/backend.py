@@ -9,6 +9,7 @@ from pathlib import Path
 
 from client_agent.sandbox.base import Launch, Process, SelfTestReport
 from client_agent.sandbox.bubblewrap import command, seccomp, selftest
+from client_agent.sandbox.bubblewrap.root_tree import RootTree, RootTrees
 from client_agent.sandbox.host_sandbox import HostSandbox, find_program
 from client_agent.sandbox.process.chain import TEMPORARY, gated
 from client_agent.sandbox.process.start import Pipes
@@ -28,6 +29,8 @@ class Bubblewrap(HostSandbox):
         self._tools: command.Tools | None = None
         self._constants: dict[str, int] = {}
         self._testing = asyncio.Lock()
+        self._trees = RootTrees(self.work_folders, clock)
+        self._making_tree = asyncio.Lock()
 
     async def self_test(self) -> SelfTestReport:
         await self.check_required_limits()
@@ -41,7 +44,18 @@ class Bubblewrap(HostSandbox):
         for fd in self._constants.values():
             os.close(fd)
         self._constants.clear()
+        if self._threads is not None:
+            await self.in_thread(self._trees.close)
         await super().close()
+
+    async def use_tree(self, *, network: bool) -> RootTree:
+        """The root of a sandbox; its ``users`` are one more. Raises OSError."""
+        async with self._making_tree:
+            tree = self._trees.current(network=network)
+            if tree is None:
+                tree = await self.in_thread(self._trees.make, network=network)
+            tree.users += 1
+            return tree
 
     @property
     def tools(self) -> command.Tools:
@@ -71,20 +85,29 @@ class BubblewrapWorkspace(HostWorkspace):
     def __init__(self, sandbox: Bubblewrap, name: str, uid: int | None, limits: Limits) -> None:
         super().__init__(sandbox, name, uid, limits)
         self._sandbox = sandbox
+        self._tree: RootTree | None = None
+
+    async def remove(self) -> None:
+        await super().remove()
+        tree, self._tree = self._tree, None
+        if tree is not None:
+            tree.users -= 1
 
     async def start(self, launch: Launch) -> Process:
         sandbox, settings = self._sandbox, self._sandbox.settings
-        grant = launch.grant
+        grant, network = launch.grant, self.limits.network
+        self._tree = self._tree or await sandbox.use_tree(network=network)
         start, opened = self.new_start(launch), contextlib.ExitStack()
         try:
             fds = self._descriptors(start.pipes, opened, grant.allow)
             args = command.bwrap_options(
                 fds,
                 launch.variables,
+                root=self._tree,
                 scratch=min(grant.scratch or settings.scratch, self.limits.memory),
                 shm=min(grant.shm or settings.shm, self.limits.memory),
                 read_only=grant.read_only,
-                network=self.limits.network,
+                network=network,
             )
             write_all(fds.args, command.encode_args(args))
             os.lseek(fds.args, 0, os.SEEK_SET)
@@ -112,9 +135,6 @@ class BubblewrapWorkspace(HostWorkspace):
             args=keep(os.memfd_create("args", os.MFD_CLOEXEC)),
             job=self.fd,
             status=pipes.status_w,
-            passwd=keep(sandbox.constant("passwd", command.PASSWD.encode())),
-            group=keep(sandbox.constant("group", command.GROUP.encode())),
-            hosts=keep(sandbox.constant("hosts", command.HOSTS.encode())),
             seccomp=keep(
                 sandbox.constant(f"seccomp {relaxed}", seccomp.program(allow, network=network))
             ),

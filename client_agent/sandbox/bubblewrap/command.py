@@ -13,9 +13,17 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from client_agent.sandbox.base import SandboxBroken
+from client_agent.sandbox.bubblewrap.root_tree import (
+    COPIED,
+    JOB,
+    LINKS,
+    MERGED_USR,
+    UID,
+    USR,
+    RootTree,
+)
 from client_agent.sandbox.process.chain import JOIN, PATH, TEMPORARY
 
-JOB: Final = "/job"
 SHM: Final = "/dev/shm"  # noqa: S108  # inside the sandbox
 INIT_PROC: Final = "/proc/1"
 HIDDEN_PROC_FILES: Final = ("keys", "cmdline", "diskstats", "locks", "partitions")
@@ -23,24 +31,7 @@ HIDDEN_PROC_FILES: Final = ("keys", "cmdline", "diskstats", "locks", "partitions
 parameters, and what the host's disks and other jobs do."""
 PROC_FS: Final = "/proc/fs"
 """Shows the free space of each mounted ext4, also of the disks of other jobs."""
-UID: Final = 1000
-"""Uid of the job, as it sees itself."""
-PASSWD: Final = f"job:x:{UID}:{UID}:job:{JOB}:/bin/bash\nnobody:x:65534:65534:nobody:/:/bin/false\n"
-GROUP: Final = f"job:x:{UID}:\nnogroup:x:65534:\n"
-HOSTS: Final = "127.0.0.1 localhost sandbox\n::1 localhost\n"
-
-READ_ONLY_ETC: Final = (
-    "/etc/ld.so.cache",
-    "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d",
-    "/etc/alternatives",
-    "/etc/ssl/certs",
-    "/etc/ssl/openssl.cnf",
-    "/etc/localtime",
-    "/etc/nsswitch.conf",
-)
-MERGED_USR: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-VISIBLE_HOST_PATHS: Final = ("/usr", *MERGED_USR, *READ_ONLY_ETC)
+VISIBLE_HOST_PATHS: Final = (USR, *MERGED_USR, *COPIED)
 """Paths of the host that every job sees. No file of the agent may be below them."""
 RESERVED: Final = (JOB, "/proc", "/dev", "/sys", *TEMPORARY, "/etc/passwd", "/etc/group")
 
@@ -52,13 +43,10 @@ class Descriptors:
     args: int
     job: int
     status: int
-    passwd: int
-    group: int
-    hosts: int
     seccomp: int | None
 
     def passed(self) -> tuple[int, ...]:
-        fds = (self.args, self.job, self.status, self.passwd, self.group, self.hosts)
+        fds = (self.args, self.job, self.status)
         return fds if self.seccomp is None else (*fds, self.seccomp)
 
 
@@ -97,6 +85,7 @@ def bwrap_options(
     fds: Descriptors,
     env: Mapping[str, str],
     *,
+    root: RootTree,
     scratch: int,
     shm: int,
     read_only: Sequence[tuple[Path, str]] = (),
@@ -122,11 +111,11 @@ def bwrap_options(
             raise ValueError(f"not a variable: {name!r}")
         options += ["--setenv", name, value]
 
-    options += _host_programs()
-    if network:
-        options += ["--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
-    for fd, name in ((fds.passwd, "passwd"), (fds.group, "group"), (fds.hosts, "hosts")):
-        options += ["--perms", "0444", "--file", str(fd), f"/etc/{name}"]
+    # for operators' mounts, bwrap must make mount points
+    options += _parts_of(root) if read_only else ["--ro-bind", str(root.path), "/"]
+    if read_only or not root.mounted:
+        for folder in root.folders:
+            options += ["--ro-bind", folder, folder]
 
     options += ["--proc", "/proc", "--dev", "/dev"]
     # By writing to the memory of its init, a job could control it, although ptrace is refused. Then
@@ -136,16 +125,17 @@ def bwrap_options(
     options += _hide_proc_files()
     options += ["--perms", "1777", "--size", str(scratch), "--tmpfs", TEMPORARY[0]]
     options += ["--perms", "1777", "--size", str(shm), "--tmpfs", SHM]
-    options += ["--dir", "/var", "--symlink", "../tmp", TEMPORARY[1]]
     for source, target in read_only:
         options += ["--ro-bind", str(source), checked_mount_target(target)]
 
     # This is the last mount, and nothing is mounted below it: if the job can write the directory of
-    # a mount point, bwrap would follow the job's symlinks to the host (CVE-2026-87766). / and /dev
-    # are tmpfs without a size limit, so they are made read-only.
+    # a mount point, bwrap would follow the job's symlinks to the host (CVE-2026-87766). /dev is a
+    # tmpfs without a size limit, and so is / if bwrap made it, so they are made read-only.
     options += ["--bind-fd", str(fds.job), JOB]
     options += ["--remount-ro", PROC_FS]
-    options += ["--remount-ro", INIT_PROC, "--remount-ro", "/dev", "--remount-ro", "/"]
+    options += ["--remount-ro", INIT_PROC, "--remount-ro", "/dev"]
+    if read_only:
+        options += ["--remount-ro", "/"]
     options += ["--chdir", JOB]
     if fds.seccomp is not None:
         options += ["--seccomp", str(fds.seccomp)]
@@ -159,20 +149,18 @@ def _hide_proc_files() -> list[str]:
     return [word for path in there for word in ("--dev-bind", os.devnull, str(path))]
 
 
-@cache
-def _host_programs() -> tuple[str, ...]:
-    """Mount the host's programs and the files of /etc that they need, if they exist."""
-    options = ["--ro-bind", "/usr", "/usr"]
+def _parts_of(root: RootTree) -> list[str]:
+    """Options that make the same as mounting the tree, in a tmpfs of bwrap's own."""
+    options: list[str] = []
     for name in MERGED_USR:
-        path = Path(name)
-        if path.is_symlink():
-            options += ["--symlink", str(path.readlink()), name]
-        elif path.is_dir():
-            options += ["--ro-bind", name, name]
-    for name in READ_ONLY_ETC:
-        if Path(name).exists():
-            options += ["--ro-bind-try", name, name]
-    return tuple(options)
+        link = root.path / name[1:]
+        if link.is_symlink():
+            options += ["--symlink", str(link.readlink()), name]
+    for name in root.files:
+        options += ["--ro-bind", f"{root.path}{name}", name]
+    for name, target in LINKS.items():
+        options += ["--dir", str(PurePosixPath("/", name).parent), "--symlink", target, f"/{name}"]
+    return options
 
 
 def checked_mount_target(target: str) -> str:

@@ -10,9 +10,12 @@ from typing import Final
 NOSUID: Final = 2
 NODEV: Final = 4
 BIND: Final = 4096
+REC: Final = 1 << 14
+_RDONLY: Final = 1
+_REMOUNT: Final = 32
 _NEWNS: Final = 0x20000
 _SLAVE: Final = 1 << 19
-_REC: Final = 1 << 14
+_SHARED: Final = 1 << 20
 _DETACH: Final = 2
 _NOFOLLOW: Final = 8
 
@@ -31,6 +34,11 @@ def mount(source: str, target: Path, kind: str = "", flags: int = 0, data: str =
     if done != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), str(target))
+
+
+def make_read_only(target: Path) -> None:
+    """Make a mount read-only here; other mounts of the same files stay as they are."""
+    mount("none", target, flags=_REMOUNT | BIND | _RDONLY | NOSUID | NODEV)
 
 
 def unmount(target: Path, *, detach: bool = False) -> None:
@@ -61,7 +69,7 @@ def enter_private_namespace(mount_root: Path) -> None:
     if _libc.unshare(_NEWNS) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), "a mount namespace")
-    mount("none", Path("/"), flags=_SLAVE | _REC)
+    mount("none", Path("/"), flags=_SLAVE | REC)
     mount("ferryman", mount_root, "tmpfs", NOSUID | NODEV, "mode=0711,size=4m")
     _private_namespaces.add(_namespace())
 

@@ -45,6 +45,7 @@ class WorkFolders:
         home = home.resolve()
         self.work, self.images = home / "work", home / "images"
         self._quarantine, self._groups = home / "quarantine", home / "cgroups"
+        self._roots = home / "roots"
         self._separate_uids = separate_uids
         self.name = f"ferryman-{hashlib.sha256(os.fsencode(home)).hexdigest()[:12]}"
         self._base: Path | None = None
@@ -76,18 +77,37 @@ class WorkFolders:
             ) from problem
         return mount_folder
 
+    @property
+    def has_mounts(self) -> bool:
+        """Whether :attr:`base` is a folder of mounts. Raises SandboxBroken."""
+        return self.base != self.work
+
+    def make_root_folder(self, name: str) -> Path:
+        """Make an empty folder that the jobs' uids can open, for what all jobs see."""
+        parent = self.base if self.has_mounts else self._roots
+        if parent is self._roots:
+            parent.mkdir(exist_ok=True)
+            parent.chmod(0o711 if self._separate_uids else 0o700)
+        folder = parent / name
+        folder.mkdir()
+        folder.chmod(0o755)
+        return folder
+
     def clear(self, alive: Collection[Path] = ()) -> None:
         """Remove what an earlier run left, except the folders of processes that are still alive.
         The mounts ended with that run. Blocking."""
         for folder in self.leftovers():
             if folder not in alive:
                 remove_tree(folder)
+        remove_tree(self._roots)
         if self.images.is_dir():
             for file in self.images.iterdir():
                 file.unlink()
 
     def close(self) -> None:
         """Unmount the bind mounts; the files stay. Blocking."""
+        with suppress(OSError):  # its trees are removed before
+            self._roots.rmdir()
         mount_folder, self._base = self._base, None
         if mount_folder is not None and mount_folder != self.work:
             for bind_mount in list(

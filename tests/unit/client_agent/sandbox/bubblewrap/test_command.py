@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from client_agent.sandbox.base import SandboxBroken
 from client_agent.sandbox.bubblewrap import command
+from client_agent.sandbox.bubblewrap.root_tree import RootTree
 from client_agent.sandbox.process.chain import JOIN
 
-FDS = command.Descriptors(args=10, job=11, status=12, passwd=13, group=14, hosts=15, seccomp=16)
+FDS = command.Descriptors(args=10, job=11, status=12, seccomp=16)
+TREE = RootTree(Path("/tree"), ("/usr",), mounted=True, signature=())
 TOOLS = command.Tools(sh="/bin/sh", bwrap="/b/bwrap", unshare="/b/unshare")
 
 
 def bwrap(**more: object) -> list[str]:
-    given: dict[str, object] = {"env": {"A": "1"}, "scratch": 1000, "shm": 2000, **more}
+    given: dict[str, object] = {
+        "env": {"A": "1"},
+        "root": TREE,
+        "scratch": 1000,
+        "shm": 2000,
+        **more,
+    }
     return command.bwrap_options(FDS, **given)  # type: ignore[arg-type]
 
 
@@ -53,10 +62,44 @@ def test_the_jobs_directory_is_the_last_mount_and_nothing_lies_below_it() -> Non
 
 
 def test_root_and_dev_are_made_read_only_after_the_last_mount() -> None:
+    for read_only in ([], [(Path("/src"), "/data")]):
+        args = bwrap(read_only=read_only)
+        at = args.index("--bind-fd")
+        places = ["/proc/fs", "/proc/1", "/dev", *(["/"] if read_only else [])]
+        remounts = [word for place in places for word in ("--remount-ro", place)]
+        assert args[at + 3 : at + 3 + len(remounts)] == remounts
+
+
+def test_the_prepared_tree_is_mounted_read_only_before_anything_else() -> None:
     args = bwrap()
-    at = args.index("--bind-fd")
-    places = ("/proc/fs", "/proc/1", "/dev", "/")
-    assert args[at + 3 : at + 11] == [word for p in places for word in ("--remount-ro", p)]
+    first = args.index("--ro-bind")
+    assert args[first : first + 4] == ["--ro-bind", "/tree", "/", "--proc"]
+    unmounted = replace(TREE, mounted=False)
+    args = bwrap(root=unmounted)
+    assert args[first : first + 7] == [
+        "--ro-bind",
+        "/tree",
+        "/",
+        "--ro-bind",
+        "/usr",
+        "/usr",
+        "--proc",
+    ]
+
+
+def test_with_operators_mounts_the_tree_is_mounted_in_parts(tmp_path: Path) -> None:
+    """bwrap must be able to make their mount points."""
+    (tmp_path / "etc").mkdir()
+    for name in ("etc/passwd", "etc/nsswitch.conf"):
+        (tmp_path / name).touch()
+    (tmp_path / "bin").symlink_to("usr/bin")
+    args = bwrap(root=replace(TREE, path=tmp_path), read_only=[(Path("/src"), "/data")])
+    parts = [("/usr", "/usr")]
+    parts += [(f"{tmp_path}/etc/{name}", f"/etc/{name}") for name in ("nsswitch.conf", "passwd")]
+    binds = [(args[at + 1], args[at + 2]) for at, word in enumerate(args) if word == "--ro-bind"]
+    assert sorted(binds) == sorted([*parts, ("/src", "/data")])
+    assert args[args.index("/bin") - 2 : args.index("/bin")] == ["--symlink", "usr/bin"]
+    assert args[args.index("/var/tmp") - 1] == "../tmp"
 
 
 def test_scratch_is_sized() -> None:
@@ -85,8 +128,6 @@ def test_every_namespace_is_new_and_none_can_be_made_inside() -> None:
 
 def test_only_the_operators_switch_shares_the_network() -> None:
     assert "--unshare-net" not in bwrap(network=True)
-    assert "/etc/resolv.conf" in bwrap(network=True)
-    assert "/etc/resolv.conf" not in bwrap()
 
 
 def test_the_environment_is_what_is_given_and_nothing_else() -> None:
