@@ -7,8 +7,10 @@ from typing import Final
 from tests.mutants.mutant import BOX, HOSTILE, PROCESS, Mutant, of
 
 _OPTIONS: Final = "sandbox/bubblewrap/command.py"
+_START_NAMESPACE: Final = "sandbox/kernel/start_namespace.py"
 _TREE: Final = "sandbox/bubblewrap/root_tree.py"
-_ROOT_TREE: Final = f"{BOX}bubblewrap/test_root_tree.py::test_"
+_ROOT_START_NAMESPACE: Final = "sandbox/kernel/start_namespace.py"
+_TREE: Final = f"{BOX}bubblewrap/test_root_tree.py::test_"
 _SPAWN: Final = "sandbox/process/start.py"
 _SUPERVISOR: Final = "sandbox/process/supervisor.py"
 _RULES: Final = f"{PROCESS}sandbox_rules.py::test_"
@@ -185,6 +187,22 @@ LAUNCH: Final[tuple[Mutant, ...]] = (
         "            shutil.copyfile(source, place)\n            place.chmod(mode)\n",
         "            shutil.copyfile(source, place)\n",
         f"{_ROOT_TREE}what_is_closed_to_jobs_stays_closed_in_the_copy",
+    ),
+    of(
+        "3",
+        "where chains are spawned, nothing of the host is but what they need",
+        _START_NAMESPACE,
+        '        mounts.unmount(Path("/", _OLD_ROOT), detach=True)\n        Path("/", _OLD_ROOT).rmdir()\n',
+        "",
+        f"{_LAYERS}a_root_agents_chain_is_spawned_where_few_mounts_are[root]",
+    ),
+    of(
+        "3",
+        "and making that place unmounts nothing of the agent's",
+        _START_NAMESPACE,
+        '        mounts.keep_from_others(Path("/", _OLD_ROOT))\n',
+        "",
+        f"{_LAYERS}without_the_filter_no_namespace_can_be_made_inside",
     ),
     of(
         "3",

@@ -17,7 +17,7 @@ import pytest
 
 from client_agent.sandbox.base import SandboxBroken
 from client_agent.sandbox.bubblewrap import command, seccomp, selftest
-from client_agent.sandbox.kernel import pidfd
+from client_agent.sandbox.kernel import pidfd, start_namespace
 from tests.support.kernel_features import offers
 from tests.support.killed_agent import kill_after_report, kill_agent
 from tests.support.real_sandbox import (
@@ -370,3 +370,42 @@ def test_the_end_of_an_agent_removes_its_root_and_nothing_of_the_host(who: Who) 
     assert outcome.extra is True or who == "user"
     assert {Path(path).name for path in outcome.left} <= {"work", "images", "cgroups"}
     assert sorted(os.listdir("/usr/bin")) == before  # noqa: PTH208
+
+
+# ---------------------------------------------------------------- where chains are spawned
+
+
+async def mounts_around(started: Started) -> tuple[list[str], str, str]:
+    """Mount points where bwrap was started; the agent's namespace and folder afterwards."""
+    fields = pidfd.stat_fields(started.process.pid)
+    assert fields is not None
+    lines = Path(f"/proc/{fields[1]}/mountinfo").read_text().splitlines()
+    own = str(Path("/proc/thread-self/ns/mnt").readlink())
+    return [line.split()[4] for line in lines], own, str(Path.cwd())
+
+
+def test_a_root_agents_chain_is_spawned_where_few_mounts_are(who: Who) -> None:
+    def work(home: Path) -> tuple[Outcome, str]:
+        os.chdir(home)
+        return asyncio.run(attempt(bash("true", before_go=mounts_around), home)), str(home)
+
+    outcome, home = in_child(work, who)
+    places, own, folder = outcome.extra
+    assert folder == home
+    if who == "root":
+        known = ("/usr", "/etc", "/proc", "/dev", "/sys/fs/cgroup", "/run/ferryman", "/lib", "/bin")
+        assert [place for place in places if place != "/" and not place.startswith(known)] == []
+        assert len(places) < 40
+        assert own != str(Path("/proc/self/ns/mnt").readlink())
+
+
+def test_where_programs_need_more_of_the_host_all_mounts_stay(who: Who) -> None:
+    """As on hosts that keep their programs in other folders."""
+
+    def change() -> None:
+        start_namespace.PROGRAMS = ()  # type: ignore[misc, assignment]
+
+    outcome = run_after(change, bash("echo ran", before_go=mounts_around), who)
+    assert outcome.stdout == "ran\n"
+    own = Path("/proc/self/mountinfo").read_text().splitlines()
+    assert {line.split()[4] for line in own} <= set(outcome.extra[0])

@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
+from subprocess import SubprocessError
+
+import structlog
 
 from client_agent.sandbox.base import Launch, Process, SelfTestReport
 from client_agent.sandbox.bubblewrap import command, seccomp, selftest
 from client_agent.sandbox.bubblewrap.root_tree import RootTree, RootTrees
 from client_agent.sandbox.host_sandbox import HostSandbox, find_program
+from client_agent.sandbox.kernel.start_namespace import StartNamespace
+from client_agent.sandbox.kernel.work_folders import MOUNT_ROOT
 from client_agent.sandbox.process.chain import TEMPORARY, gated
 from client_agent.sandbox.process.start import Pipes
 from client_agent.sandbox.settings import SandboxSettings
@@ -19,6 +25,8 @@ from shared.clock import Clock
 from shared.files.descriptors import closing_fd
 from shared.files.durable import write_all
 from shared.wire import Limits
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
 class Bubblewrap(HostSandbox):
@@ -31,6 +39,8 @@ class Bubblewrap(HostSandbox):
         self._testing = asyncio.Lock()
         self._trees = RootTrees(self.work_folders, clock)
         self._making_tree = asyncio.Lock()
+        self._namespace: StartNamespace | None = None
+        self._namespace_made = False
 
     async def self_test(self) -> SelfTestReport:
         await self.check_required_limits()
@@ -46,7 +56,29 @@ class Bubblewrap(HostSandbox):
         self._constants.clear()
         if self._threads is not None:
             await self.in_thread(self._trees.close)
+        if self._namespace is not None:
+            self._namespace.close()
+            self._namespace = None
+        self._namespace_made = False
         await super().close()
+
+    def namespace(self) -> AbstractContextManager[None] | None:
+        """In which to spawn a chain that needs no folders of the operator; None: the agent's."""
+        if not self._namespace_made:
+            self._namespace_made = True
+            if self.work_folders.has_mounts:
+                self._namespace = self._make_namespace()
+        return None if self._namespace is None else self._namespace.entered()
+
+    def _make_namespace(self) -> StartNamespace | None:
+        hierarchy, tools = self.host.hierarchy, self.tools
+        groups = [] if hierarchy is None else hierarchy.folders.values()
+        programs = [(tools.sh, "-c", ":"), (tools.bwrap, "--version"), (tools.unshare, "--version")]
+        try:
+            return StartNamespace(MOUNT_ROOT, groups, programs)
+        except (OSError, SubprocessError) as problem:
+            log.warning("sandbox.all_mounts", error=str(problem))
+            return None
 
     async def use_tree(self, *, network: bool) -> RootTree:
         """The root of a sandbox; its ``users`` are one more. Raises OSError."""
@@ -114,7 +146,8 @@ class BubblewrapWorkspace(HostWorkspace):
             inside = gated(launch.argv, self.rlimits(launch))
             join = [] if self.group is None else self.group.join_files
             argv = command.chain(sandbox.tools, fds.args, inside, uid=self.uid, join=join)
-            start.spawn(argv, fds.passed())
+            namespace = None if grant.read_only else sandbox.namespace()
+            start.spawn(argv, fds.passed(), namespace=namespace)
         except BaseException:
             start.close()
             raise

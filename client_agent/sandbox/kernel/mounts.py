@@ -14,6 +14,7 @@ REC: Final = 1 << 14
 _RDONLY: Final = 1
 _REMOUNT: Final = 32
 _NEWNS: Final = 0x20000
+_FS: Final = 0x200
 _SLAVE: Final = 1 << 19
 _SHARED: Final = 1 << 20
 _DETACH: Final = 2
@@ -39,6 +40,39 @@ def mount(source: str, target: Path, kind: str = "", flags: int = 0, data: str =
 def make_read_only(target: Path) -> None:
     """Make a mount read-only here; other mounts of the same files stay as they are."""
     mount("none", target, flags=_REMOUNT | BIND | _RDONLY | NOSUID | NODEV)
+
+
+def share(target: Path) -> None:
+    """Let the mounts below appear in namespaces that are copied from this one later."""
+    mount("none", target, flags=_SHARED)
+
+
+def keep_from_others(target: Path) -> None:
+    """Let what is mounted and unmounted below stay in this namespace."""
+    mount("none", target, flags=_SLAVE | REC)
+
+
+def leave_namespace() -> None:
+    """Move the calling thread to a copy of its mount namespace. Raises OSError."""
+    _check(_libc.unshare(_NEWNS), "a mount namespace")
+
+
+def enter(namespace: int) -> None:
+    """Move the calling thread to a mount namespace; its folder becomes the root. Raises OSError."""
+    # threads that this one started share its folder and root, and then it may not change them
+    _check(_libc.unshare(_FS), "unshare")
+    _check(_libc.setns(namespace, _NEWNS), "setns")
+
+
+def change_root(root: Path, old: Path) -> None:
+    """pivot_root(2). Raises OSError."""
+    _check(_libc.pivot_root(os.fsencode(root), os.fsencode(old)), str(root))
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
 
 
 def unmount(target: Path, *, detach: bool = False) -> None:
