@@ -212,7 +212,7 @@ RULES: Final[tuple[Mutant, ...]] = (
         "2.8",
         "chains are spawned on the event loop's thread",
         "sandbox/bubblewrap/backend.py",
-        "            start.spawn(argv, fds.passed())",
+        "            start.spawn(argv, fds.passed(), namespace=namespace)",
         "            await sandbox.in_thread(start.spawn, argv, fds.passed())",
         f"{_RULES}chains_are_spawned_on_the_loops_thread_without_options_that_fork",
     ),
