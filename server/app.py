@@ -128,7 +128,12 @@ async def compose(
     sessions = await agent_sessions(storage, measures, stack)
     allowed = allowances(settings)
     services = Services(
-        SqlServices(database), of_record, clock, in_file(settings), wakeups.sender.set, allowed
+        SqlServices(database),
+        of_record,
+        clock,
+        in_file(settings),
+        wakeups.services_changed,
+        allowed,
     )
     await services.run_once()
     wakeups.services = services
@@ -146,15 +151,16 @@ async def compose(
         unreachable_after_s=lambda: now().agent_timeout,
         lost_after_s=lambda: now().agent_lost_after,
         measures=measures,
+        hints=wakeups.hints,
     )
     agents = Agents(resources, SqlAgents(database), on_change=wakeups.agent_changed)
     leases = SqlLeases(database, owner)
     await leases.acquire([of_server(owner)], alone=True)
     accept = Accept(resources, leases, allowed)
-    get = Get(resources, on_slot=wakeups.sender.set)
+    get = Get(resources, on_slot=wakeups.send)
     poll = Poll(resources, get)
     deliver = Deliver(resources, get)
-    send = Send(resources, deliver, get)
+    send = Send(resources, deliver, get, lambda: now().sender_interval)
     cancel = Cancel(resources, wakeups, get.on_payload)
     schedules = Schedules(
         resources,
@@ -257,6 +263,7 @@ async def compose(
         transfers=measures.transfers,
     )
     live.follow(lambda new: gate.use(new.server, limits(new)))
+    live.follow(lambda _: wakeups.services_changed())
     live.follow(lambda _: supervisor.wake())
     reload = Reload(
         live,

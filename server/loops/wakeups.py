@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 
 from server.domain.jobs import Hold, Job
 from server.domain.service import Service
+from server.stages.hints import Hints
 from shared.wakeups import Wakeups
 from shared.wire import JobState
 
@@ -28,11 +29,13 @@ class JobWakeups(Wakeups):
         self.webhooks = asyncio.Event()
         self.services: Mapping[str, Service] = {}
         """Some of them have a webhook."""
+        self.hints = Hints()
         self._events = Wakeups()
 
     def changed(self, job: Job) -> None:
+        self.hints.changed(job)
         if job.state is JobState.QUEUED or job.ended:
-            self.sender.set()  # work, or a free slot
+            self.send()  # work, or a free slot
         if (job.ended and job.state is not JobState.COMPLETED) or job.hold is Hold.DEPENDENCY:
             self.dependencies.set()
         if job.cancel_requested_at is not None and not job.ended:
@@ -52,6 +55,11 @@ class JobWakeups(Wakeups):
         service = self.services.get(job.service)
         return job.callback_url is not None or (service is not None and service.webhook is not None)
 
+    def send(self) -> None:
+        """There may be a free slot, or a job for one: look, unless nothing is queued."""
+        if self.hints.queued():
+            self.sender.set()
+
     def noted(self, job_id: int) -> None:
         """There are new events of the job."""
         self._events.notify(job_id, ended=False)
@@ -67,7 +75,12 @@ class JobWakeups(Wakeups):
         super().close()
         self._events.close()
 
+    def services_changed(self) -> None:
+        """The settings of services, or whether they are paused, have changed."""
+        self.hints.unsure = True
+        self.sender.set()
+
     def agent_changed(self) -> None:
         """An agent can be talked to, or accepts work, again."""
-        self.sender.set()
+        self.services_changed()
         self.canceller.set()

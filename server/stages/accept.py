@@ -37,6 +37,7 @@ from shared.settings.limits import lowered
 
 Row = TypeVar("Row")
 QUEUED: Final = "Job successfully uploaded"
+_STORED_KNOWN: Final = 1_000
 
 
 class Accept(Stage):
@@ -51,6 +52,9 @@ class Accept(Stage):
     ) -> None:
         super().__init__(resources)
         self._leases, self._allowances = leases, allowances or Allowances()
+        self._stored: dict[tuple[str, int], None] = {}
+        """Contents that were stored lately, by digest and size, which are not looked for again. A
+        hint: the insert finds out whether they are there."""
 
     def too_large(self, fields: Mapping[str, str]) -> BundleTooLarge | None:
         """The refusal of a bundle with more bytes than its ``most``, as far as that is known."""
@@ -185,12 +189,23 @@ class Accept(Stage):
         Args:
             insert: gives the row, and whether it refers to this very file.
         """
-        if not bundle.own_modes and await self._jobs.can_share_bundle(bundle.digest, bundle.size):
+        if bundle.own_modes:
+            return await self._insert(content, bundle, insert)
+        which = bundle.digest, bundle.size
+        if which in self._stored or await self._jobs.can_share_bundle(*which):
+            self._remember(which)
             try:
                 return await self._insert(None, bundle, insert)
             except BundleGone:
                 pass  # it was removed a moment ago: store this one
-        return await self._insert(content, bundle, insert)
+        row = await self._insert(content, bundle, insert)
+        self._remember(which)
+        return row
+
+    def _remember(self, content: tuple[str, int]) -> None:
+        self._stored[content] = None
+        if len(self._stored) > _STORED_KNOWN:
+            del self._stored[next(iter(self._stored))]
 
     async def _check_dependencies(self, principal: Principal, request: UploadRequest) -> None:
         """Refuse to wait for jobs of others. The insert looks again, in its transaction, whether

@@ -225,11 +225,10 @@ class Get(Stage):
 
     async def _process(self, agent: Agent, payload: PayloadDoc) -> None:
         key = AttemptKey.parse(payload.key or "")
+        job = self._hints.held(key.job_id) if self._hints is not None else None
+        if job is None or job.key != key or not outcome.is_of(job, payload, agent.name):
+            job = await self._read(key)
         while True:
-            try:
-                job: Job | None = await self._jobs.get(key.job_id)
-            except NoSuchJob:
-                job = None
             same_bundle = job is not None and outcome.is_of(job, payload, agent.name)
             if job is not None and job.key == key and not same_bundle and job.bundle is not None:
                 await self._other_bundle(agent, job)
@@ -243,6 +242,13 @@ class Get(Stage):
                     self.progress.follow(agent.name, key, payload)
                 return
             # Somebody else moved the job meanwhile: decide again by what it is now.
+            job = await self._read(key)
+
+    async def _read(self, key: AttemptKey) -> Job | None:
+        try:
+            return await self._jobs.get(key.job_id)
+        except NoSuchJob:
+            return None
 
     async def _other_bundle(self, agent: Agent, job: Job) -> None:
         """The agent has another bundle under the job's key, so it has no payload of the job."""

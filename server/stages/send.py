@@ -13,6 +13,7 @@ from server.stages.deliver import Deliver
 from server.stages.get import Get
 from server.stages.stage import Resources, Stage
 from shared.clock import SECOND
+from shared.live import Value, reading
 from shared.units.durations import say_duration
 from shared.wire import Reason
 
@@ -23,11 +24,22 @@ _MISSING_EVERY_S: Final = 10.0
 
 
 class Send(Stage):
-    """The Sender."""
+    """The Sender.
 
-    def __init__(self, resources: Resources, deliver: Deliver, get: Get) -> None:
+    Args:
+        look_every_s: until the store is asked again what is queued; in between hints say it.
+    """
+
+    def __init__(
+        self,
+        resources: Resources,
+        deliver: Deliver,
+        get: Get,
+        look_every_s: Value[float] = 0.0,
+    ) -> None:
         super().__init__(resources)
         self._deliver, self._get = deliver, get
+        self._look_every_s, self._look_due = reading(look_every_s), self._clock.monotonic()
         self._resume_due = self._clock.monotonic()
         self._missing: dict[str, float] = {}
         """Services that are not there, but have queued jobs -> since when (monotonic)."""
@@ -42,8 +54,19 @@ class Send(Stage):
         if self._clock.monotonic() >= self._resume_due:
             await self._deliver.resume_interrupted()
             self._resume_due = self._clock.monotonic() + _RESUME_EVERY_S
-        queued = await self._jobs.queued_services()
         now = self._clock.monotonic()
+        if self._hints is None:
+            return await self._look(now)
+        if now < self._look_due and not self._hints.unsure:
+            return sum([await self._claim(name, hurried=True) for name in self._hints.queued()])
+        self._look_due = now + self._look_every_s()
+        self._hints.unsure = False
+        moved = await self._look(now)
+        await self._hints.look(self._jobs)
+        return moved
+
+    async def _look(self, now: float) -> int:
+        queued = await self._jobs.queued_services()
         missing = [name for name in queued if name not in self._services]
         self._missing = {name: self._missing.get(name, now) for name in missing}
         if not queued:
@@ -58,15 +81,20 @@ class Send(Stage):
                 moved += await self._claim(service.name)
         return moved
 
-    async def _claim(self, name: str) -> int:
+    async def _claim(self, name: str, *, hurried: bool = False) -> int:
+        """Args:
+        hurried: not if hints say that no agent has a free slot.
+        """
         claimed = 0
         while candidates := self._fleet.candidates(name):
             service = self._services.get(name)  # its settings may have changed meanwhile
             if service is None or service.paused:
                 break
-            jobs = await self._jobs.claim_fairly(
-                service, candidates, _MAX_CLAIMED, self._clock.now(), self._get.results.ended()
-            )
+            ended = self._get.results.ended()
+            if hurried and self._hints and not self._hints.has_room(candidates, ended):
+                break
+            now = self._clock.now()
+            jobs = await self._jobs.claim_fairly(service, candidates, _MAX_CLAIMED, now, ended)
             for job in jobs:
                 self._fleet.claimed(job.agent or "", name)
                 self._deliver.start(job)

@@ -11,6 +11,7 @@ from server.domain.leases import Lease
 from server.domain.retry import Uniform
 from server.domain.service import Service
 from server.ports import Fleet, Jobs, LeaseLost, Measures, Scratch, Storage
+from server.stages.hints import Hints
 from shared.clock import RANDOM, Clock, Micros
 from shared.live import Value, reading
 
@@ -28,6 +29,7 @@ class Resources:
             not in the settings any more are given up.
         uniform: random numbers for the delays of retries.
         measures: what is counted, for ``/metrics``.
+        hints: is told of each change; None: what it would say is read.
     """
 
     jobs: Jobs
@@ -40,6 +42,7 @@ class Resources:
     lost_after_s: Value[float]
     uniform: Uniform = RANDOM.uniform
     measures: Measures = dataclasses.field(default_factory=Measures)
+    hints: Hints | None = None
 
 
 class Stage:
@@ -52,6 +55,7 @@ class Stage:
         self._unreachable_after_s = reading(resources.unreachable_after_s)
         self._lost_after_s = reading(resources.lost_after_s)
         self._uniform, self._measures = resources.uniform, resources.measures
+        self._hints = resources.hints
 
     def _service(self, name: str) -> Service:
         """The service as it is in the settings; one that is not there has the defaults."""

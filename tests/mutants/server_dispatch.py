@@ -26,6 +26,36 @@ _PLACE: Final = "a_job_shows_its_position_and_why_it_waits"
 _FACTS: Final = "what_an_attempt_used_and_said_is_kept_with_it"
 
 MUTANTS: Final = (
+    Mutant(
+        "dispatch",
+        "a job that comes while the store is asked what is queued is sent at once",
+        "server/stages/hints.py",
+        "if look >= self._looks}",
+        "if False}",
+        (
+            "tests/unit/server/stages/test_hints.py::test_a_job_that_comes_during_a_look_is_not_forgotten",
+        ),
+    ),
+    Mutant(
+        "dispatch",
+        "what another server has claimed does not count as queued for ever",
+        "server/stages/hints.py",
+        "        for service in self._queued.keys() - found:",
+        "        for service in ():",
+        (
+            "tests/unit/server/stages/test_hints.py::test_what_another_server_claimed_is_forgotten_at_a_look",
+        ),
+    ),
+    Mutant(
+        "dispatch",
+        "the Sender is woken when a slot is free and jobs wait",
+        "server/loops/wakeups.py",
+        "        if self.hints.queued():",
+        "        if False:",
+        (
+            "tests/unit/server/test_wakeups.py::test_the_sender_is_woken_when_there_may_be_something_to_send",
+        ),
+    ),
     of(
         "queue_timeout is kept",
         _SEND,

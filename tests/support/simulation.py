@@ -140,7 +140,7 @@ class World:
         self.database = InlineDatabase(
             self.folder / "sim.sqlite", MIGRATIONS, self.crash_point, self.steady
         )
-        wakeups = JobWakeups()
+        self.wakeups = wakeups = JobWakeups()
         self.jobs = SqlJobs(self.database, wakeups.changed, wakeups.noted)
         self.registry = Registry(self.agents, self.steady)
         owner = f"{next(self.names):012x}"
@@ -157,13 +157,14 @@ class World:
             clock=self.steady,
             unreachable_after_s=60.0,
             lost_after_s=self.lost_after_s,
+            hints=wakeups.hints,
         )
         self.accept = Accept(resources, self.leases)
         self.get = Get(resources, deferral=Deferral(resources, self.children_of))
         self.poll = Poll(resources, self.get)
         self.deliver = Deliver(resources, self.get)
         self.deliver._inputs.of = _no_inputs  # type: ignore[method-assign]
-        self.send = Send(resources, self.deliver, self.get)
+        self.send = Send(resources, self.deliver, self.get, 0.5)
         self.cancel = Cancel(resources, wakeups, self.get.on_payload)
         self.allowances = Allowances(Allowance(schedules=3))
         self.schedules = Schedules(

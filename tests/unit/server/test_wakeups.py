@@ -48,3 +48,21 @@ def test_nothing_is_kept_of_those_who_left() -> None:
         pass
     wakeups.changed(job(1, JobState.COMPLETED))
     assert wakeups._waiting == {}
+
+
+def test_the_sender_is_woken_when_there_may_be_something_to_send() -> None:
+    wakeups = JobWakeups()
+    wakeups.changed(job(1, JobState.COMPLETED))
+    wakeups.send()
+    assert not wakeups.sender.is_set(), "nothing is queued"
+    wakeups.changed(job(2, JobState.QUEUED))
+    assert wakeups.sender.is_set()
+    wakeups.sender.clear()
+    wakeups.changed(job(1, JobState.COMPLETED))
+    assert wakeups.sender.is_set(), "a slot is free"
+
+
+def test_changed_services_and_agents_have_the_store_asked() -> None:
+    wakeups = JobWakeups()
+    wakeups.services_changed()
+    assert (wakeups.sender.is_set(), wakeups.hints.unsure) == (True, True)

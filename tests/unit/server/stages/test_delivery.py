@@ -235,12 +235,15 @@ async def test_jobs_of_a_service_that_was_taken_away_say_so_and_end_at_last(worl
     await world.clock.advance(3_599.0)
     for _ in ("taken out", "again, after it was put back"):
         del world.services["s"]
+        world.wakeups.services_changed()
         await sweep(world)
         await world.clock.advance(3_599.0)
         await sweep(world)
         world.services["s"] = Service("s")
+        world.wakeups.services_changed()
         await sweep(world)
     del world.services["s"]
+    world.wakeups.services_changed()
     await sweep(world)
     await world.clock.advance(3_599.0)
     await sweep(world)

@@ -1,0 +1,89 @@
+"""What the commits of this process say of jobs that have not ended, in memory.
+
+These are hints. Another server may have moved a job since, and a restart forgets all of them. So
+what they lead to is a conditional write, and where they say nothing, the store is asked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from server.domain import states
+from server.domain.jobs import Job
+from server.domain.placement import Candidate
+from server.ports import Jobs
+from shared.ids import AttemptKey
+from shared.wire import JobState
+
+_MOST_QUEUED: Final = 1_000
+"""Jobs of a service that are known one by one."""
+_LOOKS_KEPT: Final = 100
+"""Then a job that holds a slot is forgotten: perhaps another server has moved it."""
+
+
+class Hints:
+    """To be told of each change, in the order of the commits.
+
+    Attributes:
+        unsure: something has changed that no commit says: the store is to be asked at once.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[Job, int]] = {}
+        """Those that hold a slot, as they were left, and the look before which that was."""
+        self._queued: dict[str, dict[int, int]] = {}
+        """service -> its jobs that may be claimed, and the look before which each was seen"""
+        self._may_have: set[str] = set()
+        """Services that may have other queued jobs."""
+        self._looks = 0
+        self.unsure = False
+
+    def changed(self, job: Job) -> None:
+        """Note how a commit left the job."""
+        if job.state in states.HOLDS_SLOT and not job.deferred:
+            self._held[job.id] = job, self._looks
+        else:
+            self._held.pop(job.id, None)
+        queued = self._queued.setdefault(job.service, {})
+        if job.state is not JobState.QUEUED:
+            queued.pop(job.id, None)
+        elif not job.not_before and job.hold is None and len(queued) < _MOST_QUEUED:
+            queued[job.id] = self._looks
+        else:  # it may be claimed later, which no commit says
+            self._may_have.add(job.service)
+        if job.deferred:
+            self._may_have.add(job.service)  # it has children
+
+    def held(self, job_id: int) -> Job | None:
+        """The job, if it held a slot when it was seen last."""
+        found = self._held.get(job_id)
+        return None if found is None else found[0]
+
+    def queued(self) -> set[str]:
+        """Services that may have jobs to be claimed."""
+        return self._may_have | {service for service, jobs in self._queued.items() if jobs}
+
+    def has_room(self, candidates: Iterable[Candidate], ended: Collection[AttemptKey]) -> bool:
+        """Whether one of the agents may have a free slot.
+
+        Args:
+            ended: attempts that need none any more.
+        """
+        over = set(ended)
+        held = Counter(job.agent for job, _ in self._held.values() if job.key not in over)
+        return any(one.takes(held[one.name]) for one in candidates)
+
+    async def look(self, jobs: Jobs) -> None:
+        """Ask the store which services have queued jobs."""
+        self._looks += 1
+        found = set(await jobs.queued_services())
+        self._may_have = found
+        for service in self._queued.keys() - found:
+            # Those that came meanwhile are not in what was found.
+            seen = self._queued[service].items()
+            self._queued[service] = {one: look for one, look in seen if look >= self._looks}
+        oldest = self._looks - _LOOKS_KEPT
+        for job_id in [one for one, (_, look) in self._held.items() if look < oldest]:
+            del self._held[job_id]
