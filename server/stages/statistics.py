@@ -83,7 +83,7 @@ class Statistics(Stage):
 
     async def queued(self) -> Mapping[str, int]:
         """Service -> jobs that wait now."""
-        return await self._records.queued()
+        return dict.fromkeys(self._services, 0) | dict(await self._records.queued())
 
     async def read(self, period: StatisticsPeriod, service: str | None) -> StatisticsDoc:
         """What happened when.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from server.store.latest_migrations import LATEST
 from server.store.released_migrations import RELEASED
 from shared.sqlite.migrations import Migration
 
@@ -285,64 +286,4 @@ _7: Migration = (
     """,
 )
 
-_8: Migration = (
-    # Browsers that have logged in, each until it expires, also if it was ended before.
-    """
-    CREATE TABLE sessions (
-        id TEXT PRIMARY KEY,
-        digest TEXT NOT NULL,
-        principal TEXT NOT NULL,
-        token_id TEXT,
-        token_digest TEXT,
-        created_at INTEGER NOT NULL,
-        expires_at INTEGER NOT NULL,
-        browser TEXT NOT NULL,
-        ended_at INTEGER,
-        last_used_at INTEGER,
-        last_used_from TEXT,
-        version INTEGER NOT NULL
-    ) STRICT, WITHOUT ROWID
-    """,
-    "CREATE INDEX sessions_of_principal ON sessions (principal)",
-    "CREATE INDEX sessions_by_version ON sessions (version)",
-)
-
-_9: Migration = (
-    # What happened when, for charts: counted from the events behind the cursor's.
-    """
-    CREATE TABLE statistics (
-        resolution_s INTEGER NOT NULL,
-        at INTEGER NOT NULL,
-        service TEXT NOT NULL,
-        document TEXT NOT NULL,
-        PRIMARY KEY (resolution_s, at, service)
-    ) STRICT, WITHOUT ROWID
-    """,
-    """
-    CREATE TABLE statistics_cursor (
-        seq INTEGER NOT NULL,
-        changes INTEGER NOT NULL DEFAULT 0,
-        sampled_at INTEGER
-    ) STRICT
-    """,
-    "INSERT INTO statistics_cursor (seq) SELECT coalesce(max(seq), 0) FROM events",
-    # From when the attempt could have been sent; NULL: it was made before there was this column.
-    "ALTER TABLE attempts ADD COLUMN waits_since INTEGER",
-)
-
-_10: Migration = (
-    # Lists without the children of batches, which may be most of all jobs. The first column is
-    # always NULL: with it SQLite chooses these indexes, and reads nothing else.
-    "CREATE INDEX jobs_top_by_state ON jobs (parent_id, state, id) WHERE parent_id IS NULL",
-    """
-    CREATE INDEX jobs_top_by_service ON jobs (parent_id, service, state, id)
-        WHERE parent_id IS NULL
-    """,
-    "CREATE INDEX jobs_top_by_user ON jobs (parent_id, user_id, state, id) WHERE parent_id IS NULL",
-    """
-    CREATE INDEX jobs_top_by_user_and_service ON jobs (parent_id, user_id, service, state, id)
-        WHERE parent_id IS NULL
-    """,
-)
-
-MIGRATIONS: Final = (*RELEASED, _6, _7, _8, _9, _10)
+MIGRATIONS: Final = (*RELEASED, _6, _7, *LATEST)

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from server.domain.jobs import Job
 from server.ports import Filter
-from server.store import records
+from server.store import listed, records
 from server.store.statements import Part, batches
 from shared.clock import Micros
 from shared.http.numbers import whole_number
@@ -62,13 +62,9 @@ class Pages(Part):
         if rest != Filter():
             return None
         own = {name: value for name, value in given.items() if value is not None}
-        which = "".join(f"{name} = :{name} AND " for name in own) + _top_level(where)
-        parts = [
-            f"SELECT '{state.value}' AS state, count(*) AS jobs FROM (SELECT 1 FROM jobs "  # noqa: S608 - no user input
-            f"WHERE {which}state = '{state.value}' LIMIT :most) AS counted"
-            for state in JobState
-        ]
-        rows = await self._database.list_rows(" UNION ALL ".join(parts), own | {"most": most})
+        which = {name: f":{name}" for name in own}
+        sql = listed.counted(which, top_level=where.top_level)
+        rows = await self._database.list_rows(sql, own | {"most": most})
         return {JobState(row["state"]): row["jobs"] for row in rows}
 
     async def _bounds(self, where: Filter, before: int) -> _Bounds:
@@ -109,17 +105,13 @@ class Pages(Part):
         elif where.dead_letter:
             sql = f"SELECT id FROM jobs WHERE dead_letter = 1 AND {between}"  # noqa: S608
         else:
-            fits = "".join(f"{name} = :{name} AND " for name in given if name != "state")
-            sql = f"SELECT id FROM jobs WHERE {fits}{_top_level(where)}{{state}}{between}"  # noqa: S608 - no user input
-            if (where.user_id, where.service, where.states, where.top_level) == _ANY:
-                sql = sql.format(state="")
+            one = [name for name in given if name not in ("user_id", "service", "state")]
+            if one or (where.user_id, where.service, where.states, where.top_level) == _ANY:
+                fits = "".join(f"{name} = :{name} AND " for name in one)
+                sql = f"SELECT id FROM jobs WHERE {fits}{between}"  # noqa: S608 - no user input
             else:
-                # The indexes hold the newest of each state together: merge those of all.
-                parts = [
-                    f"SELECT id FROM ({sql.format(state=f'state = {state.value!r} AND ')})"  # noqa: S608 - no user input
-                    for state in where.states or JobState
-                ]
-                sql = f"{' UNION ALL '.join(parts)} ORDER BY id DESC LIMIT :limit"
+                which = {name: f":{name}" for name in given if name != "state"}
+                sql = listed.newest(which, where.states, top_level=where.top_level)
         return [row["id"] for row in await self._database.list_rows(sql, params)]
 
     async def _common(
@@ -181,11 +173,6 @@ def _index_lists(where: Filter) -> list[Filter]:
     parts = [dataclasses.replace(first, among=where.among, top_level=where.top_level)]
     parts += [Filter(**{name: getattr(where, name)}) for name in _ALONE]
     return [part for part in parts if part != Filter()] or [Filter()]
-
-
-def _top_level(where: Filter) -> str:
-    """A condition, in the words of the indexes ``jobs_top_by_…``."""
-    return "parent_id IS NULL AND " if where.top_level else ""
 
 
 def _columns(where: Filter) -> dict[str, Any]:

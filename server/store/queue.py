@@ -7,7 +7,8 @@ from typing import Final
 
 from server.domain.jobs import Job
 from server.ports import Held
-from server.store.statements import HELD, Part, batches
+from server.store import listed
+from server.store.statements import HELD, HOLDS, WAITS_SINCE, Part, batches
 from shared.clock import Micros
 from shared.sql import Database, Transaction
 
@@ -16,9 +17,9 @@ READY: Final = "state = 'Queued' AND not_before = 0 AND hold IS NULL AND deferre
 DEFERRED: Final = "deferred = 1 AND state IN ('Queued', 'Running')"
 """Parents that wait for their children, or to have them made, in the words of ``jobs_deferred``."""
 _AT_ONCE: Final = 1_000
-_WAITS_SINCE: Final = "coalesce(waits_since, queued_at)"
-_DEADLINE: Final = f"({_WAITS_SINCE} + queue_timeout_s * 1000000.0)"
-"""As the indexes ``jobs_by_wait`` and ``jobs_by_deadline`` have them."""
+_OF_USER_AND_SERVICE: Final = listed.queued({"user_id": ":user_id", "service": ":service"})
+_DEADLINE: Final = f"({WAITS_SINCE} + queue_timeout_s * 1000000.0)"
+"""As the index ``jobs_by_deadline`` has it."""
 # Queued again in the future: the clock was set back, and a delay that was counted from then means
 # nothing any more. A job that has not been sent yet has the time that its upload named.
 _DUE: Final = """
@@ -35,19 +36,16 @@ async def count_queued(
     """Jobs of the user that wait, delayed ones too, and children that are still to be made; counts
     waiting jobs no further than ``limit``.
     """
-    # Without "|| ''" the user's index would be read, which holds all that have ended, too.
+    # Without "|| ''" the user's index would be read, which holds all that are open, too.
     rows = await source.rows(
         f"""
         SELECT count(*) + (
             SELECT coalesce(sum(total - made), 0)
             FROM jobs JOIN batches ON batches.parent_id = jobs.id
             WHERE {DEFERRED} AND user_id || '' = :user_id AND service || '' = :service
-        ) AS count FROM (
-            SELECT 1 FROM jobs WHERE user_id = :user_id AND service = :service
-            AND state = 'Queued' LIMIT :limit
-        ) AS waiting
+        ) AS count FROM ({_OF_USER_AND_SERVICE}) AS waiting
         """,  # noqa: S608 - no user input
-        {"service": service, "user_id": user_id, "limit": limit},
+        {"service": service, "user_id": user_id, "most": limit},
     )
     return int(rows[0]["count"])
 
@@ -72,14 +70,15 @@ class Queue(Part):
         rows = await self._database.rows(
             """
             WITH RECURSIVE line (service) AS (
-                SELECT min(service) FROM jobs
+                SELECT min(service) FROM jobs WHERE state = 'Queued'
                 UNION ALL
-                SELECT (SELECT min(service) FROM jobs WHERE service > line.service)
+                SELECT (
+                    SELECT min(service) FROM jobs
+                    WHERE state = 'Queued' AND service > line.service
+                )
                 FROM line WHERE line.service IS NOT NULL
             )
-            SELECT service FROM line WHERE EXISTS (
-                SELECT 1 FROM jobs WHERE state = 'Queued' AND service = line.service
-            )
+            SELECT service FROM line WHERE service IS NOT NULL
             """
         )
         return [row["service"] for row in rows]
@@ -129,7 +128,7 @@ class Queue(Part):
         params = {"service": service, "before": queued_before, "now": now, "limit": limit}
         found: list[Job] = []
         for only_if, by in (
-            (f"{_WAITS_SINCE} <= :before", _WAITS_SINCE),
+            (f"{WAITS_SINCE} <= :before", WAITS_SINCE),
             (f"queue_timeout_s > 0 AND {_DEADLINE} <= :now", _DEADLINE),
         ):
             found += await self._jobs(
@@ -142,10 +141,13 @@ class Queue(Part):
         return list({job.id: job for job in found}.values())
 
     async def longest_queued(self, service: str, limit: int) -> list[Job]:
-        return await self._jobs(
-            """
-            SELECT * FROM jobs WHERE state = 'Queued' AND service = :service
-            ORDER BY queued_at LIMIT :limit
-            """,
-            {"service": service, "limit": limit},
-        )
+        found: list[Job] = []
+        for hold in HOLDS:
+            found += await self._jobs(
+                f"""
+                SELECT * FROM jobs WHERE state = 'Queued' AND {hold} AND service = :service
+                ORDER BY {WAITS_SINCE} LIMIT :limit
+                """,  # noqa: S608 - no user input
+                {"service": service, "limit": limit},
+            )
+        return sorted(found, key=lambda job: job.queued_at)[:limit]

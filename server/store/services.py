@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from server.domain.access import Visible
 from server.domain.service import ServiceLoad, ServiceRecord
-from server.store.statements import HELD
+from server.store import listed
+from server.store.statements import HELD, HOLDS, WAITS_SINCE
 from shared.clock import Micros
 from shared.sql import Database, Row
 from shared.wire import JobState
@@ -29,20 +30,17 @@ _PAUSE: Final = """
     ON CONFLICT (name) DO UPDATE
     SET paused = :paused, paused_message = :message, changed_at = :at
 """
-_BY_STATE: Final = " UNION ALL ".join(
-    f"SELECT '{state.value}' AS state, count(*) AS jobs FROM "  # noqa: S608 - no user input
-    f"(SELECT 1 FROM jobs WHERE {{where}} AND state = '{state.value}' LIMIT :most)"
-    for state in JobState
-)
 _OF_SUBMITTER: Final = """
     SELECT state, count(*) AS jobs FROM (
         SELECT state, service FROM jobs WHERE submitted_by = :submitted_by
         ORDER BY id DESC LIMIT :most
     ) AS latest WHERE service = :name GROUP BY state
 """
-_OLDEST: Final = """
-    SELECT queued_at FROM jobs WHERE state = 'Queued' AND {where} ORDER BY queued_at LIMIT 1
-"""
+_OLDEST: Final = " UNION ALL ".join(
+    f"SELECT * FROM (SELECT queued_at FROM jobs WHERE state = 'Queued' AND {hold} AND {{where}} "  # noqa: S608 - no user input
+    f"ORDER BY {WAITS_SINCE} LIMIT 1) AS oldest"
+    for hold in HOLDS
+)
 _OLDEST_OF_SUBMITTER: Final = """
     SELECT min(queued_at) AS queued_at FROM (
         SELECT state, service, queued_at FROM jobs WHERE submitted_by = :submitted_by
@@ -90,7 +88,8 @@ class SqlServices:
         own = {column: value for column, value in chosen.items() if value is not None}
         which = " AND ".join(["service = :name", *(f"{column} = :{column}" for column in own)])
         values = {"name": name, **own}
-        counted, oldest = _BY_STATE.format(where=which), _OLDEST.format(where=which)
+        counted = listed.counted({"service": ":name"} | {column: f":{column}" for column in own})
+        oldest = _OLDEST.format(where=which)
         if where.user_id is None and where.submitted_by is not None:
             counted, oldest = _OF_SUBMITTER, _OLDEST_OF_SUBMITTER
         rows = await self._database.list_rows(counted, values | {"most": most})
@@ -100,7 +99,8 @@ class SqlServices:
         by_state = dict.fromkeys(JobState, 0) | {
             JobState(row["state"]): row["jobs"] for row in rows
         }
-        return ServiceLoad(by_state, queued[0]["queued_at"] if queued else None, slots["slots"])
+        since = [row["queued_at"] for row in queued if row["queued_at"] is not None]
+        return ServiceLoad(by_state, min(since, default=None), slots["slots"])
 
 
 def _record(row: Row) -> ServiceRecord:

@@ -16,6 +16,11 @@ NO_SERVICES: Final[Mapping[str, Service]] = MappingProxyType({})
 HELD: Final = "deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 'Unknown')"
 """HOLDS_SLOT, in the words of the index ``jobs_held``."""
 
+WAITS_SINCE: Final = "coalesce(waits_since, queued_at)"
+HOLDS: Final = ("hold IS NULL", "hold = 'dependency'", "hold = 'parallel'")
+"""Each is a place of its own in the index ``jobs_by_wait``, which has queued jobs in the order of
+:data:`WAITS_SINCE`."""
+
 
 class Part:
     """Some methods of ``ports.Jobs`` over a database.

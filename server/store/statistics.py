@@ -70,9 +70,9 @@ _OBSERVED: Final = f"""
 """A send that failed gives no reason, and is no end of an attempt; its events may be folded."""
 _QUEUED: Final = """
     WITH RECURSIVE line (service) AS (
-        SELECT min(service) FROM jobs
+        SELECT min(service) FROM jobs WHERE state = 'Queued'
         UNION ALL
-        SELECT (SELECT min(service) FROM jobs WHERE service > line.service)
+        SELECT (SELECT min(service) FROM jobs WHERE state = 'Queued' AND service > line.service)
         FROM line WHERE line.service IS NOT NULL
     )
     SELECT service, (

@@ -7,6 +7,7 @@ from typing import Final
 
 from server.domain.allowances import day_of
 from server.ports.users import UserLoad
+from server.store import listed
 from server.store.queue import READY
 from server.store.statements import Part, batches
 from shared.clock import Micros
@@ -53,11 +54,12 @@ _OF_SCHEDULES: Final = """
 _UPLOADED: Final = """
     SELECT user_id, bytes FROM uploaded WHERE day = :day AND user_id IN ({names})
 """
+_OF_GIVEN: Final = listed.queued({"user_id": "given.user_id"})
 _QUEUED: Final = """
     WITH given (user_id) AS (VALUES {names})
     SELECT user_id, (
         SELECT count(*) FROM (
-            SELECT 1 FROM jobs WHERE user_id = given.user_id AND state = 'Queued' LIMIT :most
+            {queued}
         ) AS some
     ) AS jobs
     FROM given
@@ -90,6 +92,8 @@ class Users(Part):
         for names, params in batches(users):
             each = ", ".join(f"({name})" for name in names.split(", "))
             values = params | {"most": most_queued}
-            for row in await self._database.list_rows(_QUEUED.format(names=each), values):
+            for row in await self._database.list_rows(
+                _QUEUED.format(names=each, queued=_OF_GIVEN), values
+            ):
                 queued[row["user_id"]] = row["jobs"]
         return {user: UserLoad(queued[user], stored[user], uploaded[user]) for user in users}

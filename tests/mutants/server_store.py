@@ -29,9 +29,16 @@ MUTANTS: Final = (
     # lists and the queue
     _of(
         "lists by state have an index",
-        "server/store/released_migrations.py",
-        '"CREATE INDEX jobs_by_state ON jobs (state, id)",',
-        "",
+        "server/store/latest_migrations.py",
+        "WHERE parent_id IS NULL AND {_ENDED}",
+        "WHERE 1 = 0 AND {_ENDED}",
+        _COST,
+    ),
+    _of(
+        "lists by user have an index of what has not ended",
+        "server/store/latest_migrations.py",
+        "WHERE parent_id IS NULL AND ended_at IS NULL",
+        "WHERE parent_id IS NULL AND ended_at IS NULL AND id < 0",
         _COST,
     ),
     _of(

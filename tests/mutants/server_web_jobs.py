@@ -59,9 +59,9 @@ MUTANTS: Final = (
     ),
     _mutant(
         "counts of a list stop at a bound",
-        "store/pages.py",
-        "LIMIT :most) AS counted",
-        ") AS counted",
+        "store/listed.py",
+        '[state], "1 = 1 LIMIT :most"',
+        '[state], "1 = 1"',
         f"{_LISTS}jobs_are_counted_by_state_up_to_a_number",
     ),
     _mutant(
@@ -74,8 +74,8 @@ MUTANTS: Final = (
     _mutant(
         "children are not counted where they are not listed",
         "store/pages.py",
-        "for name in own) + _top_level(where)",
-        "for name in own)",
+        "listed.counted(which, top_level=where.top_level)",
+        "listed.counted(which)",
         f"{_LISTS}children_are_not_counted_where_they_are_not_listed",
     ),
     _mutant(

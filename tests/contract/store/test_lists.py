@@ -128,8 +128,8 @@ async def test_further_choices_find_what_a_look_at_every_job_finds(
         )
     await database.write(
         lambda tx: tx.rows(
-            "UPDATE jobs SET reason = 'timeout', dead_letter = 1, parent_id = 2, state = 'Failed' "
-            "WHERE id % 4 = 0"
+            "UPDATE jobs SET reason = 'timeout', dead_letter = 1, parent_id = 2, state = 'Failed', "
+            "ended_at = 1 WHERE id % 4 = 0"
         )
     )
     every, _ = await jobs.page(Filter(), None, 99)

@@ -1,0 +1,123 @@
+"""The latest steps of the schema; :mod:`server.store.migrations` has all in their order."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shared.sqlite.migrations import Migration
+
+_8: Migration = (
+    # Browsers that have logged in, each until it expires, also if it was ended before.
+    """
+    CREATE TABLE sessions (
+        id TEXT PRIMARY KEY,
+        digest TEXT NOT NULL,
+        principal TEXT NOT NULL,
+        token_id TEXT,
+        token_digest TEXT,
+        created_at INTEGER NOT NULL,
+        expires_at INTEGER NOT NULL,
+        browser TEXT NOT NULL,
+        ended_at INTEGER,
+        last_used_at INTEGER,
+        last_used_from TEXT,
+        version INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX sessions_of_principal ON sessions (principal)",
+    "CREATE INDEX sessions_by_version ON sessions (version)",
+)
+
+_9: Migration = (
+    # What happened when, for charts: counted from the events behind the cursor's.
+    """
+    CREATE TABLE statistics (
+        resolution_s INTEGER NOT NULL,
+        at INTEGER NOT NULL,
+        service TEXT NOT NULL,
+        document TEXT NOT NULL,
+        PRIMARY KEY (resolution_s, at, service)
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE statistics_cursor (
+        seq INTEGER NOT NULL,
+        changes INTEGER NOT NULL DEFAULT 0,
+        sampled_at INTEGER
+    ) STRICT
+    """,
+    "INSERT INTO statistics_cursor (seq) SELECT coalesce(max(seq), 0) FROM events",
+    # From when the attempt could have been sent; NULL: it was made before there was this column.
+    "ALTER TABLE attempts ADD COLUMN waits_since INTEGER",
+)
+
+_10: Migration = (
+    # Lists without the children of batches, which may be most of all jobs. The first column is
+    # always NULL: with it SQLite chooses these indexes, and reads nothing else.
+    "CREATE INDEX jobs_top_by_state ON jobs (parent_id, state, id) WHERE parent_id IS NULL",
+    """
+    CREATE INDEX jobs_top_by_service ON jobs (parent_id, service, state, id)
+        WHERE parent_id IS NULL
+    """,
+    "CREATE INDEX jobs_top_by_user ON jobs (parent_id, user_id, state, id) WHERE parent_id IS NULL",
+    """
+    CREATE INDEX jobs_top_by_user_and_service ON jobs (parent_id, user_id, service, state, id)
+        WHERE parent_id IS NULL
+    """,
+)
+
+_ENDED: Final = "state NOT IN ('Queued', 'Processing', 'Submitted', 'Running', 'Unknown')"
+_LISTED: Final = {
+    "": (),
+    "_of_service": ("service",),
+    "_of_user": ("user_id",),
+    "_of_user_and_service": ("user_id", "service"),
+}
+"""What lists are chosen by."""
+
+_11: Migration = (
+    # Lists. A move from one state to another rewrites every index that has the state. So jobs that
+    # have ended are in indexes by state, and all others in indexes without one, which only an
+    # upload and an end write. Children of batches are in indexes of their own, because they may be
+    # most of all jobs: each job is in one of two. What is always NULL is a column, too: else SQLite
+    # would read the row to compare it.
+    "DROP INDEX jobs_by_state",
+    "DROP INDEX jobs_by_service",
+    "DROP INDEX jobs_by_user",
+    "DROP INDEX jobs_by_user_and_service",
+    "DROP INDEX jobs_top_by_state",
+    "DROP INDEX jobs_top_by_service",
+    "DROP INDEX jobs_top_by_user",
+    "DROP INDEX jobs_top_by_user_and_service",
+    *(
+        f"CREATE INDEX jobs_ended{name} ON jobs ({', '.join(('parent_id', *by, 'state', 'id'))}) "
+        f"WHERE parent_id IS NULL AND {_ENDED}"
+        for name, by in _LISTED.items()
+    ),
+    *(
+        f"CREATE INDEX jobs_ended_children{name} ON jobs "
+        f"({', '.join((*by, 'state', 'id', 'parent_id'))}) WHERE parent_id IS NOT NULL AND {_ENDED}"
+        for name, by in _LISTED.items()
+    ),
+    *(
+        f"CREATE INDEX jobs_open{name} ON jobs ({', '.join(('ended_at', 'parent_id', *by, 'id'))}) "
+        "WHERE parent_id IS NULL AND ended_at IS NULL"
+        for name, by in _LISTED.items()
+    ),
+    *(
+        f"CREATE INDEX jobs_open_children{name} ON jobs "
+        f"({', '.join(('ended_at', *by, 'id', 'parent_id'))}) "
+        "WHERE parent_id IS NOT NULL AND ended_at IS NULL"
+        for name, by in _LISTED.items()
+    ),
+    "CREATE INDEX jobs_of_user ON jobs (user_id, id)",
+    # What waits: one index instead of two.
+    "DROP INDEX jobs_queued_by_age",
+    "DROP INDEX jobs_by_wait",
+    """
+    CREATE INDEX jobs_by_wait ON jobs (service, hold, coalesce(waits_since, queued_at))
+        WHERE state = 'Queued'
+    """,
+)
+
+LATEST: Final = (_8, _9, _10, _11)
