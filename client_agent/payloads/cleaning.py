@@ -50,8 +50,8 @@ async def acknowledge(tx: Transaction, payload_id: int, changed: int, now: Micro
     return changed if rows else None
 
 
-async def prune(tx: Transaction, before: Micros, limit: int) -> int:
-    """Remove tombstones that are older; returns how many."""
+async def prune(tx: Transaction, before: Micros, limit: int) -> list[int]:
+    """Remove tombstones that are older; returns their ids."""
     rows = await tx.rows(
         """
         DELETE FROM payloads WHERE id IN (
@@ -60,4 +60,4 @@ async def prune(tx: Transaction, before: Micros, limit: int) -> int:
         """,
         {"before": before, "limit": limit},
     )
-    return len(rows)
+    return [row["id"] for row in rows]

@@ -33,7 +33,7 @@ INSERT: Final = """
         :server, :key, :job_id, :attempt, :service, :user_id, :timeout_s, :heartbeat_timeout_s,
         :limits, :bundle_file, :bundle_size, :bundle_digest, :folder, :entry, :array, :env,
         :inputs_file, :on_shutdown, :outputs, :result_files, :state, :changed, :now
-    ) RETURNING *
+    ) RETURNING id
 """
 """Takes :meth:`NewPayload.params`, the state, the change number and the time."""
 
@@ -198,6 +198,35 @@ _AS_STORED: Final = (
     *("folder", "entry", "inputs_file", "on_shutdown", "result_files"),
 )
 """Fields of a payload that are stored as they are."""
+
+
+_AS_GIVEN: Final = tuple(
+    {one.name for one in fields(NewPayload)} & {one.name for one in fields(Payload)} - {"key"}
+)
+"""Fields of a payload that are as they were given."""
+
+
+def added(
+    new: NewPayload, payload_id: int, state: PayloadState, changed: int, now: Micros
+) -> Payload:
+    """What :func:`from_row` says of a payload that was stored with these values."""
+    key = new.key
+    return Payload(
+        **{name: getattr(new, name) for name in _AS_GIVEN},
+        id=payload_id,
+        key=None if key is None else str(key),
+        job_id=payload_id if key is None else key.job_id,
+        attempt=1 if key is None else key.attempt,
+        state=state,
+        changed=changed,
+        acknowledged=False,
+        loc="",
+        pid=0,
+        outcome=None,
+        created_at=now,
+        started_at=None,
+        ended_at=None,
+    )
 
 
 def from_row(row: Row) -> Payload:

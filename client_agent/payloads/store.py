@@ -7,29 +7,29 @@ numbers: whoever has seen number N has seen every change up to N.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from prometheus_client.registry import Collector
 
 from client_agent.payloads import attempt_keys, cleaning, leases, states
-from client_agent.payloads.errors import NoSuchPayload, NotEnded
+from client_agent.payloads.errors import NotEnded
 from client_agent.payloads.leases import Caller
-from client_agent.payloads.payload import INSERT, NewPayload, Outcome, Payload, from_row
+from client_agent.payloads.payload import INSERT, NewPayload, Outcome, Payload, added, from_row
+from client_agent.payloads.reads import BATCH as BATCH
+from client_agent.payloads.reads import PayloadReads
 from shared.clock import SECOND, Clock
 from shared.ids import AttemptKey
 from shared.metrics import counter
-from shared.sql import Transaction
+from shared.sql import Row, Transaction
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wakeups import Wakeups
 from shared.wire import PayloadState
 
-BATCH: Final = 200
-"""Rows that are read, or changed in one transaction of a sweep, at once."""
 
-
-class Payloads:
+class Payloads(PayloadReads):
     """The store of payloads, opened by :meth:`open`; the database is closed by its owner.
 
     Attributes:
@@ -37,13 +37,18 @@ class Payloads:
     """
 
     def __init__(self, database: Database, clock: Clock, last: int) -> None:
-        self._database, self._clock = database, clock
-        self._last = last
+        super().__init__(database, last)
+        self._clock, self._last = clock, last
         self._committed = last
         self.wakeups = Wakeups()
         self._ends = counter(
             "ferryman_attempts_ended", "Attempts that ended, and why.", "state", "reason"
         )
+
+    @property
+    def collectors(self) -> tuple[Collector, ...]:
+        """Of what has ended, for a registry of metrics."""
+        return (self._ends,)
 
     @classmethod
     async def open(cls, database: Database, clock: Clock) -> Payloads:
@@ -92,17 +97,17 @@ class Payloads:
                 known = await attempt_keys.look_up(tx, new.server, new.key, new.bundle_digest)
                 if known is not None:
                     return known, False
-            rows = await tx.rows(
-                INSERT,
-                new.params()
-                | {"state": states.FIRST, "changed": self._next(), "now": self._clock.now()},
-            )
-            return from_row(rows[0]), True
+            changed, now = self._next(), self._clock.now()
+            stored = {"state": states.FIRST, "changed": changed, "now": now}
+            rows = await tx.rows(INSERT, new.params() | stored)
+            return added(new, rows[0]["id"], states.FIRST, changed, now), True
 
-        payload, created = await self._database.write(change)
-        if created:  # nobody is woken: its server gets it as the answer
-            self._committed = max(self._committed, payload.changed)
-        return payload, created
+        def committed(done: tuple[Payload, bool]) -> None:
+            payload, created = done
+            if created:  # nobody is woken: its server gets it as the answer
+                self._keep(payload)
+
+        return await self._database.write(change, committed)
 
     async def look_up(
         self, server: str, key: AttemptKey, digest: str, lease: int = 0
@@ -135,12 +140,14 @@ class Payloads:
         self, payload_id: int, pid: int, loc: str, enforcement: dict[str, str]
     ) -> Payload | None:
         """Prepared → Running; None: it was no longer Prepared, so it must not start."""
+        values = {"pid": pid, "loc": loc}
         return await self._move(
             payload_id,
             PayloadState.PREPARED,
             PayloadState.RUNNING,
             "pid = :pid, loc = :loc, enforcement = :enforcement, started_at = :now",
-            {"pid": pid, "loc": loc, "enforcement": json.dumps(enforcement)},
+            values | {"enforcement": json.dumps(enforcement)},
+            lambda row: {**values, "enforcement": enforcement, "started_at": row["started_at"]},
         )
 
     async def end(self, payload_id: int, before: PayloadState, outcome: Outcome) -> Payload | None:
@@ -158,6 +165,12 @@ class Payloads:
             ended_at = coalesce(:ended_at, :now)
             """,
             outcome.params(),
+            lambda row: {
+                "ended_at": row["ended_at"],
+                "pid": 0,
+                "env": {},
+                "outcome": replace(outcome, ended_at=None),
+            },
         )
         if ended is not None:
             self._ends.labels(outcome.state, outcome.reason or "").inc()
@@ -176,13 +189,15 @@ class Payloads:
             await leases.check_payload(tx, payload_id, caller)
             return await cleaning.acknowledge(tx, payload_id, self._next(), self._clock.now())
 
-        changed = await self._database.write(change)
-        if changed is not None:
-            self._committed = max(self._committed, changed)
-            return
-        payload = await self.find(payload_id)
-        if payload is not None:
-            raise NotEnded(payload_id, payload.state)
+        def committed(changed: int | None) -> None:
+            if changed is not None:
+                self._committed = max(self._committed, changed)
+                self._recent.forget(payload_id)
+
+        if await self._database.write(change, committed) is None:
+            payload = await self.find(payload_id)
+            if payload is not None:
+                raise NotEnded(payload_id, payload.state)
 
     async def expire(self, retention_s: float) -> list[int]:
         """Ended payloads that nobody acknowledged in time become Cleaned; at most one batch.
@@ -194,99 +209,31 @@ class Payloads:
             due = await cleaning.due(tx, before, BATCH)
             return [await cleaning.clean(tx, one, self._next(), now) for one in due]
 
-        cleaned = await self._database.write(change)
-        for one in cleaned:
-            self._publish(one)
-        return [one.id for one in cleaned]
+        def committed(cleaned: list[Payload]) -> None:
+            for one in cleaned:
+                self._publish(one)
+
+        return [one.id for one in await self._database.write(change, committed)]
 
     async def prune(self, retention_s: float) -> int:
         """Remove older tombstones, at most one batch, and refusals, and from the disk what was
         deleted before; returns how many tombstones."""
         now = self._clock.now()
 
-        async def change(tx: Transaction) -> int:
+        async def change(tx: Transaction) -> list[int]:
             await tx.rows(
                 "UPDATE sequence SET value = :value WHERE value < :value", {"value": self._last}
             )
             await attempt_keys.prune(tx, now, retention_s)
             return await cleaning.prune(tx, now - round(retention_s * SECOND), BATCH)
 
+        def committed(removed: list[int]) -> None:
+            for payload_id in removed:
+                self._recent.forget(payload_id)
+
         await self._database.empty_log()
-        return await self._database.write(change)
-
-    # -- reading
-
-    async def get(self, payload_id: int) -> Payload:
-        """Raises NoSuchPayload."""
-        payload = await self.find(payload_id)
-        if payload is None:
-            raise NoSuchPayload(payload_id)
-        return payload
-
-    async def find(self, payload_id: int) -> Payload | None:
-        rows = await self._database.rows(
-            "SELECT * FROM payloads WHERE id = :id", {"id": payload_id}
-        )
-        return from_row(rows[0]) if rows else None
-
-    async def find_all(self, payload_ids: Collection[int]) -> dict[int, Payload]:
-        """Those of the ids that there are; at most some hundreds."""
-        params = {f"v{n}": value for n, value in enumerate(payload_ids)}
-        names = ", ".join(f":{name}" for name in params)
-        rows = await self._database.rows(
-            f"SELECT * FROM payloads WHERE id IN ({names})",  # noqa: S608 - placeholders
-            params,
-        )
-        return {row["id"]: from_row(row) for row in rows}
-
-    async def held_for_servers(self) -> bool:
-        """Whether a Ferryman server has not acknowledged all that it has here."""
-        rows = await self._database.rows(
-            "SELECT 1 FROM payloads WHERE acknowledged = 0 AND server IS NOT NULL"
-            " AND state != 'Cleaned' LIMIT 1"
-        )
-        return bool(rows)
-
-    async def live(self) -> list[Payload]:
-        """Payloads that have not ended, oldest first."""
-        rows = await self._database.rows(
-            "SELECT * FROM payloads WHERE ended_at IS NULL ORDER BY id"
-        )
-        return [from_row(row) for row in rows]
-
-    async def changed_after(
-        self, after: int, server: str | None, limit: int = BATCH
-    ) -> Sequence[Payload]:
-        """Payloads, not acknowledged, whose latest change is later; in the order of changes."""
-        rows = await self._database.rows(
-            f"""
-            SELECT * FROM payloads WHERE changed > :after AND acknowledged = 0
-            {"AND server = :server" if server is not None else ""}
-            ORDER BY changed LIMIT :limit
-            """,  # noqa: S608 - fixed words
-            {"after": after, "server": server, "limit": limit},
-        )
-        return [from_row(row) for row in rows]
-
-    @property
-    def collectors(self) -> tuple[Collector, ...]:
-        """Of what has ended, for a registry of metrics."""
-        return (self._ends,)
-
-    async def counts(self) -> dict[PayloadState, int]:
-        """How many there are in each state, of those that no server has acknowledged."""
-        rows = await self._database.rows(
-            "SELECT state, count(*) AS payloads FROM payloads WHERE acknowledged = 0 GROUP BY state"
-        )
-        return {PayloadState(row["state"]): row["payloads"] for row in rows}
-
-    async def with_result(self) -> set[int]:
-        """Ids of the payloads that have a result."""
-        rows = await self._database.rows(
-            "SELECT id FROM payloads WHERE ended_at IS NOT NULL AND cleaned_at IS NULL"
-            " AND result_sha256 IS NOT NULL"
-        )
-        return {row["id"] for row in rows}
+        removed = await self._database.write(change, committed)
+        return len(removed)
 
     # -- change numbers
 
@@ -294,9 +241,14 @@ class Payloads:
         self._last += 1
         return self._last
 
-    def _publish(self, payload: Payload) -> None:
-        """To be called after the commit of a change."""
+    def _keep(self, payload: Payload) -> None:
+        """To be called after the commit of a change, in the order of changes."""
         self._committed = max(self._committed, payload.changed)
+        self._recent.put(payload)
+
+    def _publish(self, payload: Payload) -> None:
+        """As :meth:`_keep`, and wake who waits."""
+        self._keep(payload)
         self.wakeups.notify(payload.id, ended=payload.state in states.ENDED)
 
     async def _move(
@@ -306,10 +258,26 @@ class Payloads:
         to: PayloadState,
         sets: str,
         params: dict[str, Any],
+        changes: Callable[[Row], dict[str, Any]],
     ) -> Payload | None:
+        """Change the state.
+
+        Args:
+            changes: what :func:`from_row` would say of the row, where that is new.
+        """
         if to not in states.NEXT[before]:
             raise ValueError(f"{before} does not become {to}")
-        rows = await self._database.write(
+        payload: Payload | None = None
+
+        def committed(rows: Sequence[Row]) -> None:
+            nonlocal payload
+            for row in rows:
+                known = self._recent.get(payload_id)
+                new = {"state": to, "changed": row["changed"], **changes(row)}
+                payload = from_row(row) if known is None else replace(known, **new)
+                self._publish(payload)
+
+        await self._database.write(
             lambda tx: tx.rows(
                 f"UPDATE payloads SET state = :to, changed = :changed, {sets} "  # noqa: S608 - fixed words
                 "WHERE id = :id AND state = :before RETURNING *",
@@ -321,10 +289,7 @@ class Payloads:
                     "changed": self._next(),
                     "now": self._clock.now(),
                 },
-            )
+            ),
+            committed,
         )
-        if not rows:
-            return None
-        payload = from_row(rows[0])
-        self._publish(payload)
         return payload

@@ -13,9 +13,9 @@ import asyncio
 import contextlib
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from shared.clock import Clock, RealClock
 from shared.files.locks import FileLock
@@ -36,6 +36,8 @@ _MAX_ERASED_BYTES: Final = 256 << 20
 _PROBE_BYTES: Final = 1 << 16
 """Written to find out whether there is space again."""
 _MAX_BATCH: Final = 256  # changes in one commit: bounds how long the first of them waits
+_Waiting: TypeAlias = tuple[Change[Any], asyncio.Future[Any], Callable[[Any], None] | None]
+"""A change, who waits for it, and what is called after its commit."""
 
 
 class Database:
@@ -44,9 +46,7 @@ class Database:
     def __init__(self, writer: Connection, reader: Connection, lists: Connection) -> None:
         self._writer, self._reader, self._lists = writer, reader, lists
         self._lock: FileLock | None = None
-        self._waiting: asyncio.Queue[tuple[Change[Any], asyncio.Future[Any]] | None] = (
-            asyncio.Queue()
-        )
+        self._waiting: asyncio.Queue[_Waiting | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self._failures: dict[str, DatabaseUnavailable] = {}
@@ -251,10 +251,11 @@ class Database:
         except sqlite3.DatabaseError as problem:
             raise self._unavailable("write", problem) from problem
 
-    async def write(self, change: Change[T]) -> T:
+    async def write(self, change: Change[T], committed: Callable[[T], None] | None = None) -> T:
         """Run ``change`` in a transaction; return its value once that is durable.
 
-        A change that was handed in is made even if its caller is cancelled.
+        A change that was handed in is made even if its caller is cancelled. Then, too,
+        ``committed`` is called with the value, in the order of the commits; it must not raise.
 
         Raises:
             DatabaseUnavailable: nothing was kept.
@@ -263,7 +264,7 @@ class Database:
         if self._closed:
             raise DatabaseUnavailable(sqlite3.ProgrammingError("it is closed"))
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.put_nowait((change, future))
+        self._waiting.put_nowait((change, future, committed))
         return await future
 
     async def _commit_batches(self) -> None:
@@ -278,7 +279,7 @@ class Database:
                 for change in changes:  # one of them made the shared transaction fail
                     await self._commit([change])
 
-    async def _commit(self, changes: list[tuple[Change[Any], asyncio.Future[Any]]]) -> bool:
+    async def _commit(self, changes: list[_Waiting]) -> bool:
         """Make the changes in one transaction.
 
         Returns:
@@ -288,7 +289,7 @@ class Database:
         try:
             with self.measured.commit(len(changes)):
                 values, written = await self._writer.run(
-                    lambda connection: commit_together(connection, [one for one, _ in changes])
+                    lambda connection: commit_together(connection, [one for one, *_ in changes])
                 )
         except Exception as problem:  # noqa: BLE001 - handed to whoever asked for the change
             if len(changes) == 1:
@@ -303,7 +304,9 @@ class Database:
             return False
         if written:  # a change of nothing succeeds on a full disk, too
             self._failures.pop("write", None)
-        for (_, future), value in zip(changes, values, strict=True):
+        for (_, future, committed), value in zip(changes, values, strict=True):
+            if committed is not None:
+                committed(value)
             if not future.cancelled():
                 future.set_result(value)
         return True

@@ -66,9 +66,11 @@ def crashing(database: Database, crash_point: CrashPoint) -> Database:
     """The same database; each change is two steps: before it and after its commit."""
     write = database.write
 
-    async def stepping_write(change: Change[Any]) -> Any:
+    async def stepping_write(
+        change: Change[Any], committed: Callable[[Any], None] | None = None
+    ) -> Any:
         crash_point.step("before commit")
-        value = await write(change)
+        value = await write(change, committed)
         crash_point.step("after commit")
         return value
 

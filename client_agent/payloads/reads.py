@@ -1,0 +1,97 @@
+"""Reads of the payloads: what has changed lately from memory, the rest from the database."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from client_agent.payloads.errors import NoSuchPayload
+from client_agent.payloads.payload import Payload, from_row
+from client_agent.payloads.recent import RecentPayloads
+from shared.sqlite.database import Database
+from shared.wire import PayloadState
+
+BATCH: Final = 200
+"""Rows that are read, or changed in one transaction of a sweep, at once."""
+
+
+class PayloadReads:
+    """The part of :class:`client_agent.payloads.store.Payloads` that reads.
+
+    Args:
+        last: number of the latest change.
+    """
+
+    def __init__(self, database: Database, last: int) -> None:
+        self._database = database
+        self._recent = RecentPayloads(last)
+
+    async def get(self, payload_id: int) -> Payload:
+        """Raises NoSuchPayload."""
+        payload = await self.find(payload_id)
+        if payload is None:
+            raise NoSuchPayload(payload_id)
+        return payload
+
+    async def find(self, payload_id: int) -> Payload | None:
+        return (await self.find_all([payload_id])).get(payload_id)
+
+    async def find_all(self, payload_ids: Collection[int]) -> dict[int, Payload]:
+        """Those of the ids that there are; at most some hundreds."""
+        found = {one: payload for one in payload_ids if (payload := self._recent.get(one))}
+        params = {f"v{one}": one for one in payload_ids if one not in found}
+        if params:
+            names = ", ".join(f":{name}" for name in params)
+            rows = await self._database.rows(
+                f"SELECT * FROM payloads WHERE id IN ({names})",  # noqa: S608 - placeholders
+                params,
+            )
+            found |= {row["id"]: from_row(row) for row in rows}
+        return found
+
+    async def changed_after(
+        self, after: int, server: str | None, limit: int = BATCH
+    ) -> Sequence[Payload]:
+        """Payloads, not acknowledged, whose latest change is later; in the order of changes."""
+        recent = self._recent.changed_after(after, server, limit)
+        if recent is not None:
+            return recent
+        rows = await self._database.rows(
+            f"""
+            SELECT * FROM payloads WHERE changed > :after AND acknowledged = 0
+            {"AND server = :server" if server is not None else ""}
+            ORDER BY changed LIMIT :limit
+            """,  # noqa: S608 - fixed words
+            {"after": after, "server": server, "limit": limit},
+        )
+        return [from_row(row) for row in rows]
+
+    async def held_for_servers(self) -> bool:
+        """Whether a Ferryman server has not acknowledged all that it has here."""
+        rows = await self._database.rows(
+            "SELECT 1 FROM payloads WHERE acknowledged = 0 AND server IS NOT NULL"
+            " AND state != 'Cleaned' LIMIT 1"
+        )
+        return bool(rows)
+
+    async def live(self) -> list[Payload]:
+        """Payloads that have not ended, oldest first."""
+        rows = await self._database.rows(
+            "SELECT * FROM payloads WHERE ended_at IS NULL ORDER BY id"
+        )
+        return [from_row(row) for row in rows]
+
+    async def counts(self) -> dict[PayloadState, int]:
+        """How many there are in each state, of those that no server has acknowledged."""
+        rows = await self._database.rows(
+            "SELECT state, count(*) AS payloads FROM payloads WHERE acknowledged = 0 GROUP BY state"
+        )
+        return {PayloadState(row["state"]): row["payloads"] for row in rows}
+
+    async def with_result(self) -> set[int]:
+        """Ids of the payloads that have a result."""
+        rows = await self._database.rows(
+            "SELECT id FROM payloads WHERE ended_at IS NOT NULL AND cleaned_at IS NULL"
+            " AND result_sha256 IS NOT NULL"
+        )
+        return {row["id"] for row in rows}
