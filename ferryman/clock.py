@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from datetime import UTC, datetime
@@ -28,6 +27,8 @@ class RealClock:
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
+        import asyncio  # here: output for people needs the time, and no event loop
+
         await asyncio.sleep(seconds)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ferryman.cli.words import options_of, split
+from ferryman.cli.sections import abouts
+from ferryman.cli.words import Options, split
 
 _HELP: Final = "--help"
 
@@ -27,30 +28,27 @@ def candidates(words: Sequence[str], root: Any) -> list[Candidate]:
         root: the command of all commands, as of ``typer.main.get_command``.
     """
     *before, begun = words or [""]
-    takes_value = dict(options_of(root))
-    if before and takes_value.get(before[-1], False):
+    command, arguments = _command(before, root)
+    if before and Options(command).has_value(before[-1]):
         found = _values(before[-1])
     else:
-        command, arguments = _command(before, root, takes_value)
         inner = getattr(command, "commands", {})
         if begun.startswith("-") and "--" not in before:
             found = _options(command)
         elif inner:
-            found = _commands(inner)
+            found = _commands(command)
         else:
             found = _arguments(command, arguments)
     return [one for one in found if one.word.startswith(begun)]
 
 
-def _command(
-    words: Sequence[str], root: Any, takes_value: dict[str, bool]
-) -> tuple[Any, Sequence[str]]:
+def _command(words: Sequence[str], root: Any) -> tuple[Any, Sequence[str]]:
     """The command that the words lead to, and those behind it."""
     command = root
-    _, rest = split(words, takes_value)
+    _, rest = split(words, Options(root))
     while rest and rest[0] in getattr(command, "commands", {}):
         command = command.commands[rest[0]]
-        _, rest = split(rest[1:], takes_value)
+        _, rest = split(rest[1:], Options(command))
     return command, rest
 
 
@@ -61,10 +59,9 @@ def _options(command: Any) -> Iterator[Candidate]:
     yield Candidate(_HELP, "Show this message and exit.")
 
 
-def _commands(commands: dict[str, Any]) -> Iterator[Candidate]:
-    for name, command in commands.items():
-        if not command.hidden:
-            yield Candidate(name, command.get_short_help_str(60))
+def _commands(group: Any) -> Iterator[Candidate]:
+    for name, about in abouts(group, 60):
+        yield Candidate(name, about)
 
 
 def _arguments(command: Any, given: Sequence[str]) -> Iterator[Candidate]:

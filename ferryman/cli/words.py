@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 _ROOTS_OWN: Final = frozenset({"-h", "--help", "--version"})
+COMMON: Final = {"--url": True, "--token": True, "--token-file": True, "--json": False}
+"""Options of nearly all commands, known without importing these; and whether a value follows."""
 DEFAULT: Final = "list"
 """What a group of commands does where none of them is named."""
 
@@ -17,17 +20,18 @@ def command_first(words: Sequence[str], root: Any) -> list[str]:
         words: without the program's name.
         root: the command of all commands, as of ``typer.main.get_command``.
     """
-    takes_value = dict(options_of(root))
-    leading, rest = split(words, takes_value)
+    options = Options(root)
+    leading, rest = split(words, options)
     if not _ROOTS_OWN.isdisjoint(leading):
         return list(words)
     if not rest:  # which command is missing, whatever its options are
-        return [word for word in leading if word not in takes_value and word.startswith("-")]
+        return [word for word in leading if word.startswith("-") and not options.knows(word)]
     name, *rest = rest
-    commands = getattr(root.commands.get(name), "commands", {})
+    command = root.commands.get(name)
+    commands = getattr(command, "commands", {})
     if not commands:
         return [name, *leading, *rest]
-    inner, rest = split(rest, takes_value)
+    inner, rest = split(rest, Options(command))
     if not _ROOTS_OWN.isdisjoint(inner):
         return [name, "--help"]
     if not rest and DEFAULT in commands:
@@ -35,11 +39,32 @@ def command_first(words: Sequence[str], root: Any) -> list[str]:
     return [name, *rest[:1], *leading, *inner, *rest[1:]]
 
 
-def split(words: Sequence[str], takes_value: dict[str, bool]) -> tuple[list[str], list[str]]:
+class Options:
+    """The options of a command and of all those below it."""
+
+    def __init__(self, command: Any) -> None:
+        self._command = command
+
+    @functools.cached_property
+    def _all(self) -> dict[str, bool]:
+        return dict(options_of(self._command))  # imports every command below it
+
+    def knows(self, word: str) -> bool:
+        """Whether there is such an option."""
+        return word in COMMON or word in self._all
+
+    def has_value(self, word: str) -> bool:
+        """Whether it is an option, and its value is the next word."""
+        if not word.startswith("-") or word in _ROOTS_OWN:
+            return False
+        return COMMON[word] if word in COMMON else self._all.get(word, False)
+
+
+def split(words: Sequence[str], options: Options) -> tuple[list[str], list[str]]:
     """The options at the beginning, with their values; and the rest."""
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] not in {"-", "--"}:
-        at += 2 if takes_value.get(words[at], False) else 1
+        at += 2 if options.has_value(words[at]) else 1
     return list(words[:at]), list(words[at:])
 
 

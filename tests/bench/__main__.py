@@ -21,6 +21,7 @@ from tests.bench import (
     pages,
     small,
     starting,
+    startup,
     statistics,
     store,
     tokens,
@@ -36,6 +37,7 @@ SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {
         at, (200 if quick else 2_000) * 1_000_000, 10_000 if quick else 100_000, 3
     ),
     "starts": lambda at, quick: starting.starts(at, 24, 1 if quick else 12),
+    "startup": lambda at, quick: startup.startup(at, 5 if quick else 20),
     "upload": lambda at, quick: bulk.upload(at, (512 << 20) if quick else (5 << 30), 3),
     "idle": lambda at, quick: bulk.idle(at, 5 if quick else 20, 10_000),
     "start": lambda at, quick: bulk.start(at, 100_000, 3 if quick else 5),

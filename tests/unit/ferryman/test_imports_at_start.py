@@ -1,0 +1,89 @@
+"""Commands start quickly because they import little: what is not needed is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+
+import pytest
+from aiohttp import web
+from typer.main import get_command
+
+from ferryman.cli.app import app
+from ferryman.cli.commands import COMMANDS
+from ferryman.cli.words import COMMON, options_of
+from tests.support.dev_program import environment
+from tests.unit.ferryman.fake_server import problem, serving
+
+RUN = """
+import json, sys
+from ferryman.cli import main
+try:
+    main()
+finally:
+    print(json.dumps([*sys.modules]), file=sys.stderr)
+"""
+LIBRARIES = {"aiohttp", "asyncio", "pydantic", "rich", "ssl"}
+OTHER_COMMANDS = {"admin", "agents", "bench", "config", "schedules", "tokens", "webhooks"}
+
+
+def imported(*words: str) -> set[str]:
+    """The modules that are there when a command, in a process of its own, has ended."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", RUN, *words],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def own(names: set[str]) -> set[str]:
+    return {f"ferryman.cli.{name}" for name in names}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--help",),
+        ("--version",),
+        ("list", "--help"),
+        ("agents", "drain", "--help"),
+        ("__complete", "bash", "su"),
+        ("__complete", "bash", "--url", "X", "list", "--st"),
+        ("__complete", "bash", "list", "--state", ""),
+    ],
+    ids=" ".join,
+)
+def test_help_and_completion_load_no_client_and_no_other_command(words: tuple[str, ...]) -> None:
+    found = imported(*words)
+    assert "ferryman.cli.app" in found
+    assert found & LIBRARIES == set()
+    assert found & own(OTHER_COMMANDS - {words[0]}) == set()
+
+
+async def test_a_command_loads_neither_other_commands_nor_what_draws_tables() -> None:
+    async def refuse(_: web.Request) -> web.StreamResponse:
+        return problem(404, "job_not_found", "no such job")
+
+    async with serving(("GET", "/api/v1/jobs/17", refuse)) as url:
+        found = await asyncio.to_thread(imported, "--url", url, "status", "17")
+    assert "ferryman.client" in found
+    assert found & (own(OTHER_COMMANDS) | {"rich", "ferryman.bench"}) == set()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_their_help_says(name: str) -> None:
+    command = get_command(app).commands[name]  # type: ignore[attr-defined]
+    assert command.name == name
+    assert not command.hidden
+    assert command.get_short_help_str(100) == COMMANDS[name].about
+
+
+def test_the_common_options_are_what_they_are_in_commands() -> None:
+    known = dict(options_of(get_command(app)))
+    assert {name: known[name] for name in COMMON} == COMMON
