@@ -18,6 +18,7 @@ from tests.bench import (
     listeners,
     metrics,
     moves,
+    orchestrator,
     pages,
     small,
     starting,
@@ -31,6 +32,7 @@ from tests.bench.table import Row, show
 SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {
     "latency": lambda at, quick: small.latency(at, 30 if quick else 200),
     "throughput": lambda at, quick: small.throughput(at, 3 if quick else 7),
+    "orchestrator": lambda at, quick: orchestrator.beside(at, 150 if quick else 400, 3),
     "array": lambda at, quick: array.array(at, 500 if quick else 10_000),
     "sandbox": lambda at, quick: layers.layers(at, 30 if quick else 200),
     "collect": lambda at, quick: collecting.collecting(

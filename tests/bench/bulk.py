@@ -114,32 +114,42 @@ def peak(program: Program) -> int:
     raise AssertionError("no VmHWM")
 
 
-async def fill(path: Path, jobs: int, state: str) -> None:
-    """Rows as the server writes them, by the million."""
+async def fill(
+    path: Path,
+    jobs: int,
+    state: str,
+    *,
+    service: str = "example",
+    users: int = 50,
+    not_before: int = 0,
+) -> None:
+    """Rows as the server writes them, by the million, of ``user0``, ``user1`` and so on."""
     path.parent.mkdir(parents=True, exist_ok=True)
     await (await Database.open(path, MIGRATIONS)).close()
     now = time.time_ns() // 1000
-    ended = state != "Queued"
+    ended, limits = state != "Queued", Limits().model_dump_json()
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA synchronous=OFF")
         database.executemany(
             """
             INSERT INTO jobs (state, user_id, service, limits, timeout_s, attempt, message,
                               bundle_file, bundle_size, bundle_digest, created_at, queued_at,
-                              ended_at, expires_at)
-            VALUES (?, ?, 'example', ?, 60, ?, 'x', ?, 1, 'd', ?, ?, ?, ?)
+                              ended_at, expires_at, not_before)
+            VALUES (?, ?, ?, ?, 60, ?, 'x', ?, 1, 'd', ?, ?, ?, ?, ?)
             """,
             (
                 (
                     state,
-                    f"user{number % 50}",
-                    Limits().model_dump_json(),
+                    f"user{number % users}",
+                    service,
+                    limits,
                     int(ended),
                     f"{number:032x}",
                     now,
                     now,
                     now if ended else None,
                     now + 10**12 if ended else None,
+                    not_before,
                 )
                 for number in range(jobs)
             ),

@@ -32,15 +32,18 @@ log_level = "warning"
 HEADERS: Final = {"Content-Type": "multipart/form-data; boundary=b"}
 AT_ONCE: Final = 16
 """Clients that each have one job under way."""
+ROUND: Final = 150
+"""Jobs of one measurement."""
+WARM_UP: Final = 20
 TARGETS_MS: Final = {"server": 5.0, "agent": 6.0, "chain": 7.5}
 """CPU a job."""
 
 
-def body(user: str = "1", service: str = "example", script: bytes = bare.HELLO) -> bytes:
-    """An upload of one ``run.sh``."""
+def body(user: str = "1", script: bytes = bare.HELLO, **more: str) -> bytes:
+    """An upload of one ``run.sh``, with more text fields."""
     fields = "".join(
         f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
-        for name, value in (("user_id", user), ("service", service))
+        for name, value in {"user_id": user, "service": "example", **more}.items()
     )
     file = '--b\r\nContent-Disposition: form-data; name="f"; filename="run.sh"\r\n\r\n'
     return (fields + file).encode() + script + b"\r\n--b--\r\n"
@@ -50,26 +53,34 @@ BODY: Final = body()
 
 
 @asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[tuple[Program, Program]]:
-    """A real server and a real agent."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config = folder / "ferryman.toml"
-    config.write_text(CONFIG)
-    mark = uuid.uuid4().hex
-    agent = Program("client_agent", folder, mark, "--config", str(config))
-    flags = ("--config", str(config), "--agent-url", agent.url)
-    server = Program("server", folder, mark, *flags)
+async def running(
+    folder: Path, agents: int = 1, config: str = CONFIG
+) -> AsyncIterator[tuple[Program, ...]]:
+    """A real server, and real agents."""
+    file, mark = folder / "ferryman.toml", uuid.uuid4().hex
+    given = ("--config", str(file))
+    server = Program("server", folder, mark, *given)
+    started = []
+    for number in range(agents):
+        home = folder if agents == 1 else folder / f"agent{number}"
+        home.mkdir(parents=True, exist_ok=True)
+        started.append(Program("client_agent", home, mark, *given))
+        config += f"[agents.a{number}]\nurl = '{started[-1].url}'\nservices = ['example']\n"
+    file.write_text(config)
     try:
-        await asyncio.to_thread(agent.start)
+        for few in [started[at : at + 4] for at in range(0, agents, 4)]:
+            await asyncio.gather(*(asyncio.to_thread(agent.start) for agent in few))
         await asyncio.to_thread(server.start)
         async with aiohttp.ClientSession(server.url) as session:
             while True:
                 async with session.get("/health") as answer:
-                    if "up" in (await answer.json())["agents"].values():
-                        break
-        yield server, agent
+                    states = list((await answer.json())["agents"].values())
+                if states.count("up") == agents:
+                    break
+                await asyncio.sleep(0.05)
+        yield (server, *started)
     finally:
-        for program in (server, agent):
+        for program in (server, *started):
             if program.process is not None and program.process.poll() is None:
                 await asyncio.to_thread(program.kill)
 
@@ -93,11 +104,9 @@ async def one(session: aiohttp.ClientSession, data: bytes = BODY) -> tuple[float
     return end - answered, end - start
 
 
-async def many(
-    session: aiohttp.ClientSession, count: int, bodies: Sequence[bytes] = (BODY,)
-) -> float:
-    """Seconds of so many jobs, ``AT_ONCE`` clients at a time, which take the bodies in turn."""
-    left = itertools.islice(itertools.cycle(bodies), count)
+async def many(session: aiohttp.ClientSession, count: int, bodies: Iterable[bytes] = ()) -> float:
+    """Seconds of so many jobs, ``AT_ONCE`` clients at a time, with these bodies in turn."""
+    left = itertools.islice(bodies or itertools.repeat(BODY), count)
 
     async def client() -> None:
         for data in left:
@@ -112,7 +121,7 @@ async def round_of(
     server: Program,
     agents: Iterable[Program],
     count: int,
-    bodies: Sequence[bytes] = (BODY,),
+    bodies: Iterable[bytes] = (),
 ) -> dict[str, float]:
     """Jobs a second as "rate", and the CPU of a job by program in milliseconds.
 
@@ -168,3 +177,10 @@ def _times(program: Program) -> list[float]:
     assert program.process is not None
     words = Path(f"/proc/{program.process.pid}/stat").read_text().rpartition(")")[2].split()
     return [int(word) / os.sysconf("SC_CLK_TCK") for word in words[11:15]]
+
+
+def resident_mib(program: Program) -> float:
+    """Memory."""
+    assert program.process is not None
+    status = Path(f"/proc/{program.process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024

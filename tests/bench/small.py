@@ -15,10 +15,6 @@ from tests.bench import bare, jobs
 from tests.bench.chain import chained
 from tests.bench.table import Row, median, percentile
 
-ROUND = 150
-"""Jobs of one measurement of throughput."""
-WARM_UP = 20
-
 
 async def latency(folder: Path, count: int) -> list[Row]:
     """One job at a time; beside each a bare chain, which nobody watches, and a bare spawn, which
@@ -65,17 +61,17 @@ async def throughput(folder: Path, rounds: int) -> list[Row]:
     async with bare.sandbox(folder / "bare") as sandbox, jobs.running(folder / "run") as both:
         chain, workspace = await chained(sandbox, "minimal")
         async with aiohttp.ClientSession(both[0].url) as session:
-            await jobs.many(session, WARM_UP)
+            await jobs.many(session, jobs.WARM_UP)
         for _ in range(rounds):
             spawns.append(await bare.rate(sandbox, folder, slots, 40))
             minimal.append(await at_once(chain.minimal, slots, 100))
-            found.append(await jobs.round_of(both[0], both[1:], ROUND))
+            found.append(await jobs.round_of(both[0], both[1:], jobs.ROUND))
         await workspace.destroy()
     now, base, least = jobs.medians(found), median(spawns), median(minimal)
     rate, said = now["rate"], f"{now['rate']:.1f}/s"
     rows = [
         Row(
-            f"small jobs, {jobs.AT_ONCE} clients, {rounds} × {ROUND}",
+            f"small jobs, {jobs.AT_ONCE} clients, {rounds} × {jobs.ROUND}",
             said,
             f"the slowest {min(one['rate'] for one in found):.1f}/s",
             None,

@@ -10,8 +10,9 @@ from math import isnan
 from pathlib import Path
 
 from tests.soak.model import Model
-from tests.soak.plot import panels, svg
+from tests.soak.plot import panels, ticks
 from tests.soak.samples import Life, Sample, Sizes, lives
+from tests.support.plot import svg
 
 MIB = 1 << 20
 LONG_S = 240.0
@@ -47,7 +48,7 @@ def write(found: Findings, to: Path) -> None:
     kinds = {name: [at for at, done in found.done if done in of] for name, of in _MARKS.items()}
     title = f"A soak of {found.seconds / 60:.0f} minutes (seed {found.seed})"
     until = max([one.at for one in found.samples], default=found.seconds)
-    picture = svg(title, until, panels(found.samples, found.sizes), kinds)
+    picture = svg(title, ticks(until), panels(found.samples, found.sizes), kinds)
     to.with_suffix(".svg").write_text(picture)
     to.with_suffix(".md").write_text(markdown(found))
     summary = {

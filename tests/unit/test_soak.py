@@ -13,9 +13,10 @@ import pytest
 
 from tests.soak import kinds
 from tests.soak.model import Backup, Known, Model
-from tests.soak.plot import panels, svg
+from tests.soak.plot import panels, ticks
 from tests.soak.report import life_table
 from tests.soak.samples import Sample, Sizes, lives
+from tests.support.plot import svg
 
 
 def packed(**files: str) -> bytes:
@@ -105,6 +106,6 @@ def test_growth_is_told_for_each_life_once_it_is_warm() -> None:
 
 def test_the_picture_breaks_a_line_where_a_life_ends() -> None:
     sizes = [Sizes(5, 1 << 20, 0, 0), Sizes(10, 3 << 20, 1 << 20, 0)]
-    text = svg("A <soak>", 1260, panels(samples(0), sizes), {"killed": [60.0]})
+    text = svg("A <soak>", ticks(1260), panels(samples(0), sizes), {"killed": [60.0]})
     paths = [path.get("d", "") for path in ET.fromstring(text).iter() if path.tag.endswith("}path")]
     assert max(path.count("M") for path in paths if "L" in path) == 2

@@ -1,0 +1,199 @@
+"""``python -m tests.bench.growth [--quick] [--write] [AXIS …]``: what a job costs beside others.
+
+``make growth`` writes the table and the picture of ``docs/performance.md``. The systems that an
+axis compares run at the same time, and their rounds take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from tests.bench import growth_page, jobs
+from tests.bench.bulk import fill
+from tests.bench.table import median
+from tests.support.programs import Program
+
+SLOTS: Final = (os.cpu_count() or 1) + 1
+"""One of them is taken where a job holds its user's quota."""
+CONFIG: Final = f"""
+[services.example]
+runs_per_user = 64
+max_runs = 1000
+[services.nowhere]
+[server]
+log_level = "warning"
+[agent]
+log_level = "warning"
+slots = {SLOTS}
+"""
+ONE_AT_ONCE: Final = "[users.user0]\nruns_per_user = 1\n"
+HOLDS: Final = jobs.body("user0", b"sleep 3000\n", priority="100")
+YEARS: Final = 1 << 60
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What grows.
+
+    Attributes:
+        counts: how many there are; what there are few of comes first.
+        rows: what is in the database, as :func:`tests.bench.bulk.fill` makes it; None: nothing.
+        held: the user of the rows has a job running, and the quota allows no other.
+    """
+
+    counts: tuple[int, ...]
+    rows: dict[str, Any] | None = None
+    held: bool = False
+
+
+JOBS: Final = (1, 1_000, 1_000_000)
+AXES: Final = {
+    "queued": Axis(JOBS, {"state": "Queued", "users": 1}, held=True),
+    "queued elsewhere": Axis(JOBS, {"state": "Queued", "service": "nowhere"}),
+    "delayed": Axis(JOBS, {"state": "Queued", "not_before": YEARS}),
+    "ended": Axis(JOBS, {"state": "Completed"}),
+    "users": Axis((1, 1_000), {"state": "Completed"}),
+    "agents": Axis((1, 10, 100)),
+}
+
+
+@asynccontextmanager
+async def system(
+    name: str, count: int, folder: Path, databases: Path
+) -> AsyncIterator[tuple[Program, ...]]:
+    """A server and agents beside so many others."""
+    axis = AXES[name]
+    if axis.rows is not None:
+        database = await filled(name, count, databases)
+        (folder / "server").mkdir(parents=True)
+        shutil.copyfile(database, folder / "server" / "ferryman.sqlite")
+    agents = count if name == "agents" else 1
+    async with jobs.running(folder, agents, CONFIG + ONE_AT_ONCE * axis.held) as programs:
+        if axis.held:
+            await hold(programs[0])
+        async with aiohttp.ClientSession(programs[0].url) as session:
+            await jobs.many(session, jobs.WARM_UP)
+        yield programs
+
+
+async def filled(name: str, count: int, databases: Path) -> Path:
+    """The database with so many rows, which may be there from an earlier run."""
+    axis = AXES[name]
+    database = databases / f"{name}-{count}.sqlite"
+    if database.exists():
+        return database
+    half = databases / "half" / database.name
+    shutil.rmtree(half.parent, ignore_errors=True)
+    rows = axis.rows or {}
+    if name == "users":
+        await fill(half, max(axis.counts), users=count, **rows)
+    else:
+        await fill(half, count, **rows)
+    with closing(sqlite3.connect(half, isolation_level=None)) as raw:
+        if axis.held:
+            raw.execute("INSERT INTO services (name, paused) VALUES ('example', 1)")
+        raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    half.rename(database)
+    shutil.rmtree(half.parent)
+    return database
+
+
+async def hold(server: Program) -> None:
+    """A job that runs until the end uses the quota of the user whose jobs wait. The service was
+    paused until now, so none of these was sent."""
+    async with aiohttp.ClientSession(server.url) as session:
+        job_id = await jobs.upload(session, HOLDS)
+        async with session.post("/api/v1/services/example/resume") as answer:
+            assert answer.status == 200, await answer.text()
+        while True:
+            async with session.get(f"/api/v1/jobs/{job_id}") as answer:
+                status = (await answer.json())["status"]
+            if status == "Running":
+                return
+            assert status in ("Queued", "Processing", "Submitted", "Prepared"), status
+            await asyncio.sleep(0.05)
+
+
+async def measure(
+    name: str, folder: Path, databases: Path, rounds: int, counts: Sequence[int]
+) -> dict[int, dict[str, float]]:
+    """Figures by how many others there are."""
+    found: dict[int, list[dict[str, float]]] = {count: [] for count in counts}
+    async with AsyncExitStack() as stack:
+        systems, bodies = {}, {}
+        for count in counts:
+            users = count if name == "users" else 1
+            whose = "somebody" if AXES[name].held else "user"
+            bodies[count] = itertools.cycle([jobs.body(f"{whose}{user}") for user in range(users)])
+            one = system(name, count, folder / str(count), databases)
+            systems[count] = await stack.enter_async_context(one)
+        for number in range(rounds):
+            for count, (server, *agents) in sorted(systems.items(), reverse=bool(number % 2)):
+                figures = await jobs.round_of(server, agents, jobs.ROUND, bodies[count])
+                figures["p50"] = await alone(server, bodies[count])
+                figures["server MiB"] = jobs.resident_mib(server)
+                figures["agent MiB"] = median([jobs.resident_mib(agent) for agent in agents])
+                found[count].append(figures)
+    return {count: jobs.medians(figures) for count, figures in found.items()}
+
+
+async def alone(server: Program, bodies: Iterator[bytes]) -> float:
+    """Milliseconds from the answer to the result, one job at a time."""
+    async with aiohttp.ClientSession(server.url) as session:
+        times = [(await jobs.one(session, next(bodies)))[0] for _ in range(20)]
+    return median(times) * 1e3
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.growth", description=__doc__)
+    parser.add_argument("axes", nargs="*", metavar="AXIS", help=f"default: {', '.join(AXES)}")
+    parser.add_argument("--quick", action="store_true", help="fewer, and one round")
+    parser.add_argument("--write", action="store_true", help="write docs/performance.md")
+    parser.add_argument("--keep", type=Path, help="file of figures, joined with those in it")
+    parser.add_argument("--databases", type=Path, help="folder that keeps the filled databases")
+    parser.add_argument("--fill", action="store_true", help="only fill them")
+    given = parser.parse_args()
+    found: growth_page.Found = {}
+    if given.keep is not None and given.keep.exists():
+        kept = json.loads(given.keep.read_text())
+        found = {name: {int(at): row for at, row in rows.items()} for name, rows in kept.items()}
+    folder = Path(tempfile.mkdtemp(prefix="ferryman-growth-"))
+    databases = given.databases or folder / "databases"
+    databases.mkdir(parents=True, exist_ok=True)
+    try:
+        for name in given.axes or AXES:
+            axis = AXES[name]
+            counts = [count for count in axis.counts if not given.quick or count <= 10_000]
+            print(f"measuring {name} …", flush=True)
+            if given.fill:
+                for count in counts if axis.rows else ():
+                    await filled(name, count, databases)
+                continue
+            rounds = 1 if given.quick else 3
+            figures = await measure(name, folder / name, databases, rounds, counts)
+            found[name] = figures
+            print("\n".join(growth_page.rows(name, figures)), flush=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if given.keep is not None:
+        given.keep.write_text(json.dumps(found, indent=1))
+    if given.write:
+        growth_page.write({name: found[name] for name in AXES if name in found})
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
