@@ -250,9 +250,12 @@ class AgentEvent(Wire):
     """One line of ``GET /events``. Without a payload it is a heartbeat."""
 
     seq: Int64
+    """Every change up to this number was sent."""
     payload: PayloadDoc | None = None
     status: AgentStatus | None = None
     """In heartbeats; older agents do not send it."""
+    result_bytes: Int64 = Field(0, ge=0)
+    """So many bytes follow behind the line: the payload's result. Only who asks for it gets it."""
 
 
 class Settled(Wire):

@@ -6,8 +6,6 @@ Each payload is judged as its own route would judge it. What is wrong with one c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, TypeVar
 
 from aiohttp import hdrs, web
@@ -32,9 +30,7 @@ from shared.bulk_wire import (
 )
 from shared.http.numbers import whole_number
 from shared.http.request_body import send_continue
-from shared.wire import (
-    Wire,
-)
+from shared.wire import ResultInfo, Wire
 
 MAX_BODY: Final = 4 << 20
 MAX_PAYLOADS: Final = 500
@@ -67,7 +63,7 @@ class Bulk:
         """A line that says what follows, then the ZIPs one after the other."""
         wanted = await _refs(request)
         found = await self._payloads.find_all([one.id for one in wanted])
-        left, chosen = MAX_BYTES, list[tuple[PayloadRef, str, Path, int]]()
+        left, chosen = MAX_BYTES, dict[int, ResultInfo]()
         for ref in wanted:
             payload = found.get(ref.id)
             result = payload.outcome.result if payload and payload.outcome else None
@@ -75,16 +71,15 @@ class Bulk:
                 continue
             if result.size <= left:
                 left -= result.size
-                path = self._folders.result(ref.id)
-                chosen.append((ref, result.sha256, path, result.size))
-        contents = await asyncio.to_thread(_read, [(path, size) for *_, path, size in chosen])
+                chosen[ref.id] = result
+        sizes = [(number, result.size) for number, result in chosen.items()]
+        contents = await asyncio.to_thread(self._folders.read_results, sizes)
         heads = {
-            ref.id: ResultHead(id=ref.id, size=len(content), sha256=sha256)
-            for (ref, sha256, *_), content in zip(chosen, contents, strict=True)
-            if content
+            number: ResultHead(id=number, size=len(content), sha256=chosen[number].sha256)
+            for number, content in contents.items()
         }
         head = ResultHeads(results=[heads.get(ref.id, ResultHead(id=ref.id)) for ref in wanted])
-        body = b"".join([head.model_dump_json().encode(), b"\n", *contents])
+        body = b"".join([head.model_dump_json().encode(), b"\n", *contents.values()])
         return web.Response(body=body, content_type="application/octet-stream")
 
     async def acknowledge(self, request: web.Request) -> web.StreamResponse:
@@ -115,18 +110,6 @@ class Bulk:
                 raise  # it is all of them
             return problem.code
         return ""
-
-
-def _read(files: Sequence[tuple[Path, int]]) -> list[bytes]:
-    """The contents; empty where one is not there any more. Blocking."""
-    contents = []
-    for path, size in files:
-        try:
-            content = path.read_bytes()
-        except OSError:
-            content = b""
-        contents.append(content if len(content) == size else b"")
-    return contents
 
 
 def _answer(request: web.Request, found: Payload | Exception) -> OrderAnswer:

@@ -28,7 +28,7 @@ from client_agent.payloads.errors import Refused
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import BATCH, Payloads
 from client_agent.report.cpu_load import CpuLoad
-from client_agent.report.event_stream import event_lines
+from client_agent.report.event_stream import EventStream, Wanted
 from client_agent.report.health import READINESS, Health
 from client_agent.run.runner import Runner
 from client_agent.storage.folders import Folders
@@ -53,6 +53,7 @@ from shared.wire import (
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _MAX_WAIT_S: Final = 60.0
+_MAX_QUICK_MS: Final = 1_000
 _LIST_BYTES: Final = 1 << 24
 """Of a list, after which payloads are listed without live values."""
 
@@ -227,16 +228,23 @@ class Api:
         return response
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        after = int_param(request, "after")
-        response = stream("application/x-ndjson")
+        wanted = Wanted(
+            int_param(request, "after"),
+            request.query.get("server"),
+            int_param(request, "results"),
+            min(int_param(request, "quick_ms"), _MAX_QUICK_MS) / 1_000,
+        )
+        kind = "application/octet-stream" if wanted.results else "application/x-ndjson"
+        response = stream(kind)
         await response.prepare(request)
-        server = request.query.get("server")
         cpu_load = CpuLoad()  # of its own: it says what was between two lines
 
         def status() -> AgentStatus:
             return self._health.status(self._runner.running, cpu_load.percent_since())
 
-        lines = event_lines(self._payloads, self._outputs, self._clock, after, server, status)
+        lines = EventStream(
+            self._payloads, self._outputs, self._folders, self._clock, wanted, status
+        ).lines()
         try:
             async for data in lines:
                 await response.write(data)

@@ -44,6 +44,19 @@ class Folders:
     def result(self, payload_id: int) -> Path:
         return self._results / f"{payload_id}.zip"
 
+    def read_results(self, wanted: Iterable[tuple[int, int]]) -> dict[int, bytes]:
+        """Whole results, for payloads and the sizes that they have; without those that are not here
+        any more."""
+        found = {}
+        for payload_id, size in wanted:
+            try:
+                content = self.result(payload_id).read_bytes()
+            except OSError:
+                continue
+            if len(content) == size:
+                found[payload_id] = content
+        return found
+
     def log(self, payload_id: int, stream: str) -> Path:
         return self._logs / f"{payload_id}.{stream}"
 

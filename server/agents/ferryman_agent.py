@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 import aiohttp
 import structlog
-from aiohttp.http_exceptions import LineTooLong
 
-from server.agents import answers, listing
+from server.agents import answers, event_lines, listing
 from server.agents.agent_client import SHORT_CALL
-from server.agents.live_client import SILENT_S, STREAM, LiveClient
+from server.agents.event_lines import MAX_RESULT, QUICK_MS, Heard
+from server.agents.live_client import STREAM, LiveClient
 from server.domain import outcome
 from server.domain.jobs import Job
 from server.ports import (
@@ -25,7 +24,6 @@ from server.ports import (
 )
 from shared.ids import AttemptKey
 from shared.wire import (
-    AgentEvent,
     AgentHealth,
     PayloadDoc,
     PayloadList,
@@ -34,11 +32,6 @@ from shared.wire import (
 
 log = structlog.get_logger()
 _PING_BYTES: Final = 1 << 10
-_LINES: Final = 100
-_LINE_BYTES: Final = 1 << 20
-"""A payload's live values have limits, and so has its line."""
-_REST_S: Final = 0.01
-"""Pause after so many lines: lines that are there already are read without a turn for others."""
 
 
 class FerrymanAgent(LiveClient):
@@ -134,27 +127,24 @@ class FerrymanAgent(LiveClient):
         async with self._call("GET", f"{self.base}/payloads", params={"server": server}) as answer:
             return await listing.parse(await answers.read(answer))
 
-    async def events(self, after: int) -> AsyncIterator[AgentEvent]:
-        """Changes of payloads as they happen; ends, or raises Unreachable, when the connection
-        does.
+    async def events(self, after: int) -> AsyncIterator[Heard]:
+        """Changes of payloads as they happen, small results with them; ends, or raises Unreachable,
+        when the connection does. An older agent sends no results.
         """
-        async with self._call(
-            "GET",
-            f"{self.base}/events",
-            params={"after": str(after), "server": self._server},
-            timeout=STREAM,
-        ) as answer:
-            lines, silent_s = 0, None
-            while line := await _line(answer.content, silent_s):
-                lines += 1
-                if not lines % _LINES:
-                    await self._clock.sleep(_REST_S)
-                if line.strip():
-                    event = AgentEvent.model_validate_json(line)
-                    if event.status is not None:
-                        silent_s = SILENT_S
-                    if event.payload is None or self._is_ours(event.payload):
-                        yield event
+        wanted = {
+            "after": str(after),
+            "server": self._server,
+            "results": str(MAX_RESULT),
+            "quick_ms": str(QUICK_MS),
+        }
+        url = f"{self.base}/events"
+        async with self._call("GET", url, params=wanted, timeout=STREAM) as answer:
+            async for heard in event_lines.read(answer.content, self._clock):
+                payload = heard.event.payload
+                if payload is None or self._is_ours(payload):
+                    if heard.result is not None:
+                        self._count("result", "ok", len(heard.result))
+                    yield heard
 
     async def _refusal(self, answer: aiohttp.ClientResponse) -> AgentError:
         return self._judge(await super()._refusal(answer))
@@ -184,11 +174,3 @@ class FerrymanAgent(LiveClient):
         if not ours:
             log.warning("payload.not_ours", agent=self.name, key=payload.key, server=payload.server)
         return ours
-
-
-async def _line(stream: aiohttp.StreamReader, silent_s: float | None) -> bytes:
-    try:
-        async with asyncio.timeout(silent_s):
-            return await stream.readline(max_line_length=_LINE_BYTES)
-    except LineTooLong:
-        raise ValueError("a line without end among its events") from None

@@ -112,14 +112,14 @@ class Follower:
     async def _read(self, client: FerrymanAgent, listing: PayloadList) -> None:
         await self._get.reconcile(client, listing)
         self._reading = True
-        async for event in client.events(listing.seq):
-            client.heard_at = self._clock.now()
+        async for heard in client.events(listing.seq):
+            event, client.heard_at = heard.event, self._clock.now()
             if event.status is not None:
                 self._status(event.status)
             if event.payload is not None:
                 self._reading = False
                 self._registry.mark_not_listening(client)
-                await self._get.receive(client, event.payload)
+                await self._get.receive(client, event.payload, heard.result)
                 self._reading = True
         raise AgentError(f"agent {client.name} ended the event stream")
 

@@ -20,8 +20,6 @@ from shared.wire import LOG_SIZE
 
 STREAM: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=45)
 """An older agent sends something on its event stream every 15 s."""
-SILENT_S: Final = 10.0
-"""One that sends a heartbeat each second counts as gone when it has sent nothing for so long."""
 _NO_BYTES: Final = 2**62
 """An offset behind every log."""
 _GONE: Final = frozenset({"log_gone", "files_gone"})

@@ -14,7 +14,7 @@ from server.domain.ending import interrupted, move
 from server.domain.jobs import Job, Move, Step
 from server.domain.retry import Uniform
 from server.domain.service import Service
-from server.domain.states import states_between
+from server.domain.states import HOLDS_SLOT, states_between
 from shared.clock import Micros
 from shared.units.durations import say_duration
 from shared.wire import JobState, PayloadDoc, PayloadState, Reason
@@ -31,6 +31,27 @@ def is_of(job: Job, payload: PayloadDoc, agent: str) -> bool:
     if payload.bundle_digest is None:
         return job.agent == agent
     return job.bundle is not None and payload.bundle_digest == job.bundle.digest
+
+
+def left_children(payload: PayloadDoc) -> bool:
+    """Whether its result is more than a result: the beginning of a batch."""
+    completed = payload.status is PayloadState.COMPLETED
+    return completed and payload.result is not None and payload.result.children > 0
+
+
+def expects(job: Job, payload: PayloadDoc) -> bool:
+    """Whether the job waits for what the payload reports.
+
+    A job that was queued again has given its attempt up. Only if that attempt has Completed after
+    all, its result is used and saves another attempt.
+    """
+    if job.deferred:
+        return False  # its attempt has ended, and has left children
+    if job.state is JobState.QUEUED:
+        if job.gather:
+            return False  # the attempt may be the one that left the children
+        return payload.status is PayloadState.COMPLETED and job.cancel_requested_at is None
+    return job.state in HOLDS_SLOT
 
 
 def advance(

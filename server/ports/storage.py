@@ -18,10 +18,11 @@ InUse = Callable[[Sequence[str]], Awaitable[set[str]]]
 class PendingFiles(Protocol):
     """Files that are stored, and that no row refers to yet."""
 
-    async def put(self, content: AsyncIterable[bytes]) -> str:
+    async def put(self, content: AsyncIterable[bytes] | bytes) -> str:
         """Store the content. Once this returns, it is whole, durable and never changed.
 
-        A scratch file may be taken as it is, without a copy: it is gone then.
+        A scratch file may be taken as it is, without a copy: it is gone then. Bytes in memory are
+        for what is small.
 
         Returns:
             Its name: 32 hex digits, of which the last 12 name the run of the server (its owner).

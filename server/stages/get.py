@@ -33,7 +33,7 @@ from server.stages.results import Results
 from server.stages.small_results import SmallResults
 from server.stages.stage import Resources, Stage
 from shared.ids import AttemptKey
-from shared.wire import JobState, PayloadDoc, PayloadList, PayloadState, Reason
+from shared.wire import JobState, PayloadDoc, PayloadList, Reason
 
 log = structlog.get_logger()
 _MAX_DISCARDS: Final = 8  # of one agent at once
@@ -79,8 +79,11 @@ class Get(Stage):
             work = functools.partial(self._process_latest, agent, which)
             self._tasks.start(agent.name, which, work)
 
-    async def receive(self, agent: Agent, payload: PayloadDoc) -> None:
+    async def receive(self, agent: Agent, payload: PayloadDoc, result: bytes | None = None) -> None:
         """As :meth:`on_payload`, for what an agent reports by itself.
+
+        Args:
+            result: that came with it; still to be checked.
 
         Waits while too many of its payloads are in flight. So an agent that reports payloads
         without end fills its connection only.
@@ -88,6 +91,8 @@ class Get(Stage):
         if self.progress.take(agent.name, payload):
             return
         which = (agent.name, payload.id)
+        if result is not None:
+            self.results.came.put(*which, result)
         if which in self._tasks:
             self.on_payload(agent, payload)
             return
@@ -124,6 +129,7 @@ class Get(Stage):
         await self._tasks.stop(agent)
         self._small_results.forget_agent(agent)
         self.progress.forget_agent(agent)
+        self.results.came.forget_agent(agent)
         for which in [one for one in self._latest if agent in (None, one[0])]:
             del self._latest[which]
 
@@ -150,7 +156,7 @@ class Get(Stage):
         self.progress.forget(job.key)
         with self.results.slot_released(job.key):
             moved: Job | bool | None
-            if have is None and not _left_children(payload):
+            if have is None and not outcome.left_children(payload):
                 moved = await self._small_results.end(
                     agent, payload, move, child=job.parent_id is not None
                 )
@@ -179,7 +185,7 @@ class Get(Stage):
             if result is None:
                 result = await self.results.fetch(agent, payload, pending)
             move = dataclasses.replace(move, facts={**move.facts, "result": result})
-            if _left_children(payload):
+            if outcome.left_children(payload):
                 deferred = await self._deferral(job, move, result, agent.name)
                 if isinstance(deferred, bool):
                     if deferred:
@@ -217,11 +223,12 @@ class Get(Stage):
                 log.exception("payload.failed", agent=agent.name, key=payload.key)
             tries += 1
             if not agent.reachable:
-                return  # it reports everything again once it is back
+                break  # it reports everything again once it is back
             if tries == _UNKNOWN_AFTER:
                 await self._show_as_unknown(agent, payload, f"the result cannot be fetched: {why}")
             self._latest.setdefault(which, payload)
             await self._clock.sleep(_RETRY_DELAYS_S[min(tries, len(_RETRY_DELAYS_S)) - 1])
+        self.results.came.drop(*which)  # where nobody needed it
 
     async def _process(self, agent: Agent, payload: PayloadDoc) -> None:
         key = AttemptKey.parse(payload.key or "")
@@ -232,7 +239,12 @@ class Get(Stage):
             same_bundle = job is not None and outcome.is_of(job, payload, agent.name)
             if job is not None and job.key == key and not same_bundle and job.bundle is not None:
                 await self._other_bundle(agent, job)
-            if job is None or not same_bundle or job.key != key or not _expects(job, payload):
+            if (
+                job is None
+                or not same_bundle
+                or job.key != key
+                or not outcome.expects(job, payload)
+            ):
                 await self._discard(agent, key, payload, job if same_bundle else None)
                 return
             if await self.advance(agent, job, payload):
@@ -307,23 +319,3 @@ class Get(Stage):
             raise
         except Exception:
             log.exception("payload.not_shown_as_unknown", key=payload.key)
-
-
-def _left_children(payload: PayloadDoc) -> bool:
-    completed = payload.status is PayloadState.COMPLETED
-    return completed and payload.result is not None and payload.result.children > 0
-
-
-def _expects(job: Job, payload: PayloadDoc) -> bool:
-    """Whether the job waits for what the payload reports.
-
-    A job that was queued again has given its attempt up. Only if that attempt has Completed after
-    all, its result is used and saves another attempt.
-    """
-    if job.deferred:
-        return False  # its attempt has ended, and has left children
-    if job.state is JobState.QUEUED:
-        if job.gather:
-            return False  # the attempt may be the one that left the children
-        return payload.status is PayloadState.COMPLETED and job.cancel_requested_at is None
-    return job.state in states.HOLDS_SLOT

@@ -18,6 +18,7 @@ from server.ports import (
     ScratchFile,
     Unreachable,
 )
+from server.stages.came_along import CameAlong
 from shared.ids import AttemptKey
 from shared.wire import PayloadDoc
 
@@ -29,6 +30,9 @@ class Results:
 
     Args:
         on_slot: called when a slot of an agent has become free.
+
+    Attributes:
+        came: those that need not be fetched.
     """
 
     def __init__(self, scratch: Scratch, on_slot: Callable[[], None]) -> None:
@@ -36,6 +40,7 @@ class Results:
         self._downloads: dict[str, asyncio.Semaphore] = {}
         """agent -> its share of downloads"""
         self._ended = Counter[AttemptKey]()
+        self.came = CameAlong()
 
     def ended(self) -> set[AttemptKey]:
         """Attempts that have ended, whose jobs have not yet: they need no slot of their agent."""
@@ -52,12 +57,15 @@ class Results:
             self._ended -= Counter([key])
 
     async def fetch(self, agent: Agent, payload: PayloadDoc, pending: PendingFiles) -> Result:
-        """Download what a payload left, and store it.
+        """Download what a payload left, unless it came with its report, and store it.
 
         Raises:
             AgentError, OSError: it could not be fetched, or not stored.
         """
         announced = payload.result
+        came = self.came.take(agent.name, payload)
+        if came is not None and announced is not None:
+            return Result(await pending.put(came), announced.size, announced.sha256)
         with self._scratch.file() as content:
             most = announced.size if announced is not None else None
             try:

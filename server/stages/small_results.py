@@ -1,5 +1,5 @@
-"""Small results that wait at an agent at the same time: fetched in one request, stored in one file,
-their jobs moved in one transaction.
+"""Small results of an agent that have come, or wait there, at the same time: fetched in one request
+unless they came, stored in one file, their jobs moved in one transaction.
 
 That file has the results of its jobs from that transaction on, so it cannot be removed as unused
 while another of them is about to refer to it.
@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
 from server.domain.files import FileKind
 from server.domain.jobs import Job, Move, Result
-from server.ports import Agent, AgentError, LeaseLost
+from server.ports import Agent, AgentError, Fetched, LeaseLost, PendingFiles, ScratchFile
 from server.stages.results import Results
 from server.stages.stage import Resources, Stage
 from shared.together import Together
@@ -32,7 +32,18 @@ _AT_ONCE: Final = 8
 _AT_ONCE_OF_BATCHES: Final = 2
 """For children, which come by the thousand: so groups form."""
 
+_AT_ONCE_CAME: Final = 2
+"""Of those that came with their reports: what is left to do is our own work."""
+
 _Ended = tuple[PayloadDoc, Move]
+
+
+class _Group(NamedTuple):
+    """What is done together."""
+
+    agent: str
+    child: bool
+    came: bool
 
 
 class _Alone(Exception):
@@ -45,7 +56,7 @@ class SmallResults(Stage):
     def __init__(self, resources: Resources, results: Results) -> None:
         super().__init__(resources)
         self._results = results
-        self._groups: dict[tuple[str, bool], Together[_Ended, Job | None]] = {}
+        self._groups: dict[_Group, Together[_Ended, Job | None]] = {}
 
     async def end(
         self, agent: Agent, payload: PayloadDoc, move: Move, *, child: bool
@@ -62,13 +73,15 @@ class SmallResults(Stage):
             AgentError, OSError: the result could not be fetched or stored.
             LeaseLost
         """
-        if not _is_small(payload) or not agent.hands_over_many:
+        came = self._results.came.has(agent.name, payload)
+        if not _is_small(payload) or not (came or agent.hands_over_many):
             return await self._end_one(agent, payload, move)
-        group = agent.name, child
+        group = _Group(agent.name, child, came)
         if group not in self._groups:
+            at_once = _AT_ONCE_OF_BATCHES if child else _AT_ONCE
             self._groups[group] = Together(
-                functools.partial(self._end_many, agent),
-                at_once=_AT_ONCE_OF_BATCHES if child else _AT_ONCE,
+                functools.partial(self._end_many, agent, came=came),
+                at_once=_AT_ONCE_CAME if came else at_once,
                 most=_MOST,
                 size=lambda ended: ended[0].result.size if ended[0].result else 0,
                 most_size=_MOST_SIZE,
@@ -94,14 +107,15 @@ class SmallResults(Stage):
         return moved
 
     async def _end_many(
-        self, agent: Agent, ended: Sequence[_Ended]
+        self, agent: Agent, ended: Sequence[_Ended], *, came: bool
     ) -> Sequence[Job | Exception | None]:
         if len(ended) == 1:
             return [await self._end_one(agent, *ended[0])]
         try:
-            return await self._end_together(agent, ended)
+            together = self._end_those_that_came if came else self._end_together
+            return await together(agent, ended)
         except (AgentError, OSError):
-            if agent.hands_over_many:
+            if came or agent.hands_over_many:
                 raise
         except LeaseLost:
             raise
@@ -109,26 +123,56 @@ class SmallResults(Stage):
             log.exception("results.not_moved_together", agent=agent.name)
         return [_Alone()] * len(ended)
 
+    async def _end_those_that_came(
+        self, agent: Agent, ended: Sequence[_Ended]
+    ) -> Sequence[Job | Exception | None]:
+        found: list[tuple[int, Fetched] | None] = []
+        contents = list[bytes]()
+        for payload, _ in ended:
+            content, at = self._results.came.take(agent.name, payload), sum(map(len, contents))
+            if content is None or payload.result is None:
+                found.append(None)
+                continue
+            found.append((at, Fetched(payload.result.size, payload.result.sha256)))
+            contents.append(content)
+        async with self._storage.pending(FileKind.RESULT) as pending:
+            return await self._store_together(agent, ended, found, b"".join(contents), pending)
+
     async def _end_together(
         self, agent: Agent, ended: Sequence[_Ended]
     ) -> Sequence[Job | Exception | None]:
-        answers: list[Job | Exception | None] = [_Alone() for _ in ended]
         async with self._storage.pending(FileKind.RESULT) as pending:
             with self._scratch.file() as content:
                 found = await agent.fetch_many([payload for payload, _ in ended], content)
-                if not any(found):
-                    return answers
-                name = await pending.put(content)
-            came, moves, lease = list[int](), list[Move](), self._held_lease(agent.name)
-            for number, (part, (_, move)) in enumerate(zip(found, ended, strict=True)):
-                if part is not None:
-                    offset, fetched = part
-                    result = Result(name, fetched.size, fetched.sha256, offset)
-                    came.append(number)
-                    moves.append(dataclasses.replace(_with_result(move, result), lease=lease))
-            moved = await self._jobs.move_all(moves)
-            if any(moved):
-                pending.commit()
+                return await self._store_together(agent, ended, found, content, pending)
+
+    async def _store_together(
+        self,
+        agent: Agent,
+        ended: Sequence[_Ended],
+        found: Sequence[tuple[int, Fetched] | None],
+        content: ScratchFile | bytes,
+        pending: PendingFiles,
+    ) -> Sequence[Job | Exception | None]:
+        """Store the content, and make the moves of those whose results are in it.
+
+        Args:
+            found: where in the content each result begins; None: it is not there.
+        """
+        answers: list[Job | Exception | None] = [_Alone() for _ in ended]
+        if not any(found):
+            return answers
+        name, lease = await pending.put(content), self._held_lease(agent.name)
+        came, moves = list[int](), list[Move]()
+        for number, (part, (_, move)) in enumerate(zip(found, ended, strict=True)):
+            if part is not None:
+                offset, fetched = part
+                result = Result(name, fetched.size, fetched.sha256, offset)
+                came.append(number)
+                moves.append(dataclasses.replace(_with_result(move, result), lease=lease))
+        moved = await self._jobs.move_all(moves)
+        if any(moved):
+            pending.commit()
         for number, job in zip(came, moved, strict=True):
             answers[number] = job
         return answers

@@ -45,7 +45,9 @@ class BaseStorage(ABC):
         self._pending = set[str]()
 
     @abstractmethod
-    async def _store(self, kind: FileKind, name: str, content: AsyncIterable[bytes]) -> None:
+    async def _store(
+        self, kind: FileKind, name: str, content: AsyncIterable[bytes] | bytes
+    ) -> None:
         """Store a new file: whole, durable and visible when this returns, or not at all."""
 
     @abstractmethod
@@ -80,7 +82,7 @@ class _Pending:
     def __init__(self, storage: BaseStorage, kind: FileKind) -> None:
         self._storage, self._kind, self._names = storage, kind, list[str]()
 
-    async def put(self, content: AsyncIterable[bytes]) -> str:
+    async def put(self, content: AsyncIterable[bytes] | bytes) -> str:
         storage = self._storage
         name = new_name(storage._owner, storage._token)
         # First: from the moment it can be listed, it must be known to be no orphan.

@@ -55,14 +55,26 @@ class FolderStorage(BaseStorage):
         for kind in FileKind:
             (folder / kind).mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    async def _store(self, kind: FileKind, name: str, content: AsyncIterable[bytes]) -> None:
+    async def _store(
+        self, kind: FileKind, name: str, content: AsyncIterable[bytes] | bytes
+    ) -> None:
+        final = stored_path(self._folder, kind, name)
         if isinstance(content, FolderScratchFile):
-            final = stored_path(self._folder, kind, name)
             await asyncio.to_thread(_move, content.path, final)
+            return
+        if isinstance(content, bytes):
+            await asyncio.to_thread(self._write, content, final)
             return
         with self._scratch.file() as file:
             await file.write(content)
             await self._store(kind, name, file)
+
+    def _write(self, content: bytes, final: Path) -> None:
+        """Store all at once. Blocking."""
+        with self._scratch.file() as file:
+            file.reserve(len(content))
+            file.path.write_bytes(content)
+            _move(file.path, final)
 
     @asynccontextmanager
     async def open(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from typing import Any
 
@@ -59,6 +60,34 @@ class Stream:
     async def next(self):
         line = await self.response.content.readline()
         return json.loads(line) if line else None
+
+    async def ends(self, count=1):
+        """The next payloads that are reported as ended, each with the result behind its line."""
+        found: list[tuple[dict[str, Any], bytes]] = []
+        while len(found) < count:
+            event = await self.next()
+            result = await self.response.content.readexactly(event["result_bytes"])
+            if event["payload"] is not None and event["payload"]["ended_at"]:
+                found.append((event, result))
+        return found
+
+
+async def runs(agent, key):
+    """Wait until the payload of this key runs."""
+    async with agent.http.get("/events") as response:
+        stream = Stream(response)
+        while True:
+            payload = (await stream.next())["payload"]
+            if payload is not None and (payload["key"], payload["status"]) == (key, "Running"):
+                return
+
+
+def announced(payload):
+    return payload["result"]["size"], payload["result"]["sha256"]
+
+
+def measured(result):
+    return len(result), hashlib.sha256(result).hexdigest()
 
 
 async def test_the_stream_has_each_change_as_it_happens(agent):
@@ -165,3 +194,67 @@ async def test_stopping_sends_the_last_ends_on_open_streams(tmp_path):
     assert last["interrupted"]
     async with calling(tmp_path, slots=1) as agent:
         (await agent.sandbox.process("2.1")).finish()
+
+
+async def test_small_results_come_with_the_stream_to_who_asks(agent):
+    ids = [await agent.completed(f"{job}.1") for job in (1, 2)]
+    async with agent.http.get("/events?after=0&results=262144") as response:
+        stream = Stream(response)
+        for payload_id, (event, result) in zip(ids, await stream.ends(2), strict=True):
+            assert event["payload"]["id"] == payload_id
+            assert measured(result) == announced(event["payload"])
+        later = await agent.completed("3.1")
+        [(event, result)] = await stream.ends()
+        assert event["payload"]["id"] == later
+        assert measured(result) == announced(event["payload"])
+    most = event["payload"]["result"]["size"] - 1
+    for asked in ("", f"&results={most}"):
+        async with agent.http.get(f"/events?after={event['seq'] - 1}{asked}") as response:
+            [(again, nothing)] = await Stream(response).ends()
+            assert (again["payload"]["id"], nothing) == (later, b"")
+
+
+async def test_who_lost_the_stream_gets_again_what_it_has_not_seen_with_its_result(agent):
+    for job in (1, 2, 3):
+        await agent.completed(f"{job}.1")
+    async with agent.http.get("/events?after=0&results=262144") as response:
+        [(first, _)] = await Stream(response).ends()
+    async with agent.http.get(f"/events?after={first['seq']}&results=262144") as response:
+        for event, result in await Stream(response).ends(2):
+            assert measured(result) == announced(event["payload"])
+            assert event["payload"]["key"] in ("2.1", "3.1")
+
+
+async def test_a_result_that_is_gone_does_not_come_and_the_stream_goes_on(agent, tmp_path):
+    gone, there = [await agent.completed(f"{job}.1") for job in (1, 2)]
+    (tmp_path / "agent" / "results" / f"{gone}.zip").unlink()
+    async with agent.http.get("/events?after=0&results=262144") as response:
+        (one, nothing), (other, result) = await Stream(response).ends(2)
+    assert (one["payload"]["id"], nothing) == (gone, b"")
+    assert other["payload"]["id"] == there
+    assert measured(result) == announced(other["payload"])
+
+
+async def test_what_ends_soon_is_reported_once_and_what_runs_on_a_little_later(agent):
+    async with agent.http.get("/events?quick_ms=100") as response:
+        stream = Stream(response)
+        start = (await stream.next())["seq"]
+        quick = await agent.completed("1.1")
+        event = await stream.next()
+        assert (event["payload"]["id"], event["payload"]["status"]) == (quick, "Completed")
+        await agent.submit("2.1")
+        process = await agent.sandbox.process("2.1")
+        await runs(agent, "2.1")
+        later = await agent.completed("3.1")
+        event = await stream.next()
+        assert (event["payload"]["id"], event["payload"]["status"]) == (later, "Completed")
+        assert start < event["seq"], "what was sent before"
+        seen = event["seq"]
+        await agent.clock.until_asleep(0.1)
+        await agent.clock.advance(0.1)
+        event = await stream.next()
+        assert (event["payload"]["key"], event["payload"]["status"]) == ("2.1", "Running")
+        assert event["seq"] == seen + 1, "until then nothing behind it counted as sent"
+        process.finish()
+        event = await stream.next()
+        assert (event["payload"]["key"], event["payload"]["status"]) == ("2.1", "Completed")

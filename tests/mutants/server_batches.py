@@ -84,7 +84,7 @@ MUTANTS: Final = (
     ),
     _of(
         "a report of the attempt that left the children is not used twice",
-        "server/stages/get.py",
+        "server/domain/outcome.py",
         "    if job.deferred:\n        return False",
         "    if job.deferred and job.gather:\n        return False",
         f"{_WHOLE}the_end_of_an_attempt_that_left_children_counts_once",

@@ -21,6 +21,9 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
     return Mutant("fleet", protection, f"server/{file}", old, new, tests)
 
 
+_EVENTS: Final = "tests/contract/test_agent_events.py::test_"
+_EVENT_LINES: Final = "tests/unit/server/agents/test_event_lines.py::test_"
+_CAME: Final = "tests/unit/server/stages/test_came_along.py::test_"
 _FLOODS: Final = "tests/unit/server/stages/test_get_floods.py::test_"
 
 MUTANTS: Final = (
@@ -69,7 +72,7 @@ MUTANTS: Final = (
     ),
     _of(
         "an agent that hangs is noticed by its heartbeats",
-        "agents/ferryman_agent.py",
+        "agents/event_lines.py",
         "silent_s = SILENT_S",
         "pass",
         f"{_FOLLOW}an_agent_that_hangs_is_down_when_its_heartbeats_stop",
@@ -97,10 +100,39 @@ MUTANTS: Final = (
     ),
     _of(
         "other tasks have their turn while an agent sends events",
-        "agents/ferryman_agent.py",
-        "                if not lines % _LINES:\n",
-        "                if False:\n",
+        "agents/event_lines.py",
+        "        if not lines % _LINES:\n",
+        "        if False:\n",
         f"{_FOLLOW}others_have_their_turn_however_much_an_agent_sends",
+    ),
+    _of(
+        "an agent sends no result that was not asked for",
+        "agents/event_lines.py",
+        "if event.payload is None or event.result_bytes > MAX_RESULT:",
+        "if False:",
+        f"{_EVENT_LINES}what_was_not_asked_for_ends_the_stream",
+    ),
+    _of(
+        "a result that came damaged with its report is fetched",
+        "stages/came_along.py",
+        "return result if hashlib.sha256(result).hexdigest() == announced.sha256 else None",
+        "return result",
+        f"{_CAME}each_is_taken_once_and_only_as_announced",
+    ),
+    _of(
+        "results that come faster than they are stored take little memory",
+        "stages/came_along.py",
+        "if self._sizes[agent] + len(result) <= _MAX_BYTES:",
+        "if True:",
+        f"{_CAME}what_is_too_much_for_one_agent_is_let_go",
+    ),
+    Mutant(
+        "fleet",
+        "no change counts as sent to a server while an earlier one waits",
+        "client_agent/report/event_stream.py",
+        "seq = min(seq, held.changed - 1)",
+        "pass",
+        (f"{_EVENTS}what_ends_soon_is_reported_once_and_what_runs_on_a_little_later",),
     ),
     _of(
         "an agent that breaks off at once is called less and less often",
@@ -383,7 +415,7 @@ MUTANTS: Final = (
     ),
     _of(
         "a result that comes late is used",
-        "stages/get.py",
+        "domain/outcome.py",
         "return payload.status is PayloadState.COMPLETED and job.cancel_requested_at is None",
         "return False",
         f"{_HOSTILE}a_result_that_comes_after_the_attempt_was_given_up_saves_another_one",

@@ -73,7 +73,7 @@ MUTANTS: Final = (
         "bulk",
         "results that are stored together are committed when a job refers to them",
         "server/stages/small_results.py",
-        "            if any(moved):\n                pending.commit()\n",
+        "        if any(moved):\n            pending.commit()\n",
         "",
         (_CRASHES,),
     ),

@@ -46,8 +46,12 @@ class MemoryStorage(BaseStorage):
         super().__init__(owner, token)
         self._contents, self._scratch = contents, scratch
 
-    async def _store(self, kind: FileKind, name: str, content: AsyncIterable[bytes]) -> None:
-        data = b"".join([chunk async for chunk in content])
+    async def _store(
+        self, kind: FileKind, name: str, content: AsyncIterable[bytes] | bytes
+    ) -> None:
+        data = content
+        if not isinstance(data, bytes):
+            data = b"".join([chunk async for chunk in data])
         if sum(map(len, self._contents.files.values())) + len(data) > self._contents.most:
             raise OSError(errno.ENOSPC, "No space left on device")
         self._contents.files[kind, name] = data

@@ -98,7 +98,15 @@ class SimAgent(AgentClient):
     def append_event(self, payload: Payload) -> None:
         for client in self.machine.clients:
             if client.up and client._world.follows(client.name):
+                client._send_result(payload)
                 client._world.get.on_payload(client, payload.doc(self._now()))
+
+    def _send_result(self, payload: Payload) -> None:
+        """Some results come with the event, and some of these are damaged on their way."""
+        if self._world.bulk and payload.status not in ALIVE and payload.id % 2:
+            damaged = payload.id % 4 == 3
+            content = b"damaged" if damaged else payload.result
+            self._world.get.results.came.put(self.name, payload.id, content)
 
     def start(self, payload: Payload) -> None:
         for agent in self._world.agents:

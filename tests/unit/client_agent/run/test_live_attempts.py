@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client_agent.report.event_stream import event_lines
+from client_agent.report.event_stream import EventStream, Wanted
 from client_agent.run import outcomes
 from shared.clock import yield_to_loop
 from shared.wire import AgentEvent, AgentStatus, PayloadState, Progress, Reason, RetryLater
@@ -61,14 +61,14 @@ class Stream:
 
     def __init__(self, rig, after=0):
         self.rig = rig
-        self.lines = event_lines(
+        self.lines = EventStream(
             rig.payloads,
             rig.context.outputs,
+            rig.context.folders,
             rig.clock,
-            after,
-            SERVER,
+            Wanted(after, SERVER),
             lambda: AgentStatus(slots=1, running=0),
-        )
+        ).lines()
 
     async def next(self):
         chunk = await anext(self.lines)

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from server.agents import ferryman_agent
+from server.agents import event_lines
 from server.agents.agent_client import Sessions
 from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.follower import Follower
@@ -55,7 +55,7 @@ class Following:
             self.seen.put_nowait(f"listed {payload.key}")
         self.seen.put_nowait("compared")
 
-    async def receive(self, _: Any, payload: Any) -> None:
+    async def receive(self, _: Any, payload: Any, result: bytes | None) -> None:
         self.seen.put_nowait(f"reported {payload.key} {payload.status}")
         await self.room.wait()
 
@@ -317,7 +317,7 @@ async def test_an_agent_that_begins_to_drain_is_asked_for_its_health_at_once():
 async def test_an_agent_that_hangs_is_down_when_its_heartbeats_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ferryman_agent, "SILENT_S", 0.05)
+    monkeypatch.setattr(event_lines, "SILENT_S", 0.05)
     agent = FakeAgent()
     async with following(agent) as found:
         await found.see("compared")
