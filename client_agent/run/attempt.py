@@ -2,7 +2,8 @@
 
 An attempt holds a slot only while run.sh runs. Before that it is unpacked and launched up to its
 closed gate, after that it is packed and stored. With short jobs these steps take most of the time,
-and most of it is waiting: so they happen while other attempts run.
+and most of it is waiting: so they happen while other attempts run. If a slot is free already while
+the sandbox comes up, it is stored as Running meanwhile; the gate opens only when both are done.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from typing import Final
 
 import structlog
 
-from client_agent.collect import result
 from client_agent.collect.selection import Known
 from client_agent.output.live import LiveOutput
 from client_agent.output.silence import run_watched
 from client_agent.payloads.payload import Outcome, Payload
 from client_agent.run import outcomes
-from client_agent.run.context import AgentContext
+from client_agent.run.context import RETRY_S, AgentContext
 from client_agent.run.environment import variables
+from client_agent.run.packing import packed
+from client_agent.run.permit import StartPermit
 from client_agent.run.unpack import CannotStart, DoesNotFit, Unpacked, unpack
 from client_agent.sandbox.base import Ended, Launch, Process, SandboxBroken, Workspace
 from client_agent.storage.shortage import SHORTAGE_ERRNOS
@@ -32,12 +34,8 @@ from shared.wire import PayloadState, Reason
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-RETRY_S: Final = 1.0
-"""Pause before a step is tried again that the database or a shortage of the agent prevented."""
 TICK_S: Final = 0.011
 """File systems tell times apart that are so far from each other."""
-PACK_TRIES: Final = 30
-"""Tries to pack a result during a shortage; then the result is lost."""
 
 
 class StartDeferred(Exception):
@@ -61,7 +59,8 @@ class Attempt:
         self._workspace: Workspace | None = None
         self._process: Process | None = None
         self._unpacked = Unpacked()
-        self._start_prevented = self._launching = False
+        self._start_prevented = self._cancelled = False
+        self._permit: StartPermit | None = None
         self._readers = 0
         self._no_readers = asyncio.Event()
         self._no_readers.set()
@@ -105,6 +104,7 @@ class Attempt:
 
     def cancel(self) -> None:
         """Stop what runs, as cancelled by its user; await :attr:`finished` for the end."""
+        self._cancelled = True  # it may be Running before its sandbox is up
         if self._process is not None:
             self._process.stop(None, outcomes.CANCELLED)
 
@@ -112,11 +112,10 @@ class Attempt:
         """Do not start it any more. True: it was launched already, up to its closed gate; await
         :attr:`finished` for the end of that."""
         self._start_prevented = True
-        self._context.slots.withdraw(self.payload.id)
-        return self._launching
-
-    def _is_prevented(self) -> bool:
-        return self._start_prevented
+        if self._permit is None:
+            return False
+        self._permit.prevent()
+        return True
 
     def shut_down(self, *, grace: bool) -> None:
         """The agent shuts down: stop what runs, start nothing."""
@@ -177,26 +176,16 @@ class Attempt:
         return not self._start_prevented
 
     async def _launch(self, workspace: Workspace) -> None:
-        self._launching = True
+        permit = self._permit = StartPermit(self._context, self.payload, workspace)
         with self._context.outputs.open(self.payload.id) as output:
-            await self._run_to_end(workspace, output)
+            try:
+                ended = await self._start_and_run(workspace, permit, output)
+            finally:
+                permit.release()
+            if ended is not None:
+                await self._collect(workspace, output, ended)
 
-    async def _run_to_end(self, workspace: Workspace, output: LiveOutput) -> None:
-        try:
-            with self._context.measures.phase("start"):
-                process = await workspace.start(self._launch_spec(output))
-        except (SandboxBroken, OSError) as problem:
-            await self._sandbox_failed(problem)
-            return
-        self._process = process
-        try:
-            ended = await self._run_in_slot(workspace, process, output)
-        finally:
-            # After a normal end this does nothing. After anything else it ends the processes.
-            process.stop(None, outcomes.CANCELLED, grace=False)
-            await process.wait()
-        if ended is None:
-            return
+    async def _collect(self, workspace: Workspace, output: LiveOutput, ended: Ended) -> None:
         output.end()
         outcome = outcomes.of(
             ended, self.payload.timeout_s, workspace.enforcement, self.payload.entry
@@ -205,60 +194,57 @@ class Attempt:
         warnings = (*self._unpacked.warnings, *outcome.warnings)
         outcome = replace(outcome, ended_at=self._context.clock.now(), warnings=warnings)
         if ended.certain:
-            outcome = await self._pack(workspace, outcome)
+            outcome = await packed(self._context, self.payload, self.given, workspace, outcome)
         await self._end(PayloadState.RUNNING, outcome)
 
-    async def _run_in_slot(
-        self, workspace: Workspace, process: Process, output: LiveOutput
+    async def _start_and_run(
+        self, workspace: Workspace, permit: StartPermit, output: LiveOutput
     ) -> Ended | None:
-        """Run it once it has a slot. None: its start was prevented."""
-        context, payload = self._context, self.payload
-        if self._start_prevented:
-            return None
-        with context.measures.phase("slot"):
-            if not await context.slots.acquire(payload.id):
-                return None
+        """None: run.sh did not start."""
         try:
-            running = await context.payloads.start(
-                payload.id, process.pid, str(workspace.path), dict(workspace.enforcement)
-            )
-            if running is None:
-                return None
-            self.payload = running
-            if self._is_prevented():  # meanwhile: its row says Running, so it needs an end
-                process.stop(Reason.SHUTDOWN, outcomes.STOPPED, grace=False)
-                return await process.wait()
-            log.info("payload.started", payload_id=payload.id, key=payload.key)
+            with self._context.measures.phase("start"):
+                process = await workspace.start(self._launch_spec(permit, output))
+        except (SandboxBroken, OSError) as problem:
+            running = await permit.begun()
+            if running is not None:
+                self.payload = running
+            await self._sandbox_failed(problem)
+            return None
+        self._process = process
+        try:
+            return await self._run(process, permit, output)
+        finally:
+            # After a normal end this does nothing. After anything else it ends the processes.
+            process.stop(None, outcomes.CANCELLED, grace=False)
+            await process.wait()
+
+    async def _run(self, process: Process, permit: StartPermit, output: LiveOutput) -> Ended | None:
+        """Run it once it has a slot and its row says Running. None: its start was prevented."""
+        running = await permit.get(process.pid)
+        if running is None:
+            return None
+        self.payload = running
+        if self._start_prevented:  # its row says Running, so it needs an end
+            process.stop(Reason.SHUTDOWN, outcomes.STOPPED, grace=False)
+        elif self._cancelled:
+            process.stop(None, outcomes.CANCELLED, grace=False)
+        else:
+            log.info("payload.started", payload_id=running.id, key=running.key)
+            context = self._context
             with context.outputs.running(running), context.measures.phase("run"):
                 return await run_watched(
                     process, output, running.heartbeat_timeout_s, context.clock
                 )
-        finally:
-            context.slots.release()
-
-    async def _pack(self, workspace: Workspace, outcome: Outcome) -> Outcome:
-        """The outcome with its result; without it where it could not be stored."""
-        context = self._context
-        source, tries = context.receipt_source(self.payload, self.given), 0
-        while True:
-            try:
-                with context.measures.phase("pack"):
-                    return await context.in_thread(
-                        result.pack, source, outcome, context.folders, workspace.fd
-                    )
-            except OSError as problem:
-                log.warning("payload.not_packed", payload_id=self.payload.id, error=str(problem))
-                tries += 1
-                if tries == PACK_TRIES or problem.errno not in SHORTAGE_ERRNOS:
-                    return _without_result(outcome, problem)
-            await context.clock.sleep(RETRY_S)
+        return await process.wait()
 
     async def _sandbox_failed(self, problem: SandboxBroken | OSError) -> None:
-        _check_shortage(problem)
+        """It ends; after a shortage it stays Prepared, if its row does not say Running."""
+        before = self.payload.state
+        if before is PayloadState.PREPARED:
+            _check_shortage(problem)
         if isinstance(problem, SandboxBroken):
             self._context.watch.mark_broken(problem)
-        failed = outcomes.failed(Reason.SANDBOX_ERROR, str(problem))
-        await self._end(PayloadState.PREPARED, failed)
+        await self._end(before, outcomes.failed(Reason.SANDBOX_ERROR, str(problem)))
 
     async def _end(self, before: PayloadState, outcome: Outcome) -> None:
         """Store the outcome, then remove the files that are not needed any more."""
@@ -286,7 +272,7 @@ class Attempt:
                 log.warning("payload.end_not_stored", payload_id=payload_id, error=str(problem))
                 await context.clock.sleep(RETRY_S)
 
-    def _launch_spec(self, output: LiveOutput) -> Launch:
+    def _launch_spec(self, permit: StartPermit, output: LiveOutput) -> Launch:
         payload, context = self.payload, self._context
         grant = context.grants.for_service(payload.service)
         return Launch(
@@ -298,6 +284,7 @@ class Attempt:
             stderr=context.folders.log(payload.id, "stderr"),
             grant=grant,
             listener=output,
+            on_init=permit.begin,
         )
 
 
@@ -305,17 +292,3 @@ def _check_shortage(problem: Exception) -> None:
     """Raises StartDeferred for a shortage, which has nothing to do with the attempt."""
     if isinstance(problem, OSError) and problem.errno in SHORTAGE_ERRNOS:
         raise StartDeferred(str(problem)) from problem
-
-
-def _without_result(outcome: Outcome, problem: OSError) -> Outcome:
-    """The outcome of an attempt whose result is lost."""
-    message = f"the result could not be stored: {problem.strerror or problem}"
-    if outcome.state is not PayloadState.COMPLETED:
-        return replace(outcome, warnings=(*outcome.warnings, message))
-    return replace(
-        outcome,
-        state=PayloadState.FAILED,
-        reason=Reason.AGENT_ERROR,
-        message=message,
-        interrupted=True,
-    )

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar, TypeVarTuple
+from typing import Final, TypeVar, TypeVarTuple
 
 from client_agent.collect.result import ReceiptSource
 from client_agent.collect.selection import NOTHING, Known
@@ -23,6 +23,8 @@ from client_agent.storage.folders import Folders
 from client_agent.storage.shared_bundles import SharedBundles
 from shared.clock import Clock
 
+RETRY_S: Final = 1.0
+"""Pause before a step is tried again that the database or a shortage of the agent prevented."""
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 

@@ -17,8 +17,8 @@ from client_agent.collect.selection import NOTHING
 from client_agent.payloads import states
 from client_agent.payloads.payload import Outcome, Payload
 from client_agent.run import outcomes
-from client_agent.run.attempt import RETRY_S, Attempt, StartDeferred
-from client_agent.run.context import AgentContext
+from client_agent.run.attempt import Attempt, StartDeferred
+from client_agent.run.context import RETRY_S, AgentContext
 from client_agent.run.end_requests import EndRequests
 from shared.clock import wait_for
 from shared.sqlite.errors import DatabaseUnavailable

@@ -21,10 +21,15 @@ class SlotQueue:
     def in_use(self) -> int:
         return self._slots - self._free
 
+    def acquire_free(self) -> bool:
+        """Take a slot if one is free: then nobody waits for one."""
+        free = self._free > 0
+        self._free -= free
+        return free
+
     async def acquire(self, payload_id: int) -> bool:
         """Wait for a slot. False: it was withdrawn meanwhile and holds no slot."""
-        if self._free > 0:
-            self._free -= 1
+        if self.acquire_free():
             return True
         granted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (payload_id, granted))

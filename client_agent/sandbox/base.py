@@ -5,7 +5,7 @@ The steps of one attempt::
     workspace = await sandbox.prepare(name, slot, limits)   # directory, cgroups, image
     ... the runner unpacks the bundle below workspace.fd ...
     process = await workspace.start(launch)                 # everything up to the closed gate
-    ... the runner commits Running ...
+    ... the runner has committed Running, which it may begin at launch.on_init ...
     process.go()                                            # run.sh starts
     ended = await process.wait()                            # all of its processes are dead
     ... the runner collects from workspace.fd ...
@@ -18,7 +18,7 @@ whatever is left nevertheless.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -79,6 +79,9 @@ class Launch:
     line."""
     grant: Grant = field(default_factory=Grant)
     listener: OutputListener | None = None
+    on_init: Callable[[int], None] | None = None
+    """Called with the pid of the init, if the start makes one, some milliseconds before the gate is
+    ready."""
 
     @property
     def variables(self) -> Mapping[str, str]:

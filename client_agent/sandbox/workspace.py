@@ -152,8 +152,15 @@ class HostWorkspace(ABC):
         """A start of the job's chain of programs."""
         clock, settings = self._resources.clock, self._resources.settings
         pidfd.become_subreaper()
-        logs, record = self._logs(launch), self._record_init
-        return Start(launch, logs, record, clock, settings, without_bwrap=without_bwrap)
+
+        def record(init: int) -> None:
+            self._record_init(init)
+            if launch.on_init is not None:
+                launch.on_init(init)
+
+        return Start(
+            launch, self._logs(launch), record, clock, settings, without_bwrap=without_bwrap
+        )
 
     def supervise(
         self, spawned: SpawnedProcesses, launch: Launch, *gauges: Gauge

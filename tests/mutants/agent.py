@@ -10,6 +10,7 @@ _AGENT: Final = "tests/contract/test_agent_server.py::test_"
 _TROUBLES: Final = "tests/unit/client_agent/run/test_runner_troubles.py::test_"
 _SNAPSHOTS: Final = "tests/unit/client_agent/api/test_snapshots.py::test_"
 _RUNNER: Final = "tests/unit/client_agent/run/test_runner.py::test_"
+_PERMIT: Final = "tests/unit/client_agent/run/test_permit.py::test_"
 _METER: Final = "tests/unit/client_agent/sandbox/limits/test_meter.py::test_"
 
 _ENDING: Final = "tests/contract/test_agent_ending.py::test_"
@@ -134,7 +135,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "a shortage costs no result",
-        "run/attempt.py",
+        "run/packing.py",
         "if tries == PACK_TRIES or problem.errno not in SHORTAGE_ERRNOS:",
         "if True:",
         f"{_TROUBLES}a_shortage_of_descriptors_costs_no_result_and_no_file_of_it",
@@ -234,6 +235,22 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "children = :children, env = '{}',",
         "children = :children,",
         f"{_ORDERS}variables_of_the_operator_are_set_and_written_nowhere_else",
+    ),
+    of(
+        "agent",
+        "what is killed while its sandbox comes up never starts",
+        "run/attempt.py",
+        "        elif self._cancelled:\n",
+        "        elif False:\n",
+        f"{_PERMIT}what_is_killed_while_its_sandbox_comes_up_never_starts",
+    ),
+    of(
+        "agent",
+        "a gate stays closed until its row says Running",
+        "run/permit.py",
+        "            return await self._storing\n        if",
+        "            return self._payload\n        if",
+        f"{_PERMIT}its_gate_stays_closed_until_it_is_stored_as_running",
     ),
     of(
         "agent",

@@ -157,6 +157,9 @@ class FakeWorkspace:
             raise SandboxBroken(self._sandbox.broken)
         self._process = FakeProcess(self._sandbox, self, launch)
         await self._sandbox.step("start")
+        if launch.on_init is not None:
+            launch.on_init(self._process.pid)
+        await self._sandbox.step("up")
         return self._process
 
     async def destroy(self) -> None:
