@@ -69,6 +69,10 @@ class FormParser:
             max_header_size=limits.max_header_bytes,
         )
         self._parser.logger = _SILENT
+        self._delimiter = b"\r\n--" + boundary
+        self._chunk = b""
+        self._in_content = False
+        """The chunk that was fed last ended within a part's content: no delimiter began in it."""
         self._parts = self._fields = 0
         self._outside = 0  # bytes before the first part and behind the last
         self._body = self._content = 0
@@ -82,14 +86,35 @@ class FormParser:
         self._field: str | None = None
         self._text = bytearray()
 
+    def feed_content(self, chunk: bytes) -> bool:
+        """Take the next piece of the body if all of it is content of the part that goes on: most
+        pieces of a large file are. Whether that is so; if not, ``feed`` it.
+        """
+        if not self._in_content or self._delimiter in chunk:
+            return False
+        # The tail may be the begin of a delimiter, in which only its first byte is a CR.
+        last = chunk.rfind(b"\r", max(0, len(chunk) - len(self._delimiter) + 1))
+        if last >= 0 and self._delimiter.startswith(chunk[last:]):
+            return False
+        self._body += len(chunk)
+        self._part_data(chunk, 0, len(chunk))
+        return True
+
+    def delimiters(self, chunk: bytes) -> int:
+        """How many there are: parsing one costs as much as copying many kilobytes."""
+        return chunk.count(self._delimiter)
+
     def feed(self, chunk: bytes) -> None:
         """Take the next piece of the body."""
         ended = self._ended
         self._body += len(chunk)
+        self._chunk, self._in_content = chunk, False
         try:
             self._parser.write(chunk)
         except FormParserError as problem:
             raise self._malformed(problem) from None
+        finally:
+            self._chunk = b""  # not to be held
         if not self._parts or ended:
             self._outside += len(chunk)
             if self._outside > self._limits.max_header_bytes:
@@ -185,6 +210,8 @@ class FormParser:
         self._text.clear()
 
     def _part_data(self, data: bytes, start: int, end: int) -> None:
+        if data is self._chunk and end == len(data):
+            self._in_content = True
         if self._file is not None:
             self._content += end - start
             if self._content > self._limits.max_bytes:

@@ -10,18 +10,17 @@ from typing import Final
 
 from shared.clock import yield_to_loop
 from shared.files.bundles.format import BundleSummary
-from shared.files.bundles.writer import ReserveSpace
 from shared.files.errors import BundleError
 from shared.files.names import shown
+from shared.files.staged import ReserveSpace
 from shared.multipart.batches import BatchWriter, Threads
 from shared.multipart.headers import BadHeader, boundary_of
 from shared.multipart.limits import FormLimits, FormRefused
 from shared.multipart.parser import FilePart, FormParser
 from shared.multipart.sinks import BundleSink, Naming, Sink
 
-_DELIMITER: Final = b"\r\n--"
 _MOST_DELIMITERS: Final = 32
-"""In one chunk: parsing one costs as much as copying many kilobytes."""
+"""In one chunk."""
 _PIECE: Final = 8 << 10
 
 OnField = Callable[[str, str, dict[str, str]], None]
@@ -112,7 +111,9 @@ async def _feed(
             received += len(chunk)
             if content_length is not None and received > content_length:
                 raise _wrong_length(f"more than the {content_length} bytes")
-            if chunk.count(_DELIMITER) <= _MOST_DELIMITERS:
+            if parser.feed_content(chunk):
+                pass
+            elif parser.delimiters(chunk) <= _MOST_DELIMITERS:
                 parser.feed(chunk)
             else:
                 await _feed_in_pieces(chunk, parser, receiver.threads)
@@ -128,7 +129,7 @@ async def _feed(
 
 
 async def _feed_in_pieces(chunk: bytes, parser: FormParser, threads: Threads) -> None:
-    """Feed a chunk of many small parts, or what looks like them, a little at a time. Only one such
+    """Feed a chunk of many small parts a little at a time. Only one such
     form is parsed at a time, and other tasks run in between.
     """
     for at in range(0, len(chunk), _PIECE):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import IO, Final, Literal, Protocol
 
@@ -11,9 +10,10 @@ from shared.files.bundles.expand import expand, is_archive_name
 from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.reader import MAX_FILES, BundleReader
 from shared.files.bundles.stream_digests import StreamDigests
-from shared.files.bundles.writer import BundleWriter, Data, ReserveSpace, too_large
-from shared.files.durable import WRITEBACK_BYTES, remove_quietly, start_writeback, write_all
+from shared.files.bundles.writer import BundleWriter, Data, too_large
+from shared.files.durable import remove_quietly, write_all
 from shared.files.errors import BundleError
+from shared.files.staged import ReserveSpace, StagedFile
 from shared.multipart.limits import FormLimits
 from shared.multipart.parser import FilePart
 
@@ -150,9 +150,8 @@ class RawSink:
     ) -> None:
         self._staging, self._max_bytes, self._max_files = staging, max_bytes, max_files
         self._field = field
-        self._out: IO[bytes] | None = None
+        self._out: StagedFile | None = None
         self._digests = StreamDigests(max_files)
-        self._size = self._writeback_from = 0
 
     def expands(self, part: FilePart) -> bool:
         return False
@@ -161,21 +160,15 @@ class RawSink:
         if part.field != self._field or self._out is not None:
             why = f"only one file is expected, in the field {self._field}"
             raise BundleError("unexpected_file", why, part.filename)
-        self._out = self._staging.open("xb", buffering=0)
+        self._out = StagedFile(self._staging)
 
     def write(self, data: Data) -> None:
         if self._out is None:
             raise RuntimeError("begin() a file first")
-        self._size += len(data)
-        if self._size > self._max_bytes:
+        if self._out.size + len(data) > self._max_bytes:
             raise too_large(self._max_bytes)
         self._digests.feed(data)
-        write_all(self._out.fileno(), data)
-        if self._size >= self._writeback_from + WRITEBACK_BYTES:
-            start_writeback(
-                self._out.fileno(), self._writeback_from, self._size - self._writeback_from
-            )
-            self._writeback_from = self._size
+        self._out.write(data)
 
     def end(self) -> None:
         pass
@@ -183,14 +176,14 @@ class RawSink:
     def finish(self) -> BundleSummary:
         if self._out is None:
             raise BundleError("no_file", f"the form has no file in the field {self._field}")
+        self._out.flush()
         with BundleReader(self._staging, max_files=self._max_files) as bundle:
             summary = bundle.summary(self._digests)
-        os.fsync(self._out.fileno())
+        self._out.sync()
         self._out.close()
         return summary
 
     def abort(self) -> None:
         if self._out is not None:
-            with contextlib.suppress(OSError):
-                self._out.close()
+            self._out.close()
             remove_quietly(self._staging)

@@ -226,7 +226,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
         "5",
         "folders are folders to Windows, too",
         _HEADERS,
-        "(_DOS_FOLDER if self._mode == FOLDER else 0)",
+        "(_DOS_FOLDER if self.mode == FOLDER else 0)",
         "0",
         (f"{_ZIPPING}zips_of_all_kinds_of_files_open_on_desktops",),
     ),

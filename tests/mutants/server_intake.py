@@ -129,6 +129,7 @@ _NAME_MUTANTS: Final = (
     ),
 )
 
+_STAGED: Final = "tests/unit/shared/files/test_staged.py::test_"
 _SPACE: Final = "tests/unit/server/storage/test_space.py::test_"
 _LIMITS: Final = "tests/contract/test_upload_limits.py::test_"
 _FIELDS: Final = "tests/unit/server/domain/test_upload_fields.py::test_"
@@ -159,11 +160,33 @@ _SPACE_MUTANTS: Final = (
     ),
     _of(
         "uploads ask before they write",
-        "shared/files/bundles/writer.py",
-        "            self._reserve(length)",
+        "shared/files/staged.py",
+        "            self._reserve(len(data))",
         "            pass",
         f"{_LIMITS}uploads_that_fit_one_by_one_do_not_fill_the_disk_together",
         f"{_LIMITS}an_archive_stops_expanding_before_the_disk_is_full",
+    ),
+    _of(
+        "of large files, too",
+        "shared/files/staged.py",
+        "            self._reserve(BLOCK)",
+        "            pass",
+        f"{_STAGED}space_is_asked_for_before_each_write_and_after_the_one_before",
+    ),
+    _of(
+        "a block that the disk did not take is no part of a sealed file",
+        "shared/files/staged.py",
+        "            if problem.errno not in _NOT_HERE:\n                raise\n            done = 0",
+        "            done = 0",
+        f"{_STAGED}a_disk_that_fills_up_meanwhile_is_an_error_before_the_file_is_whole",
+    ),
+    _of(
+        "a block that was written in part is completed",
+        "shared/files/staged.py",
+        "                _write_at(self._fd, missing, self._written - len(missing))",
+        "                pass",
+        f"{_STAGED}a_block_that_is_written_in_part_is_completed",
+        f"{_STAGED}a_file_system_that_cannot_bypass_the_cache_is_written_through_it",
     ),
     _of(
         "so do results",
@@ -231,6 +254,14 @@ _UPLOAD_MUTANTS: Final = (
         "            #",
         "tests/unit/shared/multipart/test_threads.py::"
         "test_the_chunk_before_is_not_held_while_the_next_is_waited_for",
+    ),
+    _of(
+        "a delimiter that begins at the end of a chunk is found",
+        "shared/multipart/parser.py",
+        "        if last >= 0 and self._delimiter.startswith(chunk[last:]):",
+        "        if False:",
+        "tests/unit/shared/multipart/test_receive.py::"
+        "test_a_delimiter_is_found_wherever_chunks_are_cut",
     ),
     _of(
         "a form of many parts lets others have their turn",

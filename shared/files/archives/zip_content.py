@@ -7,6 +7,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Final
 
+from isal import isal_zlib
+
 from shared.files.archives.zip_directory import STORED, ZipEntry
 from shared.files.errors import BundleError
 
@@ -31,7 +33,7 @@ def read_content(fd: int, entry: ZipEntry, chunk: int = _CHUNK) -> Iterator[byte
         length += len(piece)
         if length > entry.size:
             raise BundleError("lying_size", "it is longer than it says", entry.name)
-        crc = zlib.crc32(piece, crc)
+        crc = isal_zlib.crc32(piece, crc)
         yield piece
     if length != entry.size:
         raise BundleError("lying_size", "it is shorter than it says", entry.name)

@@ -34,12 +34,12 @@ class Headers:
     Args:
         path: with a slash at the end for a folder.
         modified: DOS date and time, the date in the upper 16 bits.
-        mode: one of the three above.
+        mode: one of the three above; only the central header holds it.
         offset: where its local header begins.
     """
 
     def __init__(self, path: str, modified: int, mode: int, offset: int) -> None:
-        self._name, self._mode, self._offset = path.encode(), mode, offset
+        self._name, self.mode, self._offset = path.encode(), mode, offset
         self._flags = 0 if path.isascii() else _UTF_8
         self._date, self._time = modified >> 16, modified & MAX_16
         self.method = STORED
@@ -64,7 +64,7 @@ class Headers:
             offset = MAX_32
         extra = struct.pack("<2H", 1, len(values)) + values if values else b""
         version = _ZIP64_VERSION if self.zip64 or extra else _BASE_VERSION
-        attributes = self._mode << 16 | (_DOS_FOLDER if self._mode == FOLDER else 0)
+        attributes = self.mode << 16 | (_DOS_FOLDER if self.mode == FOLDER else 0)
         lengths = (len(self._name), len(extra), 0)
         head = CENTRAL.pack(
             b"PK\1\2", _UNIX | version, version, *self._common(), *sizes, *lengths, 0, 0,

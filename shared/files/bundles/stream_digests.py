@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import struct
-import zlib
 from collections.abc import Callable
 from typing import Final
+
+from isal import isal_zlib
 
 from shared.files.archives.zip_directory import STORED, ZipEntry
 
@@ -47,7 +48,7 @@ class StreamDigests:
             if self._left:
                 piece = view[: self._left]
                 self._sha256.update(piece)
-                self._crc = zlib.crc32(piece, self._crc)
+                self._crc = isal_zlib.crc32(piece, self._crc)
                 self._left -= len(piece)
             else:
                 piece = view[: self._wanted - len(self._header)]

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
+from isal import isal_zlib
+
+from shared.files.archives.zip_headers import FILE, PROGRAM, Headers, end_records
 from shared.files.bundles.format import (
     ENTRY,
-    FILE_MODE,
     GATHER,
-    PROGRAM_MODE,
     BundleSummary,
     FileDigest,
     digest_of,
     is_program,
     root_of,
 )
-from shared.files.durable import WRITEBACK_BYTES, remove_quietly, start_writeback
+from shared.files.durable import remove_quietly
 from shared.files.errors import BundleError
 from shared.files.names import PathSet, UnsafeName, safe_path
 from shared.files.portable import NonPortableNames, problems, why_not_portable
+from shared.files.staged import ReserveSpace, StagedFile
 
 Data = bytes | bytearray | memoryview
-ReserveSpace = Callable[[int], None]
-"""Called before so many more bytes are written; raises OSError if there is no space for them."""
 _MAGIC_LENGTH: Final = 4
 _SCRIPT_LENGTH: Final = 4_096
 """How far the line endings of run.sh are looked at."""
@@ -36,16 +33,18 @@ _CRLF: Final = (
     "run.sh has Windows line endings (CRLF): a shell takes the CR as part of its commands; save it "
     "with line endings of Unix (LF)"
 )
-_OVERHEAD: Final = 256
-"""Bytes that a file takes beside content and names: its two headers, a share of the ZIP's end."""
+_1980: Final = 1 << 21 | 1 << 16
+"""DOS date and time of every file: when it was sent is no part of a bundle."""
 
 
 class _OpenFile:
     """The file that is being written."""
 
-    def __init__(self, path: str, info: zipfile.ZipInfo, out: IO[bytes], executable: bool) -> None:
-        self.path, self.info, self.out, self.executable = path, info, out, executable
-        self.size = 0
+    def __init__(self, path: str, offset: int, executable: bool) -> None:
+        self.path, self.offset, self.executable = path, offset, executable
+        self.headers = Headers(path, _1980, FILE, offset)
+        # Sizes are not known yet: room for 64 bits, as a header cannot grow when it is patched.
+        self.headers.zip64 = True
         self.sha256 = hashlib.sha256()
         self.head = b""
         script = path.rpartition("/")[2] == ENTRY
@@ -78,7 +77,6 @@ class BundleWriter:
         portable: bool = False,
         reserve: ReserveSpace | None = None,
     ) -> None:
-        self._reserve = reserve
         self._path, self._max_files, self._max_bytes = path, max_files, max_bytes
         self._portable = portable
         self._tree = PathSet()
@@ -87,10 +85,9 @@ class BundleWriter:
         self._crlf: set[str] = set()
         """Those called run.sh that have Windows line endings."""
         self._bytes = 0
-        self._writeback_from = 0
         self._open: _OpenFile | None = None
-        self._raw = path.open("xb")
-        self._zip = zipfile.ZipFile(self._raw, "w", zipfile.ZIP_STORED)
+        self._directory: list[bytes] = []
+        self._out = StagedFile(path, reserve)
 
     @property
     def paths(self) -> Iterator[str]:
@@ -110,12 +107,8 @@ class BundleWriter:
         if len(self._files) >= self._max_files:
             raise BundleError("too_many_files", f"the bundle has more than {self._max_files} files")
         path = self._checked(name, self._tree.add)
-        if self._reserve is not None:
-            self._reserve(_OVERHEAD + 2 * len(path.encode()))
-        info = zipfile.ZipInfo(path)
-        # Sizes are not known yet: room for 64 bits, as a header cannot grow when it is patched.
-        out = self._zip.open(info, "w", force_zip64=True)
-        self._open = _OpenFile(path, info, out, executable)
+        self._open = _OpenFile(path, self._out.size, executable)
+        self._out.write(self._open.headers.local())
 
     def check_folder(self, name: str) -> None:
         """Take note of a folder, which no file may be; the folder itself is not stored.
@@ -151,16 +144,12 @@ class BundleWriter:
         self._bytes += length
         if self._bytes > self._max_bytes:
             raise too_large(self._max_bytes, file.path)
-        if self._reserve is not None:
-            self._reserve(length)
         if (missing := file.head_length - len(file.head)) > 0:
             file.head += bytes(data[:missing])
-        file.size += length
+        file.headers.size += length
         file.sha256.update(data)
-        file.out.write(data)
-        if (at := self._raw.tell()) >= self._writeback_from + WRITEBACK_BYTES:
-            start_writeback(self._raw.fileno(), self._writeback_from, at - self._writeback_from)
-            self._writeback_from = at
+        file.headers.crc = isal_zlib.crc32(data, file.headers.crc)
+        self._out.write(data)
 
     def end(self) -> None:
         """The file is complete."""
@@ -169,12 +158,13 @@ class BundleWriter:
         looks_it = is_program(file.path, file.head)
         program = file.executable or looks_it
         self._own_modes |= program and not looks_it
-        # Only the central directory, written last, holds the mode.
-        file.info.external_attr = (0o100000 | (PROGRAM_MODE if program else FILE_MODE)) << 16
-        file.out.close()
+        headers = file.headers
+        headers.packed, headers.mode = headers.size, PROGRAM if program else FILE
+        self._out.patch(file.offset, headers.local())
+        self._directory.append(headers.central())
         if file.head_length == _SCRIPT_LENGTH and b"\r\n" in file.head:
             self._crlf.add(file.path)
-        self._files.append(FileDigest(file.path, file.size, file.sha256.hexdigest()))
+        self._files.append(FileDigest(file.path, headers.size, file.sha256.hexdigest()))
 
     def finish(self) -> BundleSummary:
         """Finish the ZIP and fsync it. Its name becomes durable by :func:`durable.replace`.
@@ -193,11 +183,11 @@ class BundleWriter:
             if self._portable:
                 raise BundleError.of_name(unportable)
             not_portable.add(unportable.name, unportable.why)
-        self._zip.close()
-        self._raw.flush()
-        os.fsync(self._raw.fileno())
-        size = self._raw.tell()
-        self._raw.close()
+        start, directory = self._out.size, b"".join(self._directory)
+        self._out.write(directory + end_records(len(paths), start, len(directory)))
+        self._out.sync()
+        size = self._out.size
+        self._out.close()
         digest = digest_of(
             FileDigest(file.path[len(root) :], file.size, file.sha256) for file in self._files
         )
@@ -211,14 +201,7 @@ class BundleWriter:
 
     def abort(self) -> None:
         """Close and delete whatever is there, a sealed file too; may be repeated."""
-        # zipfile finishes what was begun, which may fail again, as on a full disk.
-        if self._open is not None:
-            with contextlib.suppress(OSError):
-                self._open.out.close()
-        with contextlib.suppress(OSError, ValueError):
-            self._zip.close()
-        with contextlib.suppress(OSError):
-            self._raw.close()
+        self._out.close()
         remove_quietly(self._path)
 
 

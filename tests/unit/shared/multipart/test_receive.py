@@ -58,6 +58,22 @@ async def test_what_is_sent_is_what_is_unpacked_however_it_is_cut(
     assert unpacked(folder / "staged", folder / "out") == without_folder(files)
 
 
+async def test_a_delimiter_is_found_wherever_chunks_are_cut(tmp_path):
+    almost = f"\r\n--{BOUNDARY[:-1]}".encode()
+    files = {"run.sh": b"a" * 300, "data": b"b" * 90 + almost + b"\r" + almost * 2 + b"c" * 99}
+    body = form_of(*(file_part(name, content) for name, content in files.items()))
+    first = body.index(b"b" * 90) + 50
+    for cut in range(first, len(body)):
+
+        async def chunks(cut: int = cut):
+            for piece in (body[: first - 10], body[first - 10 : cut], body[cut:]):
+                yield piece
+
+        staging = tmp_path / f"s{cut}"
+        await receive(chunks(), FORM, len(body), staging=staging, limits=LIMITS)
+        assert unpacked(staging, tmp_path / f"out{cut}") == files
+
+
 @given(
     names=st.lists(st.text(max_size=12), min_size=1, max_size=4),
     junk=st.binary(max_size=40),

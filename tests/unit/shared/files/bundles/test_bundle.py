@@ -220,12 +220,15 @@ def test_a_path_in_use_is_not_overwritten(tmp_path):
 
 def test_bundles_beyond_the_old_limits_of_zip_can_be_read(tmp_path, monkeypatch):
     files = {f"{i}": b"x" * i for i in range(200)} | {"run.sh": b""}
+    plain = write_bundle(tmp_path / "plain", files)
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 100)
     monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 100)
-    sealed = write_bundle(tmp_path / "b", files)
+    with zipfile.ZipFile(tmp_path / "b", "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
     assert b"PK\6\6" in (tmp_path / "b").read_bytes()  # a ZIP64 end record
     with BundleReader(tmp_path / "b") as reader:
-        assert reader.summary() == sealed
+        assert reader.summary().digest == plain.digest
     assert unpacked(tmp_path / "b", tmp_path / "out") == files
 
 
@@ -369,11 +372,11 @@ def test_a_sealed_bundle_is_on_the_disk_with_its_last_byte(tmp_path, monkeypatch
 def test_the_disk_begins_with_a_large_file_before_its_end(tmp_path, monkeypatch):
     begun = []
     monkeypatch.setattr(
-        "shared.files.bundles.writer.start_writeback",
+        "shared.files.staged.start_writeback",
         lambda _, at, length: begun.append((at, length)),
     )
     write_bundle(tmp_path / "b", {"run.sh": b"", "big": bytes(3 * WRITEBACK_BYTES)})
-    assert len(begun) == 3
+    assert len(begun) == 2  # the rest bypasses the page cache
     for (at, length), (following, _) in itertools.pairwise(begun):
         assert following == at + length
     assert begun[0][0] == 0
