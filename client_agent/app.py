@@ -192,13 +192,13 @@ async def running(
         stack.callback(FolderLock(settings.data_dir).close)
         clock = PersistentClock(settings.data_dir, machine_clock)
         stack.push_async_callback(sandbox.close)
+        socket = listen(settings.host, settings.port)  # a server that asks now waits for its answer
+        stack.callback(socket.close)
         watch = SandboxWatch(sandbox, clock)
         stack.push_async_callback(watch.close)
         await watch.self_test()
         grants = settings.sandboxing.grants(os.environ)
         warn(settings.sandbox, watch.report, grants)
-        socket = listen(settings.host, settings.port)
-        stack.callback(socket.close)
 
         folders = Folders(settings.data_dir, lambda: secrets.token_hex(16))
         database = await open_database(settings.database or settings.data_dir / "agent.sqlite")

@@ -21,7 +21,7 @@ class Accepted:
 class Health(BaseModel):
     """``GET /health``; further fields are kept."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
 
     status: str
     database: str = ""

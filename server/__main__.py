@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from shared import quick_start
+
+if __name__ == "__main__":
+    quick_start.begin()
+
 import asyncio
 import json
 import os

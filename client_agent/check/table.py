@@ -7,9 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
-from rich.table import Table as Grid
-
 from client_agent.sandbox.base import SelfTestReport
 from shared.clock import Micros, iso
 from shared.files import durable
@@ -47,6 +44,9 @@ class Table:
 
 def show(table: Table) -> None:
     """Print the table and the advice on stdout."""
+    from rich.console import Console
+    from rich.table import Table as Grid
+
     console = Console(highlight=False)
     if table.report is None:
         console.print("The sandbox cannot be used.", style="bold red")

@@ -5,6 +5,7 @@ HTTP client and models are imported by what uses them, so that help and usage er
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import Final
 
@@ -20,9 +21,13 @@ from ferryman.errors import FerrymanError
 
 _PROBLEMS: Final = (FerrymanError, OSError, Interrupted, typer.Abort, typer.TyperException)
 
+_GARBAGE_AFTER: Final = 100_000
+"""New objects before garbage is looked for: imports make many, which stay."""
+
 
 def main() -> None:
     """Entry point of ``ferryman``."""
+    gc.set_threshold(_GARBAGE_AFTER)
     root = get_command(app)
     if sys.argv[1:2] == [COMMAND]:
         sys.stdout.write(complete(sys.argv[2:], root))
