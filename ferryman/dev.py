@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import http.client
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
-import tomllib
 from asyncio.subprocess import Process
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
-from ferryman.client import Client
-from ferryman.errors import FerrymanError
+from ferryman.dev_welcome import (
+    ANSWER_S,
+    a_token,
+    behind_proxy,
+    dashboard_of,
+    first_service,
+    welcome,
+)
 from ferryman.open_page import open_page
 
 GRACE_S: Final = 30.0
 """For both to stop by themselves; the agent gives running jobs less than that."""
 LOOPBACK: Final = "127.0.0.1"
+_MODULES: Final = {"agent": "client_agent", "server": "server"}
 _IGNORED_VARIABLES: Final = ("PORT", "DB_PATH", "DATA_PATH")
 """job-orchestrator's variables for its one program; here there are two."""
 _LOCAL_ADDRESS_OF: Final = {"0.0.0.0": LOOPBACK, "::": "::1", "": LOOPBACK}  # noqa: S104 - not bound here
@@ -104,20 +111,31 @@ async def _run_both(
     folders = {name: plan.data_dir / name for name in ("server", "agent")}
     for folder in folders.values():
         folder.mkdir(parents=True, exist_ok=True)
-    flags = ["--host", LOOPBACK, "--port", str(plan.agent_port), *common]
-    agent_port = await _start(
-        children, "agent", "client_agent", [*flags, "--data-dir", str(folders["agent"])]
-    )
-    flags = ["--host", plan.host, "--port", str(plan.port), *common]
-    agent = ["--agent-url", f"http://{LOOPBACK}:{agent_port}"]
-    port = await _start(
-        children, "server", "server", [*flags, *agent, "--data-dir", str(folders["server"])]
-    )
+    with reserved(plan.agent_port) as agent_port:
+        flags_of = {
+            "agent": ["--host", LOOPBACK, "--port", str(agent_port), *common],
+            "server": [
+                *("--host", plan.host, "--port", str(plan.port), *common),
+                *("--agent-url", f"http://{LOOPBACK}:{agent_port}"),
+            ],
+        }
+        lines = {
+            name: await _start(
+                children, name, _MODULES[name], [*flags, "--data-dir", str(folders[name])]
+            )
+            for name, flags in flags_of.items()
+        }
+        # Both at once: most of the time goes into imports, and here are two processors.
+        ports = await asyncio.gather(
+            *(_port(name, children[name], line) for name, line in lines.items())
+        )
+    port = ports[-1]
     host = _LOCAL_ADDRESS_OF.get(plan.host, plan.host)
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     token = a_token(plan.config, os.environ)
-    dashboard = await _dashboard(url, token)
-    service = await _first_service(url, token)
+    with contextlib.closing(http.client.HTTPConnection(host, port, timeout=ANSWER_S)) as server:
+        dashboard = dashboard_of(server, url, token)
+        service = first_service(server, token)
     there = behind_proxy(dashboard, url, plan.config, os.environ)
     for line in welcome(url, service, plan.data_dir, there or dashboard, asks=token is not None):
         say(line)
@@ -131,12 +149,10 @@ async def _run_both(
     raise ProgramEnded(waits[first], first.result())
 
 
-async def _start(children: dict[str, Process], name: str, module: str, arguments: list[str]) -> int:
-    """Start a program; returns its port once it listens.
-
-    Raises:
-        ProgramEnded
-    """
+async def _start(
+    children: dict[str, Process], name: str, module: str, arguments: list[str]
+) -> asyncio.StreamReader:
+    """Start a program; returns what gets its port once it listens."""
     read, write = os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(
@@ -156,10 +172,36 @@ async def _start(children: dict[str, Process], name: str, module: str, arguments
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(ready), os.fdopen(read, "rb")
     )
+    return ready
+
+
+async def _port(name: str, process: Process, ready: asyncio.StreamReader) -> int:
+    """The port of a program, once it listens.
+
+    Raises:
+        ProgramEnded
+    """
     line = await ready.readline()
     if not line:
         raise ProgramEnded(name, await process.wait())
     return int(line)
+
+
+@contextlib.contextmanager
+def reserved(port: int) -> Iterator[int]:
+    """The agent's port, which the server has to know before the agent listens.
+
+    Args:
+        port: 0: a free one. No other program is given it as long as it is bound here; the agent
+            may bind it, too, since nobody listens yet.
+    """
+    if port:
+        yield port
+        return
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((LOOPBACK, 0))
+        yield held.getsockname()[1]
 
 
 def parent_death_signal() -> list[str]:
@@ -188,87 +230,3 @@ def _signal(children: Mapping[str, Process], number: signal.Signals) -> None:
     for process in children.values():
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(number)
-
-
-def welcome(
-    url: str, service: str, data_dir: Path, dashboard: str, *, asks: bool = False
-) -> list[str]:
-    """What to do first.
-
-    Args:
-        asks: the server asks for tokens.
-    """
-    shown = ' -H "Authorization: Bearer $FERRYMAN_TOKEN"' if asks else ""
-    script = 'echo "hello from job $FERRYMAN_JOB_ID" | tee hello.txt'
-    return [
-        f"Ferryman is ready at {url}",
-        f"  jobs are kept in {data_dir}; Ctrl-C stops server and agent",
-        f"  dashboard: {dashboard}",
-        "Try it in another terminal"
-        + (", with FERRYMAN_TOKEN set to a token of your settings:" if asks else ":"),
-        f"  echo '{script}' | curl -sS{shown} -F user_id=1 -F service={service} "
-        f"-F 'file=@-;filename=run.sh' {url}/upload",
-        "and fetch the result under the id that it answers:",
-        f"  curl -sS{shown} -o result.zip '{url}/download/1?wait=30'",
-    ]
-
-
-def a_token(config: Path | None, environ: Mapping[str, str]) -> str | None:
-    """One that the settings give the server; None: they give it none."""
-    table = _server_table(config)
-    tokens = _listed(environ.get("FERRYMAN_SERVER__TOKENS", table.get("tokens")))
-    if file := environ.get("FERRYMAN_SERVER__TOKENS_FILE", table.get("tokens_file")):
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            tokens = tokens or Path(file).read_text().split()
-    return next((str(one).strip() for one in tokens), None)
-
-
-def behind_proxy(dashboard: str, url: str, config: Path | None, environ: Mapping[str, str]) -> str:
-    """Where the dashboard is if the settings have it below a path, which a proxy shows and the
-    server itself does not know; empty: the address is good as it is.
-    """
-    prefix = environ.get("FERRYMAN_SERVER__URL_PREFIX", _server_table(config).get("url_prefix"))
-    prefix = str(prefix or "").rstrip("/")
-    if not prefix or not dashboard.startswith(f"{url}/"):
-        return ""
-    path = dashboard.removeprefix(url).removeprefix(prefix)
-    return f"at the address of your proxy, {prefix}{path}"
-
-
-def _server_table(config: Path | None) -> dict[str, Any]:
-    with contextlib.suppress(OSError, ValueError):  # the server says what is wrong with it
-        found = tomllib.loads(config.read_text()).get("server", {}) if config else {}
-        return found if isinstance(found, dict) else {}
-    return {}
-
-
-def _listed(value: Any) -> list[Any]:
-    """As the server reads a list: one of TOML, or in a variable a JSON list or ``a,b``."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        with contextlib.suppress(ValueError):
-            return list(json.loads(value))
-        return []
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
-    return value if isinstance(value, list) else []
-
-
-async def _dashboard(url: str, token: str | None) -> str:
-    """Its address; where a login is needed, one that logs in once."""
-    if token is None:
-        return f"{url}/"
-    try:
-        async with Client(url, token=token, retry_for=0) as client:
-            return (await client.login_link()).url
-    except FerrymanError:
-        return f"{url}/"
-
-
-async def _first_service(url: str, token: str | None) -> str:
-    """A service that the server offers; a configuration file may define other ones."""
-    try:
-        async with Client(url, token=token, retry_for=0) as client:
-            offered = await client.services()
-        return offered[0].name
-    except (FerrymanError, LookupError):
-        return "example"  # it needs a token, or answers otherwise

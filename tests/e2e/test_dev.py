@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from ferryman import JobState, SyncClient
-from ferryman.dev import default_data_dir
+from ferryman.dev import default_data_dir, reserved
+from shared.http.sockets import listen
 from tests.support.dev_program import (
     born,
     descendants,
@@ -180,3 +181,17 @@ def test_data_goes_where_the_users_data_go(tmp_path):
         "agent",
         "server",
     }
+
+
+def test_a_reserved_port_is_given_to_the_agent_and_to_nobody_else():
+    with reserved(0) as port:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        listen("127.0.0.1", port).close()
+    with reserved(9000) as given:
+        assert given == 9000
+
+
+def test_the_server_finds_an_agent_that_is_not_ready_yet(tmp_path):
+    with started(tmp_path) as system:
+        assert "agent.down" not in system.log

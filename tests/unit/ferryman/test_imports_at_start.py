@@ -87,3 +87,11 @@ def test_the_list_of_commands_says_what_their_help_says(name: str) -> None:
 def test_the_common_options_are_what_they_are_in_commands() -> None:
     known = dict(options_of(get_command(app)))
     assert {name: known[name] for name in COMMON} == COMMON
+
+
+def test_what_starts_both_programs_loads_no_client() -> None:
+    code = "import json, sys, ferryman.dev; print(json.dumps([*sys.modules]))"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=environment(), capture_output=True, check=True
+    )
+    assert set(json.loads(done.stdout)) & {"aiohttp", "pydantic", "ferryman.client"} == set()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ferryman.dev import a_token, behind_proxy, welcome
+from ferryman.dev_welcome import a_token, behind_proxy, welcome
 from ferryman.open_page import has_browser, open_page
 from server.settings import load
 
