@@ -55,7 +55,7 @@ def _on_folder(context: typer.Context) -> NoReturn:
 for _name, _help in (
     ("verify", "On the data folder: check every file, digest and row."),
     ("recount", "On the data folder: count again what is counted."),
-    ("vacuum", "On the data folder, server stopped: write the whole database again."),
+    ("vacuum", "On the data folder, server stopped: write the database again."),
     ("size", "On the data folder: show what the database takes, by table."),
     ("upgrade", "On the data folder, server stopped: bring it to this schema."),
     ("rollback", "On the data folder, server stopped: undo an upgrade."),
