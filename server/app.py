@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from importlib import metadata
+from typing import Final
 
 from aiohttp import web
 
@@ -81,6 +82,9 @@ from shared.live import Live
 from shared.metrics import EventLoopLag
 from shared.principals import Principal
 
+_REST_S: Final = 0.05
+"""What an agent says of an attempt that goes on is written so much later at most."""
+
 
 async def compose(
     settings: ServerSettings,
@@ -151,6 +155,7 @@ async def compose(
         unreachable_after_s=lambda: now().agent_timeout,
         lost_after_s=lambda: now().agent_lost_after,
         measures=measures,
+        rest_s=_REST_S,
         hints=wakeups.hints,
     )
     agents = Agents(resources, SqlAgents(database), on_change=wakeups.agent_changed)

@@ -6,6 +6,7 @@ happened, and make the move.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Final
 
 from server.domain import agent_times
@@ -55,9 +56,18 @@ def expects(job: Job, payload: PayloadDoc) -> bool:
 
 
 def advance(
-    job: Job, payload: PayloadDoc, service: Service, now: Micros, agent: str, uniform: Uniform
+    job: Job,
+    payload: PayloadDoc,
+    service: Service,
+    now: Micros,
+    agent: str,
+    uniform: Uniform,
+    taken_at: Micros | None = None,
 ) -> Move | None:
     """The move to where the payload is by now; None: the job is there already.
+
+    Args:
+        taken_at: when the agent took the attempt, if the job does not say so yet.
 
     Of a job that was queued again the payload is the attempt that was given up: one that has
     Completed after all saves another one.
@@ -72,11 +82,14 @@ def advance(
         changes["agent"] = agent
     ended = payload.status in ENDED
     started = payload.started_at if ended else payload.status is not PayloadState.PREPARED
+    if job.submitted_at is None and taken_at is not None:
+        job = dataclasses.replace(job, submitted_at=taken_at)
     at = agent_times.started_at(job, payload, now) if started else now
     for step in states_between(state, JobState.RUNNING if started else JobState.SUBMITTED):
         if step is JobState.SUBMITTED:
-            through.append(Step(step, at, f"agent {agent} has it"))
-            changes["submitted_at"] = at
+            since = at if taken_at is None else taken_at
+            through.append(Step(step, since, f"agent {agent} has it"))
+            changes["submitted_at"] = since
         else:
             through.append(Step(step, at, f"{job.entry} started"))
             changes["started_at"] = at

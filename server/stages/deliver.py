@@ -23,7 +23,7 @@ from server.stages.get import Get
 from server.stages.inputs import Inputs, InputsNotMade, NoInputs
 from server.stages.stage import Resources, Stage
 from shared.ids import AttemptKey
-from shared.wire import JobState, PayloadDoc, PayloadState, Reason
+from shared.wire import JobState, PayloadDoc, Reason
 
 log = structlog.get_logger()
 _ASK_AGAIN_S: Final = (0.2, 1.0, 5.0, 15.0)
@@ -60,7 +60,8 @@ class Deliver(Stage):
         """
         for job in await self._jobs.in_states([JobState.PROCESSING]):
             agent = job.agent or ""
-            if job.key not in self._deliveries and self._fleet.lease(agent) is not None:
+            under_way = job.key in self._deliveries or self._get.has_taken(job.key)
+            if not under_way and self._fleet.lease(agent) is not None:
                 what = "the delivery was interrupted"
                 work = functools.partial(self._resolve_ambiguous, job, what)
                 self._deliveries.start(agent, job.key, work)
@@ -180,10 +181,12 @@ class Deliver(Stage):
         self._fleet.accepted(agent.name, job.service)
         self._count(job, "accepted")
         self._resends.succeeded(job.id)
-        move = sending.submitted(job, agent.name, payload.id, self._clock.now())
-        await self._move_at_agent(agent.name, move)
-        if payload.status is not PayloadState.PREPARED and agent.supports_events:
-            self._get.on_payload(agent, payload)
+        now = self._clock.now()
+        if agent.supports_events:
+            self._get.taken(agent, job, payload, now)
+        else:
+            move = sending.submitted(job, agent.name, payload.id, now)
+            await self._move_at_agent(agent.name, move)
 
     async def _refused(self, job: Job, refusal: Refusal) -> None:
         if refusal.code == "submit_in_progress":

@@ -29,11 +29,13 @@ from server.ports import (
 from server.stages.agent_tasks import AgentTasks
 from server.stages.deferral import Deferral
 from server.stages.progress import Progress
+from server.stages.resting import Resting
 from server.stages.results import Results
 from server.stages.small_results import SmallResults
 from server.stages.stage import Resources, Stage
+from shared.clock import Micros
 from shared.ids import AttemptKey
-from shared.wire import JobState, PayloadDoc, PayloadList, Reason
+from shared.wire import JobState, PayloadDoc, PayloadList, PayloadState, Reason
 
 log = structlog.get_logger()
 _MAX_DISCARDS: Final = 8  # of one agent at once
@@ -68,16 +70,46 @@ class Get(Stage):
         """agent -> its share of kills and acknowledgements of payloads that no job waits for"""
         self._in_flight: dict[str, asyncio.Semaphore] = {}
         """agent -> how many more payloads it may report"""
+        self._counted: dict[tuple[str, int], asyncio.Semaphore] = {}
+        """Of those that have no task yet, their place in that number."""
+        self._resting = Resting[tuple[Agent, int]](resources.rest_s, resources.clock, self._start)
+        self._taken: dict[AttemptKey, tuple[str, Micros]] = {}
+        """Attempts that an agent has taken, when, and no row says so yet."""
 
     def on_payload(self, agent: Agent, payload: PayloadDoc) -> None:
         """Process a payload soon; a newer document replaces one that was not processed yet."""
         which = (agent.name, payload.id)
         known = self._latest.get(which)
-        if known is None or known.status not in outcome.ENDED or known.key != payload.key:
-            self._latest[which] = payload  # what has ended does not run again
-        if which not in self._tasks:
-            work = functools.partial(self._process_latest, agent, which)
-            self._tasks.start(agent.name, which, work)
+        if known is None or known.key != payload.key or _goes_on(known, payload):
+            self._latest[which] = payload
+        if which in self._tasks:
+            return
+        if self._latest[which].status in outcome.ENDED or not self._resting.seconds:
+            self._resting.wake((agent, payload.id))
+            self._start((agent, payload.id))
+        else:
+            self._resting.add((agent, payload.id))
+
+    def taken(self, agent: Agent, job: Job, payload: PayloadDoc, at: Micros) -> None:
+        """Process the payload of a job that the agent has just taken."""
+        self._taken[job.key] = agent.name, at
+        self.on_payload(agent, payload)
+
+    def has_taken(self, key: AttemptKey) -> bool:
+        """Whether an agent has taken the attempt, and that is about to be written."""
+        return key in self._taken
+
+    def _start(self, payload: tuple[Agent, int]) -> None:
+        agent, number = payload
+        which = agent.name, number
+        work = functools.partial(self._process_latest, agent, which)
+        self._tasks.start(agent.name, which, work)
+        self._release_at_end(which)
+
+    def _release_at_end(self, which: tuple[str, int]) -> None:
+        in_flight = self._counted.pop(which, None)
+        if in_flight is not None:
+            self._tasks[which].add_done_callback(lambda _: in_flight.release())
 
     async def receive(self, agent: Agent, payload: PayloadDoc, result: bytes | None = None) -> None:
         """As :meth:`on_payload`, for what an agent reports by itself.
@@ -93,13 +125,13 @@ class Get(Stage):
         which = (agent.name, payload.id)
         if result is not None:
             self.results.came.put(*which, result)
-        if which in self._tasks:
-            self.on_payload(agent, payload)
-            return
-        in_flight = self._in_flight.setdefault(agent.name, asyncio.Semaphore(_MAX_IN_FLIGHT))
-        await in_flight.acquire()
+        if which not in self._tasks and (agent, payload.id) not in self._resting:
+            in_flight = self._in_flight.setdefault(agent.name, asyncio.Semaphore(_MAX_IN_FLIGHT))
+            await in_flight.acquire()
+            self._counted[which] = in_flight
         self.on_payload(agent, payload)
-        self._tasks[which].add_done_callback(lambda _: in_flight.release())
+        if which in self._tasks:
+            self._release_at_end(which)
 
     async def reconcile(self, agent: Agent, listing: PayloadList) -> None:
         """After (re)connecting: compare all that the agent holds with all that it should hold.
@@ -132,6 +164,12 @@ class Get(Stage):
         self.results.came.forget_agent(agent)
         for which in [one for one in self._latest if agent in (None, one[0])]:
             del self._latest[which]
+        for which in [one for one in self._counted if agent in (None, one[0])]:
+            self._counted.pop(which).release()
+        for key in [one for one, (name, _) in self._taken.items() if agent in (None, name)]:
+            del self._taken[key]
+        if agent is None:
+            await self._resting.stop()
 
     async def advance(
         self, agent: Agent, job: Job, payload: PayloadDoc, have: Result | None = None
@@ -148,7 +186,9 @@ class Get(Stage):
             AgentError, OSError: the result could not be fetched or stored.
         """
         service = self._service(job.service)
-        move = outcome.advance(job, payload, service, self._clock.now(), agent.name, self._uniform)
+        now, taken = self._clock.now(), self._taken.get(job.key)
+        taken_at = None if taken is None else taken[1]
+        move = outcome.advance(job, payload, service, now, agent.name, self._uniform, taken_at)
         if move is None:
             return True
         if payload.status not in outcome.ENDED:
@@ -232,6 +272,10 @@ class Get(Stage):
 
     async def _process(self, agent: Agent, payload: PayloadDoc) -> None:
         key = AttemptKey.parse(payload.key or "")
+        await self._follow(agent, payload, key)
+        self._taken.pop(key, None)
+
+    async def _follow(self, agent: Agent, payload: PayloadDoc, key: AttemptKey) -> None:
         job = self._hints.held(key.job_id) if self._hints is not None else None
         if job is None or job.key != key or not outcome.is_of(job, payload, agent.name):
             job = await self._read(key)
@@ -319,3 +363,12 @@ class Get(Stage):
             raise
         except Exception:
             log.exception("payload.not_shown_as_unknown", key=payload.key)
+
+
+def _goes_on(known: PayloadDoc, newer: PayloadDoc) -> bool:
+    """Whether the newer document can be what became of the known one: what has ended does not run
+    again, and what runs is not prepared again, though its agent's answer may come later than that.
+    """
+    if known.status in outcome.ENDED:
+        return False
+    return known.status is PayloadState.PREPARED or newer.status is not PayloadState.PREPARED

@@ -56,8 +56,8 @@ MUTANTS: Final = (
     _mutant(
         "an end that was reported is not replaced by a report from before it",
         "stages/get.py",
-        "if known is None or known.status not in outcome.ENDED or known.key != payload.key:",
-        "if known is not self:",
+        "    if known.status in outcome.ENDED:\n        return False\n",
+        "",
         f"{_STAGE}a_report_after_the_end_changes_nothing",
     ),
     _mutant(

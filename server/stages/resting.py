@@ -1,0 +1,58 @@
+"""Reports that wait a moment for the next one, which may make them needless.
+
+An agent says soon after each other that it has an attempt, that this runs, and often that it has
+ended. The moves of all that it has said meanwhile are one transaction, and those of several jobs
+share a commit. What has ended waits for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+from shared.clock import Clock
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Resting(Generic[Key]):
+    """Calls ``start`` with the keys that rest, all together.
+
+    Args:
+        seconds: the longest rest; 0: nothing rests.
+    """
+
+    def __init__(self, seconds: float, clock: Clock, start: Callable[[Key], None]) -> None:
+        self.seconds = seconds
+        self._clock, self._start = clock, start
+        self._keys: dict[Key, None] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._keys
+
+    def add(self, key: Key) -> None:
+        """Let it rest, unless it does."""
+        self._keys[key] = None
+        if self._task is None:
+            self._task = asyncio.create_task(self._wait())
+
+    def wake(self, key: Key) -> bool:
+        """Whether it rested; it does no more."""
+        return self._keys.pop(key, self) is None
+
+    async def _wait(self) -> None:
+        await self._clock.sleep(self.seconds)
+        self._task = None
+        keys, self._keys = self._keys, {}
+        for key in keys:
+            self._start(key)
+
+    async def stop(self) -> None:
+        """Forget all of them."""
+        self._keys.clear()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
