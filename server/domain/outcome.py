@@ -55,6 +55,15 @@ def expects(job: Job, payload: PayloadDoc) -> bool:
     return job.state in HOLDS_SLOT
 
 
+def goes_on(known: PayloadDoc, newer: PayloadDoc) -> bool:
+    """Whether the newer document can be what became of the known one: what has ended does not run
+    again, and what runs is not prepared again, though its agent's answer may come later than that.
+    """
+    if known.status in ENDED:
+        return False
+    return known.status is PayloadState.PREPARED or newer.status is not PayloadState.PREPARED
+
+
 def advance(
     job: Job,
     payload: PayloadDoc,

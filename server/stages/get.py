@@ -11,21 +11,15 @@ import asyncio
 import dataclasses
 import functools
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 import structlog
 
 from server.domain import ending, outcome, states
-from server.domain.errors import NoSuchAttempt, NoSuchJob
+from server.domain.errors import NoSuchJob
 from server.domain.files import FileKind
 from server.domain.jobs import Job, Move, Result
-from server.ports import (
-    Agent,
-    AgentError,
-    LeaseLost,
-    NoSuchPayload,
-)
+from server.ports import Agent, AgentError, LeaseLost
 from server.stages.agent_tasks import AgentTasks
 from server.stages.deferral import Deferral
 from server.stages.progress import Progress
@@ -33,12 +27,12 @@ from server.stages.resting import Resting
 from server.stages.results import Results
 from server.stages.small_results import SmallResults
 from server.stages.stage import Resources, Stage
+from server.stages.unexpected import Unexpected
 from shared.clock import Micros
 from shared.ids import AttemptKey
-from shared.wire import JobState, PayloadDoc, PayloadList, PayloadState, Reason
+from shared.wire import JobState, PayloadDoc, PayloadList, Reason
 
 log = structlog.get_logger()
-_MAX_DISCARDS: Final = 8  # of one agent at once
 _MAX_IN_FLIGHT: Final = 1_000  # payloads of one agent; then no more are read from it
 _RETRY_DELAYS_S: Final = (0.5, 2.0, 10.0, 60.0)
 _UNKNOWN_AFTER: Final = 3  # failed tries, until the job is shown as Unknown
@@ -63,11 +57,10 @@ class Get(Stage):
         self.results = Results(resources.scratch, on_slot)
         self.progress = Progress(resources)
         self._small_results = SmallResults(resources, self.results)
+        self._unexpected = Unexpected(resources, self.results)
         self._latest: dict[tuple[str, int], PayloadDoc] = {}
         """(agent, payload id) -> its latest document that was not processed yet; one task each."""
         self._tasks = AgentTasks[tuple[str, int]]("payload.failed")
-        self._discards: dict[str, asyncio.Semaphore] = {}
-        """agent -> its share of kills and acknowledgements of payloads that no job waits for"""
         self._in_flight: dict[str, asyncio.Semaphore] = {}
         """agent -> how many more payloads it may report"""
         self._counted: dict[tuple[str, int], asyncio.Semaphore] = {}
@@ -80,7 +73,7 @@ class Get(Stage):
         """Process a payload soon; a newer document replaces one that was not processed yet."""
         which = (agent.name, payload.id)
         known = self._latest.get(which)
-        if known is None or known.key != payload.key or _goes_on(known, payload):
+        if known is None or known.key != payload.key or outcome.goes_on(known, payload):
             self._latest[which] = payload
         if which in self._tasks:
             return
@@ -289,7 +282,7 @@ class Get(Stage):
                 or job.key != key
                 or not outcome.expects(job, payload)
             ):
-                await self._discard(agent, key, payload, job if same_bundle else None)
+                await self._unexpected.end(agent, key, payload, job if same_bundle else None)
                 return
             if await self.advance(agent, job, payload):
                 if payload.status in outcome.ENDED:
@@ -314,42 +307,6 @@ class Get(Stage):
                 agent, job, f"agent {agent.name} has another bundle under the job's key"
             )
 
-    async def _discard(
-        self, agent: Agent, key: AttemptKey, payload: PayloadDoc, job: Job | None
-    ) -> None:
-        """End a payload that no job waits for, keep what it left, and let the agent delete it.
-
-        Args:
-            job: whose attempt it was, if that is known.
-        """
-        discards = self._discards.setdefault(agent.name, asyncio.Semaphore(_MAX_DISCARDS))
-        if payload.status not in outcome.ENDED:
-            log.warning("payload.stale", agent=agent.name, key=payload.key, status=payload.status)
-            with suppress(NoSuchPayload):
-                async with discards:
-                    await agent.kill(payload.id, payload.key)
-            return  # the agent reports its end
-        kept = False
-        if job is not None and payload.result is not None and await self._lacks_result(key):
-            async with self._storage.pending(FileKind.RESULT) as pending:
-                result = await self.results.fetch(agent, payload, pending)
-                lease = self._held_lease(agent.name)
-                kept = await self._jobs.attach_result(key, result, lease)
-                if kept:
-                    pending.commit()
-        if not kept and (job is None or job.state not in states.ENDED):
-            why = "no job waits for it" if job is None else f"its job is {job.state} by now"
-            log.warning("payload.dropped", agent=agent.name, key=payload.key, why=why)
-        async with discards:
-            await agent.acknowledge(payload.id, payload.key)
-
-    async def _lacks_result(self, key: AttemptKey) -> bool:
-        try:
-            attempt = await self._jobs.attempt(key)
-        except NoSuchAttempt:
-            return False
-        return attempt.ended_at is not None and attempt.result is None
-
     async def _show_as_unknown(self, agent: Agent, payload: PayloadDoc, message: str) -> None:
         """If that can be done: trying again does not depend on it."""
         try:
@@ -363,12 +320,3 @@ class Get(Stage):
             raise
         except Exception:
             log.exception("payload.not_shown_as_unknown", key=payload.key)
-
-
-def _goes_on(known: PayloadDoc, newer: PayloadDoc) -> bool:
-    """Whether the newer document can be what became of the known one: what has ended does not run
-    again, and what runs is not prepared again, though its agent's answer may come later than that.
-    """
-    if known.status in outcome.ENDED:
-        return False
-    return known.status is PayloadState.PREPARED or newer.status is not PayloadState.PREPARED

@@ -86,7 +86,7 @@ MUTANTS: Final = (
     ),
     _of(
         "what no job waits for takes few connections",
-        "stages/get.py",
+        "stages/unexpected.py",
         "self._discards.setdefault(agent.name, asyncio.Semaphore(_MAX_DISCARDS))",
         "self._discards.setdefault(agent.name, asyncio.Semaphore(100 * _MAX_DISCARDS))",
         f"{_FLOODS}an_agent_is_heard_no_faster_than_it_is_dealt_with",
@@ -457,7 +457,7 @@ MUTANTS: Final = (
     ),
     _of(
         "what a lost attempt left is kept",
-        "stages/get.py",
+        "stages/unexpected.py",
         "return attempt.ended_at is not None and attempt.result is None",
         "return False",
         f"{_HOSTILE}what_a_lost_attempt_left_can_be_fetched_when_it_comes_after_all",

@@ -55,8 +55,8 @@ MUTANTS: Final = (
     ),
     _mutant(
         "an end that was reported is not replaced by a report from before it",
-        "stages/get.py",
-        "    if known.status in outcome.ENDED:\n        return False\n",
+        "domain/outcome.py",
+        "    if known.status in ENDED:\n        return False\n",
         "",
         f"{_STAGE}a_report_after_the_end_changes_nothing",
     ),

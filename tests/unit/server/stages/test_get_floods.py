@@ -7,7 +7,8 @@ from typing import Any, cast
 
 from server.domain.errors import NoSuchJob
 from server.ports import Agent
-from server.stages import get as stage
+from server.stages import get as get_stage
+from server.stages import unexpected
 from server.stages.get import Get
 from shared.wire import PayloadDoc, PayloadList, PayloadState
 from tests.support.sim_clock import SimClock
@@ -58,24 +59,24 @@ def getter() -> Get:
 
 
 async def test_an_agent_is_heard_no_faster_than_it_is_dealt_with():
-    teller, known = Teller(), payloads(3 * stage._MAX_IN_FLIGHT)
+    teller, known = Teller(), payloads(3 * get_stage._MAX_IN_FLIGHT)
     get = getter()
     hearing = asyncio.create_task(get.reconcile(cast(Agent, teller), known))
     clock = SimClock()
     for _ in range(50):
         await clock.sleep(0)
     assert not hearing.done()
-    assert len(get._tasks) == stage._MAX_IN_FLIGHT
-    assert teller.at_once == stage._MAX_DISCARDS
+    assert len(get._tasks) == get_stage._MAX_IN_FLIGHT
+    assert teller.at_once == unexpected._MAX_DISCARDS
     teller.go_on.set()
     await hearing
     await asyncio.gather(*(get._tasks[key] for key in get._tasks))
     assert teller.ended == len(known.payloads)
-    assert teller.most == stage._MAX_DISCARDS
+    assert teller.most == unexpected._MAX_DISCARDS
 
 
 async def test_a_newer_word_of_what_is_looked_at_waits_for_no_room():
-    teller, known = Teller(), payloads(stage._MAX_IN_FLIGHT + 1)
+    teller, known = Teller(), payloads(get_stage._MAX_IN_FLIGHT + 1)
     get = getter()
     for payload in known.payloads:
         await get.receive(cast(Agent, teller), payload)

@@ -1,0 +1,68 @@
+"""Payloads that no job waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from server.domain import outcome, states
+from server.domain.errors import NoSuchAttempt
+from server.domain.files import FileKind
+from server.domain.jobs import Job
+from server.ports import Agent, NoSuchPayload
+from server.stages.results import Results
+from server.stages.stage import Resources, Stage
+from shared.ids import AttemptKey
+from shared.wire import PayloadDoc
+
+log = structlog.get_logger()
+_MAX_DISCARDS: Final = 8  # of one agent at once
+
+
+class Unexpected(Stage):
+    """Ends them."""
+
+    def __init__(self, resources: Resources, results: Results) -> None:
+        super().__init__(resources)
+        self._results = results
+        self._discards: dict[str, asyncio.Semaphore] = {}
+        """agent -> its share of kills and acknowledgements"""
+
+    async def end(
+        self, agent: Agent, key: AttemptKey, payload: PayloadDoc, job: Job | None
+    ) -> None:
+        """End a payload that no job waits for, keep what it left, and let the agent delete it.
+
+        Args:
+            job: whose attempt it was, if that is known.
+        """
+        discards = self._discards.setdefault(agent.name, asyncio.Semaphore(_MAX_DISCARDS))
+        if payload.status not in outcome.ENDED:
+            log.warning("payload.stale", agent=agent.name, key=payload.key, status=payload.status)
+            with suppress(NoSuchPayload):
+                async with discards:
+                    await agent.kill(payload.id, payload.key)
+            return  # the agent reports its end
+        kept = False
+        if job is not None and payload.result is not None and await self._lacks_result(key):
+            async with self._storage.pending(FileKind.RESULT) as pending:
+                result = await self._results.fetch(agent, payload, pending)
+                lease = self._held_lease(agent.name)
+                kept = await self._jobs.attach_result(key, result, lease)
+                if kept:
+                    pending.commit()
+        if not kept and (job is None or job.state not in states.ENDED):
+            why = "no job waits for it" if job is None else f"its job is {job.state} by now"
+            log.warning("payload.dropped", agent=agent.name, key=payload.key, why=why)
+        async with discards:
+            await agent.acknowledge(payload.id, payload.key)
+
+    async def _lacks_result(self, key: AttemptKey) -> bool:
+        try:
+            attempt = await self._jobs.attempt(key)
+        except NoSuchAttempt:
+            return False
+        return attempt.ended_at is not None and attempt.result is None
