@@ -93,9 +93,8 @@ class Bulk:
         refused = await asyncio.gather(
             *(self._acknowledge(ref, Caller(number, server, ref.key)) for ref in refs)
         )
-        for ref, code in zip(refs, refused, strict=True):
-            if not code:
-                await self._folders.remove_result(ref.id)
+        answers = zip(refs, refused, strict=True)
+        await self._folders.remove_results([ref.id for ref, code in answers if not code])
         codes = {ref.id: code for ref, code in zip(refs, refused, strict=True) if code}
         return _json(Acknowledged(refused=codes))
 

@@ -167,7 +167,7 @@ class Api:
     async def acknowledge(self, request: web.Request) -> web.StreamResponse:
         payload_id = id_of(request)
         await self._payloads.acknowledge(payload_id, caller(request))
-        await self._folders.remove_result(payload_id)
+        await self._folders.remove_results([payload_id])
         return web.Response(status=204)
 
     async def log(self, request: web.Request) -> web.StreamResponse:

@@ -47,8 +47,7 @@ class RetentionSweep:
         self._bundles.sweep()
         expired = await self._payloads.expire(self._retention_s())
         if expired:
-            for payload_id in expired:
-                await self._folders.remove_result(payload_id)
+            await self._folders.remove_results(expired)
             log.warning("results.expired", payloads=expired)
         return len(expired) + await self._payloads.prune(self._retention_s())
 

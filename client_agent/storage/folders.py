@@ -15,7 +15,6 @@ from typing import Final
 
 from shared.files import durable
 
-_SMALL_FILE: Final = 1 << 20
 STREAMS: Final = ("stdout", "stderr")
 
 
@@ -31,6 +30,8 @@ class Folders:
         self.home, self._token = home, token
         self._bundles, self._results = home / "bundles", home / "results"
         self._staging, self._logs = home / "staging", home / "logs"
+        self._unneeded: list[Path] = []
+        self._removing = asyncio.Lock()
         for folder in (self._bundles, self._results, self._staging, self._logs):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -86,21 +87,25 @@ class Folders:
         """Remove the logs of an attempt that did not start."""
         await self._remove(*self._logs_of(payload_id))
 
-    async def remove_result(self, payload_id: int) -> None:
-        """Remove a result that its server has, or that is too old."""
-        await self._remove(self.result(payload_id))
+    async def remove_results(self, payload_ids: Iterable[int]) -> None:
+        """Remove results that their servers have, or that are too old."""
+        await self._remove(*map(self.result, payload_ids))
 
     def _logs_of(self, payload_id: int) -> list[Path]:
         return [self.log(payload_id, stream) for stream in STREAMS]
 
     async def _remove(self, *paths: Path) -> None:
-        """Large files are removed in a thread, because that takes long. For a small file, starting
-        work in a thread takes longer."""
-        large = [path for path in paths if _size(path) > _SMALL_FILE]
-        for path in set(paths) - set(large):
+        """In a thread, because even a small file takes long while the disk is busy; those of
+        several callers together."""
+        self._unneeded += paths
+        async with self._removing:
+            if self._unneeded:  # else who was before has removed these, too
+                paths, self._unneeded = tuple(self._unneeded), []
+                await asyncio.to_thread(self._remove_all, paths)
+
+    def _remove_all(self, paths: Iterable[Path]) -> None:
+        for path in paths:
             self.remove_file(path)
-        for path in large:
-            await asyncio.to_thread(self.remove_file, path)
 
     def remove_file(self, path: Path) -> None:
         """Remove a file. It is no error if it does not exist."""

@@ -193,7 +193,7 @@ async def work_until_crash(rig: CrashingRig, acknowledged: set[int]) -> None:
             raise SimulatedCrash
         acknowledged.add(payload.id)
         await rig.payloads.acknowledge(payload.id, Caller())
-        await rig.folders.remove_result(payload.id)
+        await rig.folders.remove_results([payload.id])
 
 
 async def test_a_crash_at_any_step_loses_no_payload_and_runs_none_twice(tmp_path):
