@@ -10,13 +10,15 @@ import subprocess
 import time
 from pathlib import Path
 
+import aiohttp
+
 from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database
 from shared.wire import Limits
-from tests.bench.jobs import cpu_s, running
+from tests.bench.jobs import cpu_s, one, running
 from tests.bench.table import Row, median
 from tests.support.programs import Program
 
@@ -43,6 +45,7 @@ async def upload(folder: Path, size: int, rounds: int) -> list[Row]:
             growth = peak(server) - before
             shutil.rmtree(server.data / "bundles", ignore_errors=True)
             (server.data / "bundles").mkdir()
+        down, cats = await _downloads(server, source, size, rounds)
     source.unlink()
     mine, theirs = size / median(ours) / 1e6, size / median(copies) / 1e6
     what = f"upload of {size / 1e9:.1f} GB"
@@ -63,7 +66,49 @@ async def upload(folder: Path, size: int, rounds: int) -> list[Row]:
             "≤ 64 MiB",
             growth <= 64 * MIB,
         ),
+        Row(
+            f"download of {size / 1e9:.1f} GB",
+            f"{size / down / 1e6:.0f} MB/s",
+            f"cat to a pipe that is read {size / cats / 1e6:.0f} MB/s",
+            cats / down,
+            "",
+            None,
+        ),
     ]
+
+
+async def _downloads(server: Program, source: Path, size: int, rounds: int) -> tuple[float, float]:
+    """Medians of seconds for a result of this size, and for ``cat`` of the same bytes."""
+    async with aiohttp.ClientSession(server.url) as session:
+        await one(session)
+    results = (path for path in (server.data / "results").rglob("*") if path.is_file())
+    result = max(results, key=lambda path: path.stat().st_mtime_ns)
+    shutil.copyfile(source, result)
+    job_id = await asyncio.to_thread(_enlarge, server.data / "ferryman.sqlite", result.name, size)
+    downs, cats = [], []
+    for _ in range(rounds):
+        command = f"cat {result} | cat > /dev/null"
+        cats.append(await asyncio.to_thread(_seconds, command))
+        command = f"curl -sf {server.url}/download/{job_id} | wc -c | grep -qx {size}"
+        downs.append(await asyncio.to_thread(_seconds, command))
+    assert size == result.stat().st_size
+    return median(downs), median(cats)
+
+
+def _enlarge(database: Path, file: str, size: int) -> int:
+    """Let the result that is stored there have this size; id of its job."""
+    with sqlite3.connect(database) as connection:
+        found = connection.execute(
+            "UPDATE jobs SET result_size = ? WHERE result_file = ? RETURNING id",
+            (size, file),
+        ).fetchall()
+    return int(found[0][0])
+
+
+def _seconds(command: str) -> float:
+    start = time.perf_counter()
+    subprocess.run(command, shell=True, check=True)
+    return time.perf_counter() - start
 
 
 def _copy(source: Path, target: Path) -> float:
