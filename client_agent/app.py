@@ -36,6 +36,8 @@ from client_agent.parameters import (
     deadlines,
     defaults,
     describe,
+    sandbox_settings,
+    uid_count,
     worker_count,
 )
 from client_agent.payloads.store import Payloads
@@ -95,20 +97,18 @@ def version() -> str:
 
 @contextlib.contextmanager
 def open_sandbox(settings: AgentSection, clock: Clock, uids: int) -> Iterator[Sandbox]:
-    """The backend that the operator chose. Its uids are reserved until the context ends. Raises
-    SandboxBroken if too few uids are free.
+    """The operator's backend, with its uids reserved. Raises SandboxBroken if too few are free.
 
     Args:
         uids: number of uids that a root agent needs for its jobs.
     """
-    sandboxing = settings.sandboxing
-    reserved, first = None, None
+    sandboxing, reserved, first = settings.sandboxing, None, None
     if os.geteuid() == 0:  # the first uid is for the self-test, which may run at the same time
-        reserved = UidBlock(sandboxing.uid_base, sandboxing.uid_count, 1 + uids)
+        reserved = UidBlock(sandboxing.uid_base, sandboxing.uid_count, uid_count(settings, uids))
         first = reserved.first + 1
     backend = NoSandbox if settings.sandbox == "none" else Bubblewrap
     try:
-        yield backend(clock, settings.data_dir, sandboxing.settings(settings.min_free // 2, first))
+        yield backend(clock, settings.data_dir, sandbox_settings(settings, uids, first))
     finally:
         if reserved is not None:
             reserved.close()

@@ -2,24 +2,56 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from client_agent.intake.admission import Identity
 from client_agent.intake.submission import Defaults
+from client_agent.sandbox.settings import SandboxSettings
 from client_agent.settings.agent import AgentSection
 from shared.http import connections
 from shared.http.protocol import Deadlines
 
 _MAX_EXTRA_WORKERS: Final = 8
 """At most so many attempts are prepared or packed besides those that run."""
+_MIN_SPARE_IMAGES: Final = 4
 _AGENT_FDS: Final = 48
-_FDS_PER_WORKER: Final = 24
+_FDS_PER_WORKER: Final = 32
 """Descriptors that connections must leave free: for pipes, pidfds, folders and files of jobs."""
 
 
 def worker_count(settings: AgentSection) -> int:
     """Attempts that are handled at once: as many run as there are slots, a few are prepared."""
     return settings.slots + min(settings.slots, _MAX_EXTRA_WORKERS)
+
+
+def _prepared_starts(settings: AgentSection) -> int:
+    wanted = settings.sandboxing.prepared_starts and settings.sandbox != "none"
+    return settings.slots if wanted else 0
+
+
+def uid_count(settings: AgentSection, workers: int) -> int:
+    """Uids of a root agent: one for the self-test, one for each worker, and those of prepared
+    starts, of which some wait and each worker may have one."""
+    waiting = _prepared_starts(settings)
+    return 1 + workers + (waiting + workers if waiting else 0)
+
+
+def sandbox_settings(
+    settings: AgentSection, workers: int, first_uid: int | None
+) -> SandboxSettings:
+    """What the sandbox is given.
+
+    Args:
+        first_uid: of the jobs of a root agent; None: they have the agent's.
+    """
+    first = 0 if first_uid is None else first_uid
+    return replace(
+        settings.sandboxing.settings(settings.min_free // 2, first_uid),
+        prepared_starts=_prepared_starts(settings),
+        prepared_uids=range(first + workers, first + uid_count(settings, workers) - 1),
+        spare_images=max(_MIN_SPARE_IMAGES, settings.slots),
+    )
 
 
 def describe(identity: Identity, settings: AgentSection) -> None:

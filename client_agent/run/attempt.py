@@ -22,7 +22,7 @@ from client_agent.output.silence import run_watched
 from client_agent.payloads.payload import Outcome, Payload
 from client_agent.run import outcomes
 from client_agent.run.context import RETRY_S, AgentContext
-from client_agent.run.environment import variables
+from client_agent.run.environment import known_ahead, launch_argv, variables
 from client_agent.run.packing import packed
 from client_agent.run.permit import StartPermit
 from client_agent.run.unpack import CannotStart, DoesNotFit, Unpacked, unpack
@@ -75,7 +75,10 @@ class Attempt:
         try:
             with context.measures.phase("sandbox"):
                 name = str(payload.id)
-                workspace = await context.sandbox.prepare(name, self._worker, payload.limits)
+                grant = context.grants.for_service(payload.service)
+                workspace = await context.sandbox.prepare(
+                    name, self._worker, payload.limits, known_ahead(payload, grant)
+                )
         except (SandboxBroken, OSError) as problem:
             await self._sandbox_failed(problem)
             return
@@ -276,7 +279,7 @@ class Attempt:
         payload, context = self.payload, self._context
         grant = context.grants.for_service(payload.service)
         return Launch(
-            argv=("bash", payload.entry),
+            argv=launch_argv(payload),
             env=variables(payload, self._unpacked.array_line, grant),
             timeout_s=payload.timeout_s,
             grace_s=context.grace_s,

@@ -3,7 +3,24 @@
 from __future__ import annotations
 
 from client_agent.payloads.payload import Payload
+from client_agent.sandbox.base import Ahead
 from client_agent.sandbox.grants import Grant
+from client_agent.sandbox.process.chain import OWN
+
+
+def known_ahead(payload: Payload, grant: Grant) -> Ahead:
+    """What is known of the launch before the bundle is unpacked."""
+    common = {
+        name: value
+        for name, value in variables(payload, None, grant).items()
+        if not name.startswith(OWN)
+    }
+    return Ahead(launch_argv(payload), common, payload.timeout_s, grant)
+
+
+def launch_argv(payload: Payload) -> tuple[str, ...]:
+    """The command inside the sandbox."""
+    return ("bash", payload.entry)
 
 
 def variables(payload: Payload, array_line: str | None, grant: Grant) -> dict[str, str]:

@@ -90,6 +90,23 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead:
+    """What is known of a launch before its files are there: enough to start everything up to the
+    gate."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    """Variables of :attr:`Launch.env` that are the same for each attempt of its kind."""
+    timeout_s: float
+    grant: Grant = field(default_factory=Grant)
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """The variables of the grant and of ``env``, which has priority."""
+        return {**self.grant.env, **self.env}
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """How an attempt ended. It is reported only after all of its processes are dead."""
 
@@ -172,7 +189,9 @@ class Sandbox(Protocol):
         before, :meth:`clear` does this at the next start.
         """
 
-    async def prepare(self, name: str, slot: int, limits: Limits) -> Workspace:
+    async def prepare(
+        self, name: str, slot: int, limits: Limits, ahead: Ahead | None = None
+    ) -> Workspace:
         """Make the directory of one attempt. Raises SandboxBroken, or OSError if, for example,
         no space is left.
 
@@ -180,4 +199,6 @@ class Sandbox(Protocol):
             name: ``[a-z0-9-]+``; no other attempt of the agent has it at the same time.
             slot: 0 ≤ slot < slots; no other attempt has it at the same time. A root agent derives
                 the job's uid from it.
+            ahead: what is known of the launch. The sandbox may start already, or have started
+                before; then the directory has another name.
         """

@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from client_agent.sandbox.base import SandboxBroken, SelfTestReport
+from client_agent.sandbox.base import Ahead, SandboxBroken, SelfTestReport
 from client_agent.sandbox.host_resources import HostResources
 from client_agent.sandbox.kernel import cgroup_tree, cgroups, pidfd
 from client_agent.sandbox.settings import SandboxSettings
@@ -63,12 +63,19 @@ class HostSandbox(HostResources, ABC):
             await self.in_thread(self.work_folders.clear, alive)
             self.cleared = True
 
-    async def prepare(self, name: str, slot: int, limits: Limits) -> HostWorkspace:
+    async def prepare(
+        self, name: str, slot: int, limits: Limits, ahead: Ahead | None = None
+    ) -> HostWorkspace:
+        del ahead
+        uid = self.settings.uid_base + slot if self.separate_uids else None
+        return await self.make_workspace(name, uid, limits)
+
+    async def make_workspace(self, name: str, uid: int | None, limits: Limits) -> HostWorkspace:
+        """A workspace whose folder is made. Raises SandboxBroken or OSError."""
         if not _NAME.fullmatch(name):
             raise ValueError(f"not a name for an attempt: {name!r}")
         await self.clear()
         self.work_folders.check_free(self.settings.free_floor)
-        uid = self.settings.uid_base + slot if self.separate_uids else None
         workspace = self.workspace(name, uid, limits)
         await workspace.make()
         return workspace

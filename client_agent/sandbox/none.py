@@ -81,13 +81,15 @@ class UnsandboxedWorkspace(HostWorkspace):
         if any(str(source) != target for source, target in launch.grant.read_only):
             raise SandboxBroken("read_only binds to other places need a sandbox")
         marker = f"{ATTEMPT_VARIABLE}={sandbox.work_folders.name}/{self.name}"
-        start = self.new_start(launch, without_bwrap=True)
+        start = self.new_start(without_bwrap=True)
         try:
             start.spawn(self._command(launch, marker), (), cwd=self.path)
         except BaseException:
             start.close()
             raise
-        spawned = await start.wait_until_ready()
+        start.tell_init(launch.on_init)
+        await start.wait_until_ready()
+        spawned = await self.hand_over(start, launch)
         sandbox.leaders.add(spawned.init)
         self._processes = ProcessSet(spawned.init, marker.encode(), self, sandbox)
         return self.supervise(spawned, launch, self._processes)
@@ -113,7 +115,7 @@ class UnsandboxedWorkspace(HostWorkspace):
             "TMPDIR": TEMPORARY[0],
             **launch.variables,
         }
-        rlimits = self.rlimits(launch)
+        rlimits = self.rlimits(launch.timeout_s)
         if self.uid is None:
             del rlimits["nproc"]
         variables = [marker, *(f"{name}={value}" for name, value in env.items())]

@@ -36,6 +36,12 @@ class SandboxSettings:
     free_floor: int = 256 * MIB
     """Bytes that must stay free on the agent's disk. With less, no job starts, and running jobs are
     ended."""
+    prepared_starts: int = 0
+    """Starts that may wait at their gates for jobs that have not come yet."""
+    prepared_uids: range = range(0)
+    """Of these, a root agent gives one to each prepared start."""
+    spare_images: int = 4
+    """Idle images kept for later attempts. Each uses a loop device and some cache."""
     nofile: int = 1024
     """Limit of open files of one process."""
     poll_s: float = 0.5

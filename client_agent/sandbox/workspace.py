@@ -30,8 +30,6 @@ from shared.wire import Limits, Reason
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-MAX_IDLE_IMAGES: Final = 4
-"""Idle images kept for later attempts. Each uses a loop device and some cache."""
 NPROC_MARGIN: Final = 64
 """RLIMIT_NPROC is so much above ``pids.max``, because only the cgroup counts its refusals."""
 CPU_MARGIN_S: Final = 10
@@ -42,7 +40,7 @@ class HostWorkspace(ABC):
     """Implements :class:`client_agent.sandbox.base.Workspace` except :meth:`start`."""
 
     path: Path
-    max_idle_images = MAX_IDLE_IMAGES
+    max_idle_images: int
     scratch: Sequence[str] = ()
     """Mount points of file systems in memory, as the job sees them."""
 
@@ -56,6 +54,7 @@ class HostWorkspace(ABC):
             **({"network": NONE} if limits.network else {}),
         }
         self.limits, self.name = limits, name
+        self.max_idle_images = resources.settings.spare_images
         self.process: SupervisedProcess | None = None
         self.group: Cgroup | None = None
         self.folder: Path | None = None
@@ -148,19 +147,21 @@ class HostWorkspace(ABC):
                 return
         log.warning("cgroup.not_removed", attempt=self.name)
 
-    def new_start(self, launch: Launch, *, without_bwrap: bool = False) -> Start:
+    def new_start(self, *, without_bwrap: bool = False) -> Start:
         """A start of the job's chain of programs."""
         clock, settings = self._resources.clock, self._resources.settings
         pidfd.become_subreaper()
+        return Start(self._record_init, clock, settings, without_bwrap=without_bwrap)
 
-        def record(init: int) -> None:
-            self._record_init(init)
-            if launch.on_init is not None:
-                launch.on_init(init)
-
-        return Start(
-            launch, self._logs(launch), record, clock, settings, without_bwrap=without_bwrap
-        )
+    async def hand_over(
+        self, start: Start, launch: Launch, opening: bytes = b"go\n"
+    ) -> SpawnedProcesses:
+        """What waits at its gate. Raises OSError if a log cannot be stored; then it is ended."""
+        try:
+            return start.hand_over(launch, self._logs(launch), opening)
+        except BaseException:
+            await start.abandon()
+            raise
 
     def supervise(
         self, spawned: SpawnedProcesses, launch: Launch, *gauges: Gauge
@@ -176,7 +177,7 @@ class HostWorkspace(ABC):
         if self.folder is not None:
             self._resources.work_folders.record_init(self.folder, init)
 
-    def rlimits(self, launch: Launch) -> dict[str, int]:
+    def rlimits(self, timeout_s: float) -> dict[str, int]:
         """For :func:`client_agent.sandbox.process.chain.gated`."""
         limits, hard = self.limits, {k for k, how in self.enforcement.items() if how == HARD}
         rlimits = {
@@ -189,7 +190,7 @@ class HostWorkspace(ABC):
         if "disk" not in hard:
             rlimits["fsize"] = limits.disk
         if "cpu" not in hard:
-            rlimits["cpu"] = math.ceil(self._cpu_budget_s(launch)) + CPU_MARGIN_S
+            rlimits["cpu"] = math.ceil(self._cpu_budget_s(timeout_s)) + CPU_MARGIN_S
         return rlimits
 
     def _logs(self, launch: Launch) -> LogSettings:
@@ -217,7 +218,7 @@ class HostWorkspace(ABC):
             gauges.append(CgroupGauge(self.group, limits))
         memory, cpu = (self.enforcement[name] != HARD for name in ("memory", "cpu"))
         if memory or cpu:
-            budget_s = self._cpu_budget_s(launch)
+            budget_s = self._cpu_budget_s(launch.timeout_s)
             clock, scratch = resources.clock, self.scratch
             gauges.append(
                 ProcessGauge(limits, budget_s, clock, memory=memory, cpu=cpu, scratch=scratch)
@@ -229,5 +230,5 @@ class HostWorkspace(ABC):
             gauges.append(DirectoryGauge(self.fd, limits, max_files, resources.clock, all_dead))
         return Meter([*more, *gauges], resources.clock, settings.poll_s, all_dead)
 
-    def _cpu_budget_s(self, launch: Launch) -> float:
-        return launch.timeout_s * self.limits.cpus
+    def _cpu_budget_s(self, timeout_s: float) -> float:
+        return timeout_s * self.limits.cpus

@@ -93,6 +93,8 @@ class SandboxingSection(GrantSettings):
     disk_images: bool = _DEFAULT.disk_images
     inode_every: Size = Field(_DEFAULT.inode_every, gt=0)
     nofile: int = Field(_DEFAULT.nofile, ge=16)
+    prepared_starts: bool = True
+    """Start sandboxes up to their gates before their jobs come."""
     services: dict[str, GrantSettings] = Field(default_factory=dict)
 
     def settings(self, free_floor: int, uid_base: int | None = None) -> SandboxSettings:

@@ -84,8 +84,8 @@ AROUND: Final[tuple[Mutant, ...]] = (
         "3",
         "the gate opens only when the sandbox dies with its agent",
         "sandbox/process/start.py",
-        "            if filtered is None:\n                return None\n",
-        "            if not filtered:\n                return init\n",
+        "            if filtered is None:\n                return False\n",
+        "            if not filtered:\n                return True\n",
         f"{_LAYERS}the_gate_opens_only_after_the_init_has_its_parent_death_signal",
     ),
     of(

@@ -7,6 +7,9 @@ from typing import Final
 from tests.mutants.mutant import BOX, HOSTILE, PROCESS, Mutant, of
 
 _OPTIONS: Final = "sandbox/bubblewrap/command.py"
+_STOCK: Final = "sandbox/bubblewrap/stock.py"
+_STOCK_UNIT: Final = f"{BOX}bubblewrap/test_stock.py::test_"
+_AHEAD: Final = f"{PROCESS}sandbox_ahead.py::test_"
 _SPAWN: Final = "sandbox/process/start.py"
 _SUPERVISOR: Final = "sandbox/process/supervisor.py"
 _RULES: Final = f"{PROCESS}sandbox_rules.py::test_"
@@ -188,7 +191,7 @@ RULES: Final[tuple[Mutant, ...]] = (
         "2.7",
         "the gate waits for `go`",
         "sandbox/process/chain.py",
-        'read -r word && [ "$word" = go ] || exit 125; ',
+        'read -r ferryman_word ferryman_set && [ "$ferryman_word" = go ] || exit 125; ',
         "",
         f"{_RULES}no_job_runs_if_the_agent_is_killed_before_the_gate_opens",
     ),
@@ -196,8 +199,8 @@ RULES: Final[tuple[Mutant, ...]] = (
         "2.7",
         "the end of its input does not open it",
         "sandbox/process/chain.py",
-        'read -r word && [ "$word" = go ] || exit 125; ',
-        "read -r word; ",
+        'read -r ferryman_word ferryman_set && [ "$ferryman_word" = go ] || exit 125; ',
+        "read -r ferryman_word ferryman_set; ",
         f"{_LAYERS}the_gate_of_a_killed_agent_ends_even_if_nothing_kills_it",
     ),
     of(
@@ -207,6 +210,55 @@ RULES: Final[tuple[Mutant, ...]] = (
         'exec "$@" </dev/null',
         'exec "$@"',
         f"{_CHAIN}the_gate_opens_at_go_and_gives_an_empty_stdin",
+    ),
+    of(
+        "2.7",
+        "a shell evaluates only names of the agent's own",
+        "sandbox/process/chain.py",
+        "if not _OWN_NAME.fullmatch(name) or",
+        "if",
+        f"{_CHAIN}what_a_shell_might_take_otherwise_is_not_given_so",
+    ),
+    of(
+        "2.7",
+        "a prepared start is used once",
+        _STOCK,
+        "            self._units.remove(unit)\n            if unit.workspace.usable:\n",
+        "            if unit.workspace.usable:\n",
+        f"{_STOCK_UNIT}each_is_taken_once",
+    ),
+    of(
+        "2.7",
+        "a prepared start serves only jobs of its kind",
+        _STOCK,
+        "[unit for unit in self._units if unit.kind == kind]",
+        "list(self._units)",
+        f"{_STOCK_UNIT}only_the_same_limits_and_the_same_launch_take_it",
+        f"{_AHEAD}another_kind_of_job_does_not_take_it",
+    ),
+    of(
+        "2.7",
+        "a prepared start whose gate died serves nobody",
+        _SPAWN,
+        "        return init is not None and not self._outer_dead.done() and not _is_dead(init)\n",
+        "        return True\n",
+        f"{_AHEAD}a_prepared_start_that_died_is_not_used",
+    ),
+    of(
+        "2.7",
+        "no folder of an operator is mounted before its job comes",
+        "sandbox/bubblewrap/backend.py",
+        "        if not ahead.grant.read_only:\n",
+        "        if True:\n",
+        f"{_AHEAD}nothing_is_prepared_for_services_with_folders_of_the_operator",
+    ),
+    of(
+        "2.1",
+        "a prepared start has a uid that nothing else has",
+        _STOCK,
+        "self._free_uids.pop(0) if",
+        "self._free_uids[0] if",
+        f"{_STOCK_UNIT}each_has_a_uid_until_it_is_removed",
     ),
     of(
         "2.8",

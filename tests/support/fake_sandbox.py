@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.sandbox.base import (
+    Ahead,
     Ended,
     Launch,
     Process,
@@ -205,7 +206,9 @@ class FakeSandbox:
     async def close(self) -> None:
         assert not self.live, "closed under live jobs"
 
-    async def prepare(self, name: str, slot: int, limits: Limits) -> Workspace:
+    async def prepare(
+        self, name: str, slot: int, limits: Limits, ahead: Ahead | None = None
+    ) -> Workspace:
         await self.step("prepare")
         return FakeWorkspace(self, self.work / name)
 

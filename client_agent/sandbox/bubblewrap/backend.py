@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from subprocess import SubprocessError
 
 import structlog
 
-from client_agent.sandbox.base import Launch, Process, SelfTestReport
+from client_agent.sandbox.base import HARD, Ahead, Launch, Process, SelfTestReport
 from client_agent.sandbox.bubblewrap import command, seccomp, selftest
 from client_agent.sandbox.bubblewrap.root_tree import RootTree, RootTrees
+from client_agent.sandbox.bubblewrap.stock import Stock
 from client_agent.sandbox.host_sandbox import HostSandbox, find_program
 from client_agent.sandbox.kernel.start_namespace import StartNamespace
 from client_agent.sandbox.kernel.work_folders import MOUNT_ROOT
-from client_agent.sandbox.process.chain import TEMPORARY, gated
-from client_agent.sandbox.process.start import Pipes
+from client_agent.sandbox.process.chain import TEMPORARY, gated, opening
+from client_agent.sandbox.process.pipes import Pipes
+from client_agent.sandbox.process.start import Start
 from client_agent.sandbox.settings import SandboxSettings
 from client_agent.sandbox.workspace import HostWorkspace
 from shared.clock import Clock
@@ -41,6 +46,8 @@ class Bubblewrap(HostSandbox):
         self._making_tree = asyncio.Lock()
         self._namespace: StartNamespace | None = None
         self._namespace_made = False
+        uids = self.settings.prepared_uids if self.separate_uids else ()
+        self._stock = Stock(self._prepared, clock, self.settings.prepared_starts, uids)
 
     async def self_test(self) -> SelfTestReport:
         await self.check_required_limits()
@@ -50,7 +57,54 @@ class Bubblewrap(HostSandbox):
     def workspace(self, name: str, uid: int | None, limits: Limits) -> HostWorkspace:
         return BubblewrapWorkspace(self, name, uid, limits)
 
+    async def prepare(
+        self, name: str, slot: int, limits: Limits, ahead: Ahead | None = None
+    ) -> HostWorkspace:
+        if ahead is None or self.settings.prepared_starts == 0:
+            return await super().prepare(name, slot, limits)
+        kind = self._kind(ahead)
+        prepared = self._stock.take(limits, kind)
+        if prepared is not None:
+            return prepared
+        uid = self.settings.uid_base + slot if self.separate_uids else None
+        return await self._begun(name, uid, limits, kind)
+
+    async def _begun(
+        self, name: str, uid: int | None, limits: Limits, ahead: Ahead
+    ) -> BubblewrapWorkspace:
+        """A workspace whose start has begun."""
+        workspace = await self.make_workspace(name, uid, limits)
+        assert isinstance(workspace, BubblewrapWorkspace), "this backend makes no others"
+        try:
+            await workspace.begin(ahead)
+        except BaseException:
+            await workspace.destroy()
+            raise
+        workspace.kind = ahead
+        return workspace
+
+    async def _prepared(
+        self, name: str, uid: int | None, limits: Limits, ahead: Ahead
+    ) -> BubblewrapWorkspace:
+        workspace = await self._begun(name, uid, limits, ahead)
+        workspace.on_removed = partial(self._stock.release, uid)
+        return workspace
+
+    def prepare_next(self, limits: Limits, ahead: Ahead) -> None:
+        """A job of this kind started. Folders of the operator may appear and disappear, so none
+        are mounted ahead."""
+        if not ahead.grant.read_only:
+            self._stock.refill(limits, ahead)
+
+    def _kind(self, ahead: Ahead) -> Ahead:
+        """The same for all launches that one start can serve."""
+        soft_cpu = self.host.enforcement["cpu"] != HARD
+        return replace(
+            ahead, argv=tuple(ahead.argv), timeout_s=ahead.timeout_s if soft_cpu else 0.0
+        )
+
     async def close(self) -> None:
+        await self._stock.close()
         for fd in self._constants.values():
             os.close(fd)
         self._constants.clear()
@@ -89,6 +143,10 @@ class Bubblewrap(HostSandbox):
             tree.users += 1
             return tree
 
+    def is_current(self, tree: RootTree | None) -> bool:
+        """Whether that tree is the one that a start would use now."""
+        return tree is not None and self._trees.is_current(tree)
+
     @property
     def tools(self) -> command.Tools:
         """The programs of the chain. Raises SandboxBroken if one is not installed."""
@@ -118,23 +176,43 @@ class BubblewrapWorkspace(HostWorkspace):
         super().__init__(sandbox, name, uid, limits)
         self._sandbox = sandbox
         self._tree: RootTree | None = None
+        self._begun: tuple[Ahead, Start, asyncio.Task[None]] | None = None
+        self.kind: Ahead | None = None
+        """Of a start that could serve other attempts, too."""
+        self.on_removed: Callable[[], None] | None = None
+
+    async def destroy(self) -> None:
+        await self._end_start()
+        await super().destroy()
 
     async def remove(self) -> None:
         await super().remove()
         tree, self._tree = self._tree, None
         if tree is not None:
             tree.users -= 1
+        if self.on_removed is not None:
+            self.on_removed()
 
-    async def start(self, launch: Launch) -> Process:
+    @property
+    def usable(self) -> bool:
+        """Whether a start that has begun is as good as one that begins now."""
+        if self._begun is None or not self._sandbox.is_current(self._tree):
+            return False
+        _, start, ready = self._begun
+        return not ready.done() or start.waits
+
+    async def begin(self, ahead: Ahead) -> None:
+        """Spawn the chain. Raises SandboxBroken or OSError; then nothing is left of it."""
         sandbox, settings = self._sandbox, self._sandbox.settings
-        grant, network = launch.grant, self.limits.network
-        self._tree = self._tree or await sandbox.use_tree(network=network)
-        start, opened = self.new_start(launch), contextlib.ExitStack()
+        grant, network = ahead.grant, self.limits.network
+        if self._tree is None:
+            self._tree = await sandbox.use_tree(network=network)
+        start, opened = self.new_start(), contextlib.ExitStack()
         try:
             fds = self._descriptors(start.pipes, opened, grant.allow)
             args = command.bwrap_options(
                 fds,
-                launch.variables,
+                ahead.variables,
                 root=self._tree,
                 scratch=min(grant.scratch or settings.scratch, self.limits.memory),
                 shm=min(grant.shm or settings.shm, self.limits.memory),
@@ -143,7 +221,7 @@ class BubblewrapWorkspace(HostWorkspace):
             )
             write_all(fds.args, command.encode_args(args))
             os.lseek(fds.args, 0, os.SEEK_SET)
-            inside = gated(launch.argv, self.rlimits(launch))
+            inside = gated(ahead.argv, self.rlimits(ahead.timeout_s))
             join = [] if self.group is None else self.group.join_files
             argv = command.chain(sandbox.tools, fds.args, inside, uid=self.uid, join=join)
             namespace = None if grant.read_only else sandbox.namespace()
@@ -153,7 +231,45 @@ class BubblewrapWorkspace(HostWorkspace):
             raise
         finally:
             opened.close()
-        return self.supervise(await start.wait_until_ready(), launch)
+        self._begun = ahead, start, asyncio.create_task(start.wait_until_ready())
+
+    async def start(self, launch: Launch) -> Process:
+        line = self._opening(launch)
+        if line is None:
+            await self._end_start()
+            line = b"go\n"
+            await self.begin(Ahead(launch.argv, launch.env, launch.timeout_s, launch.grant))
+        assert self._begun is not None, "it is begun"
+        _, start, ready = self._begun
+        start.tell_init(launch.on_init)
+        await ready
+        self._begun = None
+        process = self.supervise(await self.hand_over(start, launch, line), launch)
+        if self.kind is not None:
+            process.on_go = partial(self._sandbox.prepare_next, self.limits, self.kind)
+        return process
+
+    def _opening(self, launch: Launch) -> bytes | None:
+        """What opens the gate of the start that has begun; None: it is not of use."""
+        if self._begun is None or not self.usable:
+            return None
+        ahead, _, _ = self._begun
+        same = tuple(ahead.argv) == tuple(launch.argv) and ahead.grant == launch.grant
+        same = same and self.rlimits(ahead.timeout_s) == self.rlimits(launch.timeout_s)
+        given, wanted = ahead.variables, launch.variables
+        if not same or not given.items() <= wanted.items():
+            return None
+        return opening({name: wanted[name] for name in wanted if name not in given})
+
+    async def _end_start(self) -> None:
+        """End a start that nobody needs."""
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return
+        _, start, ready = begun
+        ready.cancel()
+        await asyncio.wait({ready})
+        await start.abandon()
 
     def _descriptors(
         self, pipes: Pipes, opened: contextlib.ExitStack, allow: frozenset[str]

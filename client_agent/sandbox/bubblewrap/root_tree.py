@@ -99,6 +99,10 @@ class RootTrees:
             self._checked_at[network] = now
         return tree
 
+    def is_current(self, tree: RootTree) -> bool:
+        """Whether that tree is as new as its sources."""
+        return any(tree is self.current(network=network) for network in list(self._current))
+
     def make(self, *, network: bool) -> RootTree:
         """Make a tree, unless another call made it meanwhile. Blocking; raises OSError."""
         if (tree := self.current(network=network)) is not None:

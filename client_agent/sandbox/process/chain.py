@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import select
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -24,12 +28,15 @@ GATE: Final = (
     '*) ulimit "$1" "$2";; '
     'esac; } || { echo "ulimit $1 $2 cannot be set: see the hard limits of the agent" >&2; '
     "exit 124; }; shift 2; done; shift; "
-    'echo; read -r word && [ "$word" = go ] || exit 125; exec "$@" </dev/null'
+    'echo; read -r ferryman_word ferryman_set && [ "$ferryman_word" = go ] || exit 125; '
+    'case $ferryman_set in "") ;; FERRYMAN_*) eval "export $ferryman_set" || exit 125;; '
+    '*) exit 125;; esac; exec "$@" </dev/null'
 )
 """Sets the limits of each process, writes one line, which says that the sandbox is ready, and waits
-for ``go``. If the agent dies before that, stdin is at its end, and nothing of the user runs. (With
-bwrap's ``--block-fd`` it would run: 30 of 30 times.) The limits are set before the line is written:
-if one cannot be set, the start fails, and not the bundle."""
+for ``go``, which variables may follow: see :func:`opening`. If the agent dies before that, stdin is
+at its end, and nothing of the user runs. (With bwrap's ``--block-fd`` it would run: 30 of 30
+times.) The limits are set before the line is written: if one cannot be set, the start fails, and
+not the bundle."""
 
 _ULIMITS: Final = {
     "nproc": ("-u", 1),
@@ -40,6 +47,26 @@ _ULIMITS: Final = {
     "cpu": ("-t", 1),
 }
 """RLIMIT -> option of ``ulimit`` in a POSIX shell, and its unit in bytes or seconds."""
+
+OWN: Final = "FERRYMAN_"
+"""What the names of variables begin with that differ from attempt to attempt."""
+_OWN_NAME: Final = re.compile(f"{OWN}[A-Z_]+")
+
+
+def opening(variables: Mapping[str, str]) -> bytes | None:
+    """The line that opens the gate of a prepared start, with variables that were not known when it
+    was started. None: these cannot be given so.
+
+    A shell evaluates it, so only names of the agent's own are taken. A longer line could reach the
+    gate in parts.
+    """
+    words = ["go"]
+    for name, value in variables.items():
+        if not _OWN_NAME.fullmatch(name) or "\n" in value or "\0" in value:
+            return None
+        words.append(f"{name}={shlex.quote(value)}")
+    line = os.fsencode(" ".join(words) + "\n")
+    return line if len(line) <= select.PIPE_BUF else None
 
 
 def gated(argv: Sequence[str], rlimits: Mapping[str, int]) -> list[str]:

@@ -56,8 +56,7 @@ class LogCapture:
     Args:
         fd: read end of the pipe, non-blocking; owned by the capture from now on.
         path: the file; made here, must not exist.
-        stream: "stdout" or "stderr". The first byte of stdout is written by the gate, not by the
-            job. It is not stored; see ``ready``.
+        stream: "stdout" or "stderr".
     """
 
     def __init__(self, fd: int, path: Path, stream: str, settings: LogSettings) -> None:
@@ -79,10 +78,6 @@ class LogCapture:
         self._pause: asyncio.TimerHandle | None = None
         self._ended = False
         self._loop = asyncio.get_running_loop()
-        self.ready: asyncio.Future[bool] = self._loop.create_future()
-        """Whether the gate wrote its first byte; done when that is known."""
-        if stream != "stdout":
-            self.ready.set_result(True)
         self.closed: asyncio.Future[None] = self._loop.create_future()
         """Done when all writers have closed the pipe, it is read, and the file is written."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -115,11 +110,6 @@ class LogCapture:
         if not data:
             self._end()
             return
-        if not self.ready.done():
-            self.ready.set_result(True)
-            data = data[1:]
-            if not data:
-                return
         space = self._limit - self._tail_reserve - self._stored
         if space > 0:
             self._stored += len(data[:space])
@@ -209,8 +199,6 @@ class LogCapture:
             self._pause.cancel()
         self._loop.remove_reader(self._fd)
         os.close(self._fd)
-        if not self.ready.done():
-            self.ready.set_result(False)
         self._close()
 
     def _close(self) -> None:

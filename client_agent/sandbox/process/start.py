@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import select
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,6 +15,7 @@ from typing import Final
 from client_agent.sandbox.base import Launch, SandboxBroken
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.process.log_capture import LogCapture, LogSettings
+from client_agent.sandbox.process.pipes import Pipes, Remainder
 from client_agent.sandbox.process.status_pipe import StatusPipe
 from client_agent.sandbox.process.supervisor import SpawnedProcesses
 from client_agent.sandbox.settings import SandboxSettings
@@ -21,57 +24,16 @@ from shared.clock import Clock
 _POLL_S: Final = 0.001
 
 
-class Pipes:
-    """Both ends of the pipes for gate, stdout, stderr and status, until they are handed over or
-    closed."""
-
-    def __init__(self) -> None:
-        self._open: list[int] = []
-        self.gate_r, self.gate_w = self._pipe()
-        self.out_r, self.out_w = self._pipe()
-        self.err_r, self.err_w = self._pipe()
-        self.err_inode = os.fstat(self.err_r).st_ino
-        self.status_r, self.status_w = self._pipe()
-        for fd in (self.out_r, self.err_r, self.status_r):
-            os.set_blocking(fd, False)
-
-    def _pipe(self) -> tuple[int, int]:
-        try:
-            ends = os.pipe2(os.O_CLOEXEC)
-        except OSError:
-            self.close()
-            raise
-        self._open += ends
-        return ends
-
-    def hand_over(self, fd: int) -> int:
-        """Hand a descriptor over to a new owner."""
-        self._open.remove(fd)
-        return fd
-
-    def close(self, *fds: int) -> None:
-        """Close these descriptors, or all that were not handed over."""
-        for fd in fds or list(self._open):
-            if fd in self._open:
-                self._open.remove(fd)
-                os.close(fd)
-
-
 class Start:
-    """A chain that is being started.
+    """A chain that is being started, or waits at its closed gate.
 
     Args:
         record: called with the pid of the init before the gate can open.
         without_bwrap: there is no bwrap: the spawned process becomes the job.
-
-    Raises:
-        OSError: a log file cannot be made; nothing is left open.
     """
 
     def __init__(
         self,
-        launch: Launch,
-        logs: LogSettings,
         record: Callable[[int], None],
         clock: Clock,
         settings: SandboxSettings,
@@ -80,28 +42,27 @@ class Start:
     ) -> None:
         self.pipes = pipes = Pipes()
         self._record, self._clock, self._settings = record, clock, settings
-        self._owned: list[StatusPipe | LogCapture] = []
         self._outer: subprocess.Popen[bytes]  # this and the next are known once it is spawned
         self._outer_dead: asyncio.Future[None]
         self._outer_fd = -1
+        self._init = -1
+        self._on_init: Callable[[int], None] | None = None
         self._init_fd: int | None = None
         self._orphans: list[int] = []
-        self._status: StatusPipe | None = None
-        try:
-            if not without_bwrap:
-                self._status = StatusPipe(pipes.hand_over(pipes.status_r))
-                self._owned.append(self._status)
-            self._stdout = self._capture(pipes.out_r, launch.stdout, logs, "stdout")
-            self._stderr = self._capture(pipes.err_r, launch.stderr, logs, "stderr")
-        except BaseException:
-            self.close()
-            raise
+        self._captures: list[LogCapture] = []
+        self._ending: asyncio.Task[str] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._spoke: asyncio.Future[bool] = self._loop.create_future()
+        """Whether the gate wrote its byte; done when that is known."""
+        self._status = None if without_bwrap else StatusPipe(pipes.hand_over(pipes.status_r))
+        self._loop.add_reader(pipes.out_r, self._on_ready_byte)
 
-    def _capture(self, fd: int, path: Path, logs: LogSettings, stream: str) -> LogCapture:
-        capture = LogCapture(fd, path, stream, logs)
-        self.pipes.hand_over(fd)
-        self._owned.append(capture)
-        return capture
+    def _on_ready_byte(self) -> None:
+        """Read one byte: the others are the job's."""
+        with contextlib.suppress(BlockingIOError):
+            byte = os.read(self.pipes.out_r, 1)
+            self._loop.remove_reader(self.pipes.out_r)
+            self._spoke.set_result(bool(byte))
 
     def spawn(
         self,
@@ -140,7 +101,14 @@ class Start:
         self._outer_fd = os.pidfd_open(self._outer.pid)
         self._outer_dead = pidfd.watch(self._outer_fd)
 
-    async def wait_until_ready(self) -> SpawnedProcesses:
+    def tell_init(self, on_init: Callable[[int], None] | None) -> None:
+        """Have it called with the pid of the init, as soon as that is known."""
+        if on_init is not None and self._init >= 0:
+            on_init(self._init)
+        else:
+            self._on_init = on_init
+
+    async def wait_until_ready(self) -> None:
         """Wait until the sandbox is ready and its gate waits for ``go``. Raises SandboxBroken if
         it did not start; then its processes are dead."""
         timer = asyncio.create_task(self._clock.sleep(self._settings.start_timeout_s))
@@ -148,23 +116,11 @@ class Start:
         try:
             await asyncio.wait({timer, gate_ready}, return_when=asyncio.FIRST_COMPLETED)
             late = not gate_ready.done()
-            init = None if late else gate_ready.result()
-            if init is not None and self._init_fd is not None:
-                return SpawnedProcesses(
-                    self._outer,
-                    self._outer_fd,
-                    self._outer_dead,
-                    init,
-                    self._init_fd,
-                    self.pipes.hand_over(self.pipes.gate_w),
-                    self._status,
-                    self._stdout,
-                    self._stderr,
-                )
-            await self._abandon()
+            if not late and gate_ready.result():
+                return
+            stderr = await self.abandon()
         except BaseException:
-            # in a task of its own, so that a second cancellation does not stop it
-            await asyncio.shield(asyncio.create_task(self._abandon()))
+            await self.abandon()
             raise
         finally:
             timer.cancel()
@@ -172,11 +128,52 @@ class Start:
         why = f"exit code {self._outer.returncode}"
         if late:
             why = f"not up within {self._settings.start_timeout_s:g} s"
-        stderr = self._stderr.tail(5) or "no message"
-        raise SandboxBroken(f"the sandbox did not start ({why}): {stderr}")
+        raise SandboxBroken(f"the sandbox did not start ({why}): {stderr or 'no message'}")
 
-    async def _wait_for_gate(self) -> int | None:
-        """The pid of the init, once the gate waits; None if the start failed."""
+    @property
+    def waits(self) -> bool:
+        """Whether it is at its gate, and alive."""
+        init = self._init_fd
+        return init is not None and not self._outer_dead.done() and not _is_dead(init)
+
+    def hand_over(self, launch: Launch, logs: LogSettings, opening: bytes) -> SpawnedProcesses:
+        """The processes and descriptors, of which the output is read from now on. Raises OSError if
+        a log file cannot be made.
+
+        Args:
+            opening: opens the gate.
+        """
+        assert self._init_fd is not None, "it is ready"
+        stdout = self._capture(self.pipes.out_r, launch.stdout, logs, "stdout")
+        stderr = self._capture(self.pipes.err_r, launch.stderr, logs, "stderr")
+        return SpawnedProcesses(
+            self._outer,
+            self._outer_fd,
+            self._outer_dead,
+            self._init,
+            self._init_fd,
+            self.pipes.hand_over(self.pipes.gate_w),
+            self._status,
+            stdout,
+            stderr,
+            opening,
+        )
+
+    def _capture(self, fd: int, path: Path, logs: LogSettings, stream: str) -> LogCapture:
+        capture = LogCapture(fd, path, stream, logs)
+        self.pipes.hand_over(fd)
+        self._captures.append(capture)
+        return capture
+
+    async def abandon(self) -> str:
+        """End the chain, unless that was done before; the end of what it said."""
+        if self._ending is None:
+            # in a task of its own, so that a cancellation does not stop it
+            self._ending = asyncio.create_task(self._abandon())
+        return await asyncio.shield(self._ending)
+
+    async def _wait_for_gate(self) -> bool:
+        """Whether the gate waits; False: the start failed."""
         if self._status is None:
             init: int | None = self._outer.pid
             self._init_fd = os.dup(self._outer_fd)
@@ -184,29 +181,33 @@ class Start:
             init = await self._status.child_pid
             self._init_fd = None if init is None else pidfd.open_child(init, self._outer.pid)
         if init is None or self._init_fd is None:
-            return None
+            return False
+        self._init = init
         self._record(init)
-        if not await self._stdout.ready:
-            return None
+        if self._on_init is not None:
+            self._on_init(init)
+        if not await self._spoke:
+            return False
         # The gate is the init's child, and may run first. The init sets its parent-death signal
         # and then its filter, which can be seen. If the agent opened the gate earlier and were
         # killed, the job would keep running.
         while self._status is not None and not (filtered := pidfd.has_seccomp_filter(init)):
             if filtered is None:
-                return None
+                return False
             await self._clock.sleep(_POLL_S)
-        return init
+        return True
 
-    async def _abandon(self) -> None:
-        """End the chain. When its pipe is closed, the gate ends by itself and runs nothing of the
-        user's.
-
-        The chain is killed only if that takes too long, because a bwrap that is killed while it
-        makes its sandbox leaves an orphan behind.
+    async def _abandon(self) -> str:
+        """When its pipe is closed, the gate ends by itself and runs nothing of the user's. The
+        chain is killed only if that takes too long, because a bwrap that is killed while it makes
+        its sandbox leaves an orphan behind.
         """
-        self.pipes.close()
+        said = None
+        if self.pipes.is_open(self.pipes.err_r):
+            said = Remainder(self.pipes.hand_over(self.pipes.err_r))
+        self._close_pipes()
         # every process of the chain has stderr open
-        ends = [self._outer_dead, self._stderr.closed]
+        ends = [self._outer_dead, self._captures[-1].closed if said is None else said.closed]
         if self._init_fd is not None:
             ends.append(pidfd.watch(self._init_fd))
         for kill in (False, True, True):  # twice: orphans appear only after the death of bwrap
@@ -233,12 +234,28 @@ class Start:
                 if fd is not None:
                     pidfd.reap(fd)
         self.close()
+        if said is None:
+            return ""
+        said.stop()
+        return said.text
+
+    def _close_pipes(self) -> None:
+        if self.pipes.is_open(self.pipes.out_r):
+            self._loop.remove_reader(self.pipes.out_r)
+        self.pipes.close()
 
     def close(self) -> None:
         """Close all descriptors."""
-        self.pipes.close()
-        for reader in self._owned:
-            reader.stop()
+        self._close_pipes()
+        for reader in (self._status, *self._captures):
+            if reader is not None:
+                reader.stop()
         for fd in (self._outer_fd, self._init_fd, *self._orphans):
             if fd is not None and fd >= 0:
                 pidfd.close(fd)
+
+
+def _is_dead(fd: int) -> bool:
+    poll = select.poll()  # select(2) takes no descriptor beyond 1023
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))

@@ -46,6 +46,8 @@ class SpawnedProcesses:
     """None: there is no sandbox, and the spawned process became the job."""
     stdout: LogCapture
     stderr: LogCapture
+    opening: bytes = b"go\n"
+    """What opens the gate."""
 
 
 class SupervisedProcess:
@@ -63,6 +65,8 @@ class SupervisedProcess:
         self._spawned, self._launch, self._meter = spawned, launch, meter
         self._clock, self._death_timeout_s = clock, death_timeout_s
         self._cause: tuple[Reason | None, str] | None = None
+        self.on_go: Callable[[], None] | None = None
+        """Called once the gate is open."""
         self._later_causes: dict[Reason | None, str] = {}
         self._killed = self._terminating = False
         self._started_at: float | None = None
@@ -78,8 +82,10 @@ class SupervisedProcess:
         self._started_at = self._clock.monotonic()
         self._meter.start(self)
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._spawned.gate, b"go\n")
+            os.write(self._spawned.gate, self._spawned.opening)
         self._close_gate()
+        if self.on_go is not None:
+            self.on_go()
         self._after(
             self._launch.timeout_s,
             lambda: self.stop(

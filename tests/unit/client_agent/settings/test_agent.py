@@ -149,9 +149,10 @@ def test_a_mistake_is_reported_with_the_key_and_what_would_be_right(loaded, toml
 
 
 def test_every_setting_of_the_sandbox_can_be_set_here():
-    """Times carry their unit in the sandbox's own names; poll_s cannot be set."""
+    """Times carry their unit in the sandbox's own names; poll_s and
+    what follows from the slots cannot be set."""
     grants = set(GrantSettings.model_fields) - {"scratch", "shm"}
     here = set(SandboxingSection.model_fields) - grants - {"uid_count", "services"}
-    here |= {"free_floor", "poll"}
+    here |= {"free_floor", "poll", "prepared_uids", "spare_images"}
     sandbox = {name.removesuffix("_s") for name in SandboxSettings.__dataclass_fields__}
     assert here == sandbox

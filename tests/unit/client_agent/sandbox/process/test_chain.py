@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from client_agent.sandbox.process.chain import GATE, JOIN, gated
+from client_agent.sandbox.process.chain import GATE, JOIN, gated, opening
 
 
 def test_a_cgroup_that_cannot_be_joined_stops_the_chain(tmp_path: Path) -> None:
@@ -102,3 +103,49 @@ def test_the_gate_opens_at_go_and_gives_an_empty_stdin() -> None:
         text=True,
     )
     assert done.stdout == "\na b c\n"
+
+
+VALUES = {
+    "FERRYMAN_JOB_ID": "17",
+    "FERRYMAN_ARRAY_LINE": 'it\'s $(touch ran) `touch ran` \\ "x" ; touch ran\t é  ',
+    "FERRYMAN_SERVICE": "",
+    "FERRYMAN_X": "\udcff",
+}
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash --posix", "bash", "dash"])
+def test_variables_arrive_through_the_gate_as_they_are(tmp_path: Path, shell: str) -> None:
+    line = opening(VALUES)
+    assert line is not None
+    done = subprocess.run(
+        [*shell.split(), *gated(["/usr/bin/env", "-0"], {})[1:]],
+        input=line,
+        capture_output=True,
+        env={"LANG": "C.UTF-8", "word": "kept"},
+        cwd=tmp_path,
+        check=True,
+    )
+    got = dict(one.split(b"=", 1) for one in done.stdout[1:].split(b"\0") if one)
+    for name, value in VALUES.items():
+        assert got[name.encode()] == os.fsencode(value)
+    assert got[b"word"] == b"kept"
+    assert {name for name in got if name.startswith(b"ferryman")} == set()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("PATH", "/x"), ("FERRYMAN_A B", "x"), ("FERRYMAN_$(id)", "x"), ("ferryman_x", "x")),
+        *(("FERRYMAN_X", "two\nlines"), ("FERRYMAN_X", "\0"), ("FERRYMAN_X", "x" * 4096)),
+    ],
+)
+def test_what_a_shell_might_take_otherwise_is_not_given_so(name: str, value: str) -> None:
+    assert opening({name: value}) is None
+
+
+def test_the_line_that_opens_the_gate_arrives_at_once() -> None:
+    longest = opening({"FERRYMAN_X": "x" * (select.PIPE_BUF - len("go FERRYMAN_X=\n"))})
+    assert longest is not None
+    assert len(longest) == select.PIPE_BUF
+    assert opening({}) == b"go\n"

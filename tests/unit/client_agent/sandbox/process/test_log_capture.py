@@ -54,7 +54,6 @@ class Piped:
         limit: int,
         hard: int = 1 << 40,
         *,
-        ready_byte: bool = False,
         threads: Executor = _THREADS,
         listener: OutputListener | None = None,
     ) -> None:
@@ -62,9 +61,8 @@ class Piped:
         os.set_blocking(read, False)
         os.set_blocking(self.write, False)
         self.path, self.floods = path, 0
-        stream = "stdout" if ready_byte else "stderr"
         settings = LogSettings(limit, hard, self._flood, threads, listener)
-        self.capture = LogCapture(read, path, stream, settings)
+        self.capture = LogCapture(read, path, "stderr", settings)
 
     def _flood(self, _: str) -> None:
         self.floods += 1
@@ -154,27 +152,6 @@ async def test_the_tail_is_the_last_lines(tmp_path: Path) -> None:
     await piped.feed(b"\xff\xfe bad")
     assert piped.capture.tail(1) == "\ufffd\ufffd bad"
     await piped.end()
-
-
-async def test_the_ready_byte_is_not_stored(tmp_path: Path) -> None:
-    piped = Piped(tmp_path / "log", 1000, ready_byte=True)
-    os.write(piped.write, b"\n")
-    assert await piped.capture.ready is True
-    await piped.feed(b"\nhello")
-    assert await piped.end() == b"\nhello"
-
-
-async def test_a_ready_byte_before_output_is_cut_off(tmp_path: Path) -> None:
-    piped = Piped(tmp_path / "log", 1000, ready_byte=True)
-    os.write(piped.write, b"\nhello")
-    assert await piped.capture.ready is True
-    assert await piped.end() == b"hello"
-
-
-async def test_an_end_without_ready_byte_is_reported(tmp_path: Path) -> None:
-    piped = Piped(tmp_path / "log", 1000, ready_byte=True)
-    await piped.end()
-    assert await piped.capture.ready is False
 
 
 async def test_a_full_disk_does_not_stop_reading(
@@ -291,11 +268,9 @@ class Listener:
         self.stored += 1
 
 
-async def test_a_listener_gets_what_is_read_but_not_the_ready_byte(tmp_path: Path) -> None:
+async def test_a_listener_gets_what_is_read(tmp_path: Path) -> None:
     listener = Listener()
-    piped = Piped(tmp_path / "log", 100_000, ready_byte=True, listener=listener)
-    os.write(piped.write, b"\n")
-    assert await piped.capture.ready is True
+    piped = Piped(tmp_path / "log", 100_000, listener=listener)
     data = os.urandom(300_000)
     await piped.feed(data)
     await piped.end()

@@ -1,0 +1,160 @@
+"""Workspaces that were prepared ahead of their jobs: made, and started up to the closed gate.
+
+Most of a start is over when its job arrives. A prepared workspace belongs to nobody before it is
+taken, is used for one job, and has a uid of its own. It is made after a job of the same kind
+started, and removed when none has taken it for a minute. Its gate ends with the agent, like any
+other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar
+
+import structlog
+
+from client_agent.sandbox.base import Ahead, SandboxBroken
+from shared.clock import Clock
+from shared.wire import Limits
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+LIFETIME_S: Final = 60.0
+
+
+class Prepared(Protocol):
+    """A workspace whose start has begun."""
+
+    name: str
+    uid: int | None
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is as good as one that is made now."""
+
+    async def destroy(self) -> None: ...
+
+
+P = TypeVar("P", bound=Prepared)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Unit(Generic[P]):
+    workspace: P
+    kind: tuple[Limits, Ahead]
+    made_at: float
+
+
+class Stock(Generic[P]):
+    """The prepared workspaces of one agent.
+
+    Args:
+        make: makes a workspace of a name and a uid, and begins its start.
+        most: so many at once.
+        uids: of which each has one; empty: all have the agent's.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[str, int | None, Limits, Ahead], Awaitable[P]],
+        clock: Clock,
+        most: int,
+        uids: Sequence[int] = (),
+    ) -> None:
+        self._make, self._clock, self._most = make, clock, most
+        self._free_uids, self._separate_uids = list(uids), bool(uids)
+        self._units: list[_Unit[P]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._making: list[tuple[Limits, Ahead]] = []
+        self._serial = 0
+        self._expiring = False
+
+    def take(self, limits: Limits, ahead: Ahead) -> P | None:
+        """A prepared workspace of this kind; nobody else gets it."""
+        kind = limits, ahead
+        for unit in [unit for unit in self._units if unit.kind == kind]:
+            self._units.remove(unit)
+            if unit.workspace.usable:
+                return unit.workspace
+            self._discard(unit)
+        return None
+
+    def refill(self, limits: Limits, ahead: Ahead) -> None:
+        """A job of this kind started: prepare a workspace for the next one."""
+        kind = limits, ahead
+        if len(self._units) + len(self._making) >= self._most:
+            other = next((unit for unit in self._units if unit.kind != kind), None)
+            if other is None:
+                return
+            self._units.remove(other)
+            self._discard(other)
+        if self._separate_uids and not self._free_uids:
+            return
+        self._making.append(kind)
+        self._run(self._add(limits, ahead))
+
+    def release(self, uid: int | None) -> None:
+        """The workspace of that uid is removed, and its processes are dead."""
+        if uid is not None:
+            self._free_uids.append(uid)
+
+    async def close(self) -> None:
+        """Remove what nobody took."""
+        self._most = 0
+        while self._tasks or self._units:
+            for unit in self._units:
+                self._discard(unit)
+            self._units.clear()
+            for task in self._tasks:
+                if task.get_name() == _WAITS:
+                    task.cancel()
+            await asyncio.wait(self._tasks)
+
+    async def _add(self, limits: Limits, ahead: Ahead) -> None:
+        uid = self._free_uids.pop(0) if self._separate_uids else None
+        self._serial += 1
+        try:
+            workspace = await self._make(f"ahead-{self._serial}", uid, limits, ahead)
+        except (SandboxBroken, OSError) as problem:  # the next job is told, too, and says so
+            self.release(uid)
+            log.debug("sandbox.not_prepared", error=str(problem))
+            return
+        finally:
+            self._making.remove((limits, ahead))
+        self._units.append(_Unit(workspace, (limits, ahead), self._clock.monotonic()))
+        if not self._expiring:
+            self._expiring = True
+            self._run(self._expire(), _WAITS)
+
+    async def _expire(self) -> None:
+        """Remove each when its time is over, until there is none."""
+        try:
+            while self._units:
+                oldest = self._units[0]
+                left = oldest.made_at + LIFETIME_S - self._clock.monotonic()
+                if left > 0:
+                    await self._clock.sleep(left)
+                elif oldest in self._units:
+                    self._units.remove(oldest)
+                    self._discard(oldest)
+        finally:
+            self._expiring = False
+
+    def _discard(self, unit: _Unit[P]) -> None:
+        self._run(unit.workspace.destroy())
+
+    def _run(self, work: Awaitable[None], name: str = "prepared start") -> None:
+        async def logged() -> None:
+            try:
+                await work
+            except Exception:
+                log.exception("sandbox.stock_failed")
+
+        task = asyncio.create_task(logged(), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+_WAITS: Final = "prepared starts expire"

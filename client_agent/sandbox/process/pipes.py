@@ -1,0 +1,80 @@
+"""The pipes between the agent and a chain of programs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from typing import Final
+
+_READ_SIZE: Final = 1 << 13
+_LINES: Final = 5
+"""Of what a failed start said."""
+
+
+class Pipes:
+    """Both ends of the pipes for gate, stdout, stderr and status, until they are handed over or
+    closed."""
+
+    def __init__(self) -> None:
+        self._open: list[int] = []
+        self.gate_r, self.gate_w = self._pipe()
+        self.out_r, self.out_w = self._pipe()
+        self.err_r, self.err_w = self._pipe()
+        self.err_inode = os.fstat(self.err_r).st_ino
+        self.status_r, self.status_w = self._pipe()
+        for fd in (self.out_r, self.err_r, self.status_r):
+            os.set_blocking(fd, False)
+
+    def _pipe(self) -> tuple[int, int]:
+        try:
+            ends = os.pipe2(os.O_CLOEXEC)
+        except OSError:
+            self.close()
+            raise
+        self._open += ends
+        return ends
+
+    def hand_over(self, fd: int) -> int:
+        """Hand a descriptor over to a new owner."""
+        self._open.remove(fd)
+        return fd
+
+    def is_open(self, fd: int) -> bool:
+        """Whether it is neither closed nor handed over."""
+        return fd in self._open
+
+    def close(self, *fds: int) -> None:
+        """Close these descriptors, or all that were not handed over."""
+        for fd in fds or list(self._open):
+            if fd in self._open:
+                self._open.remove(fd)
+                os.close(fd)
+
+
+class Remainder:
+    """Reads a pipe to its end, and keeps the last lines."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd, self._data = fd, b""
+        self._loop = asyncio.get_running_loop()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(fd, self._on_readable)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self._data.decode(errors="replace").splitlines()[-_LINES:])
+
+    def stop(self) -> None:
+        """May be called at any time."""
+        if not self.closed.done():
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self.closed.set_result(None)
+
+    def _on_readable(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self._fd, _READ_SIZE)
+            self._data = (self._data + data)[-_READ_SIZE:]
+            if not data:
+                self.stop()
