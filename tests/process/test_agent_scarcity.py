@@ -23,6 +23,10 @@ HELLO = {"run.sh": b"echo hello > out.txt\n"}
 WAIT = {"run.sh": b"echo begun > begun.txt; until [ -e /job/never ]; do sleep 1000; done\n"}
 
 
+UNPREPARED = {"FERRYMAN_AGENT__SANDBOXING__PREPARED_STARTS": "false"}
+"""Starts for jobs that have not come have descriptors and folders, too, at any time."""
+
+
 def own_mounts() -> bool:
     """Whether this user may mount in a namespace of its own."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
@@ -59,7 +63,8 @@ def data_folder(running, tmp_path: Path) -> Path:
 
 
 def test_on_a_full_disk_it_refuses_new_work_keeps_what_it_has_and_recovers(tmp_path, small):
-    with agent(tmp_path, wrap=small, FERRYMAN_AGENT__MIN_FREE="0") as running:
+    given = {"FERRYMAN_AGENT__MIN_FREE": "0", **UNPREPARED}
+    with agent(tmp_path, wrap=small, **given) as running:
         done = running.submit("1.1", HELLO)
         running.ended(done["id"])
         begun = running.submit("2.1", WAIT)
@@ -126,13 +131,14 @@ def test_too_few_descriptors_delay_it_and_break_nothing(tmp_path):
 
 def test_a_shortage_of_descriptors_costs_no_result_and_leaks_nothing(tmp_path):
     """The agent can open nothing from when its job runs until it is to be collected."""
-    with agent(tmp_path) as running:
+    with agent(tmp_path, wrap=(), **UNPREPARED) as running:
         payload = running.submit("1.1", {"run.sh": b"sleep 1000; echo 42 >out.txt\n"})
         begun = running.until(payload["id"], "Running")
+        sleeping = sleeping_below(begun["pid"])  # Running is stored before run.sh starts
         before = len(os.listdir(f"/proc/{running.process.pid}/fd"))  # noqa: PTH208 - numbers
         limits = resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
-        os.kill(sleeping_below(begun["pid"]), signal.SIGKILL)  # run.sh goes on
+        os.kill(sleeping, signal.SIGKILL)  # run.sh goes on
         assert running.process.stderr is not None
         while "payload.not_packed" not in (line := running.process.stderr.readline()):
             assert "payload.ended" not in line
