@@ -80,7 +80,10 @@ async def system(
     if axis.rows is not None:
         database = await filled(name, count, databases)
         (folder / "server").mkdir(parents=True)
-        shutil.copyfile(database, folder / "server" / "ferryman.sqlite")
+        copy = folder / "server" / "ferryman.sqlite"
+        shutil.copyfile(database, copy)
+        with copy.open("rb") as file:
+            os.fsync(file.fileno())  # else the commits of the jobs wait for it
     agents = count if name == "agents" else 1
     async with jobs.running(folder, agents, CONFIG + ONE_AT_ONCE * axis.held) as programs:
         if axis.held:

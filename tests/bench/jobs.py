@@ -146,7 +146,9 @@ def _used(server: Program, agents: Iterable[Program]) -> dict[str, float]:
     """CPU seconds so far."""
     return {
         "server": cpu_s(server),
+        "server main": main_thread_s(server),
         "agent": sum(cpu_s(agent) for agent in agents),
+        "agent main": sum(main_thread_s(agent) for agent in agents),
         "chain": sum(children_s(agent) for agent in agents),
         "client": time.process_time(),
         "all": machine_s(),
@@ -157,6 +159,13 @@ def cpu_s(program: Program) -> float:
     """CPU seconds of a program itself, without its children."""
     own = _times(program)
     return own[0] + own[1]
+
+
+def main_thread_s(program: Program) -> float:
+    """CPU seconds of the thread that runs the event loop."""
+    assert program.process is not None
+    pid = program.process.pid
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def children_s(program: Program) -> float:

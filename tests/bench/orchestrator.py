@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -45,10 +46,15 @@ async def beside(folder: Path, count: int, rounds: int) -> list[Row]:
     cpu: dict[str, list[float]] = {"ours": [], "theirs": []}
     alone: dict[str, list[float]] = {"ours": [], "theirs": []}
     lost = dict.fromkeys(rates, 0)
-    async with jobs.running(folder / "ours") as both, _theirs(program, folder) as url:
+    async with (
+        jobs.running(folder / "ours") as both,
+        _theirs(program, folder) as (url, both_of_theirs),
+    ):
         urls = {"ours": both[0].url, "theirs": url}
         for number in range(-1, rounds):
             for name, at in urls.items():
+                for process in both_of_theirs:  # its loops cost more than our idle programs
+                    process.send_signal(signal.SIGSTOP if name == "ours" else signal.SIGCONT)
                 before = jobs.machine_s()
                 took, without_result = await _batch(at, count if number >= 0 else 20)
                 used = jobs.machine_s() - before
@@ -123,8 +129,10 @@ async def _fetched(session: aiohttp.ClientSession, job_id: int) -> bool:
 
 
 @asynccontextmanager
-async def _theirs(program: str, folder: Path) -> AsyncIterator[str]:
-    """Its server's address; its client beside it."""
+async def _theirs(
+    program: str, folder: Path
+) -> AsyncIterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """Its server's address; the processes of its server and its client."""
     agent = free_port()
     place = f"http://127.0.0.1:{agent}"
     quotas = {"RUNS_PER_USER": str(_RUNS), "MAX_RUNS": str(_RUNS)}
@@ -133,13 +141,13 @@ async def _theirs(program: str, folder: Path) -> AsyncIterator[str]:
     service = {f"SERVICE_EXAMPLE_{name}": value for name, value in (quotas | urls).items()}
     server = free_port()
     with (
-        _running(program, "client", agent, folder / "client"),
-        _running(program, "server", server, folder / "server", **service),
+        _running(program, "client", agent, folder / "client") as client_process,
+        _running(program, "server", server, folder / "server", **service) as server_process,
     ):
         url = f"http://127.0.0.1:{server}"
         for port in (agent, server):
             await asyncio.to_thread(until, partial(_listens, port), f"{NAME} does not listen")
-        yield url
+        yield url, [server_process, client_process]
 
 
 def _listens(port: int) -> bool:
@@ -148,14 +156,16 @@ def _listens(port: int) -> bool:
 
 
 @contextmanager
-def _running(program: str, role: str, port: int, folder: Path, **more: str) -> Iterator[None]:
+def _running(
+    program: str, role: str, port: int, folder: Path, **more: str
+) -> Iterator[subprocess.Popen[bytes]]:
     folder.mkdir(parents=True)
     own = {"PORT": str(port), "DB_PATH": str(folder / "db.sqlite"), "DATA_PATH": str(folder / "d")}
     env = {"PATH": os.environ["PATH"], "MAX_AGE": "864000", "RUST_LOG": "error"} | own | more
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([program, role], env=env, stdout=log, stderr=log, cwd=folder)
     try:
-        yield
+        yield process
     finally:
         process.kill()
         process.wait()

@@ -88,7 +88,7 @@ async def throughput(folder: Path, rounds: int) -> list[Row]:
             None,
         ),
     ]
-    for part in ("server", "agent", "chain", "client", "all"):
+    for part in PARTS:
         most = jobs.TARGETS_MS.get(part)
         values = [one[part] for one in found]
         rows.append(
@@ -106,7 +106,9 @@ async def throughput(folder: Path, rounds: int) -> list[Row]:
 
 PARTS = {
     "server": "server",
+    "server main": "server, of it the thread of its event loop",
     "agent": "agent",
+    "agent main": "agent, of it the thread of its event loop",
     "chain": "chain (the programs that the agent starts)",
     "client": "client (16 of them in the process that measures)",
     "all": "the whole machine, with the kernel's threads",

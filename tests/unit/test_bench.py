@@ -131,3 +131,9 @@ async def test_without_the_other_orchestrator_nothing_is_measured(
     (row,) = await beside(tmp_path, 1, 1)
     assert (row.what, row.met) == (NAME, None)
     assert "cargo install" in row.against
+
+
+def test_the_page_has_a_place_for_the_table() -> None:
+    text = growth_page.PAGE.read_text()
+    assert text.count(growth_page.BEGIN) == text.count(growth_page.END) == 1
+    assert growth_page.PICTURE.exists()
