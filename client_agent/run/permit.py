@@ -31,6 +31,7 @@ class StartPermit:
         """
         if not self._prevented and self._context.slots.acquire_free():
             self._has_slot = True
+            self._context.measures.took("slot", 0.0)
             self._storing = asyncio.create_task(self._store(pid))
 
     async def begun(self) -> Payload | None:
