@@ -18,7 +18,7 @@ from ferryman import (
     SyncClient,
     WaitedTooLong,
 )
-from tests.support.dev_program import DevProgram, descendants
+from tests.support.dev_program import DevProgram, descendants, of_jobs
 
 
 def test_the_synchronous_client_does_it_all(system: DevProgram, tmp_path):
@@ -120,7 +120,7 @@ async def test_a_cancelled_jobs_processes_are_dead_when_the_answer_comes(
         cancelled = await client.cancel(job.id)
         assert cancelled.status is JobState.CANCELLED
         new = during.keys() - before.keys()
-        assert not new & descendants(system.process.pid).keys()
+        assert not new & of_jobs(system.process.pid).keys()
         assert (await client.cancel(job.id)).status is JobState.CANCELLED
         with pytest.raises(NoResult):
             await client.download(job.id, tmp_path)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.dev_program import born, descendants
+from tests.support.dev_program import born, descendants, of_jobs
 from tests.support.programs import until
 from tests.support.real_sandbox import (
     SMALL,
@@ -96,7 +96,7 @@ def test_a_restart_in_the_middle_ends_what_will_not_end_and_tries_again(
         assert [pid for pid, birth in before.items() if born(pid) == birth] == []
         until(lambda: began(2), "it was not tried again", lambda: system.agent.log[-2000:])
         assert system.user.cancel(job_id).status in ("Killed", "Cancelled")
-        assert descendants(system.agent.pid) == {}
+        until(lambda: of_jobs(system.agent.pid) == {}, "processes are left")
 
 
 def snapshot(system: WholeSystem, job_id: int, folder: Path) -> list[str]:
@@ -114,7 +114,7 @@ def test_cancels_that_race_with_every_step_leave_nothing(who: Who, open_folder: 
             system.user.cancel(job_id)
             ends.add(system.user.wait(job_id, 60).status)
         assert ends <= {"Cancelled", "Completed"}
-        until(lambda: descendants(system.agent.pid) == {}, "processes are left")
+        until(lambda: of_jobs(system.agent.pid) == {}, "processes are left")
         hello = submit(system, Job({"run.sh": "echo hello\n"}), "small")
         assert system.user.wait(hello, 60).status == "Completed"
 

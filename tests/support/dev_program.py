@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from client_agent.sandbox.kernel.work_folders import WorkFolders
+from client_agent.sandbox.process.chain import GATE
 
 READY = re.compile(r"ready at (http://\S+)")
 _OTHERS = re.compile(r"FERRYMAN_.*|SERVICE_.*|PORT|DB_PATH|DATA_PATH|MAX_AGE")
@@ -130,6 +132,34 @@ def descendants(pid: int) -> dict[int, str]:
                 processes[child] = birth
             processes |= descendants(child)
     return processes
+
+
+def of_jobs(pid: int) -> dict[int, str]:
+    """As :func:`descendants`, without the chains that wait at their gates for a job to come."""
+    found = descendants(pid)
+    waiting = {one for one in found if _words(one)[2:3] == [GATE.encode()] and not _children(one)}
+    while more := {
+        one
+        for one in found.keys() - waiting
+        if _words(one)[0].endswith(b"bwrap") and _children(one) and _children(one) <= waiting
+    }:
+        waiting |= more
+    return {one: birth for one, birth in found.items() if one not in waiting}
+
+
+def _words(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return [b""]
+
+
+def _children(pid: int) -> set[int]:
+    found = set[int]()
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found |= {int(word) for word in task.read_text().split()}
+    return found
 
 
 def marked(mark: str) -> list[int]:

@@ -21,8 +21,8 @@ from client_agent.settings.agent import load
 from ferryman.sync import SyncClient
 from shared.clock import RealClock
 from shared.wire import JobDoc, Limits
-from tests.support.dev_program import cgroups_of, descendants
-from tests.support.programs import Program
+from tests.support.dev_program import cgroups_of, of_jobs
+from tests.support.programs import Program, until
 from tests.support.real_sandbox import (
     MIB,
     SETTINGS,
@@ -130,7 +130,7 @@ class WholeSystem:
             self.server.start()
             with SyncClient(self.server.url) as self.user:
                 yield self
-            assert descendants(self.agent.pid) == {}
+            until(lambda: of_jobs(self.agent.pid) == {}, "processes are left")
             assert self.agent.stop() == 0, self.agent.log[-3000:]
             assert self.left() == []
             assert self.server.kill(signal.SIGTERM) == 0, self.server.log[-3000:]

@@ -52,6 +52,12 @@ class StartNamespace:
         with ThreadPoolExecutor(1) as thread:
             self._fd = thread.submit(_make, mount_root, folders, programs).result()
         self._own = os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with self.entered():  # takes CAP_SYS_CHROOT, too
+                pass
+        except OSError:
+            self.close()
+            raise
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
