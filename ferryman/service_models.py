@@ -58,6 +58,7 @@ class ServiceDoc(Wire):
     dead_letter: bool
     dead_letter_expires_after_s: float
     max_children: int
+    pack: int = 0
     limits: Limits
     given: list[str] | None = None
     """Keys of the settings that were given, such as ``limits.memory``; the others have their

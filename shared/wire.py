@@ -74,6 +74,7 @@ from ferryman.token_models import TokenPage as TokenPage
 from ferryman.token_models import WhoAmI as WhoAmI
 from ferryman.usage_models import Quota as Quota
 from ferryman.usage_models import UsageDoc as UsageDoc
+from shared.pack_wire import PackTask as PackTask
 
 Int64: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """An integer that a database column can hold."""
@@ -143,6 +144,7 @@ class Order(Wire):
     inputs: InputsInfo | None = None
     outputs: list[str] = Field(default_factory=list)  # see shared.files.globs
     result_files: ResultFiles = "all"
+    pack: PackTask | None = None
     keep_bundle: bool = False
     """More orders of this bundle may come: it is kept for a while, for ``POST /orders``."""
 
@@ -287,6 +289,8 @@ class AgentHealth(Wire):
     message: str = ""
     draining: bool = False
     """It finishes what it has, takes nothing more, and then ends."""
+    packs: bool = False
+    """It runs attempts of an array one after the other in one sandbox start (``Order.pack``)."""
 
 
 class Problem(Wire):

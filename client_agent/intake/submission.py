@@ -140,6 +140,7 @@ def ordered(
         env=order.env,
         inputs_file=inputs,
         on_shutdown=order.on_shutdown,
+        pack=order.pack,
         outputs=order.outputs,
         result_files=order.result_files,
         heartbeat_timeout_s=order.heartbeat_timeout_s,

@@ -15,6 +15,7 @@ from shared.wire import (
     Limits,
     LiveDoc,
     OnShutdown,
+    PackTask,
     PayloadDoc,
     PayloadState,
     Reason,
@@ -28,11 +29,11 @@ INSERT: Final = """
     INSERT INTO payloads (
         server, key, job_id, attempt, service, user_id, timeout_s, heartbeat_timeout_s, limits,
         bundle_file, bundle_size, bundle_digest, folder, entry, array_task, env, inputs_file,
-        on_shutdown, outputs, result_files, state, changed, created_at
+        on_shutdown, outputs, result_files, pack, state, changed, created_at
     ) VALUES (
         :server, :key, :job_id, :attempt, :service, :user_id, :timeout_s, :heartbeat_timeout_s,
         :limits, :bundle_file, :bundle_size, :bundle_digest, :folder, :entry, :array, :env,
-        :inputs_file, :on_shutdown, :outputs, :result_files, :state, :changed, :now
+        :inputs_file, :on_shutdown, :outputs, :result_files, :pack, :state, :changed, :now
     ) RETURNING id
 """
 """Takes :meth:`NewPayload.params`, the state, the change number and the time."""
@@ -68,6 +69,7 @@ class NewPayload:
     outputs: Sequence[str] = ()
     """Patterns of the files that its result is to have; none: all."""
     result_files: ResultFiles = "all"
+    pack: PackTask | None = None
 
     def params(self) -> dict[str, Any]:
         """Parameters of :data:`INSERT`."""
@@ -79,6 +81,7 @@ class NewPayload:
             "limits": self.limits.model_dump_json(),
             "array": None if self.array is None else self.array.model_dump_json(),
             "env": json.dumps(dict(self.env)),
+            "pack": None if self.pack is None else self.pack.model_dump_json(),
             "outputs": json.dumps(list(self.outputs)),
         }
 
@@ -157,6 +160,7 @@ class Payload:
     on_shutdown: OnShutdown = "stop"
     outputs: Sequence[str] = ()
     result_files: ResultFiles = "all"
+    pack: PackTask | None = None
 
     def doc(self, live: LiveDoc | None = None) -> PayloadDoc:
         """As on the wire.
@@ -245,6 +249,7 @@ def from_row(row: Row) -> Payload:
         if row["array_task"] is None
         else ArrayTask.model_validate_json(row["array_task"]),
         env=json.loads(row["env"]),
+        pack=None if row["pack"] is None else PackTask.model_validate_json(row["pack"]),
         outputs=tuple(json.loads(row["outputs"])),
     )
 

@@ -109,7 +109,12 @@ _4: Final[Migration] = (
     "ALTER TABLE payloads ADD COLUMN result_files TEXT NOT NULL DEFAULT 'all'",
 )
 
-MIGRATIONS: Final = (_1, _2, _3, _4)
+_5: Final[Migration] = (
+    # With which others it may share a sandbox start.
+    "ALTER TABLE payloads ADD COLUMN pack TEXT",
+)
+
+MIGRATIONS: Final = (_1, _2, _3, _4, _5)
 
 
 async def open_database(path: Path) -> Database:

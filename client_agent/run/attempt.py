@@ -22,9 +22,10 @@ from client_agent.output.silence import run_watched
 from client_agent.payloads.payload import Outcome, Payload
 from client_agent.run import outcomes
 from client_agent.run.context import RETRY_S, AgentContext
-from client_agent.run.environment import known_ahead, launch_argv, variables
+from client_agent.run.environment import launch_argv, variables
 from client_agent.run.packing import packed
 from client_agent.run.permit import StartPermit
+from client_agent.run.sandboxes import Sandboxes
 from client_agent.run.unpack import CannotStart, DoesNotFit, Unpacked, unpack
 from client_agent.sandbox.base import Ended, Launch, Process, SandboxBroken, Workspace
 from client_agent.storage.shortage import SHORTAGE_ERRNOS
@@ -46,16 +47,16 @@ class Attempt:
     """One payload, handled by one worker.
 
     Args:
-        worker: number of the worker; no other attempt has it at the same time.
+        sandboxes: of the worker.
 
     Attributes:
         finished: set once the end is stored and no process is alive; also when it did not start.
     """
 
-    def __init__(self, context: AgentContext, payload: Payload, worker: int) -> None:
+    def __init__(self, context: AgentContext, payload: Payload, sandboxes: Sandboxes) -> None:
         self.payload = payload
         self.finished = asyncio.Event()
-        self._context, self._worker = context, worker
+        self._context, self._sandboxes = context, sandboxes
         self._workspace: Workspace | None = None
         self._process: Process | None = None
         self._unpacked = Unpacked()
@@ -69,16 +70,12 @@ class Attempt:
         """From Prepared to its end; or it stays Prepared, because the agent shuts down. Raises
         DatabaseUnavailable if it could not be stored as Running, or StartDeferred: then it did
         not start."""
-        context, payload = self._context, self.payload
+        context = self._context
         if not await self._wait_for_space():
             return
         try:
             with context.measures.phase("sandbox"):
-                name = str(payload.id)
-                grant = context.grants.for_service(payload.service)
-                workspace = await context.sandbox.prepare(
-                    name, self._worker, payload.limits, known_ahead(payload, grant)
-                )
+                workspace = await self._sandboxes.prepare(self.payload)
         except (SandboxBroken, OSError) as problem:
             await self._sandbox_failed(problem)
             return

@@ -20,6 +20,7 @@ from client_agent.run import outcomes
 from client_agent.run.attempt import Attempt, StartDeferred
 from client_agent.run.context import RETRY_S, AgentContext
 from client_agent.run.end_requests import EndRequests
+from client_agent.run.sandboxes import LINGER_S, Sandboxes
 from shared.clock import wait_for
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import PayloadState, Reason
@@ -180,21 +181,38 @@ class Runner:
                 self._work_available.clear()
                 await self._work_available.wait()
                 continue
-            payload = self._queue.pop(next(iter(self._queue)))
-            attempt = self._attempts[payload.id] = Attempt(self._context, payload, number)
+            oldest = next(iter(self._queue))
+            first: int | None = oldest
+            sandboxes = Sandboxes(self._context, self._queue[oldest], number)
             try:
-                await attempt.run()
-            except (DatabaseUnavailable, StartDeferred) as problem:
-                log.warning("payload.not_started", payload_id=payload.id, error=str(problem))
-                await self._context.folders.remove_logs(payload.id)
-                self._queue = {payload.id: payload} | self._queue
-                await self._context.clock.sleep(RETRY_S)
-            except Exception:
-                log.exception("payload.broken", payload_id=payload.id)
-                await self._fail(payload)
+                while first is not None:
+                    await self._run(self._queue.pop(first), sandboxes)
+                    first = await self._following(sandboxes)
             finally:
-                del self._attempts[payload.id]
-                attempt.finished.set()
+                await sandboxes.close()
+
+    async def _following(self, sandboxes: Sandboxes) -> int | None:
+        """The payload that follows in a pack; waits a moment for one. None: there is none."""
+        if sandboxes.open and not self._queue and not self._stopping:
+            self._work_available.clear()
+            await wait_for(self._work_available, LINGER_S, self._context.clock)
+        return None if self._stopping else sandboxes.choose(self._queue)
+
+    async def _run(self, payload: Payload, sandboxes: Sandboxes) -> None:
+        attempt = self._attempts[payload.id] = Attempt(self._context, payload, sandboxes)
+        try:
+            await attempt.run()
+        except (DatabaseUnavailable, StartDeferred) as problem:
+            log.warning("payload.not_started", payload_id=payload.id, error=str(problem))
+            await self._context.folders.remove_logs(payload.id)
+            self._queue = {payload.id: payload} | self._queue
+            await self._context.clock.sleep(RETRY_S)
+        except Exception:
+            log.exception("payload.broken", payload_id=payload.id)
+            await self._fail(payload)
+        finally:
+            del self._attempts[payload.id]
+            attempt.finished.set()
 
     async def _fail(self, payload: Payload) -> None:
         """End an attempt that met a defect of the agent."""

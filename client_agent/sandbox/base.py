@@ -171,6 +171,21 @@ class Workspace(Protocol):
         """Remove the directory and everything made for it, whatever tree the job made."""
 
 
+class Pack(Protocol):
+    """One start of the sandbox, in which attempts run one after the other, each as if alone. They
+    must be the same user's, of one array, with the same limits, variables and grant."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether another attempt can run in it."""
+
+    def workspace(self) -> Workspace:
+        """For the next attempt, once that of the one before is destroyed."""
+
+    async def close(self) -> None:
+        """Remove everything made for it. Repeats are harmless."""
+
+
 class Sandbox(Protocol):
     """A backend."""
 
@@ -202,3 +217,7 @@ class Sandbox(Protocol):
             ahead: what is known of the launch. The sandbox may start already, or have started
                 before; then the directory has another name.
         """
+
+    async def pack(self, name: str, slot: int, limits: Limits) -> Pack | None:
+        """Make what several attempts share, see :meth:`prepare`; None: this backend has no packs.
+        Raises SandboxBroken or OSError."""

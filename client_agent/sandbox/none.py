@@ -63,6 +63,9 @@ class NoSandbox(HostSandbox):
                 _kill(pid)
         await super().clear()
 
+    async def pack(self, name: str, slot: int, limits: Limits) -> None:
+        del name, slot, limits  # nothing would be saved
+
     def workspace(self, name: str, uid: int | None, limits: Limits) -> HostWorkspace:
         return UnsandboxedWorkspace(self, name, uid, limits)
 

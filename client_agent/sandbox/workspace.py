@@ -61,6 +61,8 @@ class HostWorkspace(ABC):
         self._resources = resources
         self._image: DiskImage | None = None
         self._destroyed = False
+        self.cpu_before_s = 0.0
+        """What earlier attempts in it have used."""
 
     @abstractmethod
     async def start(self, launch: Launch) -> Process: ...
@@ -104,6 +106,11 @@ class HostWorkspace(ABC):
         if self.folder is not None:  # its image and its cgroup stay, because they are in use
             self.folder = self._resources.work_folders.quarantine(self.folder)
         self._resources.remove_when_dead(self)
+
+    @property
+    def image(self) -> DiskImage | None:
+        """Its own disk; None: its directory is on the agent's."""
+        return self._image
 
     def is_dead(self) -> bool:
         """Whether the processes of a quarantined attempt are dead now."""
@@ -158,7 +165,7 @@ class HostWorkspace(ABC):
     ) -> SpawnedProcesses:
         """What waits at its gate. Raises OSError if a log cannot be stored; then it is ended."""
         try:
-            return start.hand_over(launch, self._logs(launch), opening)
+            return start.hand_over(launch, self.logs(launch), opening)
         except BaseException:
             await start.abandon()
             raise
@@ -168,7 +175,7 @@ class HostWorkspace(ABC):
     ) -> SupervisedProcess:
         """Supervise the processes of a start, with these gauges besides those of every attempt."""
         clock, death_timeout_s = self._resources.clock, self._resources.settings.death_timeout_s
-        meter = self._meter(launch, *gauges)
+        meter = self.meter(launch, *gauges)
         self.process = SupervisedProcess(spawned, launch, meter, clock, death_timeout_s)
         return self.process
 
@@ -193,7 +200,7 @@ class HostWorkspace(ABC):
             rlimits["cpu"] = math.ceil(self._cpu_budget_s(timeout_s)) + CPU_MARGIN_S
         return rlimits
 
-    def _logs(self, launch: Launch) -> LogSettings:
+    def logs(self, launch: Launch) -> LogSettings:
         """How much of the output is stored, and at which size the job is ended."""
         factor = self._resources.settings.log_hard_factor
         hard_limit = self.limits.log * factor
@@ -209,7 +216,7 @@ class HostWorkspace(ABC):
         threads = self._resources.log_threads
         return LogSettings(self.limits.log, hard_limit, on_flood, threads, launch.listener)
 
-    def _meter(self, launch: Launch, *more: Gauge) -> Meter:
+    def meter(self, launch: Launch, *more: Gauge) -> Meter:
         """The gauges of the attempt."""
         resources, settings, limits = self._resources, self._resources.settings, self.limits
         all_dead = threading.Event()
@@ -221,7 +228,15 @@ class HostWorkspace(ABC):
             budget_s = self._cpu_budget_s(launch.timeout_s)
             clock, scratch = resources.clock, self.scratch
             gauges.append(
-                ProcessGauge(limits, budget_s, clock, memory=memory, cpu=cpu, scratch=scratch)
+                ProcessGauge(
+                    limits,
+                    budget_s,
+                    clock,
+                    memory=memory,
+                    cpu=cpu,
+                    scratch=scratch,
+                    cpu_before_s=self.cpu_before_s,
+                )
             )
         if self._image is not None:
             gauges.append(ImageGauge(self._image, limits))

@@ -32,6 +32,17 @@ def remove_tree(path: Path) -> None:
         _remove(parent, path.name)
 
 
+def empty_folder(fd: int) -> None:
+    """Delete everything in an open directory, as :func:`remove_tree` does."""
+    with os.scandir(fd) as entries:
+        names = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_folder in names:
+        if is_folder:
+            _remove(fd, name)
+        else:
+            os.unlink(name, dir_fd=fd)
+
+
 def _remove(parent: int, name: str) -> None:
     serial = 0
     pending = [name]

@@ -151,6 +151,10 @@ class AgentClient(Agent):
     def slots(self) -> int | None:
         return self.health.slots if self.health else None
 
+    @property
+    def packs(self) -> bool:
+        return self.health is not None and self.health.packs
+
     async def ask_health(self) -> AgentHealth:
         """Its health document; also when it is unhealthy.
 

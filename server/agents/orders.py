@@ -6,7 +6,7 @@ from server.domain.jobs import Job
 from server.domain.service import Service
 from server.domain.timeouts import heartbeat_timeout_s
 from server.ports import Inputs
-from shared.wire import ArrayTask, InputsInfo, Order
+from shared.wire import ArrayTask, InputsInfo, Order, PackTask
 
 
 def order_of(
@@ -49,5 +49,13 @@ def order_of(
         inputs=None if inputs is None else InputsInfo(size=inputs.size, sha256=inputs.sha256),
         outputs=list(job.outputs),
         result_files=job.result_files,
+        pack=_pack_of(job, service),
         keep_bundle=keep_bundle,
     )
+
+
+def _pack_of(job: Job, service: Service) -> PackTask | None:
+    """Only tasks of an array are packed."""
+    if service.pack <= 1 or job.parent_id is None or job.array_index is None:
+        return None
+    return PackTask(batch=job.parent_id, most=service.pack)

@@ -79,6 +79,7 @@ class Registry:
                 self._leases[client.name],
                 client.prefetch,
                 most=1 if (client.name, service) in self._refusals else None,
+                packs=client.packs,
             )
             for client in self._able(service)
             if client.name in self._leases

@@ -85,6 +85,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "on_shutdown": "What an agent that stops does with its attempts.",
     "output": "What run.sh put out with ::output.",
     "overlap": "What happens at a time when a job of it has not ended.",
+    "pack": "Most children of an array that share a sandbox start; 0: none do.",
     "page": "The page for people.",
     "parent": "The batch that it is a child of.",
     "parent_id": "The batch that it is a child of; null: none.",

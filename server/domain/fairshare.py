@@ -17,6 +17,7 @@ class Waiting:
     user_id: str
     attempt: int = 0
     """Attempts made so far."""
+    array_index: int | None = None
 
 
 def free_slots(service: Service, held: Mapping[str, int]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,41 +22,50 @@ class Candidate:
     """How many it takes beyond its slots."""
     most: int | None = None
     """How many it may get now; None: as many as it takes."""
+    packs: bool = False
+    """It starts one sandbox for several jobs of an array, which take a part of a slot each."""
 
-    def takes(self, held: int) -> bool:
+    def takes(self, held: float) -> bool:
         """Whether it takes one more than so many."""
         return self.slots is None or held < self.slots + self.prefetch
 
 
-def place(candidates: Sequence[Candidate], held: Mapping[str, int], jobs: int) -> list[Candidate]:
-    """Choose an agent for each of so many jobs.
+def place(
+    candidates: Sequence[Candidate], held: Mapping[str, float], packs: Sequence[int]
+) -> list[Candidate]:
+    """Choose an agent for each of some jobs.
 
     Args:
-        held: agent's name -> jobs that need a slot of it; missing means 0.
-        jobs: how many there are at most.
+        held: agent's name -> slots of it that jobs need; missing means 0.
+        packs: of each job, how many like it share a slot of an agent that packs.
 
     Returns:
-        The agents, one after the other; fewer than ``jobs`` where not enough slots are free. An
-        agent that is to prefetch jobs gets them when no agent has a free slot.
+        The agents, one after the other; fewer than jobs where not enough slots are free. An agent
+        that is to prefetch jobs gets them when no agent has a free slot.
     """
-    load, placed = Counter(held), Counter[str]()
+    load, placed = defaultdict[str, float](float, held), Counter[str]()
 
     def has_room(candidate: Candidate) -> bool:
         return candidate.takes(load[candidate.name]) and (
             candidate.most is None or placed[candidate.name] < candidate.most
         )
 
-    def share(candidate: Candidate) -> tuple[float, int, str]:
+    def share(candidate: Candidate) -> tuple[float, float, str]:
         """Used share of its slots, then jobs. Of slots that are not known one is always free."""
         jobs = load[candidate.name]
         return jobs / max(1, candidate.slots or jobs + 1), jobs, candidate.name
 
     chosen: list[Candidate] = []
-    while len(chosen) < jobs:
+    for pack in packs:
         candidate = min(filter(has_room, candidates), key=share, default=None)
         if candidate is None:
             break
-        load[candidate.name] += 1
+        load[candidate.name] = add(load[candidate.name], pack if candidate.packs else 1)
         placed[candidate.name] += 1
         chosen.append(candidate)
     return chosen
+
+
+def add(slots: float, pack: int, jobs: int = 1) -> float:
+    """The slots, and those of more jobs of which so many share one. Parts add up to whole slots."""
+    return round(slots + jobs / pack, 6)

@@ -71,6 +71,8 @@ class Service:
     """0: kept until somebody retries or drops it."""
     max_children: int = 10_000
     """Most children of one batch."""
+    pack: int = 0
+    """Most children of an array that share one sandbox start; 0 and 1: none do."""
     paused: bool = False
     """Its queued jobs wait."""
     paused_message: str = ""
@@ -103,3 +105,7 @@ class Service:
     def queued_of(self, user_id: str) -> int:
         """Jobs of the user that may wait; 0: any number."""
         return self.queued_by_user.get(user_id, self.queued_per_user)
+
+    def pack_of(self, array_index: int | None) -> int:
+        """How many like a job share a slot of an agent that packs."""
+        return 1 if array_index is None else max(1, self.pack)

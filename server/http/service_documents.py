@@ -69,6 +69,7 @@ _SAME: Final = (
     "dead_letter",
     "dead_letter_expires_after_s",
     "max_children",
+    "pack",
 )
 """What a document shows under the names that the service has for it."""
 
@@ -97,6 +98,7 @@ SERVICE_FIELDS: Final[Mapping[str, tuple[str, object]]] = {
     "dead_letter": ("whether jobs that failed for good are kept", False),
     "dead_letter_expires_after": ("or until so long after they ended; 0: for ever", "0s"),
     "max_children": ("most children of one batch", 10_000),
+    "pack": ("most children of an array that share a sandbox start; 0: none do", 0),
     "webhook": ("where its jobs are announced", {"url": "https://example.org/hooks"}),
     "limits": ("what one attempt may use", {"cpus": 1, "memory": "2GiB"}),
     "env": ("variables of its jobs; left out: as they are", {"DATA": "/data"}),

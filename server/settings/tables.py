@@ -152,6 +152,8 @@ class ServiceTable(Section):
     dead_letter_expires_after: Duration = Field(0.0, ge=0)
     max_children: int = Field(10_000, ge=1, le=100_000)
     """Of one batch."""
+    pack: int = Field(0, ge=0, le=1000)
+    """Most children of an array that share one sandbox start; 0 and 1: none do."""
     webhook: WebhookTable | None = None
     """Where its jobs are announced."""
     limits: LimitsTable = LimitsTable()
@@ -224,6 +226,7 @@ class ServiceTable(Section):
             dead_letter=self.dead_letter,
             dead_letter_expires_after_s=self.dead_letter_expires_after,
             max_children=self.max_children,
+            pack=self.pack,
             env=_shown(self.env) | _shown(self.secrets),
             secrets=frozenset(self.secrets),
             given=self._given(),

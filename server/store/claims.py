@@ -13,10 +13,10 @@ from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.store.moves import make_move
 from server.store.queue import READY
-from server.store.statements import HELD, Part
+from server.store.statements import HELD, Part, batches
 from shared.clock import Micros
 from shared.ids import AttemptKey
-from shared.sql import Transaction
+from shared.sql import Row, Transaction
 from shared.wire import JobState
 
 _NEXT_USER: Final = f"""
@@ -46,12 +46,16 @@ class Claims(Part):
             last_user = await _lock(tx, service.name)
             if last_user is None:
                 return []
-            users, agents = await _held(tx, service.name, ended)
+            packing = [one.name for one in candidates if one.packs]
+            users, agents = await _held(tx, service.name, ended, packing, self._services)
             free = min(most, fairshare.free_slots(service, users))
             retired = {row["name"] for row in await tx.rows(_NO_MORE_JOBS)}
             active = [one for one in candidates if one.name not in retired]
-            places = placement.place(active, agents, free)
+            places = placement.place(active, agents, [max(1, service.pack)] * free)
             chosen = await _due(tx, service, users, len(places), last_user) if places else []
+            if service.pack > 1:  # some may be no tasks of an array, and need a slot each
+                packs = [service.pack_of(one.array_index) for one in chosen]
+                places = placement.place(active, agents, packs)
             claimed = []
             for waiting, candidate in zip(chosen, places, strict=False):
                 move = Move(
@@ -97,9 +101,17 @@ async def _lock(tx: Transaction, service: str) -> str | None:
 
 
 async def _held(
-    tx: Transaction, service: str, ended: Collection[AttemptKey]
-) -> tuple[Counter[str], Counter[str]]:
-    """Jobs of each user of the service, and jobs of each agent that need a slot of it."""
+    tx: Transaction,
+    service: str,
+    ended: Collection[AttemptKey],
+    packing: Sequence[str],
+    services: Mapping[str, Service],
+) -> tuple[Counter[str], dict[str, float]]:
+    """Jobs of each user of the service, and of each agent the slots that jobs need.
+
+    Args:
+        packing: agents that start one sandbox for several tasks of an array.
+    """
     users, agents = Counter[str](), Counter[str]()
     rows = await tx.rows(
         f"""
@@ -111,13 +123,41 @@ async def _held(
         agents[row["agent"] or ""] += row["jobs"]
         if row["service"] == service:
             users[row["user_id"]] += row["jobs"]
+    tasks = await _packed_tasks(tx, packing, services)
     for key in ended:
         for row in await tx.rows(
-            f"SELECT agent FROM jobs WHERE id = :id AND attempt = :attempt AND {HELD}",  # noqa: S608
+            f"SELECT agent, service, array_index FROM jobs "  # noqa: S608
+            f"WHERE id = :id AND attempt = :attempt AND {HELD}",
             {"id": key.job_id, "attempt": key.attempt},
         ):
             agents[row["agent"] or ""] -= 1
-    return users, agents
+            if row["array_index"] is not None:
+                tasks[row["agent"] or "", row["service"]] -= 1
+    slots = dict[str, float](agents)
+    for (agent, name), jobs in tasks.items():
+        packs = name in services and services[name].pack > 1
+        if packs and agent in packing and jobs > 0:
+            slots[agent] = placement.add(slots[agent] - jobs, services[name].pack, jobs)
+    return users, slots
+
+
+async def _packed_tasks(
+    tx: Transaction, packing: Sequence[str], services: Mapping[str, Service]
+) -> Counter[tuple[str, str]]:
+    """Tasks of arrays that these agents have of services that pack: agent and service -> jobs."""
+    packed = [one.name for one in services.values() if one.pack > 1]
+    tasks = Counter[tuple[str, str]]()
+    for agents, params in batches(packing if packed else []):
+        rows = await tx.rows(
+            f"""
+            SELECT agent, service, count(*) AS jobs FROM jobs
+            WHERE {HELD} AND agent IN ({agents}) AND array_index IS NOT NULL
+            GROUP BY agent, service
+            """,  # noqa: S608 - no user input
+            params,
+        )
+        tasks.update({(row["agent"], row["service"]): row["jobs"] for row in rows})
+    return tasks
 
 
 async def _due(
@@ -159,13 +199,13 @@ async def _with_exceptions(
             continue
         more = await tx.rows(
             f"""
-            SELECT id, user_id, attempt FROM jobs
+            SELECT id, user_id, attempt, array_index FROM jobs
             WHERE {READY} AND service = :service AND user_id = :user
             ORDER BY priority DESC, id LIMIT :most
             """,  # noqa: S608 - no user input
             {"service": service.name, "user": user, "most": most},
         )
-        rows += [Waiting(row["id"], row["user_id"], row["attempt"]) for row in more[count:]]
+        rows += [_waiting_job(row) for row in more[count:]]
     return rows
 
 
@@ -191,7 +231,8 @@ async def _waiting(
             SELECT ({_NEXT_USER.format(after="line.user_id", bound=bound)}), number + 1
             FROM line WHERE line.user_id IS NOT NULL AND number < :users
         )
-        SELECT line.user_id, number, jobs.id, jobs.attempt FROM line LEFT JOIN jobs ON jobs.id IN (
+        SELECT line.user_id, number, jobs.id, jobs.attempt, jobs.array_index
+        FROM line LEFT JOIN jobs ON jobs.id IN (
             SELECT id FROM jobs WHERE {READY} AND service = :service AND user_id = line.user_id
             ORDER BY priority DESC, id LIMIT :each
         )
@@ -200,7 +241,8 @@ async def _waiting(
         {"service": service, "after": after, "up_to": up_to, "users": users, "each": each},
     )
     last = rows[-1]["user_id"] if rows and rows[-1]["number"] == users else None
-    ready = [
-        Waiting(row["id"], row["user_id"], row["attempt"]) for row in rows if row["id"] is not None
-    ]
-    return ready, last
+    return [_waiting_job(row) for row in rows if row["id"] is not None], last
+
+
+def _waiting_job(row: Row) -> Waiting:
+    return Waiting(row["id"], row["user_id"], row["attempt"], row["array_index"])

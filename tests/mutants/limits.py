@@ -224,7 +224,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "4",
         "cpu, soft: the time of all processes together",
         "sandbox/limits/soft.py",
-        "        if self._cpu and used.cpu_s > self._budget_s:",
+        "        if self._cpu and used.cpu_s - self._cpu_before_s > self._budget_s:",
         "        if False:",
         f"{_SOFT}soft_cpu_limits_are_a_budget_of_cpu_time",
     ),

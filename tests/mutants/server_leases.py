@@ -121,8 +121,8 @@ MUTANTS: Final = (
     ),
     _claim(
         "quotas are counted in the claim's transaction",
-        "users, agents = await _held(tx, service.name, ended)",
-        "users, agents = Counter[str](), Counter[str]()",
+        "users, agents = await _held(tx, service.name, ended, packing, self._services)",
+        "users, agents = Counter[str](), dict[str, float]()",
         "of_several_who_claim_at_once_none_goes_beyond_a_quota",
         "slots_of_an_agent_are_counted_over_all_services",
     ),
@@ -183,8 +183,8 @@ MUTANTS: Final = (
     ),
     _place(
         "what was placed counts",
-        "load[candidate.name] += 1",
-        "pass",
+        "pack if candidate.packs else 1)",
+        "pack) * 0",
         "two_equal_agents_share_the_load",
     ),
     # what an agent receives

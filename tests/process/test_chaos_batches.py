@@ -30,6 +30,7 @@ SETTINGS = """
 [services.example]
 runs_per_user = 6
 max_runs = 6
+pack = 3
 infra_retries = 999
 retry_later_delay = "50ms"
 dead_letter = true

@@ -170,6 +170,23 @@ class FakeWorkspace:
         shutil.rmtree(self.path)
 
 
+class FakePack:
+    """``client_agent.sandbox.base.Pack``: each attempt has a directory of its own."""
+
+    def __init__(self, sandbox: FakeSandbox, name: str) -> None:
+        self.usable, self.closed, self.count = True, False, 0
+        self._sandbox, self._name = sandbox, name
+
+    def workspace(self) -> Workspace:
+        assert self.usable
+        assert not self.closed
+        self.count += 1
+        return FakeWorkspace(self._sandbox, self._sandbox.work / f"{self._name}-{self.count}")
+
+    async def close(self) -> None:
+        self.usable, self.closed = False, True
+
+
 class FakeSandbox:
     """``client_agent.sandbox.base.Sandbox``.
 
@@ -179,6 +196,8 @@ class FakeSandbox:
         obeys_sigterm: whether run.sh ends at once when asked.
         starts: ``job.attempt`` -> how often its run.sh was started.
         violations: promises of the agent that were seen broken.
+        has_packs: whether attempts can share a start.
+        packs: all that were made.
         hook: called at each step; a test holds it up (with a coroutine) or cuts it off there.
     """
 
@@ -190,6 +209,7 @@ class FakeSandbox:
         self.starts: Counter[str] = Counter()
         self.violations: list[str] = []
         self.live: dict[str, FakeProcess] = {}
+        self.has_packs, self.packs = False, list[FakePack]()
         self.hook: Callable[[str], object] | None = None
         self._started = asyncio.Event()
         self._pid = 100
@@ -205,6 +225,14 @@ class FakeSandbox:
 
     async def close(self) -> None:
         assert not self.live, "closed under live jobs"
+
+    async def pack(self, name: str, slot: int, limits: Limits) -> FakePack | None:
+        if not self.has_packs:
+            return None
+        await self.step("pack")
+        made = FakePack(self, name)
+        self.packs.append(made)
+        return made
 
     async def prepare(
         self, name: str, slot: int, limits: Limits, ahead: Ahead | None = None

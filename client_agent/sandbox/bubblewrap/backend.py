@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -21,9 +21,12 @@ from client_agent.sandbox.bubblewrap.stock import Stock
 from client_agent.sandbox.host_sandbox import HostSandbox, find_program
 from client_agent.sandbox.kernel.start_namespace import StartNamespace
 from client_agent.sandbox.kernel.work_folders import MOUNT_ROOT
+from client_agent.sandbox.pack.driver import driven
+from client_agent.sandbox.pack.pack import DrivenWorkspace, Pack
 from client_agent.sandbox.process.chain import TEMPORARY, gated, opening
 from client_agent.sandbox.process.pipes import Pipes
 from client_agent.sandbox.process.start import Start
+from client_agent.sandbox.process.supervisor import SpawnedProcesses
 from client_agent.sandbox.settings import SandboxSettings
 from client_agent.sandbox.workspace import HostWorkspace
 from shared.clock import Clock
@@ -103,6 +106,11 @@ class Bubblewrap(HostSandbox):
             ahead, argv=tuple(ahead.argv), timeout_s=ahead.timeout_s if soft_cpu else 0.0
         )
 
+    async def pack(self, name: str, slot: int, limits: Limits) -> Pack:
+        workspace = await self.prepare(name, slot, limits)
+        assert isinstance(workspace, BubblewrapWorkspace), "this backend makes no others"
+        return Pack(self, workspace)
+
     async def close(self) -> None:
         await self._stock.close()
         for fd in self._constants.values():
@@ -167,7 +175,7 @@ class Bubblewrap(HostSandbox):
         return os.open(f"/proc/self/fd/{self._constants[name]}", os.O_RDONLY | os.O_CLOEXEC)
 
 
-class BubblewrapWorkspace(HostWorkspace):
+class BubblewrapWorkspace(DrivenWorkspace):
     """Starts the chain of :mod:`client_agent.sandbox.bubblewrap.command`."""
 
     scratch = (TEMPORARY[0], command.SHM)
@@ -203,12 +211,33 @@ class BubblewrapWorkspace(HostWorkspace):
 
     async def begin(self, ahead: Ahead) -> None:
         """Spawn the chain. Raises SandboxBroken or OSError; then nothing is left of it."""
+        start, _ = await self._spawn(ahead, gated(ahead.argv, self.rlimits(ahead.timeout_s)))
+        self._begun = ahead, start, asyncio.create_task(start.wait_until_ready())
+
+    async def start_driver(self, launch: Launch) -> tuple[SpawnedProcesses, list[int]]:
+        ahead = Ahead(launch.argv, launch.env, launch.timeout_s, launch.grant)
+        inside = driven(launch.argv, self.rlimits(launch.timeout_s))
+        start, further = await self._spawn(ahead, inside, as_init=True)
+        start.tell_init(launch.on_init)
+        await start.wait_until_ready()
+        spawned = await self.hand_over(start, launch)
+        return spawned, [start.pipes.hand_over(fd) for fd in further]
+
+    async def _spawn(
+        self, ahead: Ahead, inside: Sequence[str], *, as_init: bool = False
+    ) -> tuple[Start, list[int]]:
+        """Spawn the chain. Returns its start, and further descriptors of its pipes for the init.
+
+        Args:
+            as_init: the command inside is the init of its namespace of processes.
+        """
         sandbox, settings = self._sandbox, self._sandbox.settings
         grant, network = ahead.grant, self.limits.network
         if self._tree is None:
             self._tree = await sandbox.use_tree(network=network)
         start, opened = self.new_start(), contextlib.ExitStack()
         try:
+            further = start.pipes.further() if as_init else []
             fds = self._descriptors(start.pipes, opened, grant.allow)
             args = command.bwrap_options(
                 fds,
@@ -218,10 +247,10 @@ class BubblewrapWorkspace(HostWorkspace):
                 shm=min(grant.shm or settings.shm, self.limits.memory),
                 read_only=grant.read_only,
                 network=network,
+                as_init=as_init,
             )
             write_all(fds.args, command.encode_args(args))
             os.lseek(fds.args, 0, os.SEEK_SET)
-            inside = gated(ahead.argv, self.rlimits(ahead.timeout_s))
             join = [] if self.group is None else self.group.join_files
             argv = command.chain(sandbox.tools, fds.args, inside, uid=self.uid, join=join)
             namespace = None if grant.read_only else sandbox.namespace()
@@ -231,7 +260,7 @@ class BubblewrapWorkspace(HostWorkspace):
             raise
         finally:
             opened.close()
-        self._begun = ahead, start, asyncio.create_task(start.wait_until_ready())
+        return start, further
 
     async def start(self, launch: Launch) -> Process:
         line = self._opening(launch)

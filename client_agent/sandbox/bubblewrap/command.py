@@ -90,12 +90,15 @@ def bwrap_options(
     shm: int,
     read_only: Sequence[tuple[Path, str]] = (),
     network: bool = False,
+    as_init: bool = False,
 ) -> list[str]:
     """Options of bwrap, in the order in which it applies them. Raises SandboxBroken if the target
     of an operator's mount is not allowed."""
     options = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts"]
     if not network:
         options.append("--unshare-net")
+    if as_init:
+        options.append("--as-pid-1")
     options += ["--unshare-cgroup-try", "--disable-userns", "--uid", str(UID), "--gid", str(UID)]
     options += ["--hostname", "sandbox", "--cap-drop", "ALL", "--new-session", "--die-with-parent"]
     # --clearenv alone is not enough: the agent also starts the chain with an empty environment

@@ -25,13 +25,18 @@ LIMIT_MARGIN: Final = 1 << 16
 
 
 class Cgroup:
-    """The cgroups of one attempt."""
+    """The cgroups of one attempt, or of several, one after the other."""
 
     def __init__(self, hierarchy: Hierarchy, name: str, limits: Limits) -> None:
         """Make the groups and set their limits. Raises OSError; then nothing is left behind."""
         self._version, self._memory = hierarchy.version, limits.memory
         self._folder_of = {controller: top / name for controller, top in hierarchy.folders.items()}
         self.folders = list(dict.fromkeys(self._folder_of.values()))
+        self._read: dict[tuple[str, str], int] = {}
+        """File and key -> what was read last."""
+        self._before: dict[tuple[str, str], int] = {}
+        """What of that was before the last :meth:`restart_counters`."""
+        self._peak_before: int | None = None
         made: list[Path] = []
         try:
             for folder in self.folders:
@@ -94,15 +99,33 @@ class Cgroup:
             return self._counter("cpu", "cpu.stat", "usage_usec") / 1e6
         # there only where both controllers share a mount
         text = read_file(self._folder_of["cpu"] / "cpuacct.usage")
-        return int(text) / 1e9 if text else None
+        return self._since(("cpuacct.usage", ""), int(text)) / 1e9 if text else None
 
     def peak_memory(self) -> int | None:
-        """Peak memory in bytes, page cache included; None: not counted."""
+        """Peak memory in bytes, page cache included; None: not counted, or it was an earlier
+        attempt's."""
+        peak = self._peak()
+        return None if peak == self._peak_before else peak
+
+    def _peak(self) -> int | None:
         if "memory" not in self._folder_of:
             return None
         file = "memory.peak" if self._version == 2 else "memory.max_usage_in_bytes"
         text = read_file(self._folder_of["memory"] / file)
         return int(text) if text else None
+
+    def restart_counters(self) -> None:
+        """Count from what was read last: another attempt begins in this group. All processes were
+        dead by then, so nothing was counted since."""
+        if self._version == 2:
+            self.at_memory_limit()  # this one is not read at each end
+        self._before = dict(self._read)
+        # In version 2 a peak can be forgotten only for one descriptor.
+        self._peak_before = self._peak() if self._version == 2 else None
+        for name in ("max_usage_in_bytes", "memsw.max_usage_in_bytes"):
+            path = self._folder_of.get("memory", Path()) / f"memory.{name}"
+            with contextlib.suppress(OSError), closing_fd(os.open(path, os.O_WRONLY)) as fd:
+                os.write(fd, b"0")
 
     def remove(self) -> None:
         """Remove the group; it must be empty. Raises OSError (EBUSY) if a process is still in
@@ -116,8 +139,13 @@ class Cgroup:
         for line in read_file(self._folder_of[controller] / file).splitlines():
             name, _, value = line.partition(" ")
             if name == key:
-                return int(value)
+                return self._since((file, key), int(value))
         return 0
+
+    def _since(self, which: tuple[str, str], count: int) -> int:
+        """What was counted since the last :meth:`restart_counters`."""
+        self._read[which] = count
+        return count - self._before.get(which, 0)
 
 
 def limit_files(version: int, limits: Limits) -> list[tuple[str, str, str]]:

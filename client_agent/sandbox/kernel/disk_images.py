@@ -86,15 +86,19 @@ class DiskImage:
         blocks, files = self._free_when_new
         return max(0, blocks - fs.f_bfree) * fs.f_frsize, max(0, files - fs.f_ffree)
 
+    def worth_emptying(self) -> bool:
+        """Whether deleting its files takes less than a new image."""
+        used, files = self.used()
+        return (
+            files <= MAX_REUSED_FILES
+            and used <= MAX_REUSED_BYTES
+            and self.file.stat().st_blocks * 512 <= MAX_REUSED_BYTES
+        )
+
     def reset(self) -> bool:
         """Delete the attempt's directory. Returns whether the image is the same as a new one,
         according to the kernel's count."""
-        used, files = self.used()
-        if (
-            files > MAX_REUSED_FILES
-            or used > MAX_REUSED_BYTES
-            or self.file.stat().st_blocks * 512 > MAX_REUSED_BYTES
-        ):
+        if not self.worth_emptying():
             return False
         try:
             remove_tree(self.job)

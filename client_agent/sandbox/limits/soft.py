@@ -50,6 +50,7 @@ class ProcessGauge(Gauge):
         memory, cpu: whether to measure them; False if a cgroup limits them.
         budget_s: CPU time that all processes together may use.
         scratch: mount points of file systems in memory, which count as memory.
+        cpu_before_s: what the sandbox had used before this attempt.
     """
 
     def __init__(
@@ -61,8 +62,9 @@ class ProcessGauge(Gauge):
         memory: bool,
         cpu: bool,
         scratch: Sequence[str] = (),
+        cpu_before_s: float = 0.0,
     ) -> None:
-        self._scratch = scratch
+        self._scratch, self._cpu_before_s = scratch, cpu_before_s
         self._limits, self._budget_s = limits, budget_s
         self._memory, self._cpu = memory, cpu
         self._throttle = SampleThrottle(clock, 2.0)
@@ -92,7 +94,7 @@ class ProcessGauge(Gauge):
                     f"the job needed more than its {say_size(self._limits.memory)} of memory",
                     grace=False,
                 )
-        if self._cpu and used.cpu_s > self._budget_s:
+        if self._cpu and used.cpu_s - self._cpu_before_s > self._budget_s:
             attempt.stop(
                 Reason.CPU_LIMIT,
                 f"the job used more than {self._budget_s:g} s of CPU, which is all that "

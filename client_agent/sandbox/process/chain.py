@@ -22,21 +22,26 @@ the agent has CAP_SYS_RESOURCE, the job cannot lower the score again. An agent t
 score already, as in Kubernetes, could not lower it either. Then JOIN enters each cgroup, or ends if
 it cannot, so that no job runs without its limits."""
 
-GATE: Final = (
+SET_LIMITS: Final = (
     'while [ "$1" != -- ]; do { case $1 in '
     '-u) ulimit -u "$2" 2>/dev/null || ulimit -p "$2";; '  # bash, other shells
     '*) ulimit "$1" "$2";; '
     'esac; } || { echo "ulimit $1 $2 cannot be set: see the hard limits of the agent" >&2; '
     "exit 124; }; shift 2; done; shift; "
+)
+"""Sets the limits of each process, before the line is written that says that the sandbox is ready:
+if one cannot be set, the start fails, and not the bundle."""
+
+GATE: Final = (
+    f"{SET_LIMITS}"
     'echo; read -r ferryman_word ferryman_set && [ "$ferryman_word" = go ] || exit 125; '
     'case $ferryman_set in "") ;; FERRYMAN_*) eval "export $ferryman_set" || exit 125;; '
     '*) exit 125;; esac; exec "$@" </dev/null'
 )
-"""Sets the limits of each process, writes one line, which says that the sandbox is ready, and waits
+"""Sets the limits, writes one line, which says that the sandbox is ready, and waits
 for ``go``, which variables may follow: see :func:`opening`. If the agent dies before that, stdin is
 at its end, and nothing of the user runs. (With bwrap's ``--block-fd`` it would run: 30 of 30
-times.) The limits are set before the line is written: if one cannot be set, the start fails, and
-not the bundle."""
+times.)"""
 
 _ULIMITS: Final = {
     "nproc": ("-u", 1),
@@ -78,8 +83,13 @@ def gated(argv: Sequence[str], rlimits: Mapping[str, int]) -> list[str]:
     Args:
         rlimits: of each process, "nproc", "nofile", "core", "as", "fsize" in bytes or "cpu" in s.
     """
+    return ["/bin/sh", "-c", GATE, "gate", *limit_options(rlimits), "--", *argv]
+
+
+def limit_options(rlimits: Mapping[str, int]) -> list[str]:
+    """Arguments of :data:`SET_LIMITS`."""
     limits: list[str] = []
     for name, value in rlimits.items():
         option, unit = _ULIMITS[name]
         limits += [option, str(value // unit)]
-    return ["/bin/sh", "-c", GATE, "gate", *limits, "--", *argv]
+    return limits

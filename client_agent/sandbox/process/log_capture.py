@@ -9,7 +9,9 @@ must delay only the jobs that write to it.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import termios
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -99,6 +101,13 @@ class LogCapture:
         still written."""
         if not self._ended:
             self._end()
+
+    def finish(self) -> None:
+        """Read what is in the pipe, and end, although somebody may still have it open: nobody
+        writes to it any more."""
+        while not self._ended and _unread(self._fd):
+            self._on_readable()
+        self.stop()
 
     def _on_readable(self) -> None:
         try:
@@ -206,3 +215,8 @@ class LogCapture:
         if self._writing is None:
             os.close(self._file)
             self.closed.set_result(None)
+
+
+def _unread(fd: int) -> bool:
+    """Whether there are bytes in a pipe."""
+    return any(fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))

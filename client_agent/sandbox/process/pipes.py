@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 from typing import Final
 
 _READ_SIZE: Final = 1 << 13
@@ -14,11 +15,11 @@ _LINES: Final = 5
 
 class Pipes:
     """Both ends of the pipes for gate, stdout, stderr and status, until they are handed over or
-    closed."""
+    closed. The gate's is a pair of sockets, by which a driver answers, too."""
 
     def __init__(self) -> None:
         self._open: list[int] = []
-        self.gate_r, self.gate_w = self._pipe()
+        self.gate_r, self.gate_w = self._socket_pair()
         self.out_r, self.out_w = self._pipe()
         self.err_r, self.err_w = self._pipe()
         self.err_inode = os.fstat(self.err_r).st_ino
@@ -34,6 +35,19 @@ class Pipes:
             raise
         self._open += ends
         return ends
+
+    def _socket_pair(self) -> tuple[int, int]:
+        first, second = (one.detach() for one in socket.socketpair())
+        self._open += (first, second)
+        return first, second
+
+    def further(self) -> list[int]:
+        """More descriptors of stdout and stderr: both reads, then both writes."""
+        made: list[int] = []
+        for fd in (self.out_r, self.err_r, self.out_w, self.err_w):
+            made.append(os.dup(fd))
+            self._open.append(made[-1])
+        return made
 
     def hand_over(self, fd: int) -> int:
         """Hand a descriptor over to a new owner."""

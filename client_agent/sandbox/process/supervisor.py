@@ -81,9 +81,7 @@ class SupervisedProcess:
             return
         self._started_at = self._clock.monotonic()
         self._meter.start(self)
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._spawned.gate, self._spawned.opening)
-        self._close_gate()
+        self._open_gate()
         if self.on_go is not None:
             self.on_go()
         self._after(
@@ -92,6 +90,11 @@ class SupervisedProcess:
                 Reason.TIMEOUT, f"the job ran longer than its {self._launch.timeout_s:g} s"
             ),
         )
+
+    def _open_gate(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._spawned.gate, self._spawned.opening)
+        self._close_gate()
 
     @property
     def output_paused(self) -> bool:

@@ -207,3 +207,48 @@ async def test_the_place_in_the_queue_counts_priorities(jobs: SqlJobs) -> None:
     before = await jobs.queued_before([job.id for job in found], 9)
     assert [before[job.id] for job in found] == [2, 0, 4, 3, 1]
     assert set((await jobs.queued_before([found[2].id], 3)).values()) == {3}
+
+
+async def tasks_of_an_array(jobs: SqlJobs, database: Database, count: int) -> list[int]:
+    """Their ids."""
+    ids = await added(jobs, *["ann"] * count)
+    await database.write(lambda tx: tx.rows("UPDATE jobs SET array_index = id"))
+    return ids
+
+
+async def test_tasks_of_a_service_that_packs_take_a_part_of_a_slot(
+    database: Database,
+) -> None:
+    service = Service("s", runs_per_user=100, max_runs=100, pack=10)
+    services = {"s": service, "t": Service("t")}
+    jobs = SqlJobs(database, lambda job: None, services=services)
+    agents = [Candidate("node", 2, packs=True)]
+    tasks = await tasks_of_an_array(jobs, database, 60)
+    first = await jobs.claim_fairly(service, agents, 99, 20)
+    assert [one.id for one in first] == tasks[:20]
+    assert await jobs.claim_fairly(service, agents, 99, 20) == []
+    for one in first[:15]:
+        await ended(jobs, one)
+    await added(jobs, "bob", "bob", "bob", service="t")
+    # half of a slot is taken by five tasks: so two whole jobs begin, and no task beside them
+    assert len(await jobs.claim_fairly(services["t"], agents, 99, 20)) == 2
+    assert await jobs.claim_fairly(service, agents, 99, 20) == []
+
+
+async def test_what_is_no_task_of_an_array_takes_a_whole_slot_also_where_tasks_are_packed(
+    database: Database,
+) -> None:
+    service = Service("s", runs_per_user=100, max_runs=100, pack=10)
+    jobs = SqlJobs(database, lambda job: None, services={"s": service})
+    await added(jobs, *["ann"] * 9)
+    agents = [Candidate("node", 2, packs=True)]
+    assert len(await jobs.claim_fairly(service, agents, 99, 20)) == 2
+    assert await jobs.claim_fairly(service, agents, 99, 20) == []
+
+
+async def test_an_agent_that_does_not_pack_gets_no_more_than_its_slots(database: Database) -> None:
+    service = Service("s", runs_per_user=100, max_runs=100, pack=10)
+    jobs = SqlJobs(database, lambda job: None, services={"s": service})
+    await tasks_of_an_array(jobs, database, 9)
+    assert len(await jobs.claim_fairly(service, [Candidate("old", 2)], 99, 20)) == 2
+    assert await jobs.claim_fairly(service, [Candidate("old", 2)], 99, 20) == []

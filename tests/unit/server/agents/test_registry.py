@@ -35,7 +35,7 @@ class Fleet:
         self.registry.mark_up(self.clients[name], reply)
 
     def chosen(self, service: str = "s", held: dict[str, int] | None = None) -> str | None:
-        chosen = place(self.registry.candidates(service), held or {}, 1)
+        chosen = place(self.registry.candidates(service), held or {}, [1])
         return chosen[0].name if chosen else None
 
     def refuse(self, name: str, *, offered: bool = True, at_least_s: float = 0.0) -> float:
@@ -83,7 +83,7 @@ async def test_while_it_rests_it_gets_none_and_then_one_job_tries_it_out() -> No
     assert fleet.chosen("other") == "a"
     assert fleet.registry.why_none("s", {}) == "a is busy"
     await fleet.clock.advance(5.0)
-    assert len(place(fleet.registry.candidates("s"), {}, 4)) == 1
+    assert len(place(fleet.registry.candidates("s"), {}, [1] * 4)) == 1
     fleet.registry.claimed("a", "s")
     assert fleet.chosen() is None
     fleet.registry.accepted("a", "s")

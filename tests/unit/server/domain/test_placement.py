@@ -6,7 +6,7 @@ from server.domain.placement import Candidate, place
 
 
 def names(candidates: list[Candidate], held: dict[str, int], jobs: int) -> list[str]:
-    return [candidate.name for candidate in place(candidates, held, jobs)]
+    return [candidate.name for candidate in place(candidates, held, [1] * jobs)]
 
 
 def test_two_equal_agents_share_the_load() -> None:
@@ -37,3 +37,12 @@ def test_an_agent_that_is_tried_out_gets_no_more_than_it_may_get_now() -> None:
 def test_what_an_agent_does_not_say_counts_as_one_slot_more_than_it_has_jobs() -> None:
     candidates = [Candidate("unbounded", None), Candidate("bounded", 4)]
     assert names(candidates, {"unbounded": 1, "bounded": 3}, 2) == ["unbounded", "unbounded"]
+
+
+def test_tasks_that_share_a_sandbox_start_take_a_part_of_a_slot_where_the_agent_packs() -> None:
+    packs, plain = Candidate("packs", 2, packs=True), Candidate("plain", 2)
+    assert len(place([packs], {}, [10] * 99)) == 20
+    assert len(place([plain], {}, [10] * 99)) == 2
+    assert len(place([packs], {}, [1] * 99)) == 2
+    assert len(place([packs], {"packs": 1.0}, [1, *[10] * 99])) == 1
+    assert len(place([packs], {"packs": 1.9}, [10] * 99)) == 1

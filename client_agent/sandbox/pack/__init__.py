@@ -1,0 +1,1 @@
+"""Attempts that run one after the other in one sandbox start."""

@@ -1,0 +1,38 @@
+"""What a job could change of the driver, as the same user: limits, priority, processors."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from client_agent.sandbox.kernel import pidfd
+
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+Attributes = tuple[object, ...]
+
+
+def attributes(pid: int) -> Attributes | None:
+    """What the processes that it starts get from it; None: it cannot be read."""
+    try:
+        return (
+            Path(f"/proc/{pid}/limits").read_bytes(),
+            os.getpriority(os.PRIO_PROCESS, pid),
+            os.sched_getscheduler(pid),
+            frozenset(os.sched_getaffinity(pid)),
+        )
+    except OSError:
+        return None
+
+
+def reaped_cpu_s(pid: int) -> float:
+    """CPU time of those of its children that have ended, and of theirs."""
+    fields = pidfd.stat_fields(pid)
+    return 0.0 if fields is None else sum(map(int, fields[13:15])) / _TICKS_PER_S
+
+
+def is_alone(init: int) -> bool:
+    """Whether the init of a pid namespace, which waits for a command, has no children: then its
+    namespace has no other process, because orphans become its children."""
+    return not pidfd.descendants(init)
