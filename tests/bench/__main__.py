@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shutil
+import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.bench import (
     collecting,
     layers,
     listeners,
+    many_mounts,
     metrics,
     moves,
     orchestrator,
@@ -39,6 +41,7 @@ SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {
         at, (200 if quick else 2_000) * 1_000_000, 10_000 if quick else 100_000, 3
     ),
     "starts": lambda at, quick: starting.starts(at, 24, 1 if quick else 12),
+    "mounts": lambda at, quick: many_mounts.many_mounts(at, 30, 2 if quick else 10),
     "startup": lambda at, quick: startup.startup(at, 5 if quick else 20),
     "upload": lambda at, quick: bulk.upload(at, (512 << 20) if quick else (5 << 30), 3),
     "idle": lambda at, quick: bulk.idle(at, 5 if quick else 20, 10_000),
@@ -80,4 +83,7 @@ async def main() -> None:
     show(rows)
 
 
-asyncio.run(main())
+try:
+    asyncio.run(main())
+except KeyboardInterrupt:
+    sys.exit("stopped")

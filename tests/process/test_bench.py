@@ -12,7 +12,7 @@ from client_agent.sandbox.bubblewrap import command
 from client_agent.sandbox.bubblewrap.root_tree import RootTree
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.settings import SandboxSettings
-from tests.bench import bare, chain, collecting, layers, starting, tokens
+from tests.bench import bare, chain, collecting, layers, many_mounts, starting, tokens
 from tests.bench.table import Row
 
 FDS = command.Descriptors(args=3, job=4, status=5, seccomp=6)
@@ -43,6 +43,15 @@ async def test_starts_are_counted_with_and_without_each_part(tmp_path: Path) -> 
     assert {"our whole cycle", starting.ALL, "without net", "bash run.sh"} <= set(names)
     assert all(row.ours.count(" / ") == len(starting.AT_ONCE) - 1 for row in rows)
     assert [row.ratio for row in rows if row.what.endswith(starting.ALL)] == [1]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+async def test_a_start_is_measured_with_and_without_more_mounts(tmp_path: Path) -> None:
+    rows = await many_mounts.many_mounts(tmp_path, 2, 1)
+    assert len(rows) == 2
+    assert all(row.ratio is not None and row.ratio > 0 for row in rows)
+    assert not any(str(tmp_path) in line for line in Path("/proc/mounts").read_text().splitlines())
 
 
 @pytest.mark.slow
