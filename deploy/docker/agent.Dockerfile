@@ -29,7 +29,7 @@ LABEL org.opencontainers.image.title="Ferryman agent" \
     org.opencontainers.image.licenses="Apache-2.0" \
     org.opencontainers.image.version="${VERSION}" \
     org.opencontainers.image.revision="${REVISION}"
-# bubblewrap: the sandbox. util-linux: setpriv, to start jobs unprivileged.
+# bubblewrap: the sandbox. util-linux: unshare and setpriv, to start jobs unprivileged.
 # e2fsprogs: mkfs.ext4, for disk limits that hold when the agent is root. Jobs see this /usr: what
 # their run.sh calls belongs here, or into a tree that the agent mounts for them (read_only).
 # hadolint ignore=DL3008
