@@ -256,7 +256,10 @@ class Get(Stage):
                 log.exception("payload.failed", agent=agent.name, key=payload.key)
             tries += 1
             if not agent.reachable:
-                break  # it reports everything again once it is back
+                # It reports everything again once it is back, or is asked for what no row says.
+                for key in [one for one in self._taken if str(one) == payload.key]:
+                    del self._taken[key]
+                break
             if tries == _UNKNOWN_AFTER:
                 await self._show_as_unknown(agent, payload, f"the result cannot be fetched: {why}")
             self._latest.setdefault(which, payload)

@@ -38,6 +38,7 @@ limits = {{ disk = "32MiB", memory = "64MiB" }}
 [server]
 agent_timeout = "5s"
 """
+KINDS = ("array", "again", "fan-out", "later", "chain", "fails")
 GATHER = "cat children/*/out.txt | sort > out.txt\n"
 SPLIT = """
 for part in a b c; do
@@ -86,7 +87,7 @@ class Work:
     def run(self) -> None:
         number = 0
         while not self.stop.is_set():
-            kind = ("array", "again", "fan-out", "later", "chain", "fails")[number % 6]
+            kind = KINDS[number % len(KINDS)]
             token = f"{number:04d}"
             job_id = self._one(kind, token)
             if job_id is not None:
@@ -130,7 +131,7 @@ def expected(kind: str, token: str) -> str | None:
 
 
 def verify(server: Program, work: Work) -> None:
-    assert len(work.uploaded) >= 6, "not one of each"
+    assert len(work.uploaded) >= len(KINDS), "not one of each"
     for job_id, (kind, token) in sorted(work.uploaded.items()):
 
         def ended(job_id: int = job_id) -> bool:
@@ -214,6 +215,7 @@ def test_kill_9_under_retries_batches_and_dependencies_loses_nothing(
             if random.random() < 0.7:  # else it is killed again while it starts
                 for program in victims:
                     until(program._answers, f"{program.name} does not listen")
+        until(lambda: len(work.uploaded) >= len(KINDS), "there is not one of each")
     finally:
         work.stop.set()
         thread.join(60)

@@ -127,3 +127,23 @@ async def test_reports_that_rest_are_forgotten_with_their_agent(world: World) ->
     await agent.connect()
     await world.clock.advance(REST_S)
     assert await state(world, job_id) is JobState.RUNNING
+
+
+async def test_what_could_not_be_written_until_its_agent_went_is_asked_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    job_id, agent, payload = await sent(world)
+    key = (await world.jobs.get(job_id)).key
+    with monkeypatch.context() as patch:
+        patch.setattr(world.get, "_follow", full)
+        agent.up = False
+        world.registry.mark_down(agent, "gone")
+        await world.clock.advance(REST_S)
+    assert not world.get.has_taken(key)
+    await agent.connect()
+    agent.start(payload)
+    await world.clock.advance(REST_S)
+    assert await state(world, job_id) is JobState.RUNNING
