@@ -141,9 +141,10 @@ async def test_the_steps_of_the_page(tmp_path: Path) -> None:
         # 1: a server of ours beside the former one; both use the client, with the same variables
         in_flight = await former.submit()
         async with server(tmp_path, variables(former_client)) as ours:
-            first, second = await ours.upload(), await ours.upload()
-            for job_id in (first, second):
-                await ours.job(job_id, until="Running")
+            first = await ours.upload()
+            await ours.job(first, until="Running")  # so that it is the client's payload 2
+            second = await ours.upload()
+            await ours.job(second, until="Running")
             assert {held.status for held in client.payloads.values()} == {"Running"}
             client.payloads[in_flight].status = "Completed"
             assert "output.txt" in await former.result(in_flight)
