@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import select
 import signal
@@ -15,7 +16,7 @@ from client_agent.sandbox.base import Ahead, Ended, Launch
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap, BubblewrapWorkspace
 from client_agent.sandbox.bubblewrap.root_tree import CHECK_S
 from client_agent.sandbox.grants import Grant
-from client_agent.sandbox.kernel import pidfd
+from client_agent.sandbox.kernel import disk_images, pidfd
 from shared.clock import RealClock
 from shared.wire import Limits
 from tests.support.real_sandbox import (
@@ -176,6 +177,52 @@ def test_a_start_with_files_of_the_host_that_changed_is_not_used(who: Who) -> No
         return await agent.run()
 
     assert with_agent(work, who)[0] == "job-2"
+
+
+def test_files_of_the_host_that_change_after_it_was_taken_are_new_all_the_same(who: Who) -> None:
+    async def work(agent: Agent) -> Any:
+        await agent.prepared()
+        workspace = await agent.prepare()
+        trees = agent.sandbox._trees
+        taken = trees._current[False]
+        taken.signature = ()
+        trees._checked_at[False] -= CHECK_S
+        unpack(SAY, workspace)
+        out, err = agent.home / "out", agent.home / "err"
+        launch = Launch(("bash", "run.sh"), {}, 20.0, 0.5, out, err, agent.grant)
+        process = await workspace.start(launch)
+        tree = workspace._tree
+        process.go()
+        ended = await process.wait()
+        await workspace.destroy()
+        return ended.exit_code, tree is taken, taken.users
+
+    assert with_agent(work, who) == (0, False, 0)
+
+
+def test_a_job_gets_the_loop_device_of_a_prepared_start() -> None:
+    async def work(agent: Agent) -> Any:
+        unit = await agent.prepared()
+        image = unit._image
+        assert image is not None
+        real = disk_images.attach  # type: ignore[attr-defined]
+
+        def attach(fd: int) -> tuple[int, str]:
+            if image.file.exists():
+                raise OSError(errno.EBUSY, "no free loop device")
+            return real(fd)
+
+        disk_images.attach = attach  # type: ignore[attr-defined]
+        try:
+            while (idle := agent.sandbox.host.images.take_idle(SMALL.disk)) is not None:  # type: ignore[union-attr]
+                idle.discard()
+            other = SMALL.model_copy(update={"disk": SMALL.disk + (1 << 20)})
+            return await agent.run(other)
+        finally:
+            disk_images.attach = real  # type: ignore[attr-defined]
+
+    name, said, _ = with_agent(work, "root")
+    assert (name, said) == ("job-2", "2 a run.sh 1000")
 
 
 def test_nothing_is_prepared_for_services_with_folders_of_the_operator(who: Who) -> None:

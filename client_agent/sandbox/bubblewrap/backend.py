@@ -63,12 +63,16 @@ class Bubblewrap(HostSandbox):
     async def prepare(
         self, name: str, slot: int, limits: Limits, ahead: Ahead | None = None
     ) -> HostWorkspace:
-        if ahead is None or self.settings.prepared_starts == 0:
-            return await super().prepare(name, slot, limits)
-        kind = self._kind(ahead)
-        prepared = self._stock.take(limits, kind)
-        if prepared is not None:
+        kind = self._kind(ahead) if ahead is not None and self.settings.prepared_starts else None
+        if kind is not None and (prepared := self._stock.take(limits, kind)) is not None:
             return prepared
+        return await self._stock.make_room(partial(self._unprepared, name, slot, limits, kind))
+
+    async def _unprepared(
+        self, name: str, slot: int, limits: Limits, kind: Ahead | None
+    ) -> HostWorkspace:
+        if kind is None:
+            return await super().prepare(name, slot, limits)
         uid = self.settings.uid_base + slot if self.separate_uids else None
         return await self._begun(name, uid, limits, kind)
 
@@ -151,9 +155,9 @@ class Bubblewrap(HostSandbox):
             tree.users += 1
             return tree
 
-    def is_current(self, tree: RootTree | None) -> bool:
+    def is_current(self, tree: RootTree) -> bool:
         """Whether that tree is the one that a start would use now."""
-        return tree is not None and self._trees.is_current(tree)
+        return self._trees.is_current(tree)
 
     @property
     def tools(self) -> command.Tools:
@@ -195,16 +199,19 @@ class BubblewrapWorkspace(DrivenWorkspace):
 
     async def remove(self) -> None:
         await super().remove()
+        self._leave_tree()
+        if self.on_removed is not None:
+            self.on_removed()
+
+    def _leave_tree(self) -> None:
         tree, self._tree = self._tree, None
         if tree is not None:
             tree.users -= 1
-        if self.on_removed is not None:
-            self.on_removed()
 
     @property
     def usable(self) -> bool:
         """Whether a start that has begun is as good as one that begins now."""
-        if self._begun is None or not self._sandbox.is_current(self._tree):
+        if self._begun is None or self._tree is None or not self._sandbox.is_current(self._tree):
             return False
         _, start, ready = self._begun
         return not ready.done() or start.waits
@@ -233,8 +240,10 @@ class BubblewrapWorkspace(DrivenWorkspace):
         """
         sandbox, settings = self._sandbox, self._sandbox.settings
         grant, network = ahead.grant, self.limits.network
-        if self._tree is None:
-            self._tree = await sandbox.use_tree(network=network)
+        if self._tree is None or not sandbox.is_current(self._tree):
+            tree = await sandbox.use_tree(network=network)
+            self._leave_tree()
+            self._tree = tree
         start, opened = self.new_start(), contextlib.ExitStack()
         try:
             further = start.pipes.further() if as_init else []
@@ -297,7 +306,7 @@ class BubblewrapWorkspace(DrivenWorkspace):
             return
         _, start, ready = begun
         ready.cancel()
-        await asyncio.wait({ready})
+        await asyncio.gather(ready, return_exceptions=True)  # it may have failed: nobody asked
         await start.abandon()
 
     def _descriptors(

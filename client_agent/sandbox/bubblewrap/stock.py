@@ -38,6 +38,7 @@ class Prepared(Protocol):
 
 
 P = TypeVar("P", bound=Prepared)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,28 +93,37 @@ class Stock(Generic[P]):
             self._discard(other)
         if self._separate_uids and not self._free_uids:
             return
+        # now: another call may come before the task begins
+        uid = self._free_uids.pop(0) if self._separate_uids else None
         self._making.append(kind)
-        self._run(self._add(limits, ahead))
+        self._run(self._add(limits, ahead, uid))
 
     def release(self, uid: int | None) -> None:
         """The workspace of that uid is removed, and its processes are dead."""
         if uid is not None:
             self._free_uids.append(uid)
 
+    async def make_room(self, make: Callable[[], Awaitable[T]]) -> T:
+        """Call ``make``. If it fails, once more without what nobody took: that may have what was
+        short, such as the last loop device."""
+        try:
+            return await make()
+        except (SandboxBroken, OSError):
+            if not await self._give_up():
+                raise
+        return await make()
+
     async def close(self) -> None:
         """Remove what nobody took."""
         self._most = 0
         while self._tasks or self._units:
-            for unit in self._units:
-                self._discard(unit)
-            self._units.clear()
+            self._discard_all()
             for task in self._tasks:
                 if task.get_name() == _WAITS:
                     task.cancel()
             await asyncio.wait(self._tasks)
 
-    async def _add(self, limits: Limits, ahead: Ahead) -> None:
-        uid = self._free_uids.pop(0) if self._separate_uids else None
+    async def _add(self, limits: Limits, ahead: Ahead, uid: int | None) -> None:
         self._serial += 1
         try:
             workspace = await self._make(f"ahead-{self._serial}", uid, limits, ahead)
@@ -141,6 +151,22 @@ class Stock(Generic[P]):
                     self._discard(oldest)
         finally:
             self._expiring = False
+
+    async def _give_up(self) -> bool:
+        """Whether there was any."""
+        had = False
+        while True:
+            self._discard_all()
+            ends = [task for task in self._tasks if task.get_name() != _WAITS]
+            if not ends:
+                return had
+            had = True
+            await asyncio.wait(ends)
+
+    def _discard_all(self) -> None:
+        for unit in self._units:
+            self._discard(unit)
+        self._units.clear()
 
     def _discard(self, unit: _Unit[P]) -> None:
         self._run(unit.workspace.destroy())

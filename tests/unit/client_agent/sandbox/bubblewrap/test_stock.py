@@ -152,3 +152,54 @@ async def test_what_cannot_be_prepared_is_left_to_the_next_job(problem: Exceptio
     await stocked.refill()
     assert [one.uid for one in stocked.made] == [7]
     await stocked.stock.close()
+
+
+async def test_calls_at_the_same_time_share_the_last_uid() -> None:
+    """The one that gets none leaves nothing behind."""
+    stocked = Stocked(most=2, uids=(7, 8))
+    await stocked.refill()
+    assert stocked.stock.take(*KIND) is not None
+    await stocked.refill(2)
+    assert [one.uid for one in stocked.made] == [7, 8]
+    assert stocked.stock.take(*KIND) is not None
+    for taken in list(stocked.made):
+        await taken.destroy()
+    await stocked.refill(2)
+    assert [one.uid for one in stocked.made] == [7, 8]
+    await stocked.stock.close()
+
+
+@pytest.mark.parametrize("problem", [SandboxBroken("x"), OSError(24, "too many open files")])
+async def test_a_job_for_which_something_is_short_gets_what_prepared_starts_have(
+    problem: Exception,
+) -> None:
+    stocked = Stocked(most=2)
+    await stocked.refill()
+    stocked.stock.refill(*KIND)  # and one that is being made
+
+    async def make() -> int:
+        if stocked.made:
+            raise problem
+        return 5
+
+    assert await stocked.stock.make_room(make) == 5
+    await stocked.refill()
+    assert len(stocked.made) == 1
+    await stocked.stock.close()
+
+
+async def test_what_fails_without_prepared_starts_fails_once() -> None:
+    stocked, calls = Stocked(), []
+
+    async def make() -> None:
+        calls.append(1)
+        raise SandboxBroken("x")
+
+    with pytest.raises(SandboxBroken):
+        await stocked.stock.make_room(make)
+    assert len(calls) == 1
+    await stocked.refill()
+    with pytest.raises(SandboxBroken):
+        await stocked.stock.make_room(make)
+    assert len(calls) == 3
+    await stocked.stock.close()
