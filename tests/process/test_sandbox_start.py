@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from client_agent.sandbox.base import SandboxBroken
-from client_agent.sandbox.bubblewrap.backend import Bubblewrap
+from client_agent.sandbox.base import Ahead, SandboxBroken
+from client_agent.sandbox.bubblewrap.backend import Bubblewrap, BubblewrapWorkspace
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.none import NoSandbox
 from tests.support.real_sandbox import (
     SETTINGS,
+    SMALL,
     Job,
     Who,
     descriptors,
@@ -194,3 +198,27 @@ def test_no_descriptor_zombie_or_task_is_left(who: Who) -> None:
             return after - before, pidfd.descendants(os.getpid()), len(asyncio.all_tasks())
 
     assert in_child(lambda home: asyncio.run(many(home)), who) == (0, [], 1)
+
+
+def test_a_shortage_when_the_chain_is_spawned_is_no_broken_sandbox(who: Who) -> None:
+    async def work(home: Path) -> Any:
+        async with opened(Job({}), home) as sandbox:
+            await sandbox.self_test()
+            real = subprocess.Popen
+
+            def short(*_: Any, **__: Any) -> Any:
+                raise OSError(errno.EMFILE, "Too many open files")
+
+            workspace = await sandbox.prepare("a", 0, SMALL)
+            assert isinstance(workspace, BubblewrapWorkspace)
+            before = descriptors()
+            subprocess.Popen = short  # type: ignore[misc, assignment]
+            try:
+                await workspace.begin(Ahead(("bash", "run.sh"), {}, 20.0))
+            except OSError as problem:
+                return problem.errno, descriptors() - before
+            finally:
+                subprocess.Popen = real  # type: ignore[misc]
+                await workspace.destroy()
+
+    assert in_child(lambda home: asyncio.run(work(home)), who) == (errno.EMFILE, 0)

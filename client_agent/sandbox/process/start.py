@@ -19,6 +19,7 @@ from client_agent.sandbox.process.pipes import Pipes, Remainder
 from client_agent.sandbox.process.status_pipe import StatusPipe
 from client_agent.sandbox.process.supervisor import SpawnedProcesses
 from client_agent.sandbox.settings import SandboxSettings
+from client_agent.storage.shortage import raise_if_shortage
 from shared.clock import Clock
 
 _POLL_S: Final = 0.001
@@ -73,7 +74,7 @@ class Start:
     ) -> None:
         """Execute the chain with an empty environment, only the named descriptors, and a session of
         its own, so that a terminal sends its SIGINT to the agent alone. Raises SandboxBroken if the
-        first program of the chain cannot be executed.
+        first program of the chain cannot be executed, OSError if the agent is short of something.
 
         Must be called on the event loop's thread, because the parent-death signal is sent when the
         *thread* that spawned ends. ``preexec_fn`` and ``user=`` are not used: with them Python
@@ -96,6 +97,7 @@ class Start:
                     start_new_session=True,
                 )
         except OSError as problem:
+            raise_if_shortage(problem)
             raise SandboxBroken(f"cannot execute {argv[0]}: {problem.strerror}") from problem
         pipes.close(pipes.gate_r, pipes.out_w, pipes.err_w, pipes.status_w)
         self._outer_fd = os.pidfd_open(self._outer.pid)
