@@ -65,17 +65,23 @@ async def wait_until(
         NotAllowed, NoSuchJob, BadField, Refusal
     """
     wait_s = seconds_param(request, "wait")
-    value = await read()
-    if not wait_s or done(value):
-        return value
+    if not wait_s:
+        return await read()
     deadline = context.clock.monotonic() + wait_s
-    with context.waiting(request), changes() as changed:
-        while True:
-            changed.clear()
-            if not context.still_accepted(request):
-                raise NotAllowed(f"the token of {request[PRINCIPAL].name} is not good any more")
-            value = await read()
-            left = deadline - context.clock.monotonic()
-            if done(value) or left <= 0 or context.watch.closing:
-                return value
-            await wait_for(changed, left, context.clock)
+    with changes() as changed:  # before it is read: no change is missed
+        value = await read()
+        if done(value):
+            return value
+        with context.waiting(request):
+            while True:
+                left = deadline - context.clock.monotonic()
+                if left <= 0 or context.watch.closing:
+                    return value
+                await wait_for(changed, left, context.clock)
+                changed.clear()
+                if not context.still_accepted(request):
+                    name = request[PRINCIPAL].name
+                    raise NotAllowed(f"the token of {name} is not good any more")
+                value = await read()
+                if done(value):
+                    return value

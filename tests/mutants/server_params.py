@@ -51,8 +51,8 @@ MUTANTS: Final = (
     ),
     wait(
         "a wait ends when its time is over",
-        "or left <= 0 or",
-        "or",
+        "left <= 0 or ",
+        "",
         "a_wait_for_the_end_sleeps_through_other_states_and_its_time_runs_on",
     ),
 )
