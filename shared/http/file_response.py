@@ -16,9 +16,13 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+import structlog
 from aiohttp import web
 
+from shared.http.kernel_copy import copy_by_kernel
 from shared.http.ranges import Part, requested_part
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _CHUNK: Final = 1 << 18
 """Memory for each answer, however slowly it is read."""
@@ -67,17 +71,24 @@ async def send_file(
         return web.Response(status=status, body=content[start:stop], headers=headers)
     response = web.StreamResponse(status=status, headers=headers)
     response.content_length = stop - start
-    await response.prepare(request)
-    if request.method == "HEAD":
+    writer = await response.prepare(request)
+    if request.method == "HEAD" or writer is None:
         return response
-    with await asyncio.to_thread(path.open, "rb") as file:
-        file.seek(offset + start)
-        while start < stop:
-            chunk = await asyncio.to_thread(file.read, min(_CHUNK, stop - start))
-            if not chunk:
-                break
-            await response.write(chunk)
-            start += len(chunk)
+    with await asyncio.to_thread(path.open, "rb", 0) as file:
+        start, stop = offset + start, offset + stop
+        writer.send_headers()
+        try:
+            at = await copy_by_kernel(request, file.fileno(), start, stop)
+            writer.output_size += at - start
+            while at < stop:
+                chunk = await asyncio.to_thread(_read, file.fileno(), min(_CHUNK, stop - at), at)
+                await response.write(chunk)
+                at += len(chunk)
+        except EOFError:
+            if request.transport is not None:
+                request.transport.abort()  # its peer would wait for the rest
+            log.exception("answer.too_short", path=request.path[:200])
+            raise ConnectionResetError("the file is shorter than announced") from None
     await response.write_eof()
     return response
 
@@ -103,3 +114,10 @@ def _size_and_content(path: Path, offset: int, most: int | None) -> tuple[int, b
         if most is not None:
             size = min(size, most)
         return size, os.pread(file.fileno(), size, offset) if size <= _SMALL else None
+
+
+def _read(file: int, count: int, at: int) -> bytes:
+    """Blocking."""
+    if chunk := os.pread(file, count, at):
+        return chunk
+    raise EOFError("the file ends before")

@@ -54,8 +54,6 @@ class Connection(web.RequestHandler):
     """aiohttp's handler of one connection, with deadlines."""
 
     __slots__ = (
-        "_closed_event",
-        "_deadlines",
         "_head_timer",
         "_long_polls",
         "_read_size",
@@ -64,6 +62,8 @@ class Connection(web.RequestHandler):
         "_table",
         "_tcp",
         "_unthrottled",
+        "closed",
+        "deadlines",
         "handshake",
         "peer",
     )
@@ -84,13 +84,13 @@ class Connection(web.RequestHandler):
             lingering_time=0,
             auto_decompress=False,
         )
-        self._table, self._deadlines, self.peer = table, deadlines, peer
+        self._table, self.deadlines, self.peer = table, deadlines, peer
         self.handshake: Closable | None = None  # what it was before, in the table
         self._read_size, self._unthrottled = SMALL, False
         self._reading_pause: asyncio.TimerHandle | None = None
         self._head_timer: asyncio.TimerHandle | None = None
         self._send_timer: asyncio.TimerHandle | None = None
-        self._closed_event = loop.create_future()
+        self.closed = loop.create_future()
         self._long_polls: set[asyncio.Task[Any]] = set()
         self._tcp: asyncio.Transport | None = None
 
@@ -107,7 +107,7 @@ class Connection(web.RequestHandler):
         sock = transport.get_extra_info("socket")
         if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             # This also holds for the bytes that are still in the kernel when the answer is written.
-            limit_ms = round(2_000 * self._deadlines.send_s)
+            limit_ms = round(2_000 * self.deadlines.send_s)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
             # Otherwise the kernel would buffer megabytes for a peer that reads nothing.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, LARGE)
@@ -117,8 +117,8 @@ class Connection(web.RequestHandler):
         for timer in (self._head_timer, self._send_timer, self._reading_pause):
             if timer is not None:
                 timer.cancel()
-        if not self._closed_event.done():
-            self._closed_event.set_result(None)
+        if not self.closed.done():
+            self.closed.set_result(None)
         for task in self._long_polls:
             task.cancel()
         super().connection_lost(exc)
@@ -186,7 +186,7 @@ class Connection(web.RequestHandler):
             self._tcp.max_size = size
 
     def _start_head_timer(self, *, begun: bool) -> asyncio.TimerHandle:
-        return self._loop.call_later(self._deadlines.head_s, self._head_timed_out, begun)
+        return self._loop.call_later(self.deadlines.head_s, self._head_timed_out, begun)
 
     def _head_timed_out(self, begun: bool) -> None:
         self._head_timer = None
@@ -271,7 +271,7 @@ class Connection(web.RequestHandler):
             transport.resume_reading()
         if transport.can_write_eof():
             transport.write_eof()
-        await asyncio.wait([self._closed_event], timeout=self._deadlines.linger_s)
+        await asyncio.wait([self.closed], timeout=self.deadlines.linger_s)
 
     # -- writing
 
@@ -289,7 +289,7 @@ class Connection(web.RequestHandler):
         if self._tcp is not None:
             left = self._tcp.get_write_buffer_size()
             self._send_timer = self._loop.call_later(
-                self._deadlines.send_s, self._check_peer_reads, left
+                self.deadlines.send_s, self._check_peer_reads, left
             )
 
     def _check_peer_reads(self, before: int) -> None:
@@ -298,8 +298,13 @@ class Connection(web.RequestHandler):
         if self._tcp is None or not self._paused:
             return
         read = before - self._tcp.get_write_buffer_size()
-        if read < MIN_READ_RATE * self._deadlines.send_s:
-            log.info("answer.cut_off", peer=self.peer, why="it is not being read")
-            self._tcp.abort()
+        if read < MIN_READ_RATE * self.deadlines.send_s:
+            self.cut_off("it is not being read")
         else:
             self._watch_peer()
+
+    def cut_off(self, why: str) -> None:
+        """Close the connection during an answer."""
+        log.info("answer.cut_off", peer=self.peer, why=why)
+        if self._tcp is not None:
+            self._tcp.abort()
