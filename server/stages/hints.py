@@ -14,6 +14,7 @@ from server.domain import states
 from server.domain.jobs import Job
 from server.domain.placement import Candidate
 from server.ports import Jobs
+from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.wire import JobState
 
@@ -35,6 +36,8 @@ class Hints:
         """Those that hold a slot, as they were left, and the look before which that was."""
         self._queued: dict[str, dict[int, int]] = {}
         """service -> its jobs that may be claimed, and the look before which each was seen"""
+        self._delayed: dict[int, Micros] = {}
+        """Queued jobs that may be claimed later, and from when on."""
         self._may_have: set[str] = set()
         """Services that may have other queued jobs."""
         self._looks = 0
@@ -46,6 +49,7 @@ class Hints:
             self._held[job.id] = job, self._looks
         else:
             self._held.pop(job.id, None)
+        self._delayed.pop(job.id, None)
         queued = self._queued.setdefault(job.service, {})
         if job.state is not JobState.QUEUED:
             queued.pop(job.id, None)
@@ -53,6 +57,8 @@ class Hints:
             queued[job.id] = self._looks
         else:  # it may be claimed later, which no commit says
             self._may_have.add(job.service)
+            if job.not_before and len(self._delayed) < _MOST_QUEUED:
+                self._delayed[job.id] = job.not_before
         if job.deferred:
             self._may_have.add(job.service)  # it has children
 
@@ -64,6 +70,13 @@ class Hints:
     def queued(self) -> set[str]:
         """Services that may have jobs to be claimed."""
         return self._may_have | {service for service, jobs in self._queued.items() if jobs}
+
+    def take_due(self, now: Micros) -> bool:
+        """Whether jobs have come due since this was asked last."""
+        due = [job_id for job_id, not_before in self._delayed.items() if not_before <= now]
+        for job_id in due:
+            del self._delayed[job_id]
+        return bool(due)
 
     def has_room(self, candidates: Iterable[Candidate], ended: Collection[AttemptKey]) -> bool:
         """Whether one of the agents may have a free slot.

@@ -57,7 +57,10 @@ class Send(Stage):
         now = self._clock.monotonic()
         if self._hints is None:
             return await self._look(now)
+        due = self._hints.take_due(self._clock.now())
         if now < self._look_due and not self._hints.unsure:
+            if due:
+                await self._jobs.release_delayed(self._clock.now())
             return sum([await self._claim(name, hurried=True) for name in self._hints.queued()])
         self._look_due = now + self._look_every_s()
         self._hints.unsure = False

@@ -48,6 +48,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "dispatch",
+        "a retry that comes due between two looks waits for none",
+        "server/stages/hints.py",
+        "                self._delayed[job.id] = job.not_before\n",
+        "                pass\n",
+        ("tests/unit/server/stages/test_hints.py::test_a_job_that_came_due_is_told_of_once",),
+    ),
+    Mutant(
+        "dispatch",
         "the Sender is woken when a slot is free and jobs wait",
         "server/loops/wakeups.py",
         "        if self.hints.queued():",

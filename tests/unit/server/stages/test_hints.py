@@ -115,3 +115,14 @@ def test_an_agent_has_room_when_its_attempts_have_ended() -> None:
     assert hints.has_room([*agents, Candidate("b", 1)], ())
     hints.changed(ENDED)
     assert hints.has_room(agents, ())
+
+
+def test_a_job_that_came_due_is_told_of_once() -> None:
+    hints = Hints()
+    hints.changed(replace(QUEUED, not_before=5))
+    hints.changed(replace(QUEUED, id=2, not_before=5))
+    hints.changed(replace(CLAIMED, id=2))
+    assert [hints.take_due(at) for at in (4, 5, 6)] == [False, True, False]
+    hints.changed(replace(QUEUED, not_before=7))
+    hints.changed(CLAIMED)
+    assert not hints.take_due(7)
