@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shared import quick_start
+from shared import fast_imports
 
 if __name__ == "__main__":
-    quick_start.begin()
+    fast_imports.begin()
 
 import asyncio
 import json

@@ -82,7 +82,7 @@ from shared.live import Live
 from shared.metrics import EventLoopLag
 from shared.principals import Principal
 
-_REST_S: Final = 0.05
+_REPORT_DELAY_S: Final = 0.05
 """What an agent says of an attempt that goes on is written so much later at most."""
 
 
@@ -155,7 +155,7 @@ async def compose(
         unreachable_after_s=lambda: now().agent_timeout,
         lost_after_s=lambda: now().agent_lost_after,
         measures=measures,
-        rest_s=_REST_S,
+        report_delay_s=_REPORT_DELAY_S,
         hints=wakeups.hints,
     )
     agents = Agents(resources, SqlAgents(database), on_change=wakeups.agent_changed)

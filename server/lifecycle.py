@@ -21,7 +21,7 @@ from server.reload import Reload
 from server.settings.tables import ServerSettings, ServerTable
 from server.supervision import Supervision
 from server.web.site.site import compile_template, template_names
-from shared import logs, quick_start, readiness_log
+from shared import fast_imports, logs, readiness_log
 from shared.clock import Clock, RealClock
 from shared.http import connections
 from shared.http.listener import Listener
@@ -97,7 +97,7 @@ async def serve(
         watching = asyncio.create_task(readiness_log.watch(supervision.unready, stopping, clock))
         stack.callback(watching.cancel)
         manager.ready(clock, supervision.alive, supervision.sentence)
-        quick_start.end()
+        fast_imports.end()
         if ready is not None:
             os.write(ready, f"{port}\n".encode())
             os.close(ready)

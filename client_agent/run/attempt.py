@@ -24,8 +24,8 @@ from client_agent.run import outcomes
 from client_agent.run.context import RETRY_S, AgentContext
 from client_agent.run.environment import launch_argv, variables
 from client_agent.run.packing import packed
-from client_agent.run.permit import StartPermit
 from client_agent.run.sandboxes import Sandboxes
+from client_agent.run.start_permit import StartPermit
 from client_agent.run.unpack import CannotStart, DoesNotFit, Unpacked, unpack
 from client_agent.sandbox.base import Ended, Launch, Process, SandboxBroken, Workspace
 from client_agent.storage.shortage import SHORTAGE_ERRNOS

@@ -19,7 +19,7 @@ from server.http.context import Context
 from server.http.problems import Refusal
 from server.ports import ScratchFile
 from shared.files.bundles.format import BundleSummary
-from shared.files.staged import ReserveSpace
+from shared.files.staged_file import ReserveSpace
 from shared.http.authentication import PRINCIPAL
 from shared.http.request_body import send_continue
 from shared.multipart.limits import FormLimits, FormRefused

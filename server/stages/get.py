@@ -22,12 +22,12 @@ from server.domain.jobs import Job, Move, Result
 from server.ports import Agent, AgentError, LeaseLost
 from server.stages.agent_tasks import AgentTasks
 from server.stages.deferral import Deferral
+from server.stages.delayed_reports import DelayedReports
 from server.stages.progress import Progress
-from server.stages.resting import Resting
 from server.stages.results import Results
 from server.stages.small_results import SmallResults
 from server.stages.stage import Resources, Stage
-from server.stages.unexpected import Unexpected
+from server.stages.unexpected_payloads import UnexpectedPayloads
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.wire import JobState, PayloadDoc, PayloadList, Reason
@@ -57,7 +57,7 @@ class Get(Stage):
         self.results = Results(resources.scratch, on_slot)
         self.progress = Progress(resources)
         self._small_results = SmallResults(resources, self.results)
-        self._unexpected = Unexpected(resources, self.results)
+        self._unexpected = UnexpectedPayloads(resources, self.results)
         self._latest: dict[tuple[str, int], PayloadDoc] = {}
         """(agent, payload id) -> its latest document that was not processed yet; one task each."""
         self._tasks = AgentTasks[tuple[str, int]]("payload.failed")
@@ -65,7 +65,9 @@ class Get(Stage):
         """agent -> how many more payloads it may report"""
         self._counted: dict[tuple[str, int], asyncio.Semaphore] = {}
         """Of those that have no task yet, their place in that number."""
-        self._resting = Resting[tuple[Agent, int]](resources.rest_s, resources.clock, self._start)
+        self._delayed = DelayedReports[tuple[Agent, int]](
+            resources.report_delay_s, resources.clock, self._start
+        )
         self._taken: dict[AttemptKey, tuple[str, Micros]] = {}
         """Attempts that an agent has taken, when, and no row says so yet."""
 
@@ -77,11 +79,11 @@ class Get(Stage):
             self._latest[which] = payload
         if which in self._tasks:
             return
-        if self._latest[which].status in outcome.ENDED or not self._resting.seconds:
-            self._resting.wake((agent, payload.id))
+        if self._latest[which].status in outcome.ENDED or not self._delayed.seconds:
+            self._delayed.drop((agent, payload.id))
             self._start((agent, payload.id))
         else:
-            self._resting.add((agent, payload.id))
+            self._delayed.add((agent, payload.id))
 
     def taken(self, agent: Agent, job: Job, payload: PayloadDoc, at: Micros) -> None:
         """Process the payload of a job that the agent has just taken."""
@@ -117,8 +119,8 @@ class Get(Stage):
             return
         which = (agent.name, payload.id)
         if result is not None:
-            self.results.came.put(*which, result)
-        if which not in self._tasks and (agent, payload.id) not in self._resting:
+            self.results.reported.put(*which, result)
+        if which not in self._tasks and (agent, payload.id) not in self._delayed:
             in_flight = self._in_flight.setdefault(agent.name, asyncio.Semaphore(_MAX_IN_FLIGHT))
             await in_flight.acquire()
             self._counted[which] = in_flight
@@ -154,7 +156,7 @@ class Get(Stage):
         await self._tasks.stop(agent)
         self._small_results.forget_agent(agent)
         self.progress.forget_agent(agent)
-        self.results.came.forget_agent(agent)
+        self.results.reported.forget_agent(agent)
         for which in [one for one in self._latest if agent in (None, one[0])]:
             del self._latest[which]
         for which in [one for one in self._counted if agent in (None, one[0])]:
@@ -162,7 +164,7 @@ class Get(Stage):
         for key in [one for one, (name, _) in self._taken.items() if agent in (None, name)]:
             del self._taken[key]
         if agent is None:
-            await self._resting.stop()
+            await self._delayed.stop()
 
     async def advance(
         self, agent: Agent, job: Job, payload: PayloadDoc, have: Result | None = None
@@ -264,7 +266,7 @@ class Get(Stage):
                 await self._show_as_unknown(agent, payload, f"the result cannot be fetched: {why}")
             self._latest.setdefault(which, payload)
             await self._clock.sleep(_RETRY_DELAYS_S[min(tries, len(_RETRY_DELAYS_S)) - 1])
-        self.results.came.drop(*which)  # where nobody needed it
+        self.results.reported.drop(*which)  # where nobody needed it
 
     async def _process(self, agent: Agent, payload: PayloadDoc) -> None:
         key = AttemptKey.parse(payload.key or "")

@@ -18,7 +18,7 @@ from server.ports import (
     ScratchFile,
     Unreachable,
 )
-from server.stages.came_along import CameAlong
+from server.stages.reported_results import ReportedResults
 from shared.ids import AttemptKey
 from shared.wire import PayloadDoc
 
@@ -32,7 +32,7 @@ class Results:
         on_slot: called when a slot of an agent has become free.
 
     Attributes:
-        came: those that need not be fetched.
+        reported: those that need not be fetched.
     """
 
     def __init__(self, scratch: Scratch, on_slot: Callable[[], None]) -> None:
@@ -40,7 +40,7 @@ class Results:
         self._downloads: dict[str, asyncio.Semaphore] = {}
         """agent -> its share of downloads"""
         self._ended = Counter[AttemptKey]()
-        self.came = CameAlong()
+        self.reported = ReportedResults()
 
     def ended(self) -> set[AttemptKey]:
         """Attempts that have ended, whose jobs have not yet: they need no slot of their agent."""
@@ -63,7 +63,7 @@ class Results:
             AgentError, OSError: it could not be fetched, or not stored.
         """
         announced = payload.result
-        came = self.came.take(agent.name, payload)
+        came = self.reported.take(agent.name, payload)
         if came is not None and announced is not None:
             return Result(await pending.put(came), announced.size, announced.sha256)
         with self._scratch.file() as content:

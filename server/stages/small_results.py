@@ -73,7 +73,7 @@ class SmallResults(Stage):
             AgentError, OSError: the result could not be fetched or stored.
             LeaseLost
         """
-        came = self._results.came.has(agent.name, payload)
+        came = self._results.reported.has(agent.name, payload)
         if not _is_small(payload) or not (came or agent.hands_over_many):
             return await self._end_one(agent, payload, move)
         group = _Group(agent.name, child, came)
@@ -129,7 +129,7 @@ class SmallResults(Stage):
         found: list[tuple[int, Fetched] | None] = []
         contents = list[bytes]()
         for payload, _ in ended:
-            content, at = self._results.came.take(agent.name, payload), sum(map(len, contents))
+            content, at = self._results.reported.take(agent.name, payload), sum(map(len, contents))
             if content is None or payload.result is None:
                 found.append(None)
                 continue

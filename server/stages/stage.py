@@ -29,7 +29,7 @@ class Resources:
             not in the settings any more are given up.
         uniform: random numbers for the delays of retries.
         measures: what is counted, for ``/metrics``.
-        rest_s: how long a report waits for a newer one that may make it needless; 0: it does not.
+        report_delay_s: how long a report waits for a newer one, which may make it needless.
         hints: is told of each change; None: what it would say is read.
     """
 
@@ -43,7 +43,7 @@ class Resources:
     lost_after_s: Value[float]
     uniform: Uniform = RANDOM.uniform
     measures: Measures = dataclasses.field(default_factory=Measures)
-    rest_s: float = 0.0
+    report_delay_s: float = 0.0
     hints: Hints | None = None
 
 

@@ -12,7 +12,7 @@ from shared.clock import yield_to_loop
 from shared.files.bundles.format import BundleSummary
 from shared.files.errors import BundleError
 from shared.files.names import shown
-from shared.files.staged import ReserveSpace
+from shared.files.staged_file import ReserveSpace
 from shared.multipart.batches import BatchWriter, Threads
 from shared.multipart.headers import BadHeader, boundary_of
 from shared.multipart.limits import FormLimits, FormRefused

@@ -10,7 +10,7 @@ _AGENT: Final = "tests/contract/test_agent_server.py::test_"
 _TROUBLES: Final = "tests/unit/client_agent/run/test_runner_troubles.py::test_"
 _SNAPSHOTS: Final = "tests/unit/client_agent/api/test_snapshots.py::test_"
 _RUNNER: Final = "tests/unit/client_agent/run/test_runner.py::test_"
-_PERMIT: Final = "tests/unit/client_agent/run/test_permit.py::test_"
+_PERMIT: Final = "tests/unit/client_agent/run/test_start_permit.py::test_"
 _METER: Final = "tests/unit/client_agent/sandbox/limits/test_meter.py::test_"
 
 _ENDING: Final = "tests/contract/test_agent_ending.py::test_"
@@ -247,7 +247,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "a gate stays closed until its row says Running",
-        "run/permit.py",
+        "run/start_permit.py",
         "            return await self._storing\n        if",
         "            return self._payload\n        if",
         f"{_PERMIT}its_gate_stays_closed_until_it_is_stored_as_running",

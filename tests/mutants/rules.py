@@ -7,8 +7,8 @@ from typing import Final
 from tests.mutants.mutant import BOX, HOSTILE, PROCESS, Mutant, of
 
 _OPTIONS: Final = "sandbox/bubblewrap/command.py"
-_STOCK: Final = "sandbox/bubblewrap/stock.py"
-_STOCK_UNIT: Final = f"{BOX}bubblewrap/test_stock.py::test_"
+_PREPARED: Final = "sandbox/bubblewrap/prepared_starts.py"
+_PREPARED_UNIT: Final = f"{BOX}bubblewrap/test_prepared_starts.py::test_"
 _AHEAD: Final = f"{PROCESS}sandbox_ahead.py::test_"
 _SPAWN: Final = "sandbox/process/start.py"
 _SUPERVISOR: Final = "sandbox/process/supervisor.py"
@@ -222,18 +222,18 @@ RULES: Final[tuple[Mutant, ...]] = (
     of(
         "2.7",
         "a prepared start is used once",
-        _STOCK,
+        _PREPARED,
         "            self._units.remove(unit)\n            if unit.workspace.usable:\n",
         "            if unit.workspace.usable:\n",
-        f"{_STOCK_UNIT}each_is_taken_once",
+        f"{_PREPARED_UNIT}each_is_taken_once",
     ),
     of(
         "2.7",
         "a prepared start serves only jobs of its kind",
-        _STOCK,
+        _PREPARED,
         "[unit for unit in self._units if unit.kind == kind]",
         "list(self._units)",
-        f"{_STOCK_UNIT}only_the_same_limits_and_the_same_launch_take_it",
+        f"{_PREPARED_UNIT}only_the_same_limits_and_the_same_launch_take_it",
         f"{_AHEAD}another_kind_of_job_does_not_take_it",
     ),
     of(
@@ -255,10 +255,10 @@ RULES: Final[tuple[Mutant, ...]] = (
     of(
         "2.1",
         "a prepared start has a uid that nothing else has",
-        _STOCK,
+        _PREPARED,
         "self._free_uids.pop(0) if",
         "self._free_uids[0] if",
-        f"{_STOCK_UNIT}each_has_a_uid_until_it_is_removed",
+        f"{_PREPARED_UNIT}each_has_a_uid_until_it_is_removed",
     ),
     of(
         "2.8",

@@ -23,7 +23,7 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 _EVENTS: Final = "tests/contract/test_agent_events.py::test_"
 _EVENT_LINES: Final = "tests/unit/server/agents/test_event_lines.py::test_"
-_CAME: Final = "tests/unit/server/stages/test_came_along.py::test_"
+_CAME: Final = "tests/unit/server/stages/test_reported_results.py::test_"
 _FLOODS: Final = "tests/unit/server/stages/test_get_floods.py::test_"
 
 MUTANTS: Final = (
@@ -86,7 +86,7 @@ MUTANTS: Final = (
     ),
     _of(
         "what no job waits for takes few connections",
-        "stages/unexpected.py",
+        "stages/unexpected_payloads.py",
         "self._discards.setdefault(agent.name, asyncio.Semaphore(_MAX_DISCARDS))",
         "self._discards.setdefault(agent.name, asyncio.Semaphore(100 * _MAX_DISCARDS))",
         f"{_FLOODS}an_agent_is_heard_no_faster_than_it_is_dealt_with",
@@ -114,14 +114,14 @@ MUTANTS: Final = (
     ),
     _of(
         "a result that came damaged with its report is fetched",
-        "stages/came_along.py",
+        "stages/reported_results.py",
         "return result if hashlib.sha256(result).hexdigest() == announced.sha256 else None",
         "return result",
         f"{_CAME}each_is_taken_once_and_only_as_announced",
     ),
     _of(
         "results that come faster than they are stored take little memory",
-        "stages/came_along.py",
+        "stages/reported_results.py",
         "if self._sizes[agent] + len(result) <= _MAX_BYTES:",
         "if True:",
         f"{_CAME}what_is_too_much_for_one_agent_is_let_go",
@@ -457,7 +457,7 @@ MUTANTS: Final = (
     ),
     _of(
         "what a lost attempt left is kept",
-        "stages/unexpected.py",
+        "stages/unexpected_payloads.py",
         "return attempt.ended_at is not None and attempt.result is None",
         "return False",
         f"{_HOSTILE}what_a_lost_attempt_left_can_be_fetched_when_it_comes_after_all",

@@ -129,7 +129,7 @@ _NAME_MUTANTS: Final = (
     ),
 )
 
-_STAGED: Final = "tests/unit/shared/files/test_staged.py::test_"
+_STAGED: Final = "tests/unit/shared/files/test_staged_file.py::test_"
 _SPACE: Final = "tests/unit/server/storage/test_space.py::test_"
 _LIMITS: Final = "tests/contract/test_upload_limits.py::test_"
 _FIELDS: Final = "tests/unit/server/domain/test_upload_fields.py::test_"
@@ -160,7 +160,7 @@ _SPACE_MUTANTS: Final = (
     ),
     _of(
         "uploads ask before they write",
-        "shared/files/staged.py",
+        "shared/files/staged_file.py",
         "            self._reserve(len(data))",
         "            pass",
         f"{_LIMITS}uploads_that_fit_one_by_one_do_not_fill_the_disk_together",
@@ -168,21 +168,21 @@ _SPACE_MUTANTS: Final = (
     ),
     _of(
         "of large files, too",
-        "shared/files/staged.py",
+        "shared/files/staged_file.py",
         "            self._reserve(BLOCK)",
         "            pass",
         f"{_STAGED}space_is_asked_for_before_each_write_and_after_the_one_before",
     ),
     _of(
         "a block that the disk did not take is no part of a sealed file",
-        "shared/files/staged.py",
+        "shared/files/staged_file.py",
         "            if problem.errno not in _NOT_HERE:\n                raise\n            done = 0",
         "            done = 0",
         f"{_STAGED}a_disk_that_fills_up_meanwhile_is_an_error_before_the_file_is_whole",
     ),
     _of(
         "a block that was written in part is completed",
-        "shared/files/staged.py",
+        "shared/files/staged_file.py",
         "                _write_at(self._fd, missing, self._written - len(missing))",
         "                pass",
         f"{_STAGED}a_block_that_is_written_in_part_is_completed",

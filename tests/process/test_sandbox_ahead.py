@@ -49,7 +49,7 @@ class Agent:
 
     @property
     def units(self) -> list[BubblewrapWorkspace]:
-        return [unit.workspace for unit in self.sandbox._stock._units]
+        return [unit.workspace for unit in self.sandbox._ahead._units]
 
     async def prepare(self, limits: Limits = SMALL, script: str = "run.sh") -> Any:
         self._serial += 1

@@ -106,7 +106,7 @@ class SimAgent(AgentClient):
         if self._world.bulk and payload.status not in ALIVE and payload.id % 2:
             damaged = payload.id % 4 == 3
             content = b"damaged" if damaged else payload.result
-            self._world.get.results.came.put(self.name, payload.id, content)
+            self._world.get.results.reported.put(self.name, payload.id, content)
 
     def start(self, payload: Payload) -> None:
         for agent in self._world.agents:

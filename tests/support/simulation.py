@@ -98,7 +98,7 @@ class World:
     """The agents take many orders, results and acknowledgements at once."""
     talkative: bool = False
     """Attempts say something while they run."""
-    rest_s: float = 0.0
+    report_delay_s: float = 0.0
     """Reports of attempts that go on wait so long for newer ones."""
     alone: bool = True
     """No other server is beside it."""
@@ -159,7 +159,7 @@ class World:
             clock=self.steady,
             unreachable_after_s=60.0,
             lost_after_s=self.lost_after_s,
-            rest_s=self.rest_s,
+            report_delay_s=self.report_delay_s,
             hints=wakeups.hints,
         )
         self.accept = Accept(resources, self.leases)

@@ -16,8 +16,8 @@ import structlog
 
 from client_agent.sandbox.base import HARD, Ahead, Launch, Process, SelfTestReport
 from client_agent.sandbox.bubblewrap import command, seccomp, selftest
+from client_agent.sandbox.bubblewrap.prepared_starts import PreparedStarts
 from client_agent.sandbox.bubblewrap.root_tree import RootTree, RootTrees
-from client_agent.sandbox.bubblewrap.stock import Stock
 from client_agent.sandbox.host_sandbox import HostSandbox, find_program
 from client_agent.sandbox.kernel.start_namespace import StartNamespace
 from client_agent.sandbox.kernel.work_folders import MOUNT_ROOT
@@ -50,7 +50,7 @@ class Bubblewrap(HostSandbox):
         self._namespace: StartNamespace | None = None
         self._namespace_made = False
         uids = self.settings.prepared_uids if self.separate_uids else ()
-        self._stock = Stock(self._prepared, clock, self.settings.prepared_starts, uids)
+        self._ahead = PreparedStarts(self._prepared, clock, self.settings.prepared_starts, uids)
 
     async def self_test(self) -> SelfTestReport:
         await self.check_required_limits()
@@ -64,9 +64,9 @@ class Bubblewrap(HostSandbox):
         self, name: str, slot: int, limits: Limits, ahead: Ahead | None = None
     ) -> HostWorkspace:
         kind = self._kind(ahead) if ahead is not None and self.settings.prepared_starts else None
-        if kind is not None and (prepared := self._stock.take(limits, kind)) is not None:
+        if kind is not None and (prepared := self._ahead.take(limits, kind)) is not None:
             return prepared
-        return await self._stock.make_room(partial(self._unprepared, name, slot, limits, kind))
+        return await self._ahead.make_room(partial(self._unprepared, name, slot, limits, kind))
 
     async def _unprepared(
         self, name: str, slot: int, limits: Limits, kind: Ahead | None
@@ -94,14 +94,14 @@ class Bubblewrap(HostSandbox):
         self, name: str, uid: int | None, limits: Limits, ahead: Ahead
     ) -> BubblewrapWorkspace:
         workspace = await self._begun(name, uid, limits, ahead)
-        workspace.on_removed = partial(self._stock.release, uid)
+        workspace.on_removed = partial(self._ahead.release, uid)
         return workspace
 
     def prepare_next(self, limits: Limits, ahead: Ahead) -> None:
         """A job of this kind started. Folders of the operator may appear and disappear, so none
         are mounted ahead."""
         if not ahead.grant.read_only:
-            self._stock.refill(limits, ahead)
+            self._ahead.refill(limits, ahead)
 
     def _kind(self, ahead: Ahead) -> Ahead:
         """The same for all launches that one start can serve."""
@@ -116,7 +116,7 @@ class Bubblewrap(HostSandbox):
         return Pack(self, workspace)
 
     async def close(self) -> None:
-        await self._stock.close()
+        await self._ahead.close()
         for fd in self._constants.values():
             os.close(fd)
         self._constants.clear()

@@ -17,7 +17,7 @@ from server.web.site.csrf import FIELD as CSRF
 from shared.files.bundles.format import ENTRY, BundleSummary
 from shared.files.bundles.reader import BundleReader
 from shared.files.errors import BundleError
-from shared.files.staged import ReserveSpace
+from shared.files.staged_file import ReserveSpace
 from shared.multipart.limits import FormLimits
 from shared.multipart.parser import FilePart
 from shared.multipart.sinks import BundleSink

@@ -23,7 +23,7 @@ from shared.files.durable import remove_quietly
 from shared.files.errors import BundleError
 from shared.files.names import PathSet, UnsafeName, safe_path
 from shared.files.portable import NonPortableNames, problems, why_not_portable
-from shared.files.staged import ReserveSpace, StagedFile
+from shared.files.staged_file import ReserveSpace, StagedFile
 
 Data = bytes | bytearray | memoryview
 _MAGIC_LENGTH: Final = 4

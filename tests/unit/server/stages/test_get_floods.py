@@ -8,7 +8,7 @@ from typing import Any, cast
 from server.domain.errors import NoSuchJob
 from server.ports import Agent
 from server.stages import get as get_stage
-from server.stages import unexpected
+from server.stages import unexpected_payloads
 from server.stages.get import Get
 from shared.wire import PayloadDoc, PayloadList, PayloadState
 from tests.support.sim_clock import SimClock
@@ -67,12 +67,12 @@ async def test_an_agent_is_heard_no_faster_than_it_is_dealt_with():
         await clock.sleep(0)
     assert not hearing.done()
     assert len(get._tasks) == get_stage._MAX_IN_FLIGHT
-    assert teller.at_once == unexpected._MAX_DISCARDS
+    assert teller.at_once == unexpected_payloads._MAX_DISCARDS
     teller.go_on.set()
     await hearing
     await asyncio.gather(*(get._tasks[key] for key in get._tasks))
     assert teller.ended == len(known.payloads)
-    assert teller.most == unexpected._MAX_DISCARDS
+    assert teller.most == unexpected_payloads._MAX_DISCARDS
 
 
 async def test_a_newer_word_of_what_is_looked_at_waits_for_no_room():

@@ -12,7 +12,7 @@ import pytest
 
 from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.reader import BundleReader
-from shared.files.staged import BLOCK
+from shared.files.staged_file import BLOCK
 from shared.multipart.batches import BATCH, FIRST_BATCH
 from shared.multipart.limits import FormLimits, FormRefused
 from shared.multipart.receive import Received, receive

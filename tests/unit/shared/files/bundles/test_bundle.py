@@ -372,7 +372,7 @@ def test_a_sealed_bundle_is_on_the_disk_with_its_last_byte(tmp_path, monkeypatch
 def test_the_disk_begins_with_a_large_file_before_its_end(tmp_path, monkeypatch):
     begun = []
     monkeypatch.setattr(
-        "shared.files.staged.start_writeback",
+        "shared.files.staged_file.start_writeback",
         lambda _, at, length: begun.append((at, length)),
     )
     write_bundle(tmp_path / "b", {"run.sh": b"", "big": bytes(3 * WRITEBACK_BYTES)})

@@ -48,7 +48,7 @@ class _Unit(Generic[P]):
     made_at: float
 
 
-class Stock(Generic[P]):
+class PreparedStarts(Generic[P]):
     """The prepared workspaces of one agent.
 
     Args:
@@ -176,7 +176,7 @@ class Stock(Generic[P]):
             try:
                 await work
             except Exception:
-                log.exception("sandbox.stock_failed")
+                log.exception("sandbox.preparing_failed")
 
         task = asyncio.create_task(logged(), name=name)
         self._tasks.add(task)

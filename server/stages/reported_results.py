@@ -13,7 +13,7 @@ _MAX_BYTES: Final = 8 << 20
 agent that is faster than this server's disk costs no more memory than this."""
 
 
-class CameAlong:
+class ReportedResults:
     """Each can be taken once; then, and where it is not as announced, it has to be fetched."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ log = structlog.get_logger()
 _MAX_DISCARDS: Final = 8  # of one agent at once
 
 
-class Unexpected(Stage):
+class UnexpectedPayloads(Stage):
     """Ends them."""
 
     def __init__(self, resources: Resources, results: Results) -> None:

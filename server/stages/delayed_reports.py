@@ -16,11 +16,11 @@ from shared.clock import Clock
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Resting(Generic[Key]):
-    """Calls ``start`` with the keys that rest, all together.
+class DelayedReports(Generic[Key]):
+    """Calls ``start`` with the keys that wait, all together.
 
     Args:
-        seconds: the longest rest; 0: nothing rests.
+        seconds: so long they wait at most; 0: nothing is to be added.
     """
 
     def __init__(self, seconds: float, clock: Clock, start: Callable[[Key], None]) -> None:
@@ -33,13 +33,13 @@ class Resting(Generic[Key]):
         return key in self._keys
 
     def add(self, key: Key) -> None:
-        """Let it rest, unless it does."""
+        """Let it wait, unless it does."""
         self._keys[key] = None
         if self._task is None:
             self._task = asyncio.create_task(self._wait())
 
-    def wake(self, key: Key) -> bool:
-        """Whether it rested; it does no more."""
+    def drop(self, key: Key) -> bool:
+        """Whether it waited; it does no more."""
         return self._keys.pop(key, self) is None
 
     async def _wait(self) -> None:

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from shared.files.staged import BLOCK, DIRECT_FROM, StagedFile
+from shared.files.staged_file import BLOCK, DIRECT_FROM, StagedFile
 
 
 def content(size: int) -> bytes:

@@ -12,11 +12,11 @@ from tests.support.dev_program import environment
 
 BEGUN = """
 import gc, json, sys
-from shared import quick_start
-quick_start.begin()
+from shared import fast_imports
+fast_imports.begin()
 import {module}
 without = [gc.isenabled(), "rich" in sys.modules]
-quick_start.end()
+fast_imports.end()
 import rich.console
 print(json.dumps([*without, gc.isenabled(), gc.get_freeze_count() > 50_000]))
 """

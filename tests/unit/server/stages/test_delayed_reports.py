@@ -13,12 +13,14 @@ from tests.support.sim_agent import SimAgent
 from tests.support.sim_payload import Payload
 from tests.support.simulation import World
 
-REST_S = 0.05
+DELAY_S = 0.05
 
 
 @pytest.fixture
 async def world(tmp_path: Path):
-    world = World(tmp_path, {"s": Service("s", runs_per_user=10, max_runs=10)}, rest_s=REST_S)
+    world = World(
+        tmp_path, {"s": Service("s", runs_per_user=10, max_runs=10)}, report_delay_s=DELAY_S
+    )
     with world.inline():
         await world.start()
         yield world
@@ -51,7 +53,7 @@ async def test_what_an_agent_has_taken_is_written_after_a_moment(world: World) -
     job_id, _, _ = await sent(world)
     taken_at = world.steady.now()
     assert await state(world, job_id) is JobState.PROCESSING
-    await world.clock.advance(REST_S)
+    await world.clock.advance(DELAY_S)
     job = await world.jobs.get(job_id)
     assert (job.state, job.submitted_at) == (JobState.SUBMITTED, taken_at)
 
@@ -73,7 +75,7 @@ async def test_what_has_ended_meanwhile_waits_for_nothing_and_is_one_move(world:
 async def test_what_has_started_is_moved_there_at_once_with_what_was_before(world: World) -> None:
     job_id, agent, payload = await sent(world)
     agent.start(payload)
-    await world.clock.advance(REST_S)
+    await world.clock.advance(DELAY_S)
     assert await history(world, job_id) == ["Queued", "Processing", "Submitted", "Running"]
 
 
@@ -82,7 +84,7 @@ async def test_the_answer_to_a_submit_may_come_after_the_start(world: World) -> 
     prepared = payload.doc(world.clock.now())
     agent.start(payload)
     world.get.on_payload(agent, prepared)
-    await world.clock.advance(REST_S)
+    await world.clock.advance(DELAY_S)
     assert await state(world, job_id) is JobState.RUNNING
 
 
@@ -90,20 +92,20 @@ async def test_a_start_is_told_by_when_the_agent_took_the_job(world: World) -> N
     """The clock of the agent is an hour behind."""
     job_id, agent, payload = await sent(world)
     taken_at, created = world.steady.now(), world.clock.now() - 3_600_000_000
-    await world.clock.advance(REST_S / 2)
+    await world.clock.advance(DELAY_S / 2)
     agent.start(payload)
     times = {"created_at": iso(created), "started_at": iso(created + 1_000)}
     world.get.on_payload(agent, payload.doc(world.clock.now()).model_copy(update=times))
-    await world.clock.advance(REST_S)
+    await world.clock.advance(DELAY_S)
     job = await world.jobs.get(job_id)
     assert (job.submitted_at, job.started_at) == (taken_at, taken_at + 1_000)
 
 
-async def test_a_delivery_is_not_taken_up_again_while_its_report_rests(world: World) -> None:
+async def test_a_delivery_is_not_taken_up_again_while_its_report_waits(world: World) -> None:
     job_id, _, _ = await sent(world)
     job = await world.jobs.get(job_id)
     assert world.get.has_taken(job.key)
-    await world.clock.advance(REST_S)
+    await world.clock.advance(DELAY_S)
     assert not world.get.has_taken(job.key)
 
 
@@ -113,7 +115,7 @@ async def test_a_server_that_dies_meanwhile_asks_its_agent(world: World) -> None
     await world.start()
     await world.send.run_once()
     await world.settle()
-    await world.clock.advance(REST_S)
+    await world.clock.advance(DELAY_S)
     assert await state(world, job_id) is JobState.SUBMITTED
 
 
@@ -121,11 +123,11 @@ async def test_reports_that_rest_are_forgotten_with_their_agent(world: World) ->
     job_id, agent, payload = await sent(world)
     agent.start(payload)
     await world.get.stop(agent.name)
-    await world.clock.advance(REST_S)
+    await world.clock.advance(DELAY_S)
     assert await state(world, job_id) is JobState.PROCESSING
     assert not world.get._counted
     await agent.connect()
-    await world.clock.advance(REST_S)
+    await world.clock.advance(DELAY_S)
     assert await state(world, job_id) is JobState.RUNNING
 
 
@@ -141,9 +143,9 @@ async def test_what_could_not_be_written_until_its_agent_went_is_asked_for(
         patch.setattr(world.get, "_follow", full)
         agent.up = False
         world.registry.mark_down(agent, "gone")
-        await world.clock.advance(REST_S)
+        await world.clock.advance(DELAY_S)
     assert not world.get.has_taken(key)
     await agent.connect()
     agent.start(payload)
-    await world.clock.advance(REST_S)
+    await world.clock.advance(DELAY_S)
     assert await state(world, job_id) is JobState.RUNNING
