@@ -65,10 +65,13 @@ SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {
 
 async def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], help="default: all")
+    names = ", ".join(SECTIONS)
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"of {names}; default: all")
     parser.add_argument("--quick", action="store_true", help="less of everything")
     parser.add_argument("--folder", help="where to work: the disk that is measured")
     given = parser.parse_args()
+    if unknown := [name for name in given.sections if name not in SECTIONS]:
+        parser.error(f"no such section: {unknown[0]}; there are {names}")
     rows: list[Row] = []
     for name in given.sections or SECTIONS:
         folder = Path(tempfile.mkdtemp(prefix=f"ferryman-bench-{name}-", dir=given.folder))

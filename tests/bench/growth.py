@@ -173,6 +173,8 @@ async def main() -> None:
     parser.add_argument("--databases", type=Path, help="folder that keeps the filled databases")
     parser.add_argument("--fill", action="store_true", help="only fill them")
     given = parser.parse_args()
+    if unknown := [name for name in given.axes if name not in AXES]:
+        parser.error(f"no such axis: {unknown[0]}; there are {', '.join(AXES)}")
     found: growth_page.Found = {}
     if given.keep is not None and given.keep.exists():
         kept = json.loads(given.keep.read_text())
