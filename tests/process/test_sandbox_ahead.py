@@ -225,6 +225,18 @@ def test_a_job_gets_the_loop_device_of_a_prepared_start() -> None:
     assert (name, said) == ("job-2", "2 a run.sh 1000")
 
 
+def test_a_start_that_is_given_up_at_any_step_leaves_no_process(who: Who) -> None:
+    async def work(agent: Agent) -> list[int]:
+        for step in range(40):
+            workspace = await agent.prepare(script=f"{step}.sh")
+            await agent.clock.sleep(step * 0.3e-3)
+            await workspace.destroy()
+        await agent.sandbox.close()
+        return pidfd.descendants(os.getpid())
+
+    assert with_agent(work, who) == []
+
+
 def test_nothing_is_prepared_for_services_with_folders_of_the_operator(who: Who) -> None:
     async def work(agent: Agent) -> list[str]:
         names = []

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from client_agent.sandbox.base import Launch, SandboxBroken
 from client_agent.sandbox.kernel import pidfd
@@ -231,6 +231,7 @@ class Start:
                 )
             timer.cancel()
         if self._outer_dead.done():
+            await self._until_init_is_dead()
             self._outer.wait()
             for fd in (self._init_fd, *self._orphans):
                 if fd is not None:
@@ -240,6 +241,24 @@ class Start:
             return ""
         said.stop()
         return said.text
+
+    async def _until_init_is_dead(self) -> None:
+        """Of a bwrap that is dead. It may have reported its init after the start was given up: that
+        has become a child of this process, which has to reap it.
+        """
+        timer: asyncio.Future[Any] = asyncio.create_task(
+            self._clock.sleep(self._settings.death_timeout_s / 3)
+        )
+        if self._init_fd is None and self._status is not None:
+            reported: asyncio.Future[Any] = self._status.child_pid
+            await asyncio.wait({timer, reported}, return_when=asyncio.FIRST_COMPLETED)
+            init = reported.result() if reported.done() else None
+            if self._init_fd is None and init is not None:
+                self._init_fd = pidfd.open_child(init, self._outer.pid)
+        if self._init_fd is not None:
+            dead = pidfd.watch(self._init_fd)
+            await asyncio.wait({timer, dead}, return_when=asyncio.FIRST_COMPLETED)
+        timer.cancel()
 
     def _close_pipes(self) -> None:
         if self.pipes.is_open(self.pipes.out_r):
