@@ -88,6 +88,7 @@ async def test_the_agents_are_shown_with_all_that_is_known_of_them(tmp_path: Pat
                 "slots": 4,
                 "message": "no sandbox",
                 "draining": False,
+                "packs": False,
             },
             "unreachable_s": None,
         }

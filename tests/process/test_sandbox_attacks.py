@@ -63,7 +63,7 @@ print(os.listdir("/proc/1"), os.access("/proc/1", os.W_OK), os.path.exists("/pro
     outcome = run(python(program, before_go=descriptors_of_the_init), who)
     assert outcome.ended.exit_code == 0
     assert outcome.stdout == "[] False False\n"
-    assert outcome.extra == {"anon_inode", "pipe"}
+    assert outcome.extra == {"anon_inode", "pipe", "socket"}  # a socket is its end of the gate
 
 
 def test_a_job_that_closes_its_pipes_early_is_waited_for(who: Who) -> None:

@@ -97,8 +97,10 @@ class AgentProcess:
         with urllib.request.urlopen(url, timeout=PATIENCE_S) as lines:
             for line in lines:
                 payload = json.loads(line)["payload"]
-                if payload and payload["id"] == payload_id and payload["status"] in states:
-                    return dict(payload)
+                if payload and payload["id"] == payload_id:
+                    if payload["status"] in states:
+                        return dict(payload)
+                    assert payload["status"] in ("Prepared", "Running"), payload
         raise AssertionError(f"the agent ended before payload {payload_id} was in {states}")
 
     def ended(self, payload_id: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ REAL_TOOLS = (
     *("basename", "bash", "cat", "cp", "cut", "dirname", "env", "flock", "grep", "install"),
     *("mkdir", "mktemp", "mv", "rm", "sed", "sha256sum", "tail", "touch", "uname"),
 )
-JOB_TOOLS = ["bwrap", "setpriv", "mkfs.ext4"]
+JOB_TOOLS = ["bwrap", "setpriv", "unshare", "mkfs.ext4"]
 DEV_TOOLS = [
     *("git", "make", "unzip", "curl", "openssl", "zsh", "fish", "nginx", "chromium"),
     *("systemd-analyze", "caddy", "mmdebstrap", "promtool", "prometheus"),
@@ -31,7 +31,7 @@ case " $* " in
         for package; do
             case $package in
                 bubblewrap) program=bwrap ;;
-                util-linux) program="setpriv" ;;
+                util-linux) program="setpriv unshare" ;;
                 e2fsprogs) program=mkfs.ext4 ;;
                 *) continue ;;
             esac
