@@ -184,6 +184,7 @@ def test_the_files_of_a_running_job_come_into_the_list(system, visit):
         page.get_by_role("link", name="second.txt", exact=True).click()
         page.get_by_text("two").wait_for()
         page.go_back()
+        page.get_by_text("as of now").wait_for()
         client.cancel(job)
         page.get_by_text("1 file in this folder").wait_for()
         page.get_by_role("button", name="All as a ZIP").wait_for()
