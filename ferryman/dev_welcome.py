@@ -103,5 +103,5 @@ def _answer(server: http.client.HTTPConnection, method: str, path: str, token: s
         body = answer.read()
         return json.loads(body) if answer.status < 300 else None
     except (OSError, http.client.HTTPException, ValueError):
-        server.close()  # and connected anew by the next request
+        server.close()  # and connected again by the next request
         return None

@@ -25,7 +25,7 @@ _LOOKS_KEPT: Final = 100
 
 
 class Hints:
-    """To be told of each change, in the order of the commits.
+    """Hints, if :meth:`changed` is called with each change, in the order of the commits.
 
     Attributes:
         unsure: something has changed that no commit says: the store is to be asked at once.

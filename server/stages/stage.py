@@ -30,7 +30,7 @@ class Resources:
         uniform: random numbers for the delays of retries.
         measures: what is counted, for ``/metrics``.
         report_delay_s: how long a report waits for a newer one, which may make it needless.
-        hints: is told of each change; None: what it would say is read.
+        hints: learns each change; None: what it would say is read.
     """
 
     jobs: Jobs

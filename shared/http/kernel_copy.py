@@ -25,8 +25,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _AT_ONCE: Final = 32
 """Answers sent so. Each needs a descriptor more than the limits of connections reckon with."""
-_VISIT: Final = 16 << 20
-"""Bytes that a thread sends before it serves others."""
+_VISIT: Final = 4 << 20
+"""Bytes that a thread sends before it serves others: those threads read files for all requests."""
 _MOMENT_MS: Final = 1
 """For which a thread waits for a peer that reads fast."""
 _UNSUPPORTED: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})

@@ -142,7 +142,7 @@ def test_another_kind_of_job_does_not_take_it(who: Who) -> None:
 
 
 def test_variables_that_no_shell_should_see_reach_the_job_all_the_same(who: Who) -> None:
-    """Then the start begins anew."""
+    """Then the start begins again."""
 
     async def work(agent: Agent) -> Any:
         await agent.prepared()

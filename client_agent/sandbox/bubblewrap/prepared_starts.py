@@ -127,7 +127,7 @@ class PreparedStarts(Generic[P]):
         self._serial += 1
         try:
             workspace = await self._make(f"ahead-{self._serial}", uid, limits, ahead)
-        except (SandboxBroken, OSError) as problem:  # the next job is told, too, and says so
+        except (SandboxBroken, OSError) as problem:  # the next job has it, too, and says so
             self.release(uid)
             log.debug("sandbox.not_prepared", error=str(problem))
             return

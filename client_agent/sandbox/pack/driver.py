@@ -84,8 +84,8 @@ def common(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def command(variables: Mapping[str, str]) -> bytes:
-    """What makes the driver start the attempt with these variables. Raises ValueError if it cannot
-    be told them."""
+    """What makes the driver start the attempt with these variables. Raises ValueError if they
+    do not fit a command."""
     job, attempt, index, line = (variables.get(name, "") for name in OWN_VARIABLES)
     if not (job.isdecimal() and attempt.isdecimal() and index.isdecimal()):
         raise ValueError("only tasks of an array can be packed")

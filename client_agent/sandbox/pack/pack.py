@@ -2,7 +2,7 @@
 
 All attempts of a pack are one user's, of one array, with the same limits. Between two of them every
 process is dead but the driver, the job's directory and the file systems in memory are empty, and
-the counters of the limits begin anew. What cannot be made as new ends the pack: the next attempt
+the counters of the limits begin at 0. What cannot be made as new ends the pack: the next attempt
 gets a new sandbox.
 """
 
