@@ -40,6 +40,13 @@ MAY_SKIP_IN_CI = (
 )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if seed := os.environ.get("PERTURB"):
+        from tests.support.perturbed import Perturbed
+
+        config.pluginmanager.register(Perturbed(seed))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long tests get more time than `timeout` in pyproject.toml; `soak` sets its own end."""
     for item in items:

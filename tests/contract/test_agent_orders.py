@@ -16,6 +16,7 @@ import pytest
 
 from shared.wire import PayloadDoc
 from tests.support.agent_http import AgentClient, calling
+from tests.support.waiting import until_holds
 
 PARAMS = b"one\ntwo words\r\n\nlast"
 FILES = {
@@ -163,7 +164,7 @@ async def test_inputs_lie_beside_the_bundle_and_replace_nothing_of_it(agent, tmp
     process.finish()
     doc = await agent.ended(payload["id"])
     assert "3 files of the inputs are not there" in doc["warnings"][0]
-    assert list((tmp_path / "agent" / "bundles").iterdir()) == []
+    await until_holds(tmp_path / "agent" / "bundles")
 
 
 @pytest.mark.parametrize("announced", [{"size": 3}, {"size": 10**6}, {"sha256": "0" * 64}])

@@ -19,6 +19,7 @@ from shared.files.bundles.reader import MAX_FILES
 from shared.wire import AgentHealth, PayloadDoc, PayloadList, Settled
 from tests.support.agent import LIMITS, SERVER
 from tests.support.agent_http import HELLO, AgentClient, calling
+from tests.support.waiting import until_holds
 
 
 @pytest.fixture
@@ -59,11 +60,8 @@ async def test_a_repeated_submit_is_harmless_in_every_state(agent, tmp_path):
     await agent.call("DELETE", f"/payloads/{first['id']}")
     assert (await agent.submit())[1]["status"] == "Cleaned"
     assert agent.sandbox.starts == {"1.1": 1}
-    assert folders(tmp_path, "bundles", "staging", "results") == {
-        "bundles": 0,
-        "staging": 0,
-        "results": 0,
-    }
+    for name in ("bundles", "staging", "results"):
+        await until_holds(tmp_path / "agent" / name)
 
 
 async def test_submits_of_one_key_at_once_give_all_the_same_payload(agent, tmp_path):
@@ -113,7 +111,8 @@ async def test_a_key_that_is_known_with_another_bundle_gets_nothing_of_it(agent,
     assert (status, payload["code"]) == (409, "digest_mismatch")
     assert "id" not in payload
     assert agent.sandbox.starts == {"2.1": 1}
-    assert folders(tmp_path, "bundles", "staging") == {"bundles": 0, "staging": 0}
+    for name in ("bundles", "staging"):
+        await until_holds(tmp_path / "agent" / name)
     await agent.call("DELETE", f"/payloads/{payload_id}")
     status, payload = await agent.submit("2.1", of_bob)
     assert (status, payload["code"]) == (409, "digest_mismatch")
@@ -204,8 +203,7 @@ async def test_an_upload_that_is_cut_short_leaves_nothing(agent, tmp_path):
         await agent.call("GET", "/")
     writer.close()
     await writer.wait_closed()
-    while folders(tmp_path, "staging") != {"staging": 0}:
-        await agent.call("GET", "/")
+    await until_holds(tmp_path / "agent" / "staging")
     assert folders(tmp_path, "bundles") == {"bundles": 0}
     assert (await agent.submit("1.1"))[0] == 200
     (await agent.sandbox.process("1.1")).finish()
@@ -449,11 +447,8 @@ async def test_an_acknowledged_payload_is_cleaned_and_repeats_are_harmless(agent
     payload_id = await agent.completed()
     for _ in range(2):
         assert await agent.call("DELETE", f"/payloads/{payload_id}") == (204, None)
-    assert folders(tmp_path, "bundles", "results", "logs") == {
-        "bundles": 0,
-        "results": 0,
-        "logs": 0,
-    }
+    for name in ("bundles", "results", "logs"):
+        await until_holds(tmp_path / "agent" / name)
     assert (await agent.call("GET", f"/retrieve/{payload_id}"))[1]["status"] == "Cleaned"
     assert (await agent.call("GET", f"/retrieve_partial/{payload_id}"))[0] == 404
     assert await agent.call("DELETE", "/payloads/99") == (204, None)

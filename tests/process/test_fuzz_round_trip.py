@@ -28,8 +28,8 @@ from tests.support.generated_bundles import Item
 from tests.support.generated_folders import FileSpec
 from tests.support.in_process_system import Driver, calling, driven
 from tests.support.program_pair import Pair
-from tests.support.real_sandbox import until
 from tests.support.result_zip import Result
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from random import Random  # noqa: TID251 - a type

@@ -29,8 +29,8 @@ from tests.support.real_sandbox import (
     turns,
     uid_base,
     unpack,
-    until,
 )
+from tests.support.waiting import until
 
 SAY = {"run.sh": 'echo "$FERRYMAN_JOB_ID $A $(ls) $(id -u)"; echo x >made\n'}
 

@@ -30,8 +30,8 @@ from tests.support.real_sandbox import (
     python,
     run,
     start,
-    until,
 )
+from tests.support.waiting import until
 
 # ---------------------------------------------------------------- start and end
 

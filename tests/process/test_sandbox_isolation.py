@@ -26,8 +26,8 @@ from tests.support.real_sandbox import (
     python,
     run,
     start,
-    until,
 )
+from tests.support.waiting import until
 
 VICTIM = """
 import os, socket, time

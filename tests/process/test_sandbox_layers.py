@@ -32,8 +32,8 @@ from tests.support.real_sandbox import (
     opened,
     run,
     start,
-    until,
 )
+from tests.support.waiting import until
 
 
 def permit_all_calls() -> None:

@@ -25,8 +25,8 @@ from tests.support.real_sandbox import (
     processes_of,
     run,
     start,
-    until,
 )
+from tests.support.waiting import until
 
 
 def run_unsandboxed(script: str, who: Who, **more: object) -> Outcome:

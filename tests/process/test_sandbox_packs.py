@@ -26,8 +26,8 @@ from tests.support.real_sandbox import (
     opened,
     processes_of,
     unpack,
-    until,
 )
+from tests.support.waiting import until
 
 JOB = Job({})
 

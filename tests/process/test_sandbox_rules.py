@@ -34,8 +34,8 @@ from tests.support.real_sandbox import (
     processes_of,
     run,
     start,
-    until,
 )
+from tests.support.waiting import until
 
 HELLO = Job({"run.sh": "echo hello\n"})
 

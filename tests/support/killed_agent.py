@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from client_agent.sandbox.kernel import pidfd
-from tests.support.real_sandbox import Job, opened, start, until
+from tests.support.real_sandbox import Job, opened, start
+from tests.support.waiting import until
 
 Agent: TypeAlias = Callable[[Callable[[str], object]], Awaitable[None]]
 

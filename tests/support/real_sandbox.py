@@ -333,14 +333,6 @@ async def turns(count: int = 1) -> None:
         await asyncio.sleep(0)  # noqa: TID251  # no time passes
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait for what another process does."""
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "it did not happen"
-        await asyncio.sleep(0.003)  # noqa: TID251  # another process has no event to wait for
-
-
 def descriptors() -> int:
     """How many are open."""
     return len(list(Path("/proc/self/fd").iterdir()))

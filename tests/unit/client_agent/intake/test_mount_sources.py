@@ -9,8 +9,8 @@ from pathlib import Path
 
 from client_agent.intake.mount_sources import CACHE_S, TIMEOUT_S, MountSources
 from client_agent.sandbox.grants import Grant
-from tests.support.real_sandbox import until
 from tests.support.sim_clock import SimClock
+from tests.support.waiting import until
 
 
 async def test_a_folder_that_is_missing_now_may_exist_later(tmp_path):

@@ -1,0 +1,29 @@
+"""Waiting for what no event tells: another process, a thread, files that go after the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+MOST_S = 50.0
+
+
+async def until(condition: Callable[[], bool], seconds: float = MOST_S) -> None:
+    """Ask until it is true."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "it did not happen"
+        await asyncio.sleep(0.003)  # noqa: TID251  # there is no event to wait for
+
+
+async def until_holds(folder: Path, *names: str) -> None:
+    """Wait until a folder holds these and nothing else: what is needed no more is removed in a
+    thread, after the end is told.
+    """
+    wanted = sorted(names)
+    try:
+        await until(lambda: sorted(path.name for path in folder.iterdir()) == wanted)
+    except AssertionError:
+        assert sorted(path.name for path in folder.iterdir()) == wanted
+        raise
