@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shared import fast_imports
+from shared import interpreter
 
 if __name__ == "__main__":
-    fast_imports.begin()
+    interpreter.starting()
 
 import asyncio
 import dataclasses
@@ -177,7 +177,7 @@ def _run(settings: AgentSection, ready_fd: int | None, read: Callable[[], AgentS
     log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
     def ready(port: int) -> None:
-        fast_imports.end()
+        interpreter.ready()
         url = url_of(settings.host, port, tls=settings.tls_cert is not None)
         log.info("agent.listening", url=url, agent=settings.name)
         if ready_fd is not None:

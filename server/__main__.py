@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shared import fast_imports
+from shared import interpreter
 
 if __name__ == "__main__":
-    fast_imports.begin()
+    interpreter.starting()
 
 import asyncio
 import json
