@@ -7,6 +7,7 @@ import zipfile
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 from typing import IO, Final
 
@@ -18,6 +19,7 @@ from server.domain.jobs import Job
 from server.http.context import Context
 from server.http.problems import Refusal
 from server.http.results import cleaned, missing_result
+from shared.files.opened import opened
 from shared.files.section import open_section
 from shared.wire import JobState
 
@@ -77,8 +79,8 @@ async def stored_log(
     async with AsyncExitStack() as stack:
         try:
             path = await stack.enter_async_context(copy)
-            file = await asyncio.to_thread(open_section, path, *attempt.result.section)
-            stack.enter_context(file)
+            opening = opened(partial(open_section, path, *attempt.result.section))
+            file = await stack.enter_async_context(opening)
             archive = stack.enter_context(await asyncio.to_thread(zipfile.ZipFile, file))
             content, size = await asyncio.to_thread(_open_log, archive, stream)
             stack.enter_context(content)

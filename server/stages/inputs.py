@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from server.domain.errors import NoSuchJob
@@ -18,8 +19,9 @@ from server.ports import ScratchFile
 from server.stages.merged_results import MergedResults, Part, UnusableResult, merged_results
 from server.stages.stage import Stage
 from shared.files.archives.zip_directory import MAX_MERGED
-from shared.files.durable import write_all
+from shared.files.durable import remove_quietly, write_all
 from shared.files.errors import BundleError
+from shared.files.opened import opened
 
 _INPUTS: Final = "inputs/"
 _CHILDREN: Final = "children/"
@@ -112,7 +114,8 @@ class Inputs(Stage):
 async def _write(merged: MergedResults, file: ScratchFile) -> str:
     """Write it; its SHA-256 in hex."""
     digest = hashlib.sha256()
-    with await asyncio.to_thread(file.path.open, "xb", buffering=0) as out:
+    gone = partial(remove_quietly, file.path)
+    async with opened(lambda: file.path.open("xb", buffering=0), gone) as out:
 
         def write(piece: bytes) -> None:
             file.reserve(len(piece))

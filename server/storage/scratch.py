@@ -40,7 +40,8 @@ class FolderScratchFile:
         Raises:
             OSError
         """
-        with await asyncio.to_thread(self.path.open, "xb", buffering=0) as file:
+        gone = partial(durable.remove_quietly, self.path)
+        async with opened(lambda: self.path.open("xb", buffering=0), gone) as file:
             async for chunk in content:
                 self.reserve(len(chunk))
                 await asyncio.to_thread(durable.write_all, file.fileno(), chunk)

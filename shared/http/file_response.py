@@ -19,6 +19,7 @@ from urllib.parse import quote
 import structlog
 from aiohttp import web
 
+from shared.files.opened import opened
 from shared.http.kernel_copy import copy_by_kernel
 from shared.http.ranges import Part, requested_part
 
@@ -74,7 +75,7 @@ async def send_file(
     writer = await response.prepare(request)
     if request.method == "HEAD" or writer is None:
         return response
-    with await asyncio.to_thread(path.open, "rb", 0) as file:
+    async with opened(lambda: path.open("rb", 0)) as file:
         start, stop = offset + start, offset + stop
         writer.send_headers()
         try:

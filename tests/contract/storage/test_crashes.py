@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from server.domain.files import FileKind
 from server.ports import Storage
+from server.storage.scratch import FolderScratch
 from tests.contract.storage.conftest import FIRST, SECOND, Place, names, put, rows, running, sweep
 from tests.support.inline_database import SimulatedCrash
+from tests.support.real_sandbox import turns
 from tests.support.stored import chunks, read
 
 R = FileKind.RESULT
@@ -84,3 +89,30 @@ async def test_scratch_files_go_with_their_run(place: Place) -> None:
 async def test_what_was_committed_outlives_the_run(place: Place) -> None:
     name = await put(place.first, b"kept")
     assert await read(place.run(SECOND), R, name) == b"kept"
+
+
+async def test_a_scratch_file_that_is_made_for_a_caller_who_was_cancelled_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, real = threading.Event(), threading.Event(), Path.open
+
+    def slow(path: Path, *how: Any, **more: Any) -> Any:
+        begun.set()
+        assert go_on.wait(30)
+        return real(path, *how, **more)
+
+    async def store(scratch: FolderScratch) -> None:
+        with scratch.file() as file:
+            await file.write(chunks(b"content"))
+
+    monkeypatch.setattr(Path, "open", slow)
+    storing = asyncio.create_task(store(FolderScratch(tmp_path, FIRST, lambda: "0" * 20)))
+    await asyncio.to_thread(begun.wait, 30)
+    storing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await storing
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    go_on.set()
+    await asyncio.gather(*others)
+    await turns()
+    assert list(tmp_path.iterdir()) == []
