@@ -96,7 +96,16 @@ async def test_followers_of_one_that_waits_wait_for_its_start(agent):
     waiting = [(await agent.submit(f"{n}.1"))[1]["id"] for n in range(3, 8)]
     for payload_id in waiting:
         assert await log(agent, payload_id) == b""
-    followed = asyncio.create_task(log(agent, waiting[-1], "follow=1"))
+    heard = asyncio.Event()
+
+    async def follow():
+        url = f"/payloads/{waiting[-1]}/logs/stdout?follow=1"
+        async with agent.http.get(url) as response:
+            found = await response.content.readany()
+            heard.set()
+            return found + await response.read()
+
+    followed = asyncio.create_task(follow())
     await agent.clock.until_asleep(FOLLOW_S)
     for _, process in blocking:
         process.finish()
@@ -104,7 +113,7 @@ async def test_followers_of_one_that_waits_wait_for_its_start(agent):
         process = await agent.sandbox.process(f"{number}.1")
         process.log(f"hello from {number}".encode())
         if number == 7:
-            await agent.clock.until_asleep(FOLLOW_S)
+            await heard.wait()
         process.finish()
     assert await followed == b"hello from 7"
 

@@ -151,7 +151,7 @@ async def test_a_drained_agent_ends_its_jobs_and_gets_no_more_until_it_is_resume
             assert (found["up"], found["reachable"]) == (False, True)
             assert found["trouble"] == "agent fake gets no new jobs: it is draining"
         async with serving(tmp_path, agent) as caller:  # a restart keeps it
-            await agent.until(lambda: agent.calls["GET /events"] == 2)
+            await agent.followed(2)
             waiting = await caller.upload()
             why = (await caller.job(waiting, until="Queued"))["queue"]["reason"]
             assert "it is draining" in why
@@ -304,7 +304,7 @@ async def test_an_agent_under_a_new_name_goes_on_with_its_jobs(tmp_path: Path) -
         agent.name = "south"
         async with serving(tmp_path, agent) as caller:
             for job_id in jobs:
-                await agent.until(lambda: agent.calls["GET /events"] == 2)
+                await agent.followed(2)
                 await agent.end(agent.held(f"{job_id}.1"))
                 job = await caller.job(job_id)
                 shown = job["status"], job["attempt"], job["agent"]

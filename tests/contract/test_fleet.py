@@ -78,6 +78,7 @@ async def test_an_agent_that_is_added_gets_the_jobs_that_wait(tmp_path: Path) ->
         assert new.starts[f"{job_id}.1"] == 1
         for _ in range(3):
             await server.use(old=AgentTable(url="http://[::1]:9"), new0=new)
+        await new.until(lambda: new.streams == 1)
         assert new.calls["GET /events"] == 1, "the same again changes nothing"
 
 
@@ -232,9 +233,9 @@ async def test_an_agent_with_another_token_or_name_is_connected_again_and_keeps_
         secret = AgentTable.model_validate({"url": agent.url, "token": "a long secret"})
         await server.use(north=secret)
         await agent.until(lambda: "Bearer a long secret" in seen)
-        await agent.until(lambda: agent.calls["GET /events"] == 2)
+        await agent.followed(2)
         await server.use(south=secret)
-        await agent.until(lambda: agent.calls["GET /events"] == 3)
+        await agent.followed(3)
         found = await server.agents()
         assert (list(found), found["south"]["id"], found["south"]["jobs"]) == (["south"], "abc", 1)
         assert (await server.caller.job(job_id, until="Running"))["agent"] == "south"
@@ -271,8 +272,8 @@ async def test_two_agents_that_exchange_their_names_keep_their_jobs_and_get_high
         mine, others = (agent.payloads[1].key for agent in (one, two))
         before = {agent.orders[0]["lease"] for agent in (one, two)}
         await server.use(one=two, two=one)
-        await one.until(lambda: one.calls["GET /events"] == 2)
-        await two.until(lambda: two.calls["GET /events"] == 2)
+        await one.followed(2)
+        await two.followed(2)
         names = {
             key: (await server.caller.job(int(key.split(".")[0]), until="Running"))["agent"]
             for key in (mine, others)

@@ -137,6 +137,10 @@ class FakeAgent:
         held.logs[stream] = held.logs.get(stream, b"") + data
         await self._notify()
 
+    async def followed(self, times: int) -> None:
+        """Wait until its event stream is opened for this time, and is open."""
+        await self.until(lambda: self.calls["GET /events"] == times and self.streams == 1)
+
     def hang_up(self) -> None:
         """End the event streams."""
         for stream in self._streams:
@@ -174,6 +178,7 @@ class FakeAgent:
         await answer.prepare(request)
         lines: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self._streams.append(lines)
+        await self._notify()
         try:
             await answer.write(b'{"seq": 1}\n')
             while (doc := await lines.get()) is not None:

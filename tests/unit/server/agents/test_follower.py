@@ -89,7 +89,7 @@ async def test_it_compares_first_and_then_hears_of_each_change():
     agent.payloads[1] = HeldPayload(1, "sim", "1.1", None)
     async with following(agent) as found:
         await found.see("listed 1.1", "compared")
-        await agent.until(lambda: agent.calls["GET /events"] == 1)
+        await agent.until(lambda: agent.streams == 1)
         await agent.end(HeldPayload(2, "sim", "2.1", None))
         await found.see("reported 2.1 Completed")
         assert (found.client.reachable, found.client.accepts_work, found.changes) == (True, True, 1)
@@ -106,6 +106,7 @@ async def test_health_is_asked_while_the_stream_is_open_and_work_goes_by_it():
         await found.health_again()
         assert found.client.accepts_work
         assert found.changes == 3, "waiting callers are woken each time"
+        await agent.until(lambda: agent.streams == 1)
         assert agent.calls["GET /events"] == 1
 
 
@@ -130,7 +131,7 @@ async def test_an_agent_that_dies_while_its_stream_is_not_read_is_down_all_the_s
     async with following(agent) as found:
         await found.see("compared")
         found.room.clear()
-        await agent.until(lambda: agent.calls["GET /events"] == 1)
+        await agent.until(lambda: agent.streams == 1)
         await agent.end(HeldPayload(2, "sim", "2.1", None))
         await found.see("reported 2.1 Completed")
         agent.trick = page(502)
@@ -146,7 +147,8 @@ async def test_a_stream_that_ends_is_opened_again_after_a_comparison():
     async with following(agent) as found:
         for _ in range(3):
             await found.see("compared")
-            await agent.until(lambda: agent.calls["GET /events"] == found.client.contacts)
+            await agent.until(lambda: agent.streams == 1)
+            assert agent.calls["GET /events"] == found.client.contacts
             await found.clock.advance(5.0)
             agent.hang_up()
             await found.clock.until_asleep(0.1)
@@ -233,7 +235,7 @@ async def test_an_agent_that_has_seen_a_newer_lease_is_left_alone_until_ours_is_
     agent.trick = trick
     async with following(agent) as found:
         await found.see("compared")
-        await agent.until(lambda: agent.calls["GET /events"] == 1)
+        await agent.until(lambda: agent.streams == 1)
         with pytest.raises(Unreachable, match="a copy of this data folder") as caught:
             await found.client.settle(job())
         assert not caught.value.sent, "it has taken nothing"
