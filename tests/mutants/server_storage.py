@@ -124,9 +124,20 @@ MUTANTS: Final = (
     ),
     Mutant(
         "storage",
+        "a scratch file that is made for somebody who has gone is removed",
+        "shared/files/opened.py",
+        "        gone()\n",
+        "",
+        (
+            "tests/contract/storage/test_crashes.py::"
+            "test_a_scratch_file_that_is_made_for_a_caller_who_was_cancelled_is_not_left",
+        ),
+    ),
+    Mutant(
+        "storage",
         "a file that is opened for somebody who has gone is closed",
         "shared/files/opened.py",
-        "        opening.add_done_callback(_close)\n",
+        "        opening.add_done_callback(partial(_close, gone=gone))\n",
         "",
         (
             "tests/unit/shared/files/test_opened.py::"
