@@ -40,11 +40,6 @@ async def post_orders(agent: AgentClient, *wanted: dict[str, Any]) -> list[dict[
     return list(body["answers"])
 
 
-async def finish(agent: AgentClient, *keys: str) -> None:
-    for key in keys:
-        (await agent.sandbox.process(key)).finish()
-
-
 async def fetch(agent: AgentClient, *refs: dict[str, Any]) -> tuple[ResultHeads, bytes]:
     async with agent.http.post("/results", json={"payloads": refs}) as response:
         assert response.status == 200, await response.text()
@@ -57,16 +52,19 @@ async def test_a_bundle_is_sent_once_for_many_orders(agent, tmp_path) -> None:
     answers = await post_orders(agent, *(order(agent, f"{n}.1") for n in range(2, 6)))
     assert [one["payload"]["key"] for one in answers] == ["2.1", "3.1", "4.1", "5.1"]
     assert bundles(tmp_path) == 1
-    for n in range(1, 6):
+
+    async def check(n: int) -> None:
         process = await agent.sandbox.process(f"{n}.1")
         assert process.read("run.sh") == HELLO["run.sh"]
         process.finish()
+
+    await asyncio.gather(*map(check, range(1, 6)))
     for one in answers:
         await agent.ended(one["payload"]["id"])
     assert bundles(tmp_path) == 1  # more may come
     again = await post_orders(agent, order(agent, "2.1"), order(agent, "6.1"))
     assert [one["payload"]["status"] for one in again] == ["Completed", "Prepared"]
-    await finish(agent, "6.1")
+    await agent.sandbox.finish("6.1")
     await agent.ended(again[1]["payload"]["id"])
     assert agent.sandbox.starts == {f"{n}.1": 1 for n in range(1, 7)}
     await agent.clock.advance(shared_bundles.KEEP_S + 60)
@@ -104,21 +102,21 @@ async def test_each_order_is_judged_by_itself(agent) -> None:
         "bundle_missing",
         "",
     ]
-    await finish(agent, "1.1", "2.1", "7.1")
+    await agent.sandbox.finish("1.1", "2.1", "7.1")
 
 
 async def test_an_order_under_a_stale_lease_is_refused(agent) -> None:
     await agent.submit("1.1", keep_bundle=True, lease=5)
     (answer,) = await post_orders(agent, order(agent, "2.1", lease=4))
     assert (answer["status"], answer["code"]) == (409, "stale_lease")
-    await finish(agent, "1.1")
+    await agent.sandbox.finish("1.1")
 
 
 async def test_the_same_order_twice_at_once_is_one_payload(agent, tmp_path) -> None:
     await agent.submit("1.1", keep_bundle=True)
     both = await asyncio.gather(*(post_orders(agent, order(agent, "2.1")) for _ in range(5)))
     assert len({answers[0]["payload"]["id"] for answers in both}) == 1
-    await finish(agent, "1.1", "2.1")
+    await agent.sandbox.finish("1.1", "2.1")
     await agent.ended(both[0][0]["payload"]["id"])
     assert agent.sandbox.starts == {"1.1": 1, "2.1": 1}
 
@@ -134,12 +132,12 @@ async def test_what_waits_for_a_kept_bundle_runs_after_a_restart(tmp_path) -> No
     async with calling(tmp_path, slots=1) as agent:
         assert bundles(tmp_path) == 1
         # Both are prepared at once, so either may be the first to run.
-        other = asyncio.create_task(finish(agent, "2.1"))
+        other = asyncio.create_task(agent.sandbox.finish("2.1"))
         env = (await agent.sandbox.process("3.1")).launch.env
         assert (env["A"], env["FERRYMAN_ARRAY_INDEX"]) == ("b", "4")
         (answer,) = await post_orders(agent, order(agent, "4.1"))
         assert answer["payload"]["status"] == "Prepared"
-        await finish(agent, "3.1", "4.1")
+        await agent.sandbox.finish("3.1", "4.1")
         await agent.ended(answer["payload"]["id"])
         await other
 
@@ -157,7 +155,7 @@ async def test_results_come_together_and_each_says_which_it_is(agent, tmp_path) 
     assert len(body) == first + last
     for head, content in ((heads.results[0], body[:first]), (heads.results[-1], body[first:])):
         assert head.sha256 == hashlib.sha256(content).hexdigest()
-    await finish(agent, "9.1")
+    await agent.sandbox.finish("9.1")
 
 
 async def test_no_more_results_come_than_fit_into_memory(agent, monkeypatch) -> None:
@@ -186,7 +184,7 @@ async def test_many_are_acknowledged_at_once(agent, tmp_path) -> None:
     query["lease"] = "2"
     status, body = await agent.call(*call, json={"payloads": refs}, params=query)
     assert (status, body["code"]) == (409, "stale_lease")
-    await finish(agent, "9.1")
+    await agent.sandbox.finish("9.1")
 
 
 @pytest.mark.parametrize("route", ["/orders", "/results", "/payloads/acknowledge"])

@@ -87,9 +87,9 @@ async def test_a_drained_agent_finishes_what_it_has_and_waits_for_servers(tmp_pa
         said = AgentHealth.model_validate(health)
         assert (said.status, said.draining) == ("error", True)
         assert "draining" in said.message
-        for key in ("1.1", "2.1"):  # the second one was only Prepared
-            (await agent.sandbox.process(key)).finish()
-            await agent.ended(ids[int(key[0]) - 1])
+        await agent.sandbox.finish("1.1", "2.1")  # one of them was only Prepared
+        for payload_id in ids:
+            await agent.ended(payload_id)
         await clock.advance(10.0)
         assert not asked.stop.is_set()
         for number, payload_id in enumerate(ids, 1):

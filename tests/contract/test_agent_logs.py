@@ -109,12 +109,12 @@ async def test_followers_of_one_that_waits_wait_for_its_start(agent):
     await agent.clock.until_asleep(FOLLOW_S)
     for _, process in blocking:
         process.finish()
-    for number in range(3, 8):
-        process = await agent.sandbox.process(f"{number}.1")
-        process.log(f"hello from {number}".encode())
-        if number == 7:
-            await heard.wait()
-        process.finish()
+    others = asyncio.create_task(agent.sandbox.finish(*(f"{n}.1" for n in range(3, 7))))
+    process = await agent.sandbox.process("7.1")
+    process.log(b"hello from 7")
+    await heard.wait()
+    process.finish()
+    await others
     assert await followed == b"hello from 7"
 
 

@@ -50,8 +50,7 @@ class Pair:
     async def run(self, *jobs: Job) -> list[PayloadDoc]:
         """Send them, let each end, and return their documents."""
         sent = await self.send(*jobs)
-        for job in jobs:
-            (await self.agent.sandbox.process(str(job.key))).finish()
+        await self.agent.sandbox.finish(*(str(job.key) for job in jobs))
         return [PayloadDoc.model_validate(await self.agent.ended(one.id)) for one in sent]
 
 

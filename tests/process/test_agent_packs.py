@@ -70,11 +70,11 @@ def test_tasks_of_an_array_share_a_sandbox_and_keep_results_of_their_own(running
 
 def test_one_task_of_a_pack_is_cancelled_alone(running: AgentProcess):
     first = submit(running, 0, b"true\n")
+    running.ended(first["id"])  # else the other worker may be quicker with the second
     second = submit(running, 1, b"sleep 1000\n", on_shutdown="stop")
+    pid = running.until(second["id"], "Running")["pid"]
     third = submit(running, 2, b"echo third\n")
     waiting = submit(running, 3, b"echo never\n")
-    running.ended(first["id"])
-    pid = running.until(second["id"], "Running")["pid"]
     assert running.call("POST", f"/kill/{waiting['id']}")[1]["status"] == "Killed"
     assert running.call("POST", f"/kill/{second['id']}")[1]["status"] == "Killed"
     assert descendants(pid) == []  # of the driver, which may be alive a moment longer

@@ -255,6 +255,16 @@ class FakeSandbox:
             self._started.clear()
         return self.live[job]
 
+    async def finish(self, *jobs: str) -> None:
+        """Let each of these attempts end as soon as it runs: while a slot is free, a payload may
+        start before an older one whose sandbox is not ready yet.
+        """
+
+        async def end(job: str) -> None:
+            (await self.process(job)).finish()
+
+        await asyncio.gather(*map(end, jobs))
+
     def die(self) -> None:
         """kill -9 of the agent: its processes die with it, and no end is reported."""
         self.live.clear()
