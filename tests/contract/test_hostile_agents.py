@@ -9,7 +9,6 @@ import io
 import json
 import zipfile
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -357,12 +356,12 @@ async def test_a_bundle_that_is_being_taken_is_not_sent_again(tmp_path):
 
 async def test_a_result_that_comes_after_the_attempt_was_given_up_saves_another_one(tmp_path):
     agent = FakeAgent(ends="Running")
-    async with serving(tmp_path, agent, agent_timeout=0.05, agent_lost_after=0.1) as caller:
+    async with serving(tmp_path, agent) as caller:
         job_id = await caller.upload()
         await caller.job(job_id, until="Running")
         agent.trick = page(502)
         agent.hang_up()
-        await caller.job(job_id, until="Queued")
+        await caller.given_up(job_id, "Queued")
         agent.held(f"{job_id}.1").status = "Completed"
         agent.held(f"{job_id}.1").result = zipped("late")
         agent.slots = 0
@@ -377,13 +376,12 @@ async def test_a_result_that_comes_after_the_attempt_was_given_up_saves_another_
 
 async def test_what_a_lost_attempt_left_can_be_fetched_when_it_comes_after_all(tmp_path):
     agent = FakeAgent(ends="Running")
-    short: dict[str, Any] = {"agent_timeout": 0.05, "agent_lost_after": 0.1}
-    async with serving(tmp_path, agent, extra=ONCE, **short) as caller:
+    async with serving(tmp_path, agent, extra=ONCE) as caller:
         job_id = await caller.upload()
         await caller.job(job_id, until="Running")
         agent.trick = page(502)
         agent.hang_up()
-        job = await caller.job(job_id)
+        job = await caller.given_up(job_id)
         assert (job["status"], job["reason"]) == ("Failed", "agent_lost")
         held = agent.held(f"{job_id}.1")
         held.status, held.result = "Completed", zipped("late")

@@ -127,10 +127,9 @@ async def test_a_client_that_forgot_the_payload_is_not_asked_for_ever(tmp_path, 
 async def test_errors_for_ever_free_the_slot_in_the_end(tmp_path, client):
     client.then, client.broken = "Running", True
     once = "[services.my_service]\ninfra_retries = 0\n"
-    short: dict[str, Any] = {"agent_timeout": 0.1, "agent_lost_after": 0.3}
-    async with driving(tmp_path, client, extra=once, **short) as caller:
+    async with driving(tmp_path, client, extra=once) as caller:
         job_id = await caller.upload()
-        job = await caller.job(job_id)
+        job = await caller.given_up(job_id)
         assert (job["status"], job["reason"]) == ("Failed", "agent_lost")
         assert "Unknown" in await caller.states(job_id)
 
@@ -138,9 +137,8 @@ async def test_errors_for_ever_free_the_slot_in_the_end(tmp_path, client):
 async def test_a_page_in_place_of_a_payload_is_no_answer(tmp_path, client):
     client.then, client.page = "Running", "<html>"
     once = "[services.my_service]\ninfra_retries = 0\n"
-    short: dict[str, Any] = {"agent_timeout": 0.1, "agent_lost_after": 0.3}
-    async with driving(tmp_path, client, extra=once, **short) as caller:
-        job = await caller.job(await caller.upload())
+    async with driving(tmp_path, client, extra=once) as caller:
+        job = await caller.given_up(await caller.upload())
         assert (job["status"], job["reason"]) == ("Failed", "agent_lost")
         assert "an answer that is not a job-orchestrator client's" in job["message"]
         assert "Unknown" in await caller.states(job["id"])
@@ -150,8 +148,7 @@ async def test_a_page_in_place_of_a_payload_is_no_answer(tmp_path, client):
 async def test_what_is_no_whole_zip_is_no_result(tmp_path, client, cut):
     client.cut = cut
     once = "[services.my_service]\ninfra_retries = 0\n"
-    short: dict[str, Any] = {"agent_timeout": 0.1, "agent_lost_after": 20.0}
-    async with driving(tmp_path, client, extra=once, **short) as caller:
+    async with driving(tmp_path, client, extra=once, agent_timeout=0.1) as caller:
         job_id = await caller.upload()
         job = await caller.job(job_id, until="Unknown")
         assert "not a whole ZIP" in job["message"]
@@ -164,7 +161,7 @@ async def test_what_is_no_whole_zip_is_no_result(tmp_path, client, cut):
 async def test_each_attempt_has_its_own_time_until_it_is_given_up(tmp_path, client):
     client.then, client.broken = "Running", True
     twice = "[services.my_service]\ninfra_retries = 1\n"
-    short: dict[str, Any] = {"agent_timeout": 0.1, "agent_lost_after": 0.3}
+    short: dict[str, Any] = {"agent_timeout": 0.05, "agent_lost_after": 1.0}
     async with driving(tmp_path, client, extra=twice, **short) as caller:
         job = await caller.job(await caller.upload())
         assert (job["status"], job["attempt"]) == ("Failed", 2)

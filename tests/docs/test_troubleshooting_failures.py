@@ -101,13 +101,12 @@ async def test_a_sandbox_that_breaks(tmp_path: Path) -> None:
 
 async def test_an_agent_that_is_away(tmp_path: Path) -> None:
     once = "[services.my_service]\ninfra_retries = 0\n"
-    short: dict[str, Any] = {"agent_timeout": 0.1, "agent_lost_after": 0.5}
     client = FakeOrchestrator(then="Running", broken=True)
-    async with driving(tmp_path, client, extra=once, **short) as caller:
+    async with driving(tmp_path, client, extra=once, agent_timeout=0.1) as caller:
         job_id = await caller.upload()
         job = await caller.job(job_id, until="Unknown")
         said("unknown", f"{job['status']}: {job['message']}")
-        job = await caller.job(job_id)
+        job = await caller.given_up(job_id)
         said("agent_lost", f"{job['reason']}: {job['message']}")
 
 

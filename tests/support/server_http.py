@@ -72,6 +72,23 @@ class ServerClient:
             after = found[-1]["seq"] if found else after
         return [event["status"] for event in events]
 
+    def change(self, **keys: Any) -> None:
+        """Other settings of ``[server]`` from now on, as after a reload."""
+        live = self.server.live
+        table = live.current.server.model_copy(update=keys)
+        live.change(live.current.model_copy(update={"server": table}))
+
+    async def given_up(self, job_id: int, until: str = "") -> dict[str, Any]:
+        """The document, once what cannot be asked about it is Unknown, and then lost: one after the
+        other, however slow this machine is. Then an agent may be away for long again.
+        """
+        self.change(agent_timeout=0.01)
+        await self.job(job_id, until="Unknown")
+        self.change(agent_lost_after=0.02)
+        found = await self.job(job_id, until=until)
+        self.change(agent_timeout=3_600.0, agent_lost_after=86_400.0)
+        return found
+
     async def get(self, path: str) -> tuple[int, str, bytes]:
         async with self.session.get(f"{self.url}{path}") as answer:
             return answer.status, answer.content_type, await answer.read()
