@@ -44,13 +44,16 @@ class Load:
         self.server_away = False
         self._refused_for_good: FerrymanError | None = None
         self._task: asyncio.Task[None] | None = None
+        self._under_way: set[asyncio.Task[tuple[Record, float | None]]] = set()
 
     def now(self) -> float:
         """Seconds since the start."""
         return self._clock.monotonic() - self._start
 
     async def run(self) -> None:
-        """Send it all; return when the last upload was answered.
+        """Send it all; return when the last upload was answered. Cancelled, it sends no more, and
+        waits for the uploads that are under way: the server may make jobs of them, which are to be
+        deleted, too.
 
         Raises:
             Refused: the server takes none of the jobs.
@@ -65,7 +68,12 @@ class Load:
                 self._task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await self._task
+                await asyncio.gather(*self._under_way)
                 raise
+        finally:
+            for upload in self._under_way:
+                upload.cancel()
+            await asyncio.gather(*self._under_way, return_exceptions=True)
         if self._refused_for_good is not None:
             raise self._refused_for_good
 
@@ -107,7 +115,15 @@ class Load:
         return self._plan.duration_s is None or self.now() < self._plan.duration_s
 
     async def _send(self, order: Order, intended_s: float) -> tuple[Record, float | None]:
-        """Upload it once; with the seconds after which it may be tried again, None: never."""
+        """Upload it once; with the seconds after which it may be tried again, None: never. Goes on
+        when it is cancelled.
+        """
+        upload = asyncio.create_task(self._upload(order, intended_s))
+        self._under_way.add(upload)
+        upload.add_done_callback(self._under_way.discard)
+        return await asyncio.shield(upload)
+
+    async def _upload(self, order: Order, intended_s: float) -> tuple[Record, float | None]:
         record = Record(order, intended_s, self.now())
         self.records.append(record)
         self.in_flight += 1

@@ -102,7 +102,7 @@ class Sampler:
             update={
                 "agents_up": len(up),
                 "slots": sum(one.slots or 0 for one in up),
-                "running": sum(one.running for one in agents),
+                "running": sum(one.running or 0 for one in agents),
             }
         )
 
