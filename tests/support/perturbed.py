@@ -133,8 +133,9 @@ class Perturbed:
         _replace(BaseEventLoop, "_run_once", late_once)
 
     def _patch_http(self) -> None:
-        """Requests that are sent late, and answers."""
+        """Requests that are sent late, answers, and what follows in a program on an answer."""
         request, prepare = aiohttp.ClientSession._request, web.StreamResponse.prepare
+        write_eof = web.StreamResponse.write_eof
 
         async def late_request(
             session: aiohttp.ClientSession, method: str, url: Any, **how: Any
@@ -146,8 +147,15 @@ class Perturbed:
             await self._hold_task(f"answer {to.method} {to.path}")
             return await prepare(response, to)
 
+        async def late_after(response: web.StreamResponse, data: bytes = b"") -> None:
+            to = response._req
+            await write_eof(response, data)
+            if to is not None:
+                await self._hold_task(f"after {to.method} {to.path}")
+
         _replace(aiohttp.ClientSession, "_request", late_request)
         _replace(web.StreamResponse, "prepare", late_prepare)
+        _replace(web.StreamResponse, "write_eof", late_after)
 
 
 def _replace(owner: type, name: str, by: object) -> None:
