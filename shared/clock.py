@@ -7,6 +7,7 @@ where they are RFC 3339 with a ``Z``. Tests run on ``tests.support.sim_clock.Sim
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from datetime import UTC, datetime
@@ -40,6 +41,10 @@ class Clock(Protocol):
         """Return once ``seconds`` of monotonic time have passed."""
         ...
 
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+        """Return once the event is set, or ``seconds`` of monotonic time have passed."""
+        ...
+
 
 class RealClock:
     """The machine's clock."""
@@ -55,6 +60,11 @@ class RealClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await event.wait()
 
 
 def utc(at: Micros) -> datetime:
@@ -96,17 +106,6 @@ async def wait_for(event: asyncio.Event, seconds: float, clock: Clock) -> bool:
     Returns:
         Whether the event is set.
     """
-    if event.is_set():
-        return True
-    tasks = [asyncio.create_task(event.wait()), asyncio.create_task(_sleep(clock, seconds))]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
+    if not event.is_set():
+        await clock.wait(event, seconds)
     return event.is_set()
-
-
-async def _sleep(clock: Clock, seconds: float) -> bool:
-    await clock.sleep(seconds)
-    return True

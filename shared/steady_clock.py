@@ -73,6 +73,9 @@ class SteadyClock:
     async def sleep(self, seconds: float) -> None:
         await self._machine.sleep(seconds)
 
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+        await self._machine.wait(event, seconds)
+
 
 class PersistentClock(SteadyClock):
     """A steady clock that continues where the previous process with this data folder ended.

@@ -46,6 +46,18 @@ class SimClock:
         self._new_sleeper.set()
         await future
 
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+        tasks = [asyncio.create_task(event.wait()), asyncio.create_task(self._asleep(seconds))]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _asleep(self, seconds: float) -> bool:
+        await self.sleep(seconds)
+        return True
+
     @property
     def sleeping(self) -> int:
         """How many tasks wait for time to pass."""

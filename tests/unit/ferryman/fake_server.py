@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -39,6 +40,10 @@ class InstantClock:
     async def sleep(self, seconds: float) -> None:
         self.at += seconds
         self.slept.append(seconds)
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+        if not event.is_set():
+            await self.sleep(seconds)
 
 
 @dataclass
