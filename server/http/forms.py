@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from aiohttp import web
 
@@ -27,6 +27,8 @@ from shared.multipart.receive import receive
 from shared.multipart.sinks import BundleSink, Sink
 from shared.units.sizes import say_size
 
+_IN_MEMORY: Final = 64 << 10
+"""Bytes of a bundle that is not written to scratch space first."""
 CheckField: TypeAlias = Callable[[str, str], None]
 """Refuses a field as soon as it is known to be wrong."""
 MakeSink: TypeAlias = Callable[[Path, FormLimits, ReserveSpace], Sink]
@@ -41,7 +43,7 @@ class Form:
 
     fields: Mapping[str, str]
     content: ScratchFile
-    """The bundle, whole and synced; removed at the end."""
+    """The bundle, whole and synced, unless ``bundle`` has its bytes; removed at the end."""
     bundle: BundleSummary
 
 
@@ -162,7 +164,7 @@ async def received_form(
 
 
 def _bundle_sink(path: Path, limits: FormLimits, reserve: ReserveSpace) -> Sink:
-    return BundleSink(path, limits, "filename", reserve=reserve)
+    return BundleSink(path, limits, "filename", reserve=reserve, keep=_IN_MEMORY)
 
 
 def _limits(context: Context, most: int | None) -> FormLimits:

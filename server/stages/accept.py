@@ -115,7 +115,7 @@ class Accept(Stage):
         bundle: BundleSummary,
         ticket: UsedTicket | None = None,
     ) -> tuple[Job, bool]:
-        """Queue a bundle whose content is whole and synced.
+        """Queue a bundle whose content is whole, and synced or in memory.
 
         Args:
             ticket: by which it was uploaded.
@@ -133,7 +133,7 @@ class Accept(Stage):
         if bundle.bytes > request.limits.disk:
             service, most = request.service, request.limits.disk
             raise BundleTooLarge(service.name, service.limits.disk, most, bundle.bytes)
-        request = await with_tasks(request, content.path, has_gather=bundle.has_gather)
+        request = await with_tasks(request, content.path, bundle)
         warnings = (*bundle.warnings, *self._not_chosen(request))
 
         allowed = self._allowances.of(request.user_id)
@@ -247,7 +247,9 @@ class Accept(Stage):
         """
         lease = self._leases.own  # before the file is there: until it ends, it is no orphan
         async with self._storage.pending(FileKind.BUNDLE) as pending:
-            file = "" if content is None else await pending.put(content)
+            file = ""
+            if content is not None:
+                file = await pending.put(content if bundle.content is None else bundle.content)
             stored = Bundle(file, bundle.size, bundle.digest, bundle.own_modes)
             row, refers = await insert(stored, lease)
             if refers:

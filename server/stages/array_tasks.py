@@ -4,38 +4,57 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from server.domain.errors import BadField
 from server.domain.jobs import BatchRequest
 from server.domain.upload_fields import UploadRequest, check_children
+from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.lines import lines
 from shared.files.bundles.reader import BundleReader
+from shared.files.durable import remove_quietly, write_all
 from shared.files.errors import BundleError
+from shared.files.opened import opened
 
 _CHUNK: Final = 1 << 18
 
 
-async def with_tasks(request: UploadRequest, bundle: Path, *, has_gather: bool) -> UploadRequest:
+async def with_tasks(request: UploadRequest, file: Path, bundle: BundleSummary) -> UploadRequest:
     """The request with an index for each line of its ``array_file``.
 
     Args:
-        bundle: the sealed ZIP.
-        has_gather: it has a gather.sh.
+        file: the sealed ZIP; it is written there, if it is in memory.
 
     Raises:
         BadField: there is no such file, or it holds no tasks, or too many.
+        OSError
     """
     batch, count = request.batch, 0
     if batch is not None and batch.file is not None:
         try:
-            count = await count_lines(bundle, batch.file, request.service.max_children)
+            if bundle.content is not None:
+                await _write(bundle.content, file)
+            count = await count_lines(file, batch.file, request.service.max_children)
         except BundleError as problem:
             raise _bad_file(str(problem)) from None
         if not count:
             raise _bad_file(f"{batch.file!r} has no lines, so there are no tasks")
-    return with_counted_tasks(request, count, has_gather=has_gather)
+    return with_counted_tasks(request, count, has_gather=bundle.has_gather)
+
+
+async def _write(content: bytes, path: Path) -> None:
+    def write() -> IO[bytes]:
+        with ExitStack() as stack:
+            file = stack.enter_context(path.open("xb", buffering=0))
+            write_all(file.fileno(), content)
+            stack.pop_all()
+            return file
+
+    async with opened(write, partial(remove_quietly, path)):
+        pass
 
 
 def with_counted_tasks(request: UploadRequest, count: int, *, has_gather: bool) -> UploadRequest:

@@ -163,7 +163,7 @@ class Schedules(Stage):
             raise BundleTooLarge(service.name, service.limits.disk, most, bundle.bytes)
         now = self._clock.now()
         next_at = _first_at(timing, now)
-        request = await with_tasks(request, content.path, has_gather=bundle.has_gather)
+        request = await with_tasks(request, content.path, bundle)
         batch, allowed = request.batch, self._allowances.of(request.user_id)
 
         async def insert(stored: Bundle, lease: Lease | None) -> tuple[Schedule, bool]:

@@ -3,7 +3,8 @@
 One batch is written while the next one fills. A full batch waits for the one before, and nothing
 more is read from the socket meanwhile. A form that fits in one batch costs one hop to a thread. An
 upload that waits for its sender holds no thread and little memory: batches grow with what was
-received, so only uploads of many megabytes have large ones.
+received, so only uploads of many megabytes have large ones. A form so small that its bundle stays
+in memory needs no thread.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.writer import Data
 from shared.multipart.parser import FilePart
-from shared.multipart.sinks import Sink
+from shared.multipart.sinks import BundleSink, Sink, Step
 
 BATCH: Final = 1 << 20
 """Bytes of the largest batch."""
@@ -27,9 +28,6 @@ _GROWTH: Final = 16
 """Until then a batch has at most the 16th part of what was received."""
 _STEP_BYTES: Final = 128
 """Memory of a step beside its data: a body may come in pieces of one byte."""
-
-_Step: TypeAlias = FilePart | Data | None
-"""A file begins; some content of it; it ends."""
 
 
 _R = TypeVar("_R", None, BundleSummary)
@@ -63,12 +61,12 @@ class BatchWriter:
 
     def __init__(self, sink: Sink, threads: Threads) -> None:
         self._sink, self._threads = sink, threads
-        self._steps: list[_Step] = []
+        self._steps: list[Step] = []
         self._size = self._written = 0
         self._running: asyncio.Future[None] | asyncio.Future[BundleSummary] | None = None
         self._started = self._expands = False
 
-    def put(self, step: _Step) -> None:
+    def put(self, step: Step) -> None:
         """Add a step; does not wait."""
         self._steps.append(step)
         if isinstance(step, FilePart):
@@ -85,7 +83,7 @@ class BatchWriter:
             await asyncio.shield(self._running)
         self._run(self._apply)
 
-    def _run(self, apply: Callable[[list[_Step]], _R]) -> asyncio.Future[_R]:
+    def _run(self, apply: Callable[[list[Step]], _R]) -> asyncio.Future[_R]:
         steps, self._steps = self._steps, []
         self._written += self._size
         self._size = 0
@@ -104,6 +102,9 @@ class BatchWriter:
         if self._running is not None:
             await asyncio.shield(self._running)
         if not self._expands:
+            if self._fits_in_memory():
+                self._started = True
+                return self._apply_and_finish(self._steps)
             return await asyncio.shield(self._run(self._apply_and_finish))
         await asyncio.shield(self._run(self._apply))
         # A cancelled wait for its turn ends at once; an expansion that has begun is waited for.
@@ -111,6 +112,12 @@ class BatchWriter:
             last = asyncio.get_running_loop().run_in_executor(executor, self._sink.finish)
             self._running = last
             return await asyncio.shield(last)
+
+    def _fits_in_memory(self) -> bool:
+        sink = self._sink
+        return (
+            not self._started and isinstance(sink, BundleSink) and sink.fits_in_memory(self._steps)
+        )
 
     async def abort(self) -> None:
         """Abort the sink once the thread is done. A cancellation has to wait for that."""
@@ -125,7 +132,7 @@ class BatchWriter:
         if cancelled:
             raise asyncio.CancelledError
 
-    def _apply(self, steps: list[_Step]) -> None:
+    def _apply(self, steps: list[Step]) -> None:
         data: list[Data] = []
         for step in steps:
             if isinstance(step, bytes | bytearray | memoryview):
@@ -145,7 +152,7 @@ class BatchWriter:
             self._sink.write(data[0] if len(data) == 1 else b"".join(data))
             data.clear()
 
-    def _apply_and_finish(self, steps: list[_Step]) -> BundleSummary:
+    def _apply_and_finish(self, steps: list[Step]) -> BundleSummary:
         self._apply(steps)
         return self._sink.finish()
 

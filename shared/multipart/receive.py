@@ -31,7 +31,9 @@ OnFirstFile = Callable[[dict[str, str]], Sink | None]
 
 @dataclass
 class Received:
-    """A form that was received completely; its bundle is at ``staging``, fsynced."""
+    """A form that was received completely; its bundle is in its summary, or at ``staging``,
+    fsynced.
+    """
 
     fields: dict[str, str]
     bundle: BundleSummary

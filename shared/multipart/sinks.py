@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Final, Literal, Protocol
+from typing import IO, Final, Literal, Protocol, TypeAlias
 
 from shared.files.bundles.expand import expand, is_archive_name
 from shared.files.bundles.format import BundleSummary
@@ -21,6 +22,21 @@ ARCHIVE_FIELD: Final = "bundle"
 """The form field whose archive is expanded."""
 
 Naming = Literal["filename", "part"]
+
+Step: TypeAlias = FilePart | Data | None
+"""A file begins; some content of it; it ends."""
+_MOST_STEPS: Final = 64
+"""What is done on the event loop: each file costs about 50 µs."""
+_HEADERS: Final = 512
+_END: Final = 256
+"""More than a ZIP has of a file beside its content and its names, and at its end."""
+
+
+def _most_stored(step: Step) -> int:
+    """Bytes that a step adds to a bundle, at most."""
+    if isinstance(step, FilePart):
+        return _HEADERS + 2 * len((step.field + step.filename).encode(errors="surrogateescape"))
+    return 0 if step is None else len(step)
 
 
 class Sink(Protocol):
@@ -57,6 +73,7 @@ class BundleSink:
         archives: whether a file named ``….zip``, ``.tar``, ``.tar.gz`` or ``.tgz`` in the field
             ``bundle`` is expanded. In other fields, it is a file like others.
         reserve: called before so many more bytes are written; may raise OSError.
+        keep: a bundle of so many bytes is not written: its summary has it.
     """
 
     def __init__(
@@ -67,8 +84,9 @@ class BundleSink:
         *,
         archives: bool = True,
         reserve: ReserveSpace | None = None,
+        keep: int = 0,
     ) -> None:
-        self._reserve = reserve
+        self._reserve, self._keep = reserve, keep
         self._staging, self._limits, self._naming = staging, limits, naming
         self._archives = archives
         self._archive_path = staging.with_name(staging.name + ".archive")
@@ -77,6 +95,12 @@ class BundleSink:
 
     def expands(self, part: FilePart) -> bool:
         return self._archives and part.field == ARCHIVE_FIELD and is_archive_name(part.filename)
+
+    def fits_in_memory(self, steps: Sequence[Step]) -> bool:
+        """Whether all of it, with these steps and the end, blocks nowhere: it may be done on the
+        event loop.
+        """
+        return len(steps) <= _MOST_STEPS and sum(map(_most_stored, steps), _END) <= self._keep
 
     def begin(self, part: FilePart) -> None:
         is_archive = self.expands(part)
@@ -97,6 +121,7 @@ class BundleSink:
                 max_bytes=limits.max_bytes,
                 portable=limits.portable,
                 reserve=self._reserve,
+                keep=self._keep,
             )
         return self._writer
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from shared.files.errors import BundleError
 from shared.files.names import find_root, shown
@@ -33,6 +33,8 @@ GATHER: Final = "gather.sh"
 """Runs when all children of a batch have completed."""
 FILE_MODE: Final = 0o644
 PROGRAM_MODE: Final = 0o755
+
+_Content: TypeAlias = bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class BundleSummary:
     own_modes: bool = field(default=False, compare=False)
     """A file is executable only because its archive said so: the digest does not tell it from a
     bundle in which it is not."""
+    content: _Content | None = field(default=None, compare=False, repr=False)
+    """The ZIP, if it was kept in memory; None: it is in a file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,11 @@ from shared.files.bundles.format import (
     is_program,
     root_of,
 )
-from shared.files.durable import remove_quietly
 from shared.files.errors import BundleError
+from shared.files.kept_file import KeptFile
 from shared.files.names import PathSet, UnsafeName, safe_path
 from shared.files.portable import NonPortableNames, problems, why_not_portable
-from shared.files.staged_file import ReserveSpace, StagedFile
+from shared.files.staged_file import ReserveSpace
 
 Data = bytes | bytearray | memoryview
 _MAGIC_LENGTH: Final = 4
@@ -63,6 +63,7 @@ class BundleWriter:
         max_bytes: of all files together.
         reserve: called with the number of bytes before they are written.
         portable: whether names must be storable on every common system; else they get a warning.
+        keep: a bundle of so many bytes is not written: the summary has it.
 
     Raises:
         OSError: here and from every method: the disk may be full.
@@ -76,8 +77,9 @@ class BundleWriter:
         max_bytes: int,
         portable: bool = False,
         reserve: ReserveSpace | None = None,
+        keep: int = 0,
     ) -> None:
-        self._path, self._max_files, self._max_bytes = path, max_files, max_bytes
+        self._max_files, self._max_bytes = max_files, max_bytes
         self._portable = portable
         self._tree = PathSet()
         self._files: list[FileDigest] = []
@@ -87,7 +89,7 @@ class BundleWriter:
         self._bytes = 0
         self._open: _OpenFile | None = None
         self._directory: list[bytes] = []
-        self._out = StagedFile(path, reserve)
+        self._out = KeptFile(path, reserve, keep)
 
     @property
     def paths(self) -> Iterator[str]:
@@ -167,7 +169,8 @@ class BundleWriter:
         self._files.append(FileDigest(file.path, headers.size, file.sha256.hexdigest()))
 
     def finish(self) -> BundleSummary:
-        """Finish the ZIP and fsync it. Its name becomes durable by :func:`durable.replace`.
+        """Finish the ZIP and fsync it, unless it is kept in memory. Its name becomes durable by
+        :func:`durable.replace`.
 
         Raises:
             BundleError: names that exclude each other; no file, or no ``run.sh`` by the root rule.
@@ -185,9 +188,8 @@ class BundleWriter:
             not_portable.add(unportable.name, unportable.why)
         start, directory = self._out.size, b"".join(self._directory)
         self._out.write(directory + end_records(len(paths), start, len(directory)))
-        self._out.sync()
-        size = self._out.size
-        self._out.close()
+        size, content = self._out.size, self._out.content
+        self._out.finish()
         digest = digest_of(
             FileDigest(file.path[len(root) :], file.size, file.sha256) for file in self._files
         )
@@ -196,13 +198,12 @@ class BundleWriter:
             warnings = (_CRLF, *warnings)
         has_gather = f"{root}{GATHER}" in paths
         return BundleSummary(
-            size, digest, len(paths), self._bytes, warnings, has_gather, self._own_modes
+            size, digest, len(paths), self._bytes, warnings, has_gather, self._own_modes, content
         )
 
     def abort(self) -> None:
         """Close and delete whatever is there, a sealed file too; may be repeated."""
-        self._out.close()
-        remove_quietly(self._path)
+        self._out.remove()
 
 
 def too_large(max_bytes: int, part: str | None = None) -> BundleError:

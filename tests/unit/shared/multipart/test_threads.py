@@ -6,16 +6,19 @@ import hashlib
 import os
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.reader import BundleReader
 from shared.files.staged_file import BLOCK
-from shared.multipart.batches import BATCH, FIRST_BATCH
+from shared.multipart.batches import BATCH, FIRST_BATCH, Threads
 from shared.multipart.limits import FormLimits, FormRefused
 from shared.multipart.receive import Received, receive
+from shared.multipart.sinks import BundleSink
 from tests.support.raw_archives import (
     BOUNDARY,
     FORM,
@@ -123,6 +126,31 @@ async def test_the_pieces_of_a_batch_are_written_as_one(tmp_path):
     assert (await start(sink, in_pieces(body, 1000), tmp_path)).bundle.bytes == 50_000
     assert sink.log == ["begin", "end", "finish"]
     assert sink.writes == 1
+
+
+@pytest.mark.parametrize(("size", "threads"), [(100, 0), (40_000, 1)], ids=["small", "many pieces"])
+async def test_a_bundle_that_is_kept_in_memory_needs_no_thread(tmp_path, size, threads):
+    body, used = HEAD + bytes(size) + TAIL, []
+
+    class Counting(ThreadPoolExecutor):
+        def submit(self, *what: Any, **more: Any) -> Any:
+            used.append(what)
+            return super().submit(*what, **more)
+
+    with Counting(1) as executor:
+        received = await receive(
+            in_pieces(body, 500),
+            FORM,
+            len(body),
+            staging=tmp_path / "s",
+            limits=LIMITS,
+            on_first_file=lambda _: BundleSink(tmp_path / "s", LIMITS, "filename", keep=64 << 10),
+            threads=Threads(executor),
+        )
+    assert len(used) == threads
+    assert received.bundle.bytes == size
+    assert received.bundle.content is not None
+    assert not (tmp_path / "s").exists()
 
 
 async def test_an_upload_that_stalls_holds_little_memory(tmp_path):

@@ -43,6 +43,28 @@ def test_what_is_unpacked_is_what_was_written(tmp_path_factory, files):
         }
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_bundle_that_is_kept_in_memory_is_the_same_and_leaves_no_file(tmp_path, more):
+    written = write_bundle(tmp_path / "written", HELLO)
+    keep = written.size - more  # one byte too few, and it is written after all
+    writer = BundleWriter(tmp_path / "kept", max_files=9, max_bytes=99, keep=keep)
+    for name, content in HELLO.items():
+        writer.add(name)
+        writer.write(content)
+        writer.end()
+    kept = writer.finish()
+    assert kept == written
+    expected = (tmp_path / "written").read_bytes()
+    if more:
+        assert kept.content is None
+        assert (tmp_path / "kept").read_bytes() == expected
+    else:
+        assert kept.content == expected
+        assert not (tmp_path / "kept").exists()
+    writer.abort()
+    assert not (tmp_path / "kept").exists()
+
+
 def test_other_programs_can_open_a_bundle(tmp_path):
     write_bundle(tmp_path / "b", HELLO | {"data/ü": b"x"})
     with zipfile.ZipFile(tmp_path / "b") as archive:
