@@ -7,6 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+class Change(asyncio.Event):
+    """Set at each change.
+
+    Attributes:
+        row: as it was committed last, since this was made; None: nobody said.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.row: object = None
+
+
 class Wakeups:
     """Wakes those who wait for a change of a job or payload.
 
@@ -21,7 +33,7 @@ class Wakeups:
     def __init__(self) -> None:
         self.closing = False
         self.version = 0
-        self._waiting: dict[int | None, dict[asyncio.Event, bool]] = {}
+        self._waiting: dict[int | None, dict[Change, bool]] = {}
         """Id, or None for any -> the events of those who wait, and whether only for an end."""
 
     @property
@@ -29,18 +41,23 @@ class Wakeups:
         """How many wait for a change of any row."""
         return len(self._waiting.get(None, {}))
 
-    def notify(self, number: int, *, ended: bool) -> None:
-        """To be called after each commit that changed the row with this id."""
+    def notify(self, number: int, *, ended: bool, row: object = None) -> None:
+        """To be called after each commit that changed the row with this id.
+
+        Args:
+            row: as it was committed.
+        """
         self.version += 1
         for waited_for in (None, number):
             for event, end_only in self._waiting.get(waited_for, {}).items():
+                event.row = row
                 if ended or not end_only:
                     event.set()
 
     @contextmanager
-    def of(self, number: int | None = None, *, end_only: bool = False) -> Iterator[asyncio.Event]:
+    def of(self, number: int | None = None, *, end_only: bool = False) -> Iterator[Change]:
         """An event that is set at each change, or end, of one row; None: of any row."""
-        event = asyncio.Event()
+        event = Change()
         if self.closing:
             event.set()
         events = self._waiting.setdefault(number, {})

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 from aiohttp import web
 
-from server.domain.errors import NotAllowed
+from server.domain.access import visible
+from server.domain.errors import NoSuchJob, NotAllowed
 from server.domain.jobs import Job
 from server.http.context import Context
 from server.http.params import job_id, seconds_param
 from server.stages.read import read_job
 from shared.clock import wait_for
 from shared.http.authentication import PRINCIPAL
+from shared.wakeups import Change
 
 T = TypeVar("T")
 
@@ -37,14 +39,24 @@ async def wait_for_job(request: web.Request, context: Context, *, until_ended: b
     """
     seen = request.query.get("seen")
 
+    change: Change | None = None
+
     async def read() -> Job:
-        return await requested_job(request, context)
+        job = None if change is None else change.row
+        if not isinstance(job, Job) or not job.ended:
+            return await requested_job(request, context)
+        if not visible(request[PRINCIPAL]).has(job):
+            raise NoSuchJob(job.id)
+        return job  # as it ended, a moment ago
 
     def settled(job: Job) -> bool:
         return job.ended or (not until_ended and seen is not None and job.state != seen)
 
-    def changes() -> AbstractContextManager[asyncio.Event]:
-        return context.watch.of(job_id(request), end_only=until_ended)
+    @contextmanager
+    def changes() -> Iterator[asyncio.Event]:
+        nonlocal change
+        with context.watch.of(job_id(request), end_only=until_ended) as change:
+            yield change
 
     return await wait_until(request, context, read, settled, changes)
 

@@ -25,7 +25,10 @@ async def send_result(
         name += "-partial"
     try:
         async with context.storage.local_copy(FileKind.RESULT, stored.file) as path:
-            return await send_file(request, path, f"{name}.zip", stored.sha256, stored.section)
+            whole = context.storage.in_memory(FileKind.RESULT, stored.file)
+            return await send_file(
+                request, path, f"{name}.zip", stored.sha256, stored.section, whole
+            )
     except FileNotFoundError:
         raise await missing_result(context, job, attempt or job.attempt) from None
 

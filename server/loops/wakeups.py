@@ -48,7 +48,7 @@ class JobWakeups(Wakeups):
             self.cleaner.set()
         if (job.ended or job.state is JobState.RUNNING) and self._is_announced(job):
             self.webhooks.set()
-        self.notify(job.id, ended=job.ended)
+        self.notify(job.id, ended=job.ended, row=job)
         self.noted(job.id)
 
     def _is_announced(self, job: Job) -> bool:

@@ -85,6 +85,10 @@ class Storage(Protocol):
         """
         ...
 
+    def in_memory(self, kind: FileKind, name: str) -> bytes | None:
+        """The whole content of a small file, if that is in memory because it was stored lately."""
+        ...
+
     async def delete(self, files: Iterable[tuple[FileKind, str]]) -> None:
         """Delete files; one that is not there is no error.
 

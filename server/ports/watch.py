@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from server.domain.jobs import Job
+from shared.wakeups import Change
 
 
 class Watch(Protocol):
@@ -16,8 +17,10 @@ class Watch(Protocol):
         """Called after each commit."""
         ...
 
-    def of(self, job_id: int, *, end_only: bool = False) -> AbstractContextManager[asyncio.Event]:
-        """An event that is set at each change of the job, or its end; and when the server stops."""
+    def of(self, job_id: int, *, end_only: bool = False) -> AbstractContextManager[Change]:
+        """An event that is set at each change of the job, or its end; and when the server stops.
+        Its row is the job.
+        """
         ...
 
     def events_of(self, job_id: int | None) -> AbstractContextManager[asyncio.Event]:

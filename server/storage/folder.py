@@ -16,6 +16,7 @@ import structlog
 from server.domain.files import FileKind
 from server.ports import FileStream
 from server.storage.base import NAME, BaseStorage
+from server.storage.recent import BytesStream, RecentFiles
 from server.storage.scratch import FolderScratch, FolderScratchFile
 from server.storage.stream import LocalStream
 from shared.files import durable
@@ -52,6 +53,7 @@ class FolderStorage(BaseStorage):
     ) -> None:
         super().__init__(owner, token)
         self._folder, self._scratch = folder, scratch
+        self._recent = RecentFiles()
         for kind in FileKind:
             (folder / kind).mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -64,6 +66,7 @@ class FolderStorage(BaseStorage):
             return
         if isinstance(content, bytes):
             await asyncio.to_thread(self._write, content, final)
+            self._recent.add((kind, name), content)
             return
         with self._scratch.file() as file:
             await file.write(content)
@@ -71,15 +74,19 @@ class FolderStorage(BaseStorage):
 
     def _write(self, content: bytes, final: Path) -> None:
         """Store all at once. Blocking."""
-        with self._scratch.file() as file:
+        with self._scratch.file(final.name) as file:
             file.reserve(len(content))
-            file.path.write_bytes(content)
-            _move(file.path, final)
+            _make_folder(final)
+            durable.store(file.path, content, final)
 
     @asynccontextmanager
     async def open(
         self, kind: FileKind, name: str, start: int = 0, end: int | None = None
     ) -> AsyncIterator[FileStream]:
+        content = self._recent.get((kind, name))
+        if content is not None:
+            yield BytesStream(content, start, end)
+            return
         path = stored_path(self._folder, kind, name)
         async with opened(partial(LocalStream, path, start, end)) as stream:
             yield stream
@@ -88,8 +95,14 @@ class FolderStorage(BaseStorage):
     async def local_copy(self, kind: FileKind, name: str) -> AsyncIterator[Path]:
         yield stored_path(self._folder, kind, name)
 
+    def in_memory(self, kind: FileKind, name: str) -> bytes | None:
+        return self._recent.get((kind, name))
+
     async def delete(self, files: Iterable[tuple[FileKind, str]]) -> None:
-        paths = [stored_path(self._folder, kind, name) for kind, name in files]
+        paths = []
+        for kind, name in files:
+            self._recent.forget((kind, name))
+            paths.append(stored_path(self._folder, kind, name))
 
         def unlink() -> None:
             for path in paths:
@@ -102,10 +115,15 @@ class FolderStorage(BaseStorage):
 
 
 def _move(path: Path, final: Path) -> None:
+    _make_folder(final)
+    durable.replace(path, final)
+
+
+def _make_folder(final: Path) -> None:
+    """That of the file."""
     if not final.parent.is_dir():
         final.parent.mkdir(mode=0o700, exist_ok=True)
         durable.fsync_folder(final.parent.parent)
-    durable.replace(path, final)
 
 
 def _list(folder: Path, after: str) -> list[str]:

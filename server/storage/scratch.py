@@ -68,8 +68,8 @@ class FolderScratch:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @contextmanager
-    def file(self) -> Iterator[FolderScratchFile]:
-        path = self._folder / new_name(self._owner, self._token)
+    def file(self, name: str | None = None) -> Iterator[FolderScratchFile]:
+        path = self._folder / (name or new_name(self._owner, self._token))
         with self._space.reserve() as reservation:
             try:
                 yield FolderScratchFile(path, reservation)

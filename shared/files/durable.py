@@ -68,6 +68,30 @@ def replace(tmp: Path, final: Path, *, synced: bool = False) -> None:
         raise
 
 
+def store(tmp: Path, content: bytes, final: Path) -> None:
+    """Make the file ``final`` with this content. Once this returns, it survives a power cut.
+
+    It gets its name before it is synced: both are on the disk by one commit of the file system's
+    journal. A power cut before the end may leave the name with less than the content.
+
+    Args:
+        tmp: on the same file system; not there before, nor after.
+
+    Raises:
+        OSError: ``final`` does not exist then.
+    """
+    fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    with closing_fd(fd):
+        write_all(fd, content)
+        tmp.rename(final)
+        try:
+            os.fsync(fd)
+            fsync_folder(final.parent)
+        except OSError:
+            remove_quietly(final)
+            raise
+
+
 def remove_quietly(path: Path) -> None:
     """Remove a file if that is possible; if not, a later sweep removes it."""
     with contextlib.suppress(OSError):

@@ -36,19 +36,26 @@ async def send_file(
     filename: str,
     sha256: str | None = None,
     section: tuple[int, int] | None = None,
+    whole: bytes | None = None,
 ) -> web.StreamResponse:
     """Send the file, or the range of it that was asked for.
 
     Args:
         sha256: hex digest of what is sent whole; None: a snapshot, neither cached nor resumed.
         section: what is sent is a part of the file: where it begins, and its size; None: all of it.
+        whole: the file's content, where it is in memory.
 
     Raises:
         OSError: it cannot be read.
         Denied: it is another one than the request is about, or has nothing in the range.
     """
     offset, most = section or (0, None)
-    size, content = await asyncio.to_thread(_size_and_content, path, offset, most)
+    content: bytes | None
+    if whole is not None:
+        content = whole[offset:] if most is None else whole[offset : offset + most]
+        size = len(content)
+    else:
+        size, content = await asyncio.to_thread(_size_and_content, path, offset, most)
     headers = {
         "Content-Type": "application/zip",
         "Content-Disposition": f'attachment; filename="{filename}"; '

@@ -54,7 +54,8 @@ def test_a_job_that_cannot_be_sent_for_want_of_descriptors_is_sent_later(tmp_pat
     with Pair(tmp_path, SETTINGS).running() as pair:
         assert pair.server.process is not None
         pid = pair.server.process.pid
-        job = pair.submit("exit 3")
+        # Its bundle is too large to be in memory.
+        job = pair.submit(f"exit 3 # {'x' * 70_000}")
 
         def queued_again() -> bool:
             now = json.loads(pair.get(f"/api/v1/jobs/{job}"))

@@ -75,6 +75,9 @@ class MemoryStorage(BaseStorage):
             copy.path.write_bytes(self._get(kind, name))
             yield copy.path
 
+    def in_memory(self, kind: FileKind, name: str) -> bytes | None:
+        return None
+
     async def delete(self, files: Iterable[tuple[FileKind, str]]) -> None:
         for file in files:
             self._contents.files.pop(file, None)

@@ -17,7 +17,7 @@ from server.http.context import Context
 from server.http.requested_job import wait_for_job
 from server.loops.wakeups import JobWakeups
 from shared.http.authentication import PRINCIPAL
-from shared.principals import LOCAL
+from shared.principals import LOCAL, Principal, Role
 from shared.wire import JobState
 from tests.support.jobs import job
 from tests.support.sim_clock import SimClock
@@ -95,6 +95,32 @@ async def test_a_wait_for_the_end_sleeps_through_other_states_and_its_time_runs_
     world.becomes(JobState.COMPLETED)
     await world.clock.settle()
     assert (await task).state is JobState.COMPLETED
+    assert world.looked == 3  # before it: its end was handed over
+
+
+async def test_a_job_that_ended_and_was_retried_meanwhile_is_looked_up(world) -> None:
+    task = await world.waiting("wait=30", until_ended=True)
+    world.becomes(JobState.FAILED)
+    world.becomes(JobState.QUEUED)
+    await world.clock.settle()
+    assert not task.done()
+    world.becomes(JobState.COMPLETED)
+    await world.clock.settle()
+    assert (await task).state is JobState.COMPLETED
+
+
+async def test_the_end_of_a_job_is_handed_to_those_only_who_may_see_it(world) -> None:
+    asks = request("wait=30")
+    world.job = job(state=JobState.SUBMITTED, user_id="1")
+    asks[PRINCIPAL] = Principal("ann", Role.USER, user_id="1")
+    task = asyncio.create_task(wait_for_job(asks, world.context, until_ended=True))
+    await world.clock.settle()
+    assert not task.done()
+    world.job = job(state=JobState.COMPLETED, user_id="2")
+    world.wakeups.changed(world.job)
+    await world.clock.settle()
+    with pytest.raises(NoSuchJob):
+        await task
 
 
 async def test_a_wait_ends_when_the_server_stops(world) -> None:

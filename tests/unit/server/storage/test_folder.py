@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from server.domain.files import FileKind
 from server.storage.folder import FolderStorage, stored_path
+from server.storage.recent import RecentFiles
 from server.storage.scratch import FolderScratch
 from shared.files import durable
 from tests.support.stored import chunks, read
@@ -32,6 +35,13 @@ def storage(tmp_path: Path, scratch: FolderScratch) -> FolderStorage:
 async def put(storage: FolderStorage, content: bytes = b"content") -> str:
     async with storage.pending(R) as pending:
         name = await pending.put(chunks(content))
+        pending.commit()
+    return name
+
+
+async def put_bytes(storage: FolderStorage, content: bytes = b"content") -> str:
+    async with storage.pending(R) as pending:
+        name = await pending.put(content)
         pending.commit()
     return name
 
@@ -115,3 +125,70 @@ async def test_a_small_file_takes_one_visit_to_a_thread(
     monkeypatch.setattr(asyncio, "to_thread", counted)
     assert await read(storage, R, name) == b"content"
     assert visits == 1
+
+
+async def test_bytes_are_durable_content_then_name(
+    tmp_path: Path, storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both before their name is given to anybody."""
+    synced: list[str] = []
+    real = os.fsync
+
+    def noted(fd: int) -> None:
+        path = Path(f"/proc/self/fd/{fd}").readlink().relative_to(tmp_path)
+        synced.append(f"{path.parts[0]}/{len(path.name)}")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    await put_bytes(storage)
+    assert synced == ["results/7", "results/32", "results/2"]
+    assert list((tmp_path / "staging").iterdir()) == []
+
+
+async def test_bytes_that_cannot_be_synced_leave_nothing(
+    tmp_path: Path, storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put_bytes(storage)  # its folder is there
+
+    def refused(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    before = await storage.list(R)
+    monkeypatch.setattr(os, "fsync", refused)
+    with pytest.raises(OSError, match="Input/output"):
+        await put_bytes(storage)
+    assert await storage.list(R) == before
+    assert list((tmp_path / "staging").iterdir()) == []
+
+
+async def test_what_was_stored_lately_is_in_memory_until_it_is_deleted(
+    storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, large = await put_bytes(storage), await put_bytes(storage, bytes(100_000))
+    assert storage.in_memory(R, name) == b"content"
+    assert storage.in_memory(R, large) is None
+
+    async def refused(*_: object) -> None:
+        raise AssertionError("no thread is needed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "to_thread", refused)
+        assert await read(storage, R, name) == b"content"
+        async with storage.open(R, name, 1, 3) as stream:
+            assert [chunk async for chunk in stream] == [b"on"]
+            assert stream.size == 7
+    await storage.delete([(R, name)])
+    assert storage.in_memory(R, name) is None
+    with pytest.raises(FileNotFoundError):
+        await read(storage, R, name)
+
+
+async def test_those_asked_for_longest_ago_are_forgotten_first() -> None:
+    files = RecentFiles()
+    for number in range(64):  # as much as is kept
+        files.add((R, str(number)), bytes(64 << 10))
+    files.get((R, "0"))
+    files.add((R, "64"), b"x")
+    assert files.get((R, "0")) is not None
+    assert files.get((R, "1")) is None
+    assert files.get((R, "2")) is not None
