@@ -37,6 +37,11 @@ class Live:
     """In their order: the first ones are always the same."""
 
     @property
+    def said(self) -> bool:
+        """Whether there is something that has events."""
+        return bool(self.notices or self.output)
+
+    @property
     def outputs(self) -> dict[str, NewEvent]:
         """An event for each of its values, by name."""
         return {

@@ -23,12 +23,16 @@ _NEXT_USER: Final = f"""
     SELECT user_id FROM jobs WHERE {READY} AND service = :service
     AND user_id > {{after}} {{bound}} ORDER BY user_id LIMIT 1
 """  # noqa: S608 - no user input
-_NO_MORE_JOBS: Final = """
-    SELECT name FROM agents GROUP BY name
+_HELD: Final = f"""
+    SELECT service, user_id, agent, count(*) AS jobs FROM jobs
+    WHERE {HELD} GROUP BY service, user_id, agent
+    UNION ALL
+    SELECT NULL, NULL, name, 0 FROM agents GROUP BY name
     HAVING sum(CASE state WHEN 'active' THEN 1 ELSE 0 END) = 0
-"""
-"""Agents that an operator has drained, retired or declared lost, perhaps after the candidates were
-listed. An agent that replaced a retired one has the same name."""
+"""  # noqa: S608 - no user input
+"""Jobs of each service, user and agent; then, without a service, agents that an operator has
+drained, retired or declared lost, perhaps after the candidates were listed. An agent that replaced
+a retired one has the same name."""
 
 
 class Claims(Part):
@@ -47,9 +51,8 @@ class Claims(Part):
             if last_user is None:
                 return []
             packing = [one.name for one in candidates if one.packs]
-            users, agents = await _held(tx, service.name, ended, packing, self._services)
+            users, agents, retired = await _held(tx, service.name, ended, packing, self._services)
             free = min(most, fairshare.free_slots(service, users))
-            retired = {row["name"] for row in await tx.rows(_NO_MORE_JOBS)}
             active = [one for one in candidates if one.name not in retired]
             places = placement.place(active, agents, [max(1, service.pack)] * free)
             chosen = await _due(tx, service, users, len(places), last_user) if places else []
@@ -106,30 +109,31 @@ async def _held(
     ended: Collection[AttemptKey],
     packing: Sequence[str],
     services: Mapping[str, Service],
-) -> tuple[Counter[str], dict[str, float]]:
-    """Jobs of each user of the service, and of each agent the slots that jobs need.
+) -> tuple[Counter[str], dict[str, float], set[str]]:
+    """Jobs of each user of the service, of each agent the slots that jobs need, and agents that get
+    no more.
 
     Args:
         packing: agents that start one sandbox for several tasks of an array.
     """
     users, agents = Counter[str](), Counter[str]()
-    rows = await tx.rows(
-        f"""
-        SELECT service, user_id, agent, count(*) AS jobs FROM jobs
-        WHERE {HELD} GROUP BY service, user_id, agent
-        """  # noqa: S608 - no user input
-    )
-    for row in rows:
+    retired = set[str]()
+    for row in await tx.rows(_HELD):
+        if row["service"] is None:
+            retired.add(row["agent"])
+            continue
         agents[row["agent"] or ""] += row["jobs"]
         if row["service"] == service:
             users[row["user_id"]] += row["jobs"]
     tasks = await _packed_tasks(tx, packing, services)
-    for key in ended:
+    for names, params in batches([key.job_id for key in ended]):
         for row in await tx.rows(
-            f"SELECT agent, service, array_index FROM jobs "  # noqa: S608
-            f"WHERE id = :id AND attempt = :attempt AND {HELD}",
-            {"id": key.job_id, "attempt": key.attempt},
+            f"SELECT id, attempt, agent, service, array_index FROM jobs "  # noqa: S608
+            f"WHERE id IN ({names}) AND {HELD}",
+            params,
         ):
+            if AttemptKey(row["id"], row["attempt"]) not in ended:
+                continue
             agents[row["agent"] or ""] -= 1
             if row["array_index"] is not None:
                 tasks[row["agent"] or "", row["service"]] -= 1
@@ -138,7 +142,7 @@ async def _held(
         packs = name in services and services[name].pack > 1
         if packs and agent in packing and jobs > 0:
             slots[agent] = placement.add(slots[agent] - jobs, services[name].pack, jobs)
-    return users, slots
+    return users, slots, retired
 
 
 async def _packed_tasks(

@@ -39,6 +39,11 @@ NEEDED: Final = """
 """Of a job: another that has not ended depends on it."""
 RESULT_NEEDED: Final = NEEDED.replace("WHERE", "WHERE dependencies.inputs = 1 AND", 1)
 """Of a job: another that has not ended gets its result files."""
+AWAITED: Final = """
+    EXISTS (SELECT 1 FROM dependencies
+            WHERE dependencies.on_id = jobs.id AND dependencies.state = 'waiting')
+"""
+"""Of a job: a dependency on it is not settled."""
 _SHOWN: Final = 100
 _AT_ONCE: Final = 200
 _REPAIRED_AT_ONCE: Final = 1_000
@@ -94,17 +99,21 @@ async def add(tx: Transaction, job_id: int, new: NewJob, found: Mapping[int, str
         )
 
 
-async def follow_move(tx: Transaction, job: Job, move: Move) -> Job:
+async def follow_move(tx: Transaction, job: Job, move: Move, *, awaited: bool) -> Job:
     """What a move that was just made means for jobs that depend on the job, and for itself.
 
     The end of a job settles the dependencies on it; those that wait for nothing any more may be
     claimed from now on. A job that is retried by hand looks again at what it depends on.
 
+    Args:
+        awaited: as :data:`AWAITED`.
+
     Returns:
         The job, which may be held back now.
     """
     if job.ended and move.before not in states.ENDED:
-        await _settle(tx, job.id, job.state is JobState.COMPLETED, move.at)
+        if awaited:
+            await _settle(tx, job.id, job.state is JobState.COMPLETED, move.at)
     elif move.before in states.ENDED and job.state is JobState.QUEUED:
         return await _look_again(tx, job)
     return job

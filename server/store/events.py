@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Final
 
 from server.domain.errors import NoSuchJob
@@ -20,20 +22,38 @@ from shared.wire import JobState
 _NO_END: Final = 2**62
 _SLICE: Final = 2_000
 """Events that one page looks at, whatever it is to show."""
+_COLUMNS: Final = (
+    "job_id",
+    "at",
+    "attempt",
+    "before",
+    "state",
+    "reason",
+    "message",
+    "event",
+    "level",
+    "agent",
+    "fields",
+)
+_AT_ONCE: Final = 8
 _OF_RUN_SH: Final = ", ".join(f"'{event}'" for event in ("job.output", *NOTICES.values()))
 
 
-async def append(tx: Transaction, values: dict[str, Any]) -> None:
-    """Write an event; the values are those of its columns."""
-    await tx.rows(
-        """
-        INSERT INTO events (job_id, at, attempt, before, state, reason, message, event, level,
-                            agent, fields)
-        VALUES (:job_id, :at, :attempt, :before, :state, :reason, :message, :event, :level,
-                :agent, :fields)
-        """,
-        values,
-    )
+async def append(tx: Transaction, events: Sequence[Mapping[str, Any]]) -> None:
+    """Write events in this order; each has the values of its columns."""
+    for start in range(0, len(events), _AT_ONCE):
+        few = events[start : start + _AT_ONCE]
+        values = {
+            f"{name}{number}": event[name] for number, event in enumerate(few) for name in _COLUMNS
+        }
+        await tx.rows(_insert(len(few)), values)
+
+
+@cache
+def _insert(count: int) -> str:
+    """The statement that writes so many events."""
+    rows = (f"({', '.join(f':{name}{number}' for name in _COLUMNS)})" for number in range(count))
+    return f"INSERT INTO events ({', '.join(_COLUMNS)}) VALUES {', '.join(rows)}"  # noqa: S608
 
 
 async def append_new_event(
@@ -62,7 +82,7 @@ async def append_new_event(
         "agent": agent,
         "fields": json.dumps(dict(new.fields)) if new.fields else "{}",
     }
-    await append(tx, values)
+    await append(tx, [values])
 
 
 async def append_live(
@@ -72,7 +92,7 @@ async def append_live(
 
     They are looked up here: a report may repeat everything, and come after a restart.
     """
-    if not live.notices and not live.output:
+    if not live.said:
         return False
     rows = await tx.rows(
         f"SELECT event, fields FROM events WHERE job_id = :id AND attempt = :attempt AND event IN ({_OF_RUN_SH})",  # noqa: E501, S608 - no user input

@@ -79,29 +79,40 @@ async def make_move(tx: Transaction, move: Move, services: Mapping[str, Service]
         values |= leases.held(move.lease)
     rows = await tx.rows(
         f"""
-        UPDATE jobs SET {", ".join(setting)} WHERE {only_if} RETURNING *
+        UPDATE jobs SET {", ".join(setting)} WHERE {only_if}
+        RETURNING *, {dependencies.AWAITED if ends else "0"} AS awaited
         """,  # noqa: S608 - names come from Move, values are parameters
         values | {"_id": move.job_id, "_before": move.before, "_attempt": move.attempt},
     )
     if not rows:
         return None
-    job = await dependencies.follow_move(tx, records.job(rows[0]), move)
+    job, awaited = records.job(rows[0]), bool(rows[0]["awaited"])
+    job = await dependencies.follow_move(tx, job, move, awaited=awaited)
     await record_attempt(tx, job, move)
     if job.parent_id is not None:
         job = await counters.count_child(tx, job, job.parent_id, move)
     before = move.before
-    steps = move.steps
+    steps, written = move.steps, list[dict[str, Any]]()
     for step in steps:
-        if step is steps[-1] and move.live is not None:
+        if step is steps[-1] and move.live is not None and move.live.said:
+            await events.append(tx, written)
+            written.clear()
             key = AttemptKey(job.id, move.attempt)
             await events.append_live(tx, key, before, job.agent, move.at, move.live)
-        await append_event(tx, job, before, step)
+        written.append(await _event(tx, job, before, step))
         before = step.to
+    await events.append(tx, written)
     await webhooks.announce(tx, job, move, services)
     return job
 
 
 async def append_event(tx: Transaction, job: Job, before: JobState | None, step: Step) -> None:
+    """Write the event of one step."""
+    await events.append(tx, [await _event(tx, job, before, step)])
+
+
+async def _event(tx: Transaction, job: Job, before: JobState | None, step: Step) -> dict[str, Any]:
+    """The columns of a step's event."""
     values = {
         "job_id": job.id,
         "at": step.at,
@@ -117,7 +128,7 @@ async def append_event(tx: Transaction, job: Job, before: JobState | None, step:
     }
     if before is JobState.PROCESSING and step.to is JobState.QUEUED and step.reason is None:
         await tx.rows(_FOLD, values)
-    await events.append(tx, values)
+    return values
 
 
 async def get_job(source: Database | Transaction, job_id: int) -> Job:

@@ -121,8 +121,8 @@ MUTANTS: Final = (
     ),
     _claim(
         "quotas are counted in the claim's transaction",
-        "users, agents = await _held(tx, service.name, ended, packing, self._services)",
-        "users, agents = Counter[str](), dict[str, float]()",
+        "users, agents, retired = await _held(tx, service.name, ended, packing, self._services)",
+        "users, agents, retired = Counter[str](), dict[str, float](), set[str]()",
         "of_several_who_claim_at_once_none_goes_beyond_a_quota",
         "slots_of_an_agent_are_counted_over_all_services",
     ),
@@ -134,8 +134,8 @@ MUTANTS: Final = (
     ),
     _claim(
         "the slot of its successor is not",
-        "WHERE id = :id AND attempt = :attempt AND",
-        "WHERE id = :id AND :attempt = :attempt AND",
+        'if AttemptKey(row["id"], row["attempt"]) not in ended:',
+        "if False:",
         "an_attempt_that_has_ended_needs_no_slot_and_its_successor_does",
     ),
     _of(
