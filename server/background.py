@@ -42,7 +42,7 @@ class Sweeps:
     """What the loops do, by their names."""
 
     leases: Sweep
-    sender: Sweep
+    sender: TimedSweep
     progress: Sweep
     getter: Sweep
     canceller: Sweep
@@ -70,14 +70,14 @@ def loops(
     def loop(name: str, every_s: Value[float], wakeup: asyncio.Event | None = None) -> Loop:
         return Loop(name, getattr(sweeps, name), every_s, wakeup or asyncio.Event(), clock)
 
-    def timed(name: str, every_s: float, wakeup: asyncio.Event | None = None) -> Loop:
+    def timed(name: str, every_s: Value[float], wakeup: asyncio.Event | None = None) -> Loop:
         sweep: TimedSweep = getattr(sweeps, name)
         wakeup = wakeup or asyncio.Event()
         return Loop(name, sweep, every_s, wakeup, clock, sweep.until_next_s)
 
     return [
         loop("leases", RENEW_EVERY_S, wakeups.leases),
-        loop("sender", lambda: table().sender_interval, wakeups.sender),
+        timed("sender", lambda: table().sender_interval, wakeups.sender),
         loop("progress", PROGRESS_EVERY_S),
         loop("getter", lambda: table().getter_interval, wakeups.getter),
         loop("canceller", CANCEL_AGAIN_S, wakeups.canceller),

@@ -35,7 +35,7 @@ ANSWER_S: Final = 1.0
 OWN_FILES: Final = 64
 """Descriptors for each agent: its event stream, transfers and their files, control calls."""
 _PREPARE_AFTER_S: Final = 1.0
-_PREPARE_EVERY_S: Final = 0.1
+_PREPARE_EVERY_S: Final = 0.05
 """Between two templates: compiling one takes 10 to 40 ms of the interpreter from requests."""
 _STOP_S: Final = 30.0
 """For loops to end, after the requests."""

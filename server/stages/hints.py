@@ -78,6 +78,10 @@ class Hints:
             del self._delayed[job_id]
         return bool(due)
 
+    def next_due(self) -> Micros | None:
+        """When the first of the delayed jobs comes due, as far as is known."""
+        return min(self._delayed.values(), default=None)
+
     def has_room(self, candidates: Iterable[Candidate], ended: Collection[AttemptKey]) -> bool:
         """Whether one of the agents may have a free slot.
 

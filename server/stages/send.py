@@ -5,6 +5,7 @@ A sweep claims and leaves; what it claimed is sent by ``deliver.Deliver``.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from server.domain import ending, timeouts
@@ -67,6 +68,11 @@ class Send(Stage):
         moved = await self._look(now)
         await self._hints.look(self._jobs)
         return moved
+
+    def until_next_s(self) -> float:
+        """Seconds until a delayed job comes due, as far as is known."""
+        due = None if self._hints is None else self._hints.next_due()
+        return math.inf if due is None else max(0.01, (due - self._clock.now()) / SECOND)
 
     async def _look(self, now: float) -> int:
         queued = await self._jobs.queued_services()

@@ -85,6 +85,7 @@ async def test_a_job_with_a_start_time_waits_for_it_and_then_in_the_queue(world)
     await sweep(world)
     waiting = await world.jobs.get(later)
     assert waiting.not_before == world.steady.now() + 3_600 * 10**6
+    assert world.send.until_next_s() == 3_600
     await world.clock.advance(3_599.0)
     await sweep(world)
     assert (await world.jobs.get(later)).not_before

@@ -122,7 +122,9 @@ def test_a_job_that_came_due_is_told_of_once() -> None:
     hints.changed(replace(QUEUED, not_before=5))
     hints.changed(replace(QUEUED, id=2, not_before=5))
     hints.changed(replace(CLAIMED, id=2))
+    assert hints.next_due() == 5
     assert [hints.take_due(at) for at in (4, 5, 6)] == [False, True, False]
+    assert hints.next_due() is None
     hints.changed(replace(QUEUED, not_before=7))
     hints.changed(CLAIMED)
     assert not hints.take_due(7)
