@@ -22,6 +22,8 @@ _OTHERS = re.compile(r"FERRYMAN_.*|SERVICE_.*|PORT|DB_PATH|DATA_PATH|MAX_AGE")
 MARK = "E2E_MARK"
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
+LIVE = ("output", "progress")
+"""Lines of what a job says while it runs: how many depends on how fast it is."""
 
 
 def environment(mark: str = "") -> dict[str, str]:
