@@ -108,6 +108,8 @@ def chaos(folder: Path, seed: int, kills: int, retries: int, seconds: float) -> 
             if random.random() < 0.7:  # else it is killed again while it starts
                 for program in victims:
                     until(program._answers, f"{program.name} does not listen")
+        # on a slow machine, few are answered between two kills
+        until(lambda: len(uploads.answered) > kills, "too few uploads are answered")
     finally:
         uploads.stop.set()
         thread.join(60)
