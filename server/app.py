@@ -119,7 +119,7 @@ async def compose(
         lock_folder(table, stack)
     clock, database = await open_data(table, machine, stack)
     identity, former = await server_identity(database, secrets.token_hex(16))
-    wakeups = JobWakeups()
+    wakeups = JobWakeups(clock)
     owner, token = secrets.token_hex(6), functools.partial(secrets.token_hex, 10)
     scratch = FolderScratch(table.data_dir / "staging", owner, token, lambda: now().min_free)
     storage = FolderStorage(table.data_dir, scratch, owner, token)

@@ -40,14 +40,19 @@ async def wait_for_job(request: web.Request, context: Context, *, until_ended: b
     seen = request.query.get("seen")
 
     change: Change | None = None
+    known: Job | None = None
 
     async def read() -> Job:
-        job = None if change is None else change.row
-        if not isinstance(job, Job) or not job.ended:
+        nonlocal known
+        if change is None:
+            return await requested_job(request, context)
+        job = change.row or context.watch.open_job(job_id(request))
+        if not isinstance(job, Job) or (job is change.row and not job.ended):
             return await requested_job(request, context)
         if not visible(request[PRINCIPAL]).has(job):
             raise NoSuchJob(job.id)
-        return job  # as it ended, a moment ago
+        known = job  # as its last move left it
+        return job
 
     def settled(job: Job) -> bool:
         return job.ended or (not until_ended and seen is not None and job.state != seen)
@@ -58,7 +63,10 @@ async def wait_for_job(request: web.Request, context: Context, *, until_ended: b
         with context.watch.of(job_id(request), end_only=until_ended) as change:
             yield change
 
-    return await wait_until(request, context, read, settled, changes)
+    job = await wait_until(request, context, read, settled, changes)
+    if job is known and not job.ended:
+        return await requested_job(request, context)  # with what it has said since its last move
+    return job
 
 
 async def wait_until(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import structlog
+from prometheus_client import Histogram
 
 from shared import logs
 from shared.clock import Clock, wait_for
@@ -29,6 +30,14 @@ class SweepTimes:
             bounds=(0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10, 60),
         )
         self.failures = counter("ferryman_loop_failures", "Sweeps that failed.", "loop")
+        self._of_loop: dict[str, Histogram] = {}
+
+    def of(self, loop: str) -> Histogram:
+        """The times of one loop."""
+        found = self._of_loop.get(loop)
+        if found is None:
+            found = self._of_loop[loop] = self.seconds.labels(loop)
+        return found
 
 
 class Sweep(Protocol):
@@ -69,6 +78,7 @@ class Loop:
         self.last_ok = clock.monotonic()
         """When a sweep ended well last; for ``/health``."""
         self._round_at = self.last_ok
+        self._failed = False
 
     @property
     def last_ok_s(self) -> float:
@@ -98,11 +108,14 @@ class Loop:
                 touched = await self._sweep.run_once()
             except Exception:
                 log.exception("sweep.failed", sweep=self.name)
+                self._failed = True
                 self.measured.failures.labels(self.name).inc()
             else:
-                self.measured.seconds.labels(self.name).observe(self._clock.monotonic() - began)
+                self.measured.of(self.name).observe(self._clock.monotonic() - began)
                 self.last_ok = self._clock.monotonic()
-                logs.FOLDING.over("sweep.failed", sweep=self.name)
+                if self._failed:
+                    logs.FOLDING.over("sweep.failed", sweep=self.name)
+                    self._failed = False
                 wait_s = min(wait_s, self._until_next_s())
                 if touched:
                     log.debug("sweep.done", sweep=self.name, touched=touched)

@@ -5,19 +5,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from typing import Final
 
 from server.domain.jobs import Hold, Job
 from server.domain.service import Service
 from server.stages.hints import Hints
+from shared.clock import Clock, RealClock
 from shared.wakeups import Wakeups
 from shared.wire import JobState
 
+_OPEN: Final = 1_000
+"""Jobs that are known without a look into the store."""
+_OPEN_FOR_S: Final = 1.0
+"""Not for longer: a move whose maker is cancelled is made, and told to nobody."""
+
 
 class JobWakeups(Wakeups):
-    """``ports.Watch``, and the wake-ups of the loops."""
+    """``ports.Watch``, and the wake-ups of the loops.
 
-    def __init__(self) -> None:
+    Args:
+        clock: None: the machine's.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
         super().__init__()
+        self._clock = clock or RealClock()
         self.leases = asyncio.Event()
         self.sender = asyncio.Event()
         self.canceller = asyncio.Event()
@@ -31,9 +43,11 @@ class JobWakeups(Wakeups):
         """Some of them have a webhook."""
         self.hints = Hints()
         self._events = Wakeups()
+        self._open: dict[int, tuple[Job, float]] = {}
 
     def changed(self, job: Job) -> None:
         self.hints.changed(job)
+        self._remember(job)
         if job.state is JobState.QUEUED or job.ended:
             self.send()  # work, or a free slot
         if (job.ended and job.state is not JobState.COMPLETED) or job.hold is Hold.DEPENDENCY:
@@ -50,6 +64,18 @@ class JobWakeups(Wakeups):
             self.webhooks.set()
         self.notify(job.id, ended=job.ended, row=job)
         self.noted(job.id)
+
+    def _remember(self, job: Job) -> None:
+        self._open.pop(job.id, None)
+        # Of parents and children, changes are also told some time after they were read.
+        if not job.ended and not job.deferred and job.parent_id is None:
+            self._open[job.id] = job, self._clock.monotonic()
+            if len(self._open) > _OPEN:
+                del self._open[next(iter(self._open))]
+
+    def open_job(self, job_id: int) -> Job | None:
+        job, at = self._open.get(job_id, (None, 0.0))
+        return job if self._clock.monotonic() - at < _OPEN_FOR_S else None
 
     def _is_announced(self, job: Job) -> bool:
         service = self.services.get(job.service)

@@ -69,7 +69,7 @@ def with_counted_tasks(request: UploadRequest, count: int, *, has_gather: bool) 
         batch = dataclasses.replace(batch, ranges=((0, count - 1, 1),))
     if has_gather:
         batch = dataclasses.replace(batch or BatchRequest(()), has_gather=True)
-    return dataclasses.replace(request, batch=batch)
+    return request if batch is request.batch else dataclasses.replace(request, batch=batch)
 
 
 async def count_lines(bundle: Path, name: str, most: int) -> int:

@@ -61,7 +61,8 @@ class Stage:
 
     def _service(self, name: str) -> Service:
         """The service as it is in the settings; one that is not there has the defaults."""
-        return self._services.get(name, Service(name))
+        service = self._services.get(name)
+        return Service(name) if service is None else service
 
     def _decide(
         self,

@@ -33,7 +33,8 @@ class World:
     """One job, and who waits for it."""
 
     def __init__(self) -> None:
-        self.clock, self.wakeups = SimClock(), JobWakeups()
+        self.clock = SimClock()
+        self.wakeups = JobWakeups(self.clock)
         self.job = job(state=JobState.SUBMITTED)
         self.looked = 0
         context: Any = SimpleNamespace(
@@ -106,6 +107,43 @@ async def test_a_job_that_ended_and_was_retried_meanwhile_is_looked_up(world) ->
     assert not task.done()
     world.becomes(JobState.COMPLETED)
     await world.clock.settle()
+    assert (await task).state is JobState.COMPLETED
+
+
+async def test_a_job_that_moved_a_moment_ago_is_not_looked_up_before_the_wait(world) -> None:
+    world.becomes(JobState.RUNNING)
+    task = await world.waiting("wait=30", until_ended=True)
+    assert world.looked == 0
+    world.becomes(JobState.COMPLETED)
+    await world.clock.settle()
+    assert (await task).state is JobState.COMPLETED
+    assert world.looked == 0
+    assert (await (await world.waiting("wait=30"))).state is JobState.COMPLETED
+    assert world.looked == 1  # it has ended: what is known of it is in the store
+
+
+async def test_a_move_that_nobody_was_told_of_is_found_by_who_asks_later(world) -> None:
+    world.becomes(JobState.RUNNING)
+    world.job = job(state=JobState.COMPLETED)
+    await world.clock.advance(2.0)
+    assert (await (await world.waiting("wait=30"))).state is JobState.COMPLETED
+
+
+async def test_what_a_job_said_since_its_last_move_is_in_the_answer(world) -> None:
+    world.becomes(JobState.RUNNING)
+    task = await world.waiting("wait=30", until_ended=True)
+    world.job = job(state=JobState.RUNNING, message="step 2")  # no move
+    await world.clock.advance(31.0)
+    assert (await task).message == "step 2"
+
+
+async def test_parents_and_children_are_looked_up(world) -> None:
+    """Their changes may be told later than those that followed."""
+    world.job = job(state=JobState.RUNNING, parent_id=1)
+    world.wakeups.changed(world.job)
+    world.job = job(state=JobState.COMPLETED, parent_id=1)
+    task = await world.waiting("wait=30", until_ended=True)
+    assert task.done()
     assert (await task).state is JobState.COMPLETED
 
 
