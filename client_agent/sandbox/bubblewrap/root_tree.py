@@ -150,11 +150,10 @@ class RootTrees:
 
     def _signature(self, *, network: bool) -> Signature:
         """Changes if one of the files changes, or a folder between the root and ``/usr``."""
-        found = [(name, _status(Path(name))) for name in (USR, *MERGED_USR)]
-        for source in self._sources(network=network):
-            found.append((str(source), _status(source, follow=True)))
-            if source.is_dir():
-                found += [(str(path), _status(path)) for path in _below(source)]
+        found = [(name, _status(name)) for name in (USR, *MERGED_USR)]
+        for source in map(str, self._sources(network=network)):
+            found.append((source, _status(source, follow=True)))
+            found += [(path, _status(path)) for path in _below(source)]
         return tuple(found)
 
     def _fill(self, root: Path, *, network: bool) -> tuple[str, ...]:
@@ -206,19 +205,20 @@ def _copy(source: Path, place: Path, *, follow: bool = False) -> None:
             place.chmod(mode)
 
 
-def _below(folder: Path) -> Iterator[Path]:
-    with suppress(FileNotFoundError, PermissionError):
+def _below(folder: str) -> Iterator[str]:
+    """Paths as text: each of hundreds of files is looked at every few seconds."""
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
         with os.scandir(folder) as listing:
             entries = sorted(listing, key=lambda entry: entry.name)
         for entry in entries:
-            yield Path(entry.path)
+            yield entry.path
             if entry.is_dir(follow_symlinks=False):
-                yield from _below(Path(entry.path))
+                yield from _below(entry.path)
 
 
-def _status(path: Path, *, follow: bool = False) -> tuple[int, ...]:
+def _status(path: str, *, follow: bool = False) -> tuple[int, ...]:
     try:
-        found = path.stat(follow_symlinks=follow)
+        found = os.stat(path, follow_symlinks=follow)  # noqa: PTH116  # text is faster
     except OSError:
         return ()
     return (

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from shared.files.descriptors import read_now
+
 CONTROLLERS: Final = ("memory", "pids", "cpu")
 
 
@@ -138,9 +140,9 @@ def remove_empty_groups(hierarchy: Hierarchy) -> None:
                     other.rmdir()
 
 
-def read_file(file: Path) -> str:
+def read_file(file: Path | str) -> str:
     """The text of a file; empty if it does not exist."""
     try:
-        return file.read_text()
+        return read_now(str(file)).decode()
     except FileNotFoundError:
         return ""

@@ -44,7 +44,7 @@ class Cgroup:
                 made.append(folder)
             for controller, file, value in limit_files(hierarchy.version, limits):
                 if controller in self._folder_of:
-                    _write_setting(self._folder_of[controller] / file, value)
+                    _write_setting(f"{self._folder_of[controller]}/{file}", value)
         except BaseException:
             for folder in made:
                 with contextlib.suppress(OSError):
@@ -60,7 +60,7 @@ class Cgroup:
         for an RCU grace period before: 10 ms. Version 2 has only ``cgroup.procs``.
         """
         file = "tasks" if self._version == 1 else "cgroup.procs"
-        return [str(folder / file) for folder in self.folders]
+        return [f"{folder}/{file}" for folder in self.folders]
 
     def oom_kills(self) -> int:
         """Processes that the kernel killed because the group, a group above it, or the host ran
@@ -80,7 +80,7 @@ class Cgroup:
             return False
         names = ("max_usage_in_bytes", "memsw.max_usage_in_bytes")
         folder = self._folder_of["memory"]
-        peaks = [int(read_file(folder / f"memory.{name}") or 0) for name in names]
+        peaks = [int(read_file(f"{folder}/memory.{name}") or 0) for name in names]
         return max(peaks) >= self._memory - LIMIT_MARGIN
 
     def refused_forks(self) -> int:
@@ -98,7 +98,7 @@ class Cgroup:
         if self._version == 2:
             return self._counter("cpu", "cpu.stat", "usage_usec") / 1e6
         # there only where both controllers share a mount
-        text = read_file(self._folder_of["cpu"] / "cpuacct.usage")
+        text = read_file(f"{self._folder_of['cpu']}/cpuacct.usage")
         return self._since(("cpuacct.usage", ""), int(text)) / 1e9 if text else None
 
     def peak_memory(self) -> int | None:
@@ -111,7 +111,7 @@ class Cgroup:
         if "memory" not in self._folder_of:
             return None
         file = "memory.peak" if self._version == 2 else "memory.max_usage_in_bytes"
-        text = read_file(self._folder_of["memory"] / file)
+        text = read_file(f"{self._folder_of['memory']}/{file}")
         return int(text) if text else None
 
     def restart_counters(self) -> None:
@@ -136,7 +136,7 @@ class Cgroup:
     def _counter(self, controller: str, file: str, key: str) -> int:
         if controller not in self._folder_of:
             return 0
-        for line in read_file(self._folder_of[controller] / file).splitlines():
+        for line in read_file(f"{self._folder_of[controller]}/{file}").splitlines():
             name, _, value = line.partition(" ")
             if name == key:
                 return self._since((file, key), int(value))
@@ -220,9 +220,13 @@ def _make_folder(folder: Path, version: int) -> None:
     raise FileNotFoundError(errno.ENOENT, "its parent is removed again and again", str(folder))
 
 
-def _write_setting(file: Path, value: str) -> None:
-    path = file.with_name(file.name.removesuffix("?"))
-    if path != file and not path.exists():
-        return
-    with closing_fd(os.open(path, os.O_WRONLY | os.O_CLOEXEC)) as fd:
+def _write_setting(file: str, value: str) -> None:
+    path = file.removesuffix("?")
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if path != file:
+            return
+        raise
+    with closing_fd(fd):
         os.write(fd, value.encode())

@@ -12,16 +12,19 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.sandbox.base import SandboxBroken
-from shared.files.descriptors import closing_fd
+from shared.files.descriptors import closing_fd, read_now
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _KILL_BATCH: Final = 64
 """Pidfds that are open at the same time for a kill."""
 
 
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
 def become_subreaper() -> None:
     """Make orphans of the agent's descendants its children, not children of the host's init."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise SandboxBroken(f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(ctypes.get_errno())}")
 
 
@@ -29,8 +32,7 @@ def stat_fields(pid: int) -> list[str] | None:
     """Fields of ``/proc/PID/stat`` from the state on (0: state, 1: ppid, 19: start time in
     ticks). Returns None if there is no such process."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            text = file.read()
+        text = read_now(f"/proc/{pid}/stat").decode(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
     return text[text.rindex(")") + 2 :].split()  # the name may hold spaces and parentheses
@@ -45,11 +47,10 @@ def has_seccomp_filter(pid: int) -> bool | None:
 def status_field(pid: int, key: str) -> list[str] | None:
     """The values of a line of ``/proc/PID/status``; None: there is no such process."""
     try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            line = next((line for line in file if line.startswith(key)), key)
+        lines = read_now(f"/proc/{pid}/status").decode(errors="replace").splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return line.split()[1:]
+    return next((line for line in lines if line.startswith(key)), key).split()[1:]
 
 
 def open_child(pid: int, parent: int) -> int | None:

@@ -126,8 +126,11 @@ class WorkFolders:
 
     def free(self) -> int:
         """Bytes that are free on the agent's disk."""
-        self.work.mkdir(parents=True, exist_ok=True)
-        disk = os.statvfs(self.work)
+        try:
+            disk = os.statvfs(self.work)
+        except FileNotFoundError:
+            self.work.mkdir(parents=True, exist_ok=True)
+            disk = os.statvfs(self.work)
         return disk.f_bavail * disk.f_frsize
 
     def make(self, name: str) -> Path:
