@@ -103,7 +103,7 @@ class Chain:
             args=os.memfd_create("args", os.MFD_CLOEXEC),
             job=self._workspace.fd,
             status=os.memfd_create("status", os.MFD_CLOEXEC),
-            seccomp=found.constant("seccomp ", seccomp.program(frozenset())),
+            seccomp=found.constants.open("seccomp ", seccomp.program(frozenset())),
         )
         try:
             given = command.bwrap_options(

@@ -10,6 +10,7 @@ _OPTIONS: Final = "sandbox/bubblewrap/command.py"
 _PREPARED: Final = "sandbox/bubblewrap/prepared_starts.py"
 _PREPARED_UNIT: Final = f"{BOX}bubblewrap/test_prepared_starts.py::test_"
 _AHEAD: Final = f"{PROCESS}sandbox_ahead.py::test_"
+_DEVICES: Final = "sandbox/kernel/devices.py"
 _SPAWN: Final = "sandbox/process/start.py"
 _SUPERVISOR: Final = "sandbox/process/supervisor.py"
 _RULES: Final = f"{PROCESS}sandbox_rules.py::test_"
@@ -125,10 +126,36 @@ RULES: Final[tuple[Mutant, ...]] = (
         "2.4",
         "`/dev` is read-only",
         _OPTIONS,
-        ', "--remount-ro", "/dev"]',
-        "]",
-        f"{HOSTILE}[root-tmpfs-bomb]",
+        'options += ["--remount-ro", "/dev"]',
+        "pass",
         f"{HOSTILE}[user-tmpfs-bomb]",
+        f"{_UNIT}root_and_dev_are_made_read_only_after_the_last_mount",
+    ),
+    of(
+        "2.4",
+        "a `/dev` that was made beforehand is read-only",
+        _DEVICES,
+        'mounts.mount("dev", folder, "tmpfs", mounts.READ_ONLY | flags, options)',
+        "pass",
+        f"{_LAYERS}a_prepared_dev_is_read_only_and_has_what_bwrap_makes",
+    ),
+    of(
+        "2.4",
+        "and has no terminal of another job",
+        _DEVICES,
+        "            as_new = os.listdir(folder / _PTS) == _EMPTY_PTS",
+        "            as_new = True",
+        "tests/unit/client_agent/sandbox/kernel/test_devices.py::"
+        "test_one_with_a_terminal_is_not_given_to_another",
+    ),
+    of(
+        "2.4",
+        "one sandbox at a time has a `/dev`",
+        _DEVICES,
+        "return self._idle.pop()",
+        "return self._idle[-1]",
+        "tests/unit/client_agent/sandbox/kernel/test_devices.py::"
+        "test_each_has_one_of_its_own_and_leaves_it_to_the_next",
     ),
     of(
         "2.5",

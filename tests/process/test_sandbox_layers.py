@@ -17,7 +17,7 @@ import pytest
 
 from client_agent.sandbox.base import SandboxBroken
 from client_agent.sandbox.bubblewrap import command, seccomp, selftest
-from client_agent.sandbox.kernel import pidfd, start_namespace
+from client_agent.sandbox.kernel import devices, pidfd, start_namespace
 from tests.support.kernel_features import offers
 from tests.support.killed_agent import kill_after_report, kill_agent
 from tests.support.real_sandbox import (
@@ -141,14 +141,17 @@ def test_mounts_ignore_set_uid_bits_and_devices(who: Who) -> None:
     mounts = {}
     for line in outcome.stdout.splitlines():
         fields = line.split()
-        mounts[fields[4]] = set(fields[5].split(","))
+        mounts[fields[4]] = {*fields[5].split(","), *fields[-1].split(",")}
     writable = {place for place, flags in mounts.items() if "ro" not in flags}
-    devices = {f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty")}
+    prepared = "/dev/null" not in mounts  # then the nodes are in a read-only file system
+    devices = set() if prepared else {f"/dev/{name}" for name in start_namespace.NODES}
     devices |= {f"/proc/{name}" for name in command.HIDDEN_PROC_FILES}  # covered by /dev/null
     assert writable == {"/job", "/tmp", "/dev/shm", "/dev/pts", "/proc", *devices}
     for place, flags in mounts.items():
         assert "nosuid" in flags, place
-        assert "nodev" in flags or place in devices | {"/dev/pts"}, place
+        assert "nodev" in flags or place in devices | {"/dev/pts"} | (
+            {"/dev"} if prepared else set()
+        ), place
 
 
 # ---------------------------------------------------------------- the self-test
@@ -410,3 +413,37 @@ def test_where_programs_need_more_of_the_host_all_mounts_stay(who: Who) -> None:
     assert outcome.stdout == "ran\n"
     own = Path("/proc/self/mountinfo").read_text().splitlines()
     assert {line.split()[4] for line in own} <= set(outcome.extra[0])
+
+
+LOOK_AT_DEV = """
+ls /dev | tr '\\n' ' '; echo
+echo x >/dev/null && head -c 4 /dev/zero | wc -c && head -c 4 /dev/urandom | wc -c
+touch /dev/new 2>/dev/null && echo written
+stat -f -c %T /dev/shm && touch /dev/shm/new && echo shared
+grep -c ' /dev .*,*ro[, ]' /proc/self/mountinfo
+ls /dev/pts; sh -c 'exec 3<>/dev/ptmx; ls /dev/pts'
+"""
+
+
+def test_a_prepared_dev_is_read_only_and_has_what_bwrap_makes(who: Who) -> None:
+    """The job of a root agent gets one; its root is nobody of the sandbox, so it cannot write to it
+    whatever the mount says."""
+    outcome = run(bash(LOOK_AT_DEV), who)
+    assert outcome.stdout.splitlines() == [
+        "core fd full null ptmx pts random shm stderr stdin stdout tty urandom zero ",
+        *("4", "4"),
+        *("tmpfs", "shared"),
+        "1",
+        *("ptmx", "0", "ptmx"),
+    ]
+
+
+def test_where_no_device_nodes_can_be_made_bwrap_makes_dev(who: Who) -> None:
+    def refuse(folder: Path, host: int) -> None:
+        raise PermissionError(1, "no nodes", str(folder))
+
+    def change() -> None:
+        devices.make_nodes = refuse  # type: ignore[attr-defined]
+
+    outcome = run_after(change, bash(LOOK_AT_DEV), who)
+    assert outcome.stdout.splitlines()[-3:] == ["ptmx", "0", "ptmx"]

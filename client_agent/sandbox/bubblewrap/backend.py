@@ -19,12 +19,13 @@ from client_agent.sandbox.bubblewrap import command, seccomp, selftest
 from client_agent.sandbox.bubblewrap.prepared_starts import PreparedStarts
 from client_agent.sandbox.bubblewrap.root_tree import RootTree, RootTrees
 from client_agent.sandbox.host_sandbox import HostSandbox, find_program
+from client_agent.sandbox.kernel.devices import DeviceFolders
 from client_agent.sandbox.kernel.start_namespace import StartNamespace
 from client_agent.sandbox.kernel.work_folders import MOUNT_ROOT
 from client_agent.sandbox.pack.driver import driven
 from client_agent.sandbox.pack.pack import DrivenWorkspace, Pack
 from client_agent.sandbox.process.chain import TEMPORARY, gated, opening
-from client_agent.sandbox.process.pipes import Pipes
+from client_agent.sandbox.process.pipes import Constants, Pipes
 from client_agent.sandbox.process.start import Start
 from client_agent.sandbox.process.supervisor import SpawnedProcesses
 from client_agent.sandbox.settings import SandboxSettings
@@ -43,10 +44,11 @@ class Bubblewrap(HostSandbox):
     def __init__(self, clock: Clock, home: Path, settings: SandboxSettings | None = None) -> None:
         super().__init__(clock, home, settings)
         self._tools: command.Tools | None = None
-        self._constants: dict[str, int] = {}
+        self.constants = Constants()
         self._testing = asyncio.Lock()
         self._trees = RootTrees(self.work_folders, clock)
         self._making_tree = asyncio.Lock()
+        self.devices = DeviceFolders(self.work_folders)
         self._namespace: StartNamespace | None = None
         self._namespace_made = False
         uids = self.settings.prepared_uids if self.separate_uids else ()
@@ -117,9 +119,8 @@ class Bubblewrap(HostSandbox):
 
     async def close(self) -> None:
         await self._ahead.close()
-        for fd in self._constants.values():
-            os.close(fd)
-        self._constants.clear()
+        self.constants.close()
+        self.devices.close()
         if self._threads is not None:
             await self.in_thread(self._trees.close)
         if self._namespace is not None:
@@ -170,14 +171,6 @@ class Bubblewrap(HostSandbox):
             )
         return self._tools
 
-    def constant(self, name: str, content: bytes) -> int:
-        """A new read-only descriptor of ``content``. The content is kept under ``name``."""
-        if name not in self._constants:
-            fd = os.memfd_create(name, os.MFD_CLOEXEC)
-            os.write(fd, content)
-            self._constants[name] = fd
-        return os.open(f"/proc/self/fd/{self._constants[name]}", os.O_RDONLY | os.O_CLOEXEC)
-
 
 class BubblewrapWorkspace(DrivenWorkspace):
     """Starts the chain of :mod:`client_agent.sandbox.bubblewrap.command`."""
@@ -188,6 +181,7 @@ class BubblewrapWorkspace(DrivenWorkspace):
         super().__init__(sandbox, name, uid, limits)
         self._sandbox = sandbox
         self._tree: RootTree | None = None
+        self._devices: Path | None = None
         self._begun: tuple[Ahead, Start, asyncio.Task[None]] | None = None
         self.kind: Ahead | None = None
         """Of a start that could serve other attempts, too."""
@@ -200,6 +194,9 @@ class BubblewrapWorkspace(DrivenWorkspace):
     async def remove(self) -> None:
         await super().remove()
         self._leave_tree()
+        devices, self._devices = self._devices, None
+        if devices is not None:
+            self._sandbox.devices.give_back(devices)
         if self.on_removed is not None:
             self.on_removed()
 
@@ -244,6 +241,8 @@ class BubblewrapWorkspace(DrivenWorkspace):
             tree = await sandbox.use_tree(network=network)
             self._leave_tree()
             self._tree = tree
+        if self._devices is None:
+            self._devices = sandbox.devices.take()
         start, opened = self.new_start(), contextlib.ExitStack()
         try:
             further = start.pipes.further() if as_init else []
@@ -257,6 +256,7 @@ class BubblewrapWorkspace(DrivenWorkspace):
                 read_only=grant.read_only,
                 network=network,
                 as_init=as_init,
+                devices=self._devices,
             )
             write_all(fds.args, command.encode_args(args))
             os.lseek(fds.args, 0, os.SEEK_SET)
@@ -313,7 +313,7 @@ class BubblewrapWorkspace(DrivenWorkspace):
         self, pipes: Pipes, opened: contextlib.ExitStack, allow: frozenset[str]
     ) -> command.Descriptors:
         sandbox, network = self._sandbox, self.limits.network
-        relaxed = "+".join(sorted(allow)) + (" network" if network else "")
+        name = "seccomp " + "+".join(sorted(allow)) + (" network" if network else "")
 
         def keep(fd: int) -> int:
             return opened.enter_context(closing_fd(fd))
@@ -322,7 +322,5 @@ class BubblewrapWorkspace(DrivenWorkspace):
             args=keep(os.memfd_create("args", os.MFD_CLOEXEC)),
             job=self.fd,
             status=pipes.status_w,
-            seccomp=keep(
-                sandbox.constant(f"seccomp {relaxed}", seccomp.program(allow, network=network))
-            ),
+            seccomp=keep(sandbox.constants.open(name, seccomp.program(allow, network=network))),
         )

@@ -91,9 +91,14 @@ def bwrap_options(
     read_only: Sequence[tuple[Path, str]] = (),
     network: bool = False,
     as_init: bool = False,
+    devices: Path | None = None,
 ) -> list[str]:
     """Options of bwrap, in the order in which it applies them. Raises SandboxBroken if the target
-    of an operator's mount is not allowed."""
+    of an operator's mount is not allowed.
+
+    Args:
+        devices: see :mod:`client_agent.sandbox.kernel.devices`; None: bwrap makes its own.
+    """
     options = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts"]
     if not network:
         options.append("--unshare-net")
@@ -120,7 +125,8 @@ def bwrap_options(
         for folder in root.folders:
             options += ["--ro-bind", folder, folder]
 
-    options += ["--proc", "/proc", "--dev", "/dev"]
+    options += ["--proc", "/proc"]
+    options += ["--dev", "/dev"] if devices is None else ["--dev-bind", str(devices), "/dev"]
     # By writing to the memory of its init, a job could control it, although ptrace is refused. Then
     # the job could outlive the agent, or forge exit codes. Other files of the init show internals.
     options += ["--perms", "0555", "--size", "4096", "--tmpfs", INIT_PROC]
@@ -132,11 +138,13 @@ def bwrap_options(
         options += ["--ro-bind", str(source), checked_mount_target(target)]
 
     # This is the last mount, and nothing is mounted below it: if the job can write the directory of
-    # a mount point, bwrap would follow the job's symlinks to the host (CVE-2026-87766). /dev is a
-    # tmpfs without a size limit, and so is / if bwrap made it, so they are made read-only.
+    # a mount point, bwrap would follow the job's symlinks to the host (CVE-2026-87766). What bwrap
+    # made of /dev and / is a tmpfs without a size limit, so it is made read-only.
     options += ["--bind-fd", str(fds.job), JOB]
     options += ["--remount-ro", PROC_FS]
-    options += ["--remount-ro", INIT_PROC, "--remount-ro", "/dev"]
+    options += ["--remount-ro", INIT_PROC]
+    if devices is None:  # else it is read-only, and this would also take its nodes away
+        options += ["--remount-ro", "/dev"]
     if read_only:
         options += ["--remount-ro", "/"]
     options += ["--chdir", JOB]

@@ -11,8 +11,11 @@ NOSUID: Final = 2
 NODEV: Final = 4
 BIND: Final = 4096
 REC: Final = 1 << 14
+NOEXEC: Final = 8
 _RDONLY: Final = 1
 _REMOUNT: Final = 32
+READ_ONLY: Final = _REMOUNT | _RDONLY
+"""Makes a mounted file system read-only, wherever it is mounted."""
 _NEWNS: Final = 0x20000
 _FS: Final = 0x200
 _SLAVE: Final = 1 << 19

@@ -100,7 +100,7 @@ def _make(mount_root: Path, folders: Iterable[Path], programs: Sequence[Sequence
             _bind(fd, root / name, mounts.REC if name in (*PROGRAMS, "proc") else 0)
         for folder, fd in shown.items():
             _bind(fd, root / str(folder)[1:], mounts.REC)
-        _make_nodes(root / "dev", nodes)
+        _make_devices(root / "dev", nodes)
         _folder(root / _OLD_ROOT)
         mounts.change_root(root, root / _OLD_ROOT)
         os.chdir("/")
@@ -116,13 +116,22 @@ def _make(mount_root: Path, folders: Iterable[Path], programs: Sequence[Sequence
     return os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _make_nodes(dev: Path, host: int) -> None:
+def make_nodes(folder: Path, host: int) -> None:
+    """Make device nodes like those of the host. Raises OSError.
+
+    Args:
+        host: descriptor of the host's ``/dev``.
+    """
+    for name in NODES:
+        number = os.stat(name, dir_fd=host).st_rdev
+        os.mknod(folder / name, stat.S_IFCHR | 0o666, number)
+        (folder / name).chmod(0o666)
+
+
+def _make_devices(dev: Path, host: int) -> None:
     """Device nodes like the host's; where none may be made, the host's own folder."""
     try:
-        for name in NODES:
-            number = os.stat(name, dir_fd=host).st_rdev
-            os.mknod(dev / name, stat.S_IFCHR | 0o666, number)
-            (dev / name).chmod(0o666)
+        make_nodes(dev, host)
         _folder(dev / "pts")
     except OSError:
         _bind(host, dev, mounts.REC)

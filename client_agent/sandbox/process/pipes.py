@@ -66,6 +66,26 @@ class Pipes:
                 os.close(fd)
 
 
+class Constants:
+    """Contents that many chains read, each from a descriptor of its own."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, int] = {}
+
+    def open(self, name: str, content: bytes) -> int:
+        """A new read-only descriptor of ``content``. The content is kept under ``name``."""
+        if name not in self._kept:
+            fd = os.memfd_create(name, os.MFD_CLOEXEC)
+            os.write(fd, content)
+            self._kept[name] = fd
+        return os.open(f"/proc/self/fd/{self._kept[name]}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        for fd in self._kept.values():
+            os.close(fd)
+        self._kept.clear()
+
+
 class Remainder:
     """Reads a pipe to its end, and keeps the last lines."""
 
