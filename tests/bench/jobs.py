@@ -35,6 +35,8 @@ AT_ONCE: Final = 16
 ROUND: Final = 150
 """Jobs of one measurement."""
 WARM_UP: Final = 20
+_PAGES_COMPILED_S: Final = 5.0
+"""After its start a server compiles the templates of its pages, which costs no job anything."""
 TARGETS_MS: Final = {"server": 5.0, "agent": 6.0, "chain": 7.5}
 """CPU a job."""
 
@@ -78,6 +80,7 @@ async def running(
                 if states.count("up") == agents:
                     break
                 await asyncio.sleep(0.05)
+        await asyncio.sleep(_PAGES_COMPILED_S)
         yield (server, *started)
     finally:
         for program in (server, *started):
