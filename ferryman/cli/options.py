@@ -156,6 +156,9 @@ class Server:
 
     def client(self) -> Client:
         """A client that does not try for long."""
+        from ferryman.cli.host_certificates import import_aiohttp
+
+        import_aiohttp()
         from ferryman.client import Client
 
         certificates = {}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,6 +14,7 @@ from aiohttp.test_utils import TestServer
 
 from ferryman import BadArgument, Client, JobState, SyncClient, Unreachable
 from tests.support.certificates import Authority, Certificate, authority
+from tests.support.dev_program import environment
 from tests.unit.ferryman.fake_server import RecordingServer, answer, job, serving
 
 
@@ -69,6 +72,21 @@ async def test_an_own_ca_is_trusted_and_no_other_one(ca, host, caller, tmp_path)
             async with other_client as client:
                 with pytest.raises(Unreachable, match=r"cannot be verified.*FERRYMAN_CA_FILE"):
                     await client.health()
+
+
+@pytest.mark.parametrize(
+    ("trusts", "code", "said"), [(True, 0, "Completed"), (False, 69, "verified")]
+)
+async def test_a_command_trusts_what_the_host_trusts(ca, host, trusts, code, said):
+    async with encrypted(host) as url:
+        command = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "ferryman", "status", "17", "--url", url),
+            env=environment() | {"SSL_CERT_FILE": str(ca.cert if trusts else host.cert)},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        out, _ = await command.communicate()
+    assert (command.returncode, said in out.decode()) == (code, True), out
 
 
 async def test_a_client_certificate_says_who_calls(ca, host, caller, tmp_path):
