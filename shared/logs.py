@@ -70,6 +70,12 @@ def configure(
     logging.captureWarnings(capture=True)
 
 
+def shown(level: str) -> bool:
+    """Whether lines of a level are written: who makes many need not make them for nothing."""
+    first = _processors[0] if _processors else None
+    return not isinstance(first, _AtLeast) or first.shows(level)
+
+
 def _add_program(
     _logger: structlog.typing.WrappedLogger, _name: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
@@ -101,9 +107,12 @@ class _AtLeast:
         name: str,
         event: structlog.typing.EventDict,
     ) -> structlog.typing.EventDict:
-        if self._levels.get(name.upper(), self._least) < self._least:
+        if not self.shows(name):
             raise structlog.DropEvent
         return event
+
+    def shows(self, name: str) -> bool:
+        return self._levels.get(name.upper(), self._least) >= self._least
 
 
 def _escape_values(

@@ -12,7 +12,7 @@ import platform
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -43,6 +43,7 @@ _FAST: Final = 1
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # series that say when others began would double their number
 
+Of = TypeVar("Of", Counter, Histogram)
 Labels: TypeAlias = tuple[str, ...]
 """Values of labels, in the order of their names."""
 
@@ -50,6 +51,23 @@ Labels: TypeAlias = tuple[str, ...]
 def known(value: str, values: Collection[str]) -> str:
     """The value of a label, or ``other`` where it is none of those."""
     return value if value in values else OTHER
+
+
+class Series(Generic[Of]):
+    """The series of a metric by the values of its labels: found without making them again.
+
+    Args:
+        metric: whose labels have few values; none of its series is ever removed.
+    """
+
+    def __init__(self, metric: Of) -> None:
+        self._metric: Of = metric
+        self._known: dict[Labels, Of] = {}
+
+    def __call__(self, *values: str) -> Of:
+        if values not in self._known:
+            self._known[values] = self._metric.labels(*values)
+        return self._known[values]
 
 
 def counter(name: str, meaning: str, *labels: str) -> Counter:
@@ -94,6 +112,7 @@ class Transfers:
         self.size = counter(
             "ferryman_transfer_bytes", "Bytes of transfers, failed ones included.", "kind"
         )
+        self._counted, self._sized = Series(self.count), Series(self.size)
 
     def done(self, kind: str, outcome: str, size: int) -> None:
         """One has ended.
@@ -101,8 +120,8 @@ class Transfers:
         Args:
             outcome: ok, refused or failed.
         """
-        self.count.labels(kind, outcome).inc()
-        self.size.labels(kind).inc(size)
+        self._counted(kind, outcome).inc()
+        self._sized(kind).inc(size)
 
 
 class EventLoopLag:

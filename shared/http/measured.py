@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from shared.http.request_log import ERROR_CODE
-from shared.metrics import OTHER, ProgramMetrics, Transfers, counter, gauge, known, seconds
+from shared.metrics import OTHER, ProgramMetrics, Series, Transfers, counter, gauge, known, seconds
 
 WAITED: Final = web.RequestKey("waited", bool)
 """Whether a request waited for something to happen: its time says nothing about us."""
@@ -56,6 +56,7 @@ class Requests:
             "ferryman_http_refusals", "Requests that were refused, by the code of why.", "code"
         )
         self._codes: set[str] = set()
+        self._counted, self._timed = Series(self._count), Series(self._seconds)
 
     @property
     def collectors(self) -> tuple[Collector, ...]:
@@ -89,9 +90,9 @@ class Requests:
         """
         method = known(request.method, _METHODS)
         status = "aborted" if answer is None else f"{answer.status // 100}xx"
-        self._count.labels(method, _route(request), status).inc()
+        self._counted(method, _route(request), status).inc()
         if answer is not None and not request.get(WAITED, False):
-            self._seconds.labels(method).observe(self.now() - since)
+            self._timed(method).observe(self.now() - since)
         if code := request.get(ERROR_CODE):
             if len(self._codes) < _MOST_CODES:
                 self._codes.add(code)

@@ -13,6 +13,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 _NAME: Final = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,252}[a-z0-9_])?")
+_SEEN: Final = 64
+"""Headers that are remembered."""
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 ALLOWED_METHODS: Final = "GET, HEAD, POST, PUT, DELETE"
 ALLOWED_HEADERS: Final = (
@@ -84,11 +86,21 @@ class Hosts:
         self._names = {listening.lower(), *(normal_host(name) or name for name in allowed)}
         self._suffixes = tuple(name[1:] for name in allowed if name.startswith("*."))
         self._public = not is_loopback(listening)
+        self._seen: dict[str, bool] = {}
+        """What was said of the headers that came last: most requests have the same one."""
         if self._public:
             self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
 
     def known(self, header: str) -> bool:
         """Whether a request with this ``Host`` is answered."""
+        known = self._seen.get(header)
+        if known is None:
+            known = self._seen[header] = self._judge(header)
+            if len(self._seen) > _SEEN:
+                del self._seen[next(iter(self._seen))]
+        return known
+
+    def _judge(self, header: str) -> bool:
         host = normal_host(header)
         if host is None or host == "*":
             return False

@@ -13,7 +13,7 @@ from shared.http.numbers import whole_number
 from shared.http.origins import SAFE_METHODS
 from shared.http.protocol import Connection
 from shared.http.rate_limits import CODE
-from shared.logs import RateLimiter
+from shared.logs import RateLimiter, shown
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -51,6 +51,10 @@ class RequestLog:
 
     def __call__(self, request: web.Request, status: int, kind: str = "") -> None:
         """Log one line; reads that succeeded have the level ``debug``."""
+        denied = status in _DENIED or request.get(ERROR_CODE) in ("too_many_requests", CODE)
+        level = "warning" if denied and status else _level(request, status, kind)
+        if not shown(level):
+            return
         fields = {
             "method": request.method,
             "path": request.path[:200],
@@ -66,15 +70,22 @@ class RequestLog:
         fields = {name: value for name, value in fields.items() if value is not None}
         if not status:
             log.info("request.aborted", **fields)
-        elif status in _DENIED or fields.get("code") in ("too_many_requests", CODE):
+        elif denied:
             if (count := self._denied.due()) is not None:
                 log.warning("request.denied", **fields, **({"also_denied": count} if count else {}))
-        elif request.path in PROBES and status in (200, 503):
-            log.debug("request.done", **fields)
-        elif request.method not in SAFE_METHODS or status >= 400 or kind == "application/zip":
+        elif level == "info":
             log.info("request.done", **fields)
         else:
             log.debug("request.done", **fields)
+
+
+def _level(request: web.Request, status: int, kind: str) -> str:
+    if not status:
+        return "info"
+    if request.path in PROBES and status in (200, 503):
+        return "debug"
+    changes = request.method not in SAFE_METHODS
+    return "info" if changes or status >= 400 or kind == "application/zip" else "debug"
 
 
 def _outcome(request: web.Request, status: int, kind: str) -> str:

@@ -112,3 +112,22 @@ def test_what_libraries_log_is_json_too_with_the_traceback_in_one_field() -> Non
     assert "DeprecationWarning: old" in warned["message"]
     assert (down["event"], down["error"]) == ("agent.down", "0")  # the 999 others are folded
     assert all(line["timestamp"].endswith("Z") for line in lines)
+
+
+_SHOWN = """
+from shared import logs
+print(logs.shown("debug"))
+logs.configure("json", "info")
+print(*map(logs.shown, ("debug", "info", "warning")))
+"""
+
+
+def test_a_program_knows_which_lines_it_writes():
+    done = subprocess.run(
+        [sys.executable, "-c", _SHOWN],
+        env=environment(),
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.split() == [b"True", b"False", b"True", b"True"]
