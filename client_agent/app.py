@@ -266,7 +266,7 @@ async def running(
             app.on_response_prepare.append(proving(identity_secret))
         api = Api(payloads, outputs, runner, intake, health, folders, snapshots, clock)
         app.add_routes(api.routes())
-        app.add_routes(Bulk(payloads, intake, folders).routes())
+        app.add_routes(Bulk(payloads, intake.many, folders).routes())
         app.add_routes(Files(payloads, runner, folders).routes())
         response_s = settings.shutdown_grace * _RESPONSE_SHARE
         tls = settings.tls()

@@ -63,3 +63,23 @@ class Acknowledged(Wire):
 
     refused: dict[int, str] = Field(default_factory=dict)
     """Payload id -> code, of those that were not forgotten."""
+
+
+class PayloadsRequest(Wire):
+    """First line of ``POST /payloads``: attempts, and what need not be kept any more. Behind it the
+    bundles, one after the other."""
+
+    orders: list[Order]
+    sizes: list[Int64]
+    """Of each order's bundle in this request, in bytes; 0: the agent has it."""
+    server: str
+    """Identity of the server that acknowledges."""
+    lease: Int64 = 0
+    acknowledge: list[PayloadRef] = Field(default_factory=list)
+
+
+class PayloadsAnswer(OrderAnswers):
+    """Answer to ``POST /payloads``."""
+
+    refused: dict[int, str] = Field(default_factory=dict)
+    """Payload id -> code, of those that were acknowledged and not forgotten."""

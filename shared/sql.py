@@ -79,3 +79,9 @@ class Database(Protocol):
         is more.
         """
         ...
+
+
+def listed(values: Sequence[Any]) -> tuple[str, dict[str, Any]]:
+    """For ``IN (…)``: the names of parameters, and the parameters."""
+    params = {f"listed{number}": one for number, one in enumerate(values)}
+    return ", ".join(f":{name}" for name in params) or "NULL", params

@@ -1,31 +1,17 @@
 """Calls that come while others are under way are made together.
 
 A call that comes alone is made at once, so nothing waits for company: groups form only where there
-is more to do than is done, or where calls may rest: then a call that follows another one closely
-waits a moment for company.
+is more to do than is done.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
-
-from shared.clock import Clock, wait_for
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """A pause after each group, in which the next one comes together."""
-
-    seconds: float
-    enough: int
-    """So many that wait end it."""
-    clock: Clock
 
 
 class Together(Generic[Item, Answer]):
@@ -39,7 +25,6 @@ class Together(Generic[Item, Answer]):
         most: items of one group.
         size: of an item, and
         most_size: of the items of a group together, unless there is one only.
-        rest: for calls that nobody waits for; None: there is no pause.
     """
 
     def __init__(
@@ -50,11 +35,9 @@ class Together(Generic[Item, Answer]):
         most: int,
         size: Callable[[Item], int] = lambda item: 0,
         most_size: int = 0,
-        rest: Rest | None = None,
     ) -> None:
         self._work, self._at_once, self._most = work, at_once, most
-        self._size, self._most_size, self._rest = size, most_size, rest
-        self._enough = asyncio.Event()
+        self._size, self._most_size = size, most_size
         self._waiting: list[tuple[Item, asyncio.Future[Answer]]] = []
         self._running = 0
         self._tasks = set[asyncio.Task[None]]()
@@ -64,8 +47,6 @@ class Together(Generic[Item, Answer]):
         """The answer for the item. Raises what ``work`` raises or returns for it."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
-        if self._rest is not None and len(self._waiting) >= self._rest.enough:
-            self._enough.set()
         if self._running < self._at_once:
             self._running += 1
             task = asyncio.create_task(self._run())
@@ -77,10 +58,6 @@ class Together(Generic[Item, Answer]):
         try:
             while group := self._next():
                 await self._run_group(group)
-                if self._rest is not None:
-                    self._enough.clear()
-                    if len(self._waiting) < self._rest.enough:
-                        await wait_for(self._enough, self._rest.seconds, self._rest.clock)
         finally:
             # In the step in which nothing was found to wait: what comes next starts a new group.
             self._running -= 1

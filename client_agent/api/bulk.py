@@ -6,15 +6,16 @@ Each payload is judged as its own route would judge it. What is wrong with one c
 from __future__ import annotations
 
 import asyncio
-from typing import Final, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias, TypeVar
 
 from aiohttp import hdrs, web
 from pydantic import ValidationError
 
 from client_agent.api.problems import reply_to
-from client_agent.intake.orders import parse_orders
-from client_agent.intake.submit import Intake
-from client_agent.payloads.errors import NoSuchPayload, Refused
+from client_agent.intake.many import ManyIntake
+from client_agent.intake.orders import parse_orders, parse_with_bundles
+from client_agent.payloads.errors import Refused, StaleLease
 from client_agent.payloads.leases import Caller
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads
@@ -25,60 +26,101 @@ from shared.bulk_wire import (
     OrderAnswers,
     PayloadRef,
     PayloadRefs,
+    PayloadsAnswer,
     ResultHead,
     ResultHeads,
 )
 from shared.http.numbers import whole_number
 from shared.http.request_body import send_continue
-from shared.wire import ResultInfo, Wire
+from shared.sqlite.errors import DatabaseUnavailable
+from shared.wire import Order, ResultInfo, Wire
 
 MAX_BODY: Final = 4 << 20
 MAX_PAYLOADS: Final = 500
 """In one request."""
 MAX_BYTES: Final = 8 << 20
-"""Of the results in one answer, which are read into memory. Those beyond it are not in it."""
+"""Of the results in one answer, which are read into memory, and of a request with bundles. Results
+beyond it are not in the answer."""
+Refs: TypeAlias = Mapping[int, str | None]
+"""Payload -> its key, where that was said."""
 Model = TypeVar("Model", bound=Wire)
 
 
 class Bulk:
     """The handlers."""
 
-    def __init__(self, payloads: Payloads, intake: Intake, folders: Folders) -> None:
+    def __init__(self, payloads: Payloads, intake: ManyIntake, folders: Folders) -> None:
         self._payloads, self._intake, self._folders = payloads, intake, folders
 
     def routes(self) -> list[web.RouteDef]:
         return [
+            web.post("/payloads", self.payloads),
             web.post("/orders", self.orders),
             web.post("/results", self.results),
             web.post("/payloads/acknowledge", self.acknowledge),
         ]
 
+    async def payloads(self, request: web.Request) -> web.StreamResponse:
+        """Attempts with their bundles, and payloads that need not be kept any more."""
+        await self._intake.check_ready(request.content_length or 0)
+        head, sent = parse_with_bundles(await _body(request, MAX_BYTES))
+        refs = _distinct(head.acknowledge)
+        # Not cancelled with the request: a payload that has a row must reach the runner.
+        found, refused = await asyncio.shield(
+            self._take(sent, refs, Caller(head.lease, head.server))
+        )
+        answers = [_answer(request, one) for one in found]
+        return _json(PayloadsAnswer(answers=answers, refused=dict(refused)))
+
+    async def _take(
+        self, sent: Sequence[tuple[Order, memoryview | None]], refs: Refs, caller: Caller
+    ) -> tuple[list[Payload | Exception], Mapping[int, str]]:
+        checked = await self._intake.store(sent)
+        # Both in one commit.
+        refused, found = await asyncio.gather(
+            self._try_to_forget(refs, caller), self._intake.add(checked)
+        )
+        return found, refused
+
+    async def _try_to_forget(self, refs: Refs, caller: Caller) -> Mapping[int, str]:
+        """As :meth:`_forget`. What becomes of the orders does not depend on it."""
+        try:
+            return await self._forget(refs, caller)
+        except StaleLease as problem:
+            code = problem.code
+        except DatabaseUnavailable:
+            code = "database_unavailable"
+        return dict.fromkeys(refs, code)
+
     async def orders(self, request: web.Request) -> web.StreamResponse:
         """Attempts whose bundle is here already."""
-        found = await self._intake.order(parse_orders(await _body(request)))
+        orders = parse_orders(await _body(request))
+        await self._intake.check_ready(0)
+        checked = await self._intake.store([(one, None) for one in orders])
+        found = await asyncio.shield(self._intake.add(checked))
         answers = OrderAnswers(answers=[_answer(request, one) for one in found])
         return _json(answers)
 
     async def results(self, request: web.Request) -> web.StreamResponse:
         """A line that says what follows, then the ZIPs one after the other."""
         wanted = await _refs(request)
-        found = await self._payloads.find_all([one.id for one in wanted])
+        found = await self._payloads.find_all(list(wanted))
         left, chosen = MAX_BYTES, dict[int, ResultInfo]()
-        for ref in wanted:
-            payload = found.get(ref.id)
+        for number, key in wanted.items():
+            payload = found.get(number)
             result = payload.outcome.result if payload and payload.outcome else None
-            if payload is None or result is None or ref.key not in (None, payload.key):
+            if payload is None or result is None or key not in (None, payload.key):
                 continue
             if result.size <= left:
                 left -= result.size
-                chosen[ref.id] = result
+                chosen[number] = result
         sizes = [(number, result.size) for number, result in chosen.items()]
         contents = await asyncio.to_thread(self._folders.read_results, sizes)
         heads = {
             number: ResultHead(id=number, size=len(content), sha256=chosen[number].sha256)
             for number, content in contents.items()
         }
-        head = ResultHeads(results=[heads.get(ref.id, ResultHead(id=ref.id)) for ref in wanted])
+        head = ResultHeads(results=[heads.get(one, ResultHead(id=one)) for one in wanted])
         body = b"".join([head.model_dump_json().encode(), b"\n", *contents.values()])
         return web.Response(body=body, content_type="application/octet-stream")
 
@@ -89,26 +131,16 @@ class Bulk:
         if number is None:
             message = f"lease: {lease[:32]!r} is not a number from 0 up"
             raise Refused(400, "invalid_query", message)
-        refs = await _refs(request)
-        refused = await asyncio.gather(
-            *(self._acknowledge(ref, Caller(number, server, ref.key)) for ref in refs)
-        )
-        answers = zip(refs, refused, strict=True)
-        await self._folders.remove_results([ref.id for ref, code in answers if not code])
-        codes = {ref.id: code for ref, code in zip(refs, refused, strict=True) if code}
-        return _json(Acknowledged(refused=codes))
+        refused = await self._forget(await _refs(request), Caller(number, server))
+        return _json(Acknowledged(refused=refused))
 
-    async def _acknowledge(self, ref: PayloadRef, caller: Caller) -> str:
-        """Code of why it was not; empty: it was, or is not known any more."""
-        try:
-            await self._payloads.acknowledge(ref.id, caller)
-        except NoSuchPayload:
-            return "payload_not_found"
-        except Refused as problem:
-            if problem.code == "stale_lease":
-                raise  # it is all of them
-            return problem.code
-        return ""
+    async def _forget(self, refs: Refs, caller: Caller) -> dict[int, str]:
+        """Returns the codes of those that are kept."""
+        if not refs:
+            return {}
+        refused = await self._payloads.acknowledge_all(refs, caller)
+        await self._folders.remove_results([one for one in refs if one not in refused])
+        return refused
 
 
 def _answer(request: web.Request, found: Payload | Exception) -> OrderAnswer:
@@ -124,21 +156,28 @@ def _answer(request: web.Request, found: Payload | Exception) -> OrderAnswer:
     )
 
 
-async def _refs(request: web.Request) -> list[PayloadRef]:
-    refs = _parsed(PayloadRefs, await _body(request)).payloads
+async def _refs(request: web.Request) -> Refs:
+    return _distinct(_parsed(PayloadRefs, await _body(request)).payloads)
+
+
+def _distinct(refs: Sequence[PayloadRef]) -> Refs:
     if len(refs) > MAX_PAYLOADS:
         message = f"payloads: {len(refs)} of them, at most {MAX_PAYLOADS} are taken at once"
         raise Refused(413, "too_large", message)
-    return list({ref.id: ref for ref in refs}.values())
+    return {ref.id: ref.key for ref in refs}
 
 
-async def _body(request: web.Request) -> bytes:
+async def _body(request: web.Request, most: int | None = None) -> bytes:
+    most = MAX_BODY if most is None else most
+    too_large = Refused(413, "too_large", f"the body is longer than {most} bytes")
+    if (request.content_length or 0) > most:
+        raise too_large
     await send_continue(request)
     body = bytearray()
     async for chunk in request.content.iter_any():
         body += chunk
-        if len(body) > MAX_BODY:
-            raise Refused(413, "too_large", f"the body is longer than {MAX_BODY} bytes")
+        if len(body) > most:
+            raise too_large
     return bytes(body)
 
 

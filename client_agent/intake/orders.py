@@ -9,7 +9,9 @@ from typing import Final
 from pydantic import ValidationError
 
 from client_agent.payloads.errors import Refused
-from shared.bulk_wire import OrderList
+from shared.bulk_wire import OrderList, PayloadsRequest
+from shared.files.bundles.format import BundleSummary
+from shared.files.errors import BundleError
 from shared.files.globs import MAX_PATTERNS, check_pattern
 from shared.files.names import UnsafeName, safe_path
 from shared.ids import AttemptKey
@@ -43,10 +45,38 @@ def parse_orders(body: bytes) -> list[Order]:
         orders = OrderList.model_validate_json(body).orders
     except ValidationError as problem:
         raise _invalid(problem) from None
+    _check_number(orders)
+    return orders
+
+
+def parse_with_bundles(
+    body: bytes | bytearray,
+) -> tuple[PayloadsRequest, list[tuple[Order, memoryview | None]]]:
+    """A line, and the orders of it with their bundles, which stand behind it. Each of them is still
+    to be checked. Raises Refused."""
+    end = body.find(b"\n")
+    try:
+        head = PayloadsRequest.model_validate_json(body[:end] if end >= 0 else body)
+    except ValidationError as problem:
+        raise _invalid(problem) from None
+    _check_number(head.orders)
+    at = end + 1 if end >= 0 else len(body)
+    if len(head.sizes) != len(head.orders) or any(size < 0 for size in head.sizes):
+        raise Refused(400, "invalid_order", "sizes: a size from 0 up is needed for each order")
+    if sum(head.sizes) != len(body) - at:
+        why = f"{len(body) - at} bytes follow the line, its sizes say {sum(head.sizes)}"
+        raise Refused(400, "wrong_length", why)
+    found: list[tuple[Order, memoryview | None]] = []
+    for order, size in zip(head.orders, head.sizes, strict=True):
+        found.append((order, memoryview(body)[at : at + size] if size else None))
+        at += size
+    return head, found
+
+
+def _check_number(orders: Sequence[Order]) -> None:
     if len(orders) > MAX_ORDERS:
         message = f"orders: {len(orders)} of them, at most {MAX_ORDERS} are taken at once"
         raise Refused(413, "too_large", message)
-    return orders
 
 
 def check_order(order: Order) -> AttemptKey:
@@ -71,6 +101,16 @@ def check_order(order: Order) -> AttemptKey:
     _check_outputs(order.outputs)
     _check_env(order.env)
     return key
+
+
+def check_bundle(order: Order, summary: BundleSummary) -> None:
+    """Whether it is the bundle that was ordered. Raises BundleError."""
+    if summary.size != order.bundle_size:
+        why = f"the bundle has {summary.size} bytes, the order says {order.bundle_size}"
+        raise BundleError("wrong_size", why)
+    if summary.digest != order.bundle_digest:
+        why = f"the bundle's digest is {summary.digest}, the order says {order.bundle_digest}"
+        raise BundleError("digest_mismatch", why)
 
 
 def _check_outputs(patterns: Sequence[str]) -> None:

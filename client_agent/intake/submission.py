@@ -9,12 +9,11 @@ from typing import Final
 
 from client_agent.intake.admission import Admission
 from client_agent.intake.inputs import SinkWithInputs
-from client_agent.intake.orders import parse_order
+from client_agent.intake.orders import check_bundle, parse_order
 from client_agent.payloads.errors import Refused
 from client_agent.payloads.payload import NewPayload
 from client_agent.storage.folders import Folders
 from shared.files.bundles.format import BundleSummary
-from shared.files.errors import BundleError
 from shared.ids import AttemptKey
 from shared.multipart.limits import FormLimits
 from shared.multipart.sinks import BundleSink, RawSink, Sink
@@ -93,13 +92,8 @@ class Submission:
 
     def store_bundle(self, summary: BundleSummary) -> None:
         """Compare the bundle with the order, and give it its final name. Blocking."""
-        order = self.order
-        if order is not None and summary.size != order.bundle_size:
-            why = f"the bundle has {summary.size} bytes, the order says {order.bundle_size}"
-            raise BundleError("wrong_size", why)
-        if order is not None and summary.digest != order.bundle_digest:
-            why = f"the bundle's digest is {summary.digest}, the order says {order.bundle_digest}"
-            raise BundleError("digest_mismatch", why)
+        if self.order is not None:
+            check_bundle(self.order, summary)
         self.bundle = self._folders.seal_bundle(self.staging)
         if self.staged_inputs is not None:
             self.inputs = self._folders.seal_bundle(self.staged_inputs)

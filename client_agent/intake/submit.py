@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 import structlog
 from aiohttp import web
 
 from client_agent.intake.admission import Admission
-from client_agent.intake.orders import check_order
-from client_agent.intake.submission import STALLED_S, Defaults, Submission, ordered
-from client_agent.payloads.errors import BundleMissing, Refused, SubmitInProgress
+from client_agent.intake.many import ManyIntake
+from client_agent.intake.refusals import disk_problem, form_problem
+from client_agent.intake.submission import STALLED_S, Defaults, Submission
+from client_agent.payloads.errors import SubmitInProgress
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads
 from client_agent.storage.folders import Folders
 from client_agent.storage.shared_bundles import SharedBundles
-from client_agent.storage.shortage import DISK_FULL_ERRNOS
 from shared.clock import Clock, wait_for
 from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.reader import MAX_FILES
@@ -25,7 +25,6 @@ from shared.ids import AttemptKey
 from shared.live import Value, reading
 from shared.multipart.limits import FormLimits, FormRefused
 from shared.multipart.receive import receive
-from shared.wire import Order
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -42,11 +41,14 @@ class _AlreadyAccepted(Exception):
 
 
 class Intake:
-    """``POST /submit`` and ``POST /orders``.
+    """``POST /submit``.
 
     Args:
         enqueue: hands a new payload to the runner.
         max_bytes: of a bundle.
+
+    Attributes:
+        many: what accepts several at once.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Intake:
         self._enqueue, self._defaults, self._clock = enqueue, reading(defaults), clock
         self._submissions: set[Submission] = set()
         self._max_bytes = reading(max_bytes)
+        self.many = ManyIntake(payloads, folders, bundles, admission, self.accepted, max_bytes)
 
     async def submit(self, request: web.Request) -> Payload:
         """The payload of the request's key, new or not; the bundle of a new one is stored. Raises
@@ -79,42 +82,6 @@ class Intake:
         finally:
             self._submissions.discard(submission)
             submission.finished.set()
-
-    async def order(self, orders: Sequence[Order]) -> list[Payload | Exception]:
-        """For each order its payload, new or not; or what a submit would raise, or BundleMissing.
-        Raises Refused if none can be accepted now."""
-        await self._admission.check_ready(0)
-        # Not cancelled with the request: a payload that has a row must reach the runner.
-        return await asyncio.shield(asyncio.gather(*map(self._try_order, orders)))
-
-    async def _try_order(self, order: Order) -> Payload | Exception:
-        try:
-            return await self._order(order)
-        except Exception as problem:  # noqa: BLE001 - each order has its own answer
-            return problem
-
-    async def _order(self, order: Order) -> Payload:
-        key = check_order(order)
-        if order.inputs is not None:
-            raise Refused(400, "invalid_order", "order: inputs: they have to be sent along")
-        self._admission.check_service(order.service, order.limits)
-        content = order.server, order.bundle_digest
-        with self._bundles.pin(content) as file:
-            if file is None:
-                # A key that is known is answered all the same: the order may be a repeat.
-                known = await self._payloads.look_up(
-                    order.server, key, order.bundle_digest, order.lease
-                )
-                if known is None:
-                    raise BundleMissing(order.bundle_digest)
-                return known
-            self._admission.check_running()
-            bundle = file, order.bundle_size, order.bundle_digest
-            payload, created = await self._payloads.add(ordered(order, key, bundle))
-            if created:
-                self._bundles.use(file, content, order.bundle_size, payload.id)
-                self._accepted(payload)
-        return payload
 
     async def wait_for_submission(self, server: str, key: AttemptKey) -> None:
         """Return when no submit of this key is being received, or when it has stalled. The key may
@@ -144,11 +111,11 @@ class Intake:
         except _AlreadyAccepted as accepted:
             return accepted.payload
         except FormRefused as problem:
-            raise Refused(problem.status, _code(problem), problem.message) from None
+            raise form_problem(problem) from None
         except ConnectionError:
             raise  # the sender is gone
         except OSError as problem:
-            raise _disk_problem(problem) from None
+            raise disk_problem(problem) from None
         # Not cancelled with the request: a payload that has a row must reach the runner.
         return await asyncio.shield(asyncio.ensure_future(self._store(submission, received.bundle)))
 
@@ -185,22 +152,12 @@ class Intake:
         if order is not None and order.keep_bundle:
             content = order.server, summary.digest
             self._bundles.use(payload.bundle_file, content, summary.size, payload.id)
-        self._accepted(payload)
+        self.accepted(payload)
         return payload
 
-    def _accepted(self, payload: Payload) -> None:
+    def accepted(self, payload: Payload) -> None:
+        """A payload is new: it has a row."""
         log.info(
             "payload.accepted", payload_id=payload.id, key=payload.key, service=payload.service
         )
         self._enqueue(payload)
-
-
-def _code(problem: FormRefused) -> str:
-    """Servers compare one code; the message says what is wrong with the bundle."""
-    return "invalid_bundle" if problem.status == 400 else problem.code
-
-
-def _disk_problem(problem: OSError) -> Refused:
-    if problem.errno in DISK_FULL_ERRNOS:
-        return Refused(507, "disk_full", "no space is left on the agent's disk")
-    return Refused(503, "disk_broken", f"the bundle could not be stored: {problem.strerror}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from client_agent.payloads import states
 from client_agent.payloads.payload import Payload, from_row
 from shared.clock import Micros
-from shared.sql import Transaction
+from shared.sql import Transaction, listed
 
 _TOMBSTONE: Final = """
     state = 'Cleaned', changed = :changed, cleaned_at = coalesce(cleaned_at, :now),
@@ -15,7 +15,6 @@ _TOMBSTONE: Final = """
     live = NULL, retry_later = NULL
 """
 """Makes a tombstone of a row: it says only that the attempt was here, and how it ended."""
-_ENDED: Final = ", ".join(f"'{state.value}'" for state in sorted(states.ENDED))
 
 
 async def due(tx: Transaction, before: Micros, limit: int) -> list[int]:
@@ -39,15 +38,14 @@ async def clean(tx: Transaction, payload_id: int, changed: int, now: Micros) -> 
     return from_row(rows[0])
 
 
-async def acknowledge(tx: Transaction, payload_id: int, changed: int, now: Micros) -> int | None:
-    """Make an unlisted tombstone of an ended payload. Returns ``changed``; None: there is no
-    ended payload of this id."""
-    rows = await tx.rows(
-        f"UPDATE payloads SET {_TOMBSTONE}, acknowledged = 1, user_id = '' "  # noqa: S608 - fixed words
-        f"WHERE id = :id AND state IN ({_ENDED}) RETURNING changed",
-        {"id": payload_id, "changed": changed, "now": now},
+async def acknowledge(tx: Transaction, ids: Sequence[int], changed: int, now: Micros) -> None:
+    """Make unlisted tombstones of ended payloads."""
+    names, params = listed(ids)
+    await tx.rows(
+        f"UPDATE payloads SET {_TOMBSTONE}, acknowledged = 1, user_id = '' "  # noqa: S608 - names
+        f"WHERE id IN ({names})",
+        params | {"changed": changed, "now": now},
     )
-    return changed if rows else None
 
 
 async def prune(tx: Transaction, before: Micros, limit: int) -> list[int]:

@@ -8,10 +8,16 @@ of this agent.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
+from client_agent.payloads import states
 from client_agent.payloads.errors import NoSuchPayload, StaleLease
-from shared.sql import Transaction
+from shared.sql import Transaction, listed
+
+NO_PAYLOAD: Final = "payload_not_found"
+"""Code: another payload has the number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +59,25 @@ async def check_payload(tx: Transaction, payload_id: int, caller: Caller) -> Non
     server = caller.server or rows[0]["server"]
     if server is not None:
         await check(tx, server, caller.lease)
+
+
+async def sort_out(
+    tx: Transaction, keys: Mapping[int, str | None], caller: Caller
+) -> tuple[list[int], dict[int, str]]:
+    """Which of some payloads have ended, and for the others the code of why they are kept; those
+    that are not known are neither. Raises StaleLease.
+
+    Args:
+        keys: payload -> its key; None: whatever payload has the number.
+    """
+    names, params = listed(list(keys))
+    rows = await tx.rows(
+        f"SELECT id, server, key, state FROM payloads WHERE id IN ({names})",  # noqa: S608 - names
+        params,
+    )
+    meant = [row for row in rows if keys[row["id"]] in (None, row["key"])]
+    for server in {caller.server or row["server"] for row in meant} - {None}:
+        await check(tx, server, caller.lease)
+    refused = {row["id"]: NO_PAYLOAD for row in rows if row not in meant}
+    refused |= {row["id"]: "not_ended" for row in meant if row["state"] not in states.ENDED}
+    return [row["id"] for row in rows if row["id"] not in refused], refused

@@ -7,15 +7,15 @@ numbers: whoever has seen number N has seen every change up to N.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from prometheus_client.registry import Collector
 
 from client_agent.payloads import attempt_keys, cleaning, leases, states
-from client_agent.payloads.errors import NotEnded
-from client_agent.payloads.leases import Caller
+from client_agent.payloads.errors import NoSuchPayload, NotEnded
+from client_agent.payloads.leases import NO_PAYLOAD, Caller
 from client_agent.payloads.payload import INSERT, NewPayload, Outcome, Payload, added, from_row
 from client_agent.payloads.reads import BATCH as BATCH
 from client_agent.payloads.reads import PayloadReads
@@ -184,20 +184,38 @@ class Payloads(PayloadReads):
     async def acknowledge(self, payload_id: int, caller: Caller) -> None:
         """Its server needs it no more: only a tombstone stays. Repeats are harmless. Raises
         NoSuchPayload, NotEnded or StaleLease."""
+        code = (await self.acknowledge_all({payload_id: caller.key}, caller)).get(payload_id)
+        if code == NO_PAYLOAD:
+            raise NoSuchPayload(payload_id)
+        payload = await self.find(payload_id) if code else None
+        if payload is not None:
+            raise NotEnded(payload_id, payload.state)
 
-        async def change(tx: Transaction) -> int | None:
-            await leases.check_payload(tx, payload_id, caller)
-            return await cleaning.acknowledge(tx, payload_id, self._next(), self._clock.now())
+    async def acknowledge_all(
+        self, keys: Mapping[int, str | None], caller: Caller
+    ) -> dict[int, str]:
+        """As :meth:`acknowledge`, for several payloads in one transaction. Returns the codes of
+        those that were not. Raises StaleLease.
 
-        def committed(changed: int | None) -> None:
-            if changed is not None:
+        Args:
+            keys: payload -> its key; None: whatever payload has the number.
+        """
+
+        async def change(tx: Transaction) -> tuple[int, list[int], dict[int, str]]:
+            ended, refused = await leases.sort_out(tx, keys, caller)
+            changed = self._next()
+            await cleaning.acknowledge(tx, ended, changed, self._clock.now())
+            return changed, ended, refused
+
+        def committed(done: tuple[int, list[int], dict[int, str]]) -> None:
+            changed, ended, _ = done
+            if ended:
                 self._committed = max(self._committed, changed)
+            for payload_id in ended:
                 self._recent.forget(payload_id)
 
-        if await self._database.write(change, committed) is None:
-            payload = await self.find(payload_id)
-            if payload is not None:
-                raise NotEnded(payload_id, payload.state)
+        _, _, refused = await self._database.write(change, committed)
+        return refused
 
     async def expire(self, retention_s: float) -> list[int]:
         """Ended payloads that nobody acknowledged in time become Cleaned; at most one batch.

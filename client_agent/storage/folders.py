@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -70,6 +70,19 @@ class Folders:
         name = self._token()
         durable.replace(staged, self.bundle(name), synced=True)
         return name
+
+    def seal_bundles(self, staged: Sequence[Path]) -> list[str]:
+        """As :meth:`seal_bundle`, for several: all of them, or none."""
+        final = [self.bundle(self._token()) for _ in staged]
+        try:
+            for path, to in zip(staged, final, strict=True):
+                path.replace(to)
+            if final:
+                durable.fsync_folder(self._bundles)
+        except OSError:
+            self._remove_all([*staged, *final])
+            raise
+        return [path.name for path in final]
 
     def seal_result(self, staged: Path, payload_id: int) -> None:
         """Move a complete, fsynced result to its folder."""

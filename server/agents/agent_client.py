@@ -194,13 +194,15 @@ class AgentClient(Agent):
                 moved(fetched.size)
             return fetched
 
-    async def _post_bundle(self, url: str, form: Form) -> bytes:
-        """Post a bundle, and wait for the answer as long as the agent lives.
+    async def _post_bundle(
+        self, url: str, form: Form, accepted: frozenset[int] = answers.OK
+    ) -> bytes:
+        """Post bundles, and wait for the answer as long as the agent lives.
 
         Raises:
-            AgentError
+            AgentError: with NO_ROUTE if the answer's status is another of those accepted.
         """
-        call = asyncio.create_task(self._post(url, form))
+        call = asyncio.create_task(self._post(url, form, accepted))
         answered = asyncio.Event()
         call.add_done_callback(lambda _: answered.set())
         self._posts.add(call)
@@ -234,18 +236,27 @@ class AgentClient(Agent):
         for call in self._posts:
             call.cancel()
 
-    async def _post(self, url: str, form: Form) -> bytes:
+    async def _post(self, url: str, form: Form, accepted: frozenset[int]) -> bytes:
         headers = {"Content-Type": form.content_type, "Content-Length": str(form.size)}
-        with self._counted("bundle") as moved:
+        with self._counted("bundle", form.bundles) as moved:
             async with self._call(
-                "POST", url, data=form.chunks(), headers=headers, timeout=_NO_TIMEOUT, transfer=True
+                "POST",
+                url,
+                data=form.chunks(),
+                headers=headers,
+                timeout=_NO_TIMEOUT,
+                transfer=True,
+                accepted=accepted,
             ) as answer:
+                if answer.status not in answers.OK:
+                    message = f"agent {self.name} takes one payload at a time"
+                    raise RefusedByAgent(answers.NO_ROUTE, message, final=False)
                 moved(form.size)
                 return await answers.read(answer)
 
     @contextmanager
-    def _counted(self, kind: str) -> Iterator[Callable[[int], None]]:
-        """Around a transfer: call what it gives with the bytes that came over."""
+    def _counted(self, kind: str, number: int = 1) -> Iterator[Callable[[int], None]]:
+        """Around a transfer of some files: call what it gives with the bytes that came over."""
         sizes, outcome = [0], "failed"
         try:
             yield sizes.append
@@ -254,7 +265,8 @@ class AgentClient(Agent):
             outcome = "refused"
             raise
         finally:
-            self._count(kind, outcome, sum(sizes))
+            for one in range(number):
+                self._count(kind, outcome, 0 if one else sum(sizes))
 
     def _count(self, kind: str, outcome: str, size: int) -> None:
         self._sessions.measures.transfers.done(kind, outcome, size)

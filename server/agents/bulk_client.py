@@ -10,18 +10,20 @@ import asyncio
 import secrets
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from http import HTTPStatus
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from urllib.parse import urlencode
 
 import aiohttp
 
-from server.agents import answers, forms, results
+from server.agents import answers, forms, parcels, results
+from server.agents.acknowledgements import Acknowledgements, of_code
 from server.agents.agent_client import AgentClient
-from server.agents.answers import Document
-from server.agents.deliveries import NO_ROUTE, Deliveries
+from server.agents.answers import NO_ROUTE, Document
+from server.agents.deliveries import Deliveries
+from server.agents.forms import Form
 from server.agents.orders import order_of
+from server.agents.parcels import Alone, Parcel
 from server.domain.files import FileKind
 from server.domain.jobs import Job
 from server.domain.service import Service
@@ -42,18 +44,13 @@ from shared.bulk_wire import (
     PayloadRef,
     PayloadRefs,
 )
-from shared.together import Rest, Together
-from shared.wire import (
-    PayloadDoc,
-    Wire,
-)
+from shared.together import Together
+from shared.wire import Order, PayloadDoc, Wire
 
 _MAX_PAYLOADS: Final = 200
 """In one request."""
-_REST_S: Final = 0.2
-"""Nobody waits for an acknowledgement: after one, others come together for so long."""
-_ENOUGH: Final = 8
-_NOT_THERE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
+_AT_ONCE: Final = 2
+"""Requests with bundles."""
 
 
 class BulkClient(AgentClient):
@@ -67,18 +64,26 @@ class BulkClient(AgentClient):
         super().__init__(*args, **more)
         self._server = server
         self._deliveries = Deliveries(self._submit, self._order_many)
-        self._acknowledgements = Together(
-            self._acknowledge_many,
-            at_once=1,
+        self._parcels = Together(
+            self._send,
+            at_once=_AT_ONCE,
             most=_MAX_PAYLOADS,
-            rest=Rest(_REST_S, _ENOUGH, self._clock),
+            size=lambda one: one.size,
+            most_size=parcels.MAX_BYTES,
         )
+        self._acknowledgements = Acknowledgements(self._acknowledge_many, self._clock)
         self._old_since: int | None = None
         """The contact in which it had no routes for many."""
+        self._no_parcels_since: int | None = None
+        """The contact in which it took no bundles together."""
 
     @property
     def hands_over_many(self) -> bool:
         return self._old_since != self.contacts
+
+    @property
+    def _takes_parcels(self) -> bool:
+        return self._no_parcels_since != self.contacts
 
     # -- sending
 
@@ -94,6 +99,9 @@ class BulkClient(AgentClient):
         order = order_of(
             job, service, self._server, self.lease, inputs=inputs, keep_bundle=keep_bundle
         )
+        if inputs is None and job.bundle.size <= parcels.MAX_BUNDLE and self._takes_parcels:
+            with suppress(Alone):
+                return await self._submit_together(job, order)
         async with self._sessions.storage.open(FileKind.BUNDLE, job.bundle.file) as bundle:
             form = forms.zipped(order.model_dump_json(), bundle, secrets.token_hex(16), inputs)
             body = await self._post_bundle(f"{self.base}/submit", form)
@@ -102,15 +110,49 @@ class BulkClient(AgentClient):
         except ValueError as problem:
             raise Unreachable(self._say(problem), sent=True) from problem
 
+    async def _submit_together(self, job: Job, order: Order) -> PayloadDoc:
+        """With others, if there are any. Raises Alone, AgentError or OSError."""
+        assert job.bundle is not None, "only Cleaned jobs have none"
+        async with self._sessions.storage.open(FileKind.BUNDLE, job.bundle.file) as bundle:
+            content = b"".join([chunk async for chunk in bundle])
+        ordered = self._ordered(await self._parcels(Parcel(order, content)), job)
+        if isinstance(ordered, Exception):
+            raise ordered
+        return ordered
+
+    async def _send(self, some: Sequence[Parcel]) -> list[OrderAnswer]:
+        """Raises Alone or AgentError."""
+        contact = self.contacts
+        try:
+            return await parcels.send(
+                some, self._post_parcels, self._acknowledgements, self._server, self.lease
+            )
+        except RefusedByAgent as no:
+            if no.code != NO_ROUTE:
+                raise
+            self._no_parcels_since = contact
+            raise Alone from no
+        except ValueError as problem:
+            raise Unreachable(self._say(problem), sent=True) from problem
+
+    async def _post_parcels(self, form: Form) -> bytes:
+        accepted = answers.OK | answers.NOT_THERE
+        return await self._post_bundle(f"{self.base}/payloads", form, accepted)
+
     async def _order_many(
         self, orders: Sequence[tuple[Job, Service]]
     ) -> list[PayloadDoc | Exception]:
         made = [order_of(*one, self._server, self.lease, keep_bundle=True) for one in orders]
-        given = await self._post_many("/orders", OrderList(orders=made), OrderAnswers)
-        if len(given.answers) != len(orders):
+        given: Sequence[OrderAnswer] | None = None
+        if self._takes_parcels:
+            with suppress(Alone):
+                given = await self._send([Parcel(one) for one in made])
+        if given is None:
+            listed = OrderList(orders=made)
+            given = (await self._post_many("/orders", listed, OrderAnswers)).answers
+        if len(given) != len(orders):
             raise Unreachable(self._say("it has not answered each order"), sent=True)
-        pairs = zip(given.answers, orders, strict=True)
-        return [self._ordered(answer, job) for answer, (job, _) in pairs]
+        return [self._ordered(answer, job) for answer, (job, _) in zip(given, orders, strict=True)]
 
     def _ordered(self, answer: OrderAnswer, job: Job) -> PayloadDoc | Exception:
         if answer.payload is None:
@@ -160,7 +202,7 @@ class BulkClient(AgentClient):
                 if self.hands_over_many:
                     raise
             else:
-                return [_acknowledged(ref, refused.get(ref.id)) for ref in refs]
+                return [of_code(ref, refused.get(ref.id)) for ref in refs]
         calls = (self._acknowledge(ref.id, ref.key) for ref in refs)
         done = await asyncio.gather(*calls, return_exceptions=True)
         return [one if isinstance(one, Exception) else None for one in done]
@@ -183,9 +225,9 @@ class BulkClient(AgentClient):
             data=data,
             headers=headers,
             transfer=True,
-            accepted=answers.OK | _NOT_THERE,
+            accepted=answers.OK | answers.NOT_THERE,
         ) as answer:
-            if answer.status in _NOT_THERE:
+            if answer.status in answers.NOT_THERE:
                 self._old_since = contact
                 message = f"agent {self.name} takes one payload at a time"
                 raise RefusedByAgent(NO_ROUTE, message, final=False)
@@ -204,9 +246,3 @@ class BulkClient(AgentClient):
         if payload.server != self._server or payload.key != str(job.key):
             raise ValueError(f"payload {payload.key} in place of {job.key}")
         return payload
-
-
-def _acknowledged(ref: PayloadRef, code: str | None) -> RefusedByAgent | None:
-    if code in (None, "payload_not_found"):
-        return None
-    return RefusedByAgent(str(code)[:64], f"payload {ref.id} is kept: {code}", final=False)

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from server.agents.answers import NO_ROUTE
 from server.domain.jobs import Job
 from server.domain.service import Service
 from server.ports import RefusedByAgent
@@ -22,7 +23,6 @@ _MAX_REMEMBERED: Final = 1_000
 _MAX_ORDERS: Final = 200
 _MAX_BYTES: Final = 2 << 20
 _ORDER_BYTES: Final = 2_000
-NO_ROUTE: Final = "no_such_route"
 
 
 class Deliveries:

@@ -1,9 +1,9 @@
-"""The bodies that ``POST /submit`` of an agent takes, sent chunk by chunk."""
+"""The bodies of requests that bring an agent bundles, sent chunk by chunk."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -12,19 +12,23 @@ from shared.files.bundles.reader import BundleReader
 
 _CHUNK: Final = 1 << 20
 _SMALL: Final = 256 << 10
+_MULTIPART: Final = "multipart/form-data; boundary="
 
 
 class Form:
-    """A multipart body.
+    """A body with bundles.
 
     Attributes:
+        bundles: how many.
         size: bytes of the whole body.
         taken: chunks that the connection has taken.
         sent: it has taken the last chunk; before that no agent can have accepted the form.
     """
 
-    def __init__(self, boundary: str, size: int, source: AsyncIterator[bytes]) -> None:
-        self.content_type = f"multipart/form-data; boundary={boundary}"
+    def __init__(
+        self, content_type: str, size: int, source: AsyncIterator[bytes], bundles: int = 1
+    ) -> None:
+        self.content_type, self.bundles = content_type, bundles
         self.size, self.taken, self.sent = size, 0, False
         self._source = source
 
@@ -61,7 +65,20 @@ def zipped(order: str, bundle: FileStream, boundary: str, inputs: FileStream | N
         yield tail
 
     size = len(head) + bundle.size + len(between) + (0 if inputs is None else inputs.size)
-    return Form(boundary, size + len(tail), source())
+    return Form(_MULTIPART + boundary, size + len(tail), source())
+
+
+def together(line: str, bundles: Sequence[bytes]) -> Form:
+    """For a Ferryman agent: a line, then small bundles one after the other."""
+    head = line.encode() + b"\n"
+
+    async def source() -> AsyncIterator[bytes]:
+        yield head
+        for bundle in bundles:
+            yield bundle
+
+    size = len(head) + sum(map(len, bundles))
+    return Form("application/octet-stream", size, source(), len(bundles))
 
 
 def plain(bundle: Path, boundary: str) -> Form:
@@ -85,7 +102,7 @@ def plain(bundle: Path, boundary: str) -> Form:
                 yield b"\r\n"
         yield tail
 
-    return Form(boundary, size, _from_thread(source()))
+    return Form(_MULTIPART + boundary, size, _from_thread(source()))
 
 
 async def _from_thread(source: Iterator[bytes]) -> AsyncIterator[bytes]:

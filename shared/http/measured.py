@@ -16,7 +16,8 @@ WAITED: Final = web.RequestKey("waited", bool)
 """Whether a request waited for something to happen: its time says nothing about us."""
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _MOST_CODES: Final = 500
-_FORM: Final = "multipart/form-data"
+_FORMS: Final = ("multipart/form-data", "application/octet-stream")
+"""Media types of bodies that are files: a form, or several bundles at once."""
 _FILES: Final = frozenset({("GET", "application/zip"), ("POST", "application/octet-stream")})
 """Methods and media types of answers that are files: one, or several results at once."""
 
@@ -105,7 +106,7 @@ class Requests:
             outcome = "ok" if answer.status < 400 else "refused"
         if request.method == hdrs.METH_POST and request.headers.get(
             hdrs.CONTENT_TYPE, ""
-        ).lower().startswith(_FORM):
+        ).lower().startswith(_FORMS):
             self.transfers.done("upload", outcome, request.content.total_bytes)
         if answer is not None and (request.method, answer.content_type) in _FILES:
             sent = answer.body_length if answer.prepared else answer.content_length

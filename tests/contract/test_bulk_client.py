@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,15 +14,18 @@ import pytest
 from aiohttp import web
 
 from client_agent.api.bulk import Bulk
+from client_agent.intake.many import ManyIntake
+from client_agent.payloads.errors import Refused
+from server.agents import parcels
 from server.agents.agent_client import Sessions
 from server.agents.ferryman_agent import FerrymanAgent
 from server.domain.files import FileKind
 from server.domain.jobs import Bundle, Job
 from server.domain.service import Service
-from server.ports import RefusedByAgent
+from server.ports import RefusedByAgent, Unreachable
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
-from shared.clock import RealClock
+from shared.clock import RealClock, yield_to_loop
 from shared.wire import PayloadDoc, PayloadState
 from tests.support.agent import LIMITS, SERVER, numbered
 from tests.support.agent_http import AgentClient, calling
@@ -112,7 +116,7 @@ async def test_an_agent_without_the_routes_gets_one_at_a_time(tmp_path, monkeypa
     async def no_route(*_: object) -> web.StreamResponse:
         raise web.HTTPNotFound
 
-    for name in ("orders", "results", "acknowledge"):
+    for name in ("payloads", "orders", "results", "acknowledge"):
         monkeypatch.setattr(Bulk, name, no_route)
     async with connected(tmp_path) as pair:
         ended = await pair.run(*pair.jobs(5))
@@ -122,6 +126,130 @@ async def test_an_agent_without_the_routes_gets_one_at_a_time(tmp_path, monkeypa
         pair.client.contacts += 1
         await asyncio.gather(*(pair.client.acknowledge(one.id, one.key) for one in ended))
         assert list((tmp_path / "agent" / "results").iterdir()) == []
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, *names: str) -> Counter[str]:
+    """Requests to routes for many."""
+    made = Counter[str]()
+    for name in names:
+        handler = getattr(Bulk, name)
+
+        async def count(bulk: Bulk, request: web.Request, handler=handler, name=name) -> Any:
+            made[name] += 1
+            return await handler(bulk, request)
+
+        monkeypatch.setattr(Bulk, name, count)
+    return made
+
+
+def single(job: Job, bundle: Bundle) -> Job:
+    return dataclasses.replace(job, parent_id=None, bundle=bundle)
+
+
+async def test_single_jobs_share_requests_with_what_is_acknowledged(tmp_path, monkeypatch) -> None:
+    made = counted(monkeypatch, "payloads", "acknowledge")
+    async with connected(tmp_path) as pair:
+        jobs = [single(job, pair.bundle) for job in pair.jobs(20)]
+        ended = await pair.run(*jobs[:10])
+        assert [one.status for one in ended] == [PayloadState.COMPLETED] * 10
+        assert made["payloads"] <= 3  # two at once, and the others together
+        forgotten = [asyncio.create_task(pair.client.acknowledge(e.id, e.key)) for e in ended]
+        await yield_to_loop()
+        await pair.run(*jobs[10:])
+        await asyncio.gather(*forgotten)
+        assert made["acknowledge"] == 0
+        results = {path.name for path in (tmp_path / "agent" / "results").iterdir()}
+        assert results.isdisjoint({f"{one.id}.zip" for one in ended})
+
+
+async def test_acknowledgements_go_by_themselves_when_nothing_is_sent(
+    tmp_path, monkeypatch
+) -> None:
+    made = counted(monkeypatch, "payloads", "acknowledge")
+    async with connected(tmp_path) as pair:
+        ended = await pair.run(*(single(job, pair.bundle) for job in pair.jobs(3)))
+        made.clear()
+        await asyncio.gather(*(pair.client.acknowledge(one.id, one.key) for one in ended))
+        assert made == {"acknowledge": 1}
+        assert list((tmp_path / "agent" / "results").iterdir()) == []
+
+
+async def test_what_could_not_be_carried_goes_by_itself(tmp_path, monkeypatch) -> None:
+    """The agent drains, or is of an earlier version."""
+    async with connected(tmp_path) as pair:
+        jobs = [single(job, pair.bundle) for job in pair.jobs(4)]
+        ended = await pair.run(*jobs[:2])
+        forgotten = [asyncio.create_task(pair.client.acknowledge(e.id, e.key)) for e in ended]
+        await yield_to_loop()
+
+        async def draining(*_: object) -> web.StreamResponse:
+            raise Refused(503, "draining", "it drains")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ManyIntake, "check_ready", draining)
+            with pytest.raises(RefusedByAgent) as no:
+                await pair.send(jobs[2])
+            assert (no.value.code, no.value.final) == ("draining", False)
+        await asyncio.gather(*forgotten)
+        assert list((tmp_path / "agent" / "results").iterdir()) == []
+
+
+async def test_an_agent_that_takes_no_bundles_together_gets_each_by_itself(
+    tmp_path, monkeypatch
+) -> None:
+    asked = 0
+
+    async def no_route(*_: object) -> web.StreamResponse:
+        nonlocal asked
+        asked += 1
+        raise web.HTTPMethodNotAllowed("POST", ["GET"])
+
+    monkeypatch.setattr(Bulk, "payloads", no_route)
+    made = counted(monkeypatch, "orders", "acknowledge")
+    async with connected(tmp_path) as pair:
+        ended = await pair.run(*(single(job, pair.bundle) for job in pair.jobs(8)))
+        assert asked <= 3
+        before = asked
+        pair.client.contacts += 1  # it was away, and may be another version
+        children = [dataclasses.replace(job, id=job.id + 20) for job in pair.jobs(5)]
+        ended += await pair.run(*children)
+        assert (asked - before, made["orders"]) == (1, 1)
+        await asyncio.gather(*(pair.client.acknowledge(one.id, one.key) for one in ended))
+        assert list((tmp_path / "agent" / "results").iterdir()) == []
+
+
+async def test_a_request_that_is_not_taken_is_the_fault_of_none_in_it(
+    tmp_path, monkeypatch
+) -> None:
+    async def too_large(*_: object) -> web.StreamResponse:
+        raise Refused(413, "too_large", "no")
+
+    monkeypatch.setattr(Bulk, "payloads", too_large)
+    async with connected(tmp_path) as pair:
+        ended = await pair.run(*(single(job, pair.bundle) for job in pair.jobs(3)))
+        assert [one.status for one in ended] == [PayloadState.COMPLETED] * 3
+
+
+async def test_a_large_bundle_goes_by_itself(tmp_path, monkeypatch) -> None:
+    made = counted(monkeypatch, "payloads")
+    monkeypatch.setattr(parcels, "MAX_BUNDLE", 10)
+    async with connected(tmp_path) as pair:
+        await pair.run(*(single(job, pair.bundle) for job in pair.jobs(2)))
+        assert not made
+
+
+@pytest.mark.parametrize("answer", ["{}", '{"answers": []}', "<html>", ""])
+async def test_an_answer_that_is_none_is_asked_for_again_by_key(
+    tmp_path, monkeypatch, answer
+) -> None:
+    async def nonsense(*_: object) -> web.StreamResponse:
+        return web.Response(text=answer)
+
+    monkeypatch.setattr(Bulk, "payloads", nonsense)
+    async with connected(tmp_path) as pair:
+        with pytest.raises(Unreachable) as lost:
+            await pair.send(*(single(job, pair.bundle) for job in pair.jobs(1)))
+        assert lost.value.sent
 
 
 async def test_what_is_damaged_or_gone_is_missing_from_the_others(tmp_path) -> None:

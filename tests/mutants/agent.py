@@ -15,6 +15,7 @@ _METER: Final = "tests/unit/client_agent/sandbox/limits/test_meter.py::test_"
 
 _ENDING: Final = "tests/contract/test_agent_ending.py::test_"
 _BULK: Final = "tests/contract/test_agent_bulk.py::test_"
+_PAYLOADS: Final = "tests/contract/test_agent_payloads.py::test_"
 _ORDERS: Final = "tests/contract/test_agent_orders.py::test_"
 _LEASES: Final = "tests/contract/test_agent_leases.py::test_"
 
@@ -215,10 +216,42 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "an order does not use another server's bundle",
-        "intake/submit.py",
+        "intake/many.py",
         "content = order.server, order.bundle_digest\n        with",
         'content = "server-one", order.bundle_digest\n        with',
         f"{_BULK}each_order_is_judged_by_itself",
+    ),
+    of(
+        "agent",
+        "bundles that come together are those that were ordered",
+        "intake/orders.py",
+        "if summary.digest != order.bundle_digest:",
+        "if False:",
+        f"{_PAYLOADS}half_of_them_may_be_refused",
+    ),
+    of(
+        "agent",
+        "bundles that come together are as long as is said",
+        "intake/orders.py",
+        "if sum(head.sizes) != len(body) - at:",
+        "if False:",
+        f"{_PAYLOADS}lying_lengths_and_nonsense_are_refused",
+    ),
+    of(
+        "agent",
+        "what came twice is stored once",
+        "intake/many.py",
+        "        if not created:\n            self._folders.remove_file(self._folders.bundle(file))\n",
+        "        if not created:\n",
+        f"{_PAYLOADS}the_same_key_twice_is_one_payload",
+    ),
+    of(
+        "agent",
+        "an acknowledgement that comes with orders needs the lease",
+        "payloads/leases.py",
+        "        await check(tx, server, caller.lease)\n    refused",
+        "        pass\n    refused",
+        f"{_PAYLOADS}what_is_acknowledged_with_orders_is_forgotten",
     ),
     of(
         "agent",

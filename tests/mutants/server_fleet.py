@@ -10,6 +10,7 @@ _HOSTILE: Final = "tests/contract/test_hostile_agents.py::test_"
 _REFERENCE: Final = "tests/contract/test_reference_client.py::test_"
 _REGISTRY: Final = "tests/unit/server/agents/test_registry.py::test_"
 _ANSWERS: Final = "tests/unit/server/agents/test_answers.py::test_"
+_CLIENT: Final = "tests/contract/test_bulk_client.py::test_"
 _POST_BUNDLE: Final = "tests/unit/server/agents/test_post_bundle.py::test_"
 _FOLLOW: Final = "tests/unit/server/agents/test_follower.py::test_"
 _OF_JOB: Final = "tests/unit/server/domain/test_payload_of_job.py::test_"
@@ -176,6 +177,20 @@ MUTANTS: Final = (
         'answer.status == HTTPStatus.NOT_FOUND and code == "payload_not_found"',
         "answer.status == HTTPStatus.NOT_FOUND",
         f"{_ANSWERS}only_its_code_says_that_a_payload_is_not_known",
+    ),
+    _of(
+        "a request that is not taken is the fault of no job in it",
+        "agents/parcels.py",
+        "if no.final:",
+        "if False:",
+        f"{_CLIENT}a_request_that_is_not_taken_is_the_fault_of_none_in_it",
+    ),
+    _of(
+        "acknowledgements that could not be carried are sent",
+        "agents/parcels.py",
+        "acknowledgements.put_back(taken)",
+        "pass",
+        f"{_CLIENT}what_could_not_be_carried_goes_by_itself",
     ),
     _of(
         "the answer to a submit is about that attempt",

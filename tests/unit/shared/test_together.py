@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from shared.clock import yield_to_loop
-from shared.together import Rest, Together
-from tests.support.sim_clock import SimClock
+from shared.together import Together
 
 
 class Work:
@@ -95,21 +94,3 @@ async def test_work_goes_on_while_somebody_waits_for_it() -> None:
         await calls[0]
     work.go.set()
     assert await together(8) == 80
-
-
-async def test_calls_that_may_rest_come_together_after_the_first() -> None:
-    work, clock = Work(), SimClock()
-    work.go.set()
-    together = Together(work, at_once=1, most=9, rest=Rest(0.5, 3, clock))
-    assert await together(2) == 20  # at once
-    calls = [asyncio.create_task(together(4)), asyncio.create_task(together(6))]
-    await settle()
-    assert work.groups == [[2]]
-    await clock.advance(0.5)
-    await asyncio.gather(*calls)
-    assert work.groups == [[2], [4, 6]]
-    await asyncio.gather(*(together(n) for n in (8, 10, 12)))  # enough: without a pause
-    assert work.groups[2:] == [[8, 10, 12]]
-    await settle()
-    await clock.advance(0.5)
-    assert await together(14) == 140

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from server.agents.deliveries import MISSING, NO_ROUTE, Deliveries
+from server.agents.answers import NO_ROUTE
+from server.agents.deliveries import MISSING, Deliveries
 from server.domain.jobs import Bundle, Job
 from server.domain.service import Service
 from server.ports import RefusedByAgent, Unreachable

@@ -1,0 +1,154 @@
+"""Accepts several attempts at once: those whose bundles came with them, and those whose bundles are
+here already."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from client_agent.intake import small_bundles
+from client_agent.intake.admission import Admission
+from client_agent.intake.orders import check_order
+from client_agent.intake.submission import ordered
+from client_agent.payloads.errors import BundleMissing, Refused
+from client_agent.payloads.payload import Payload
+from client_agent.payloads.store import Payloads
+from client_agent.storage.folders import Folders
+from client_agent.storage.shared_bundles import SharedBundles
+from shared.ids import AttemptKey
+from shared.live import Value, reading
+from shared.wire import Order
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """An order that may be accepted.
+
+    Attributes:
+        bundle: file name of its bundle, stored and nobody's yet; None: it has to be here.
+    """
+
+    order: Order
+    key: AttemptKey
+    bundle: str | None = None
+
+
+class ManyIntake:
+    """``POST /payloads`` and ``POST /orders``. Each order has its own answer: its payload, new or
+    not, or what a submit of it would raise.
+
+    Args:
+        accepted: is told of each new payload.
+        max_bytes: of a bundle.
+    """
+
+    def __init__(
+        self,
+        payloads: Payloads,
+        folders: Folders,
+        bundles: SharedBundles,
+        admission: Admission,
+        accepted: Callable[[Payload], None],
+        max_bytes: Value[int],
+    ) -> None:
+        self._payloads, self._folders, self._admission = payloads, folders, admission
+        self._bundles, self._accepted = bundles, accepted
+        self._max_bytes = reading(max_bytes)
+
+    async def check_ready(self, size: int) -> None:
+        """Raises Refused if none can be accepted now.
+
+        Args:
+            size: bytes of the bundles.
+        """
+        await self._admission.check_ready(size)
+
+    async def store(
+        self, sent: Sequence[tuple[Order, memoryview | None]]
+    ) -> list[Checked | Exception]:
+        """Check the orders, and store the bundles of those that have one; to be followed by
+        :meth:`add`. A crash between them leaves files without rows."""
+        checked = [self._check(*one) for one in sent]
+        bundles = [
+            (one.order, content)
+            for one, (_, content) in zip(checked, sent, strict=True)
+            if isinstance(one, Checked) and content is not None
+        ]
+        if not bundles:
+            return checked
+        stored = iter(await asyncio.to_thread(small_bundles.store, self._folders, bundles))
+        for number, (one, (_, content)) in enumerate(zip(checked, sent, strict=True)):
+            if isinstance(one, Checked) and content is not None:
+                name = next(stored)
+                checked[number] = (
+                    name if isinstance(name, Refused) else Checked(one.order, one.key, name)
+                )
+        return checked
+
+    def _check(self, order: Order, content: memoryview | None) -> Checked | Exception:
+        size = 0 if content is None else len(content)
+        try:
+            key = check_order(order)
+            self._admission.check_service(order.service, order.limits)
+        except Refused as problem:
+            return problem
+        if order.inputs is not None:
+            return Refused(400, "invalid_order", "order: inputs: they have to be sent along")
+        if size > self._max_bytes():
+            limit = f"the limit is {self._max_bytes()} (agent.max_upload)"
+            return Refused(413, "too_large", f"the bundle has {size} bytes, {limit}")
+        return Checked(order, key)
+
+    async def add(self, checked: Sequence[Checked | Exception]) -> list[Payload | Exception]:
+        """Store the rows. Not to be cancelled: a payload that has a row must reach the runner."""
+        return list(await asyncio.gather(*map(_caught, map(self._add, checked))))
+
+    async def _add(self, one: Checked | Exception) -> Payload:
+        if isinstance(one, Exception):
+            raise one
+        if one.bundle is None:
+            return await self._add_without_bundle(one)
+        order, file = one.order, one.bundle
+        try:
+            self._admission.check_running()
+            bundle = file, order.bundle_size, order.bundle_digest
+            payload, created = await self._payloads.add(ordered(order, one.key, bundle))
+        except Exception:
+            self._folders.remove_file(self._folders.bundle(file))
+            raise
+        if not created:
+            self._folders.remove_file(self._folders.bundle(file))
+            return payload
+        if order.keep_bundle:
+            content = order.server, order.bundle_digest
+            self._bundles.use(file, content, order.bundle_size, payload.id)
+        self._accepted(payload)
+        return payload
+
+    async def _add_without_bundle(self, one: Checked) -> Payload:
+        order = one.order
+        content = order.server, order.bundle_digest
+        with self._bundles.pin(content) as file:
+            if file is None:
+                # A key that is known is answered all the same: the order may be a repeat.
+                known = await self._payloads.look_up(
+                    order.server, one.key, order.bundle_digest, order.lease
+                )
+                if known is None:
+                    raise BundleMissing(order.bundle_digest)
+                return known
+            self._admission.check_running()
+            bundle = file, order.bundle_size, order.bundle_digest
+            payload, created = await self._payloads.add(ordered(order, one.key, bundle))
+            if created:
+                self._bundles.use(file, content, order.bundle_size, payload.id)
+                self._accepted(payload)
+        return payload
+
+
+async def _caught(work: Awaitable[Payload]) -> Payload | Exception:
+    try:
+        return await work
+    except Exception as problem:  # noqa: BLE001 - each order has its own answer
+        return problem

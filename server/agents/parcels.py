@@ -1,0 +1,84 @@
+"""Orders with their small bundles, many in one request, and the acknowledgements that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple
+
+from server.agents import forms
+from server.agents.acknowledgements import Acknowledgements
+from server.agents.forms import Form
+from server.ports import RefusedByAgent
+from shared.bulk_wire import OrderAnswer, PayloadsAnswer, PayloadsRequest
+from shared.wire import Order
+
+MAX_BUNDLE: Final = 256 << 10
+"""Bytes of a bundle that goes with others."""
+MAX_BYTES: Final = 1_000_000
+"""Of one request: proxies that are not told otherwise take no more than a mebibyte."""
+_ORDER_BYTES: Final = 2_000
+
+
+class Alone(Exception):
+    """The agent takes no orders together, or not these: each is to be submitted by itself."""
+
+
+class Parcel(NamedTuple):
+    """An order, and its bundle.
+
+    Attributes:
+        bundle: empty: the agent has it.
+    """
+
+    order: Order
+    bundle: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """About as many bytes as it takes in a request."""
+        env = sum(6 * (len(name) + len(value)) for name, value in self.order.env.items())
+        return _ORDER_BYTES + env + len(self.bundle)
+
+
+async def send(
+    parcels: Sequence[Parcel],
+    post: Callable[[Form], Awaitable[bytes]],
+    acknowledgements: Acknowledgements,
+    server: str,
+    lease: int,
+) -> list[OrderAnswer]:
+    """An answer for each of the parcels.
+
+    Args:
+        post: makes the request.
+        acknowledgements: of these some go with it.
+        server, lease: who acknowledges.
+
+    Raises:
+        Alone, AgentError
+        ValueError: it is no answer to that.
+    """
+    taken = acknowledgements.take()
+    head = PayloadsRequest(
+        orders=[one.order for one in parcels],
+        sizes=[len(one.bundle) for one in parcels],
+        server=server,
+        lease=lease,
+        acknowledge=[ref for ref, _ in taken],
+    )
+    form = forms.together(head.model_dump_json(), [one.bundle for one in parcels if one.bundle])
+    answer = None
+    try:
+        answer = PayloadsAnswer.model_validate_json(await post(form))
+    except RefusedByAgent as no:
+        if no.final:  # it is the request that it does not take
+            raise Alone from no
+        raise
+    finally:
+        if answer is None:
+            acknowledgements.put_back(taken)
+        else:
+            acknowledgements.answered(taken, answer.refused)
+    if len(answer.answers) != len(parcels):
+        raise ValueError("it has not answered each order")
+    return answer.answers
