@@ -6,6 +6,8 @@ import gc
 import sys
 from typing import Final
 
+from ferryman.host_certificates import import_aiohttp
+
 _TURN_S: Final = 0.0005
 """How long a thread may keep the interpreter while another waits for it."""
 
@@ -24,6 +26,7 @@ def starting() -> None:
     del sys.modules["rich"]
     if before is not None:
         sys.modules["rich"] = before
+    import_aiohttp()
 
 
 def ready() -> None:

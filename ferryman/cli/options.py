@@ -156,7 +156,7 @@ class Server:
 
     def client(self) -> Client:
         """A client that does not try for long."""
-        from ferryman.cli.host_certificates import import_aiohttp
+        from ferryman.host_certificates import import_aiohttp
 
         import_aiohttp()
         from ferryman.client import Client

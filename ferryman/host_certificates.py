@@ -1,4 +1,4 @@
-"""The host's certificates are read when a server is spoken to by TLS, not by each command."""
+"""The host's certificates are read when somebody is spoken to by TLS, not by each program."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class _ReadWhenUsed(ssl.SSLContext):
 
 def import_aiohttp() -> None:
     """Import it before anything else does: it makes two contexts, each of which reads all that the
-    host trusts (20 ms), though most servers are spoken to without TLS, or by a context of ours.
+    host trusts (20 ms), though most are spoken to without TLS, or by a context of ours.
 
-    Not for programs with threads: others would make contexts that trust nobody meanwhile.
+    Not where there are threads: contexts that they make meanwhile would trust nobody.
     """
     create, context_class = ssl.create_default_context, cast("Any", ssl.SSLContext)
     load = context_class.load_default_certs
