@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -59,7 +60,9 @@ sleep 1000 & sleep 1000
             ended = running.ended(payload_id)
             assert not alive(init)
     assert (ended["status"], ended["reason"]) == ("Failed", "heartbeat_timeout")
-    assert "for 0." in ended["message"]
+    silent = re.search(r"stderr for ([\d.]+)s; its heartbeat timeout is 0.8s", ended["message"])
+    assert silent, ended["message"]
+    assert 0.8 <= float(silent[1]) < ended["usage"]["wall_s"] - 1.1  # since the last heartbeat
     assert ended["usage"]["wall_s"] > 1.2 + 0.8
 
 
