@@ -10,6 +10,7 @@ anything there.
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +36,17 @@ LINKS: Final = {
 _PTS: Final = "pts"
 _SHM: Final = "shm"
 _EMPTY_PTS: Final = ["ptmx"]
+_IMPOSSIBLE: Final = frozenset(
+    {
+        errno.EPERM,
+        errno.EACCES,
+        errno.EINVAL,
+        errno.ENODEV,
+        errno.ENOSYS,
+        errno.EOPNOTSUPP,
+    }
+)
+"""Such as in a container that may make no nodes. Other errors pass, such as too many open files."""
 
 
 class DeviceFolders:
@@ -47,16 +59,17 @@ class DeviceFolders:
         self._possible = True
 
     def take(self) -> Path | None:
-        """One that nobody has; None: this agent can make none."""
+        """One that nobody has; None: none can be made here, or none now."""
         if self._idle:
             return self._idle.pop()
         if not self._possible or not self._folders.has_mounts:
             return None
         try:
             return self._make()
-        except OSError as problem:  # such as a container that may make no nodes
-            log.info("sandbox.no_devices", error=str(problem))
-            self._possible = False
+        except OSError as problem:
+            if problem.errno in _IMPOSSIBLE:
+                log.info("sandbox.no_devices", error=str(problem))
+                self._possible = False
             return None
 
     def give_back(self, folder: Path) -> None:

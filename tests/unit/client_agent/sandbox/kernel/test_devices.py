@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from client_agent.sandbox.kernel import devices
 from client_agent.sandbox.kernel.devices import DeviceFolders
@@ -47,19 +50,43 @@ def test_one_with_a_terminal_is_not_given_to_another(made: DeviceFolders) -> Non
     assert made.take() not in (None, first)
 
 
-def test_where_none_can_be_made_bwrap_makes_its_own(
-    made: DeviceFolders, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def failing(monkeypatch: pytest.MonkeyPatch, code: int) -> list[Path]:
+    """Nodes cannot be made from now on; where that was tried."""
     tried = []
 
     def refuse(folder: Path, host: int) -> None:
-        tried.append((folder, host))
-        raise PermissionError(1, "no nodes")
+        del host
+        tried.append(folder)
+        raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(devices, "make_nodes", refuse)
-    assert made.take() is None
-    assert made.take() is None
+    return tried
+
+
+@pytest.mark.parametrize("name", ["EPERM", "EACCES", "EINVAL", "ENODEV", "ENOSYS", "EOPNOTSUPP"])
+def test_where_none_can_be_made_bwrap_makes_its_own(
+    made: DeviceFolders, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    tried = failing(monkeypatch, getattr(errno, name))
+    with capture_logs() as logs:
+        assert made.take() is None
+        assert made.take() is None
     assert len(tried) == 1
+    assert [line["event"] for line in logs] == ["sandbox.no_devices"]
+
+
+@pytest.mark.parametrize("name", ["EMFILE", "ENOMEM", "ENOSPC"])
+def test_one_that_cannot_be_made_now_is_made_at_the_next_start(
+    made: DeviceFolders, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    with monkeypatch.context() as until_it_passes, capture_logs() as logs:
+        tried = failing(until_it_passes, getattr(errno, name))
+        assert made.take() is None
+        assert made.take() is None
+    assert len(tried) == 2
+    assert not any(folder.exists() for folder in tried)
+    assert logs == []
+    assert made.take() is not None
 
 
 def test_an_agent_without_mounts_has_none(tmp_path: Path) -> None:
