@@ -114,13 +114,14 @@ class Transfers:
         )
         self._counted, self._sized = Series(self.count), Series(self.size)
 
-    def done(self, kind: str, outcome: str, size: int) -> None:
-        """One has ended.
+    def done(self, kind: str, outcome: str, size: int, number: int = 1) -> None:
+        """One has ended, or several that went together.
 
         Args:
             outcome: ok, refused or failed.
+            size: bytes of all of them.
         """
-        self._counted(kind, outcome).inc()
+        self._counted(kind, outcome).inc(number)
         self._sized(kind).inc(size)
 
 

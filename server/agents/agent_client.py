@@ -249,7 +249,7 @@ class AgentClient(Agent):
                 accepted=accepted,
             ) as answer:
                 if answer.status not in answers.OK:
-                    message = f"agent {self.name} takes one payload at a time"
+                    message = f"agent {self.name} has no such route: it answered {answer.status}"
                     raise RefusedByAgent(answers.NO_ROUTE, message, final=False)
                 moved(form.size)
                 return await answers.read(answer)
@@ -265,11 +265,11 @@ class AgentClient(Agent):
             outcome = "refused"
             raise
         finally:
-            for one in range(number):
-                self._count(kind, outcome, 0 if one else sum(sizes))
+            if number:
+                self._count(kind, outcome, sum(sizes), number)
 
-    def _count(self, kind: str, outcome: str, size: int) -> None:
-        self._sessions.measures.transfers.done(kind, outcome, size)
+    def _count(self, kind: str, outcome: str, size: int, number: int = 1) -> None:
+        self._sessions.measures.transfers.done(kind, outcome, size, number)
 
     # -- one call
 
