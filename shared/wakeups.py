@@ -22,8 +22,9 @@ class Change(asyncio.Event):
 class Wakeups:
     """Wakes those who wait for a change of a job or payload.
 
-    A wake-up says only that there was a change: several may fall together. Whoever waits clears
-    the event first and reads the store then, so that no change is missed.
+    A wake-up says that there was a change: several may fall together. Whoever waits clears the
+    event first and reads the store then, so that no change is missed. Only the row of a job that
+    has ended may be used in place of the store: an open one changes without wake-ups, too.
 
     Attributes:
         version: counts the changes.

@@ -39,7 +39,7 @@ class ManyIntake:
     not, or what a submit of it would raise.
 
     Args:
-        accepted: is told of each new payload.
+        accepted: is called with each new payload.
         max_bytes: of a bundle.
     """
 

@@ -61,7 +61,7 @@ async def check_payload(tx: Transaction, payload_id: int, caller: Caller) -> Non
         await check(tx, server, caller.lease)
 
 
-async def sort_out(
+async def split_ended(
     tx: Transaction, keys: Mapping[int, str | None], caller: Caller
 ) -> tuple[list[int], dict[int, str]]:
     """Which of some payloads have ended, and for the others the code of why they are kept; those

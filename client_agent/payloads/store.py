@@ -202,7 +202,7 @@ class Payloads(PayloadReads):
         """
 
         async def change(tx: Transaction) -> tuple[int, list[int], dict[int, str]]:
-            ended, refused = await leases.sort_out(tx, keys, caller)
+            ended, refused = await leases.split_ended(tx, keys, caller)
             changed = self._next()
             await cleaning.acknowledge(tx, ended, changed, self._clock.now())
             return changed, ended, refused

@@ -15,11 +15,11 @@ from server.ports import RefusedByAgent
 from shared.bulk_wire import PayloadRef
 from shared.clock import Clock, wait_for
 
-REST_S: Final = 0.2
+MAX_WAIT_S: Final = 0.2
 """After the first of them that waits."""
-ENOUGH: Final = 100
+SEND_AT_ONCE_FROM: Final = 100
 """So many that wait go at once."""
-MOST: Final = 200
+MAX_IN_REQUEST: Final = 200
 """In one request."""
 
 Waiting: TypeAlias = tuple[PayloadRef, asyncio.Future[None]]
@@ -43,7 +43,7 @@ class Acknowledgements:
         """Return when the agent has it. Raises AgentError."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((ref, future))
-        if len(self._waiting) >= ENOUGH:
+        if len(self._waiting) >= SEND_AT_ONCE_FROM:
             self._enough.set()
         self._start()
         await future
@@ -51,8 +51,8 @@ class Acknowledgements:
     def take(self) -> list[Waiting]:
         """Some that wait, for a request that carries them; to be followed by :meth:`answered` or
         :meth:`put_back`."""
-        taken = [one for one in self._waiting[:MOST] if not one[1].done()]
-        del self._waiting[:MOST]
+        taken = [one for one in self._waiting[:MAX_IN_REQUEST] if not one[1].done()]
+        del self._waiting[:MAX_IN_REQUEST]
         return taken
 
     def put_back(self, taken: Sequence[Waiting]) -> None:
@@ -76,7 +76,7 @@ class Acknowledgements:
     async def _send_those_left(self) -> None:
         try:
             while self._waiting:
-                await wait_for(self._enough, REST_S, self._clock)
+                await wait_for(self._enough, MAX_WAIT_S, self._clock)
                 self._enough.clear()
                 if taken := self.take():
                     await self._send_some(taken)

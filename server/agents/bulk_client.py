@@ -16,14 +16,14 @@ from urllib.parse import urlencode
 
 import aiohttp
 
-from server.agents import answers, forms, parcels, results
+from server.agents import answers, combined_submits, forms, results
 from server.agents.acknowledgements import Acknowledgements, of_code
 from server.agents.agent_client import AgentClient
 from server.agents.answers import NO_ROUTE, Document
+from server.agents.combined_submits import OrderWithBundle, SubmitSeparately
 from server.agents.deliveries import Deliveries
 from server.agents.forms import Form
 from server.agents.orders import order_of
-from server.agents.parcels import Alone, Parcel
 from server.domain.files import FileKind
 from server.domain.jobs import Job
 from server.domain.service import Service
@@ -64,17 +64,17 @@ class BulkClient(AgentClient):
         super().__init__(*args, **more)
         self._server = server
         self._deliveries = Deliveries(self._submit, self._order_many)
-        self._parcels = Together(
+        self._combined = Together(
             self._send,
             at_once=_AT_ONCE,
             most=_MAX_PAYLOADS,
             size=lambda one: one.size,
-            most_size=parcels.MAX_BYTES,
+            most_size=combined_submits.MAX_BYTES,
         )
         self._acknowledgements = Acknowledgements(self._acknowledge_many, self._clock)
         self._old_since: int | None = None
         """The contact in which it had no routes for many."""
-        self._no_parcels_since: int | None = None
+        self._not_combined_since: int | None = None
         """The contact in which it took no bundles together."""
 
     @property
@@ -82,8 +82,8 @@ class BulkClient(AgentClient):
         return self._old_since != self.contacts
 
     @property
-    def _takes_parcels(self) -> bool:
-        return self._no_parcels_since != self.contacts
+    def _takes_combined(self) -> bool:
+        return self._not_combined_since != self.contacts
 
     # -- sending
 
@@ -99,8 +99,12 @@ class BulkClient(AgentClient):
         order = order_of(
             job, service, self._server, self.lease, inputs=inputs, keep_bundle=keep_bundle
         )
-        if inputs is None and job.bundle.size <= parcels.MAX_BUNDLE and self._takes_parcels:
-            with suppress(Alone):
+        if (
+            inputs is None
+            and job.bundle.size <= combined_submits.MAX_BUNDLE
+            and self._takes_combined
+        ):
+            with suppress(SubmitSeparately):
                 return await self._submit_together(job, order)
         async with self._sessions.storage.open(FileKind.BUNDLE, job.bundle.file) as bundle:
             form = forms.zipped(order.model_dump_json(), bundle, secrets.token_hex(16), inputs)
@@ -111,31 +115,31 @@ class BulkClient(AgentClient):
             raise Unreachable(self._say(problem), sent=True) from problem
 
     async def _submit_together(self, job: Job, order: Order) -> PayloadDoc:
-        """With others, if there are any. Raises Alone, AgentError or OSError."""
+        """With others, if there are any. Raises SubmitSeparately, AgentError or OSError."""
         assert job.bundle is not None, "only Cleaned jobs have none"
         async with self._sessions.storage.open(FileKind.BUNDLE, job.bundle.file) as bundle:
             content = b"".join([chunk async for chunk in bundle])
-        ordered = self._ordered(await self._parcels(Parcel(order, content)), job)
+        ordered = self._ordered(await self._combined(OrderWithBundle(order, content)), job)
         if isinstance(ordered, Exception):
             raise ordered
         return ordered
 
-    async def _send(self, some: Sequence[Parcel]) -> list[OrderAnswer]:
-        """Raises Alone or AgentError."""
+    async def _send(self, some: Sequence[OrderWithBundle]) -> list[OrderAnswer]:
+        """Raises SubmitSeparately or AgentError."""
         contact = self.contacts
         try:
-            return await parcels.send(
-                some, self._post_parcels, self._acknowledgements, self._server, self.lease
+            return await combined_submits.send(
+                some, self._post_combined, self._acknowledgements, self._server, self.lease
             )
         except RefusedByAgent as no:
             if no.code != NO_ROUTE:
                 raise
-            self._no_parcels_since = contact
-            raise Alone from no
+            self._not_combined_since = contact
+            raise SubmitSeparately(f"agent {self.name} takes one payload at a time") from no
         except ValueError as problem:
             raise Unreachable(self._say(problem), sent=True) from problem
 
-    async def _post_parcels(self, form: Form) -> bytes:
+    async def _post_combined(self, form: Form) -> bytes:
         accepted = answers.OK | answers.NOT_THERE
         return await self._post_bundle(f"{self.base}/payloads", form, accepted)
 
@@ -144,9 +148,9 @@ class BulkClient(AgentClient):
     ) -> list[PayloadDoc | Exception]:
         made = [order_of(*one, self._server, self.lease, keep_bundle=True) for one in orders]
         given: Sequence[OrderAnswer] | None = None
-        if self._takes_parcels:
-            with suppress(Alone):
-                given = await self._send([Parcel(one) for one in made])
+        if self._takes_combined:
+            with suppress(SubmitSeparately):
+                given = await self._send([OrderWithBundle(one) for one in made])
         if given is None:
             listed = OrderList(orders=made)
             given = (await self._post_many("/orders", listed, OrderAnswers)).answers

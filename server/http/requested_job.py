@@ -46,7 +46,7 @@ async def wait_for_job(request: web.Request, context: Context, *, until_ended: b
         nonlocal known
         if change is None:
             return await requested_job(request, context)
-        job = change.row or context.watch.open_job(job_id(request))
+        job = change.row or context.watch.recent_job(job_id(request))
         if not isinstance(job, Job) or (job is change.row and not job.ended):
             return await requested_job(request, context)
         if not visible(request[PRINCIPAL]).has(job):

@@ -14,10 +14,10 @@ from shared.clock import Clock, RealClock
 from shared.wakeups import Wakeups
 from shared.wire import JobState
 
-_OPEN: Final = 1_000
+_MAX_RECENT: Final = 1_000
 """Jobs that are known without a look into the store."""
-_OPEN_FOR_S: Final = 1.0
-"""Not for longer: a move whose maker is cancelled is made, and told to nobody."""
+_RECENT_FOR_S: Final = 1.0
+"""Not for longer: a move whose maker is cancelled is made, and nobody is notified."""
 
 
 class JobWakeups(Wakeups):
@@ -43,7 +43,7 @@ class JobWakeups(Wakeups):
         """Some of them have a webhook."""
         self.hints = Hints()
         self._events = Wakeups()
-        self._open: dict[int, tuple[Job, float]] = {}
+        self._recent: dict[int, tuple[Job, float]] = {}
 
     def changed(self, job: Job) -> None:
         self.hints.changed(job)
@@ -66,16 +66,16 @@ class JobWakeups(Wakeups):
         self.noted(job.id)
 
     def _remember(self, job: Job) -> None:
-        self._open.pop(job.id, None)
-        # Of parents and children, changes are also told some time after they were read.
+        self._recent.pop(job.id, None)
+        # Of parents and children, changes are also reported some time after they were read.
         if not job.ended and not job.deferred and job.parent_id is None:
-            self._open[job.id] = job, self._clock.monotonic()
-            if len(self._open) > _OPEN:
-                del self._open[next(iter(self._open))]
+            self._recent[job.id] = job, self._clock.monotonic()
+            if len(self._recent) > _MAX_RECENT:
+                del self._recent[next(iter(self._recent))]
 
-    def open_job(self, job_id: int) -> Job | None:
-        job, at = self._open.get(job_id, (None, 0.0))
-        return job if self._clock.monotonic() - at < _OPEN_FOR_S else None
+    def recent_job(self, job_id: int) -> Job | None:
+        job, at = self._recent.get(job_id, (None, 0.0))
+        return job if self._clock.monotonic() - at < _RECENT_FOR_S else None
 
     def _is_announced(self, job: Job) -> bool:
         service = self.services.get(job.service)

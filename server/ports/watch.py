@@ -17,7 +17,7 @@ class Watch(Protocol):
         """Called after each commit."""
         ...
 
-    def open_job(self, job_id: int) -> Job | None:
+    def recent_job(self, job_id: int) -> Job | None:
         """The job as its last move left it, if it had not ended then; only of those that moved
         a moment ago. What it said since then is not in it.
         """
@@ -25,7 +25,8 @@ class Watch(Protocol):
 
     def of(self, job_id: int, *, end_only: bool = False) -> AbstractContextManager[Change]:
         """An event that is set at each change of the job, or its end; and when the server stops.
-        Its row is the job.
+        Its row is the job as its last move left it; to be used only if it has ended: what an open
+        job said since then is not in it.
         """
         ...
 

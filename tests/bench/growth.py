@@ -64,7 +64,7 @@ class Axis:
 JOBS: Final = (1, 1_000, 1_000_000)
 AXES: Final = {
     "queued": Axis(JOBS, {"state": "Queued", "users": 1}, held=True),
-    "queued elsewhere": Axis(JOBS, {"state": "Queued", "service": "nowhere"}),
+    "queued-elsewhere": Axis(JOBS, {"state": "Queued", "service": "nowhere"}),
     "delayed": Axis(JOBS, {"state": "Queued", "not_before": YEARS}),
     "ended": Axis(JOBS, {"state": "Completed"}),
     "users": Axis((1, 1_000), {"state": "Completed"}),

@@ -26,7 +26,7 @@ COLUMNS: Final = {
 }
 NAMES: Final = {
     "queued": "waiting jobs of the service, all of a user who is at the quota",
-    "queued elsewhere": "waiting jobs of a service that no agent has, of 50 users",
+    "queued-elsewhere": "waiting jobs of a service that no agent has, of 50 users",
     "delayed": "jobs of the service that wait for their time, of 50 users",
     "ended": "jobs of the service that have ended, of 50 users",
     "users": "users, who send the jobs in turn",

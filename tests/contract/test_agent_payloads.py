@@ -30,7 +30,7 @@ async def agent(tmp_path: Path) -> AsyncIterator[AgentClient]:
     assert caller.sandbox.violations == []
 
 
-def parcel(agent: AgentClient, key: str, script: bytes = b"true\n", **more: Any) -> Sent:
+def with_bundle(agent: AgentClient, key: str, script: bytes = b"true\n", **more: Any) -> Sent:
     data, digest = agent.bundle({"run.sh": script})
     return agent.order(key, data, digest, **more).model_dump(mode="json"), data
 
@@ -65,7 +65,7 @@ async def finish(agent: AgentClient, *keys: str) -> None:
 
 
 async def test_each_runs_with_its_own_bundle(agent, tmp_path) -> None:
-    sent = [parcel(agent, f"{n}.1", b"echo %d\n" % n) for n in range(1, 6)]
+    sent = [with_bundle(agent, f"{n}.1", b"echo %d\n" % n) for n in range(1, 6)]
     answer = await post(agent, *sent)
     assert [one["payload"]["key"] for one in answer["answers"]] == [f"{n}.1" for n in range(1, 6)]
     for n in range(1, 6):
@@ -79,21 +79,21 @@ async def test_each_runs_with_its_own_bundle(agent, tmp_path) -> None:
 
 async def test_half_of_them_may_be_refused(agent, tmp_path) -> None:
     await agent.call("POST", f"/keys/{SERVER}/8.1/settle")
-    fine, other = parcel(agent, "1.1"), parcel(agent, "2.1", b"false\n")
-    damaged = bytearray(parcel(agent, "3.1")[1])
+    fine, other = with_bundle(agent, "1.1"), with_bundle(agent, "2.1", b"false\n")
+    damaged = bytearray(with_bundle(agent, "3.1")[1])
     damaged[-30:] = bytes(30)
     answer = await post(
         agent,
         fine,
-        (parcel(agent, "2.1")[0], other[1]),
-        (parcel(agent, "3.1")[0], bytes(damaged)),
-        (parcel(agent, "4.1")[0] | {"bundle_size": 7}, fine[1]),
-        parcel(agent, "bad key"),
-        parcel(agent, "5.1", env={"HOME": "x"}),
-        parcel(agent, "6.1", inputs={"size": 1, "sha256": "00"}),
-        parcel(agent, "8.1"),
-        (parcel(agent, "9.1")[0], b""),
-        parcel(agent, "10.1"),
+        (with_bundle(agent, "2.1")[0], other[1]),
+        (with_bundle(agent, "3.1")[0], bytes(damaged)),
+        (with_bundle(agent, "4.1")[0] | {"bundle_size": 7}, fine[1]),
+        with_bundle(agent, "bad key"),
+        with_bundle(agent, "5.1", env={"HOME": "x"}),
+        with_bundle(agent, "6.1", inputs={"size": 1, "sha256": "00"}),
+        with_bundle(agent, "8.1"),
+        (with_bundle(agent, "9.1")[0], b""),
+        with_bundle(agent, "10.1"),
     )
     assert codes(answer) == [
         "",
@@ -113,21 +113,21 @@ async def test_half_of_them_may_be_refused(agent, tmp_path) -> None:
 
 
 async def test_the_same_key_twice_is_one_payload(agent, tmp_path) -> None:
-    sent = parcel(agent, "1.1")
+    sent = with_bundle(agent, "1.1")
     answers = await asyncio.gather(*(post(agent, sent, sent) for _ in range(3)))
     ids = {one["payload"]["id"] for answer in answers for one in answer["answers"]}
     assert len(ids) == 1
     assert len(names(tmp_path, "bundles")) == 1
-    assert codes(await post(agent, parcel(agent, "1.1", b"another"))) == ["digest_mismatch"]
+    assert codes(await post(agent, with_bundle(agent, "1.1", b"another"))) == ["digest_mismatch"]
     await finish(agent, "1.1")
     await agent.ended(ids.pop())
     assert agent.sandbox.starts == {"1.1": 1}
 
 
 async def test_a_bundle_that_is_kept_serves_orders_without_one(agent, tmp_path) -> None:
-    await post(agent, parcel(agent, "1.1", keep_bundle=True))
-    order, _ = parcel(agent, "2.1")
-    assert codes(await post(agent, (order, b""), parcel(agent, "3.1", b"other"))) == ["", ""]
+    await post(agent, with_bundle(agent, "1.1", keep_bundle=True))
+    order, _ = with_bundle(agent, "2.1")
+    assert codes(await post(agent, (order, b""), with_bundle(agent, "3.1", b"other"))) == ["", ""]
     assert len(names(tmp_path, "bundles")) == 2
     await finish(agent, "1.1", "2.1", "3.1")
 
@@ -136,7 +136,7 @@ async def test_what_is_acknowledged_with_orders_is_forgotten(agent, tmp_path) ->
     ids = [await agent.completed(f"{n}.1") for n in range(1, 4)]
     refs = [{"id": one, "key": f"{n}.1"} for n, one in enumerate(ids, 1)]
     refs[2]["key"] = "7.1"
-    order = parcel(agent, "4.1", lease=3)
+    order = with_bundle(agent, "4.1", lease=3)
     answer = await post(agent, order, acknowledge=[*refs, {"id": 999}], lease=3)
     assert (codes(answer), answer["refused"]) == ([""], {str(ids[2]): "payload_not_found"})
     assert names(tmp_path, "results") == [f"{ids[2]}.zip"]
@@ -150,8 +150,8 @@ async def test_what_is_acknowledged_with_orders_is_forgotten(agent, tmp_path) ->
 
 
 async def test_an_order_under_a_stale_lease_is_refused(agent, tmp_path) -> None:
-    await post(agent, parcel(agent, "1.1", lease=5))
-    assert codes(await post(agent, parcel(agent, "2.1", lease=4))) == ["stale_lease"]
+    await post(agent, with_bundle(agent, "1.1", lease=5))
+    assert codes(await post(agent, with_bundle(agent, "2.1", lease=4))) == ["stale_lease"]
     assert len(names(tmp_path, "bundles")) == 1
     await finish(agent, "1.1")
 
@@ -173,7 +173,7 @@ async def test_an_order_under_a_stale_lease_is_refused(agent, tmp_path) -> None:
     ],
 )
 async def test_lying_lengths_and_nonsense_are_refused(agent, tmp_path, change) -> None:
-    data = body(parcel(agent, "1.1"), **change)
+    data = body(with_bundle(agent, "1.1"), **change)
     status, answer = await agent.call("POST", "/payloads", data=data)
     assert status == 400, answer
     assert answer["code"] in ("invalid_order", "wrong_length")
@@ -181,7 +181,7 @@ async def test_lying_lengths_and_nonsense_are_refused(agent, tmp_path, change) -
 
 
 async def test_too_much_is_refused(agent, monkeypatch) -> None:
-    sent = [parcel(agent, f"{n}.1") for n in range(1, 4)]
+    sent = [with_bundle(agent, f"{n}.1") for n in range(1, 4)]
     assert (await agent.call("POST", "/payloads", data=b"x" * 100_000))[0] == 400
     assert (await agent.call("POST", "/payloads", data=b""))[0] == 400
     monkeypatch.setattr(orders, "MAX_ORDERS", 2)
@@ -203,7 +203,7 @@ async def _chunks(data: bytes) -> AsyncIterator[bytes]:
 
 
 async def test_it_may_come_slowly_and_in_pieces(agent) -> None:
-    sent = [parcel(agent, f"{n}.1") for n in (1, 2)]
+    sent = [with_bundle(agent, f"{n}.1") for n in (1, 2)]
     status, answer = await agent.call("POST", "/payloads", data=_chunks(body(*sent)))
     assert (status, codes(answer)) == (200, ["", ""])
     await finish(agent, "1.1", "2.1")
@@ -211,7 +211,7 @@ async def test_it_may_come_slowly_and_in_pieces(agent) -> None:
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
 async def test_a_request_that_breaks_off_leaves_nothing(agent, tmp_path, share) -> None:
-    data = body(parcel(agent, "1.1"), parcel(agent, "2.1"))
+    data = body(with_bundle(agent, "1.1"), with_bundle(agent, "2.1"))
     host, port = agent.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     head = f"POST /payloads HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(data)}\r\n\r\n"
@@ -227,7 +227,7 @@ async def test_a_request_that_breaks_off_leaves_nothing(agent, tmp_path, share) 
 
 async def test_a_bundle_larger_than_the_agent_takes_is_refused(tmp_path) -> None:
     async with calling(tmp_path, max_upload=100) as agent:
-        assert codes(await post(agent, parcel(agent, "1.1"))) == ["too_large"]
+        assert codes(await post(agent, with_bundle(agent, "1.1"))) == ["too_large"]
 
 
 async def test_a_full_disk_refuses_all_and_keeps_nothing(agent, tmp_path, monkeypatch) -> None:
@@ -238,7 +238,7 @@ async def test_a_full_disk_refuses_all_and_keeps_nothing(agent, tmp_path, monkey
     with monkeypatch.context() as patch:
         patch.setattr(durable, "fsync_folder", full)
         answer = await post(
-            agent, parcel(agent, "1.1"), parcel(agent, "2.1"), acknowledge=[{"id": done}]
+            agent, with_bundle(agent, "1.1"), with_bundle(agent, "2.1"), acknowledge=[{"id": done}]
         )
     assert [(one["status"], one["code"]) for one in answer["answers"]] == [(507, "disk_full")] * 2
     assert all(one["retry_after_s"] for one in answer["answers"])
@@ -278,7 +278,7 @@ async def test_killed_at_each_step_a_payload_is_whole_or_was_never_there(
 
     async with calling(tmp_path, slots=20) as agent:
         done = await agent.completed("9.1", HELLO)
-        sent = [parcel(agent, f"{n}.1", b"echo %d\n" % n) for n in (1, 2, 3)]
+        sent = [with_bundle(agent, f"{n}.1", b"echo %d\n" % n) for n in (1, 2, 3)]
         with monkeypatch.context() as patch:
             patch.setattr(where, name, _watched(getattr(where, name), look, after))
             await post(agent, *sent, acknowledge=[{"id": done, "key": "9.1"}])

@@ -16,7 +16,7 @@ from aiohttp import web
 from client_agent.api.bulk import Bulk
 from client_agent.intake.many import ManyIntake
 from client_agent.payloads.errors import Refused
-from server.agents import parcels
+from server.agents import combined_submits
 from server.agents.agent_client import Sessions
 from server.agents.ferryman_agent import FerrymanAgent
 from server.domain.files import FileKind
@@ -232,7 +232,7 @@ async def test_a_request_that_is_not_taken_is_the_fault_of_none_in_it(
 
 async def test_a_large_bundle_goes_by_itself(tmp_path, monkeypatch) -> None:
     made = counted(monkeypatch, "payloads")
-    monkeypatch.setattr(parcels, "MAX_BUNDLE", 10)
+    monkeypatch.setattr(combined_submits, "MAX_BUNDLE", 10)
     async with connected(tmp_path) as pair:
         await pair.run(*(single(job, pair.bundle) for job in pair.jobs(2)))
         assert not made

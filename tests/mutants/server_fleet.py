@@ -180,14 +180,14 @@ MUTANTS: Final = (
     ),
     _of(
         "a request that is not taken is the fault of no job in it",
-        "agents/parcels.py",
+        "agents/combined_submits.py",
         "if no.final:",
         "if False:",
         f"{_CLIENT}a_request_that_is_not_taken_is_the_fault_of_none_in_it",
     ),
     _of(
         "acknowledgements that could not be carried are sent",
-        "agents/parcels.py",
+        "agents/combined_submits.py",
         "acknowledgements.put_back(taken)",
         "pass",
         f"{_CLIENT}what_could_not_be_carried_goes_by_itself",

@@ -16,7 +16,7 @@ echo "child $FERRYMAN_ARRAY_INDEX got $FERRYMAN_ARRAY_LINE"; ls /job; touch made
 """
 
 
-def test_children_of_a_packed_array_end_and_are_told_as_any_other(
+def test_children_of_a_packed_array_end_and_are_reported_as_any_other(
     open_folder: Path, who: Who
 ) -> None:
     lines = "".join(f"line {n}\n" for n in range(CHILDREN))

@@ -15,15 +15,15 @@ from shared.wire import Order
 MAX_BUNDLE: Final = 256 << 10
 """Bytes of a bundle that goes with others."""
 MAX_BYTES: Final = 1_000_000
-"""Of one request: proxies that are not told otherwise take no more than a mebibyte."""
+"""Of one request: proxies take no more than a mebibyte, unless configured otherwise."""
 _ORDER_BYTES: Final = 2_000
 
 
-class Alone(Exception):
+class SubmitSeparately(Exception):
     """The agent takes no orders together, or not these: each is to be submitted by itself."""
 
 
-class Parcel(NamedTuple):
+class OrderWithBundle(NamedTuple):
     """An order, and its bundle.
 
     Attributes:
@@ -41,13 +41,13 @@ class Parcel(NamedTuple):
 
 
 async def send(
-    parcels: Sequence[Parcel],
+    orders: Sequence[OrderWithBundle],
     post: Callable[[Form], Awaitable[bytes]],
     acknowledgements: Acknowledgements,
     server: str,
     lease: int,
 ) -> list[OrderAnswer]:
-    """An answer for each of the parcels.
+    """An answer for each of the orders.
 
     Args:
         post: makes the request.
@@ -55,30 +55,30 @@ async def send(
         server, lease: who acknowledges.
 
     Raises:
-        Alone, AgentError
+        SubmitSeparately, AgentError
         ValueError: it is no answer to that.
     """
     taken = acknowledgements.take()
     head = PayloadsRequest(
-        orders=[one.order for one in parcels],
-        sizes=[len(one.bundle) for one in parcels],
+        orders=[one.order for one in orders],
+        sizes=[len(one.bundle) for one in orders],
         server=server,
         lease=lease,
         acknowledge=[ref for ref, _ in taken],
     )
-    form = forms.together(head.model_dump_json(), [one.bundle for one in parcels if one.bundle])
+    form = forms.together(head.model_dump_json(), [one.bundle for one in orders if one.bundle])
     answer = None
     try:
         answer = PayloadsAnswer.model_validate_json(await post(form))
     except RefusedByAgent as no:
         if no.final:  # it is the request that it does not take
-            raise Alone from no
+            raise SubmitSeparately from no
         raise
     finally:
         if answer is None:
             acknowledgements.put_back(taken)
         else:
             acknowledgements.answered(taken, answer.refused)
-    if len(answer.answers) != len(parcels):
+    if len(answer.answers) != len(orders):
         raise ValueError("it has not answered each order")
     return answer.answers
