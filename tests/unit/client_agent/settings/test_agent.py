@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from client_agent.parameters import sandbox_settings
 from client_agent.sandbox.settings import SandboxSettings
 from client_agent.settings.agent import AgentSection, load
 from client_agent.settings.grants import GrantSettings, SandboxingSection
@@ -156,3 +157,8 @@ def test_every_setting_of_the_sandbox_can_be_set_here():
     here |= {"free_floor", "poll", "prepared_uids", "spare_images"}
     sandbox = {name.removesuffix("_s") for name in SandboxSettings.__dataclass_fields__}
     assert here == sandbox
+
+
+@pytest.mark.parametrize(("slots", "images"), [(1, 4), (4, 4), (12, 12)])
+def test_a_disk_is_ready_for_each_slot(loaded, slots, images):
+    assert sandbox_settings(loaded(slots=slots), 2, None).spare_images == images
