@@ -1,7 +1,7 @@
 """Many attempts of one agent at once: orders, results, acknowledgements.
 
-A call that comes alone is made by the route for one. An agent of a version without the routes for
-many gets all by those.
+A call that comes alone is made at once, what comes meanwhile goes together. The routes for one are
+for large bundles, for inputs, and for agents of a version without the routes for many.
 """
 
 from __future__ import annotations
