@@ -119,6 +119,8 @@ class BulkClient(AgentClient):
         assert job.bundle is not None, "only Cleaned jobs have none"
         async with self._sessions.storage.open(FileKind.BUNDLE, job.bundle.file) as bundle:
             content = b"".join([chunk async for chunk in bundle])
+        if len(content) != job.bundle.size:  # empty would mean that the agent has it
+            raise SubmitSeparately(f"bundle {job.bundle.file} is damaged")
         ordered = self._ordered(await self._combined(OrderWithBundle(order, content)), job)
         if isinstance(ordered, Exception):
             raise ordered

@@ -23,7 +23,7 @@ from server.domain.files import FileKind
 from server.domain.jobs import Bundle, Job
 from server.domain.service import Service
 from server.ports import RefusedByAgent, Unreachable
-from server.storage.folder import FolderStorage
+from server.storage.folder import FolderStorage, stored_path
 from server.storage.scratch import FolderScratch
 from shared.clock import RealClock, yield_to_loop
 from shared.wire import PayloadDoc, PayloadState
@@ -262,3 +262,16 @@ async def test_what_is_damaged_or_gone_is_missing_from_the_others(tmp_path) -> N
         with pair.scratch.file() as content:
             found = await pair.client.fetch_many(ended, content)
         assert [part is not None for part in found] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("left", [0, 60])
+async def test_a_bundle_that_was_cut_short_is_not_taken_for_one_that_the_agent_has(
+    tmp_path, left
+) -> None:
+    async with connected(tmp_path) as pair:
+        (job,) = [single(one, pair.bundle) for one in pair.jobs(1)]
+        stored = stored_path(tmp_path, FileKind.BUNDLE, pair.bundle.file)
+        stored.write_bytes(stored.read_bytes()[:left])
+        with pytest.raises(RefusedByAgent) as refused:
+            await pair.send(job)
+        assert refused.value.code == "invalid_bundle"
