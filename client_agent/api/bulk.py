@@ -12,6 +12,7 @@ from typing import Final, TypeAlias, TypeVar
 from aiohttp import hdrs, web
 from pydantic import ValidationError
 
+from client_agent.api.bodies import Bodies
 from client_agent.api.problems import reply_to
 from client_agent.intake.many import ManyIntake
 from client_agent.intake.orders import parse_orders, parse_with_bundles
@@ -31,16 +32,13 @@ from shared.bulk_wire import (
     ResultHeads,
 )
 from shared.http.numbers import whole_number
-from shared.http.request_body import send_continue
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import Order, ResultInfo, Wire
 
-MAX_BODY: Final = 4 << 20
 MAX_PAYLOADS: Final = 500
 """In one request."""
 MAX_BYTES: Final = 8 << 20
-"""Of the results in one answer, which are read into memory, and of a request with bundles. Results
-beyond it are not in the answer."""
+"""Of the results in one answer, which are read into memory. Those beyond it are not in it."""
 Refs: TypeAlias = Mapping[int, str | None]
 """Payload -> its key, where that was said."""
 Model = TypeVar("Model", bound=Wire)
@@ -51,6 +49,7 @@ class Bulk:
 
     def __init__(self, payloads: Payloads, intake: ManyIntake, folders: Folders) -> None:
         self._payloads, self._intake, self._folders = payloads, intake, folders
+        self._bodies = Bodies()
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -63,7 +62,7 @@ class Bulk:
     async def payloads(self, request: web.Request) -> web.StreamResponse:
         """Attempts with their bundles, and payloads that need not be kept any more."""
         await self._intake.check_ready(request.content_length or 0)
-        head, sent = parse_with_bundles(await _body(request, MAX_BYTES))
+        head, sent = parse_with_bundles(await self._bodies.read(request))
         refs = _distinct(head.acknowledge)
         # Not cancelled with the request: a payload that has a row must reach the runner.
         found, refused = await asyncio.shield(
@@ -94,7 +93,7 @@ class Bulk:
 
     async def orders(self, request: web.Request) -> web.StreamResponse:
         """Attempts whose bundle is here already."""
-        orders = parse_orders(await _body(request))
+        orders = parse_orders(await self._bodies.read(request))
         await self._intake.check_ready(0)
         checked = await self._intake.store([(one, None) for one in orders])
         found = await asyncio.shield(self._intake.add(checked))
@@ -103,7 +102,7 @@ class Bulk:
 
     async def results(self, request: web.Request) -> web.StreamResponse:
         """A line that says what follows, then the ZIPs one after the other."""
-        wanted = await _refs(request)
+        wanted = await self._refs(request)
         found = await self._payloads.find_all(list(wanted))
         left, chosen = MAX_BYTES, dict[int, ResultInfo]()
         for number, key in wanted.items():
@@ -131,8 +130,12 @@ class Bulk:
         if number is None:
             message = f"lease: {lease[:32]!r} is not a number from 0 up"
             raise Refused(400, "invalid_query", message)
-        refused = await self._forget(await _refs(request), Caller(number, server))
+        refused = await self._forget(await self._refs(request), Caller(number, server))
         return _json(Acknowledged(refused=refused))
+
+    async def _refs(self, request: web.Request) -> Refs:
+        body = await self._bodies.read(request)
+        return _distinct(_parsed(PayloadRefs, body).payloads)
 
     async def _forget(self, refs: Refs, caller: Caller) -> dict[int, str]:
         """Returns the codes of those that are kept."""
@@ -156,29 +159,11 @@ def _answer(request: web.Request, found: Payload | Exception) -> OrderAnswer:
     )
 
 
-async def _refs(request: web.Request) -> Refs:
-    return _distinct(_parsed(PayloadRefs, await _body(request)).payloads)
-
-
 def _distinct(refs: Sequence[PayloadRef]) -> Refs:
     if len(refs) > MAX_PAYLOADS:
         message = f"payloads: {len(refs)} of them, at most {MAX_PAYLOADS} are taken at once"
         raise Refused(413, "too_large", message)
     return {ref.id: ref.key for ref in refs}
-
-
-async def _body(request: web.Request, most: int | None = None) -> bytes:
-    most = MAX_BODY if most is None else most
-    too_large = Refused(413, "too_large", f"the body is longer than {most} bytes")
-    if (request.content_length or 0) > most:
-        raise too_large
-    await send_continue(request)
-    body = bytearray()
-    async for chunk in request.content.iter_any():
-        body += chunk
-        if len(body) > most:
-            raise too_large
-    return bytes(body)
 
 
 def _parsed(model: type[Model], body: bytes) -> Model:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from client_agent.api import bulk
+from client_agent.api import bodies, bulk
 from client_agent.intake import orders, small_bundles
 from client_agent.payloads.store import Payloads
 from client_agent.storage.folders import Folders
@@ -191,8 +191,7 @@ async def test_too_much_is_refused(agent, monkeypatch) -> None:
     refs = [{"id": n} for n in range(3)]
     data = body(sent[0], acknowledge=refs)
     assert (await agent.call("POST", "/payloads", data=data))[0] == 413
-    monkeypatch.setattr(bulk, "MAX_BODY", 10)
-    monkeypatch.setattr(bulk, "MAX_BYTES", 10)
+    monkeypatch.setattr(bodies, "MAX_BODY", 10)
     assert (await agent.call("POST", "/payloads", data=body(sent[0])))[0] == 413
     assert (await agent.call("POST", "/payloads", data=_chunks(body(sent[0]))))[0] == 413
 
@@ -207,6 +206,30 @@ async def test_it_may_come_slowly_and_in_pieces(agent) -> None:
     status, answer = await agent.call("POST", "/payloads", data=_chunks(body(*sent)))
     assert (status, codes(answer)) == (200, ["", ""])
     await finish(agent, "1.1", "2.1")
+
+
+async def test_bodies_that_do_not_end_are_few_and_are_cut_off(agent, monkeypatch) -> None:
+    monkeypatch.setattr(bodies, "MAX_AT_ONCE", 1)
+    open_end, begun = asyncio.Event(), asyncio.Event()
+
+    async def stalling() -> AsyncIterator[bytes]:
+        yield b"{"
+        begun.set()
+        await open_end.wait()
+
+    stalled = asyncio.create_task(agent.call("POST", "/payloads", data=stalling()))
+    await begun.wait()
+    while (await agent.call("POST", "/orders", data=b"x"))[0] == 400:
+        pass
+    status, answer = await agent.call("POST", "/payloads", data=b"x")
+    assert (status, answer["code"]) == (503, "too_many_requests")
+    open_end.set()
+    assert (await stalled)[0] == 400
+    open_end.clear()
+    monkeypatch.setattr(bodies, "MAX_S", 0.05)
+    status, answer = await agent.call("POST", "/payloads", data=stalling())
+    assert (status, answer["code"]) == (408, "body_too_slow")
+    assert (await agent.call("POST", "/payloads", data=b"x"))[0] == 400
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
