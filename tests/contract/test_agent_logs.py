@@ -120,6 +120,9 @@ async def test_followers_of_one_that_waits_wait_for_its_start(agent):
 
 async def test_logs_of_what_is_unknown_or_has_ended_are_not_here(agent):
     payload_id = await agent.completed()
+    # They are removed in a thread after the end.
+    while (await agent.call("GET", f"/payloads/{payload_id}/logs/stdout"))[0] == 200:
+        pass
     for path, code in (
         (f"{payload_id}/logs/stdout", "log_gone"),
         (f"{payload_id}/logs/stdout?follow=1", "log_gone"),

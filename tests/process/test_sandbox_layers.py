@@ -135,6 +135,23 @@ def test_a_job_has_a_session_of_its_own_and_no_terminal(who: Who) -> None:
     assert outcome.ended.reason is None
 
 
+def test_a_job_takes_a_part_of_the_terminals_of_the_host(who: Who) -> None:
+    program = """
+import os
+held = []
+try:
+    while len(held) < 300:
+        held.append(os.open("/dev/ptmx", os.O_RDWR))
+except OSError:
+    pass
+places = [line.split()[4] for line in open("/proc/self/mountinfo")]
+print(len(held), "/dev/null" in places)
+"""
+    outcome = run(Job({"run.sh": "exec python3 p.py\n", "p.py": program}), who)
+    # With bwrap's own /dev, whose nodes are bound one by one, nothing bounds them.
+    assert outcome.stdout in ("128 False\n", "300 True\n")
+
+
 def test_mounts_ignore_set_uid_bits_and_devices(who: Who) -> None:
     """Neither set-uid bits nor device nodes mean anything; what is not the job's is read-only."""
     outcome = run(bash("cat /proc/self/mountinfo\n"), who)

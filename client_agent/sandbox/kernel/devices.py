@@ -36,6 +36,8 @@ LINKS: Final = {
 _PTS: Final = "pts"
 _SHM: Final = "shm"
 _EMPTY_PTS: Final = ["ptmx"]
+_TERMINALS: Final = 128
+"""Of one sandbox, of the thousands that the kernel has for all of the host."""
 _IMPOSSIBLE: Final = frozenset(
     {
         errno.EPERM,
@@ -104,7 +106,7 @@ class DeviceFolders:
                 (folder / name).chmod(0o755)
             # The whole file system: of a single mount, each namespace has a flag of its own.
             mounts.mount("dev", folder, "tmpfs", mounts.READ_ONLY | flags, options)
-            terminals = "newinstance,ptmxmode=0666,mode=620"
+            terminals = f"newinstance,ptmxmode=0666,mode=620,max={_TERMINALS}"
             mounts.mount("devpts", folder / _PTS, "devpts", flags, terminals)
             with (folder / "null").open("rb"):  # a mount above may refuse device nodes
                 pass
