@@ -123,9 +123,13 @@ def born(pid: int) -> str | None:
 def descendants(pid: int) -> dict[int, str]:
     """Every process below ``pid``, with its birth."""
     processes: dict[int, str] = {}
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:  # it has ended
+        return processes
+    for task in tasks:
         try:
-            children = [int(word) for word in task.read_text().split()]
+            children = [int(word) for word in (task / "children").read_text().split()]
         except OSError:
             continue
         for child in children:
