@@ -85,6 +85,9 @@ async def _downloads(server: Program, source: Path, size: int, rounds: int) -> t
     result = max(results, key=lambda path: path.stat().st_mtime_ns)
     shutil.copyfile(source, result)
     job_id = await asyncio.to_thread(_enlarge, server.data / "ferryman.sqlite", result.name, size)
+    # What it stored lately it reads from memory, where the file is as it was.
+    await asyncio.to_thread(server.kill)
+    await asyncio.to_thread(server.start)
     downs, cats = [], []
     for _ in range(rounds):
         command = f"cat {result} | cat > /dev/null"
