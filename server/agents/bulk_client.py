@@ -23,7 +23,7 @@ from server.agents.answers import NO_ROUTE, Document
 from server.agents.combined_submits import OrderWithBundle, SubmitSeparately
 from server.agents.deliveries import Deliveries
 from server.agents.forms import Form
-from server.agents.orders import order_of
+from server.agents.orders import MAX_BYTES, order_of
 from server.domain.files import FileKind
 from server.domain.jobs import Job
 from server.domain.service import Service
@@ -69,7 +69,7 @@ class BulkClient(AgentClient):
             at_once=_AT_ONCE,
             most=_MAX_PAYLOADS,
             size=lambda one: one.size,
-            most_size=combined_submits.MAX_BYTES,
+            most_size=MAX_BYTES,
         )
         self._acknowledgements = Acknowledgements(self._acknowledge_many, self._clock)
         self._old_since: int | None = None

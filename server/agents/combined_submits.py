@@ -8,15 +8,13 @@ from typing import Final, NamedTuple
 from server.agents import forms
 from server.agents.acknowledgements import Acknowledgements
 from server.agents.forms import Form
+from server.agents.orders import size_in_request
 from server.ports import RefusedByAgent
 from shared.bulk_wire import OrderAnswer, PayloadsAnswer, PayloadsRequest
 from shared.wire import Order
 
 MAX_BUNDLE: Final = 256 << 10
 """Bytes of a bundle that goes with others."""
-MAX_BYTES: Final = 1_000_000
-"""Of one request: proxies take no more than a mebibyte, unless configured otherwise."""
-_ORDER_BYTES: Final = 2_000
 
 
 class SubmitSeparately(Exception):
@@ -36,8 +34,7 @@ class OrderWithBundle(NamedTuple):
     @property
     def size(self) -> int:
         """About as many bytes as it takes in a request."""
-        env = sum(6 * (len(name) + len(value)) for name, value in self.order.env.items())
-        return _ORDER_BYTES + env + len(self.bundle)
+        return size_in_request(self.order.env) + len(self.bundle)
 
 
 async def send(

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from server.agents.answers import NO_ROUTE
+from server.agents.orders import MAX_BYTES, size_in_request
 from server.domain.jobs import Job
 from server.domain.service import Service
 from server.ports import RefusedByAgent
@@ -21,8 +22,6 @@ OrderMany = Callable[[Sequence[Order]], Awaitable[Sequence[PayloadDoc | Exceptio
 MISSING: Final = "bundle_missing"
 _MAX_REMEMBERED: Final = 1_000
 _MAX_ORDERS: Final = 200
-_MAX_BYTES: Final = 2 << 20
-_ORDER_BYTES: Final = 2_000
 
 
 class Deliveries:
@@ -41,7 +40,11 @@ class Deliveries:
         self._under_way: dict[str, asyncio.Event] = {}
         """Digest -> set when the submit that carries this bundle is answered."""
         self._orders = Together(
-            order_many, at_once=2, most=_MAX_ORDERS, size=_size, most_size=_MAX_BYTES
+            order_many,
+            at_once=2,
+            most=_MAX_ORDERS,
+            size=lambda order: size_in_request(order[1].env),
+            most_size=MAX_BYTES,
         )
 
     async def send(self, job: Job, service: Service) -> PayloadDoc:
@@ -77,8 +80,3 @@ class Deliveries:
             return payload
         finally:
             self._under_way.pop(digest).set()
-
-
-def _size(order: Order) -> int:
-    """About as many bytes as it takes in a request."""
-    return _ORDER_BYTES + sum(6 * (len(name) + len(value)) for name, value in order[1].env.items())

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from server.domain.jobs import Job
 from server.domain.service import Service
 from server.domain.timeouts import heartbeat_timeout_s
 from server.ports import Inputs
 from shared.wire import ArrayTask, InputsInfo, Order, PackTask
+
+MAX_BYTES: Final = 1_000_000
+"""Of one request with several: proxies take a mebibyte, unless configured otherwise."""
+_ORDER_BYTES: Final = 2_000
+
+
+def size_in_request(env: Mapping[str, str]) -> int:
+    """About as many bytes as an order with this environment takes in a request."""
+    return _ORDER_BYTES + sum(6 * (len(name) + len(value)) for name, value in env.items())
 
 
 def order_of(

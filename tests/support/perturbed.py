@@ -37,7 +37,7 @@ TOTAL_S: Final = 3.0
 
 
 class Perturbed:
-    """The plugin: patches what runs work at its start, and chooses anew for each test."""
+    """The plugin: patches what runs work at its start, and chooses again for each test."""
 
     def __init__(self, seed: str) -> None:
         self._seed, self._test = seed, ""

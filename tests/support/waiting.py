@@ -1,4 +1,4 @@
-"""Waiting for what no event tells: another process, a thread, files that go after the end."""
+"""Waiting for what no event says: another process, a thread, files that go after the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def until(condition: Callable[[], bool], seconds: float = MOST_S) -> None:
 
 async def until_holds(folder: Path, *names: str) -> None:
     """Wait until a folder holds these and nothing else: what is needed no more is removed in a
-    thread, after the end is told.
+    thread, after the end was reported.
     """
     wanted = sorted(names)
     try:
