@@ -25,6 +25,7 @@ from server.ports import (
     Unreachable,
 )
 from shared.clock import Clock
+from shared.files.durable import remove_quietly
 from shared.files.opened import opened
 from shared.wire import Wire
 
@@ -158,7 +159,8 @@ async def store(
         Unreachable, OSError, TimeoutError
     """
     digest, size, floor = hashlib.sha256(), 0, RateFloor(clock)
-    async with opened(partial(to.path.open, "wb")) as file:
+    gone = partial(remove_quietly, to.path)
+    async with opened(partial(to.path.open, "wb"), gone) as file:
         while chunk := await answer.content.readany():
             size += len(chunk)
             if most is not None and size > most:

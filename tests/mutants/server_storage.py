@@ -126,22 +126,35 @@ MUTANTS: Final = (
         "storage",
         "a scratch file that is made for somebody who has gone is removed",
         "shared/files/opened.py",
-        "        gone()\n",
+        "        self._gone()\n",
         "",
         (
             "tests/contract/storage/test_crashes.py::"
-            "test_a_scratch_file_that_is_made_for_a_caller_who_was_cancelled_is_not_left",
+            "test_a_scratch_file_that_is_made_for_a_caller_who_was_cancelled_is_not_left[False]",
         ),
     ),
     Mutant(
         "storage",
         "a file that is opened for somebody who has gone is closed",
         "shared/files/opened.py",
-        "        opening.add_done_callback(partial(_close, gone=gone))\n",
-        "",
+        "        if left:\n",
+        "        if not left:\n",
         (
             "tests/unit/shared/files/test_opened.py::"
             "test_a_file_that_is_opened_for_somebody_who_has_gone_is_closed",
+            "tests/unit/shared/files/test_opened.py::"
+            "test_it_is_closed_even_if_the_loop_ends_meanwhile",
+        ),
+    ),
+    Mutant(
+        "storage",
+        "a result that is fetched for somebody who has gone is removed",
+        "server/agents/answers.py",
+        'partial(to.path.open, "wb"), gone)',
+        'partial(to.path.open, "wb"))',
+        (
+            "tests/contract/storage/test_crashes.py::"
+            "test_a_scratch_file_that_is_made_for_a_caller_who_was_cancelled_is_not_left[True]",
         ),
     ),
     _of(

@@ -6,16 +6,18 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import aiohttp
 import pytest
 
+from server.agents import answers
 from server.domain.files import FileKind
-from server.ports import Storage
+from server.ports import ScratchFile, Storage
 from server.storage.scratch import FolderScratch
+from shared.clock import RealClock
 from tests.contract.storage.conftest import FIRST, SECOND, Place, names, put, rows, running, sweep
 from tests.support.inline_database import SimulatedCrash
-from tests.support.real_sandbox import turns
 from tests.support.stored import chunks, read
 
 R = FileKind.RESULT
@@ -91,8 +93,9 @@ async def test_what_was_committed_outlives_the_run(place: Place) -> None:
     assert await read(place.run(SECOND), R, name) == b"kept"
 
 
+@pytest.mark.parametrize("of_an_agent", [False, True])
 async def test_a_scratch_file_that_is_made_for_a_caller_who_was_cancelled_is_not_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_an_agent: bool
 ) -> None:
     begun, go_on, real = threading.Event(), threading.Event(), Path.open
 
@@ -103,7 +106,11 @@ async def test_a_scratch_file_that_is_made_for_a_caller_who_was_cancelled_is_not
 
     async def store(scratch: FolderScratch) -> None:
         with scratch.file() as file:
-            await file.write(chunks(b"content"))
+            await (fetch(file) if of_an_agent else file.write(chunks(b"content")))
+
+    async def fetch(file: ScratchFile) -> None:
+        unread = cast(aiohttp.ClientResponse, None)
+        await answers.store(unread, file, RealClock())
 
     monkeypatch.setattr(Path, "open", slow)
     storing = asyncio.create_task(store(FolderScratch(tmp_path, FIRST, lambda: "0" * 20)))
@@ -111,8 +118,6 @@ async def test_a_scratch_file_that_is_made_for_a_caller_who_was_cancelled_is_not
     storing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await storing
-    others = asyncio.all_tasks() - {asyncio.current_task()}
     go_on.set()
-    await asyncio.gather(*others)
-    await turns()
+    await asyncio.get_running_loop().shutdown_default_executor()
     assert list(tmp_path.iterdir()) == []
