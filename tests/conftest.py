@@ -21,6 +21,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 os.environ.setdefault("SSL_CERT_FILE", os.devnull)
 
+# A shell without job control starts what runs in the background with SIGINT ignored, and programs
+# that tests start would inherit that: no test could interrupt them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Half of the time of importing everything would go into garbage collections that find nothing.
 gc.disable()
 

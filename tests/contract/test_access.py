@@ -18,6 +18,7 @@ from shared.principals import Principal, Role
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.raw_http import Answer, ask, holding
 from tests.support.server_http import ServerClient, driving
+from tests.support.waiting import eventually
 
 PRINCIPALS = {
     principal.name: principal
@@ -287,8 +288,10 @@ async def test_a_refused_upload_shows_nothing_of_what_the_other_uploads(tmp_path
         serving(tmp_path, uploads_per_user=1) as world,
         holding(world.port, head),
     ):
-        while (await world.upload("bob-laptop", "bob")).document.get("code") != "too_many_uploads":
-            pass
+        await eventually(
+            lambda: world.upload("bob-laptop", "bob"),
+            lambda it: it.document.get("code") == "too_many_uploads",
+        )
         assert (await world.upload("ann-laptop", "bob")).document["code"] == "not_allowed"
 
 

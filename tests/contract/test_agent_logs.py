@@ -9,6 +9,7 @@ import pytest
 
 from client_agent.api.running_logs import FOLLOW_S, PACE_S, PER_READER_S
 from tests.support.agent_http import calling
+from tests.support.waiting import eventually
 
 _ODD = bytes(range(256))
 
@@ -112,7 +113,8 @@ async def test_followers_of_one_that_waits_wait_for_its_start(agent):
     others = asyncio.create_task(agent.sandbox.finish(*(f"{n}.1" for n in range(3, 7))))
     process = await agent.sandbox.process("7.1")
     process.log(b"hello from 7")
-    await heard.wait()
+    # Its log may have been open already: then it hears of this, and waits for more for a moment.
+    await eventually(lambda: agent.clock.advance(PACE_S), lambda _: heard.is_set())
     process.finish()
     await others
     assert await followed == b"hello from 7"
@@ -121,8 +123,9 @@ async def test_followers_of_one_that_waits_wait_for_its_start(agent):
 async def test_logs_of_what_is_unknown_or_has_ended_are_not_here(agent):
     payload_id = await agent.completed()
     # They are removed in a thread after the end.
-    while (await agent.call("GET", f"/payloads/{payload_id}/logs/stdout"))[0] == 200:
-        pass
+    await eventually(
+        lambda: agent.call("GET", f"/payloads/{payload_id}/logs/stdout"), lambda it: it[0] != 200
+    )
     for path, code in (
         (f"{payload_id}/logs/stdout", "log_gone"),
         (f"{payload_id}/logs/stdout?follow=1", "log_gone"),

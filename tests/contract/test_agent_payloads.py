@@ -20,6 +20,7 @@ from client_agent.storage.folders import Folders
 from shared.files import durable
 from tests.support.agent import SERVER
 from tests.support.agent_http import HELLO, AgentClient, calling
+from tests.support.waiting import eventually
 
 Sent = tuple[dict[str, Any], bytes]
 
@@ -220,8 +221,7 @@ async def test_bodies_that_do_not_end_are_few_and_are_cut_off(agent, monkeypatch
 
     stalled = asyncio.create_task(agent.call("POST", "/payloads", data=stalling()))
     await begun.wait()
-    while (await agent.call("POST", "/orders", data=b"x"))[0] == 400:
-        pass
+    await eventually(lambda: agent.call("POST", "/orders", data=b"x"), lambda it: it[0] != 400)
     status, answer = await agent.call("POST", "/payloads", data=b"x")
     assert (status, answer["code"]) == (503, "too_many_requests")
     open_end.set()

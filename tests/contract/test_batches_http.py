@@ -15,6 +15,7 @@ from ferryman import Client, NoResult
 from tests.support.fake_agent import FakeAgent, serving
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import ServerClient, driving
+from tests.support.waiting import eventually
 
 LINES = b"one\ntwo\n\nfour\n"
 
@@ -71,8 +72,8 @@ async def test_results_that_are_not_there_are_named(tmp_path: Path) -> None:
     async with serving(tmp_path, FakeAgent(ends="Running")) as caller:
         parent = await caller.upload(array="3-4")
         await caller.job(parent, until="Running")
-        while len((await read(caller, f"/api/v1/batches/{parent}/children"))[1]["items"]) < 2:
-            pass
+        children = f"/api/v1/batches/{parent}/children"
+        await eventually(lambda: read(caller, children), lambda it: len(it[1]["items"]) == 2)
         for path in (f"/api/v1/batches/{parent}/result", f"/download_partial/{parent}"):
             _, _, body = await caller.get(path)
             archive = zipfile.ZipFile(io.BytesIO(body))

@@ -175,11 +175,15 @@ async def test_ctrl_c_shows_what_there_is_and_deletes_what_was_made(tmp_path: Pa
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        async for event in client.all_events(0):
-            if event.event == "job.completed":
-                break
-        process.send_signal(signal.SIGINT)
-        out, err = await asyncio.wait_for(process.communicate(), 50)
+        try:
+            async for event in client.all_events(0):
+                if event.event == "job.completed":
+                    break
+            process.send_signal(signal.SIGINT)
+            out, err = await asyncio.wait_for(process.communicate(), 50)
+        finally:
+            if process.returncode is None:
+                process.kill()
         assert process.returncode == 130, err.decode()
         found = json.loads(out)
         assert found["end"] == "interrupted"

@@ -24,6 +24,7 @@ from tests.support.agent_http import calling
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.raw_http import Answer
 from tests.support.server_http import driving
+from tests.support.waiting import eventually
 
 TOKEN = "a-token-of-somebody"
 OTHER = "a-token-of-another"
@@ -406,6 +407,10 @@ async def test_whoever_goes_away_leaves_no_traceback(program):
 # -- limits, and how errors are reported
 
 
+async def until_status(ask, status):
+    return await eventually(ask, lambda answer: answer.status == status)
+
+
 async def test_more_requests_than_fit_are_sent_away_and_health_is_not(name, tmp_path):
     async with (
         serving(name, tmp_path, max_connections=8) as program,
@@ -417,14 +422,12 @@ async def test_more_requests_than_fit_are_sent_away_and_health_is_not(name, tmp_
         )
         for _ in range(6):
             await held.enter_async_context(program.holding(head))
-        while (answer := await program.ask("GET", program.private)).status != 503:
-            pass
+        answer = await until_status(lambda: program.ask("GET", program.private), 503)
         assert answer.document["code"] == "too_many_requests"
         assert answer.headers["retry-after"]
         assert (await program.ask("GET", "/health")).status == 200
         await held.aclose()
-        while (await program.ask("GET", program.private)).status != 200:
-            pass
+        await until_status(lambda: program.ask("GET", program.private), 200)
 
 
 async def test_more_waits_than_fit_are_sent_away(name, tmp_path):
@@ -433,13 +436,11 @@ async def test_more_waits_than_fit_are_sent_away(name, tmp_path):
         head = f"GET {path}?wait=60 HTTP/1.1\r\nHost: localhost\r\n\r\n"
         async with program.holding(head):
             async with program.holding(head):
-                while (answer := await program.wait(path)).status != 429:
-                    pass
+                answer = await until_status(lambda: program.wait(path), 429)
                 assert answer.document["code"] == "too_many_waits"
                 assert (await program.ask("GET", path)).status == 200
             # One of the two is gone, and its wait with it.
-            while (await program.wait(path)).status != 200:
-                pass
+            await until_status(lambda: program.wait(path), 200)
 
 
 async def test_a_full_database_is_507_and_another_failure_503(name, tmp_path, monkeypatch):

@@ -25,6 +25,7 @@ from tests.support.agent_http import calling
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.raw_http import Answer
 from tests.support.server_http import driving
+from tests.support.waiting import eventually
 
 TOKEN = "a-token-of-an-operator"
 PROBES = ("/livez", "/readyz", "/health")
@@ -173,8 +174,9 @@ async def test_an_agent_that_drains_takes_nothing_new(tmp_path: Path) -> None:
     async with calling(tmp_path, asked=asked) as caller:
         asked.drain.set()
         program = Program(caller)
-        while (answer := await program.ask("/readyz?verbose")).status != 503:
-            pass
+        answer = await eventually(
+            lambda: program.ask("/readyz?verbose"), lambda it: it.status == 503
+        )
         assert answer.document["reasons"] == ["draining"]
         (check,) = [one for one in answer.document["checks"] if one["name"] == "draining"]
         assert "takes nothing more" in check["message"]

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import ServerClient, driving
+from tests.support.waiting import eventually
 
 DEAD = "[services.my_service]\ndead_letter = true\n"
 
@@ -63,6 +64,7 @@ async def test_a_job_that_cannot_die_now_is_deleted_later(tmp_path: Path) -> Non
         assert (status, job["ended"]) == (202, False)
         assert job["cancel_requested_at"] is not None
         client.kill_status = 200
-        while (await call(caller, "GET", f"jobs/{job_id}?wait=5"))[0] != 404:
-            pass
+        await eventually(
+            lambda: call(caller, "GET", f"jobs/{job_id}?wait=5"), lambda it: it[0] == 404
+        )
         assert (await call(caller, "DELETE", f"jobs/{job_id}"))[0] == 404

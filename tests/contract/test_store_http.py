@@ -14,6 +14,7 @@ from shared.sqlite.database import Database
 from shared.wire import JobState
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import ServerClient, driving
+from tests.support.waiting import eventually
 
 KEPT = '[services.my_service]\nqueued_per_user = 3\nexpires_after = "1d"\n'
 
@@ -86,8 +87,7 @@ async def test_a_full_database_is_reported_as_507_and_health_recovers_by_itself(
         assert (await caller.get(f"/api/v1/jobs/{kept}"))[0] == 200
         await database._writer.rows("PRAGMA max_page_count = 1000000")
         # Nobody uploads to a server that says that it is full: it has to find out itself.
-        while (await caller.get("/health"))[0] != 200:
-            pass
+        await eventually(lambda: caller.get("/health"), lambda it: it[0] == 200)
         await caller.upload()
 
 

@@ -142,6 +142,17 @@ def test_cancelling_a_running_job(ferryman, bundle):
     assert ferryman("cancel", number).code == 0
 
 
+def interrupted(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What it writes when Ctrl-C comes while its job runs."""
+    assert process.stderr is not None
+    try:
+        assert any("Running" in line for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+        return process.communicate(timeout=30)
+    finally:
+        process.kill()
+
+
 def test_ctrl_c_leaves_the_job_running_and_says_so(system: DevProgram, ferryman, bundle):
     process = subprocess.Popen(
         [
@@ -152,15 +163,8 @@ def test_ctrl_c_leaves_the_job_running_and_says_so(system: DevProgram, ferryman,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # a shell starts what it puts into the background with SIGINT ignored
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "Running" in line:
-            break
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = interrupted(process)
     number = int(out)
     assert process.returncode == 130
     assert f"the job goes on: ferryman status {number}" in err
@@ -179,14 +183,8 @@ def test_ctrl_c_cancels_the_job_where_that_was_asked_for(system: DevProgram, fer
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "Running" in line:
-            break
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = interrupted(process)
     number = int(out)
     assert process.returncode == 130
     assert f"job {number} is cancelled" in err

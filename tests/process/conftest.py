@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from client_agent.storage.remove_tree import remove_tree
+from tests.support.memory_folder import new_folder
 from tests.support.real_sandbox import Who, can
 
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A folder that every uid of this machine can enter, which pytest's own are not."""
-    folder = Path(tempfile.mkdtemp(prefix="ferryman-test-"))
+    folder = new_folder()
     folder.chmod(0o755)
     yield folder
     remove_tree(folder)

@@ -122,8 +122,7 @@ def test_a_second_signal_ends_it_at_once_and_what_ran_with_it(tmp_path):
         with watched(started["pid"]) as init:
             running.process.send_signal(signal.SIGTERM)
             assert running.process.stderr is not None
-            while "agent.stopping" not in running.process.stderr.readline():
-                pass
+            assert any("agent.stopping" in line for line in running.process.stderr)
             running.process.send_signal(signal.SIGTERM)
             assert running.process.wait(30) == 128 + signal.SIGTERM
             assert died(init)

@@ -20,17 +20,24 @@ def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The test's own folder, in place of pytest's. A server waits for the disk at each commit and
     each sealed file: on a disk these waits are most of the time of such a test.
     """
-    if not _has_room():
+    if not memory():
         yield tmp_path_factory.mktemp("on-disk")
         return
-    folder = Path(tempfile.mkdtemp(prefix="ferryman-test-", dir=MEMORY))
+    folder = new_folder()
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _has_room() -> bool:
+def new_folder() -> Path:
+    """Make a folder in memory; where memory has no room, in the usual place on disk."""
+    return Path(tempfile.mkdtemp(prefix="ferryman-test-", dir=memory()))
+
+
+def memory() -> Path | None:
+    """The file system in memory, if it has room and lets programs run."""
     try:
         found = os.statvfs(MEMORY)
     except OSError:
-        return False
-    return os.access(MEMORY, os.W_OK) and found.f_bavail * found.f_frsize >= ROOM
+        return None
+    fits = found.f_bavail * found.f_frsize >= ROOM and not found.f_flag & os.ST_NOEXEC
+    return MEMORY if fits and os.access(MEMORY, os.W_OK) else None

@@ -15,7 +15,6 @@ import pickle
 import resource
 import select
 import signal
-import tempfile
 import traceback
 import warnings
 import zipfile
@@ -37,6 +36,7 @@ from client_agent.sandbox.workspace import HostWorkspace
 from client_agent.storage.remove_tree import remove_tree
 from shared.clock import RealClock
 from shared.wire import Limits
+from tests.support.memory_folder import new_folder
 
 MIB = 1 << 20
 HOSTILE = Path(__file__).parents[1] / "hostile"
@@ -129,8 +129,9 @@ def run(job: Job, who: Who, folder: Path | None = None) -> Outcome:
 
 def in_child(work: Callable[[Path], Any], who: Who, folder: Path | None = None) -> Any:
     """Call ``work`` with an empty home, in a child that is ``who``; its result, or its
-    exception."""
-    home = Path(tempfile.mkdtemp(prefix="ferryman-test-")) if folder is None else folder
+    exception. The home is in memory: a sandbox writes hundreds of small files, which on a disk cost
+    five times as much."""
+    home = new_folder() if folder is None else folder
     uid = unprivileged_uid() if os.geteuid() == 0 and who == "user" else None
     if uid is not None:
         os.chown(home, uid, uid)

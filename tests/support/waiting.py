@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
+T = TypeVar("T")
 MOST_S = 50.0
 
 
@@ -15,6 +17,16 @@ async def until(condition: Callable[[], bool], seconds: float = MOST_S) -> None:
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, "it did not happen"
         await asyncio.sleep(0.003)  # noqa: TID251  # there is no event to wait for
+
+
+async def eventually(
+    ask: Callable[[], Awaitable[T]], wanted: Callable[[T], bool], seconds: float = MOST_S
+) -> T:
+    """Ask again until the answer is a wanted one; that answer. The last one is told otherwise."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not wanted(answer := await ask()):
+        assert asyncio.get_running_loop().time() < deadline, f"to the end it was {answer!r}"
+    return answer
 
 
 async def until_holds(folder: Path, *names: str) -> None:
