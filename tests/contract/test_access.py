@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 from structlog.testing import capture_logs
 
 from server.api.routes import ROUTES
@@ -34,7 +35,7 @@ PRINCIPALS = {
 EVERYBODY = (*PRINCIPALS, "anonymous")
 EXPECT = ("", "100-continue")
 EXPECT_UNKNOWN = "200-maybe"
-UNKNOWN = 9
+ANNS, UNKNOWN = 1, 9
 OF_A_JOB = [route for route in ROUTES if "{id}" in route.path and route.area is Area.JOBS]
 OF_OPERATORS = "/requeue", "/reload"
 """What operators alone may do with a job, or with a server."""
@@ -112,6 +113,21 @@ async def world(tmp_path):
         yield found
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(module_folder):
+    """A server for what changes nothing, with a job of Ann's, which is its only one."""
+    async with serving(module_folder) as found:
+        assert await found.job("ann-laptop", "ann") == ANNS
+        yield found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def full(module_folder):
+    """A server for tests that make jobs, and ask for no others."""
+    async with serving(module_folder / "full") as found:
+        yield found
+
+
 def methods(route: Route) -> tuple[str, ...]:
     return ("GET", "HEAD") if route.method == "GET" else (route.method,)
 
@@ -134,9 +150,10 @@ def without_ids(answer: Answer, job_id: int) -> tuple[int, dict[str, str], str]:
 # -- one job
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("route", OF_A_JOB, ids=lambda route: f"{route.method} {route.path}")
-async def test_a_job_of_somebody_else_is_as_if_there_were_none(world, route) -> None:
-    own = await world.job("ann-laptop", "ann")
+async def test_a_job_of_somebody_else_is_as_if_there_were_none(shared, route) -> None:
+    world, own = shared, ANNS
     queries = ("", "?wait=60") if "wait" in route.query else ("",)
     for name, query, expect, method in itertools.product(
         ("bob-laptop", "portal"), queries, EXPECT, methods(route)
@@ -151,9 +168,11 @@ async def test_a_job_of_somebody_else_is_as_if_there_were_none(world, route) -> 
     assert (job.cancel_requested_at, job.ended) == (None, True)
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("expect", EXPECT)
 @pytest.mark.parametrize("route", OF_A_JOB, ids=lambda route: f"{route.method} {route.path}")
-async def test_who_may_see_a_job_may_do_everything_with_it(world, route, expect) -> None:
+async def test_who_may_see_a_job_may_do_everything_with_it(full, route, expect) -> None:
+    world = full
     for submitter, user, viewer in (
         ("ann-laptop", "ann", "ann-laptop"),
         ("portal", "ann", "ann-laptop"),
@@ -183,8 +202,10 @@ async def test_a_running_job_is_cancelled_only_by_who_may_see_it(tmp_path, expec
 # -- areas
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
-async def test_a_role_gets_no_further_than_its_routes(world, route) -> None:
+async def test_a_role_gets_no_further_than_its_routes(shared, route) -> None:
+    world = shared
     allowed = {
         Area.OPEN: EVERYBODY,
         Area.CALLER: tuple(PRINCIPALS),
@@ -215,11 +236,13 @@ def test_routes_are_of_the_area_that_they_are_about() -> None:
             assert route.area is Area.AGENTS
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("expect", [*EXPECT, EXPECT_UNKNOWN])
 @pytest.mark.parametrize("path", ["/nowhere", "/api/v1/nowhere", "/upload"])
 async def test_where_there_is_no_route_every_request_passes_the_same_way(
-    world, path, expect
+    shared, path, expect
 ) -> None:
+    world = shared
     with capture_logs() as lines:
         stranger = await world.ask("anonymous", "PUT", path, expect=expect)
         known = await world.ask("portal", "PUT", path, expect=expect)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import pytest_asyncio
 
 from server.api.routes import ROUTES
 from server.http.route import Route
@@ -12,9 +13,12 @@ from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import driving
 
 
-@pytest.fixture
-async def caller(tmp_path):
-    async with driving(tmp_path, FakeOrchestrator()) as caller:
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def caller(module_folder):
+    async with driving(module_folder, FakeOrchestrator()) as caller:
         yield caller
 
 

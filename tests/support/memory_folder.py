@@ -28,6 +28,14 @@ def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def module_folder() -> Iterator[Path]:
+    """A folder of all tests of a file, for a server that they share."""
+    folder = new_folder()
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def new_folder() -> Path:
     """Make a folder in memory; where memory has no room, in the usual place on disk."""
     return Path(tempfile.mkdtemp(prefix="ferryman-test-", dir=memory()))
