@@ -99,8 +99,10 @@ class Cancel(Stage):
     async def _cancel(self, job_id: int) -> None:
         try:
             with self._watch.of(job_id) as changed:
-                while not (job := await self._jobs.get(job_id)).ended:
-                    changed.clear()
+                while True:
+                    changed.clear()  # before it is read: no move is missed
+                    if (job := await self._jobs.get(job_id)).ended:
+                        break
                     if not await self._try(job):
                         if self._fleet.lease(job.agent or "") is None:
                             self._without_lease[job_id] = changed

@@ -15,6 +15,7 @@ _POST_BUNDLE: Final = "tests/unit/server/agents/test_post_bundle.py::test_"
 _FOLLOW: Final = "tests/unit/server/agents/test_follower.py::test_"
 _OF_JOB: Final = "tests/unit/server/domain/test_payload_of_job.py::test_"
 _FLEET: Final = "tests/contract/test_fleet.py::test_"
+_CANCEL: Final = "tests/unit/server/stages/test_cancel.py::test_"
 _STAGES: Final = "tests/unit/server/stages/test_delivery.py::test_"
 
 
@@ -413,6 +414,15 @@ MUTANTS: Final = (
         'raise AgentError(f"agent {job.agent} is not in the server\'s settings")',
         'return await self._cancelled(job, "cancelled")',
         f"{_STAGES}an_agent_that_was_taken_out_of_the_settings_kills_nothing",
+    ),
+    _of(
+        "a cancel misses no move of its job",
+        "stages/cancel.py",
+        "                    if (job := await self._jobs.get(job_id)).ended:\n                        break\n",
+        "                    if (job := await self._jobs.get(job_id)).ended:\n"
+        "                        break\n"
+        "                    changed.clear()\n",
+        f"{_CANCEL}a_job_that_ends_just_after_it_was_read_is_answered_for_at_once",
     ),
     _of(
         "a cancel waits for the result without asking again and again",
