@@ -137,11 +137,10 @@ async def compose(
         clock,
         in_file(settings),
         wakeups.services_changed,
-        allowed,
     )
     await services.run_once()
     wakeups.services = services
-    live.follow(lambda new: services.use_file(in_file(new)))
+    live.follow(lambda new: services.use_file(in_file(new), allowances(new)))
     live.follow(lambda new: allowed.use(allowances(new)))
     jobs = SqlJobs(database, wakeups.changed, wakeups.noted, services)
     registry = Registry([], clock)

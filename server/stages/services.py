@@ -42,7 +42,6 @@ class Services(Mapping[str, Service]):
         parse: reads the settings of a row.
         in_file: the services of the settings file.
         on_change: called when jobs may be sent that could not be before.
-        allowances: exceptions for users.
     """
 
     def __init__(
@@ -52,12 +51,11 @@ class Services(Mapping[str, Service]):
         clock: Clock,
         in_file: Mapping[str, Service],
         on_change: Callable[[], None] = lambda: None,
-        allowances: Allowances | None = None,
     ) -> None:
         self._records, self._parse, self._clock = records, parse, clock
         self._in_file, self._on_change = in_file, on_change
         self._known: list[ServiceRecord] = []
-        self._allowances = allowances or Allowances()
+        self._allowances = Allowances()  # those of the file: see use_file
         self._now: Mapping[str, Service] = MappingProxyType(dict(in_file))
         self._replace(set())
 
@@ -89,9 +87,9 @@ class Services(Mapping[str, Service]):
             self._replace({one.name for one in changed})
         return len(changed)
 
-    def use_file(self, in_file: Mapping[str, Service]) -> None:
-        """Use these settings for new work, in place of those that the file had before."""
-        self._in_file = in_file
+    def use_file(self, in_file: Mapping[str, Service], allowances: Allowances) -> None:
+        """Use what the file says now for new work, in place of what it said before."""
+        self._in_file, self._allowances = in_file, allowances
         self._replace({one.name for one in self._known})
 
     def _replace(self, to_read: set[str]) -> None:

@@ -12,10 +12,15 @@ from multidict import CIMultiDict
 
 from server.app import compose
 from server.composed import Server
+from server.domain.jobs import Bundle, NewJob
+from server.domain.placement import Candidate
 from server.settings import load
 from server.settings.reloading import RESTART
 from server.settings.tables import ServerSettings, ServerTable
+from server.settings.users import UserTable
 from shared.http.connections import ConnectionLimits, connection_limits
+from shared.units.rates import parse_rate
+from shared.wire import Limits
 
 TOKEN: Final = "a-long-random-text"
 OTHER: Final = "another-long-random-text"
@@ -172,3 +177,69 @@ async def test_what_waits_for_a_restart_is_said_each_time(
         assert getattr(server.live.current.server, key) != getattr(
             load.read(file, {}, {}).server, key
         )
+
+
+def quota(name: str) -> Callable[[Server, str], Any]:
+    return lambda server, user: getattr(server.context.services["s"], name).get(user)
+
+
+def of_user(name: str) -> Callable[[Server, str], Any]:
+    return lambda server, user: getattr(server.context.allowances.of(user), name)
+
+
+OF_USER: Final[dict[str, tuple[str, Callable[[Server, str], Any], Any]]] = {
+    "rate_limit": ('"9/s"', of_user("rate"), parse_rate("9/s")),
+    "upload_per_user_per_day": ("77", of_user("uploaded"), 77),
+    "stored_per_user": ("77", of_user("stored"), 77),
+    "uploads_per_user": ("3", of_user("uploads"), 3),
+    "schedules_per_user": ("3", of_user("schedules"), 3),
+    "runs_per_user": ("3", quota("runs_by_user"), 3),
+    "queued_per_user": ("3", quota("queued_by_user"), 3),
+    "services": ("{s = {runs_per_user = 3}}", quota("runs_by_user"), 3),
+}
+"""The same, for the tables of users and groups."""
+
+
+def test_every_key_of_a_user_takes_effect() -> None:
+    assert OF_USER.keys() == UserTable.model_fields.keys()
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("key", OF_USER)
+async def test_it_takes_effect_in_whatever_order_the_parts_take_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, reverse: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "server.toml"
+    value, observe, expected = OF_USER[key]
+    before = "[services.s]\n"
+    file.write_text(before)
+    async with AsyncExitStack() as stack:
+        server = await composed(file, stack)
+        if reverse:
+            server.live._followers.reverse()
+        own = f"[users.ann]\n{key} = {value}\n"
+        of_group = f'[groups.lab]\nmembers = ["bob"]\n{key} = {value}\n'
+        file.write_text(f"{before}{own}{of_group}")
+        await server.reload.run_once()
+        assert [observe(server, user) for user in ("ann", "bob")] == [expected] * 2
+
+
+async def test_a_users_new_limit_holds_for_the_next_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "server.toml"
+    text = "[services.s]\n[users.ann]\nruns_per_user = {}\n"
+    file.write_text(text.format(4))
+    async with AsyncExitStack() as stack:
+        server = await composed(file, stack)
+        context = server.context
+        for _ in range(3):
+            new = NewJob("ann", "s", Bundle("b", 1, "digest"), Limits(), 60.0, created_at=10)
+            await context.jobs.insert(new, "queued")
+        file.write_text(text.format(1))
+        await server.reload.run_once()
+        candidates = [Candidate("node", 4)]
+        claimed = await context.jobs.claim_fairly(context.services["s"], candidates, 10, 20)
+        assert len(claimed) == 1

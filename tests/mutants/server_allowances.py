@@ -54,6 +54,16 @@ MUTANTS: Final = (
         f"{_CLAIMS}some_users_may_run_more_or_less_than_others",
     ),
     of(
+        "a reload changes at once what a user may run",
+        "server/stages/services.py",
+        "        self._in_file, self._allowances = in_file, allowances\n"
+        "        self._replace({one.name for one in self._known})\n",
+        "        self._in_file = in_file\n"
+        "        self._replace({one.name for one in self._known})\n"
+        "        self._allowances = allowances\n",
+        "tests/contract/test_reload_keys.py::test_a_users_new_limit_holds_for_the_next_claim",
+    ),
+    of(
         "a portal sees what its own users use, and no others",
         "server/domain/access.py",
         '    user = user_id or own or ""\n    if principal.role is Role.PORTAL and not',
