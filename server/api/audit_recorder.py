@@ -23,7 +23,7 @@ _AT_ONCE: Final = frozenset({Area.ADMIN, Area.AGENTS, Area.SERVICES})
 _ASKS: Final = frozenset({("POST", "/new/check"), ("POST", "/jobs/bulk")})
 """Forms that ask what would be done, and do nothing."""
 _LIMITED: Final = frozenset({401, 403, 415, 421, 429, 503})
-"""Refusals that anybody can cause in any number."""
+"""Refusals of which whoever has a token may cause any number, too."""
 _LIMITED_A_SECOND: Final = 10.0
 _LONGEST: Final = 200
 
@@ -53,10 +53,11 @@ class Recorder:
         path = resource.canonical if resource is not None else "(no such route)"
         if status == HTTPStatus.OK and (request.method, path) in _ASKS:
             return False
-        left_out = self._refused.due() if status in _LIMITED else 0
+        principal = request[PRINCIPAL]
+        limited = status in _LIMITED or not principal.authenticated
+        left_out = self._refused.due() if limited else 0
         if left_out is None:
             return False
-        principal = request[PRINCIPAL]
         entry = AuditEntry(
             at=self._clock.now(),
             principal=principal.name,

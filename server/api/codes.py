@@ -142,7 +142,10 @@ CODES: Final[Mapping[int, Mapping[str, str]]] = {
         "upload_over_quota": "the upload is larger than all that the user may upload in a day",
         "storage_full": "the user's bundles and results take all of stored_per_user",
     },
-    415: {"content_encoding": "the body is compressed: send it as it is"},
+    415: {
+        "content_encoding": "the body is compressed: send it as it is",
+        "charset": "the body's charset is not UTF-8",
+    },
     416: {
         "invalid_offset": "the offset is behind the end",
         "invalid_range": "no byte is in the range",

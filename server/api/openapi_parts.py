@@ -167,7 +167,7 @@ def default_codes(route: Route, path: Collection[str]) -> list[str | tuple[int, 
         "unknown_host",
         "internal_error",
     ]
-    codes += ["content_encoding", "expectation"]
+    codes += ["content_encoding", "charset", "expectation"]
     if route.path not in ALWAYS:
         codes.append("too_many_requests")
     if route.method not in SAFE_METHODS:

@@ -42,6 +42,7 @@ from shared.http.middleware import Handler
 from shared.http.refusals import Denied
 from shared.http.request_ids import REQUEST_ID
 from shared.http.request_log import ERROR_CODE
+from shared.logs import RateLimiter
 from shared.multipart.limits import FormRefused
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import Problem, ReferenceProblem
@@ -85,7 +86,7 @@ _RETRY_AFTER_S: Final[dict[type[FerrymanError], int]] = {
     ServerPaused: 30,
     TooManySchedules: 3600,  # only a deletion helps, and nobody knows when there is one
 }
-
+_LOGGED_A_SECOND: Final = 10.0
 
 ErrorPage = Callable[[web.Request, "Refusal"], web.Response]
 """Makes the page of a refusal."""
@@ -175,6 +176,8 @@ def problems(page: ErrorPage) -> web.middlewares.Middleware:  # type: ignore[nam
         page: the same for people.
     """
 
+    failed, unavailable = RateLimiter(_LOGGED_A_SECOND), RateLimiter(_LOGGED_A_SECOND)
+
     @web.middleware
     async def answer_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
@@ -184,17 +187,24 @@ def problems(page: ErrorPage) -> web.middlewares.Middleware:  # type: ignore[nam
         except Exception as problem:
             refusal = translate(problem)
             if refusal is None:
-                log.exception("request.failed", method=request.method, path=request.path)
+                if (count := failed.due()) is not None:
+                    log.exception(
+                        "request.failed",
+                        method=request.method,
+                        path=request.path,
+                        **({"also_failed": count} if count else {}),
+                    )
                 message = (
                     f"something went wrong here; the log has it under request {request[REQUEST_ID]}"
                 )
                 refusal = Refusal(500, "internal_error", message)
-            elif refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            elif refusal.status >= 500 and (count := unavailable.due()) is not None:
                 log.warning(
                     "request.refused",
                     path=request.path,
                     status=refusal.status,
                     error=refusal.message,
+                    **({"also_refused": count} if count else {}),
                 )
             return answer(request, refusal, page)
 

@@ -58,6 +58,7 @@ ROUTES: Final[tuple[PageRoute, ...]] = (
 _OPEN: Final = tuple(route for route in ROUTES if route.area is Area.OPEN)
 OPEN_PATHS: Final = frozenset(route.path for route in _OPEN if route.method == "GET")
 """Answered without a token or a session, too."""
+_OPEN_FORM_BYTES: Final = 8 << 10
 OPEN_FORMS: Final = frozenset(route.path for route in _OPEN if route.method == "POST")
 """The same, of forms."""
 
@@ -87,11 +88,24 @@ def _serve(route: PageRoute, site: Site) -> Callable[[web.Request], Awaitable[we
                 "multipart",
                 "a form with files is not taken here: send application/x-www-form-urlencoded",
             )
+        if unsafe and route.area is Area.OPEN:
+            _check_length(request)
         if unsafe and hdrs.AUTHORIZATION not in request.headers:
             await _check_sent_by_page(request, site)
         return await route.handler(request, site)
 
     return handler
+
+
+def _check_length(request: web.Request) -> None:
+    """Of a form that anybody may send: it is read before its sender is known."""
+    length = request.content_length
+    if length is None and request.body_exists:
+        why = "say how long the form is: Content-Length"
+        raise Refusal(HTTPStatus.LENGTH_REQUIRED, "length_required", why)
+    if (length or 0) > _OPEN_FORM_BYTES:
+        why = f"this form has more than {_OPEN_FORM_BYTES} bytes"
+        raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", why)
 
 
 async def _check_sent_by_page(request: web.Request, site: Site) -> None:

@@ -121,6 +121,7 @@ class Connections:
         self.limits = limits
         self.throttle = ReadThrottle()
         self.malformed = RateLimiter(_MALFORMED_A_SECOND)
+        self.failed = RateLimiter(_MALFORMED_A_SECOND)
         """Limits the log's lines about requests that are none."""
         self._peers: dict[Closable, str] = {}
         self._idle: dict[str, dict[Closable, None]] = {}

@@ -216,7 +216,14 @@ class Connection(web.RequestHandler):
             self._log_malformed(why, request_id)
             text = f"this is no HTTP request that can be understood: {why}"
         else:
-            log.error("request.failed", peer=self.peer, exc_info=exc, request_id=request_id)
+            if (count := self._table.failed.due()) is not None:
+                log.error(
+                    "request.failed",
+                    peer=self.peer,
+                    exc_info=exc,
+                    request_id=request_id,
+                    **({"also_failed": count} if count else {}),
+                )
             text = f"something went wrong here; the log has it under request {request_id}"
         code = "bad_request" if status < 500 else "internal_error"
         body = {"id": 0, "status": "Unknown", "message": text, "code": code}

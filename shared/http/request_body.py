@@ -13,6 +13,12 @@ from multidict import CIMultiDictProxy
 from shared.http.refusals import Denied
 
 _EXPECT: Final = web.RequestKey("expect", str)
+_CHARSETS: Final = frozenset(
+    {"utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "iso8859-1", "iso_8859-1"}
+    | {"latin-1", "latin1"}
+)
+"""Of texts in bodies. Python knows a hundred more, and to decode some of them takes time that grows
+with the square of the length."""
 
 
 def check_body(request: web.Request) -> None:
@@ -24,6 +30,13 @@ def check_body(request: web.Request) -> None:
             "content_encoding",
             f"a body with Content-Encoding {encoding[:32]!r} is not taken; send it as it is",
             {"Accept-Encoding": "identity"},
+        )
+    charset = request.charset
+    if charset and charset.lower() not in _CHARSETS:
+        raise Denied(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            "charset",
+            f"a body with the charset {charset[:32]!r} is not taken; send UTF-8",
         )
     expect = request.get(_EXPECT, "")
     if expect and expect.strip().lower() != "100-continue":

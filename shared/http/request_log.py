@@ -55,6 +55,11 @@ class RequestLog:
         level = "warning" if denied and status else _level(request, status, kind)
         if not shown(level):
             return
+        # Whoever has a connection can cause these in any number.
+        limited = level != "debug" and (denied or not request[PRINCIPAL].authenticated)
+        count = self._denied.due() if limited else 0
+        if count is None:
+            return
         fields = {
             "method": request.method,
             "path": request.path[:200],
@@ -64,6 +69,7 @@ class RequestLog:
             "user_id": request[PRINCIPAL].acts_as or request[PRINCIPAL].user_id,
             "outcome": _outcome(request, status, kind),
             "code": request.get(ERROR_CODE),
+            "also_denied": count or None,
             self._id_field: request.get(UPLOADED_ID)
             or whole_number(request.match_info.get("id", "")),
         }
@@ -71,8 +77,7 @@ class RequestLog:
         if not status:
             log.info("request.aborted", **fields)
         elif denied:
-            if (count := self._denied.due()) is not None:
-                log.warning("request.denied", **fields, **({"also_denied": count} if count else {}))
+            log.warning("request.denied", **fields)
         elif level == "info":
             log.info("request.done", **fields)
         else:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from server.domain.audit import AuditFilter
+from server.web.site.csrf import CsrfTokens
+from server.web.site.site import SITE
 from shared.principals import Principal, Role
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import RUN, ServerClient, driving
@@ -130,6 +134,34 @@ async def test_refusals_that_anybody_can_cause_do_not_fill_the_trail(caller: Cal
     assert 10 <= len(refused) < 30
     assert refused[0]["code"] == "not_allowed"
     assert sum(one["left_out"] for one in refused) <= 40 - len(refused)
+
+
+@pytest.mark.parametrize("defect", [False, True])
+async def test_strangers_fill_neither_trail_nor_log_whatever_the_answer_is(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch, defect: bool
+) -> None:
+    if defect:
+        monkeypatch.setattr(CsrfTokens, "good", None)  # a call of it fails
+    # The first form needs no more than a look at its length, the second one is read.
+    form = {"token": "x" * (100 if defect else 10_000)}
+    began = asyncio.get_running_loop().time()
+    with capture_logs() as lines:
+        for _ in range(60):
+            url = f"{caller._client.url}/login"
+            async with caller._client.session.post(
+                url, data=form, cookies={cookie_of(caller): "x"}
+            ) as answer:
+                assert answer.status == (500 if defect else 413)
+    most = 11 + 10 * (asyncio.get_running_loop().time() - began)
+    found = await caller.trail("?principal=anonymous")
+    assert 10 <= len(found) <= most
+    logged = [line["event"] for line in lines]
+    assert 10 <= logged.count("request.done") <= most
+    assert logged.count("request.failed") <= most
+
+
+def cookie_of(caller: Caller) -> str:
+    return caller._client.server.application[SITE].cookie("browser")
 
 
 async def test_pages_and_choices(caller: Caller) -> None:

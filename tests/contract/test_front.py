@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
+import encodings.aliases
 import os
 import sqlite3
 from collections.abc import AsyncIterator
@@ -291,6 +293,73 @@ async def test_a_compressed_body_is_not_taken(program):
         Content_Type="multipart/form-data; boundary=b",
     )
     assert (answer.status, answer.document["code"]) == (415, "content_encoding")
+
+
+def _charsets() -> list[str]:
+    """Every name that Python knows an encoding by, and some by which it knows none."""
+    known = {*encodings.aliases.aliases, *encodings.aliases.aliases.values()}
+    dashed = {name.replace("_", "-") for name in known}
+    return sorted(known | dashed | {"x", "../x", "a.b", "undefined", "idna", "é", "x" * 300, "\0"})
+
+
+async def test_texts_come_in_three_charsets_and_no_other_one_is_looked_up(program):
+    looked_up: list[str] = []
+
+    def search(name: str) -> None:
+        looked_up.append(name)
+
+    codecs.register(search)
+    path, kind = "/login", "application/x-www-form-urlencoded"
+    if program.name == "agent":
+        path, kind = "/submit", "multipart/form-data; boundary=b"
+    taken = set()
+    try:
+        for charset in _charsets():
+            answer = await program.ask(
+                "POST", path, "token=x", Content_Type=f'{kind}; charset="{charset}"'
+            )
+            assert answer.status < 500, (charset, answer.body)
+            if charset == "\0":
+                assert answer.status == 400  # no HTTP
+            elif answer.status != 415:
+                taken.add(codecs.lookup(charset).name)
+            else:
+                assert answer.document["code"] == "charset", charset
+    finally:
+        codecs.unregister(search)
+    assert taken <= {"utf-8", "ascii", "iso8859-1"}
+    assert looked_up == []
+
+
+@pytest.mark.parametrize("charset", ["UTF-8", "utf8", "us-ascii", "ISO-8859-1", '"utf-8"'])
+async def test_the_usual_names_of_a_charset_are_taken(program, charset):
+    kind = f"multipart/form-data; boundary=b; charset={charset}"
+    answer = await program.ask("POST", program.upload, "--b--\r\n", Content_Type=kind)
+    assert (answer.status, answer.document["code"]) != (415, "charset")
+
+
+async def test_a_charset_that_takes_long_to_decode_is_refused_unread(tmp_path):
+    async with serving("server", tmp_path, tokens=[TOKEN]) as server:
+        for path in ("/login", "/login/once", "/logout"):
+            answer = await server.ask(
+                "POST",
+                path,
+                "dn32g" + "a" * 20_000,
+                Content_Type="application/x-www-form-urlencoded; charset=punycode",
+            )
+            assert (answer.status, answer.document["code"]) == (415, "charset")
+
+
+async def test_a_form_for_strangers_is_small_and_says_how_long_it_is(tmp_path):
+    form = {"Content_Type": "application/x-www-form-urlencoded"}
+    async with serving("server", tmp_path, tokens=[TOKEN]) as server:
+        for path in ("/login", "/login/once", "/logout"):
+            answer = await server.ask("POST", path, "x=" + "a" * 9_000, **form)
+            assert (answer.status, answer.document["code"]) == (413, "body_too_large")
+            answer = await server.ask(
+                "POST", path, "3\r\nx=a\r\n0\r\n\r\n", Transfer_Encoding="chunked", **form
+            )
+            assert (answer.status, answer.document["code"]) == (411, "length_required")
 
 
 @pytest.mark.parametrize("number", ["9" * 7_000, "²", "%C2%B2", "%D9%A3", "-1", "1e3", "9" * 19])

@@ -49,6 +49,21 @@ MUTANTS: Final = (
         f"{_FRONT}other_pages_are_refused_at_the_preflight",
     ),
     _of(
+        "no codec that takes long decodes what strangers send",
+        f"{_HTTP}request_body.py",
+        "if charset and charset.lower() not in _CHARSETS:",
+        "if False:",
+        f"{_FRONT}texts_come_in_three_charsets_and_no_other_one_is_looked_up",
+        f"{_FRONT}a_charset_that_takes_long_to_decode_is_refused_unread",
+    ),
+    _of(
+        "a form for strangers is small",
+        "server/web/routes.py",
+        "            _check_length(request)\n",
+        "            pass\n",
+        f"{_FRONT}a_form_for_strangers_is_small_and_says_how_long_it_is",
+    ),
+    _of(
         "a token is asked for",
         f"{_HTTP}middleware.py",
         "if not request[PRINCIPAL].authenticated:",
@@ -116,8 +131,8 @@ MUTANTS: Final = (
     _of(
         "refusals in the log are limited",
         f"{_HTTP}request_log.py",
-        "if (count := self._denied.due()) is not None:",
-        "if (count := self._denied.due() or 0) is not None:",
+        "count = self._denied.due() if limited else 0\n",
+        "count = 0\n",
         f"{_FRONT}a_flood_of_refusals_does_not_fill_the_log",
     ),
     _of(

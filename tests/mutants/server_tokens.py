@@ -76,9 +76,16 @@ MUTANTS: Final = (
     of(
         "strangers do not fill the trail",
         "server/api/audit_recorder.py",
-        "if status in _LIMITED else 0",
+        "if limited else 0",
         "if False else 0",
         f"{_HTTP}refusals_that_anybody_can_cause_do_not_fill_the_trail",
+    ),
+    of(
+        "strangers do not fill the trail, whatever they are answered",
+        "server/api/audit_recorder.py",
+        " or not principal.authenticated\n",
+        "\n",
+        f"{_HTTP}strangers_fill_neither_trail_nor_log_whatever_the_answer_is",
     ),
     of(
         "whoever waits for an entry waits for whoever writes it",

@@ -53,7 +53,7 @@ async def ask(port: int, method: str, path: str, body: str = "", **headers: str)
     """One request on a connection of its own; a header's name has ``_`` for ``-``."""
     given = {"Host": f"127.0.0.1:{port}", "Connection": "close"}
     given |= {name.replace("_", "-"): value for name, value in headers.items()}
-    if body or method == "POST":
+    if (body or method == "POST") and "Transfer-Encoding" not in given:
         given.setdefault("Content-Length", str(len(body)))
     lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
     raw = await send(port, f"{method} {path} HTTP/1.1\r\n{lines}\r\n{body}".encode("latin-1"))
