@@ -20,10 +20,8 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from ferryman.defaults import VARIABLES
 from shared.settings.base import PREFIX, Section, Settings, SettingsError
-
-NOT_SETTINGS: Final = frozenset({"CONFIG", "URL", "USER", "SERVICE", "TOKEN"})
-"""Variables with the prefix that the command line reads, not the settings."""
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
 TableT = TypeVar("TableT", bound=Section)
@@ -55,7 +53,7 @@ def load(
     known = {name for name in environ if name.startswith(PREFIX)}
     for name in sorted(known):
         head = name.removeprefix(PREFIX).split("__")[0].lower()
-        if head in ignored or head.upper() in NOT_SETTINGS:
+        if head in ignored or name in VARIABLES:
             continue
         if head not in kind.model_fields:
             keys = [*kind.model_fields, *ignored]

@@ -68,4 +68,15 @@ MUTANTS: Final = (
         "                if False:",
         "an_agent_offers_services_that_there_are",
     ),
+    Mutant(
+        "settings",
+        "a variable of the command line stops no program",
+        "shared/settings/load.py",
+        "if head in ignored or name in VARIABLES:",
+        "if head in ignored:",
+        (
+            "tests/unit/test_one_settings_file.py"
+            "::test_no_variable_of_the_command_line_disturbs_a_program",
+        ),
+    ),
 )
