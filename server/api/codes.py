@@ -144,6 +144,7 @@ CODES: Final[Mapping[int, Mapping[str, str]]] = {
     },
     415: {
         "content_encoding": "the body is compressed: send it as it is",
+        "content_type": "the header Content-Type cannot be read",
         "charset": "the body's charset is not UTF-8",
     },
     416: {

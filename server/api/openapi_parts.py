@@ -114,7 +114,7 @@ HEADERS: Final[Mapping[str, Any]] = {
     "Location": _header("where the new thing is", always=True),
     "WWW-Authenticate": _header("Bearer", always=True),
     "Idempotent-Replayed": _header("true: this upload was there already"),
-    "Accept-Encoding": _header("identity", always=True),
+    "Accept-Encoding": _header("identity, where the body was compressed"),
     "ETag": _header("changes when the content does"),
     "Repr-Digest": _header("sha-256 of the whole content"),
     "Accept-Ranges": _header("bytes, where a part may be asked for"),
@@ -167,7 +167,7 @@ def default_codes(route: Route, path: Collection[str]) -> list[str | tuple[int, 
         "unknown_host",
         "internal_error",
     ]
-    codes += ["content_encoding", "charset", "expectation"]
+    codes += ["content_encoding", "content_type", "charset", "expectation"]
     if route.path not in ALWAYS:
         codes.append("too_many_requests")
     if route.method not in SAFE_METHODS:

@@ -51,10 +51,18 @@ MUTANTS: Final = (
     _of(
         "no codec that takes long decodes what strangers send",
         f"{_HTTP}request_body.py",
-        "if charset and charset.lower() not in _CHARSETS:",
+        'if name.lower().startswith("charset") and text.lower() not in _CHARSETS:',
         "if False:",
         f"{_FRONT}texts_come_in_three_charsets_and_no_other_one_is_looked_up",
         f"{_FRONT}a_charset_that_takes_long_to_decode_is_refused_unread",
+    ),
+    _of(
+        "a parser of mail reads no long content type",
+        f"{_HTTP}request_body.py",
+        'if len(header) > _LONGEST_TYPE or not _TYPE.fullmatch(header) or "=?" in header:',
+        "if False:",
+        f"{_FRONT}a_content_type_that_is_dear_to_read_is_refused",
+        "tests/unit/shared/http/test_request_body.py::test_what_is_dear_to_read_is_refused",
     ),
     _of(
         "a form for strangers is small",
