@@ -120,4 +120,12 @@ _11: Migration = (
     """,
 )
 
-LATEST: Final = (_8, _9, _10, _11)
+_12: Migration = (
+    # What is due for each receiver: one that does not answer may have very many.
+    """
+    CREATE INDEX deliveries_of_target ON deliveries (signer_kind, signer_name, target, next_at)
+        WHERE next_at IS NOT NULL
+    """,
+)
+
+LATEST: Final = (_8, _9, _10, _11, _12)

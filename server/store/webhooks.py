@@ -23,6 +23,22 @@ from shared.clock import Micros
 from shared.sql import Database, Row, Transaction
 
 _NO_END: Final = 2**63 - 1
+_LOOKED_AT: Final = 64
+"""Deliveries that are due longest, of which some are left out."""
+_TARGETS_WALKED: Final = 200
+_PENDING: Final = "SELECT id FROM deliveries AS d WHERE d.next_at IS NOT NULL"
+_NEXT_TARGET: Final = f"""
+    coalesce(
+        ({_PENDING} AND d.signer_kind = {{kind}} AND d.signer_name = {{name}}
+         AND d.target > {{target}} ORDER BY target, next_at LIMIT 1),
+        ({_PENDING} AND d.signer_kind = {{kind}} AND d.signer_name > {{name}}
+         ORDER BY signer_name, target, next_at LIMIT 1),
+        ({_PENDING} AND d.signer_kind > {{kind}}
+         ORDER BY signer_kind, signer_name, target, next_at LIMIT 1)
+    )
+"""
+"""What is due longest for the signer and target behind these, in the order of their index."""
+_GIVEN_UP_AT_ONCE: Final = 500
 
 
 async def announce(tx: Transaction, job: Job, move: Move, services: Mapping[str, Service]) -> None:
@@ -73,26 +89,52 @@ class SqlDeliveries:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._walked = ("", "", "")
+        """The signer and target up to which the last call has looked."""
 
     async def due(
         self, now: Micros, limit: int, *, targets: Collection[str], signers: Collection[Signer]
     ) -> list[Delivery]:
-        values: dict[str, Any] = {"now": now, "limit": limit}
-        fits = ""
-        for number, target in enumerate(targets):
-            fits += f" AND target <> :target{number}"
-            values[f"target{number}"] = target
-        for number, signer in enumerate(signers):
-            fits += f" AND NOT (signer_kind = :kind{number} AND signer_name = :name{number})"
-            values |= {f"kind{number}": signer.kind, f"name{number}": signer.name}
+        # Those that are due longest. Few are left out of them, unless a receiver does not answer.
+        rows = await self._database.rows(
+            """
+            SELECT * FROM deliveries WHERE next_at IS NOT NULL AND next_at <= :now
+            ORDER BY next_at LIMIT :looked_at
+            """,
+            {"now": now, "looked_at": _LOOKED_AT},
+        )
+        found = {row["id"]: row for row in rows if _may(row, targets, signers)}
+        if len(found) < limit and len(rows) == _LOOKED_AT:
+            first = await self._first_of_each(now)
+            found |= {row["id"]: row for row in first if _may(row, targets, signers)}
+        return [_delivery(row) for row in list(found.values())[:limit]]
+
+    async def _first_of_each(self, now: Micros) -> list[Row]:
+        """What is due longest for each signer and target, however much waits for one of them. Of
+        very many targets only some; the next call goes on behind them.
+        """
+        kind, name, target = self._walked
         rows = await self._database.rows(
             f"""
-            SELECT * FROM deliveries WHERE next_at IS NOT NULL AND next_at <= :now {fits}
-            ORDER BY next_at LIMIT :limit
+            WITH RECURSIVE line (id, kind, name, target) AS (
+                SELECT id, signer_kind, signer_name, target FROM deliveries
+                WHERE id = {_NEXT_TARGET.format(kind=":kind", name=":name", target=":target")}
+                UNION ALL
+                SELECT found.id, found.signer_kind, found.signer_name, found.target
+                FROM line JOIN deliveries AS found ON found.id =
+                {_NEXT_TARGET.format(kind="line.kind", name="line.name", target="line.target")}
+                LIMIT :most
+            )
+            SELECT deliveries.* FROM line JOIN deliveries ON deliveries.id = line.id
             """,  # noqa: S608 - no user input
-            values,
+            {"kind": kind, "name": name, "target": target, "most": _TARGETS_WALKED},
         )
-        return [_delivery(row) for row in rows]
+        self._walked = ("", "", "")
+        if len(rows) == _TARGETS_WALKED:
+            last = rows[-1]
+            self._walked = last["signer_kind"], last["signer_name"], last["target"]
+        due = [row for row in rows if row["next_at"] <= now]
+        return sorted(due, key=lambda row: row["next_at"])
 
     async def next_at(self) -> Micros | None:
         rows = await self._database.rows(
@@ -165,18 +207,28 @@ class SqlDeliveries:
 
     async def give_up(self, signer: Signer, url: str, at: Micros, message: str) -> int:
         values = {"kind": signer.kind, "name": signer.name, "url": url}
-        ended = await self._database.write(
-            lambda tx: tx.rows(
+        values |= {"target": str(webhook_target(url)), "message": message, "at": at}
+        values |= {"most": _GIVEN_UP_AT_ONCE}
+
+        async def change(tx: Transaction) -> int:
+            ended = await tx.rows(
                 """
                 UPDATE deliveries SET state = 'failed', message = :message, next_at = NULL,
                     ended_at = :at
-                WHERE signer_kind = :kind AND signer_name = :name AND url = :url
-                AND state = 'pending' RETURNING id
+                WHERE id IN (
+                    SELECT id FROM deliveries
+                    WHERE signer_kind = :kind AND signer_name = :name AND target = :target
+                    AND next_at IS NOT NULL AND url = :url LIMIT :most
+                ) RETURNING id
                 """,
-                values | {"message": message, "at": at},
+                values,
             )
-        )
-        return len(ended)
+            return len(ended)
+
+        count = 0
+        while ended := await self._database.write(change):
+            count += ended
+        return count
 
     async def get(self, number: int, visible: Visible) -> Delivery:
         fits, values = _fits(visible)
@@ -255,6 +307,14 @@ class SqlDeliveries:
         return await self._database.write(change)
 
 
+def _may(row: Row, targets: Collection[str], signers: Collection[Signer]) -> bool:
+    return row["target"] not in targets and _signer(row) not in signers
+
+
+def _signer(row: Row) -> Signer:
+    return Signer(SignerKind(row["signer_kind"]), row["signer_name"])
+
+
 def _fits(visible: Visible) -> tuple[str, dict[str, Any]]:
     """What limits a statement to the deliveries that a caller may see.
 
@@ -274,7 +334,7 @@ def _delivery(row: Row) -> Delivery:
     return Delivery(
         id=row["id"],
         job_id=row["job_id"],
-        signer=Signer(SignerKind(row["signer_kind"]), row["signer_name"]),
+        signer=_signer(row),
         service=row["service"],
         url=row["url"],
         event=row["event"],

@@ -15,11 +15,13 @@ import pytest
 from server.domain import states
 from server.domain.placement import Candidate
 from server.domain.service import Service
+from server.domain.webhooks import Signer, SignerKind
 from server.ports import Filter
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from server.store.queue import READY
 from server.store.schedules import SqlSchedules
+from server.store.webhooks import SqlDeliveries
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits, Reason
 
@@ -235,3 +237,58 @@ async def test_schedules_that_are_not_due_are_not_looked_at(tmp_path: Path) -> N
         counts.append(await steps(database, sweep))
         await database.close()
     assert counts[1] <= counts[0] + 2
+
+
+DELIVERIES = """
+    WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < :many)
+    INSERT INTO deliveries (job_id, user_id, service, signer_kind, signer_name, url, target, event,
+                            body, next_at, created_at)
+    SELECT n, 'ann', 's', 'principal', :signer,
+           'https://' || :host || CASE WHEN :one THEN '' ELSE n END || '/',
+           'https://' || :host || CASE WHEN :one THEN '' ELSE n END || ':443',
+           'job.ended', '{}', :next_at, 1
+    FROM numbers
+"""
+
+
+async def deliver(database: Database, signer: str, host: str, many: int, next_at: int) -> None:
+    values = {"signer": signer, "host": host, "many": many, "next_at": next_at, "one": True}
+    await database._writer.rows(DELIVERIES, values)
+
+
+@pytest.mark.parametrize("of_one_portal", [True, False])
+async def test_a_dead_receiver_makes_no_look_for_webhooks_longer(
+    tmp_path: Path, of_one_portal: bool
+) -> None:
+    counts, other = [], "ann" if of_one_portal else "bob"
+    for many in (FEW, MANY):
+        database = await Database.open(tmp_path / f"{many}.sqlite", MIGRATIONS)
+        await deliver(database, "ann", "dead", many, 1)
+        await deliver(database, "ann", "late", 1, 1_000)
+        await deliver(database, other, "well", 3, 2)
+
+        async def look(jobs: SqlJobs, database: Database = database) -> None:
+            deliveries = SqlDeliveries(database)
+            targets = {"https://dead:443"} if of_one_portal else set()
+            signers = set() if of_one_portal else {Signer(SignerKind.PRINCIPAL, "ann")}
+            found = await deliveries.due(10, 32, targets=targets, signers=signers)
+            assert found
+            assert {one.url for one in found} == {"https://well/"}
+
+        counts.append(await steps(database, look))
+        await database.close()
+    assert counts[1] <= counts[0] + 2
+
+
+async def test_a_receiver_is_found_however_many_others_have_to_wait(tmp_path: Path) -> None:
+    database = await Database.open(tmp_path / "x.sqlite", MIGRATIONS)
+    await deliver(database, "ann", "dead", 1_000, 1)
+    values = {"signer": "ann", "host": "a", "many": 1_000, "next_at": 1_000, "one": False}
+    await database._writer.rows(DELIVERIES, values)
+    await deliver(database, "ann", "well", 1, 2)
+    deliveries = SqlDeliveries(database)
+    found = []
+    for _ in range(10):
+        found += await deliveries.due(10, 32, targets={"https://dead:443"}, signers=())
+    await database.close()
+    assert {one.url for one in found} == {"https://well/"}

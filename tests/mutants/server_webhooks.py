@@ -9,6 +9,7 @@ from tests.mutants.mutant import Mutant
 _CLIENT: Final = "tests/unit/server/webhooks/test_client.py::test_"
 _RULES: Final = "tests/unit/server/domain/test_webhooks.py::test_"
 _STAGE: Final = "tests/unit/server/stages/test_webhooks.py::test_"
+_COST: Final = "tests/contract/test_store_cost.py::test_"
 _HTTP: Final = "tests/contract/test_webhooks_http.py::test_"
 
 
@@ -17,6 +18,27 @@ def of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 
 MUTANTS: Final = (
+    of(
+        "a receiver that does not answer makes no look for webhooks longer",
+        "server/store/webhooks.py",
+        "next_at <= :now\n            ORDER BY next_at LIMIT :looked_at",
+        "next_at <= :now\n            ORDER BY next_at LIMIT :looked_at * 1000",
+        f"{_COST}a_dead_receiver_makes_no_look_for_webhooks_longer",
+    ),
+    of(
+        "webhooks that can be sent are found behind those that cannot",
+        "server/store/webhooks.py",
+        "if len(found) < limit and len(rows) == _LOOKED_AT:",
+        "if False:",
+        f"{_COST}a_receiver_is_found_however_many_others_have_to_wait",
+    ),
+    of(
+        "of very many receivers each comes in turn",
+        "server/store/webhooks.py",
+        '            self._walked = last["signer_kind"], last["signer_name"], last["target"]\n',
+        "            del last\n",
+        f"{_COST}a_receiver_is_found_however_many_others_have_to_wait",
+    ),
     of(
         "the address that is connected to is checked",
         "server/webhooks/client.py",
