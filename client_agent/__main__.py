@@ -32,6 +32,7 @@ from shared.files.locks import FolderInUse
 from shared.http.sockets import CannotListen, url_of
 from shared.settings.base import SettingsError
 from shared.settings.effective import Sources, as_documents, as_toml, effective
+from shared.settings.load import file_of_host
 from shared.sqlite.errors import DatabaseUnavailable, NewerSchema
 
 USAGE: Final = 2
@@ -46,6 +47,8 @@ Run a compute agent: it takes bundles from servers and runs them in a sandbox.
 
 Settings come from the table [agent] of --config, from FERRYMAN_AGENT__… variables and from the
 options; later ones win. PORT, DB_PATH, DATA_PATH and MAX_AGE of job-orchestrator work, too.
+`check` and `doctor` take /etc/ferryman/agent.toml, if it is there, unless --config, --data-dir or
+such a variable says otherwise.
 
 Exit codes: 0 stopped by a signal; 2 bad settings; 69 the sandbox or the address cannot be used;
 71 the operating system refuses something else, such as one more open file;
@@ -105,11 +108,13 @@ def main(
     os.umask(0o022)
     options = {"config", "ready_fd", "print_config", "as_json"}  # all others are settings
     flags = {name: value for name, value in context.params.items() if name not in options}
+    if context.invoked_subcommand is not None:
+        config = file_of_host(AgentSettings, "agent.toml", config, data_dir)
     try:
         settings = load(config, flags)
     except SettingsError as problem:
         _exit(USAGE, str(problem))
-    context.obj = settings
+    context.obj = (settings, config)
     if print_config:
         sources = Sources({"agent": flags}, config, {"agent": orchestrator(os.environ)})
         values = effective(AgentSettings.model_construct(agent=settings), sources)
@@ -130,7 +135,7 @@ def check(
 
     Exit codes: 0 every limit holds as claimed; 1 one does not; 69 the sandbox cannot be used.
     """
-    settings: AgentSection = context.obj
+    settings: AgentSection = context.obj[0]
     logs.configure(settings.log_format, "warning", "agent")
     try:
         table = asyncio.run(agent.check(settings, RealClock()))
@@ -155,15 +160,15 @@ def doctor(
     does not hold, 2 a file of the settings, 69 the sandbox or the port, 73 the folder, 74 the
     database, 75 the disk is full, 77 a certificate.
     """
-    settings: AgentSection = context.obj
+    settings, file = context.obj
     logs.configure(settings.log_format, "error", "agent")
-    raise typer.Exit(findings.show(examine(settings, RealClock()), as_json=as_json))
+    raise typer.Exit(findings.show(examine(settings, file, RealClock()), as_json=as_json))
 
 
 @cli.command("settings", hidden=True)
 def show_settings(context: typer.Context) -> None:
     """What the settings amount to, in JSON, for `ferryman config check`."""
-    settings: AgentSection = context.obj
+    settings: AgentSection = context.obj[0]
     facts = {
         "url": url_of(settings.host, settings.port, tls=settings.tls_cert is not None),
         "data_dir": str(settings.data_dir),

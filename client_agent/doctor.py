@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 
 from client_agent import app as agent
 from client_agent.settings.agent import AgentSection
@@ -15,9 +16,13 @@ from shared.sqlite.copies import check_structure
 from shared.units.sizes import say_size
 
 
-def examine(settings: AgentSection, clock: Clock) -> Iterator[Finding]:
-    """All findings; nothing is changed. The sandbox is tested as by ``ferryman agent check``."""
-    yield Finding("settings", "ok", f"agent {settings.name}, version {agent.version()}")
+def examine(settings: AgentSection, file: Path | None, clock: Clock) -> Iterator[Finding]:
+    """All findings; nothing is changed. The sandbox is tested as by ``ferryman agent check``.
+
+    Args:
+        file: of the settings, to name it.
+    """
+    yield findings.of_settings(file, f"agent {settings.name}, version {agent.version()}")
     yield from findings.of_folder(settings.data_dir, settings.min_free)
     pid = findings.holder(settings.data_dir)
     running = f"process {pid} works with it" if pid else "nobody works with it now"
@@ -25,7 +30,7 @@ def examine(settings: AgentSection, clock: Clock) -> Iterator[Finding]:
     yield _database(settings)
     yield findings.of_port(settings.host, settings.port, pid)
     yield findings.of_open_files()
-    yield from findings.of_secrets([settings.tokens_file, settings.tls_key])
+    yield from findings.of_secrets([settings.tokens_file, settings.tls_key], settings.data_dir)
     yield from findings.of_certificate(settings.tls_cert, clock)
     yield from _sandbox(settings, clock)
 

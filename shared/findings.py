@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import grp
 import json
 import os
+import pwd
 import re
 import resource
 import shutil
 import socket
 import ssl
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -42,6 +44,11 @@ def show(findings: Iterable[Finding], *, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"findings": [asdict(one) for one in found]}))  # noqa: T201
     return exit_code(found)
+
+
+def of_settings(file: Path | None, text: str) -> Finding:
+    """Which settings these are: a look at another folder than the program's finds nothing."""
+    return Finding("settings", "ok", f"{file or 'no file, defaults and variables'}; {text}")
 
 
 def of_folder(folder: Path, min_free: int) -> Iterator[Finding]:
@@ -151,22 +158,58 @@ def of_open_files() -> Finding:
     return Finding("open files", "ok", f"{'any number' if hard < 0 else hard} may be open at once")
 
 
-def of_secrets(files: Iterable[Path | None]) -> Iterator[Finding]:
-    """Files with tokens and keys: nobody else may read them."""
+def of_secrets(files: Iterable[Path | None], data_dir: Path) -> Iterator[Finding]:
+    """Files with tokens and keys: nobody but the program may read them.
+
+    Args:
+        data_dir: belongs to the program's user, once it is made.
+    """
     for file in files:
         if file is None:
             continue
         try:
-            mode = stat.S_IMODE(file.stat().st_mode)
+            seen = exposure(file, data_dir)
         except OSError as problem:
             hint = "name the right file in the settings"
             yield Finding("secret", "problem", f"{file}: {problem.strerror}", hint, 2)
             continue
-        if mode & 0o077:
-            text = f"others may read {file} (mode {mode:04o})"
-            yield Finding("secret", "warning", text, f"chmod 600 {file}")
+        if seen is not None:
+            yield Finding("secret", "warning", f"{file}: {seen[0]}", seen[1])
         else:
-            yield Finding("secret", "ok", f"{file} is for its owner only")
+            yield Finding("secret", "ok", f"{file} is closed to others")
+
+
+def exposure(file: Path, data_dir: Path) -> tuple[str, str] | None:
+    """Who may read a secret and need not, and what to do; None: nobody.
+
+    The program can still read the file when that is done.
+
+    Raises:
+        OSError
+    """
+    about = file.stat()
+    user = data_dir.stat().st_uid if data_dir.is_dir() else 0
+    if about.st_mode & stat.S_IRWXO:
+        closed = f"chown root:GROUP {file} && chmod 640 {file} (GROUP: of the program's user)"
+        hint = f"chmod 600 {file}" if user and user == about.st_uid else closed
+        return "everybody on this machine can read it", hint
+    if about.st_mode & stat.S_IRWXG:
+        group, members = _group(about.st_gid, {0, user})
+        if members - {group} or len(members) > 1:  # the group of one user has that user's name
+            hint = f"the group needs no member but the program's user: getent group {group}"
+            return f"its group has members who can read it: {', '.join(sorted(members))}", hint
+    return None
+
+
+def _group(gid: int, known: Set[int]) -> tuple[str, set[str]]:
+    """Name and members of a group, without these users."""
+    users = {one.pw_name: one for one in pwd.getpwall()}
+    try:
+        name, listed = grp.getgrgid(gid)[0], grp.getgrgid(gid).gr_mem
+    except KeyError:
+        name, listed = str(gid), []
+    members = {one for one, about in users.items() if about.pw_gid == gid} | set(listed)
+    return name, {one for one in members if one not in users or users[one].pw_uid not in known}
 
 
 def of_certificate(file: Path | None, clock: Clock) -> Iterator[Finding]:

@@ -57,9 +57,9 @@ def check(
 ) -> None:
     """Check a settings file (TOML), and the variables that win over it.
 
-    FILE may have the tables of a server, of an agent, or of both; default: FERRYMAN_CONFIG, or
-    variables alone. The exit code is 2 where something is wrong. A server reads its file again at
-    `ferryman config reload`, so a check before that is worth it.
+    FILE may have the tables of a server, of an agent, or of both; default: FERRYMAN_CONFIG, or the
+    files in /etc/ferryman, or variables alone. The exit code is 2 where something is wrong. A
+    server reads its file again at `ferryman config reload`, so a check before that is worth it.
     """
     require_server_extra()
     checked = [_checked(program, file) for program in _meant(file)]

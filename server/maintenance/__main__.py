@@ -22,6 +22,8 @@ from server.maintenance.common import (
     Verify,
     problems,
     server_paths,
+    server_settings,
+    settings_file,
 )
 from server.maintenance.doctor import examine
 from server.maintenance.restore import restore
@@ -126,14 +128,15 @@ def doctor(config: Config = None, data_dir: DataDir = None, as_json: AsJson = Fa
     77 a token or a certificate.
     """
     with problems():
-        settings = read(config, {"server": {"data_dir": data_dir}})
-        code = show(examine(settings, RealClock()), as_json=as_json)
+        file, settings = settings_file(config, data_dir), server_settings(config, data_dir)
+        code = show(examine(settings, file, RealClock()), as_json=as_json)
     raise typer.Exit(code)
 
 
 @program.command("settings", hidden=True)
 def show_settings(config: Config = None) -> None:
     """What the settings amount to, in JSON, for `ferryman config check`."""
+    config = settings_file(config)
     with problems():
         settings = read(config, {})
     table = settings.server
@@ -158,14 +161,15 @@ def check(
 ) -> None:
     """Say what a settings file (TOML) means, and the variables that win over it. Nothing starts.
 
-    FILE is the same as --config FILE. Warnings name what can be used and is probably not meant.
+    FILE is the same as --config FILE; default: that of this host's server. Warnings name what can
+    be used and is probably not meant.
 
     Exit codes: 0; 2 wrong settings.
     """
     source = context.get_parameter_source("config")
     if file is not None and source is not None and source.name == "COMMANDLINE":
         raise typer.BadParameter("the file is given twice: FILE or --config FILE")
-    config = file or config
+    config = settings_file(file or config)
     with problems():
         settings = read(config, {})
         check_start(settings.server)

@@ -19,6 +19,7 @@ from server.settings.load import read
 from server.settings.tables import ServerSettings
 from shared.files.locks import FolderInUse
 from shared.settings.base import SettingsError
+from shared.settings.load import file_of_host
 from shared.sqlite.errors import DatabaseUnavailable, NewerSchema, NoRoomForCopy
 
 FAILED: Final = 1
@@ -28,10 +29,14 @@ DAMAGED: Final = 74
 
 Config: TypeAlias = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="The server's TOML file.", envvar="FERRYMAN_CONFIG"),
+    typer.Option(
+        metavar="FILE",
+        help="The server's TOML file [/etc/ferryman/server.toml, if it is there].",
+        envvar="FERRYMAN_CONFIG",
+    ),
 ]
 DataDir: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="The server's data folder [./data].")
+    Path | None, typer.Option(metavar="DIR", help="The server's data folder [as the file says].")
 ]
 Verify: TypeAlias = Annotated[bool, typer.Option("--verify", help="Check every file's digest.")]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -41,8 +46,13 @@ DryRun: TypeAlias = Annotated[
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 
 
+def settings_file(config: Path | None, data_dir: Path | None = None) -> Path | None:
+    """The file that is given, or that of the server on this host."""
+    return file_of_host(ServerSettings, "server.toml", config, data_dir)
+
+
 def server_settings(config: Path | None, data_dir: Path | None) -> ServerSettings:
-    return read(config, {"server": {"data_dir": data_dir}})
+    return read(settings_file(config, data_dir), {"server": {"data_dir": data_dir}})
 
 
 def server_paths(config: Path | None, data_dir: Path | None) -> tuple[Path, Path]:

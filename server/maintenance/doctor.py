@@ -28,10 +28,14 @@ _ANSWER_S: Final = 5.0
 _MAX_SKEW_S: Final = 5.0
 
 
-def examine(settings: ServerSettings, clock: Clock) -> Iterator[Finding]:
-    """All findings; nothing is changed."""
+def examine(settings: ServerSettings, file: Path | None, clock: Clock) -> Iterator[Finding]:
+    """All findings; nothing is changed.
+
+    Args:
+        file: of the settings, to name it.
+    """
     table = settings.server
-    yield Finding("settings", "ok", f"version {metadata.version('ferryman')}")
+    yield findings.of_settings(file, f"version {metadata.version('ferryman')}")
     yield from findings.of_folder(table.data_dir, table.min_free)
     pid = findings.holder(table.data_dir)
     running = f"process {pid} works with it" if pid else "nobody works with it now"
@@ -41,7 +45,7 @@ def examine(settings: ServerSettings, clock: Clock) -> Iterator[Finding]:
     yield findings.of_open_files()
     agents = settings.agents.values()
     more = [path for one in agents for path in (one.token_file, one.identity_secret_file)]
-    yield from findings.of_secrets([table.tokens_file, table.tls_key, *more])
+    yield from findings.of_secrets([table.tokens_file, table.tls_key, *more], table.data_dir)
     for file in (table.tls_cert, *(one.client_cert for one in agents)):
         yield from findings.of_certificate(file, clock)
     yield from asyncio.run(_agents(settings, clock))

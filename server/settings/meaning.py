@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from server.settings.tables import ServerSettings, ServiceTable
+from shared.findings import exposure
 from shared.http.sockets import url_of
 from shared.settings.shown import without_password
 from shared.units.durations import say_duration
@@ -113,8 +114,8 @@ def _of_access(settings: ServerSettings, file: Path | None) -> Iterator[str]:
     if file is not None and (table.tokens or any(one.token for _, one in agents)):
         secrets.append(("tokens are in it", file))
     for key, path in secrets:
-        if path is not None and path.is_file() and path.stat().st_mode & 0o004:
-            yield f"{path}: everybody on this machine can read it ({key}): chmod o-r {path}"
+        if path is not None and path.is_file() and (seen := exposure(path, table.data_dir)):
+            yield f"{path}: {seen[0]} ({key}): {seen[1]}"
     if table.needs_token and table.tls_cert is None and not settings.server.trusted_proxies:
         yield "server: tokens are sent unencrypted: set tls_cert, or put a proxy with TLS before it"
     if not settings.agents:

@@ -23,6 +23,11 @@ from pydantic_settings import (
 from ferryman.defaults import VARIABLES
 from shared.settings.base import PREFIX, Section, Settings, SettingsError
 
+INSTALLED: Final = Path("/etc/ferryman")
+"""Where a package, or who follows deploy/README.md, has the settings of each program."""
+_FOLDERS: Final = frozenset({"DATA_PATH", "DB_PATH"})
+"""Variables of job-orchestrator that say where the data is."""
+
 SettingsT = TypeVar("SettingsT", bound=Settings)
 TableT = TypeVar("TableT", bound=Section)
 
@@ -85,6 +90,30 @@ def load(
         raise SettingsError(f"{file}: not valid TOML: {problem}") from problem
     except OSError as problem:
         raise SettingsError(f"{file}: {problem.strerror}") from problem
+
+
+def file_of_host(
+    kind: type[Settings],
+    name: str,
+    file: Path | None,
+    data_dir: Path | None,
+    environ: Mapping[str, str] = os.environ,
+) -> Path | None:
+    """The settings file for a command that looks at the program on its host; None: there is none.
+
+    It is that of INSTALLED, where neither a file nor a folder is given and no variable is one of
+    the settings: another folder with the rest of that file could be the wrong database.
+
+    Args:
+        name: of the file in INSTALLED.
+    """
+    if file is not None or data_dir is not None or _FOLDERS & environ.keys():
+        return file
+    known = (one.removeprefix(PREFIX) for one in environ if one.startswith(PREFIX))
+    if {one.split("__")[0].lower() for one in known} & kind.model_fields.keys():
+        return None
+    installed = INSTALLED / name
+    return installed if os.path.isfile(installed) else None  # noqa: PTH113 - closed folder: False
 
 
 def read_table(kind: type[TableT], table: Mapping[str, Any]) -> TableT:

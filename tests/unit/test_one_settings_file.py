@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -20,6 +22,7 @@ from server.maintenance.__main__ import program as maintenance
 from server.settings import load
 from server.settings.tables import ServerSettings
 from shared.findings import Finding
+from shared.settings.load import file_of_host
 from tests.support.dev_program import ROOT, environment
 
 FILE = """
@@ -110,3 +113,61 @@ async def _no_agents(*_: object) -> list[Finding]:
 def _ended(program: Any, words: str) -> tuple[int, str]:
     done = CliRunner().invoke(program, words.split())
     return done.exit_code, done.output
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A host with the settings of both programs where a package has them."""
+    for name in set(os.environ) - set(environment()):
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shared.settings.load.INSTALLED", tmp_path / "etc")
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/server.toml").write_text(f"[server]\ndata_dir = '{tmp_path}/kept'\n")
+    (tmp_path / "etc/agent.toml").write_text(f"[agent]\ndata_dir = '{tmp_path}/agent'\n")
+    return tmp_path
+
+
+OF_HOST = [(program, words) for program, words in COMMANDS if words != "--print-config"]
+
+
+@pytest.mark.parametrize(("program", "words"), OF_HOST)
+def test_a_command_on_a_host_takes_the_settings_that_are_installed_there(
+    program, words, installed, monkeypatch
+):
+    """A wrong key in them is found; a file or a folder that is given is taken instead."""
+    monkeypatch.setattr("server.maintenance.doctor._agents", _no_agents)
+    for file in (installed / "etc").iterdir():
+        file.write_text(f"[{file.stem}]\nwrong = 1\n")
+    code, said = _ended(program, words)
+    assert (code, "wrong: no such setting" in said) == (2, True)
+    (installed / "both.toml").write_text("[server]\nport = 0\n[agent]\nport = 0\n")
+    monkeypatch.setenv("FERRYMAN_CONFIG", "both.toml")
+    assert _ended(program, words)[0] != 2
+    monkeypatch.delenv("FERRYMAN_CONFIG")
+    for variable in ("FERRYMAN_SERVER__DATA_DIR", "FERRYMAN_AGENT__DATA_DIR"):
+        monkeypatch.setenv(variable, "elsewhere")
+    assert _ended(program, words)[0] != 2
+
+
+def test_a_program_that_starts_takes_no_settings_that_nobody_named(installed):
+    for program in (server, client_agent):
+        _, said = _ended(program, "--print-config")
+        assert str(installed / "etc") not in said
+
+
+def test_a_folder_that_is_given_is_not_mixed_with_the_settings_installed(installed, monkeypatch):
+    def file(given: Path | None = None, data_dir: Path | None = None) -> Path | None:
+        return file_of_host(ServerSettings, "server.toml", given, data_dir)
+
+    there = installed / "etc/server.toml"
+    assert file() == there
+    assert file(data_dir=Path("elsewhere")) is None
+    assert file(Path("mine.toml")) == Path("mine.toml")
+    monkeypatch.setenv("FERRYMAN_AGENT__DATA_DIR", "elsewhere")
+    assert file() == there
+    monkeypatch.setenv("DB_PATH", "elsewhere.sqlite")
+    assert file() is None
+    monkeypatch.delenv("DB_PATH")
+    there.unlink()
+    assert file() is None

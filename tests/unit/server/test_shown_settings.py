@@ -147,7 +147,7 @@ def test_a_check_says_what_the_file_means(file: Path) -> None:
         ("[services.s]\n[agents.a]\nurl = 'http://a'\ndrain = true", "its jobs would wait"),
         ("[services.s]\nretries = 1\nqueue_timeout = '1m'", "less than the delay of a retry"),
         ("[services.s]\nheartbeat_timeout = '2h'", "does nothing"),
-        ("[server]\ntokens_file = 'open'\n", "chmod o-r"),
+        ("[server]\ntokens_file = 'open'\n", "everybody on this machine can read it"),
         ("[agents]\n", "no job can run"),
     ],
 )

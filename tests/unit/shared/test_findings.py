@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import grp
 import json
+import os
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -66,8 +69,53 @@ def test_a_secret_that_others_may_read_is_found(tmp_path: Path) -> None:
     for file, mode in ((open_file, 0o644), (closed, 0o600)):
         file.write_text("x")
         file.chmod(mode)
-    found = list(findings.of_secrets([open_file, closed, None, tmp_path / "missing"]))
+    found = list(findings.of_secrets([open_file, closed, None, tmp_path / "missing"], tmp_path))
     assert [one.level for one in found] == ["warning", "ok", "problem"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "members", "level"),
+    [
+        (0o640, [], "ok"),
+        (0o640, ["ferryman"], "ok"),
+        (0o640, ["ferryman", "ann"], "warning"),
+        (0o640, ["ann"], "warning"),
+        (0o600, ["ann"], "ok"),
+        (0o604, [], "warning"),
+    ],
+)
+def test_a_secret_may_be_read_by_the_group_of_the_program_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, members: list[str], level: str
+) -> None:
+    """As the package has it: root's file, with the group of the server's user."""
+    file = tmp_path / "tokens"
+    file.write_text("x")
+    file.chmod(mode)
+    nobody_elses = grp.struct_group(("ferryman", "x", file.stat().st_gid, members))
+    monkeypatch.setattr(grp, "getgrgid", lambda _: nobody_elses)
+    (found,) = findings.of_secrets([file], tmp_path)
+    assert found.level == level
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root: advice about files of root is not proved")
+@pytest.mark.parametrize("owner", [0, 4242])
+def test_what_the_doctor_advises_leaves_a_secret_readable_for_the_program(
+    tmp_path: Path, owner: int
+) -> None:
+    data, file = tmp_path / "data", tmp_path / "tokens"
+    data.mkdir()
+    os.chown(data, 4242, 4343)
+    file.write_text("x")
+    os.chown(file, owner, 0)
+    file.chmod(0o644)
+    (found,) = findings.of_secrets([file], data)
+    assert found.hint is not None
+    command = found.hint.partition(" (")[0].replace("GROUP", "4343")
+    subprocess.run(["sh", "-c", command], check=True)
+    about = file.stat()
+    owns, in_group = about.st_uid == 4242, about.st_gid == 4343
+    assert (owns and about.st_mode & 0o400) or (in_group and about.st_mode & 0o040), command
+    assert [one.level for one in findings.of_secrets([file], data)] == ["ok"]
 
 
 def test_a_certificate_is_looked_at_for_its_end(tmp_path: Path) -> None:
