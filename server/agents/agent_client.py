@@ -62,6 +62,7 @@ class AgentClient(Agent):
         identity: the secret by which its answers prove that they are its own; None: they need not.
 
     Attributes:
+        agent_id: of its record, by which it is the same agent under another name.
         health: what it said of itself last.
         heard_at: when it said something last.
         unreachable: why it cannot be reached; empty: it can.
@@ -74,6 +75,7 @@ class AgentClient(Agent):
         stale_lease: the token that it refused, because it has seen a higher one.
     """
 
+    agent_id: str | None = None
     health: AgentHealth | None = None
     heard_at: Micros | None = None
 

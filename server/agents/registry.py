@@ -183,6 +183,8 @@ class Registry:
             client = self._clients.get(record.name)
             if record.state is AgentState.RETIRED and record.message == REPLACED:
                 continue
+            if client is not None:
+                client.agent_id = record.id
             if client is not None and client.operator_state is not record.state:
                 client.operator_state = record.state
                 client.state_changed.set()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from server.domain.agents import id_by_name
 from server.domain.jobs import Execution
 from shared.clock import Micros
+from shared.ids import AttemptKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,3 +28,15 @@ class Attempt(Execution):
     stdout_bytes: int | None = None
     stderr_bytes: int | None = None
     """What its logs hold in the result."""
+
+    @property
+    def key(self) -> AttemptKey:
+        return AttemptKey(self.job_id, self.number)
+
+    def was_sent_to(self, agent: str, agent_id: str | None) -> bool:
+        """Whether this is its agent. One that is renamed is renamed in the jobs that it has, but
+        not in past attempts: these say its id, if it had said one.
+        """
+        if agent_id is None or self.agent_id in (None, id_by_name(self.agent)):
+            return self.agent == agent
+        return self.agent_id == agent_id

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from server.domain import agent_times
 from server.domain.attempt_end import attempt_ended
+from server.domain.attempts import Attempt
 from server.domain.ending import interrupted, move
 from server.domain.jobs import Job, Move, Step
 from server.domain.retry import Uniform
@@ -23,14 +24,31 @@ from shared.wire import JobState, PayloadDoc, PayloadState, Reason
 ENDED: Final = frozenset(PayloadState) - {PayloadState.PREPARED, PayloadState.RUNNING}
 
 
-def is_of(job: Job, payload: PayloadDoc, agent: str) -> bool:
-    """Whether a payload under the job's key is the job's, and not another bundle's.
+def is_of(
+    job: Job,
+    payload: PayloadDoc,
+    agent: str,
+    agent_id: str | None = None,
+    attempt: Attempt | None = None,
+) -> bool:
+    """Whether an agent's word about a payload counts for the job.
 
-    A key comes twice when a database was restored from a backup, and a peer may say what it likes:
-    only the agent that the job was sent to is believed without the digest of the job's bundle.
+    It counts if the attempt was sent to this agent, under the payload's key, with the payload's
+    bundle. The key and the digest are no secrets, so one agent must not speak for another; and a
+    key comes twice when a database was restored from a backup.
+
+    Args:
+        agent_id: of the agent's record.
+        attempt: a past one; None: the job's current one, which is under way.
     """
-    if payload.bundle_digest is None:
-        return job.agent == agent
+    if attempt is None:
+        key, same_agent = job.key, job.agent == agent
+    else:
+        key, same_agent = attempt.key, attempt.was_sent_to(agent, agent_id)
+    if payload.key is None:  # of a job-orchestrator client, which was asked for its own number
+        return same_agent
+    if not same_agent or payload.key != str(key):
+        return False
     return job.bundle is not None and payload.bundle_digest == job.bundle.digest
 
 

@@ -67,6 +67,8 @@ class Agent(LiveAgent, Protocol):
     """One agent. Every call raises Unreachable or RefusedByAgent."""
 
     name: str
+    agent_id: str | None
+    """Of its record; None: it has none yet."""
 
     @property
     def supports_events(self) -> bool:

@@ -16,7 +16,8 @@ from typing import Final
 import structlog
 
 from server.domain import ending, outcome, states
-from server.domain.errors import NoSuchJob
+from server.domain.attempts import Attempt
+from server.domain.errors import NoSuchAttempt, NoSuchJob
 from server.domain.files import FileKind
 from server.domain.jobs import Job, Move, Result
 from server.ports import Agent, AgentError, LeaseLost
@@ -259,8 +260,7 @@ class Get(Stage):
             tries += 1
             if not agent.reachable:
                 # It reports everything again once it is back, or is asked for what no row says.
-                for key in [one for one in self._taken if str(one) == payload.key]:
-                    del self._taken[key]
+                self._forget_taken(agent, AttemptKey.parse(payload.key or ""))
                 break
             if tries == _UNKNOWN_AFTER:
                 await self._show_as_unknown(agent, payload, f"the result cannot be fetched: {why}")
@@ -271,23 +271,37 @@ class Get(Stage):
     async def _process(self, agent: Agent, payload: PayloadDoc) -> None:
         key = AttemptKey.parse(payload.key or "")
         await self._follow(agent, payload, key)
-        self._taken.pop(key, None)
+        self._forget_taken(agent, key)
+
+    def _forget_taken(self, agent: Agent, key: AttemptKey) -> None:
+        if self._taken.get(key, ("",))[0] == agent.name:
+            del self._taken[key]
 
     async def _follow(self, agent: Agent, payload: PayloadDoc, key: AttemptKey) -> None:
         job = self._hints.held(key.job_id) if self._hints is not None else None
-        if job is None or job.key != key or not outcome.is_of(job, payload, agent.name):
+        if job is None or not outcome.is_of(job, payload, agent.name):
             job = await self._read(key)
         while True:
-            same_bundle = job is not None and outcome.is_of(job, payload, agent.name)
-            if job is not None and job.key == key and not same_bundle and job.bundle is not None:
-                await self._other_bundle(agent, job)
-            if (
-                job is None
-                or not same_bundle
-                or job.key != key
-                or not outcome.expects(job, payload)
-            ):
-                await self._unexpected.end(agent, key, payload, job if same_bundle else None)
+            attempt = None
+            if job is not None and job.key == key and _is_at_agent(job):
+                if job.agent != agent.name:
+                    # Its own agent says what becomes of it. Nothing here is killed or deleted:
+                    # this may be that agent, and the job as it was before the agent was renamed.
+                    log.warning("payload.refused", agent=agent.name, key=payload.key, of=job.agent)
+                    return
+                believed = outcome.is_of(job, payload, agent.name)
+                if not believed and job.bundle is not None:
+                    await self._other_bundle(agent, job)
+            else:
+                attempt = await self._attempt(key)
+                believed = (
+                    job is not None
+                    and attempt is not None
+                    and outcome.is_of(job, payload, agent.name, agent.agent_id, attempt)
+                )
+            if job is None or not believed or job.key != key or not outcome.expects(job, payload):
+                of = (job, attempt) if believed else (None, None)
+                await self._unexpected.end(agent, key, payload, *of)
                 return
             if await self.advance(agent, job, payload):
                 if payload.status in outcome.ENDED:
@@ -304,10 +318,16 @@ class Get(Stage):
         except NoSuchJob:
             return None
 
+    async def _attempt(self, key: AttemptKey) -> Attempt | None:
+        try:
+            return await self._jobs.attempt(key)
+        except NoSuchAttempt:
+            return None
+
     async def _other_bundle(self, agent: Agent, job: Job) -> None:
         """The agent has another bundle under the job's key, so it has no payload of the job."""
         log.error("payload.other_bundle", agent=agent.name, job_id=job.id, attempt=job.attempt)
-        if job.agent == agent.name and job.state in states.AT_AGENT:
+        if job.state in states.AT_AGENT:
             await self.lost(
                 agent, job, f"agent {agent.name} has another bundle under the job's key"
             )
@@ -317,7 +337,8 @@ class Get(Stage):
         try:
             key = AttemptKey.parse(payload.key or "")
             job = await self._jobs.get(key.job_id)
-            if job.key == key and not job.deferred and JobState.UNKNOWN in states.NEXT[job.state]:
+            is_current = outcome.is_of(job, payload, agent.name) and not job.deferred
+            if is_current and JobState.UNKNOWN in states.NEXT[job.state]:
                 await self._move_at_agent(
                     agent.name, outcome.unknown(job, self._clock.now(), message)
                 )
@@ -325,3 +346,8 @@ class Get(Stage):
             raise
         except Exception:
             log.exception("payload.not_shown_as_unknown", key=payload.key)
+
+
+def _is_at_agent(job: Job) -> bool:
+    """Whether its current attempt was sent to an agent, and is not known to have ended."""
+    return job.state in states.HOLDS_SLOT and not job.deferred

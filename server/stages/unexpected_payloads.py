@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from server.domain import outcome, states
-from server.domain.errors import NoSuchAttempt
+from server.domain.attempts import Attempt
 from server.domain.files import FileKind
 from server.domain.jobs import Job
 from server.ports import Agent, NoSuchPayload
@@ -32,12 +32,18 @@ class UnexpectedPayloads(Stage):
         """agent -> its share of kills and acknowledgements"""
 
     async def end(
-        self, agent: Agent, key: AttemptKey, payload: PayloadDoc, job: Job | None
+        self,
+        agent: Agent,
+        key: AttemptKey,
+        payload: PayloadDoc,
+        job: Job | None,
+        attempt: Attempt | None,
     ) -> None:
         """End a payload that no job waits for, keep what it left, and let the agent delete it.
 
         Args:
             job: whose attempt it was, if that is known.
+            attempt: as it was recorded, if it is past.
         """
         discards = self._discards.setdefault(agent.name, asyncio.Semaphore(_MAX_DISCARDS))
         if payload.status not in outcome.ENDED:
@@ -47,7 +53,8 @@ class UnexpectedPayloads(Stage):
                     await agent.kill(payload.id, payload.key)
             return  # the agent reports its end
         kept = False
-        if job is not None and payload.result is not None and await self._lacks_result(key):
+        lacks_result = attempt is not None and attempt.ended_at is not None and not attempt.result
+        if lacks_result and payload.result is not None:
             async with self._storage.pending(FileKind.RESULT) as pending:
                 result = await self._results.fetch(agent, payload, pending)
                 lease = self._held_lease(agent.name)
@@ -59,10 +66,3 @@ class UnexpectedPayloads(Stage):
             log.warning("payload.dropped", agent=agent.name, key=payload.key, why=why)
         async with discards:
             await agent.acknowledge(payload.id, payload.key)
-
-    async def _lacks_result(self, key: AttemptKey) -> bool:
-        try:
-            attempt = await self._jobs.attempt(key)
-        except NoSuchAttempt:
-            return False
-        return attempt.ended_at is not None and attempt.result is None

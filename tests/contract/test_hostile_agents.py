@@ -157,10 +157,9 @@ async def test_an_agent_that_may_get_no_work_hands_over_what_it_has(tmp_path):
         assert agent.calls["POST /submit"] == 1
 
 
-@pytest.mark.parametrize("says_digest", [True, False], ids=["refuses", "older"])
-async def test_another_bundle_under_the_key_is_never_the_result(tmp_path, says_digest):
+async def test_another_bundle_under_the_key_is_never_the_result(tmp_path):
     """As after a restore from a backup: the agent knows the key, and another user's bundle."""
-    agent = FakeAgent(says_digest=says_digest)
+    agent = FakeAgent()
     async with serving(tmp_path, agent) as caller:
         first = await caller.upload()
         await caller.job(first)
@@ -181,21 +180,88 @@ async def test_another_bundle_under_the_key_is_never_the_result(tmp_path, says_d
         assert set(agent.starts.values()) == {1}
 
 
-@pytest.mark.parametrize("digest", [None, "d" * 64], ids=["no digest", "a wrong digest"])
-async def test_an_agent_cannot_end_a_job_that_another_has(tmp_path, digest):
+async def heard(liar: FakeAgent, forged: HeldPayload) -> None:
+    """Say it, and return when what was said after it has been dealt with."""
+    after = HeldPayload(forged.id + 1, forged.server, "999999.1", "d" * 64, "Failed")
+    await liar.say(forged)
+    await liar.say(after)
+    await liar.until(lambda: after.status == "Cleaned")
+
+
+@pytest.mark.parametrize("status", ["Running", "Completed", "Failed", "Killed"])
+@pytest.mark.parametrize("says", ["the digest", "no digest", "a wrong digest"])
+async def test_an_agent_cannot_end_a_job_that_another_has(tmp_path, says, status):
+    honest = FakeAgent("honest", ends="Running", slots=4)
+    liar = FakeAgent("liar", slots=0)
+    async with serving(tmp_path, honest, liar, extra=ONCE) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        held = honest.held(f"{job_id}.1")
+        digest = {"the digest": held.digest, "no digest": None}.get(says, "d" * 64)
+        forged = HeldPayload(77, held.server, held.key, digest, status, zipped("forged"))
+        forged.more = {"live": {"message": "forged"}} if status == "Running" else {}
+        await heard(liar, forged)
+        job = await caller.job(job_id, until="Running")
+        assert (job["status"], job["message"]) == ("Running", "run.sh started")
+        await honest.end(held)
+        assert (await caller.job(job_id))["status"] == "Completed"
+        assert await result(caller, job_id) == f"result of {job_id}.1"
+        assert liar.calls["GET /retrieve_partial/{id}"] == 0
+        assert not liar.killed
+
+
+async def test_an_agent_that_lists_another_ones_attempt_after_a_restart_does_not_get_it(tmp_path):
+    honest = FakeAgent("honest", ends="Running", slots=4)
+    liar = FakeAgent("liar", slots=0)
+    async with honest.listening(), liar.listening():
+        async with serving(tmp_path, honest, liar) as caller:
+            job_id = await caller.upload()
+            await caller.job(job_id, until="Running")
+        held = honest.held(f"{job_id}.1")
+        forged = HeldPayload(77, held.server, held.key, held.digest, "Completed", zipped("forged"))
+        after = HeldPayload(78, held.server, "999999.1", "d" * 64, "Failed")
+        liar.payloads = {one.id: one for one in (forged, after)}
+        async with serving(tmp_path, honest, liar) as caller:
+            await liar.until(lambda: after.status == "Cleaned")
+            assert (await caller.job(job_id, until="Running"))["status"] == "Running"
+            await honest.end(held)
+            assert (await caller.job(job_id))["status"] == "Completed"
+            assert await result(caller, job_id) == f"result of {job_id}.1"
+
+
+async def test_an_agent_does_not_answer_for_an_attempt_that_another_has_lost(tmp_path):
+    """Neither while the job waits for the next attempt, nor when it has ended without a result."""
+    honest = FakeAgent("honest", ends="Running", slots=4)
+    liar = FakeAgent("liar", slots=0)
+    async with serving(tmp_path, honest, liar, extra=ONCE) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        honest.trick = page(502)
+        honest.hang_up()
+        job = await caller.given_up(job_id)
+        assert (job["status"], job["reason"]) == ("Failed", "agent_lost")
+        held = honest.held(f"{job_id}.1")
+        forged = HeldPayload(77, held.server, held.key, held.digest, "Completed", zipped("forged"))
+        await liar.say(forged)
+        await liar.until(lambda: forged.status == "Cleaned")
+        _, _, body = await caller.get(f"/download_partial/{job_id}")
+        assert "output.txt" not in zipfile.ZipFile(io.BytesIO(body)).namelist()
+
+
+async def test_an_agent_does_not_save_the_attempt_that_another_has_lost(tmp_path):
     honest = FakeAgent("honest", ends="Running", slots=4)
     liar = FakeAgent("liar", slots=0)
     async with serving(tmp_path, honest, liar) as caller:
         job_id = await caller.upload()
         await caller.job(job_id, until="Running")
-        server = honest.held(f"{job_id}.1").server
-        forged = HeldPayload(77, server, f"{job_id}.1", digest, "Completed", zipped("forged"))
+        honest.trick = page(502)
+        honest.hang_up()
+        await caller.given_up(job_id, "Queued")
+        held = honest.held(f"{job_id}.1")
+        forged = HeldPayload(77, held.server, held.key, held.digest, "Completed", zipped("forged"))
         await liar.say(forged)
         await liar.until(lambda: forged.status == "Cleaned")
-        assert (await caller.job(job_id, until="Running"))["status"] == "Running"
-        await honest.end(honest.held(f"{job_id}.1"))
-        assert (await caller.job(job_id))["status"] == "Completed"
-        assert await result(caller, job_id) == f"result of {job_id}.1"
+        assert (await caller.job(job_id, until="Queued"))["status"] == "Queued"
         assert liar.calls["GET /retrieve_partial/{id}"] == 0
 
 
