@@ -51,6 +51,7 @@ class Attempt:
 
     Attributes:
         finished: set once the end is stored and no process is alive; also when it did not start.
+        start_prevented: it must not start any more.
     """
 
     def __init__(self, context: AgentContext, payload: Payload, sandboxes: Sandboxes) -> None:
@@ -60,7 +61,8 @@ class Attempt:
         self._workspace: Workspace | None = None
         self._process: Process | None = None
         self._unpacked = Unpacked()
-        self._start_prevented = self._cancelled = False
+        self._cancelled = False
+        self.start_prevented = False
         self._permit: StartPermit | None = None
         self._readers = 0
         self._no_readers = asyncio.Event()
@@ -111,7 +113,7 @@ class Attempt:
     def prevent_start(self) -> bool:
         """Do not start it any more. True: it was launched already, up to its closed gate; await
         :attr:`finished` for the end of that."""
-        self._start_prevented = True
+        self.start_prevented = True
         if self._permit is None:
             return False
         self._permit.prevent()
@@ -143,10 +145,10 @@ class Attempt:
     async def _wait_for_space(self) -> bool:
         """Wait until the disk has space: a full one does not fail attempts. False: prevented."""
         context, min_free = self._context, self._context.identity.min_free
-        while not self._start_prevented and context.folders.free_bytes() < min_free:
+        while not self.start_prevented and context.folders.free_bytes() < min_free:
             log.warning("payload.waits_for_space", payload_id=self.payload.id)
             await context.clock.sleep(RETRY_S)
-        return not self._start_prevented
+        return not self.start_prevented
 
     async def _unpack(self, workspace: Workspace) -> bool:
         context, payload = self._context, self.payload
@@ -173,7 +175,7 @@ class Attempt:
             return False
         if payload.result_files == "changed":  # else a change could leave the times as they are
             await context.clock.sleep(TICK_S)
-        return not self._start_prevented
+        return not self.start_prevented
 
     async def _launch(self, workspace: Workspace) -> None:
         permit = self._permit = StartPermit(self._context, self.payload, workspace)
@@ -224,7 +226,7 @@ class Attempt:
         if running is None:
             return None
         self.payload = running
-        if self._start_prevented:  # its row says Running, so it needs an end
+        if self.start_prevented:  # its row says Running, so it needs an end
             process.stop(Reason.SHUTDOWN, outcomes.STOPPED, grace=False)
         elif self._cancelled:
             process.stop(None, outcomes.CANCELLED, grace=False)

@@ -200,19 +200,23 @@ class Runner:
 
     async def _run(self, payload: Payload, sandboxes: Sandboxes) -> None:
         attempt = self._attempts[payload.id] = Attempt(self._context, payload, sandboxes)
+        again = False
         try:
             await attempt.run()
         except (DatabaseUnavailable, StartDeferred) as problem:
             log.warning("payload.not_started", payload_id=payload.id, error=str(problem))
             await self._context.folders.remove_logs(payload.id)
-            self._queue = {payload.id: payload} | self._queue
             await self._context.clock.sleep(RETRY_S)
+            again = not attempt.start_prevented
         except Exception:
             log.exception("payload.broken", payload_id=payload.id)
             await self._fail(payload)
         finally:
             del self._attempts[payload.id]
             attempt.finished.set()
+        if again:  # only now: no other worker may begin with it while it is among the attempts
+            self._queue = {payload.id: payload} | self._queue
+            self._work_available.set()
 
     async def _fail(self, payload: Payload) -> None:
         """End an attempt that met a defect of the agent."""

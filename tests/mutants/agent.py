@@ -22,6 +22,23 @@ _LEASES: Final = "tests/contract/test_agent_leases.py::test_"
 MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
+        "an attempt that is put back is begun by one worker",
+        "run/runner.py",
+        "            await self._context.clock.sleep(RETRY_S)\n            again = ",
+        "            self.enqueue(payload)\n            await self._context.clock.sleep(RETRY_S)\n"
+        "            again = False and ",
+        f"{_TROUBLES}an_attempt_that_is_put_back_is_handled_by_one_worker_and_can_be_killed",
+    ),
+    of(
+        "agent",
+        "an attempt that was killed is not put back",
+        "run/runner.py",
+        "again = not attempt.start_prevented",
+        "again = True",
+        f"{_TROUBLES}an_attempt_that_is_killed_before_it_is_put_back_is_not_tried_again",
+    ),
+    of(
+        "agent",
         "an agent keeps its id",
         "payloads/store.py",
         '        if rows:\n            return str(rows[0]["value"])\n',

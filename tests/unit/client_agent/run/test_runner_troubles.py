@@ -115,6 +115,50 @@ async def test_an_attempt_does_not_start_until_it_can_be_stored_as_running(rig):
     assert rig.sandbox.starts["1.1"] == 1
 
 
+def fails_once(rig):
+    """The first attempt that is to be stored as Running is not."""
+    start, tries = rig.payloads.start, []
+
+    async def failing(*args):
+        tries.append(args)
+        if len(tries) == 1:
+            raise DatabaseUnavailable(sqlite3.OperationalError("disk is full"))
+        return await start(*args)
+
+    rig.payloads.start = failing
+
+
+async def test_an_attempt_that_is_put_back_is_handled_by_one_worker_and_can_be_killed(rig):
+    """Another worker that gets work meanwhile must not begin with it."""
+    fails_once(rig)
+    first = await rig.submit("1.1")
+    await rig.clock.until_asleep(RETRY_S)
+    await rig.submit("2.1")
+    await rig.sandbox.process("2.1")
+    assert not rig.sandbox.starts["1.1"]
+    await rig.clock.advance(RETRY_S)
+    await rig.sandbox.process("1.1")
+    killed = await rig.runner.kill(first.id)
+    assert killed.state is PayloadState.KILLED
+    (await rig.sandbox.process("2.1")).finish()
+    await rig.ended(2)
+    third = await rig.submit("3.1")
+    (await rig.sandbox.process("3.1")).finish()
+    await rig.ended(third.id)
+    assert rig.runner.alive
+
+
+async def test_an_attempt_that_is_killed_before_it_is_put_back_is_not_tried_again(rig):
+    fails_once(rig)
+    payload = await rig.submit("1.1")
+    await rig.clock.until_asleep(RETRY_S)
+    assert (await rig.runner.kill(payload.id)).state is PayloadState.KILLED
+    await rig.clock.advance(RETRY_S)
+    await rig.clock.settle()
+    assert not rig.runner.busy
+    assert not rig.sandbox.starts["1.1"]
+
+
 async def test_a_defect_of_the_agent_ends_one_attempt_and_no_worker(rig):
     def explode(name):
         raise ZeroDivisionError(name)
