@@ -27,16 +27,16 @@ _MAX_READERS: Final = 4
 class RunningFile:
     """A file that was found. ``size``: bytes at that moment."""
 
-    def __init__(self, files: FilesOfRunning, payload: Payload, path: str, file: FileId) -> None:
-        self._files, self._payload, self._path, self._file = files, payload, path, file
+    def __init__(self, files: FilesOfRunning, payload: Payload, file: FileId) -> None:
+        self._files, self._payload, self._file = files, payload, file
         self.size = file.size
 
     async def chunks(self, start: int, stop: int) -> AsyncGenerator[bytes, None]:
         """Its bytes from ``start`` up to, not including, ``stop``; fewer if it became shorter, was
         replaced, or the attempt has ended."""
-        at, path, file = start, self._path, self._file
+        at = start
         while at < stop:
-            read = partial(RunningTree.read, path=path, file=file, at=at, count=stop - at)
+            read = partial(RunningTree.read, file=self._file, at=at, count=stop - at)
             try:
                 data = await self._files.reads(self._payload, read)
             except (Refused, NoSuchFile):
@@ -64,7 +64,7 @@ class FilesOfRunning:
             file = await self.reads(payload, lambda tree: tree.find(path))
         except NoSuchFile as problem:
             raise Refused(404, "file_not_found", f"{path}: {problem}") from None
-        return RunningFile(self, payload, path, file)
+        return RunningFile(self, payload, file)
 
     async def reads(self, payload: Payload, work: Callable[[RunningTree], T]) -> T:
         """What ``work`` finds in a thread. Raises Refused: it does not run."""

@@ -7,11 +7,12 @@ opened by itself, no link is followed, and only regular files are read.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import stat
 import unicodedata
-from collections.abc import Collection, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,7 @@ from shared.files.portable import fold
 from shared.running_files import RunningFile, RunningFiles
 
 _CHUNK: Final = 1 << 18
+_LONGEST_LOG: Final = len("stdout.ferryman.1234567890.log")
 
 
 class NoSuchFile(Exception):
@@ -36,6 +38,8 @@ class NoSuchFile(Exception):
 class FileId:
     """Which file was opened: another one may have its name a moment later."""
 
+    place: Path | tuple[str, ...]
+    """A log, or the names on the disk from the directory on: so they are looked for once."""
     device: int
     inode: int
     size: int
@@ -78,48 +82,77 @@ class RunningTree:
 
     def find(self, path: str) -> FileId:
         """Which file has the path now. Raises NoSuchFile, or OSError in a shortage."""
-        with closing_fd(self._open(path)) as fd:
+        place = self._place(path)
+        with closing_fd(self._open(place)) as fd:
             status = os.fstat(fd)
-            return FileId(status.st_dev, status.st_ino, status.st_size)
+            return FileId(place, status.st_dev, status.st_ino, status.st_size)
 
-    def read(self, path: str, file: FileId, at: int, count: int) -> bytes:
+    def read(self, file: FileId, at: int, count: int) -> bytes:
         """Some of its bytes; none: it is another file now, or has become shorter."""
-        with closing_fd(self._open(path)) as fd:
+        with closing_fd(self._open(file.place)) as fd:
             status = os.fstat(fd)
             if (status.st_dev, status.st_ino) != (file.device, file.inode):
                 return b""
             return os.pread(fd, min(count, _CHUNK), at)
 
-    def _open(self, path: str) -> int:
+    def _place(self, path: str) -> Path | tuple[str, ...]:
+        """Where the file is that is listed under the path. Raises as :meth:`find`."""
         own = self._own_names()
         if path in own:
-            return os.open(own[path], os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            return own[path]
         try:
             parts = safe_path(path).split("/")
         except UnsafeName as problem:
             raise NoSuchFile(problem.why) from None
-        with ExitStack() as stack:
-            try:
-                parent = self._fd
-                for part in parts[:-1]:
-                    name = _name_on_disk(parent, part)
-                    folder = open_beneath.open_directory(parent, name, may_chmod=False)
-                    parent = stack.enter_context(closing_fd(folder))
-                name = _name_on_disk(parent, parts[-1])
-                status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-                if not stat.S_ISREG(status.st_mode):
-                    raise NoSuchFile("it is not a regular file; links are not followed")
-                return open_beneath.open_file(parent, name, status, may_chmod=False)
-            except OSError as problem:
-                raise_if_shortage(problem)
-                raise NoSuchFile(_why(problem)) from None
+        with ExitStack() as stack, _missing():
+            parent, names = self._fd, list[str]()
+            for part in parts[:-1]:
+                names.append(_name_on_disk(parent, part))
+                folder = open_beneath.open_directory(parent, names[-1], may_chmod=False)
+                parent = stack.enter_context(closing_fd(folder))
+            return (*names, _name_on_disk(parent, parts[-1]))
+
+    def _open(self, place: Path | tuple[str, ...]) -> int:
+        if isinstance(place, Path):
+            return os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        with ExitStack() as stack, _missing():
+            parent = self._fd
+            for name in place[:-1]:
+                folder = open_beneath.open_directory(parent, name, may_chmod=False)
+                parent = stack.enter_context(closing_fd(folder))
+            status = os.stat(place[-1], dir_fd=parent, follow_symlinks=False)
+            if not stat.S_ISREG(status.st_mode):
+                raise NoSuchFile("it is not a regular file; links are not followed")
+            return open_beneath.open_file(parent, place[-1], status, may_chmod=False)
 
     def _own_names(self) -> dict[str, Path]:
         """Name in the result of each log -> where it is."""
-        with os.scandir(self._fd) as listing:
-            top = {fold(entry.name) for entry in listing}
-        names = own_names(self._logs, top)
+        names = own_names(
+            self._logs, {fold(name) for name in _names(self._fd) if _may_be_log(name)}
+        )
         return {names[usual]: path for usual, path in self._logs.items()}
+
+
+def _names(folder: int) -> Iterator[str]:
+    """Those of its entries, as many as a result may have: a job can make millions."""
+    with os.scandir(folder) as listing:
+        for entry in itertools.islice(listing, Bounds().entries):
+            yield entry.name
+
+
+def _may_be_log(name: str) -> bool:
+    """Whether its folded form may be one that a log has in a result. It costs little to say no."""
+    return len(name) <= _LONGEST_LOG and fold(name[-1]) == "g" and fold(name[0])[0] == "s"
+
+
+@contextmanager
+def _missing() -> Iterator[None]:
+    """Raises NoSuchFile for an OSError that is no shortage."""
+    try:
+        yield
+    except OSError as problem:
+        raise_if_shortage(problem)
+        raise NoSuchFile(_why(problem)) from None
 
 
 def _why(problem: OSError) -> str:
@@ -142,9 +175,8 @@ def _name_on_disk(parent: int, name: str) -> str:
     """The name of an entry that is listed as ``name``: a job may have stored it decomposed."""
     if name.isascii() or _exists(parent, name):
         return name
-    with os.scandir(parent) as listing:
-        names: Collection[str] = [entry.name for entry in listing]
-    return next((one for one in names if unicodedata.normalize("NFC", one) == name), name)
+    same = (one for one in _names(parent) if unicodedata.normalize("NFC", one) == name)
+    return next(same, name)
 
 
 def _exists(parent: int, name: str) -> bool:

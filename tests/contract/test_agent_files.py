@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
+from client_agent.collect import running
 from client_agent.collect.running import RunningTree
 from shared.running_files import FILE_SIZE
 from tests.support.agent import LIMITS
@@ -113,12 +114,40 @@ async def test_a_file_that_was_replaced_or_cut_is_not_mixed_with_another(tmp_pat
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     tree = RunningTree(fd, {})
     found = tree.find("a")
-    assert tree.read("a", found, 1, 9) == b"irst"
+    assert tree.read(found, 1, 9) == b"irst"
     (tmp_path / "a").write_bytes(b"f")
-    assert tree.read("a", found, 1, 9) == b""
+    assert tree.read(found, 1, 9) == b""
     (tmp_path / "b").replace(tmp_path / "a")
-    assert tree.read("a", found, 0, 9) == b""
+    assert tree.read(found, 0, 9) == b""
     os.close(fd)
+
+
+async def test_the_names_of_a_directory_are_read_once_for_a_file_however_long_it_is(
+    agent, monkeypatch
+):
+    payload_id, process = await started(agent)
+    process.log(b"hello\n")
+    for name in ("big.bin", unicodedata.normalize("NFD", "é.bin"), "STDOUT.LOG"):
+        process.write(name, BIG)
+    for number in range(100):
+        process.write(f"many/{number}", b"")
+        process.write(f"stderr-{number}.txt", b"")
+    folded, scanned = [], []
+
+    def scan(*args):
+        scanned.append(args)
+        return scandir(*args)
+
+    scandir, fold = os.scandir, running.fold
+    monkeypatch.setattr(running.os, "scandir", scan)
+    monkeypatch.setattr(running, "fold", lambda name: folded.append(name) or fold(name))
+    assert await read(agent, payload_id, "big.bin") == (len(BIG), BIG)
+    assert len(scanned) == 1
+    assert [name for name in folded if len(name) > 1] == ["STDOUT.LOG"]
+    assert await read(agent, payload_id, "é.bin") == (len(BIG), BIG)
+    assert len(scanned) == 3
+    assert await read(agent, payload_id, "stdout.ferryman.log") == (6, b"hello\n")
+    process.finish()
 
 
 async def test_files_of_what_is_unknown_or_does_not_run_are_not_here(agent):

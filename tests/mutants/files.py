@@ -32,6 +32,13 @@ MUTANTS: Final = (
         f"{_AGENT}a_file_that_was_replaced_or_cut_is_not_mixed_with_another",
     ),
     _of(
+        "a job's many names cost little where a file is read",
+        "client_agent/collect/running.py",
+        "for name in _names(self._fd) if _may_be_log(name)",
+        "for name in _names(self._fd)",
+        f"{_AGENT}the_names_of_a_directory_are_read_once_for_a_file_however_long_it_is",
+    ),
+    _of(
         "what a job was given is left out only as it was",
         "client_agent/collect/selection.py",
         "status.st_mtime_ns, status.st_ctime_ns)",
