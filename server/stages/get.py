@@ -293,7 +293,7 @@ class Get(Stage):
                 if not believed and job.bundle is not None:
                     await self._other_bundle(agent, job)
             else:
-                attempt = await self._attempt(key)
+                attempt = await self._attempt(key) if job is not None else None
                 believed = (
                     job is not None
                     and attempt is not None
