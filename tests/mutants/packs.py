@@ -87,6 +87,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "3",
+        "nor does one whose folders in memory have other modes",
+        "sandbox/pack/unchanged.py",
+        "            *(_top_folder(",
+        "            *(0 and _top_folder(",
+        f"{_PACKS}what_cannot_be_cleaned_ends_the_sandbox",
+    ),
+    of(
+        "3",
         "a job's directory is empty for the next",
         _PACK,
         "        empty_folder(fd)\n",
@@ -95,11 +103,11 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "3",
-        "pipes block again",
+        "pipes are as they were",
         _PACK,
-        "os.set_blocking(fd, True)",
-        "pass",
-        f"{_PACKS}a_pipe_that_a_job_made_non_blocking_blocks_again",
+        "            state.restore(pipe_end)",
+        "            pass",
+        f"{_PACKS}what_a_job_changed_of_its_logs_pipes_is_as_before_for_the_next",
     ),
     of(
         "4",

@@ -241,6 +241,8 @@ def test_a_job_that_changes_the_driver_gets_its_sandbox_ended(who: Who) -> None:
         "ipcmk -Q >/dev/null",
         "mkdir /tmp/a; touch /tmp/a/b; chmod 0 /tmp/a",
         "chmod 0 /tmp",
+        "chmod 0711 /tmp",
+        "chmod 0711 /dev/shm",
     ],
 )
 def test_what_cannot_be_cleaned_ends_the_sandbox(leave: str, who: Who) -> None:
@@ -251,11 +253,24 @@ def test_what_cannot_be_cleaned_ends_the_sandbox(leave: str, who: Who) -> None:
     assert second.stdout == "0\n"
 
 
-def test_a_pipe_that_a_job_made_non_blocking_blocks_again(who: Who) -> None:
-    change = "import os; os.set_blocking(1, False); os.set_blocking(2, False)"
-    look = "import os; print(os.get_blocking(1), os.get_blocking(2))"
-    runs = run([Child(f"python3 -c '{change}'"), Child(f"python3 -c '{look}'")], who)
-    assert runs[1].stdout == "True True\n"
+CHANGE_PIPES = """
+import fcntl, os
+for fd in (1, 2):
+    fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 4096)
+    fcntl.fcntl(fd, fcntl.F_SETFL, os.O_NONBLOCK | os.O_APPEND | os.O_ASYNC | os.O_DIRECT)
+"""
+LOOK_AT_PIPES = """
+import fcntl
+print([(fcntl.fcntl(fd, fcntl.F_GETFL), fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)) for fd in (1, 2)])
+"""
+
+
+def test_what_a_job_changed_of_its_logs_pipes_is_as_before_for_the_next(who: Who) -> None:
+    scripts = (LOOK_AT_PIPES, CHANGE_PIPES, LOOK_AT_PIPES)
+    runs = run([Child(f"python3 -c '{script}'") for script in scripts], who)
+    assert [one.stderr for one in runs] == [""] * 3
+    assert runs[2].stdout == runs[0].stdout
+    assert len({one.init for one in runs}) == 1
 
 
 def test_the_directory_is_as_new_for_the_next(who: Who) -> None:

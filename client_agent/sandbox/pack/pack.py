@@ -9,11 +9,12 @@ gets a new sandbox.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -43,6 +44,29 @@ class DrivenWorkspace(HostWorkspace, ABC):
         pipes: both reads, then both writes. Raises SandboxBroken."""
 
 
+class _PipeState(NamedTuple):
+    """What a job can change of a pipe for all who have it."""
+
+    flags: int
+    size: int
+    mode: int
+
+    @classmethod
+    def of(cls, fd: int) -> _PipeState:
+        flags, size = fcntl.fcntl(fd, fcntl.F_GETFL), fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
+        return cls(flags, size, os.fstat(fd).st_mode & 0o7777)
+
+    def restore(self, fd: int) -> None:
+        """Raises OSError: the kernel does not give it so much memory any more."""
+        now = self.of(fd)
+        if now.flags != self.flags:
+            fcntl.fcntl(fd, fcntl.F_SETFL, self.flags)
+        if now.size != self.size:
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, self.size)
+        if now.mode != self.mode:
+            os.fchmod(fd, self.mode)
+
+
 class Pack:
     """Implements :class:`client_agent.sandbox.base.Pack`.
 
@@ -58,6 +82,8 @@ class Pack:
         self._spawned: SpawnedProcesses | None = None
         self._kept: list[int] = []
         """Ends of the job's pipes that stay open: both reads, then both writes."""
+        self._pipes: list[_PipeState] = []
+        """Of both writes, as they were when no job had had them."""
         self._attributes: unchanged.Attributes | None = None
         self._common: Mapping[str, str] = {}
         self._launch: Launch | None = None
@@ -106,6 +132,7 @@ class Pack:
 
     async def _start_driver(self, launch: Launch) -> SpawnedProcesses:
         spawned, self._kept = await self._workspace.start_driver(launch)
+        self._pipes = [_PipeState.of(fd) for fd in self._kept[2:]]
         self._common = driver.common(launch.variables)
         self._attributes = unchanged.attributes(spawned.init)
         return spawned
@@ -118,9 +145,7 @@ class Pack:
         if workspace.enforcement.get("cpu") != HARD:
             workspace.cpu_before_s = usage.process_usage(spawned.init).cpu_s
         logs = workspace.logs(launch)
-        out_r, err_r, *writes = self._kept
-        for fd in writes:  # a job may have changed it for all who have the pipe
-            os.set_blocking(fd, True)
+        out_r, err_r, *_ = self._kept
         stdout = LogCapture(os.dup(out_r), launch.stdout, "stdout", logs)
         try:
             spawned.stderr = LogCapture(os.dup(err_r), launch.stderr, "stderr", logs)
@@ -144,7 +169,10 @@ class Pack:
         await self.close()
 
     def _empty(self) -> bool:
-        """Empty the job's directory. Returns whether it is as new. Blocking."""
+        """Empty the job's directory, and make the pipes as they were. Returns whether all is as
+        new. Blocking."""
+        for pipe_end, state in zip(self._kept[2:], self._pipes, strict=False):
+            state.restore(pipe_end)
         image, fd = self._workspace.image, self._workspace.fd
         if image is not None and not image.worth_emptying():
             return False

@@ -1,4 +1,6 @@
-"""What a job could change of the driver, as the same user: limits, priority, processors."""
+"""What a job could change of the driver, as the same user: limits, priority, processors; and of the
+file systems in memory: modes and attributes of their top folders.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.sandbox.kernel import pidfd
+from client_agent.sandbox.pack.driver import SHM
+from client_agent.sandbox.process.chain import TEMPORARY
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+IN_MEMORY: Final = (TEMPORARY[0], SHM)
 
 Attributes = tuple[object, ...]
 
@@ -21,9 +27,15 @@ def attributes(pid: int) -> Attributes | None:
             os.getpriority(os.PRIO_PROCESS, pid),
             os.sched_getscheduler(pid),
             frozenset(os.sched_getaffinity(pid)),
+            *(_top_folder(f"/proc/{pid}/root{one}") for one in IN_MEMORY),
         )
     except OSError:
         return None
+
+
+def _top_folder(path: str) -> tuple[object, ...]:
+    status = Path(path).stat()
+    return status.st_mode, status.st_uid, status.st_gid, frozenset(os.listxattr(path))
 
 
 def reaped_cpu_s(pid: int) -> float:
