@@ -238,9 +238,8 @@ class Agents(Stage):
         return changed
 
     async def _end_attempts(self, name: str) -> int:
-        ended = 0
         message = f"agent {name} was declared lost, whether its processes are dead is not known"
-        for job in await self._jobs.in_states(states.HOLDS_SLOT, name):
-            move = self._decide(ending.interrupted, job, Reason.AGENT_LOST, message)
-            ended += await self._jobs.move(move) is not None
-        return ended
+        return await self._move_all(
+            self._decide(ending.interrupted, job, Reason.AGENT_LOST, message)
+            for job in await self._jobs.in_states(states.HOLDS_SLOT, name)
+        )

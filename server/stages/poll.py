@@ -15,7 +15,7 @@ import structlog
 
 from server.domain import outcome, states
 from server.domain.files import FileKind
-from server.domain.jobs import Job
+from server.domain.jobs import Job, Move
 from server.ports import Agent, AgentError, LeaseLost, NoSuchPayload
 from server.stages.agent_tasks import AgentTasks
 from server.stages.get import Get
@@ -77,23 +77,23 @@ class Poll(Stage):
         jobs = await self._jobs.in_states(judged, name)
         try:
             if gone and unreachable_s <= self._lost_after_s():
-                return sum([await self._not_in_settings(job) for job in jobs])
-            return sum([await self._unreached(job, unreachable_s, what) for job in jobs])
+                return await self._move_all(map(self._not_in_settings, jobs), name)
+            moves = (self._unreached(job, unreachable_s, what) for job in jobs)
+            return await self._move_all(moves, name)
         except LeaseLost:
             return 0
 
-    async def _not_in_settings(self, job: Job) -> bool:
+    def _not_in_settings(self, job: Job) -> Move | None:
         then = "is cancelled" if job.cancel_requested_at is not None else "goes on"
         message = f"agent {job.agent} is not in the server's settings; the job {then} when it is"
-        move = outcome.unknown(job, self._clock.now(), message, Reason.AGENT_UNREACHABLE)
-        return await self._move_at_agent(job.agent or "", move) is not None
+        return outcome.unknown(job, self._clock.now(), message, Reason.AGENT_UNREACHABLE)
 
     async def stop(self, agent: str | None = None) -> None:
         """Cancel the polls of the agent (None: of all agents)."""
         await self._asking.stop(agent)
 
-    async def _unreached(self, job: Job, unreachable_s: float, what: str) -> bool:
-        move = self._decide(
+    def _unreached(self, job: Job, unreachable_s: float, what: str) -> Move | None:
+        return self._decide(
             outcome.unreached,
             job,
             what,
@@ -101,7 +101,6 @@ class Poll(Stage):
             unreachable_after_s=self._unreachable_after_s(),
             lost_after_s=self._lost_after_s(),
         )
-        return move is not None and await self._move_at_agent(job.agent or "", move) is not None
 
     async def _ask(self, agent: Agent, job: Job) -> None:
         assert job.payload_id is not None, "set by the move to Submitted"
@@ -114,7 +113,7 @@ class Poll(Stage):
             now = self._clock.monotonic()
             unreachable_s = now - self._failing_since.setdefault(job.key, now)
             what = f"agent {agent.name} has had no good answer ({problem})"
-            await self._unreached(job, unreachable_s, what)
+            await self._move_all([self._unreached(job, unreachable_s, what)], agent.name)
         else:
             self._failing_since.pop(job.key, None)
 

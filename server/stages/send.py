@@ -121,10 +121,11 @@ class Send(Stage):
                 continue
             waited = say_duration(self._lost_after_s())
             message = f"the server has had no service {name} in its settings for {waited}"
-            for job in await self._jobs.longest_queued(name, _MAX_GIVEN_UP):
-                now = self._clock.now()
-                move = ending.failed(job, Service(name), now, Reason.NOT_OFFERED, message)
-                given_up += await self._jobs.move(move) is not None
+            now = self._clock.now()
+            given_up += await self._move_all(
+                ending.failed(job, Service(name), now, Reason.NOT_OFFERED, message)
+                for job in await self._jobs.longest_queued(name, _MAX_GIVEN_UP)
+            )
         return given_up
 
     async def _give_up_overdue(self, service: Service) -> int:
@@ -133,7 +134,7 @@ class Send(Stage):
         now = self._clock.now()
         most_s = service.queue_timeout_s
         before = now - round(most_s * SECOND) if most_s else None
-        given_up = 0
+        moves = []
         for job in await self._jobs.overdue(service.name, before, now, _MAX_GIVEN_UP):
             waits_s = timeouts.queue_timeout_s(job, service)
             allowed = "the service allows" if waits_s == most_s else "its upload allows"
@@ -141,6 +142,5 @@ class Send(Stage):
                 f"waited {say_duration(waits_s)} in the queue without a start, "
                 f"which is the most {allowed}"
             )
-            move = ending.failed(job, service, now, Reason.QUEUE_TIMEOUT, message)
-            given_up += await self._jobs.move(move) is not None
-        return given_up
+            moves.append(ending.failed(job, service, now, Reason.QUEUE_TIMEOUT, message))
+        return await self._move_all(moves)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from server.domain.jobs import Job, Move
 from server.domain.leases import Lease
@@ -15,6 +15,7 @@ from server.stages.hints import Hints
 from shared.clock import RANDOM, Clock, Micros
 from shared.live import Value, reading
 
+_MOVED_AT_ONCE: Final = 100
 Args = ParamSpec("Args")
 Decision = TypeVar("Decision", Move, Move | None)
 
@@ -91,3 +92,26 @@ class Stage:
             LeaseLost: another server talks to the agent. Nothing was changed.
         """
         return await self._jobs.move(dataclasses.replace(move, lease=self._held_lease(agent)))
+
+    async def _move_all(self, moves: Iterable[Move | None], agent: str | None = None) -> int:
+        """Make many moves, some in each transaction, so that uploads and ends get in between.
+
+        Args:
+            agent: that has the jobs; None: the moves need no lease.
+
+        Returns:
+            How many were made.
+
+        Raises:
+            LeaseLost
+        """
+        wanted = [move for move in moves if move is not None]
+        moved = 0
+        for start in range(0, len(wanted), _MOVED_AT_ONCE):
+            lease = None if agent is None else self._held_lease(agent)
+            some = wanted[start : start + _MOVED_AT_ONCE]
+            jobs = await self._jobs.move_all(
+                [dataclasses.replace(one, lease=lease) for one in some]
+            )
+            moved += sum(job is not None for job in jobs)
+        return moved

@@ -437,6 +437,15 @@ MUTANTS: Final = (
         f"{_STAGES}an_agent_that_was_taken_out_of_the_settings_kills_nothing",
     ),
     _of(
+        "one agent that goes away holds up no others",
+        "stages/stage.py",
+        "_MOVED_AT_ONCE: Final = 100",
+        "_MOVED_AT_ONCE: Final = 1",
+        f"{_STAGES}all_jobs_of_an_agent_that_goes_away_are_moved_in_few_transactions",
+        f"{_STAGES}all_that_waited_too_long_is_given_up_in_few_transactions",
+        "tests/unit/server/stages/test_agents.py::test_all_jobs_of_a_lost_agent_are_ended_in_few_transactions",
+    ),
+    _of(
         "a cancel misses no move of its job",
         "stages/cancel.py",
         "                    if (job := await self._jobs.get(job_id)).ended:\n                        break\n",

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -197,3 +197,26 @@ async def test_what_became_of_the_processes_of_a_lost_agent_is_said(
         why = "agent north was declared lost, whether its processes are dead is not known"
         reply = f"cancelled; {why}" if cancelled else f"{why}; it will be tried again"
         assert (await server.jobs.get(job.id)).message == reply
+
+
+async def test_all_jobs_of_a_lost_agent_are_ended_in_few_transactions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with run(tmp_path, SimClock()) as server:
+        for number in range(200):
+            new = NewJob("ann", "s", Bundle(f"b{number}", 1, "d"), Limits(), 1.0, created_at=1)
+            await server.jobs.insert(new, "")
+        database, calls = server.jobs._database, 0
+        await database.write(
+            lambda tx: tx.rows("UPDATE jobs SET state = 'Running', attempt = 1, agent = 'north'")
+        )
+        write = database.write
+
+        def counted(change: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return write(change)
+
+        monkeypatch.setattr(database, "write", counted)
+        _, ended = await server.agents.declare_lost("north", "gone")
+        assert (ended, calls <= 4) == (200, True)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from structlog.testing import capture_logs
 
+from server.domain.jobs import Bundle, NewJob
 from server.domain.service import Service
 from server.ports import RefusedByAgent, Unreachable
 from server.stages import get
@@ -18,7 +20,7 @@ from server.stages.waiting import why_waiting
 from server.store import claims
 from shared.ids import AttemptKey
 from shared.principals import LOCAL
-from shared.wire import JobState, PayloadDoc, PayloadState, Reason, WaitReason
+from shared.wire import JobState, Limits, PayloadDoc, PayloadState, Reason, WaitReason
 from tests.support.simulation import World
 
 SERVICES = {"s": Service("s", runs_per_user=50, max_runs=50, queue_timeout_s=100.0)}
@@ -400,3 +402,58 @@ async def test_an_agent_that_names_payloads_without_end_is_read_no_faster_than_t
     await naming
     await world.settle()
     assert {*asked} == {payload.id for payload in named}
+
+
+async def commits(world: World, action: Callable[[], Awaitable[object]]) -> int:
+    """How many transactions it makes."""
+    count, write = 0, world.database.write
+
+    async def counted(change: Any) -> Any:
+        nonlocal count
+        count += 1
+        return await write(change)
+
+    with mock.patch.object(world.database, "write", counted):
+        await action()
+    return count
+
+
+async def many(world: World, count: int = 200) -> None:
+    """Queued jobs."""
+    for number in range(count):
+        new = NewJob("ann", "s", Bundle(f"b{number}", 1, "d"), Limits(), 60.0, world.steady.now())
+        await world.jobs.insert(new, "queued")
+
+
+@pytest.mark.parametrize("agent", ["north", "gone"])
+async def test_all_jobs_of_an_agent_that_goes_away_are_moved_in_few_transactions(world, agent):
+    await world.start()
+    await many(world)
+    sent = f"UPDATE jobs SET state = 'Running', attempt = 1, agent = '{agent}', payload_id = id"
+    world.database._run(sent, None)
+    if agent == "gone":
+        await world.holder.run_once()  # takes the lease
+    else:
+        world.agents[0].drop()
+    await world.clock.advance(61.0)
+    assert await commits(world, world.poll.run_once) <= 3
+    unknown = await world.jobs.in_states([JobState.UNKNOWN], agent)
+    assert len(unknown) == 200
+
+
+@pytest.mark.parametrize("in_settings", [True, False])
+async def test_all_that_waited_too_long_is_given_up_in_few_transactions(world, in_settings):
+    await world.start()
+    for agent in world.agents:
+        agent.drop()
+    await many(world, 100)
+    if not in_settings:
+        del world.services["s"]
+        world.wakeups.services_changed()
+        await sweep(world)
+        await world.clock.advance(3_599.0)
+    await world.clock.advance(101.0)
+    world.wakeups.services_changed()
+    assert await commits(world, world.send.run_once) <= 5
+    over = [await state(world, number) for number in range(1, 101)]
+    assert set(over) == {JobState.FAILED}
