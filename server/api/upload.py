@@ -31,7 +31,10 @@ async def upload(request: web.Request, context: Context) -> web.StreamResponse:
     """Queue the bundle of a multipart form."""
     ticket = request.get(TICKET)
     job, is_new = await accept_upload(request, context)
-    links = None if ticket is None else links_by(request, context, _link(ticket, job, context))
+    links = None
+    # A repeat by another ticket finds the job by its Idempotency-Key: it is not its to show.
+    if ticket is not None and (is_new or await context.jobs.ticket_used(ticket.id)):
+        links = links_by(request, context, _link(ticket, job, context))
     if wants_page(request):
         # A browser that posted a plain form: on to the job, so that a reload does not post again.
         there = f"{context.url_prefix}{JOB_PAGE.replace('{id}', str(job.id))}"

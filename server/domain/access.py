@@ -147,6 +147,16 @@ def check_upload(principal: Principal, user_id: str) -> None:
         )
 
 
+def check_may_read(principal: Principal, field: str) -> None:
+    """Refuse a field that shows something of other jobs to a token that may not see them.
+
+    Raises:
+        NotAllowed
+    """
+    if not principal.may(Scope.READ):
+        raise NotAllowed(f"{principal.name} may not use {field}: its token lacks the scope read")
+
+
 def user_asked_for(principal: Principal, user_id: str | None) -> str:
     """The user about whom the principal asks: itself, or one for whom it may upload.
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from server.domain.access import check_may_read
 from server.domain.errors import BadField
 from server.domain.jobs import Job
 from server.domain.names import hint
@@ -46,6 +47,8 @@ def ticket(
     user = _text(asked, "user_id") or ""
     check_field("user_id", user, services, principal)
     fields = _fields(asked)
+    if "after" in fields:
+        check_may_read(principal, "after")  # the links of its upload show how those jobs ended
     service = _text(asked, "service")
     if service is not None:
         fields["service"] = service

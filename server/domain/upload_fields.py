@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from server.domain.access import check_upload
+from server.domain.access import check_may_read, check_upload
 from server.domain.errors import BadField
 from server.domain.field_values import VALUES, Later
 from server.domain.jobs import BatchRequest
 from server.domain.names import hint
 from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
-from shared.principals import Principal
+from shared.principals import Principal, Role
 from shared.settings.limits import FIELDS, SIZES, lowered, parse_limit
 from shared.units.durations import say_duration
 from shared.units.sizes import say_size
@@ -105,6 +105,9 @@ def check_field(
                 if value
                 else "Missing service field",
             )
+        case "inputs_from" if principal.role is not Role.TICKET:
+            check_may_read(principal, name)  # its script can print what it gets
+            _value(name, value)
         case _ if name in OPTIONAL:
             _value(name, value)
         case "idempotency_key" if not _KEY.fullmatch(value):

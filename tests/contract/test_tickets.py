@@ -16,16 +16,19 @@ from structlog.testing import capture_logs
 from server.api.routes import ROUTES
 from server.domain.allowances import DAY
 from server.domain.permits import Ticket
-from shared.principals import Principal, Role
+from shared.principals import Principal, Role, Scope
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.raw_http import ask
 from tests.support.server_http import RUN, ServerClient, driving
 
 PORTAL = "https://portal.example.org"
+SUBMIT = frozenset({Scope.SUBMIT})
 PRINCIPALS = {
     "the-token-of-ann": Principal("ann-laptop", Role.USER, "ann"),
     "the-token-of-the-portal": Principal("portal", Role.PORTAL, users=("ann", "b*")),
     "the-token-of-the-admin": Principal("admin", Role.OPERATOR),
+    "the-token-of-the-writer": Principal("writer", Role.PORTAL, scopes=SUBMIT),
+    "the-token-of-the-ci": Principal("ann-ci", Role.USER, "ann", scopes=SUBMIT),
 }
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
@@ -178,6 +181,46 @@ async def test_only_the_ticket_itself_names_other_jobs(world, name):
         assert (status, body["code"], body["part"]) == (400, "fixed_by_ticket", name)
     status, body, _ = await world.post(await world.ticket(fields={name: number}))
     assert status == 201
+
+
+@pytest.mark.parametrize("who", ["writer", "ci"])
+async def test_what_may_not_be_read_is_no_input_either(world, who):
+    def form(**fields: str) -> aiohttp.FormData:
+        made = aiohttp.FormData({"user_id": "ann", "service": "my_service"} | fields)
+        made.add_field("file", RUN, filename="run.sh")
+        return made
+
+    status, first = await world.ask("POST", "/upload", who, data=form())
+    assert status == 201
+    number = str(first["id"])
+    assert (await world.ask("GET", f"/api/v1/jobs/{number}", who))[0] == 403
+    for where, query in ((form(inputs_from=number), ""), (form(), f"?inputs_from={number}")):
+        status, body = await world.ask("POST", f"/upload{query}", who, data=where)
+        assert (status, body["code"]) == (403, "not_allowed")
+        assert "lacks the scope read" in body["message"]
+    assert (await world.ask("POST", "/upload", who, data=form(after=number)))[0] == 201
+
+
+async def test_a_ticket_gives_no_more_to_read_than_the_token_that_made_it(world):
+    _, first, _ = await world.post(await world.ticket())
+    for name in ("inputs_from", "after"):
+        for service in ({"service": "my_service"}, {}):
+            asked = {"user_id": "ann", "fields": {name: str(first["id"])}} | service
+            status, code, why = await world.refused_ticket("writer", **asked)
+            assert (status, code) == (403, "not_allowed")
+            assert "lacks the scope read" in why
+    asked = {"user_id": "ann", "service": "my_service"}
+    assert (await world.ask("POST", "/api/v1/tickets", "writer", json=asked))[0] == 201
+
+
+async def test_a_ticket_gives_no_link_to_a_job_that_another_one_became(world):
+    key = {"Idempotency-Key": "order-1"}
+    used = await world.ticket()
+    _, first, _ = await world.post(used, **key)
+    _, again, _ = await world.post(used, **key)
+    assert again["links"]["job"].startswith(first["links"]["job"].partition("?")[0])
+    status, other, _ = await world.post(await world.ticket(), **key)
+    assert (status, other["id"], "links" in other) == (201, first["id"], False)
 
 
 async def test_a_ticket_without_a_service_lets_the_form_choose(world):

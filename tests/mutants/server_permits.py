@@ -20,6 +20,28 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 MUTANTS: Final = (
     _of(
+        "what may not be read is no input",
+        "server/domain/upload_fields.py",
+        "            check_may_read(principal, name)  # its script can print what it gets\n",
+        "",
+        f"{_TICKETS}what_may_not_be_read_is_no_input_either",
+        f"{_TICKETS}a_ticket_gives_no_more_to_read_than_the_token_that_made_it",
+    ),
+    _of(
+        "a ticket that may not read waits for no other job",
+        _ASKED,
+        'if "after" in fields:',
+        "if False:",
+        f"{_TICKETS}a_ticket_gives_no_more_to_read_than_the_token_that_made_it",
+    ),
+    _of(
+        "links are for the job that the ticket became",
+        "server/api/upload.py",
+        "(is_new or await context.jobs.ticket_used(ticket.id))",
+        "True",
+        f"{_TICKETS}a_ticket_gives_no_link_to_a_job_that_another_one_became",
+    ),
+    _of(
         "a signature counts",
         _DOMAIN,
         "if not hmac.compare_digest(",
