@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from shared.files import durable
+from shared.sqlite.migrations import unused_name
 
 STREAMS: Final = ("stdout", "stderr")
 
@@ -30,6 +31,7 @@ class Folders:
         self.home, self._token = home, token
         self._bundles, self._results = home / "bundles", home / "results"
         self._staging, self._logs = home / "staging", home / "logs"
+        self.aside = home / "unknown"
         self._unneeded: list[Path] = []
         self._removing = asyncio.Lock()
         for folder in (self._bundles, self._results, self._staging, self._logs):
@@ -136,6 +138,16 @@ class Folders:
             path.write_bytes(b"ferryman")
         finally:
             self.remove_file(path)
+
+    def move_results_aside(self, known: Collection[int]) -> int:
+        """At a start with a new database: keep the results that it does not know for whoever
+        misses them, where no new result gets their names; how many they were."""
+        names = {f"{one}.zip" for one in known}
+        unknown = [path for path in self._results.iterdir() if path.name not in names]
+        for path in unknown:
+            self.aside.mkdir(mode=0o700, exist_ok=True)
+            path.rename(unused_name(self.aside / path.name))
+        return len(unknown)
 
     def remove_orphans(self, bundles: Collection[str], results: Collection[int]) -> int:
         """At start: remove all files that no row refers to; how many they were.

@@ -326,4 +326,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "False",
         f"{_ENDING}a_drained_agent_finishes_what_it_has_and_waits_for_servers",
     ),
+    of(
+        "agent",
+        "a new database loses no result of an earlier one",
+        "run/recovery.py",
+        "    if await payloads.is_new():",
+        "    if False:",
+        "tests/unit/client_agent/run/test_recovery.py::"
+        "test_a_new_database_loses_no_result_that_an_earlier_one_knew",
+    ),
 )

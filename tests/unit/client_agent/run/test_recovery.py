@@ -117,6 +117,37 @@ async def test_files_without_a_row_are_removed_at_start_and_others_are_not(rig):
     await after.close()
 
 
+async def test_a_new_database_loses_no_result_that_an_earlier_one_knew(rig):
+    """Its disk may not be mounted; and the new one gives the same numbers again."""
+    rig.sandbox.script = lambda process: process.finish()
+    for number in range(2):
+        done = await rig.submit(f"{number + 1}.1")
+        await rig.ended(done.id)
+        result = rig.folders.result(done.id).read_bytes()
+        await rig.shut()
+        for path in rig.home.glob("*.sqlite*"):
+            path.unlink()
+        rig = Rig(rig.home, rig.clock)
+        rig.sandbox.script = lambda process: process.finish()
+        await rig.open()
+        assert not rig.folders.result(done.id).exists()
+        kept = sorted(rig.folders.aside.iterdir())
+        assert [path.read_bytes() for path in kept][-1] == result
+        assert len(kept) == number + 1
+    await rig.close()
+
+
+async def test_a_database_that_is_known_moves_nothing_aside(rig):
+    await rig.payloads.agent_id("me")
+    await rig.shut()
+    rig.folders.result(99).write_bytes(b"left by a crash")
+    after = Rig(rig.home, rig.clock)
+    await after.open()
+    assert not after.folders.result(99).exists()
+    assert not after.folders.aside.exists()
+    await after.close()
+
+
 async def test_unacknowledged_results_are_removed_in_time_and_later_their_rows(rig):
     sweep = RetentionSweep(rig.payloads, rig.folders, rig.bundles, rig.clock, retention_s=3600)
     rig.sandbox.script = lambda process: process.finish()
