@@ -212,8 +212,17 @@ def problems(page: ErrorPage) -> web.middlewares.Middleware:  # type: ignore[nam
 
 
 def wants_page(request: web.Request) -> bool:
-    """Whether a person's browser opens this, and not a program or a script of a page."""
-    return "text/html" in request.headers.get("Accept", "")
+    """Whether a person's browser opens this, or a script that puts parts into our pages.
+
+    Browsers on plain HTTP send no ``Sec-Fetch-Mode``, but say that they read XHTML. The mere word
+    text/html says nothing: Java's clients have it in every request.
+    """
+    headers = request.headers
+    return (
+        headers.get("Sec-Fetch-Mode") == "navigate"
+        or "application/xhtml+xml" in headers.get("Accept", "")
+        or "HX-Request" in headers
+    )
 
 
 def answer(request: web.Request, refusal: Refusal, page: ErrorPage) -> web.Response:

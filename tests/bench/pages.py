@@ -66,7 +66,8 @@ async def _measured(client: ServerClient, jobs: int) -> tuple[dict[str, float], 
     times, weight = dict[str, float](), dict[str, int]()
     sizes = dict[str, int]()
     async with aiohttp.ClientSession(
-        headers={"Accept": "text/html", "Accept-Encoding": "gzip"}, auto_decompress=False
+        headers={"Accept": "text/html,application/xhtml+xml", "Accept-Encoding": "gzip"},
+        auto_decompress=False,
     ) as session:
 
         async def get(path: str) -> tuple[int, bytes]:

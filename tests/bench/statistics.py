@@ -49,7 +49,9 @@ async def statistics(folder: Path, few: int, many: int) -> list[Row]:
                 await stage.run_once()
                 idle[count] = await cost(stage.run_once)
                 url = f"{client.url}/charts?period=week"
-                async with aiohttp.ClientSession(headers={"Accept": "text/html"}) as session:
+                async with aiohttp.ClientSession(
+                    headers={"Accept": "text/html,application/xhtml+xml"}
+                ) as session:
 
                     async def load(session: aiohttp.ClientSession = session, url: str = url) -> int:
                         async with session.get(url) as answer:

@@ -12,6 +12,8 @@ from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.path_proxy import PREFIX, proxied
 from tests.support.server_http import RUN, ServerClient, driving
 
+JSON = ("application/json", "application/problem+json")
+
 
 def form() -> aiohttp.FormData:
     found = aiohttp.FormData()
@@ -32,6 +34,66 @@ async def test_a_plain_form_is_sent_on_to_its_job(tmp_path):
             f"{caller.url}/upload", data=form(), headers=shown
         ) as answer:  # as a browser follows it
             assert "Job 2: " in await answer.text()
+
+
+PROGRAMS = {
+    "Java HttpURLConnection": "text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2",
+    "Java 17": "text/html, image/gif, image/jpeg, */*; q=0.2",
+    "json first": "application/json, text/html;q=0.1",
+    "htmx and others": "text/html",
+    "wget": "*/*",
+    "old wget": "text/html, */*",
+    "curl, requests": "*/*",
+    "PHP": None,
+    "PHP Guzzle": "text/html, application/json",
+    "libwww-perl": "text/html, image/png, image/jpeg, image/gif, */*;q=0.1",
+}
+BROWSERS = {
+    "Firefox": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
+    "Chrome": "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,"
+    "image/apng,*/*;q=0.8,application/signed-exchange;v=b3;q=0.7",
+    "Safari": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
+    "lynx": "text/html, text/plain, text/sgml, application/xhtml+xml, */*;q=0.01",
+}
+
+
+async def test_programs_get_no_pages_whatever_they_accept(tmp_path):
+    async with driving(tmp_path, FakeOrchestrator(), tokens=["a-token-of-16-letters"]) as caller:
+        good = {"Authorization": "Bearer a-token-of-16-letters"}
+        for who, accept in PROGRAMS.items():
+            shown = {} if accept is None else {"Accept": accept}
+            async with aiohttp.ClientSession(skip_auto_headers=["Accept"]) as session:
+                for path in ("/", "/upload", "/api/v1/jobs", "/download/1"):
+                    method = "POST" if path == "/upload" else "GET"
+                    async with session.request(
+                        method, caller.url + path, headers=shown, allow_redirects=False
+                    ) as answer:
+                        assert answer.status == (200 if path == "/" else 401), (who, path)
+                        assert answer.content_type in JSON, (who, path)
+                async with session.post(
+                    f"{caller.url}/upload", data=form(), headers=shown | good, allow_redirects=False
+                ) as answer:
+                    assert (answer.status, answer.content_type) == (201, "application/json"), who
+                async with session.get(
+                    f"{caller.url}/download/999", headers=shown | good
+                ) as answer:
+                    assert (answer.status, answer.content_type) == (404, "application/json"), who
+
+
+async def test_browsers_get_pages(tmp_path):
+    async with driving(tmp_path, FakeOrchestrator(), tokens=["a-token-of-16-letters"]) as caller:
+        sent = {name: {"Accept": accept} for name, accept in BROWSERS.items()}
+        sent["navigation"] = {"Accept": "*/*", "Sec-Fetch-Mode": "navigate"}
+        for who, shown in sent.items():
+            async with caller.session.get(
+                f"{caller.url}/jobs/1", headers=shown, allow_redirects=False
+            ) as answer:
+                assert answer.status == 303, who
+                assert answer.headers["Location"] == "/login?next=%2Fjobs%2F1", who
+        # A script of a page that was opened is no person.
+        shown = {"Accept": "*/*", "Sec-Fetch-Mode": "cors"}
+        async with caller.session.get(f"{caller.url}/jobs/1", headers=shown) as answer:
+            assert (answer.status, answer.content_type) == (401, "application/json")
 
 
 async def test_behind_a_proxy_with_a_path_everything_works(tmp_path):

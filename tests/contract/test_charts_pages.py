@@ -16,7 +16,7 @@ from tests.support.past_week import write_past_week
 from tests.support.server_http import ServerClient, driving
 from tests.support.sim_clock import SimClock
 
-BROWSER = {"Accept": "text/html,*/*;q=0.8"}
+BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 PRINCIPALS = {
     "ann": Principal("ann", Role.USER, "7"),
     "portal": Principal("portal", Role.PORTAL, users=("7",)),

@@ -42,7 +42,7 @@ async def test_whatever_goes_wrong_is_a_page_with_words_a_code_and_the_request(
 
     monkeypatch.setattr("server.web.operators.users.usage_of", fail)
     async with driving(tmp_path, FakeOrchestrator()) as caller:
-        url, headers = f"{caller.url}/users/7", {"Accept": "text/html"}
+        url, headers = f"{caller.url}/users/7", {"Accept": "text/html,application/xhtml+xml"}
         async with caller.session.get(url, headers=headers) as answer:
             page = await answer.text()
             assert (answer.status, answer.content_type) == (status, "text/html")
@@ -57,7 +57,7 @@ async def test_whatever_goes_wrong_is_a_page_with_words_a_code_and_the_request(
 
 async def test_a_name_that_the_server_does_not_have_is_said(tmp_path: Path) -> None:
     async with driving(tmp_path, FakeOrchestrator()) as caller:
-        headers = {"Accept": "text/html", "Host": "elsewhere.example.org"}
+        headers = {"Accept": "text/html,application/xhtml+xml", "Host": "elsewhere.example.org"}
         async with caller.session.get(f"{caller.url}/jobs", headers=headers) as answer:
             page = await answer.text()
             assert answer.status == 421

@@ -18,7 +18,7 @@ from tests.contract.test_running_files_http import running_job
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import driving
 
-BROWSER = {"Accept": "text/html,*/*;q=0.8"}
+BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 EVIL = "<img src=x onerror=alert(1)>"
 
 

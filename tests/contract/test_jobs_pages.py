@@ -62,7 +62,7 @@ class World:
                 seen = (await answer.json())["status"]
 
     async def see(self, path: str, who: str = "ann") -> tuple[int, str]:
-        headers = {**self.shown(who), "Accept": "text/html"}
+        headers = {**self.shown(who), "Accept": "text/html,application/xhtml+xml"}
         async with self.caller.session.get(f"{self.url}{path}", headers=headers) as answer:
             return answer.status, await answer.text()
 
@@ -75,7 +75,7 @@ class World:
         self, path: str, fields: list[tuple[str, str]], who: str = "ann"
     ) -> tuple[int, str, str]:
         """Status, page, and where it leads."""
-        headers = {**self.shown(who), "Accept": "text/html"}
+        headers = {**self.shown(who), "Accept": "text/html,application/xhtml+xml"}
         async with self.caller.session.post(
             f"{self.url}{path}", data=fields, headers=headers, allow_redirects=False
         ) as answer:

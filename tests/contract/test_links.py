@@ -23,7 +23,7 @@ PRINCIPALS = {
     "the-token-of-a-reader": Principal("reader", Role.USER, "ann", scopes=frozenset({Scope.READ})),
     "the-token-of-admin": Principal("admin", Role.OPERATOR),
 }
-BROWSER = {"Accept": "text/html,*/*;q=0.8"}
+BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 JOB = "/api/v1/jobs/{}"
 
 

@@ -36,7 +36,7 @@ from tests.support.raw_http import Answer
 from tests.support.server_http import driving
 from tests.support.webhook_receiver import receiving
 
-PAGE: Final = {"Accept": "text/html"}
+PAGE: Final = {"Accept": "text/html,application/xhtml+xml"}
 FORM: Final = {"Content_Type": "application/x-www-form-urlencoded"}
 OF_EVERYBODY: Final = ("/assets/", "/login", "/logout")
 

@@ -28,7 +28,7 @@ PRINCIPALS = {
     "the-token-of-portal": Principal("portal", Role.PORTAL, users=("p-*",)),
     "the-token-of-admin": Principal("admin", Role.OPERATOR),
 }
-PAGE = {"Accept": "text/html,*/*;q=0.8"}
+PAGE = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 HOSTILE = "<img src=x onerror=alert(1)>\"'"
 OTHER = """
 [services.other]
@@ -54,7 +54,7 @@ class Person:
         *,
         part: str = "file",
         query: str = "",
-        accept: str = "text/html",
+        accept: str = "text/html,application/xhtml+xml",
         **headers: str,
     ) -> tuple[int, str]:
         """Status, and the page or (303) where it leads."""

@@ -244,7 +244,9 @@ def test_below_a_path_the_path_is_taken_away_and_put_into_addresses(tmp_path, to
             link = json.loads(body)["links"]["self"]
             assert link.endswith(f"/ferry/api/v1/jobs/{job_id}")
             assert proxy.curl(link)[0] == 200
-            status, page = proxy.curl("/ferry/", "-L", "-H", "Accept: text/html")
+            status, page = proxy.curl(
+                "/ferry/", "-L", "-H", "Accept: text/html,application/xhtml+xml"
+            )
             assert status == 200
             style = re.search(rb'href="(/ferry/[^"]+\.css[^"]*)"', page)
             assert style is not None, page

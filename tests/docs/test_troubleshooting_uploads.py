@@ -140,7 +140,7 @@ async def test_who_may_not(tmp_path: Path) -> None:
 async def test_names_and_pages_of_others(plain: ServerClient) -> None:
     other = {"Host": "jobs.example.org"}
     said("wrong-host", await text(plain, "GET", "/api/v1/jobs", headers=other))
-    html = other | {"Accept": "text/html"}
+    html = other | {"Accept": "text/html,application/xhtml+xml"}
     shown = await text(plain, "GET", "/", headers=html)
     said("wrong-host-page", " ".join(re.findall(r"<h1>(.*?)</h1>", shown)))
     page = {"Origin": "https://portal.example.org"}

@@ -65,6 +65,13 @@ MUTANTS: Final = (
         "tests/unit/shared/http/test_request_body.py::test_what_is_dear_to_read_is_refused",
     ),
     _of(
+        "programs get no pages",
+        "server/http/problems.py",
+        '"application/xhtml+xml" in headers.get("Accept", "")',
+        '"text/html" in headers.get("Accept", "")',
+        "tests/contract/test_browsers.py::test_programs_get_no_pages_whatever_they_accept",
+    ),
+    _of(
         "a form for strangers is small",
         "server/web/routes.py",
         "            _check_length(request)\n",

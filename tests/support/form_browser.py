@@ -86,6 +86,6 @@ class FormBrowser:
 @asynccontextmanager
 async def browsing(url: str, user_agent: str = FIREFOX) -> AsyncIterator[FormBrowser]:
     jar = aiohttp.CookieJar(unsafe=True)  # of addresses, too
-    headers = {"User-Agent": user_agent, "Accept": "text/html,*/*;q=0.8"}
+    headers = {"User-Agent": user_agent, "Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
     async with aiohttp.ClientSession(cookie_jar=jar, headers=headers) as session:
         yield FormBrowser(url, session)

@@ -26,6 +26,7 @@ PRINCIPALS = {
 }
 TABS = ("", "/log", "/files", "/attempts", "/events")
 EVIL = "<img src=x onerror=alert(1)>\"'&{{7*7}}"
+_PAGE = "text/html,application/xhtml+xml"
 SAFE = "&lt;img src=x onerror=alert(1)&gt;"
 
 
@@ -38,7 +39,10 @@ class World:
         self.jobs = caller.server.context.jobs
 
     async def get(self, path: str, who: str = "ann") -> tuple[int, str]:
-        shown = {"Accept": "text/html", "Authorization": f"Bearer the-token-of-{who}"}
+        shown = {
+            "Accept": _PAGE,
+            "Authorization": f"Bearer the-token-of-{who}",
+        }
         if not who:
             del shown["Authorization"]
         async with self.caller.session.get(f"{self.url}{path}", headers=shown) as answer:
@@ -53,7 +57,10 @@ class World:
 
     async def post(self, there: str, who: str = "ann", **fields: str) -> tuple[int, str, str]:
         """Status, where it leads, and the page."""
-        shown = {"Accept": "text/html", "Authorization": f"Bearer the-token-of-{who}"}
+        shown = {
+            "Accept": _PAGE,
+            "Authorization": f"Bearer the-token-of-{who}",
+        }
         async with self.caller.session.post(
             f"{self.url}{there}", headers=shown, data=fields, allow_redirects=False
         ) as answer:

@@ -20,7 +20,7 @@ class Person:
         self, caller: ServerClient, token: str | None = None, form_of: str = "/agents"
     ) -> None:
         self._caller = caller
-        self._headers = {"Accept": "text/html"}
+        self._headers = {"Accept": "text/html,application/xhtml+xml"}
         self._form_of = form_of
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"

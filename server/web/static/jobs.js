@@ -16,7 +16,7 @@
   let address = location.href, generation = 0;
 
   async function fetched(url) {
-    const answer = await fetch(url, { headers: { Accept: "text/html" } });
+    const answer = await fetch(url, { headers: { Accept: "text/html, application/xhtml+xml" } });
     if (answer.redirected) location.reload(); // the session has ended: to the login
     if (answer.redirected || (!answer.ok && answer.status !== 400)) throw new Error(String(answer.status));
     return new DOMParser().parseFromString(await answer.text(), "text/html");

@@ -71,7 +71,7 @@ def test_no_page_weighs_more_than_100_kilobytes(group):
 
     def get(address: str) -> bytes:
         headers = {
-            "Accept": "text/html",
+            "Accept": "text/html,application/xhtml+xml",
             "Accept-Encoding": "gzip",
             "Authorization": f"Bearer {group.tokens['operator']}",
         }
