@@ -16,6 +16,7 @@ from collections.abc import (
 )
 from pathlib import Path
 from typing import IO, Final, TypeAlias
+from urllib.parse import quote
 
 from ferryman.bundle import BundleFile, Files, close_copies, gather
 from ferryman.errors import BadBundle, FileChanged
@@ -124,13 +125,16 @@ async def form_of(fields: Iterable[tuple[str, str]], files: Files) -> AsyncItera
 
 def _disposition(field: str, filename: str | None = None) -> bytes:
     text = f'\r\nContent-Disposition: form-data; name="{_quoted(field)}"'
-    if filename is not None:
+    if filename is not None and set('%"\\').isdisjoint(filename):
         text += f'; filename="{_quoted(filename)}"'
+    elif filename is not None:
+        # In a plain file name, these could be meant as they are, or as the sign for another one.
+        text += f"; filename*=UTF-8''{quote(filename)}"
     return text.encode()
 
 
 def _quoted(text: str) -> str:
-    """As browsers do it; a bundle's names have none of the others that could end the header."""
+    """As browsers do it."""
     return text.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
 
 

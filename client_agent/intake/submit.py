@@ -105,6 +105,7 @@ class Intake:
                 request.content_length,
                 staging=submission.staging,
                 limits=submission.limits,
+                user_agent=request.headers.get("User-Agent", ""),
                 on_field=submission.field,
                 on_first_file=submission.first_file,
             )

@@ -146,6 +146,7 @@ async def received_form(
                 request.content_length,
                 staging=content.path,
                 limits=form_limits,
+                user_agent=request.headers.get("User-Agent", ""),
                 naming="filename",
                 on_field=on_field,
                 on_first_file=on_first_file,

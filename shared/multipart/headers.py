@@ -57,13 +57,17 @@ def boundary_of(content_type: str) -> bytes:
     return boundary.encode("ascii")
 
 
-def disposition(header: bytes) -> Disposition:
+def disposition(header: bytes, *, quoted_whole: bool = False) -> Disposition:
     """Read the ``Content-Disposition`` of a part.
 
-    Senders differ. Browsers send UTF-8 and escape only ``"``, CR and LF, as %22, %0D and %0A; older
-    curls put a backslash before ``"`` and backslash; others send RFC 5987's ``filename*``, which is
-    preferred. A percent sign is otherwise a percent sign, with one exception: aiohttp quotes whole
-    names by default, which would turn every folder into ``folder%2Ffile``; such names are unquoted.
+    Senders differ. Browsers and newer curls send UTF-8 and escape only ``"``, CR and LF, as %22,
+    %0D and %0A, but not the percent sign: ``a%22b`` is taken for ``a"b``, and may have been itself.
+    Older curls put a backslash before ``"`` and backslash; others send RFC 5987's ``filename*``,
+    which is preferred. Any other percent sign is one.
+
+    Args:
+        quoted_whole: the sender is aiohttp, which quotes file names as a whole: every folder would
+            become ``folder%2Ffile``.
 
     Raises:
         BadHeader: ``bad_utf8`` or ``bad_header``.
@@ -78,10 +82,15 @@ def disposition(header: bytes) -> Disposition:
     name = _value(parameters, "name")
     if name is None:
         raise BadHeader("bad_header", "it has no name")
-    return Disposition(name, _value(parameters, "filename"))
+    return Disposition(name, _value(parameters, "filename", quoted_whole=quoted_whole))
 
 
-def _value(parameters: dict[str, str], key: str) -> str | None:
+def quotes_whole_names(user_agent: str) -> bool:
+    """Whether a sender is aiohttp, as it calls itself (``Python/3.11 aiohttp/3.9.1``)."""
+    return user_agent.startswith("Python/") and " aiohttp/" in user_agent
+
+
+def _value(parameters: dict[str, str], key: str, *, quoted_whole: bool = False) -> str | None:
     extended = parameters.get(key + "*")
     if extended is not None:
         match = _EXTENDED.fullmatch(extended)
@@ -91,7 +100,7 @@ def _value(parameters: dict[str, str], key: str) -> str | None:
     plain = parameters.get(key)
     if plain is None:
         return None
-    if key == "filename" and "%2F" in plain and _QUOTED_WHOLE.fullmatch(plain):
+    if quoted_whole and _QUOTED_WHOLE.fullmatch(plain):
         return _unquote(plain, key)
     for escaped, character in _QUOTED_BY_BROWSERS.items():
         plain = plain.replace(escaped, character)

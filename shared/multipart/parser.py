@@ -47,12 +47,23 @@ class FormParser:
     Any part with a file name is a file, whatever its field's name. A file part with an empty name
     and no content is what a browser sends for a file input that was left alone: it is ignored.
 
+    Args:
+        quoted_whole: see :func:`~shared.multipart.headers.disposition`.
+
     Raises:
         FormRefused: from ``feed`` and ``close``. What the handler raises passes through.
     """
 
-    def __init__(self, boundary: bytes, limits: FormLimits, handler: FormHandler) -> None:
+    def __init__(
+        self,
+        boundary: bytes,
+        limits: FormLimits,
+        handler: FormHandler,
+        *,
+        quoted_whole: bool = False,
+    ) -> None:
         self._limits, self._handler = limits, handler
+        self._quoted_whole = quoted_whole
         self._parser = MultipartParser(
             boundary,
             {
@@ -188,7 +199,7 @@ class FormParser:
         if header is None:
             raise self._refused(400, "bad_header", "it has no Content-Disposition header")
         try:
-            parsed = disposition(header)
+            parsed = disposition(header, quoted_whole=self._quoted_whole)
         except BadHeader as problem:
             raise self._refused(400, problem.code, problem.message) from None
         self._label = parsed.filename or parsed.name

@@ -14,7 +14,7 @@ from shared.files.errors import BundleError
 from shared.files.names import shown
 from shared.files.staged_file import ReserveSpace
 from shared.multipart.batches import BatchWriter, Threads
-from shared.multipart.headers import BadHeader, boundary_of
+from shared.multipart.headers import BadHeader, boundary_of, quotes_whole_names
 from shared.multipart.limits import FormLimits, FormRefused
 from shared.multipart.parser import FilePart, FormParser
 from shared.multipart.sinks import BundleSink, Naming, Sink
@@ -46,6 +46,7 @@ async def receive(
     *,
     staging: Path,
     limits: FormLimits,
+    user_agent: str = "",
     naming: Naming = "filename",
     archives: bool = True,
     on_field: OnField | None = None,
@@ -64,6 +65,7 @@ async def receive(
         content_type: header of the request.
         content_length: header of the request; None: chunked.
         staging: path of the file to write; the name is not durable yet.
+        user_agent: header of the request; aiohttp quotes names in a way of its own.
         naming, archives: see :class:`~shared.multipart.sinks.BundleSink`.
         on_field: may raise to refuse early.
         on_first_file: may raise to refuse early, or return a sink to use instead of a bundle's,
@@ -87,7 +89,8 @@ async def receive(
         raise FormRefused(413, "too_large", message)
     default = BundleSink(staging, limits, naming, archives=archives, reserve=reserve)
     receiver = _Receiver(default, on_field, on_first_file, threads or Threads())
-    parser = FormParser(boundary, limits, receiver)
+    quoted_whole = quotes_whole_names(user_agent)
+    parser = FormParser(boundary, limits, receiver, quoted_whole=quoted_whole)
     try:
         await _feed(chunks, content_length, parser, receiver)
         if may_have_no_file:
