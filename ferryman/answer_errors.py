@@ -7,8 +7,6 @@ import contextlib
 import os
 import re
 import ssl
-from collections.abc import Iterator
-from http import HTTPStatus
 from typing import Any, Final
 
 import aiohttp
@@ -70,17 +68,6 @@ def no_result(problem: Refused) -> Refused:
     if problem.status not in {409, 410}:
         return problem
     return problem.as_kind(NotReady if problem.code in _NOT_YET else NoResult)
-
-
-@contextlib.contextmanager
-def conflict_as(kind: type[Refused]) -> Iterator[None]:
-    """A 409 of what is done within is raised as this class."""
-    try:
-        yield
-    except Refused as problem:
-        if problem.status == HTTPStatus.CONFLICT:
-            raise problem.as_kind(kind) from None
-        raise
 
 
 def error_of_body(problem: BaseException) -> FerrymanError | None:

@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Final, Self, Unpack
 
 from ferryman import errors
-from ferryman.answer_errors import conflict_as
 from ferryman.browser_calls import BrowserCalls
 from ferryman.bundle import Content, Files, named_files
 from ferryman.client_options import ClientOptions
@@ -266,8 +265,10 @@ class Client(
             AlreadyEnded: too late, it ended by itself.
             NotFound, and as :meth:`submit`
         """
-        with conflict_as(errors.AlreadyEnded):
+        try:
             status, job = await self._transport.post(f"api/v1/jobs/{job_id}/cancel", JobDoc)
+        except errors.Conflict as problem:
+            raise problem.as_kind(errors.AlreadyEnded) from None
         if status == 202 or not job.ended:
             job = await self.wait(job_id)
         if job.status is not JobState.CANCELLED:

@@ -29,6 +29,7 @@ from ferryman.errors import (
 from ferryman.form import BATCH, ProgressCallback
 from ferryman.sinks import FileSink, ObjectSink, Sink
 from ferryman.transport import Transport
+from ferryman.unpack import leads_elsewhere
 
 _DIGEST: Final = re.compile(r"sha-256=:([A-Za-z0-9+/=]+):")
 _RANGE: Final = re.compile(r"bytes ([0-9]+)-[0-9]+/(?:[0-9]+|\*)")
@@ -189,9 +190,12 @@ def target_path(to: AnyPath, name: str) -> Path:
 
     Raises:
         OSError: a folder cannot be made.
+        BadArgument: the name is one that this system reads as a file elsewhere.
     """
     path = Path(to)
     if os.fspath(to).endswith(("/", os.sep)) or path.is_dir():
+        if name and leads_elsewhere(name):
+            raise BadArgument(f"{name!r} leads elsewhere on this system: name the file to write")
         path.mkdir(parents=True, exist_ok=True)
         return path / name
     path.parent.mkdir(parents=True, exist_ok=True)

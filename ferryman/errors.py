@@ -138,7 +138,8 @@ class AlreadyEnded(Refused):
 
 
 class Conflict(Refused):
-    """409: the state of the job, agent or schedule does not allow it; the text says why."""
+    """409: the state of the job, agent or schedule does not allow it, or a name is taken. The text
+    says why."""
 
 
 class NotReady(Refused):
@@ -200,6 +201,7 @@ KINDS: Final = {
     401: NotAllowed,
     403: NotAllowed,
     404: NotFound,
+    409: Conflict,
     429: TryLater,
     502: TryLater,
     503: TryLater,

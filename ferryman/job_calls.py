@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
-from ferryman.answer_errors import conflict_as
 from ferryman.bulk_models import BulkAnswer, BulkItem
 from ferryman.calls import Calls
-from ferryman.errors import BadArgument, Conflict
+from ferryman.errors import BadArgument
 from ferryman.models import JobDoc, JobPage
 from ferryman.states import JobState
 
@@ -28,8 +27,7 @@ class JobCalls(Calls):
             Conflict: it cannot be retried; the text says why.
             NotFound, and as :meth:`submit`
         """
-        with conflict_as(Conflict):
-            return (await self._transport.post(f"api/v1/jobs/{job_id}/retry", JobDoc))[1]
+        return (await self._transport.post(f"api/v1/jobs/{job_id}/retry", JobDoc))[1]
 
     async def delete(self, job_id: int) -> bool:
         """Cancel the job if it has not ended, and delete it, with all that it left.
@@ -46,8 +44,7 @@ class JobCalls(Calls):
             async with self._transport.answer("DELETE", f"api/v1/jobs/{job_id}") as answer:
                 return answer.status != 202
 
-        with conflict_as(Conflict):
-            return await self._transport.retry(once)
+        return await self._transport.retry(once)
 
     async def bulk(
         self,

@@ -7,10 +7,8 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import quote
 
 from ferryman.agent_models import AgentAction, AgentDoc, AgentPage
-from ferryman.answer_errors import conflict_as
 from ferryman.answers import Health
 from ferryman.calls import Calls
-from ferryman.errors import Conflict
 from ferryman.forgotten_models import ForgottenDoc
 from ferryman.models import JobDoc
 from ferryman.service_models import ServiceDoc, ServicePage
@@ -85,8 +83,7 @@ class OperatorCalls(Calls):
         Raises:
             Conflict: the settings are wrong, and nothing was changed; the text says what is wrong.
         """
-        with conflict_as(Conflict):
-            return (await self._transport.post("api/v1/settings/reload", Reloaded))[1]
+        return (await self._transport.post("api/v1/settings/reload", Reloaded))[1]
 
     async def metrics(self) -> str:
         """What the server measures of itself, as text for Prometheus.
@@ -121,8 +118,7 @@ class OperatorCalls(Calls):
         query |= {"lost": "1"} if lost else {}
         query |= {"dry_run": "1"} if dry_run else {}
         path = f"api/v1/jobs/{job_id}/requeue"
-        with conflict_as(Conflict):
-            return (await self._transport.post(path, JobDoc, query=query))[1]
+        return (await self._transport.post(path, JobDoc, query=query))[1]
 
     async def forget_user(self, user: str, *, dry_run: bool = False) -> ForgottenDoc:
         """Remove all data of a user, some at a time: call it until the report is ``done``. For
@@ -191,8 +187,7 @@ class OperatorCalls(Calls):
         """
         path = f"{_agent_path(name)}/{action}"
         query = {"message": message} if message else None
-        with conflict_as(Conflict):
-            return (await self._transport.post(path, AgentDoc, query=query))[1]
+        return (await self._transport.post(path, AgentDoc, query=query))[1]
 
 
 def _date(header: str | None) -> datetime | None:

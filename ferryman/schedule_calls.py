@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable
 from typing import Unpack
 
-from ferryman.answer_errors import conflict_as
 from ferryman.bundle import Files
 from ferryman.calls import Calls
-from ferryman.errors import Conflict
 from ferryman.fields import JobOptions, upload_fields
 from ferryman.form import form_of
 from ferryman.models import JobDoc
@@ -47,6 +45,7 @@ class ScheduleCalls(Calls):
             options: as :meth:`submit` takes them; each job gets them.
 
         Raises:
+            Conflict: the user has a schedule of that name.
             As :meth:`submit`
         """
         fields = upload_fields(service, self._user_of(user), name, tags, options)
@@ -95,11 +94,10 @@ class ScheduleCalls(Calls):
             NotFound
         """
         path = f"api/v1/schedules/{schedule_id}/run"
-        with conflict_as(Conflict):
-            async with self._transport.answer("POST", path) as answer:
-                if answer.status == 202:
-                    return None
-                return await self._transport.read(answer, JobDoc)
+        async with self._transport.answer("POST", path) as answer:
+            if answer.status == 202:
+                return None
+            return await self._transport.read(answer, JobDoc)
 
     async def delete_schedule(self, schedule_id: int) -> None:
         """Delete it; its jobs stay. Raises NotFound."""

@@ -13,6 +13,7 @@ from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
 from ferryman.client import Client
 from ferryman.client_options import ClientOptions
 from ferryman.defaults import DEFAULT_URL
+from ferryman.errors import BadArgument
 from ferryman.result import Result, SyncResult
 
 P = ParamSpec("P")
@@ -47,8 +48,7 @@ def _iterating(
                     return
                 yield item
         finally:
-            if self._loop is not None:
-                self._run(items.aclose)
+            self._end(items)
 
     return call
 
@@ -80,6 +80,10 @@ def _iterating_results(
                 yield SyncResult.of(result, self)
 
     return call
+
+
+async def _closed(items: AsyncGenerator[R, None]) -> None:
+    await items.aclose()
 
 
 class SyncClient:
@@ -139,6 +143,9 @@ class SyncClient:
     def _run(self, work: Callable[[], Awaitable[R]]) -> R:
         if self._loop is None:
             raise RuntimeError("not open: use `with SyncClient(…) as client`")
+        if threading.current_thread() is self._thread:
+            why = "called by a callback of this client, whose thread would wait for itself for ever"
+            raise BadArgument(why)
 
         async def wait() -> R:
             return await work()
@@ -150,6 +157,15 @@ class SyncClient:
             # Ctrl-C in the caller's thread: the request must not go on behind its back.
             future.cancel()
             raise
+
+    def _end(self, items: AsyncGenerator[R, None]) -> None:
+        """Close an iterator. If garbage is collected in the loop's thread, that one cannot wait."""
+        if self._loop is None:
+            return
+        if threading.current_thread() is self._thread:
+            asyncio.run_coroutine_threadsafe(_closed(items), self._loop)
+        else:
+            self._run(items.aclose)
 
     submit = _blocking(Client.submit)
     status = _blocking(Client.status)

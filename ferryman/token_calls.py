@@ -6,9 +6,7 @@ from collections.abc import AsyncGenerator, Iterable
 from typing import Any, Final
 from urllib.parse import quote
 
-from ferryman.answer_errors import conflict_as
 from ferryman.calls import Calls
-from ferryman.errors import Conflict
 from ferryman.token_models import (
     AuditDoc,
     AuditPage,
@@ -167,9 +165,8 @@ class TokenCalls(Calls):
 
     async def _new_token(self, path: str, body: dict[str, Any]) -> NewTokenDoc:
         given = {key: one for key, one in body.items() if one is not None}
-        with conflict_as(Conflict):
-            async with self._transport.answer("POST", path, json=given) as answer:
-                return await self._transport.read(answer, NewTokenDoc)
+        async with self._transport.answer("POST", path, json=given) as answer:
+            return await self._transport.read(answer, NewTokenDoc)
 
 
 def _path(token_id: str) -> str:

@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 import zipfile
-from pathlib import Path
+from pathlib import Path, PurePath, PureWindowsPath
 from typing import BinaryIO
 
 from ferryman.errors import NotUnderstood
@@ -31,11 +31,26 @@ def unpack(file: BinaryIO, folder: Path) -> None:
         raise NotUnderstood("the server", f"its ZIP cannot be read: {problem}") from problem
 
 
+def leads_elsewhere(name: str, here: type[PurePath] = PurePath) -> bool:
+    """Whether a file of this name would not be in the folder that the name is added to.
+
+    Args:
+        here: how this system reads names. On Windows, ``C:x`` is a file of another drive, ``a:b``
+            a hidden part of ``a``, and blanks and dots at the end of a component are left out.
+    """
+    windows = isinstance(here(), PureWindowsPath)
+    for part in name.removesuffix("/").split("/"):
+        if part in ("", ".", "..") or here(part).parts != (part,):
+            return True
+        if windows and (":" in part or not part.strip(" .")):
+            return True
+    return False
+
+
 def _target(folder: Path, name: str) -> Path:
-    parts = name.removesuffix("/").split("/")
-    if not {"", ".", ".."}.isdisjoint(parts) or (os.name == "nt" and "\\" in name):
+    if leads_elsewhere(name):
         raise NotUnderstood("the server", f"its ZIP has the name {name!r}, which leads elsewhere")
-    return folder.joinpath(*parts)
+    return folder.joinpath(*name.removesuffix("/").split("/"))
 
 
 def _write(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path) -> None:

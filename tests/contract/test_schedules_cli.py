@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ferryman import BadArgument, Client, NotFound, Refused
+from ferryman import BadArgument, Client, Conflict, NotFound, Refused
 from tests.support import command_line
 from tests.support.fake_agent import FakeAgent, serving
 
@@ -22,6 +22,16 @@ async def test_a_schedule_is_added_run_paused_resumed_and_deleted(tmp_path) -> N
         )
         assert added[:2] == (0, "1\n")
         assert added[2].splitlines()[1].startswith("its first job comes at ")
+
+        again = await ferryman(
+            *("schedule", "add", str(tmp_path / "run.sh"), "--cron", "0 3 * * *"), *what
+        )
+        assert again[0] == 1  # as with other conflicts; 65 is for a bundle that is wrong
+        async with Client(caller.url, user="ann") as client:
+            with pytest.raises(Conflict, match="nightly"):
+                await client.add_schedule(
+                    {"run.sh": b"x"}, cron="0 3 * * *", service="my_service", name="nightly"
+                )
 
         code, out, err = await ferryman("schedule", "run", "1")
         assert (code, err) == (0, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -12,7 +13,9 @@ from aiohttp import web
 
 from ferryman import (
     AlreadyEnded,
+    BadArgument,
     Client,
+    JobDoc,
     JobState,
     NotFound,
     NotUnderstood,
@@ -21,7 +24,15 @@ from ferryman import (
 )
 from ferryman.transport import AT_ONCE
 from shared.wire import EventDoc, EventPage, JobPage
-from tests.unit.ferryman.fake_server import InstantClock, answer, hang_up, job, problem, serving
+from tests.unit.ferryman.fake_server import (
+    InstantClock,
+    RecordingServer,
+    answer,
+    hang_up,
+    job,
+    problem,
+    serving,
+)
 
 
 def event(seq: int, status: JobState, before: JobState | None) -> EventDoc:
@@ -286,6 +297,46 @@ async def test_the_synchronous_client_works_from_a_thread_without_a_loop():
         404,
     ]
     assert not [one for one in threading.enumerate() if one.name == "ferryman-sync"]
+
+
+async def test_a_callback_of_a_synchronous_client_cannot_call_it():
+    def use(url: str) -> None:
+        wrong = pytest.raises(BadArgument, match="callback of this client")
+        with SyncClient(url, user="ada") as client, wrong:
+            client.submit(
+                {"run.sh": b"echo hi"},
+                service="example",
+                progress=lambda *_: client.status(17),
+            )
+
+    async with serving(("POST", "/upload", RecordingServer())) as url:
+        await asyncio.wait_for(asyncio.to_thread(use, url), 30)
+
+
+async def test_an_iterator_that_is_collected_in_the_loops_thread_does_not_stop_it():
+    seen: list[int] = []
+
+    def use(url: str) -> None:
+        with SyncClient(url) as client:
+            jobs: Iterator[JobDoc] | None = client.jobs()
+            assert jobs is not None
+            seen.append(next(jobs).id)
+            kept = [jobs]
+            jobs = None
+            assert client._loop is not None
+            client._loop.call_soon_threadsafe(kept.clear)  # the last that knows it
+            seen.append(client.status(17).id)
+
+    async def page(_: web.Request) -> web.StreamResponse:
+        return answer(JobPage(items=[job(JobState.COMPLETED, id=9)], next=None))
+
+    async def status(_: web.Request) -> web.StreamResponse:
+        return answer(job(JobState.COMPLETED, id=17))
+
+    routes = [("GET", "/api/v1/jobs", page), ("GET", "/api/v1/jobs/17", status)]
+    async with serving(*routes) as url:
+        await asyncio.wait_for(asyncio.to_thread(use, url), 30)
+    assert seen == [9, 17]
 
 
 def test_a_closed_synchronous_client_says_how_to_open_it():

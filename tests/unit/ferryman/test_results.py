@@ -9,12 +9,13 @@ import io
 import os
 import pickle
 import zipfile
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import pytest
 from aiohttp import web
 
 from ferryman import (
+    BadArgument,
     Client,
     JobDoc,
     JobState,
@@ -26,8 +27,9 @@ from ferryman import (
     SyncClient,
     SyncResult,
 )
+from ferryman.download import target_path
 from ferryman.file_models import FileDoc, FilePage
-from ferryman.unpack import unpack
+from ferryman.unpack import leads_elsewhere, unpack
 from tests.unit.ferryman.fake_server import answer, job, problem, repr_digest, serving
 
 ENDED = job(JobState.COMPLETED)
@@ -152,6 +154,25 @@ def test_a_name_that_leads_elsewhere_is_refused_before_anything_is_written(name,
     with pytest.raises(NotUnderstood, match="leads elsewhere"):
         unpack(io.BytesIO(zipped({"good": b"x", name: b"x"})), folder)
     assert tree(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["C:x.bat", "D:/x", "a/C:x", "a\\b", "..\\x", "x:hidden", "chr1:1000-2000.bed", ".. /x", "..."],
+)
+def test_on_windows_more_names_lead_elsewhere(name):
+    assert leads_elsewhere(name, PureWindowsPath)
+
+
+@pytest.mark.parametrize("name", ["a", "a/b.txt", "a b/.c", "a/", "é", "con.txt", "..a"])
+def test_other_names_do_not(name):
+    assert not leads_elsewhere(name, PureWindowsPath)
+    assert not leads_elsewhere(name)
+
+
+def test_a_file_whose_name_leads_elsewhere_is_not_fetched_into_a_folder(tmp_path):
+    with pytest.raises(BadArgument, match="leads elsewhere"):
+        target_path(tmp_path, "..")
 
 
 def test_what_is_no_zip_is_said_to_be_none(tmp_path):
