@@ -266,7 +266,9 @@ async def overview(here: Setting) -> str:
 
 async def test_the_first_page_shows_the_last_lines_and_then_the_first_files(tmp_path) -> None:
     async with running(tmp_path) as here:
-        assert 'id="last-lines"' not in await overview(here)
+        first_page = await overview(here)
+        assert 'id="last-lines"' not in first_page
+        assert "/log.css" in first_page  # the page stays open when the lines come
         long = "x" * 5000
         text = "".join(f"line {number}\n" for number in range(1, 20))
         await here.agent.write(here.held(), f"{long}\n{text}<b>no end".encode())
