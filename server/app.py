@@ -27,6 +27,7 @@ from server.handler_settings import configured
 from server.health import Health
 from server.http.context import Context
 from server.http.problems import problems
+from server.http.reads import Reads
 from server.http.snapshots import Snapshots
 from server.http.upload_limits import UploadLimits
 from server.http.upload_threads import UploadThreads
@@ -214,6 +215,8 @@ async def compose(
     )
     upload_threads = UploadThreads()
     stack.callback(upload_threads.close)
+    reads = Reads()
+    stack.callback(reads.close)
     lag = EventLoopLag(clock)
     supervisor = Supervisor(
         loops(
@@ -313,6 +316,7 @@ async def compose(
         accepts=who.accepts,
         permits=who.permits,
         measures=measures,
+        reads=reads,
         url_prefix=table.url_prefix,
         version=metadata.version("ferryman"),
     )

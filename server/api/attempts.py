@@ -13,13 +13,14 @@ from server.domain.attempts import Attempt
 from server.domain.jobs import Job
 from server.http import documents
 from server.http.context import Context
+from server.http.log_source import LOG_SENDS, send_log
 from server.http.params import attempt_number
 from server.http.paths import ATTEMPT, JOB
 from server.http.problems import Refusal
 from server.http.requested_job import requested_job
 from server.http.results import send_result
 from server.http.route import Route
-from server.http.stored_log import LOG_HEADERS, STREAMS, nothing_left, stored_log
+from server.http.stored_log import STREAMS, nothing_left, stored_log
 from shared import wire
 from shared.ids import AttemptKey
 from shared.wire import AttemptDoc, AttemptPage
@@ -53,12 +54,7 @@ async def log(request: web.Request, context: Context) -> web.StreamResponse:
     if stream not in STREAMS:
         raise Refusal(HTTPStatus.NOT_FOUND, "no_log", f"a log is {' or '.join(STREAMS)}")
     async with stored_log(context, job, attempt, stream) as log:
-        response = web.StreamResponse(headers=LOG_HEADERS | {"Content-Length": str(log.size)})
-        await response.prepare(request)
-        if request.method != "HEAD":
-            async for chunk in log.chunks(0, log.size):
-                await response.write(chunk)
-    return response
+        return await send_log(request, attempt, stream, log.chunks, log.size)
 
 
 async def _requested(request: web.Request, context: Context) -> tuple[Job, Attempt]:
@@ -80,7 +76,8 @@ ROUTES: Final = (
         f"{ATTEMPT}/logs/{{stream}}",
         Area.JOBS,
         log,
-        {200: "text/plain"},
-        NO_LOG,
+        {200: "text/plain", 206: "text/plain", 304: None},
+        (*NO_LOG, *FILE),
+        sends=LOG_SENDS,
     ),
 )

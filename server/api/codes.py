@@ -206,7 +206,14 @@ NO_RESULT: Final[tuple[str | tuple[int, str], ...]] = (
 """Of the result of a job that has ended otherwise."""
 JSON: Final = ("invalid_json", "unknown_field", "body_too_large")
 """Of routes that take a JSON object."""
-NO_LOG: Final = ("no_log", "not_ended", "no_result", "result_cleaned", "result_missing")
+NO_LOG: Final = (
+    "no_log",
+    "not_ended",
+    "no_result",
+    "result_cleaned",
+    "result_missing",
+    "unreadable_result",
+)
 """Of the log of an attempt that has ended."""
 FILE: Final = ("precondition_failed", "invalid_range")
 """Of what is sent in parts."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
@@ -25,6 +24,7 @@ from server.http.route import Route
 from server.http.running_files import list_running
 from server.http.stored_files import list_stored
 from shared import wire
+from shared.http.file_response import send_chunks
 from shared.http.numbers import whole_number
 from shared.http.ranges import requested_part
 from shared.wire import FilePage
@@ -116,23 +116,7 @@ async def _send(
     part = requested_part(request, file.size, file.etag, headers)
     if isinstance(part, web.Response):
         return part
-    response = web.StreamResponse(status=part.status, headers={**headers, **part.headers})
-    response.content_length = left = part.stop - part.start
-    if request.method == hdrs.METH_HEAD or not left:
-        await response.prepare(request)
-        return response
-    async with aclosing(file.chunks(part.start, part.stop)) as chunks:
-        chunk = await anext(chunks, b"")  # before the answer begins: it can still be refused
-        await response.prepare(request)
-        while chunk:
-            left -= len(chunk)
-            following = await anext(chunks, b"")  # before the last one is sent: it may be damaged
-            await response.write(chunk)
-            chunk = following
-    if left:
-        raise EOFError(f"{path} ends too early")
-    await response.write_eof()
-    return response
+    return await send_chunks(request, part, headers, file.chunks)
 
 
 def _headers(path: str, *, inline: bool) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from server.api.codes import NO_LOG
+from server.api.codes import FILE, NO_LOG
 from server.domain.access import Area
 from server.domain.attempts import Attempt
 from server.domain.errors import BadField
@@ -22,11 +22,14 @@ from server.http.context import Context
 from server.http.event_stream import NO_BUFFERING
 from server.http.log_source import (
     FOR_NOW,
+    LOG_SENDS,
     find_attempt,
     has_started,
+    log_headers,
     log_pieces,
     not_started,
     opened_log,
+    send_log,
 )
 from server.http.parameter_types import choice, flag, whole
 from server.http.params import flag_param, int_param
@@ -106,47 +109,9 @@ async def _part(request: web.Request, context: Context, wanted: _Wanted) -> web.
     if attempt is None:
         raise not_started(job)
     async with opened_log(context, job, attempt, wanted.stream) as (size, log):
-        start, stop, status = wanted.start(size), size, HTTPStatus.OK
-        headers = {**LOG_HEADERS, hdrs.ACCEPT_RANGES: "bytes", hdrs.CACHE_CONTROL: "no-cache"}
-        if hdrs.RANGE in request.headers and wanted.offset is None and wanted.tail is None:
-            found = _range(request, size)
-            if found is not None:
-                start, stop = found
-                status = HTTPStatus.PARTIAL_CONTENT
-                headers[hdrs.CONTENT_RANGE] = f"bytes {start}-{stop - 1}/{size}"
-        headers |= _log_headers(attempt, start) | {
-            "Ferryman-Log-Next": str(stop),
-            hdrs.CONTENT_LENGTH: str(stop - start),
-        }
-        response = web.StreamResponse(status=status, headers=headers)
-        left = stop - start
-        if request.method == hdrs.METH_HEAD or not left:
-            await response.prepare(request)
-            return response
-        async with aclosing(log(start, stop)) as chunks:
-            chunk = await anext(chunks, b"")  # before the answer begins: it can still be refused
-            await response.prepare(request)
-            while chunk and left:
-                await response.write(chunk[:left])
-                left -= min(left, len(chunk))
-                chunk = await anext(chunks, b"") if left else b""
-        if left:
-            raise EOFError(f"the log of attempt {attempt.number} ends too early")
-        await response.write_eof()
-    return response
-
-
-def _range(request: web.Request, size: int) -> tuple[int, int] | None:
-    try:
-        wanted = request.http_range
-    except ValueError:
-        return None  # several ranges or nonsense: RFC 9110 lets us ignore the header
-    start, stop, _ = wanted.indices(size)
-    if start >= stop:
-        message = f"the log has {size} bytes, none of them in that range"
-        headers = {"Content-Range": f"bytes */{size}"}
-        raise Refusal(416, "invalid_range", message, headers=headers)
-    return start, stop
+        start = wanted.start(size)
+        whole = wanted.offset is None and wanted.tail is None
+        return await send_log(request, attempt, wanted.stream, log, size, None if whole else start)
 
 
 # -- what there is, and what comes
@@ -157,7 +122,7 @@ async def _followed(request: web.Request, context: Context, wanted: _Wanted) -> 
     with context.waiting(request):
         async with context.log_openings:
             job, attempt, start = await _begin(request, context, wanted)
-        headers = {**LOG_HEADERS, **NO_BUFFERING, **_log_headers(attempt, start)}
+        headers = {**LOG_HEADERS, **NO_BUFFERING, **log_headers(attempt, start)}
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
         if request.method != hdrs.METH_HEAD:
@@ -237,16 +202,6 @@ async def _begin(
         raise
 
 
-def _log_headers(attempt: Attempt | None, start: int) -> dict[str, str]:
-    headers = {"Ferryman-Log-Offset": str(start)}
-    if attempt is not None:
-        headers["Ferryman-Log-Attempt"] = str(attempt.number)
-    headers["Ferryman-Log-Ended"] = str(
-        attempt is not None and attempt.ended_at is not None
-    ).lower()
-    return headers
-
-
 _LOGS: Final = {
     "stream": choice("which of the two", STREAMS, STREAMS[0]),
     "attempt": whole("its number; the latest where it is missing", 1, _MAX_ATTEMPT),
@@ -257,31 +212,24 @@ _LOGS: Final = {
 _REFUSALS: Final = (
     *NO_LOG,
     "attempt_not_found",
+    *FILE,
     "too_many_waits",
-    "invalid_range",
     (416, "invalid_offset"),
     "not_started",
     "no_live_log",
     "log_moves",
     "agent_unreachable",
 )
-_SENDS: Final = (
-    "Ferryman-Log-Attempt",
-    "Ferryman-Log-Offset",
-    "Ferryman-Log-Next",
-    "Ferryman-Log-Ended",
-)
-
 ROUTES: Final = (
     Route(
         "GET",
         f"{JOB}/logs",
         Area.JOBS,
         read,
-        {200: ("text/plain", "text/event-stream"), 204: None, 206: "text/plain"},
+        {200: ("text/plain", "text/event-stream"), 204: None, 206: "text/plain", 304: None},
         _REFUSALS,
         _LOGS,
         by_link=(Shows.JOB,),
-        sends=_SENDS,
+        sends=LOG_SENDS,
     ),
 )

@@ -51,7 +51,7 @@ async def document(request: web.Request, context: Context) -> web.StreamResponse
     """This description."""
     description = request.app[DESCRIPTION]
     body = await asyncio.to_thread(lambda: description.text(tokens=context.token_needed))
-    return web.Response(body=body, content_type="application/json")
+    return await send_bytes(request, body, {"Content-Type": "application/json"})
 
 
 async def page(_: web.Request, __: Context) -> web.StreamResponse:

@@ -24,7 +24,10 @@ async def send_batch(request: web.Request, context: Context, parent: Job) -> web
     while any(note == name for name, _ in results):
         note = f"_{note}"
     async with merged_results(
-        context.storage, context.scratch, parts, note=note, missing=missing
+        *(context.storage, context.scratch, parts),
+        note=note,
+        missing=missing,
+        run=context.reads.run,
     ) as merged:
         response = web.StreamResponse(
             headers={

@@ -15,6 +15,7 @@ from server.domain.jobs import Job
 from server.domain.permits import Permits
 from server.domain.troubles import Trouble
 from server.http import documents
+from server.http.reads import Names, Reads
 from server.http.shared_reads import Messages, SharedReads
 from server.http.snapshots import Snapshots
 from server.http.upload_limits import UploadLimits
@@ -103,12 +104,13 @@ class Context:
     """Whether the token, ticket or link of a request is good now."""
     permits: Permits
     measures: Measures
+    reads: Reads
     url_prefix: str = ""
     """Path below which a proxy shows us."""
-    unpacking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
-    """Threads that read in results for those who want single files."""
     event_reads: SharedReads[Messages] = field(default_factory=SharedReads)
     """Of those who follow the events of all jobs."""
+    name_reads: SharedReads[Names | None] = field(default_factory=SharedReads)
+    """Of those who want the names in a large result."""
     log_openings: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(16))
     """Followers of logs that begin at once: each asks the store and an agent."""
 

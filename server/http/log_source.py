@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
+from aiohttp import hdrs, web
+
 from server.domain import states
 from server.domain.attempts import Attempt
 from server.domain.errors import FerrymanError
@@ -16,9 +18,11 @@ from server.domain.jobs import Job
 from server.http.context import Context
 from server.http.event_stream import KEEPALIVE_S
 from server.http.problems import Refusal
-from server.http.stored_log import stored_log
+from server.http.stored_log import CHUNK, DAMAGED, LOG_HEADERS, States, stored_log
 from server.ports import Agent, AgentError, NoSuchPayload, RefusedByAgent
 from shared.clock import wait_for
+from shared.http.file_response import send_chunks
+from shared.http.ranges import Part, requested_part
 from shared.ids import AttemptKey
 from shared.sqlite.errors import DatabaseUnavailable
 
@@ -26,6 +30,15 @@ _AGAIN_S: Final = 1.0
 """After an agent had nothing to say, or could not be reached."""
 FOR_NOW: Final = frozenset({"log_moves", "agent_unreachable"})
 """Codes of refusals that who follows a log waits for to be over."""
+LOG_SENDS: Final = (
+    "ETag",
+    "Accept-Ranges",
+    "Ferryman-Log-Attempt",
+    "Ferryman-Log-Offset",
+    "Ferryman-Log-Next",
+    "Ferryman-Log-Ended",
+)
+"""Headers of a log."""
 Log: TypeAlias = Callable[[int, int], AsyncGenerator[bytes, None]]
 """Gives its bytes from one position to another, at least."""
 
@@ -54,16 +67,25 @@ class Piece:
 
 @asynccontextmanager
 async def opened_log(
-    context: Context, job: Job, attempt: Attempt, stream: str
+    context: Context,
+    job: Job,
+    attempt: Attempt,
+    stream: str,
+    states: States | None = None,
+    chunk: int = CHUNK,
 ) -> AsyncIterator[tuple[int, Log]]:
     """Its size, and its bytes from one position to another.
 
+    Args:
+        states, chunk: how a stored one is read, see :class:`Unpacker`.
+
     Raises:
         Refusal: it cannot be read now; also while it is read.
+        *DAMAGED: while a stored one is read.
     """
     agent = live_agent(context, job, attempt)
     if agent is None:
-        async with stored_log(context, job, attempt, stream) as stored:
+        async with stored_log(context, job, attempt, stream, states, chunk) as stored:
             yield stored.size, stored.chunks
         return
     try:
@@ -88,7 +110,7 @@ async def log_pieces(
     """What an attempt writes (None: the next one of the job), until all of it was given.
 
     Raises:
-        OSError, EOFError, zlib.error, zipfile.BadZipFile: its stored result is damaged.
+        *DAMAGED: of its stored result.
     """
     clock = context.clock
     number = None if attempt is None else attempt.number
@@ -168,6 +190,51 @@ async def _until_closing(
             for task in (waiting, coming):
                 task.cancel()
             await asyncio.gather(waiting, coming, return_exceptions=True)
+
+
+async def send_log(
+    request: web.Request,
+    attempt: Attempt,
+    stream: str,
+    log: Log,
+    size: int,
+    start: int | None = None,
+) -> web.StreamResponse:
+    """A log as it is now, or the range of it that was asked for.
+
+    Args:
+        start: the query asks for what is behind this byte: then that is the whole answer.
+    """
+    headers = {**LOG_HEADERS, hdrs.ACCEPT_RANGES: "bytes", hdrs.CACHE_CONTROL: "no-cache"}
+    part = Part(HTTPStatus.OK, start or 0, size, {})
+    if start is None:
+        # What stands at a place of an attempt's log never changes, but a log is cut at its end.
+        ended = "" if attempt.ended_at is not None else "-live"
+        tag = f"log-{attempt.job_id}.{attempt.number}-{stream}-{size}{ended}"
+        headers[hdrs.ETAG] = f'"{tag}"'
+        found = requested_part(request, size, tag, headers)
+        if isinstance(found, web.Response):
+            return found
+        part = found
+    headers |= log_headers(attempt, part.start) | {"Ferryman-Log-Next": str(part.stop)}
+    try:
+        return await send_chunks(request, part, headers, log)
+    except ConnectionError:
+        raise
+    except DAMAGED as problem:  # once the answer has begun, its connection is closed instead
+        message = f"the log of attempt {attempt.number} cannot be read: {problem}"
+        raise Refusal(HTTPStatus.CONFLICT, "unreadable_result", message) from problem
+
+
+def log_headers(attempt: Attempt | None, start: int) -> dict[str, str]:
+    """Which attempt's log it is, and where what is sent begins."""
+    headers = {"Ferryman-Log-Offset": str(start)}
+    if attempt is not None:
+        headers["Ferryman-Log-Attempt"] = str(attempt.number)
+    headers["Ferryman-Log-Ended"] = str(
+        attempt is not None and attempt.ended_at is not None
+    ).lower()
+    return headers
 
 
 async def find_attempt(context: Context, job: Job, number: int | None) -> Attempt | None:

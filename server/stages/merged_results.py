@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from server.domain.files import FileKind
 from server.domain.jobs import Result
@@ -17,6 +17,7 @@ from shared.files.archives.merge import Merge
 from shared.files.descriptors import closing_fd
 from shared.files.errors import BundleError
 
+Run: TypeAlias = Callable[..., Awaitable[Any]]
 _NOTED: Final = 1_000
 """Results that a note names; of the others it says how many."""
 
@@ -52,8 +53,9 @@ class MergedResults:
         left_out: prefixes of the results that could not be used.
     """
 
-    def __init__(self, storage: Storage, merge: Merge, note: str | None) -> None:
+    def __init__(self, storage: Storage, merge: Merge, note: str | None, run: Run) -> None:
         self._storage, self._merge, self._note = storage, merge, note
+        self._run = run
         self._taken: list[tuple[Part, int]] = []
         self._text = b""
         self.left_out: list[str] = []
@@ -72,7 +74,7 @@ class MergedResults:
         for part in parts:
             try:
                 async with self._storage.local_copy(FileKind.RESULT, part.result.file) as path:
-                    length = await asyncio.to_thread(_add, self._merge, part, path)
+                    length = await self._run(_add, self._merge, part, path)
             except (BundleError, FileNotFoundError) as problem:
                 unusable = UnusableResult(part, _why(problem))
                 if self._note is None:
@@ -87,17 +89,21 @@ class MergedResults:
                 problems.append(f"and {more} more")
             self._text = "\n".join(["These results are left out:", *problems, ""]).encode()
             self._merge.add_text(self._note, self._text)
-        await asyncio.to_thread(self._merge.end)
+        await self._run(self._merge.end)
         self.size, self.entries = self._merge.size, self._merge.entries
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for part, length in self._taken:
             async with self._storage.local_copy(FileKind.RESULT, part.result.file) as path:
-                async for piece in _from_thread(_copy(self._merge, part, path, length)):
+                async for piece in self._pieces(_copy(self._merge, part, path, length)):
                     yield piece
         if self._note is not None and self._text:
             yield self._merge.text(self._note, self._text)
-        async for piece in _from_thread(self._merge.tail()):
+        async for piece in self._pieces(self._merge.tail()):
+            yield piece
+
+    async def _pieces(self, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+        while (piece := await self._run(next, pieces, None)) is not None:
             yield piece
 
 
@@ -109,6 +115,7 @@ async def merged_results(
     *,
     note: str | None = None,
     missing: Sequence[str] = (),
+    run: Run = asyncio.to_thread,
 ) -> AsyncIterator[MergedResults]:
     """A ZIP of all parts, in their order. The results are read twice: directories first.
 
@@ -116,6 +123,7 @@ async def merged_results(
         note: name of a file at the root that says which results are left out, because they are gone
             or damaged; there only if one is. None: such a result is an error.
         missing: lines for it about results that there never were.
+        run: calls a function in a thread, with arguments.
 
     Raises:
         UnusableResult
@@ -124,7 +132,7 @@ async def merged_results(
     with scratch.file() as file:
         merge = await asyncio.to_thread(lambda: Merge(file.path.open("x+b"), file.reserve))
         try:
-            merged = MergedResults(storage, merge, note)
+            merged = MergedResults(storage, merge, note, run)
             await merged.add(parts, missing)
             yield merged
         finally:
@@ -143,8 +151,3 @@ def _copy(merge: Merge, part: Part, path: Path, length: int) -> Iterator[bytes]:
 
 def _why(problem: BundleError | FileNotFoundError) -> str:
     return problem.message if isinstance(problem, BundleError) else "its result is gone"
-
-
-async def _from_thread(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-    while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
-        yield piece

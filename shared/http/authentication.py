@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -13,6 +14,15 @@ from aiohttp import web
 from shared.principals import ANONYMOUS, LOCAL, Principal, Role
 
 PRINCIPAL: Final = web.RequestKey("principal", Principal)
+CALLER: Final = ContextVar("caller", default="")
+"""Whose share of what all callers use a request takes, see :func:`caller_of`."""
+
+
+def caller_of(principal: Principal, address: str) -> str:
+    """All tokens and sessions of a user are one caller; strangers are told apart by address."""
+    if principal.role is None:
+        return f"stranger {address}"
+    return f"{principal.role} {principal.user_id or principal.name}"
 
 
 class Issued(Protocol):

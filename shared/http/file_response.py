@@ -7,10 +7,10 @@ peer still reads.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -20,14 +20,14 @@ import structlog
 from aiohttp import web
 
 from shared.files.opened import opened
-from shared.http.kernel_copy import copy_by_kernel
+from shared.http.kernel_copy import copy_by_kernel, in_thread
 from shared.http.ranges import Part, requested_part
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-_CHUNK: Final = 1 << 18
-"""Memory for each answer, however slowly it is read."""
-_SMALL: Final = 256 << 10
+_CHUNK: Final = 1 << 17
+"""Memory for each answer, however slowly it is read; asyncio keeps a copy of what is not read."""
+_SMALL: Final = 64 << 10
 
 
 async def send_file(
@@ -55,7 +55,7 @@ async def send_file(
         content = whole[offset:] if most is None else whole[offset : offset + most]
         size = len(content)
     else:
-        size, content = await asyncio.to_thread(_size_and_content, path, offset, most)
+        size, content = await in_thread(_size_and_content, path, offset, most)
     headers = {
         "Content-Type": "application/zip",
         "Content-Disposition": f'attachment; filename="{filename}"; '
@@ -89,7 +89,7 @@ async def send_file(
             at = await copy_by_kernel(request, file.fileno(), start, stop)
             writer.output_size += at - start
             while at < stop:
-                chunk = await asyncio.to_thread(_read, file.fileno(), min(_CHUNK, stop - at), at)
+                chunk = await in_thread(_read, file.fileno(), min(_CHUNK, stop - at), at)
                 await response.write(chunk)
                 at += len(chunk)
         except EOFError:
@@ -109,8 +109,43 @@ async def send_bytes(
     response.content_length = len(body)
     await response.prepare(request)
     if request.method != "HEAD":
-        for start in range(0, len(body), _CHUNK):
-            await response.write(body[start : start + _CHUNK])
+        for start in range(0, len(body), _SMALL):
+            await response.write(body[start : start + _SMALL])
+    await response.write_eof()
+    return response
+
+
+async def send_chunks(
+    request: web.Request,
+    part: Part,
+    headers: Mapping[str, str],
+    chunks: Callable[[int, int], AsyncGenerator[bytes, None]],
+) -> web.StreamResponse:
+    """Send a part of what is read in chunks; memory is in proportion to one of them.
+
+    Args:
+        chunks: gives the bytes from one place up to another, at least.
+
+    Raises:
+        EOFError: it ends too early.
+        Exception: what ``chunks`` raises; where it is the first chunk, the answer has not begun.
+    """
+    response = web.StreamResponse(status=part.status, headers={**headers, **part.headers})
+    response.content_length = left = part.stop - part.start
+    if request.method == "HEAD" or not left:
+        await response.prepare(request)
+        return response
+    async with aclosing(chunks(part.start, part.stop)) as some:
+        chunk = await anext(some, b"")  # before the answer begins: it can still be refused
+        await response.prepare(request)
+        while chunk and left:
+            chunk = chunk[:left]
+            left -= len(chunk)
+            following = await anext(some, b"")  # before the last one is sent: it may be damaged
+            await response.write(chunk)
+            chunk = following
+    if left:
+        raise EOFError("it ends too early")
     await response.write_eof()
     return response
 

@@ -14,7 +14,9 @@ import select
 import socket
 import struct
 import termios
-from typing import Final
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, ParamSpec, TypeVar
 
 import structlog
 from aiohttp import web
@@ -32,6 +34,17 @@ _MOMENT_MS: Final = 1
 _UNSUPPORTED: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 _LOST: Final = frozenset({errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
 _sending = 0
+_THREADS: Final = ThreadPoolExecutor(4, "answers")
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """As ``asyncio.to_thread``, in threads that only read and send what callers asked for: the
+    program's own work does not wait for these.
+    """
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_THREADS, lambda: work(*args, **kwargs))
 
 
 async def copy_by_kernel(request: web.Request, file: int, start: int, stop: int) -> int:
@@ -75,7 +88,7 @@ async def _copy(
     connection: Connection, line: socket.socket, file: int, start: int, stop: int
 ) -> int:
     while start < stop:
-        visit = asyncio.ensure_future(asyncio.to_thread(_send, line.fileno(), file, start, stop))
+        visit = asyncio.ensure_future(in_thread(_send, line.fileno(), file, start, stop))
         try:
             reached, full = await asyncio.shield(visit)
         except asyncio.CancelledError:

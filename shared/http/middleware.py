@@ -18,7 +18,7 @@ from aiohttp import hdrs, web
 from prometheus_client.metrics_core import Metric
 
 from shared.clock import Clock, wait_for
-from shared.http.authentication import PRINCIPAL, Tokens, operators
+from shared.http.authentication import CALLER, PRINCIPAL, Tokens, caller_of, operators
 from shared.http.connections import ConnectionLimits
 from shared.http.measured import WAITED, Requests
 from shared.http.origins import (
@@ -127,6 +127,7 @@ class Gate:
             request[PRINCIPAL] = self._signed(request) or self._tokens.principal(
                 request, peer_address(request)
             )
+            CALLER.set(caller_of(request[PRINCIPAL], peer_address(request)))
             structlog.contextvars.bind_contextvars(
                 request_id=request_id, principal=request[PRINCIPAL].name
             )

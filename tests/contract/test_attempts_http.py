@@ -104,9 +104,12 @@ async def test_a_result_without_a_log_says_so(tmp_path, content: Any) -> None:
 
 def damaged(flaw: str) -> bytes:
     """A result whose directory is well, and whose log is not."""
-    packed = bytearray(left("".join(map(str, range(9_999))), ""))
+    long = 99_999 if flaw == "late" else 9_999
+    packed = bytearray(left("".join(map(str, range(long))), ""))
     directory = packed.index(b"PK\x01\x02")
-    if flaw == "bytes":
+    if flaw == "late":
+        packed[directory - 10_000 : directory - 9_000] = bytes(1_000)
+    elif flaw == "bytes":
         packed[60:200] = bytes(140)
     elif flaw == "shorter":
         packed[directory + 24 : directory + 28] = (10**6).to_bytes(4, "little")
@@ -119,7 +122,13 @@ def damaged(flaw: str) -> bytes:
 
 @pytest.mark.parametrize(
     ("flaw", "code"),
-    [("encrypted", "no_log"), ("method", "no_log"), ("bytes", ""), ("shorter", "")],
+    [
+        ("encrypted", "no_log"),
+        ("method", "no_log"),
+        ("bytes", "unreadable_result"),
+        ("shorter", "no_log"),
+        ("late", ""),
+    ],
 )
 async def test_a_log_that_cannot_be_unpacked_is_refused_or_ends_its_connection(
     tmp_path, flaw: str, code: str

@@ -6,11 +6,14 @@ import html
 import io
 import re
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from server.http import stored_files
 from server.web.job.files.address import quoted
+from shared.files.archives.zip_index import ListedFile, ZipIndex
 from tests.contract.test_attempts_http import RETRIED
 from tests.contract.test_files_http import Setting, ended, running, zipped
 from tests.contract.test_links import serving
@@ -288,6 +291,30 @@ async def test_a_file_leads_to_those_beside_it(tmp_path) -> None:
         assert re.search(r'rel="next" href="[^"]*/files/x/c"', page)
         assert 'rel="next"' not in await get(here, "/x/c")
         assert "CRC-32 71beeff9" in words(page)
+
+
+async def test_the_names_in_a_large_result_are_read_once(tmp_path, monkeypatch) -> None:
+    scans = 0
+    scan = ZipIndex.scan
+
+    def counted(index: ZipIndex) -> Iterator[ListedFile]:
+        nonlocal scans
+        scans += 1
+        return scan(index)
+
+    monkeypatch.setattr(ZipIndex, "scan", counted)
+    monkeypatch.setattr(ZipIndex, "files", None)
+    monkeypatch.setattr(stored_files, "_NEIGHBOURS", 50)
+    files = {f"x/{number:03}.txt": b"text" for number in range(100)}
+    async with ended(tmp_path, zipped(files)) as here:
+        assert f"{here.job_id}/files/x/007.txt" in await get(here, "?folder=x")
+        assert scans == 1
+        assert "008.txt" in await get(here, "?folder=x&name=8")
+        page = await get(here, "/x/007.txt")
+        assert 'rel="next"' not in page  # none are looked for among so many
+        missing = await get(here, "/y/007.txt", 404)
+        assert "x/007.txt" in missing
+        assert scans == 1
 
 
 # -- what is not there

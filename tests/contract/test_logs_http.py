@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import zipfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from server.http import log_source
+from shared.files.archives.zip_directory import read_listed
 from tests.contract.test_attempts_http import RETRIED, left
 from tests.contract.test_events_http import SSE, Message, followed
 from tests.support.fake_agent import FakeAgent, HeldPayload, page, serving
@@ -112,6 +115,69 @@ async def test_the_log_of_a_job_that_has_ended_is_in_its_result(tmp_path) -> Non
         assert (await here.get("stream=stderr"))[2] == b""
         async with here.caller.session.head(f"{here.caller.url}{here.path}") as answer:
             assert (answer.status, answer.content_length) == (200, 1_000_000)
+
+
+async def test_a_part_of_a_log_is_sent_as_a_part_of_any_file(tmp_path) -> None:
+    async with running(tmp_path, extra=RETRIED) as here:
+        await here.agent.write(here.held(), b"0123456789")
+        _, headers, _ = await here.get()
+        tag = headers["etag"]
+        assert (await here.get(If_None_Match=tag))[0] == 304
+        status, _, body = await here.get(Range="bytes=8-", If_Range=tag)
+        assert (status, body) == (206, b"89")
+        assert await here.refused(Range="bytes=-0") == (416, "invalid_range")
+        assert await here.refused(If_Match='"another"') == (412, "precondition_failed")
+        status, _, body = await here.get(Range="bytes=8-", If_Range='"another"')
+        assert (status, body) == (200, b"0123456789")
+
+        await here.end("0123456789", "Failed")
+        await here.agent.until(lambda: here.agent.starts[f"{here.job_id}.2"] == 1)
+        await here.caller.job(here.job_id, until="Running")
+        await here.agent.write(here.held(2), b"ABCDEFGHIJ")
+        # What was begun in the log of one attempt does not go on in that of another.
+        status, _, body = await here.get(Range="bytes=8-", If_Range=tag)
+        assert (status, body) == (200, b"ABCDEFGHIJ")
+        there = f"{here.caller.url}/api/v1/jobs/{here.job_id}/attempts/1/logs/stdout"
+        for wanted, status, text in (("bytes=-3", 206, b"789"), ("bytes=-0", 416, None)):
+            async with here.caller.session.get(there, headers={"Range": wanted}) as answer:
+                assert answer.status == status
+                assert text is None or await answer.read() == text
+        async with here.caller.session.get(there) as answer:
+            again = {"If-None-Match": answer.headers["ETag"]}
+        async with here.caller.session.get(there, headers=again) as answer:
+            assert answer.status == 304
+
+
+async def test_a_log_costs_the_same_however_many_files_the_result_has(
+    tmp_path, monkeypatch
+) -> None:
+    entries = 0
+
+    def counted(read: Any) -> Any:
+        def one(*args: Any, **kwargs: Any) -> Any:
+            nonlocal entries
+            entries += 1
+            return read(*args, **kwargs)
+
+        return one
+
+    async with running(tmp_path) as here:
+        packed = io.BytesIO(left("", ""))
+        with zipfile.ZipFile(packed, "a") as archive:
+            for number in range(3_000):
+                archive.writestr(f"{number}", b"")
+        held = here.held()
+        held.status, held.result = "Completed", packed.getvalue()
+        await here.agent.say(held)
+        await here.caller.job(here.job_id)
+        monkeypatch.setattr(zipfile.ZipInfo, "__init__", counted(zipfile.ZipInfo.__init__))
+        listed = "shared.files.archives.zip_index.read_listed"
+        monkeypatch.setattr(listed, counted(read_listed))
+        assert (await here.get())[2] == b""
+        assert (await here.get("follow=1"))[2] == b""
+        _, _, body = await here.caller.get(f"/api/v1/jobs/{here.job_id}/attempts/1/logs/stderr")
+        assert body == b""
+        assert entries < 50
 
 
 async def test_a_followed_log_goes_on_from_the_agent_into_the_result(tmp_path) -> None:

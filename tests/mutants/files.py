@@ -61,10 +61,10 @@ MUTANTS: Final = (
     ),
     _of(
         "the end of a file is not sent before its checksum is known",
-        "server/api/files.py",
-        'following = await anext(chunks, b"")  # before the last one is sent: it may be damaged\n'
+        "shared/http/file_response.py",
+        'following = await anext(some, b"")  # before the last one is sent: it may be damaged\n'
         "            await response.write(chunk)",
-        'await response.write(chunk)\n            following = await anext(chunks, b"")',
+        'await response.write(chunk)\n            following = await anext(some, b"")',
         f"{_SERVER}a_damaged_file_ends_the_connection",
     ),
     _of(

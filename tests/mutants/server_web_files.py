@@ -14,7 +14,39 @@ def _mutant(protection: str, file: str, old: str, new: str, test: str) -> Mutant
     return Mutant("dashboard", protection, f"server/{file}", old, new, (test,))
 
 
+_READS: Final = "tests/unit/server/test_reads.py::test_"
+
+
 MUTANTS: Final = (
+    _mutant(
+        "one caller's reads of results do not hold up another's",
+        "http/reads.py",
+        "        async with self._each.turn(), self._free:\n",
+        "        async with self._free:\n",
+        f"{_READS}what_one_caller_reads_does_not_hold_up_another",
+    ),
+    _mutant(
+        "the names in results that are kept in memory are bounded",
+        "http/reads.py",
+        "            self._names.popitem(last=False)\n",
+        "            break\n",
+        f"{_READS}the_names_that_are_kept_are_bounded",
+    ),
+    _mutant(
+        "the names in a large result are read once for all looks at it",
+        "http/stored_files.py",
+        "        context.reads.keep(result.sha256, names)\n",
+        "",
+        f"{_PAGES}the_names_in_a_large_result_are_read_once",
+    ),
+    _mutant(
+        "a log does not cost as much as its result has files",
+        "http/stored_log.py",
+        "    entry, _ = index.find(name)\n",
+        "    entry = {one.name: index.find(one.name)[0] for one, _ in index.files()}.get(name)\n",
+        "tests/contract/test_logs_http.py::"
+        "test_a_log_costs_the_same_however_many_files_the_result_has",
+    ),
     _mutant(
         "a page that a job has written is rendered where it can run nothing",
         "web/job/files/preview.py",

@@ -61,7 +61,7 @@ MUTANTS: Final = (
     _mutant(
         "followers of a log full of colours do not keep the server from answering others",
         "follow.py",
-        "await asyncio.to_thread(_event, lines, data, wanted.stream, here, offset)",
+        "await context.reads.run(_event, lines, data, wanted.stream, here, offset)",
         "_event(lines, data, wanted.stream, here, offset)",
         f"{_PAGES}lines_that_are_followed_are_not_made_on_the_event_loop",
     ),
@@ -101,6 +101,13 @@ MUTANTS: Final = (
         f"{_WINDOW}a_search_reads_so_many_bytes_at_once",
     ),
     _mutant(
+        "one caller searches once at a time",
+        "page.py",
+        "        async with context.reads.searches.turn():\n            found = ",
+        "        if True:\n            found = ",
+        "tests/contract/test_reads_http.py::test_one_search_of_a_caller_runs_at_a_time",
+    ),
+    _mutant(
         "what is remembered of logs is bounded",
         "index.py",
         "        while len(self._kept) > _LOGS:\n            self._kept.popitem(last=False)\n",
@@ -125,7 +132,7 @@ MUTANTS: Final = (
     _mutant(
         "a window full of colours does not keep the server from answering others",
         "window.py",
-        "await asyncio.to_thread(_rows, lines, data, most)",
+        "await log.run(_rows, lines, data, most)",
         "_rows(lines, data, most)",
         f"{_WINDOW}lines_of_many_colours_are_not_made_on_the_event_loop",
     ),

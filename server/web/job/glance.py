@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from itertools import islice
 from typing import Final
 
 from markupsafe import Markup
@@ -15,7 +14,7 @@ from server.domain.jobs import Job
 from server.http.context import Context
 from server.http.log_source import has_started, opened_log
 from server.http.problems import Refusal
-from server.http.stored_files import scan_stored
+from server.http.stored_files import scan_first
 from server.http.stored_log import STREAMS
 from server.web.job.files.folder import FolderPage, folder_page
 from server.web.job.log.lines import Lines
@@ -63,11 +62,8 @@ async def first_files(context: Context, job: Job, attempt: Attempt | None) -> Fo
     if not job.ended or attempt is None or attempt.result is None:
         return None
     try:
-        return await scan_stored(
-            context,
-            job,
-            attempt,
-            lambda listed: folder_page(islice(listed, _LISTED), "", "", "", _FILES),
+        return await scan_first(
+            context, job, attempt, _LISTED, lambda some: folder_page(some, "", "", "", _FILES)
         )
     except (FerrymanError, Refusal):
         return None

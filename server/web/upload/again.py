@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -55,11 +54,11 @@ async def former_bundle(context: Context, job: Job) -> AsyncIterator[FormerBundl
 
 async def former_files(context: Context, job: Job) -> FormerFiles | None:
     """None: they were removed, or cannot be read."""
-    async with former_bundle(context, job) as bundle, context.unpacking:
+    async with former_bundle(context, job) as bundle:
         if bundle is None:
             return None
         try:
-            return await asyncio.to_thread(_read, job.id, bundle.path, bundle.folder)
+            return await context.reads.run(_read, job.id, bundle.path, bundle.folder)
         except (BundleError, OSError):
             return None
 

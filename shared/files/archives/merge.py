@@ -26,7 +26,7 @@ from shared.files.archives.zip_headers import (
 from shared.files.errors import BundleError
 from shared.files.names import PathSet, UnsafeName, safe_path
 
-_CHUNK: Final = 1 << 18
+_CHUNK: Final = 1 << 17
 _EARLIEST: Final = 1 << 21 | 1 << 16
 """1980-01-01 in DOS's words."""
 

@@ -13,7 +13,7 @@ from shared.files.archives.zip_directory import STORED, ZipEntry
 from shared.files.errors import BundleError
 
 _CHUNK: Final = 1 << 20
-_PACKED_CHUNK: Final = 1 << 18
+_PACKED_CHUNK: Final = 1 << 16
 
 
 def read_content(fd: int, entry: ZipEntry, chunk: int = _CHUNK) -> Iterator[bytes]:

@@ -47,6 +47,11 @@ class ListedFile(NamedTuple):
     modified: int
 
 
+def spellings(path: str) -> set[str]:
+    """What a file may be called that somebody asks for by this path."""
+    return {path, unicodedata.normalize("NFC", path)}
+
+
 class ZipIndex:
     """The table of contents of a ZIP. Its methods block.
 
@@ -54,6 +59,10 @@ class ZipIndex:
         fd: the file, seekable; its position is neither used nor moved. The caller closes it.
         start: where the archive begins in the file.
         size: bytes of the archive.
+
+    Attributes:
+        count: files and folders, as the archive says.
+        weight: bytes of memory that a list of their names takes, about.
 
     Raises:
         BundleError: it is no ZIP, or cut short.
@@ -64,7 +73,8 @@ class ZipIndex:
         if size > there:
             raise BundleError("truncated", "the archive is cut short or damaged")
         self._archive = Archive(fd, start, size)
-        _, self._first, self._length = find_directory(self._archive)
+        self.count, self._first, self._length = find_directory(self._archive)
+        self.weight = 40 * self.count + self._length
 
     def files(self, at: int = 0) -> Iterator[tuple[Listed, int]]:
         """The files from a position of the table of contents on, as they are listed, and for each
@@ -118,10 +128,9 @@ class ZipIndex:
         Raises:
             BundleError: the file is damaged, encrypted, or compressed in a way that is not read.
         """
-        wanted = {path, unicodedata.normalize("NFC", path)}
-        for name in wanted:
-            if (found := self._search(name.encode())) is not None:
-                return self._located(found), []
+        if (entry := self.search(path)) is not None:
+            return entry, []
+        wanted = spellings(path)
         ending = "/" + path.rpartition("/")[2]
         similar: list[str] = []
         for one, _ in self.files():
@@ -130,6 +139,17 @@ class ZipIndex:
             if len(similar) < _MAX_SIMILAR and f"/{one.name}".endswith(ending):
                 similar.append(one.name)
         return None, similar
+
+    def search(self, path: str) -> ZipEntry | None:
+        """The file that is listed under this very path; None: it may be listed in another way.
+
+        Raises:
+            BundleError: as :meth:`find`.
+        """
+        for name in spellings(path):
+            if (found := self._search(name.encode())) is not None:
+                return self._located(found)
+        return None
 
     def _search(self, raw: bytes) -> Listed | None:
         """The file that is listed under this very name, without reading those before it; None:

@@ -122,19 +122,5 @@ def folder_page(
     return FolderPage(shown, [_file(one, start) for one in files], count, size, last)
 
 
-def beside(listed: Iterable[ListedFile], path: str) -> tuple[str | None, str | None]:
-    """The files before and behind one in its folder, by name."""
-    prefix = path[: path.rfind("/") + 1]
-    before = behind = None
-    for one, _, _ in listed:
-        if not one.startswith(prefix) or "/" in one[len(prefix) :]:
-            continue
-        if one < path and (before is None or one > before):
-            before = one
-        elif one > path and (behind is None or one < behind):
-            behind = one
-    return before, behind
-
-
 def _file(one: ListedFile, start: int) -> File:
     return File(one.path[start:], one.path, one.size, modified_at(one.modified))

@@ -22,9 +22,9 @@ from server.http.params import int_param
 from server.http.paths import JOB_PAGE
 from server.http.problems import Refusal
 from server.http.route import LINK_PARAMETER
-from server.http.stored_files import scan_stored
+from server.http.stored_files import files_beside
 from server.web.job.files.address import crumbs, quoted
-from server.web.job.files.folder import beside, folder_of
+from server.web.job.files.folder import folder_of
 from server.web.job.files.preview_table import read_table
 from server.web.job.files.preview_text import (
     WIDE,
@@ -40,6 +40,8 @@ from server.web.job.files.running import running_page
 from server.web.job.frame import frame_page, job_frame
 from server.web.site.page_route import PageRoute
 from server.web.site.site import Site
+from shared.http.file_response import send_chunks
+from shared.http.ranges import Part
 
 _TABLE_WINDOW: Final = 128 << 10
 _MOST_IMAGE: Final = 20 << 20
@@ -202,7 +204,7 @@ async def _beside(
     """The files before and behind it in its folder, where that is known."""
     agent = live_agent(context, job, attempt, FILES)
     if agent is None:
-        return await scan_stored(context, job, attempt, lambda listed: beside(listed, path))
+        return await files_beside(context, job, attempt, path)
     found = await running_page(agent, job, attempt, path[: path.rfind("/") + 1], "", "")
     paths = [one.path for one in found.files]
     if path not in paths:
@@ -225,8 +227,8 @@ async def rendered(request: web.Request, site: Site) -> web.StreamResponse:
         if media_type(path) != "text/html" or file.size > _MOST_RENDERED:
             message = "only pages in HTML are shown so, and none that are too large"
             raise Refusal(HTTPStatus.CONFLICT, "not_rendered", message)
-        data = await _read(file, 0, file.size)
-    return web.Response(body=data, headers=_RENDERED_HEADERS)
+        whole = Part(HTTPStatus.OK, 0, file.size, {})
+        return await send_chunks(request, whole, _RENDERED_HEADERS, file.chunks)
 
 
 ROUTES: Final = (

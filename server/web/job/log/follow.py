@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from contextlib import aclosing
 from typing import Final
@@ -70,7 +69,7 @@ async def follow(request: web.Request, site: Site) -> web.StreamResponse:
                     data = piece.data[at : at + _PIECE]
                     offset += len(data)
                     # Not on the event loop: pieces full of colours take 10 ms each.
-                    made = await asyncio.to_thread(_event, lines, data, wanted.stream, here, offset)
+                    made = await context.reads.run(_event, lines, data, wanted.stream, here, offset)
                     await answer.write(made)
                     await context.clock.sleep(_PACE_S)
         if not context.watch.closing:

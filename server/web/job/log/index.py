@@ -8,9 +8,11 @@ import asyncio
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from aiohttp import web
+
+from server.http.stored_log import States
 
 _STEP: Final = 1 << 16
 """Bytes between two counts, at first."""
@@ -20,8 +22,6 @@ _LOGS: Final = 256
 """Logs that are remembered: 8 MiB at most."""
 _UNPACKED: Final = 8
 """Logs of which states of the unpacker are kept: 11 MiB at most."""
-States: TypeAlias = dict[int, tuple[int, Any]]
-"""Places in a log that is compressed -> bytes read to get there, and the state of the unpacker."""
 
 
 class LogKey(NamedTuple):

@@ -14,6 +14,7 @@ from server.domain.attempts import Attempt
 from server.domain.errors import BadField
 from server.domain.jobs import Job
 from server.domain.permits import Shows
+from server.http.context import Context
 from server.http.log_source import FOR_NOW, find_attempt, has_started, not_started, opened_log
 from server.http.paths import JOB_PAGE
 from server.http.problems import Refusal
@@ -52,8 +53,10 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
             raise not_started(job)
         async with log_of(request, site, job, attempt, wanted.stream) as log:
             await log.count()
-            shown |= await _read(log, text, lines)
+            shown |= await _read(context, log, text, lines)
     except Refusal as refusal:
+        if refusal.status == HTTPStatus.TOO_MANY_REQUESTS:
+            raise
         shown["refusal"] = refusal
         if refusal.code not in _HERE:
             status = HTTPStatus(refusal.status)
@@ -86,12 +89,15 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
     )
 
 
-async def _read(log: Log, text: str, lines: Mapping[str, int | None]) -> dict[str, Any]:
+async def _read(
+    context: Context, log: Log, text: str, lines: Mapping[str, int | None]
+) -> dict[str, Any]:
     """The window and what was found."""
     found: Found | None = None
     line, start, end = lines["line"], lines["from"], lines["to"]
     if text:
-        found = await search(log, text, start or 1)
+        async with context.reads.searches.turn():
+            found = await search(log, text, start or 1)
         line, start = line or (found.matches[0].line if found.matches else None), None
     if line is not None:
         window = await window_around(log, line)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import re
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
@@ -17,9 +15,7 @@ MAX_TEXT: Final = 200
 """Characters to search for."""
 _BYTES: Final = 64 << 20
 """That are read for one request."""
-_BLOCK: Final = 1 << 20
-_LINE: Final = 1 << 16
-"""Bytes of a line: what is shown of it is taken from these."""
+_BLOCK: Final = 1 << 18
 _AROUND: Final = 80
 """Characters that are shown before and behind what was found."""
 
@@ -67,7 +63,7 @@ async def search(log: Log, text: str, line: int) -> Found:
                 cut = len(block)
             data, rest = rest + bytes(block[:cut]), b""
             del block[:cut]
-            found = await asyncio.to_thread(_matches, data, text, number, MOST - len(matches))
+            found = await log.run(_matches, data, text, number, MOST - len(matches))
             matches += [one for one in found if not matches or one.line > matches[-1].line]
             number += data.count(b"\n")
             if not data.endswith(b"\n"):
@@ -88,27 +84,20 @@ async def search(log: Log, text: str, line: int) -> Found:
 def _matches(data: bytes, text: str, number: int, most: int) -> list[Match]:
     """Lines of ``data`` with the text; its first one has the number. In time linear in both."""
     shown = stripped(data.decode("utf-8", "replace"))
-    small, wanted = shown.lower(), text.lower()
+    small, wanted = _small(shown), _small(text)
     found: list[Match] = []
-    first, at, counted = number, 0, 0
-    lines: list[str] = []
+    at = counted = 0
     while len(found) < most and (hit := small.find(wanted, at)) >= 0:
-        number += small.count("\n", counted, hit)
-        counted = hit
-        lines = lines or shown.split("\n")
-        found.append(_match(lines[number - first], text, number))
-        at = small.find("\n", hit)
-        if at < 0:
-            break
+        number += shown.count("\n", counted, hit)
+        start, end, stop = shown.rfind("\n", 0, hit) + 1, hit + len(text), shown.find("\n", hit)
+        stop = len(shown) if stop < 0 else stop
+        before = ("…" if hit - start > _AROUND else "") + shown[max(start, hit - _AROUND) : hit]
+        behind = shown[end : min(stop, end + _AROUND)] + ("…" if stop - end > _AROUND else "")
+        found.append(Match(number, before, shown[hit:end], behind.rstrip("\r")))
+        at = counted = stop
     return found
 
 
-def _match(line: str, text: str, number: int) -> Match:
-    line = line[:_LINE]
-    hit = re.search(re.escape(text), line, re.IGNORECASE)
-    if hit is None:  # far behind in a long line, or upper case of another length
-        return Match(number, line[: 2 * _AROUND].rstrip("\r"), "", "")
-    start, end = hit.span()
-    before = ("…" if start > _AROUND else "") + line[max(0, start - _AROUND) : start]
-    behind = line[end : end + _AROUND] + ("…" if len(line) > end + _AROUND else "")
-    return Match(number, before, hit[0], behind.rstrip("\r"))
+def _small(text: str) -> str:
+    """In lower case, each character where it was: all have one of the same length but İ."""
+    return text.replace("İ", "i").lower().replace("ς", "σ")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,20 +18,18 @@ from server.http.log_source import opened_log
 from server.http.params import int_param
 from server.http.problems import Refusal
 from server.http.route import LINK_PARAMETER
-from server.http.stored_log import STREAMS
+from server.http.stored_log import DAMAGED, STREAMS
 from server.web.job.log.index import INDEXES, LogKey
-from server.web.job.log.stored import stored_log
 from server.web.job.log.window import Log
 from server.web.site.site import Site
-from shared.files.errors import BundleError
 from shared.http.authentication import PRINCIPAL
 from shared.principals import Role
 
 _MAX_ATTEMPT: Final = 2**31 - 1
 MAX_NUMBER: Final = 2**62
 """Of a line or a byte."""
-DAMAGED: Final = (BundleError, EOFError, OSError, zlib.error, zipfile.BadZipFile)
-"""Reading a stored log raises these."""
+_CHUNK: Final = 1 << 18
+"""Bytes of a stored log that are read at once: a page is made of them, and they are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +86,11 @@ async def log_of(
     """
     key = LogKey(job.id, attempt.number, stream)
     known = request.app[INDEXES]
-    stored = stored_log(site.context, job, attempt, stream, known.states(key))
-    live = opened_log(site.context, job, attempt, stream)
+    context, states = site.context, known.states(key)
     try:
-        async with stored if attempt.ended_at is not None else live as (size, read):
-            index = known.of(key, size)
-            yield Log(size, read, index, commands=stream == STREAMS[0])
+        async with opened_log(context, job, attempt, stream, states, _CHUNK) as (size, read):
+            commands = stream == STREAMS[0]
+            yield Log(size, read, known.of(key, size), commands, context.reads.run)
     except DAMAGED as problem:
         message = f"the log of attempt {attempt.number} of job {job.id} cannot be read: {problem}"
         raise Refusal(HTTPStatus.CONFLICT, "unreadable_result", message) from problem

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from server.web.job.log import stored as log_stored
-from server.web.job.log.index import LogIndexes, LogKey, States
-from server.web.job.log.stored import Unpacker
+from server.http import stored_log as log_stored
+from server.http.stored_log import States, Unpacker
+from server.web.job.log.index import LogIndexes, LogKey
 from shared.files.archives.zip_directory import ZipEntry
 from shared.files.archives.zip_index import ZipIndex
 
@@ -38,7 +38,6 @@ def packed(folder: Path, method: int) -> tuple[Path, ZipEntry]:
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_every_part_is_the_same_as_of_the_whole(tmp_path, monkeypatch, method):
-    monkeypatch.setattr(log_stored, "_CHUNK", 5_000)
     monkeypatch.setattr(log_stored, "_PACKED", 1_000)
     monkeypatch.setattr(log_stored, "_BETWEEN", 20_000)
     path, entry = packed(tmp_path, method)
@@ -46,19 +45,18 @@ def test_every_part_is_the_same_as_of_the_whole(tmp_path, monkeypatch, method):
     for number in range(60):
         start = number * 7_919_777 % len(_LINES)
         stop = start + number * 99_991 % (len(_LINES) - start + 1)
-        pieces = list(Unpacker(path, entry, states).read(start, stop))
+        pieces = list(Unpacker(path, entry, states, 5_000).read(start, stop))
         assert b"".join(pieces) == _LINES[start:stop]
     assert (len(states) > 10) == (method == zipfile.ZIP_DEFLATED)
     assert len(states) <= log_stored._STATES + 1
 
 
 def test_what_was_reached_once_is_not_unpacked_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_stored, "_CHUNK", 5_000)
     monkeypatch.setattr(log_stored, "_BETWEEN", 20_000)
     path, entry = packed(tmp_path, zipfile.ZIP_DEFLATED)
     states: States = {}
-    whole = len(list(Unpacker(path, entry, states).read(0, len(_LINES))))
-    last = list(Unpacker(path, entry, states).read(len(_LINES) - 10, len(_LINES)))
+    whole = len(list(Unpacker(path, entry, states, 5_000).read(0, len(_LINES))))
+    last = list(Unpacker(path, entry, states, 5_000).read(len(_LINES) - 10, len(_LINES)))
     assert len(last) < whole / 10
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -292,6 +295,48 @@ async def test_what_is_found_is_shown_with_what_is_around(monkeypatch):
     await log.count()
     (one,) = (await search(log, "hit", 1)).matches
     assert (one.before, one.text, one.behind) == ("…" + "a" * 80, "Hit", "b" * 80 + "…")
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "parts"),
+    [
+        ("İstanbul İs on", "is", ("", "İs", "tanbul İs on")),
+        ("İİİ İzmir", "İZ", ("İİİ ", "İz", "mir")),
+        ("ΟΔΟΣ", "σ", ("ΟΔΟ", "Σ", "")),
+        ("a" * 70_000 + "hit", "HIT", ("…" + "a" * 80, "hit", "")),
+    ],
+)
+async def test_what_is_found_is_marked_where_it_is(monkeypatch, line, text, parts):
+    monkeypatch.undo()
+    log = Bytes(f"x\n{line}\r\n".encode(), chunk=1 << 16).log()
+    await log.count()
+    (one,) = (await search(log, text, 1)).matches
+    assert (one.line, one.before, one.text, one.behind) == (2, *parts)
+
+
+def test_each_character_has_one_in_lower_case():
+    every = "".join(map(chr, range(sys.maxunicode + 1)))
+    assert len(log_search._small(every)) == len(every)
+    assert all(len(log_search._small(one)) == 1 for one in every)
+
+
+async def test_a_search_for_what_is_nearly_everywhere_costs_as_much_as_any_other(monkeypatch):
+    monkeypatch.undo()
+    lines = (b"a" * 65_000 + b"ab\n") * 40
+
+    async def cost_s(text: str) -> float:
+        log = Bytes(lines, chunk=1 << 16).log()
+        log = replace(log, run=at_once)
+        await log.count()
+        before = time.thread_time()
+        assert len((await search(log, text, 1)).matches) == 40
+        return time.thread_time() - before
+
+    async def at_once(work, *args):
+        return work(*args)
+
+    usual = min([await cost_s("ab") for _ in range(3)])
+    assert await cost_s("a" * 199 + "b") < 20 * usual  # a regular expression: 60 times
 
 
 async def test_a_text_over_the_border_of_two_blocks_is_found(monkeypatch):

@@ -1,0 +1,75 @@
+"""Reads over HTTP: nobody waits behind another's, and what is not read is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+from server.http import stored_files
+from server.web.job.log import search as log_search
+from tests.contract import test_links
+from tests.contract.test_logs_http import running
+from tests.support.waiting import until
+
+
+async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monkeypatch) -> None:
+    begun, end = threading.Semaphore(0), threading.Event()
+    listed = stored_files._list
+    async with test_links.serving(tmp_path) as world:
+        ann, bob = await world.job("ann"), await world.job("bob")
+        link = await world.link(ann)
+
+        def slow(*args: Any) -> Any:
+            begun.release()
+            assert end.wait(60), "nobody let it end"
+            return listed(*args)
+
+        monkeypatch.setattr(stored_files, "_list", slow)
+        path = f"/api/v1/jobs/{ann}/files"
+        of_ann = [
+            asyncio.create_task(world.get(path, Authorization="Bearer the-token-of-ann"))
+            for _ in range(12)
+        ]
+        assert await asyncio.to_thread(begun.acquire, timeout=60)
+        monkeypatch.setattr(stored_files, "_list", listed)
+        for address, shown in (
+            (f"/api/v1/jobs/{bob}/files", {"Authorization": "Bearer the-token-of-bob"}),
+            (f"{path}?link={link}", {}),
+        ):
+            status, _ = await asyncio.wait_for(world.get(address, **shown), 60)
+            assert status == 200
+        assert not any(one.done() for one in of_ann)
+        end.set()
+        assert {status for status, _ in await asyncio.gather(*of_ann)} == {200}
+
+
+async def test_one_search_of_a_caller_runs_at_a_time(tmp_path, monkeypatch) -> None:
+    at_once = most = 0
+    end, matches = threading.Event(), log_search._matches
+
+    def slow(*args: Any) -> Any:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        assert end.wait(60), "nobody let it end"
+        at_once -= 1
+        return matches(*args)
+
+    monkeypatch.setattr(log_search, "_matches", slow)
+    async with running(tmp_path) as here:
+        await here.end("a line\n")
+        await here.caller.job(here.job_id)
+        url = f"{here.caller.url}/jobs/{here.job_id}/log?search=line"
+
+        async def search() -> tuple[int, str | None]:
+            async with here.caller.session.get(url) as answer:
+                await answer.read()
+                return answer.status, answer.headers.get("Retry-After")
+
+        searches = [asyncio.create_task(search()) for _ in range(12)]
+        await until(lambda: sum(one.done() for one in searches) == 3)
+        assert {one.result() for one in searches if one.done()} == {(429, "5")}
+        end.set()
+        assert [status for status, _ in await asyncio.gather(*searches)].count(200) == 9
+        assert most == 1

@@ -1,0 +1,119 @@
+"""Threads for what callers read: whose turn it is."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+
+from server.http import reads as reads_module
+from server.http.problems import Refusal
+from server.http.reads import Names, OneEach, Reads
+from shared.files.archives.zip_index import ListedFile
+from shared.http.authentication import CALLER, caller_of
+from shared.principals import ANONYMOUS, Principal, Role
+
+
+@pytest.fixture
+async def reads() -> AsyncIterator[Reads]:
+    found = Reads()
+    yield found
+    found.close()
+
+
+async def as_caller(name: str, reads: Reads, work: Callable[[], str]) -> str:
+    CALLER.set(name)
+    return await reads.run(work)
+
+
+@contextmanager
+def blocked():
+    """Work that goes on until the end of the block, and what is set when some has begun."""
+    begun, end = threading.Semaphore(0), threading.Event()
+
+    def work() -> str:
+        begun.release()
+        assert end.wait(60), "nobody let it end"
+        return "done"
+
+    try:
+        yield work, begun
+    finally:
+        end.set()
+
+
+async def test_what_one_caller_reads_does_not_hold_up_another(reads: Reads) -> None:
+    with blocked() as (work, begun):
+        ann = [asyncio.create_task(as_caller("ann", reads, work)) for _ in range(20)]
+        assert await asyncio.to_thread(begun.acquire, timeout=60)
+        bob = as_caller("bob", reads, lambda: "read")
+        assert await asyncio.wait_for(bob, 60) == "read"
+        assert not begun.acquire(blocking=False)  # of ann, one at a time
+    assert await asyncio.gather(*ann) == ["done"] * 20
+
+
+async def test_callers_take_turns_whoever_asks_for_more(reads: Reads) -> None:
+    order: list[str] = []
+
+    def noted(name: str) -> str:
+        order.append(name)
+        return name
+
+    with blocked() as (work, begun):
+        busy = [asyncio.create_task(as_caller(f"{n}", reads, work)) for n in range(2)]
+        for _ in busy:
+            assert await asyncio.to_thread(begun.acquire, timeout=60)
+        wanted = ["ann"] * 5 + ["bob"]
+        waiting = [
+            asyncio.create_task(as_caller(name, reads, partial(noted, name))) for name in wanted
+        ]
+        await asyncio.to_thread(lambda: None)  # all of them have asked
+    await asyncio.gather(*busy, *waiting)
+    assert order.index("bob") <= 2  # not behind all that ann asked for before
+
+
+async def test_a_caller_with_too_many_searches_is_sent_away_and_others_are_not() -> None:
+    searches = OneEach(waiting=2)
+    end, refused = asyncio.Event(), asyncio.Event()
+
+    async def search(name: str) -> str:
+        CALLER.set(name)
+        try:
+            async with searches.turn():
+                await end.wait()
+                return "found"
+        except Refusal as refusal:
+            refused.set()
+            return f"{refusal.status} {refusal.code} {refusal.retry_after_s}"
+
+    ann = [asyncio.create_task(search("ann")) for _ in range(4)]
+    await asyncio.wait_for(refused.wait(), 60)
+    bob = asyncio.create_task(search("bob"))
+    end.set()
+    answers = await asyncio.gather(*ann)
+    assert answers == ["found", "found", "found", "429 too_many_searches 5"]
+    assert await bob == "found"
+    assert searches._turns == {}
+
+
+def test_tokens_of_a_user_are_one_caller_and_strangers_are_not() -> None:
+    laptop, desk = (Principal(name, Role.USER, "ann") for name in ("laptop", "desk"))
+    portal = Principal("ann", Role.PORTAL)
+    assert caller_of(laptop, "a") == caller_of(desk, "b") != caller_of(portal, "a")
+    assert caller_of(ANONYMOUS, "a") != caller_of(ANONYMOUS, "b")
+
+
+async def test_the_names_that_are_kept_are_bounded(reads: Reads, monkeypatch) -> None:
+    monkeypatch.setattr(reads_module, "MOST_NAMES", 2_000)
+    for result in ("a", "b", "c"):
+        names = Names()
+        names.add(ListedFile(f"{result}/{number}", number, 7) for number in range(10))
+        reads.keep(result, names)
+        assert list(names)[3] == ListedFile(f"{result}/3", 3, 7)
+    assert reads.names("a") is None
+    assert reads.names("b") is not None
+    assert reads.names("c") is not None
