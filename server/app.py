@@ -79,6 +79,7 @@ from shared.clock import Clock, RealClock
 from shared.http.connections import ConnectionLimits, connection_limits
 from shared.http.measured import METRICS
 from shared.http.middleware import Gate, add_middlewares
+from shared.http.unread import UnreadAnswers
 from shared.live import Live
 from shared.metrics import EventLoopLag
 from shared.principals import Principal
@@ -268,6 +269,7 @@ async def compose(
         signed=who.shown,
         audit=who.recorder,
         transfers=measures.transfers,
+        unread=UnreadAnswers(),
     )
     live.follow(lambda new: gate.use(new.server, limits(new)))
     live.follow(lambda _: wakeups.services_changed())

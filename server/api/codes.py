@@ -160,6 +160,7 @@ CODES: Final[Mapping[int, Mapping[str, str]]] = {
         "queue_full": "the user has as many jobs waiting as the service allows",
         "too_many_uploads": "as many uploads are under way as the server takes",
         "too_many_waits": "too many requests wait: ask without wait",
+        "unread_answers": "the caller has not read large answers that were sent",
         "too_many_schedules": "the user has as many schedules as one may have",
     },
     500: {
@@ -168,6 +169,7 @@ CODES: Final[Mapping[int, Mapping[str, str]]] = {
     },
     503: {
         "too_many_requests": "too many requests are under way",
+        "unread_answers": "callers have not read large answers that were sent",
         "database_unavailable": "the database cannot be read or written",
         "too_many_open_files": "the server has too many files open",
         "storage_unavailable": "the server cannot write its data folder",

@@ -170,6 +170,8 @@ def default_codes(route: Route, path: Collection[str]) -> list[str | tuple[int, 
     codes += ["content_encoding", "content_type", "charset", "expectation"]
     if route.path not in ALWAYS:
         codes.append("too_many_requests")
+        if route.method in SAFE_METHODS:
+            codes.append("unread_answers")
     if route.method not in SAFE_METHODS:
         codes.append("foreign_origin")
     codes.append((403, "not_allowed"))  # a ticket or link is for other routes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Final
 
 from aiohttp import web
@@ -41,6 +42,7 @@ from server.http.context import Context
 from server.http.permitted import BY_PERMIT, check_permit
 from server.http.route import Route, json_answer
 from shared.http.authentication import PRINCIPAL
+from shared.wire import JobPage
 
 ROUTES: Final = (
     *server_status.ROUTES,
@@ -106,9 +108,12 @@ def _serve(route: Route, context: Context) -> Handler:
             if not USER_ID.fullmatch(user):
                 raise BadField(ACT_AS, "invalid_user_id", f"Invalid {ACT_AS}: no user is called so")
             request[PRINCIPAL] = acting_as(principal, user)
-        answer = await route.handler(request, context)
-        if not isinstance(answer, web.StreamResponse):
-            answer = json_answer(answer)
+        # The jobs of a long list take several times as much memory as what is sent of them.
+        long = route.answers.get(200) is JobPage and len(request.query.get("limit", "")) > 2
+        async with context.reads.lists.turn() if long else nullcontext():
+            answer = await route.handler(request, context)
+            if not isinstance(answer, web.StreamResponse):
+                answer = json_answer(answer)
         return answer if route.area is Area.OPEN else conditional(request, answer)
 
     return handler

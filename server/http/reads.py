@@ -94,6 +94,7 @@ class Reads:
 
     Attributes:
         searches: in logs: each reads many times what it shows.
+        lists: of hundreds of jobs.
     """
 
     def __init__(self) -> None:
@@ -101,7 +102,7 @@ class Reads:
         self._free = asyncio.Semaphore(_THREADS)
         self._each = OneEach()
         self._names: OrderedDict[str, Names] = OrderedDict()
-        self.searches = OneEach(_WAITING_SEARCHES)
+        self.searches, self.lists = OneEach(_WAITING_SEARCHES), OneEach()
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What ``work`` returns; it is called in a thread, when it is the caller's turn."""

@@ -36,6 +36,7 @@ from shared.http.request_body import check_body
 from shared.http.request_ids import ID_HEADER, REQUEST_ID, new_request_id
 from shared.http.request_log import PROBES, SENDER, RequestLog, peer_address
 from shared.http.settings import HttpSection
+from shared.http.unread import UnreadAnswers
 from shared.metrics import Transfers
 from shared.principals import Principal, Role
 
@@ -72,6 +73,7 @@ class Gate:
         signed: who shows something signed in place of a token; None: nobody does.
         audit: what keeps the requests that were to change something.
         transfers: where forms and files are counted.
+        unread: how many bytes of answers may wait in memory to be read; None: any number.
     """
 
     def __init__(
@@ -87,7 +89,9 @@ class Gate:
         signed: Callable[[web.Request], Principal | None] = lambda _: None,
         audit: Audit | None = None,
         transfers: Transfers | None = None,
+        unread: UnreadAnswers | None = None,
     ) -> None:
+        self._unread = unread
         self.requests = Requests(transfers or Transfers())
         self._rates, self._signed = rates, signed
         self._log = RequestLog(id_field)
@@ -205,7 +209,10 @@ class Gate:
                 )
             self._handling += 1
             try:
-                return await handler(request)
+                answer = await handler(request)
+                if self._unread is not None and isinstance(request.protocol, Connection):
+                    self._unread.hold(request, answer)
+                return answer
             except ConnectionError:
                 raise
             except Exception as problem:

@@ -19,6 +19,7 @@ from aiohttp import web
 from shared.http.authentication import PRINCIPAL
 from shared.http.connections import Closable, Connections
 from shared.http.request_ids import ID_HEADER, REQUEST_ID, new_request_id
+from shared.http.unread import RELEASE
 from shared.principals import ANONYMOUS
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -249,6 +250,8 @@ class Connection(web.RequestHandler):
         try:
             return await super()._handle_request(*what)
         finally:
+            if (release := what[0].get(RELEASE)) is not None:
+                release()
             self._set_read_size(SMALL)
             self._table.idle(self)
 

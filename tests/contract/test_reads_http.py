@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from typing import Any
 
 from server.http import stored_files
 from server.web.job.log import search as log_search
+from shared.http.unread import UnreadAnswers
 from tests.contract import test_links
 from tests.contract.test_logs_http import running
+from tests.support.job_pages import serving
 from tests.support.waiting import until
 
 
@@ -73,3 +76,29 @@ async def test_one_search_of_a_caller_runs_at_a_time(tmp_path, monkeypatch) -> N
         end.set()
         assert [status for status, _ in await asyncio.gather(*searches)].count(200) == 9
         assert most == 1
+
+
+async def test_answers_that_are_not_read_are_bounded(tmp_path) -> None:
+    async with serving(tmp_path) as world:
+        world.caller.server.gate._unread = unread = UnreadAnswers(of_one=1)
+        for _ in range(100):
+            await world.new(meta='{"text": "' + "x" * 40_000 + '"}')
+        path = "/api/v1/jobs?limit=500"
+        with socket.socket() as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            reader.connect(("127.0.0.1", int(world.url.rpartition(":")[2])))
+            reader.setblocking(False)
+            token = "Authorization: Bearer the-token-of-ann"
+            request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{token}\r\n\r\n"
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(reader, request.encode())
+            assert await loop.sock_recv(reader, 8) == b"HTTP/1.1"
+            for who in ("ann", "a-reader"):  # two tokens of one user
+                shown = {"Authorization": f"Bearer the-token-of-{who}"}
+                async with world.caller.session.get(f"{world.url}{path}", headers=shown) as answer:
+                    assert (answer.status, answer.headers["Retry-After"]) == (429, "5")
+                    assert (await answer.json())["code"] == "unread_answers"
+            assert (await world.get("/api/v1/jobs?limit=1"))[0] == 200
+            assert (await world.get(path, "admin"))[0] == 200
+        await until(lambda: not unread._of)
+        assert (await world.get(path))[0] == 200

@@ -20,6 +20,29 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 MUTANTS: Final = (
     _of(
+        "answers that a caller does not read are bounded",
+        f"{_HTTP}unread.py",
+        "if mine and mine + size > self._of_one:",
+        "if False:",
+        "tests/unit/shared/http/test_unread.py::"
+        "test_a_caller_gets_no_more_than_it_may_leave_unread",
+    ),
+    _of(
+        "answers that nobody reads are bounded in all",
+        f"{_HTTP}unread.py",
+        "elif all_ and all_ + size > self._of_all:",
+        "elif False:",
+        "tests/unit/shared/http/test_unread.py::"
+        "test_all_together_get_no_more_than_the_server_has_memory_for",
+    ),
+    _of(
+        "an answer that was sent is not counted any more",
+        f"{_HTTP}protocol.py",
+        "                release()\n",
+        "                pass\n",
+        "tests/contract/test_reads_http.py::test_answers_that_are_not_read_are_bounded",
+    ),
+    _of(
         "what strangers send moves no cursor",
         "shared/logs.py",
         "            event[name] = _escaped(value)\n",

@@ -48,6 +48,14 @@ MUTANTS: Final = (
         "test_a_log_costs_the_same_however_many_files_the_result_has",
     ),
     _mutant(
+        "a page that a job has written is not held in memory for who does not read it",
+        "web/job/files/preview.py",
+        "        return await send_chunks(request, whole, _RENDERED_HEADERS, file.chunks)\n",
+        "        data = await _read(file, 0, file.size)\n"
+        "    return web.Response(body=data, headers=_RENDERED_HEADERS)\n",
+        "tests/process/test_unread_answers.py::test_readers_of_large_contents_hold_little_memory",
+    ),
+    _mutant(
         "a page that a job has written is rendered where it can run nothing",
         "web/job/files/preview.py",
         "sandbox; default-src 'none'; img-src data:",

@@ -1,0 +1,242 @@
+"""Many readers who read nothing: what they hold in the server's memory is bounded, on any route."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import io
+import json
+import os
+import re
+import select
+import shutil
+import socket
+import uuid
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from server.api.routes import ROUTES
+from server.domain.jobs import Bundle, NewJob
+from server.web.routes import ROUTES as PAGES
+from shared.wire import Limits
+from tests.support.fake_agent import FakeAgent, serving
+from tests.support.programs import Program, until
+
+LARGE = 256 << 10
+"""Bytes of an answer that readers can hold memory with."""
+BOUND = 100 << 20
+"""For READERS."""
+READERS = 200
+BROWSER = "Accept: text/html,application/xhtml+xml\r\nSec-Fetch-Dest: iframe\r\n"
+SSE = "Accept: text/event-stream\r\n"
+ENDLESS = {"/live", "/live/{id}", "/live/{id}/log"}
+"""They send what happens, as it happens: little at a time, and nothing happens here."""
+FOUND = {
+    "id": "1",
+    "attempt": "1",
+    "stream": "stdout",
+    "path": "page.html",
+    "tag": "many",
+    "file": "swagger-ui-bundle.js",
+    "name": "my_service",
+    "schedule": "1",
+    "delivery": "1",
+    "token": "1",
+}
+"""What the paths of routes are filled with."""
+QUERIES = {
+    "/api/v1/jobs": "limit=500",
+    "/api/v1/tags/{tag}": "limit=1000",
+    "/api/v1/jobs/{id}/events": "limit=1000",
+    "/api/v1/events": "limit=1000",
+    "/api/v1/jobs/{id}/files": "limit=10000",
+    "/api/v1/audit": "limit=1000",
+    "/jobs/{id}/files/{path}": "view=text",
+}
+"""With which routes answer most."""
+MORE = {
+    "/download/{id} (part)": ("/download/1", "Range: bytes=1-\r\n"),
+    "logs (part)": ("/api/v1/jobs/1/logs", "Range: bytes=1-\r\n"),
+    "logs (followed)": ("/api/v1/jobs/1/logs?follow=1", ""),
+    "logs (events)": ("/api/v1/jobs/1/logs", SSE),
+    "log (first lines)": ("/jobs/1/log?line=1", BROWSER),
+    "log (search)": ("/jobs/1/log?search=31", BROWSER),
+    "file (drawn)": ("/api/v1/jobs/1/files/picture.bin", ""),
+}
+"""Other answers of the same routes."""
+
+
+def result(names: int) -> bytes:
+    """Of 8 MB and more, in each way that it can be large."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("page.html", b"<p>" * ((8 << 20) // 3))
+        archive.writestr("picture.bin", os.urandom(8 << 20), zipfile.ZIP_STORED)
+        archive.writestr("stdout.log", b"\x1b[31ma\x1b[32mb\x1b[0m\n" * 500_000)
+        archive.writestr("stderr.log", b"")
+        for number in range(names):
+            archive.writestr(f"{'folder' * 10}/{number}", b"")
+        logs = {"stdout": "stdout.log", "stderr": "stderr.log"}
+        archive.writestr("ferryman.json", json.dumps({"logs": logs}))
+    return made.getvalue()
+
+
+@pytest.fixture
+async def program(tmp_path: Path) -> Program:
+    """A server with a large answer wherever there can be one: job 1, batch 2, and many jobs."""
+    agent = FakeAgent(ends="Running")
+    async with serving(tmp_path, agent) as caller:
+        assert await caller.upload(tags="many") == 1
+        assert await caller.upload(array="0-1") == 2
+        await agent.until(lambda: len(agent.payloads) == 3)
+        for held in list(agent.payloads.values()):
+            held.status, held.result = "Completed", result(10_000 if held.key == "1.1" else 10)
+            await agent.say(held)
+        for job in (1, 2):
+            assert (await caller.job(job))["status"] == "Completed"
+        context = caller.server.context
+        now = context.clock.now()
+        for number in range(600):
+            new = NewJob(
+                bundle=Bundle("b", 100, "d"),
+                limits=Limits(),
+                timeout_s=60.0,
+                created_at=now,
+                user_id="7",
+                service="gone",
+                name=f"a job with a name {number}",
+                tags=("many",),
+                meta=json.dumps({"text": "x" * 1_000}),
+            )
+            await context.jobs.insert(new, "accepted")
+    shutil.move(tmp_path / "data", tmp_path / "server")
+    file = tmp_path / "ferryman.toml"
+    found = Program("server", tmp_path, uuid.uuid4().hex, "--config", str(file))
+    # What is freed goes back to the kernel: what the process has is what it needs.
+    found.prefix = ("env", "MALLOC_MMAP_THRESHOLD_=65536", "MALLOC_TRIM_THRESHOLD_=65536")
+    return found
+
+
+@contextlib.contextmanager
+def started(program: Program) -> Iterator[Program]:
+    program.start()
+    try:
+        yield program
+    finally:
+        program.kill()
+
+
+def memory(program: Program, what: str) -> int:
+    """Bytes: VmRSS, what it has, or VmHWM, the most that it had since :func:`forget_peak`."""
+    assert program.process is not None
+    text = Path(f"/proc/{program.process.pid}/status").read_text()
+    found = re.search(rf"{what}:\s+(\d+) kB", text)
+    assert found
+    return int(found[1]) << 10
+
+
+def forget_peak(program: Program) -> None:
+    assert program.process is not None
+    Path(f"/proc/{program.process.pid}/clear_refs").write_text("5")
+
+
+def connections(program: Program) -> int:
+    assert program.process is not None
+    folder = Path(f"/proc/{program.process.pid}/fd")
+    links = []
+    for one in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            links.append(str(one.readlink()))
+    return sum(one.startswith("socket:") for one in links)
+
+
+def size_of(program: Program, path: str, headers: str) -> int:
+    """Bytes of the whole answer."""
+    line = http.client.HTTPConnection("127.0.0.1", program.port, timeout=60)
+    try:
+        pairs = (one.split(": ") for one in headers.splitlines())
+        line.request("GET", path, headers=dict(pairs))
+        answer = line.getresponse()
+        size = 0
+        while piece := answer.read(1 << 20):
+            size += len(piece)
+        assert answer.status < 500, (path, answer.status)
+        return size
+    finally:
+        line.close()
+
+
+def held_by_readers(program: Program, path: str, headers: str, count: int) -> int:
+    """Bytes that the server had more while so many had asked for it and read nothing."""
+    usual = connections(program)
+    before = memory(program, "VmRSS")
+    forget_peak(program)
+    with contextlib.ExitStack() as stack:
+        waiting = select.poll()
+        for _ in range(count):
+            line = stack.enter_context(socket.socket())
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            line.settimeout(60)
+            line.connect(("127.0.0.1", program.port))
+            line.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n".encode())
+            waiting.register(line, select.POLLIN)
+        begun: set[int] = set()
+        while len(begun) < count:
+            ready = waiting.poll(60_000)
+            assert ready, f"{path}: {len(begun)} of {count} were answered"
+            for descriptor, _ in ready:
+                begun.add(descriptor)
+                waiting.unregister(descriptor)
+        found = memory(program, "VmHWM") - before
+    until(lambda: connections(program) <= usual, f"{path}: connections stay open")
+    return found
+
+
+def routes(program: Program) -> dict[str, tuple[str, str]]:
+    """Each route that is read -> an address at which it answers much, and headers."""
+    assets = {"version": "x", "path": "vendor/htmx.min.js"}
+    found = {}
+    api = [(one.path, "") for one in ROUTES if one.method == "GET"]
+    pages = [(one.path, BROWSER) for one in PAGES if one.method == "GET"]
+    for name, headers in api + pages:
+        if name in ENDLESS:
+            continue
+        values = {**FOUND, "id": "2"} if "/batches/" in name else FOUND
+        path = name.format_map(values | assets if name.startswith("/assets/") else values)
+        query = QUERIES.get(name)
+        found[name] = (f"{path}?{query}" if query else path, headers)
+    return found | MORE
+
+
+async def test_readers_of_large_contents_hold_little_memory(program: Program) -> None:
+    with started(program):
+        for what in (
+            ("/jobs/1/rendered/page.html", BROWSER),
+            ("/api/v1/jobs/1/files/page.html", ""),
+            ("/api/v1/jobs/1/logs", ""),
+            ("/download/1", ""),
+        ):
+            assert size_of(program, *what) > 4 << 20
+            assert held_by_readers(program, *what, READERS // 4) < BOUND // 4, what
+
+
+@pytest.mark.slow
+async def test_200_readers_who_read_nothing_hold_little_memory_on_any_route(
+    program: Program,
+) -> None:
+    with started(program):
+        sizes = {name: size_of(program, *where) for name, where in routes(program).items()}
+        large = {name for name, size in sizes.items() if size > LARGE}
+        assert large >= {
+            *("/download/{id}", "/api/v1/jobs/{id}/result", "/api/v1/jobs/{id}/logs"),
+            *("/api/v1/jobs", "/api/v1/jobs/{id}/files", "/api/v1/jobs/{id}/files/{path}"),
+            *("/api/v1/batches/{id}/result", "/api/v1/jobs/{id}/attempts/{attempt}/result"),
+            *("/jobs/{id}/rendered/{path}", "/openapi.json", "/swagger/{file}"),
+        }, sizes
+        held = {}
+        for name in sorted(large):
+            held[name] = held_by_readers(program, *routes(program)[name], READERS) >> 20
+        assert {name: size for name, size in held.items() if size > BOUND >> 20} == {}, held
