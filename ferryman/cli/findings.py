@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 MAX_SKEW_S: Final = 5.0
 """Between this clock and the server's; their messages have whole seconds."""
 _SOON_S: Final = 7 * 86_400.0
+PACKAGED: Final = Path("/var/lib/dpkg/info/ferryman.list")
+"""There if the Debian package is installed, in /opt/ferryman."""
 _MIN_FREE: Final = 1 << 30
 """Bytes on this disk, for results."""
 
@@ -77,7 +80,10 @@ class Examination:
         if servers.split(".")[:2] == self.version.split(".")[:2]:
             return Finding("version", "ok", f"the server has version {servers}")
         text = f"the server has version {servers}, this is {self.version}"
-        return Finding("version", "warning", text, f"pip install 'ferryman=={servers}'")
+        by_package = PACKAGED.is_file() and sys.prefix == "/opt/ferryman"
+        package = f"apt-get install ./ferryman_{servers}_*.deb"
+        hint = package if by_package else f"pip install 'ferryman=={servers}'"
+        return Finding("version", "warning", text, hint)
 
     def _clock(self, asked_at: datetime, health: Health) -> Finding:
         assert health.date is not None

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -52,12 +53,19 @@ def machine(package, tool, tmp_path_factory):
 
 
 (PAGE,) = (block.text for block in blocks("docs/install.md") if block.kind == "sh first-job")
-SERVER = "ferryman server --config /etc/ferryman/server.toml --data-dir /var/lib/ferryman"
-AGENT = "ferryman agent --config /etc/ferryman/agent.toml --data-dir /var/lib/ferryman-agent"
+SERVER = "ferryman server --config /etc/ferryman/server.toml"
+AGENT = "ferryman agent --config /etc/ferryman/agent.toml"
+ON_THE_HOST = (
+    "ferryman backup /var/backups/ferryman/a-day --verify",
+    "ferryman admin verify",
+    "ferryman admin size",
+    "ferryman server check",
+    "rm -r /var/backups/ferryman/a-day",
+)
 FIRST_JOB = f"""
 cd /tmp
 runuser -u ferryman -- {SERVER} 2> server.log &
-{AGENT} 2> agent.log &
+AS_USER {AGENT} 2> agent.log &
 failed() {{ cat *.log; exit 1; }}
 export FERRYMAN_TOKEN=$(cat /etc/ferryman/server-tokens)
 until ferryman doctor > doctor.log 2>&1; do kill -0 %1 %2 || failed; sleep 0.2; done
@@ -70,12 +78,13 @@ kill %1 %2 && wait
 def test_it_carries_a_job_at_once_and_leaves_only_data(machine):
     """As its units start it, without systemd, which does not run in a folder."""
     assert machine.run("ferryman --version").startswith("ferryman ")
-    machine.run("ferryman config check /etc/ferryman/server.toml")
-    machine.run("runuser -u ferryman -- ferryman config check /etc/ferryman/agent.toml")
+    checked = machine.run("runuser -u ferryman -- ferryman config check")
+    assert "data_dir /var/lib/ferryman," in checked
+    assert "data_dir /var/lib/ferryman-agent," in checked
     closed = machine.run("stat -c '%a %U %G' /etc/ferryman/* /etc/ferryman /var/backups/ferryman")
     assert set(closed.splitlines()) == {
         "640 root ferryman",
-        "750 root ferryman",
+        "755 root root",
         "700 ferryman ferryman",
     }
     units = "ferryman-server.service ferryman-agent.service ferryman-backup.timer"
@@ -83,7 +92,13 @@ def test_it_carries_a_job_at_once_and_leaves_only_data(machine):
     machine.run("systemd-tmpfiles --create ferryman.conf && systemd-sysusers ferryman.conf")
     machine.run("install -d -o ferryman -g ferryman -m 700 /var/lib/ferryman")
     machine.run("install -d -m 711 /var/lib/ferryman-agent")
-    assert "hello from a job" in machine.run(FIRST_JOB)
+    assert "hello from a job" in machine.run(FIRST_JOB.replace("AS_USER", ""))
+    for line in ON_THE_HOST:
+        machine.run(f"cd / && runuser -u ferryman -- {line}")
+    assert "PROBLEM" not in machine.run("cd /root && ferryman agent doctor")
+    for folder in ("data", "root/data", "etc/ferryman/data"):
+        assert not (machine.folder / folder).exists()
+    machine.run("test -e /opt/ferryman/share/deploy/nginx/ferryman.conf")
 
     before = machine.run("cat /etc/ferryman/server-tokens")
     machine.run("echo '# mine' >> /etc/ferryman/server.toml && dpkg --install /ferryman.deb")
@@ -101,6 +116,96 @@ def test_it_carries_a_job_at_once_and_leaves_only_data(machine):
     assert outside == ["/ferryman.deb"]
     assert "/var/lib/ferryman/ferryman.sqlite" in left.split()
     assert machine.run("getent passwd ferryman").startswith("ferryman:")
+
+
+FORMER_SETTINGS = {
+    "server": "# mine\n[server]\nport = 5000\n\n[services.mine]\nmax_runs = 3\n",
+    "agent": '[agent]\nname = "mine"\ndata_dir = "/srv/agent" # the unit had another\n',
+}
+
+
+def a_former_package(folder: Path) -> None:
+    """Its units said where the data lay, its settings were conffiles, closed by their folder."""
+    unit = "[Service]\nExecStart=/opt/ferryman/bin/ferryman\nEnvironment=FERRYMAN_{}__DATA_DIR={}\n"
+    units, etc = folder / "usr/lib/systemd/system", folder / "etc/ferryman"
+    for made in (units, etc, folder / "DEBIAN"):
+        made.mkdir(parents=True)
+    for name, place in (("server", "ferryman"), ("agent", "ferryman-agent")):
+        text = unit.format(name.upper(), f"/var/lib/{place}")
+        (units / f"ferryman-{name}.service").write_text(text)
+        (etc / f"{name}.toml").write_text(f"[{name}]\n")
+    conffiles = "/etc/ferryman/server.toml\n/etc/ferryman/agent.toml\n"
+    (folder / "DEBIAN/conffiles").write_text(conffiles)
+    about = "Package: ferryman\nVersion: 0.0.9\nArchitecture: all\nMaintainer: Nobody <a@b.c>\n"
+    (folder / "DEBIAN/control").write_text(
+        f"{about}Depends: python3\nDescription: the former one\n"
+    )
+
+
+def test_an_upgrade_from_a_package_whose_units_had_the_folder_finds_the_data_again(machine):
+    """Also where the settings named a folder, which was without effect."""
+    a_former_package(machine.folder / "former")
+    machine.run(
+        "dpkg --purge ferryman && rm -rf /etc/ferryman\n"
+        "dpkg-deb --root-owner-group -Znone --build /former /former.deb\n"
+        "dpkg --install /former.deb && chmod 750 /etc/ferryman && chgrp ferryman /etc/ferryman"
+    )
+    etc = machine.folder / "etc/ferryman"
+    for name, text in FORMER_SETTINGS.items():
+        (etc / f"{name}.toml").write_text(text)
+    machine.run("cd /etc/ferryman && chmod 604 agent.toml && chown 7:8 agent.toml")
+    said = machine.run("dpkg --install /ferryman.deb < /dev/null")
+    assert 'data_dir = "/var/lib/ferryman" is in /etc/ferryman/server.toml now' in said
+    lines = (etc / "server.toml").read_text().splitlines()
+    assert lines[:3] == ["# mine", "[server]", 'data_dir = "/var/lib/ferryman"']
+    agent = tomllib.loads((etc / "agent.toml").read_text())["agent"]
+    assert agent == {"name": "mine", "data_dir": "/var/lib/ferryman-agent"}
+    assert machine.run("cd /etc/ferryman && stat -c '%a %u %g' agent.toml") == "604 7 8\n"
+    after = {file: file.read_text() for file in etc.iterdir()}
+    machine.run("dpkg --install /ferryman.deb")
+    machine.run("dpkg --remove ferryman && dpkg --install /ferryman.deb")
+    assert {file: file.read_text() for file in etc.iterdir()} == after
+
+
+def test_settings_that_it_cannot_change_stop_the_upgrade_and_it_says_what_to_do(machine):
+    machine.run("dpkg --purge ferryman && rm -rf /etc/ferryman && dpkg --install /former.deb")
+    (machine.folder / "etc/ferryman/server.toml").write_text("server.port = 5000\n")
+    said = machine.run("! dpkg --install /ferryman.deb")
+    assert 'data_dir = "/var/lib/ferryman"\ninto the table [server] of' in said.replace(
+        "  data", "data"
+    )
+    assert machine.run("dpkg-query -W -f '${Version} ${db:Status-Status}' ferryman").startswith(
+        "0.0.9"
+    )
+    machine.run("dpkg --purge ferryman && rm -rf /etc/ferryman && dpkg --install /ferryman.deb")
+
+
+README = blocks("deploy/README.md")
+(ORDINARY,) = (block.text for block in README if block.kind == "sh ordinary-agent")
+AS_ITS_UNIT = (
+    "setpriv --reuid=ferryman-agent --regid=ferryman-agent --init-groups --no-new-privs"
+    " --inh-caps=-all --bounding-set=-all env HOME=/var/lib/ferryman-agent"
+)
+
+
+def test_an_agent_of_an_ordinary_user_is_set_up_by_the_page_and_outlives_an_upgrade(machine):
+    """systemd makes its data folder the user's own."""
+    machine.run("dpkg --install /ferryman.deb")
+    machine.run(ORDINARY)
+    machine.run(
+        "rm -rf /var/lib/ferryman /var/lib/ferryman-agent\n"
+        "install -d -o ferryman -g ferryman -m 700 /var/lib/ferryman\n"
+        "install -d -o ferryman-agent -g ferryman-agent -m 711 /var/lib/ferryman-agent"
+    )
+    secret, as_user = "cat /etc/ferryman/server-tokens", FIRST_JOB.replace("AS_USER", AS_ITS_UNIT)
+    machine.run(f"{AS_ITS_UNIT} true && ! {AS_ITS_UNIT} {secret}")
+    assert "hello from a job" in machine.run(as_user)
+    machine.run("dpkg --install /ferryman.deb && systemd-tmpfiles --create ferryman.conf")
+    assert "hello from a job" in machine.run(as_user)
+    said = machine.run(f"cd / && {AS_ITS_UNIT} ferryman agent doctor || true")
+    assert "ok       secret: /etc/ferryman/agent-own-token" in said
+    assert [line for line in said.splitlines() if line.startswith("PROBLEM")] == []
+    assert machine.run(f"! {AS_ITS_UNIT} {secret} 2> /dev/null") == ""
 
 
 def test_what_logs_to_files_is_rotated(machine):

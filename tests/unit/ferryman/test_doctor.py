@@ -199,3 +199,17 @@ async def test_a_disk_that_is_nearly_full_is_said(ferryman, monkeypatch) -> None
     async with Sick().serving() as url:
         done = await ferryman("doctor", "--url", url)
     assert "warning  disk: 5.0 MiB are free here, for results" in done.out.splitlines()
+
+
+async def test_where_the_package_is_installed_the_package_is_advised(
+    ferryman, monkeypatch, tmp_path
+) -> None:
+    monkeypatch.setattr("ferryman.cli.findings.PACKAGED", tmp_path / "ferryman.list")
+    monkeypatch.setattr("sys.prefix", "/opt/ferryman")
+    (tmp_path / "ferryman.list").write_text("/opt/ferryman\n")
+    sick = Sick()
+    sick.health = sick.health | {"version": "9.1.0"}
+    async with sick.serving() as url:
+        done = await ferryman("doctor", "--url", url)
+    assert "apt-get install ./ferryman_9.1.0_*.deb" in done.out
+    assert "pip install" not in done.out
