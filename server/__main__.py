@@ -16,6 +16,7 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
+from server.data_folder import WrongDatabase
 from server.lifecycle import serve
 from server.settings import orchestrator
 from server.settings.load import agent_at, read
@@ -68,6 +69,14 @@ def main(
         int | None,
         typer.Option(metavar="FD", help="Descriptor to write the port to once listening."),
     ] = None,
+    new_database: Annotated[
+        bool,
+        typer.Option(
+            "--new-database",
+            help="Start with a database that is new or not that of the data folder, as another "
+            "server; files that it does not know are moved aside.",
+        ),
+    ] = False,
     print_config: Annotated[
         bool,
         typer.Option("--print-config", help="Print each setting with its source, and end."),
@@ -82,7 +91,7 @@ def main(
     these options.
 
     Exit codes: 0 stopped by a signal; 2 bad settings; 69 cannot listen; 73 data folder in use or
-    not writable; 74 database unusable or of a newer version.
+    not writable; 74 database unusable, of a newer version, or not that of the data folder.
     """
     if context.invoked_subcommand is not None:
         raise typer.BadParameter(f"options stand behind {context.invoked_subcommand}")
@@ -114,14 +123,14 @@ def main(
             print(shown)  # noqa: T201 - the result
             return
         logs.configure(settings.server.log_format, settings.server.log_level, "server")
-        asyncio.run(serve(settings, ready_fd, load))
+        asyncio.run(serve(settings, ready_fd, load, new_database=new_database))
     except SettingsError as problem:
         _end(USAGE, str(problem))
     except CannotListen as problem:
         _end(UNAVAILABLE, str(problem))
     except FolderInUse as problem:
         _end(CANNOT_CREATE, str(problem))
-    except (DatabaseUnavailable, NewerSchema) as problem:
+    except (DatabaseUnavailable, NewerSchema, WrongDatabase) as problem:
         _end(DAMAGED, str(problem))
     except OSError as problem:
         where = f"{problem.filename}: " if problem.filename else ""

@@ -19,7 +19,7 @@ from server.background import Sweeps, loops
 from server.callers import callers, rate_limits
 from server.composed import Server
 from server.configured_agents import agent_sessions
-from server.data_folder import database_path, lock_folder, open_data
+from server.data_folder import UNKNOWN, database_path, lock_folder, open_data
 from server.domain.leases import of_server
 from server.exposure import check_change
 from server.fleet import Fleet
@@ -97,6 +97,7 @@ async def compose(
     read: Callable[[], ServerSettings] | None = None,
     *,
     locked: bool = False,
+    new_database: bool = False,
 ) -> Server:
     """Open everything and put it together; the stack closes it again.
 
@@ -106,9 +107,11 @@ async def compose(
         principals: token -> whose it is, in place of the operators' in the settings.
         read: reads the settings again; None: they stay.
         locked: the lock of the data folder is held already.
+        new_database: see :func:`server.data_folder.open_data`.
 
     Raises:
-        FolderInUse, DatabaseUnavailable, OSError, ValueError: why it cannot be opened.
+        WrongDatabase, FolderInUse, DatabaseUnavailable, OSError, ValueError: why it cannot be
+            opened.
     """
     live = Live(settings)
     table = settings.server
@@ -119,7 +122,7 @@ async def compose(
     machine = machine or RealClock()
     if not locked:
         lock_folder(table, stack)
-    clock, database = await open_data(table, machine, stack)
+    clock, database, keeper = await open_data(table, machine, stack, new_database=new_database)
     identity, former = await server_identity(database, secrets.token_hex(16))
     wakeups = JobWakeups(clock)
     owner, token = secrets.token_hex(6), functools.partial(secrets.token_hex, 10)
@@ -183,7 +186,7 @@ async def compose(
     retry = RetryByHand(resources)
     growth = Forecast(SqlGrowth(database), services, clock)
     statistics = Statistics(resources, SqlStatistics(database), scratch.free_bytes, growth)
-    clean = Clean(resources, running_servers, delete.finish, wakeups.cleaner.set)
+    clean = Clean(resources, running_servers, delete.finish, wakeups.cleaner.set, keeper.keep)
     await recover(jobs, scratch, running_servers)
     holder = LeaseHolder(
         leases,
@@ -257,7 +260,15 @@ async def compose(
             leases.release,
         ],
     )
-    health = Health(database, scratch, supervisor, lambda: now().min_free, clock)
+    health = Health(
+        database,
+        scratch,
+        supervisor,
+        lambda: now().min_free,
+        clock,
+        aside=table.data_dir / UNKNOWN,
+        unknown=lambda: clean.orphans_left,
+    )
     gate = Gate(
         table,
         limits(settings),
@@ -313,6 +324,7 @@ async def compose(
         upload_threads=upload_threads,
         snapshots=Snapshots(scratch, clock),
         troubles=health.troubles,
+        files_to_look_at=health.files_to_look_at,
         vitals=health.vitals,
         waiting=gate.long_poll,
         accepts=who.accepts,

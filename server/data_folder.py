@@ -1,20 +1,56 @@
-"""The folder of everything that the server keeps: locked, with its clock and database."""
+"""The folder of everything that the server keeps: locked, with its clock and database.
+
+A record in the folder says of which server it is, and how far that server's database was. So a
+start with a database that is missing, empty or another one is refused, and an older copy that was
+put back is recognised: what it does not know would be taken for files that nobody needs.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import sqlite3
 from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
 import structlog
 
+from server.domain.files import FileKind
 from server.settings.tables import ServerTable
+from server.storage.folder import stored_names, stored_path
+from server.store import copies, stored_rows
 from server.store.migrations import MIGRATIONS
-from shared.clock import Clock
+from shared.clock import Clock, utc
+from shared.files import durable
 from shared.files.locks import FolderLock
+from shared.sqlite.copies import file_size
 from shared.sqlite.database import Database
+from shared.sqlite.errors import DatabaseUnavailable
 from shared.steady_clock import PersistentClock
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
+RECORD: Final = "server.json"
+UNKNOWN: Final = "unknown"
+"""Folder of what a database did not know."""
+
+
+class WrongDatabase(Exception):
+    """The folder and the database are not of one server. Nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderRecord:
+    """Whose folder it is, and how far its database was at least; see :class:`copies.Marks`."""
+
+    server: str
+    last_job: int
+    last_event: int
+    starts: int
 
 
 def database_path(table: ServerTable) -> Path:
@@ -32,19 +68,201 @@ def lock_folder(table: ServerTable, stack: AsyncExitStack) -> None:
     stack.callback(FolderLock(table.data_dir).close)
 
 
-async def open_data(
-    table: ServerTable, machine: Clock, stack: AsyncExitStack
-) -> tuple[PersistentClock, Database]:
-    """Open them in the locked folder; the stack closes them.
+def read_record(folder: Path) -> FolderRecord | None:
+    """None: no server has written one.
 
     Raises:
-        DatabaseUnavailable, OSError
+        WrongDatabase: it cannot be understood.
+        OSError
     """
+    path = folder / RECORD
+    try:
+        return FolderRecord(**json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as problem:
+        raise WrongDatabase(
+            f"{path} cannot be read ({problem}): put back the one of a backup of the folder, or "
+            "remove it if the database is the right one"
+        ) from problem
+
+
+def write_record(folder: Path, marks: copies.Marks) -> None:
+    """Write down where the database is; durable when it returns. Blocking.
+
+    Raises:
+        OSError: the record is as it was.
+    """
+    facts = asdict(marks)
+    del facts["former"]
+    fresh = folder / f"{RECORD}.new"
+    fresh.touch(0o600)
+    fresh.write_text(json.dumps(facts))
+    if os.geteuid() == 0:  # written by a command, and the server runs as another user
+        owner = folder.stat()
+        os.chown(fresh, owner.st_uid, owner.st_gid)
+    durable.fsync_file(fresh)
+    fresh.replace(folder / RECORD)
+    durable.fsync_folder(folder)
+
+
+def is_older(marks: copies.Marks, record: FolderRecord) -> bool:
+    """Whether the database is a copy from before the record was written. The database is always
+    written before the record is, so a crash in between leaves a database that is newer.
+    """
+    return (
+        marks.starts < record.starts
+        or marks.last_job < record.last_job
+        or marks.last_event < record.last_event
+    )
+
+
+async def open_data(
+    table: ServerTable, machine: Clock, stack: AsyncExitStack, *, new_database: bool = False
+) -> tuple[PersistentClock, Database, RecordKeeper]:
+    """Open them in the locked folder; the stack closes them.
+
+    Args:
+        new_database: the database is to be used even if it is new, or not that of the folder.
+
+    Raises:
+        WrongDatabase, DatabaseUnavailable, OSError
+    """
+    path, record = database_path(table), read_record(table.data_dir)
+    holds = record is not None or any(any(stored_names(table.data_dir, one)) for one in FileKind)
+    if holds and not new_database and not file_size(path):
+        # Before it is opened: nothing is to be made on a disk that hides the right one.
+        raise _refused(table, record, "is empty" if path.exists() else "is missing")
     clock = PersistentClock(table.data_dir, machine)
-    path = database_path(table)
     path.parent.mkdir(parents=True, exist_ok=True)
     database = await Database.open(path, MIGRATIONS, clock)
     stack.push_async_callback(database.close)
     if database.upgraded_from is not None:
         log.info("database.upgraded", copy=str(database.upgraded_from))
-    return clock, database
+    await database.run(lambda connection: _tie(connection, table, clock, new_database))
+    keeper = RecordKeeper(table.data_dir, database)
+    stack.push_async_callback(keeper.keep)  # at the end, too, before the database is closed
+    return clock, database, keeper
+
+
+class RecordKeeper:
+    """Writes the folder's record while the server runs."""
+
+    def __init__(self, folder: Path, database: Database) -> None:
+        self._folder, self._database = folder, database
+        self._written: copies.Marks | None = None
+
+    async def keep(self) -> None:
+        """Write it if the database has moved on."""
+        with contextlib.suppress(OSError, DatabaseUnavailable):  # that is reported elsewhere
+            marks = await self._database.run(copies.marks)
+            if marks != self._written:
+                await asyncio.to_thread(write_record, self._folder, marks)
+                self._written = marks
+
+
+def _tie(
+    connection: sqlite3.Connection, table: ServerTable, clock: Clock, new_database: bool
+) -> None:
+    """See that the folder and the database are of one server, and count the start in both."""
+    record, marks = read_record(table.data_dir), copies.marks(connection)
+    another = mismatch(connection, table.data_dir)
+    if another and not (new_database or _may_be_older(marks, record)):
+        raise _refused(table, record, another)
+    if another:
+        marks = _become_another(connection, table.data_dir, record, marks, clock)
+    starts = 1 + max(marks.starts, 0 if record is None else record.starts)
+    copies.count_start(connection, marks.server or secrets.token_hex(16), starts)
+    try:
+        write_record(table.data_dir, copies.marks(connection))
+    except OSError:
+        if another:
+            raise
+        # The disk is full: the record is behind the database, as after a crash, and is kept later.
+
+
+def mismatch(connection: sqlite3.Connection, folder: Path) -> str:
+    """What is wrong with the database for this folder, in words; empty: they belong together.
+
+    Raises:
+        WrongDatabase, OSError: the record cannot be read.
+    """
+    record, marks = read_record(folder), copies.marks(connection)
+    if record is not None:
+        if not marks.server and not marks.last_job:
+            return "is empty"
+        if marks.server != record.server:
+            return f"is that of server {marks.server[:8]}"
+        return "is older" if is_older(marks, record) else ""
+    pages = [page for kind in FileKind for page in stored_names(folder, kind)]
+    if pages and not any(stored_rows.files_in_use(connection, page) for page in pages):
+        return "knows none of them"
+    if not pages and (files := sum(1 for _ in copies.stored_files(connection))):
+        return f"refers to {files}"
+    return ""
+
+
+def _may_be_older(marks: copies.Marks, record: FolderRecord | None) -> bool:
+    """Whether it is an older copy, or was put in place of one when a start was killed."""
+    return record is not None and record.server in (marks.server, *marks.former)
+
+
+def _become_another(
+    connection: sqlite3.Connection,
+    folder: Path,
+    record: FolderRecord | None,
+    marks: copies.Marks,
+    clock: Clock,
+) -> copies.Marks:
+    """Go on as another server, with numbers that none of the two has given, and move aside what the
+    database does not know.
+    """
+    skip = copies.LEAST_SKIPPED
+    if record is not None:
+        skip += max(0, record.last_job - marks.last_job)
+    more = [record.server] if record is not None else []
+    copies.become_another(connection, secrets.token_hex(16), skip, follow=True, former=more)
+    to = folder / UNKNOWN / utc(clock.now()).date().isoformat()
+    moved = _move_aside(connection, folder, to)
+    became = copies.marks(connection)
+    log.warning(
+        "server.became_another",
+        server=became.server,
+        former=list(became.former),
+        next_job=became.last_job + 1,
+        files=moved,
+        folder=str(to),
+        tokens=[token for token, _ in copies.live_tokens(connection, clock.now())],
+    )
+    return became
+
+
+def _move_aside(connection: sqlite3.Connection, folder: Path, to: Path) -> int:
+    """Move files that no row refers to; how many."""
+    moved = 0
+    for kind in FileKind:
+        for names in stored_names(folder, kind):
+            unknown = set(names) - stored_rows.files_in_use(connection, names)
+            targets = {name: stored_path(to, kind, name) for name in unknown}
+            for parent in {path.parent for path in targets.values()}:
+                parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for name, target in targets.items():
+                stored_path(folder, kind, name).replace(target)
+            moved += len(unknown)
+    for made in [*to.rglob("*"), to, to.parent] if moved else ():
+        if made.is_dir():
+            durable.fsync_folder(made)
+    return moved
+
+
+def _refused(table: ServerTable, record: FolderRecord | None, what: str) -> WrongDatabase:
+    """Why the server does not start: what is there, what is missing, and what to do."""
+    folder, path = table.data_dir, database_path(table)
+    files = sum(len(page) for kind in FileKind for page in stored_names(folder, kind))
+    of = "" if record is None else f" of server {record.server[:8]}"
+    there = f"{files} files{of}" if files else f"the record{of}" if record else "no files"
+    return WrongDatabase(
+        f"{folder} holds {there}, and the database {path} {what} (is its disk mounted?): put the "
+        "right one in place, or restore a backup into an empty folder; --new-database begins "
+        f"afresh as another server, and moves what the database does not know to {folder / UNKNOWN}"
+    )

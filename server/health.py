@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 from server.domain.troubles import Trouble, TroubleKind
 from server.loops.supervisor import Supervisor
 from server.ports import Disk, Scratch, Vitals
@@ -10,6 +13,7 @@ from shared.live import Value, reading
 from shared.probe import Probe
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable
+from shared.units.sizes import say_count
 
 _SILENT = TroubleKind.DATA_FOLDER_SILENT
 _FULL = "the disk is full"
@@ -21,6 +25,8 @@ class Health:
 
     Args:
         min_free: bytes of disk that uploads must leave.
+        aside: the folder of files that were moved aside.
+        unknown: how many stored files have no row, and may not be deleted yet.
     """
 
     def __init__(
@@ -30,7 +36,11 @@ class Health:
         supervisor: Supervisor,
         min_free: Value[int],
         clock: Clock,
+        *,
+        aside: Path,
+        unknown: Callable[[], int],
     ) -> None:
+        self._aside, self._unknown, self._is_aside = aside, unknown, False
         self._database, self._scratch, self._supervisor = database, scratch, supervisor
         self._min_free = reading(min_free)
         self._disk = Probe("the data folder", self._check_disk, clock)
@@ -54,6 +64,17 @@ class Health:
             problems.append(Trouble(kind, str(failure)))
         return problems + [_of_disk(text) for text in await self._disk.problems()]
 
+    def files_to_look_at(self) -> list[Trouble]:
+        """What an operator should look at; new work is welcome all the same."""
+        found = []
+        if count := self._unknown():
+            text = f"{say_count(count, 'stored file')} without a row in the database"
+            found.append(Trouble(TroubleKind.FILES_UNKNOWN, text))
+        if self._is_aside:
+            text = f"files were moved aside to {self._aside}"
+            found.append(Trouble(TroubleKind.FILES_MOVED_ASIDE, text))
+        return found
+
     async def vitals(self) -> Vitals:
         """How its parts are now."""
         silent = any(_of_disk(one).kind is _SILENT for one in await self._disk.problems())
@@ -74,6 +95,7 @@ class Health:
             if free < least:
                 problems.append(_FULL)
             self._scratch.check_writable()
+            self._is_aside = self._aside.is_dir()
         except OSError as problem:
             problems.append(f"{_UNWRITABLE}: {problem.strerror}")
         return problems

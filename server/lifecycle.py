@@ -45,15 +45,18 @@ async def serve(
     settings: ServerSettings,
     ready: int | None,
     read: Callable[[], ServerSettings] | None = None,
+    *,
+    new_database: bool = False,
 ) -> None:
     """Run until SIGTERM or SIGINT.
 
     Args:
         read: reads the settings again, at SIGHUP; None: SIGHUP changes nothing.
         ready: descriptor that gets the port and a newline once the server listens.
+        new_database: see :func:`server.data_folder.open_data`.
 
     Raises:
-        CannotListen, FolderInUse, DatabaseUnavailable, OSError, ValueError
+        CannotListen, WrongDatabase, FolderInUse, DatabaseUnavailable, OSError, ValueError
     """
     table = settings.server
     check_exposure(table.host, table.needs_token, "server")
@@ -72,7 +75,9 @@ async def serve(
         limits = functools.partial(_limits, connections.raise_open_file_limit())
         stack.push_async_callback(manager.close)
         manager.starting(RealClock())
-        server = await compose(settings, stack, limits=limits, read=read, locked=True)
+        server = await compose(
+            settings, stack, limits=limits, read=read, locked=True, new_database=new_database
+        )
         check_tokens(table, others=bool(server.context.tokens.operators))
         tls = server.reload.listening = table.tls()
         listener = Listener(

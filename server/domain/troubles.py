@@ -17,6 +17,8 @@ class TroubleKind(StrEnum):
     DISK_FULL = "disk_full"
     DATA_FOLDER_UNWRITABLE = "data_folder_unwritable"
     DATA_FOLDER_SILENT = "data_folder_silent"
+    FILES_UNKNOWN = "files_unknown"
+    FILES_MOVED_ASIDE = "files_moved_aside"
     NO_AGENTS = "no_agents"
     AGENT_AWAY = "agent_away"
     AGENT_UNFIT = "agent_unfit"

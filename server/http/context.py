@@ -94,6 +94,7 @@ class Context:
     upload_threads: UploadThreads
     snapshots: Snapshots
     troubles: Callable[[], Awaitable[list[Trouble]]]
+    files_to_look_at: Callable[[], list[Trouble]]
     """What is wrong now; empty: all is well."""
     vitals: Callable[[], Awaitable[Vitals]]
     """How the server's parts are."""

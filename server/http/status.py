@@ -31,6 +31,11 @@ ADVICE: Final[Mapping[TroubleKind, str]] = {
     "its disk was mounted for reading only",
     TroubleKind.DATA_FOLDER_SILENT: "look at the disk or network share of the data folder: it does "
     "not answer",
+    TroubleKind.FILES_UNKNOWN: "look whether the database is the right one; if it is, the server "
+    "deletes them some at a time, and ferryman admin verify --repair, with the server stopped, all "
+    "at once",
+    TroubleKind.FILES_MOVED_ASIDE: "the database did not know them when the server started: look "
+    "whether somebody misses them, then remove the folder",
     TroubleKind.NO_AGENTS: "start an agent on a compute host, name it in the server's settings, "
     "and restart the server",
     TroubleKind.AGENT_AWAY: "look whether the agent runs on its host and can be reached from here; "
@@ -125,6 +130,7 @@ class StatusDoc(Wire):
 async def status_of(context: Context) -> StatusDoc:
     """How the server is now. It is made without the database, too."""
     found, vitals = await context.troubles(), await context.vitals()
+    found = [*found, *context.files_to_look_at()]
     queued = in_work = None
     agents: Sequence[AgentDoc] = ()
     with contextlib.suppress(DatabaseUnavailable):  # one of the troubles says so

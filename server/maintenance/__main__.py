@@ -109,7 +109,8 @@ def restore_backup(
             digests=verify,
         )
     if as_json:
-        print(json.dumps({"data_dir": str(folder), "jobs": done.jobs, "next_id": done.first_id}))  # noqa: T201 - the result
+        facts = {"data_dir": str(folder), "jobs": done.jobs, "next_id": done.first_id}
+        print(json.dumps(facts | {"tokens": [token for token, _ in done.tokens]}))  # noqa: T201 - the result
     else:
         print(f"{folder}: {say_count(done.jobs, 'job')}; the next one has number {done.first_id}")  # noqa: T201 - the result
     if not (rehearsal or as_json):
@@ -117,6 +118,12 @@ def restore_backup(
             "ferryman: when the server starts, agents end what they still hold for the former one, "
             "which must not run any more\n"
         )
+        if done.tokens:
+            sys.stderr.write(
+                "ferryman: these tokens are good, also if they were revoked after the backup:\n"
+            )
+        for token, name in done.tokens:
+            sys.stderr.write(f"  {name}: ferryman tokens revoke {token}\n")
 
 
 @program.command()

@@ -12,6 +12,7 @@ from typing import Annotated, Final, NoReturn, TypeAlias
 
 import typer
 
+from server.data_folder import WrongDatabase
 from server.maintenance.backup import DATABASE
 from server.maintenance.restore import BadBackup, NotEmpty
 from server.maintenance.rollback import NoCopy
@@ -73,7 +74,14 @@ def problems() -> Iterator[None]:
         _end(USAGE, str(problem))
     except (FolderInUse, NotEmpty) as problem:
         _end(CANNOT_CREATE, str(problem))
-    except (BadBackup, NoCopy, DatabaseUnavailable, NewerSchema, sqlite3.Error) as problem:
+    except (
+        BadBackup,
+        NoCopy,
+        WrongDatabase,
+        DatabaseUnavailable,
+        NewerSchema,
+        sqlite3.Error,
+    ) as problem:
         _end(DAMAGED, str(problem))
     except NoRoomForCopy as problem:
         _end(CANNOT_CREATE, str(problem))

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from server.data_folder import RECORD, UNKNOWN, read_record, write_record
 from server.domain.files import FileKind
 from server.maintenance.backup import DATABASE, FORMAT, MANIFEST
 from server.maintenance.files import bring
@@ -30,11 +31,12 @@ from shared.files import durable
 from shared.files.locks import FolderLock
 from shared.sqlite.copies import copy_database
 from shared.sqlite.database import Database
+from shared.steady_clock import FILE as CLOCK
 
-LEAST_SKIPPED: Final = 1_000_000
 PER_SECOND: Final = 10
 """Numbers of jobs that are left out for each second since the backup."""
-_HARMLESS: Final = frozenset({"lost+found", "lock"})
+_HARMLESS: Final = frozenset({"lost+found", "lock", RECORD, CLOCK, UNKNOWN})
+"""What a folder may hold that is empty else: also what a server leaves whose files are gone."""
 
 
 class BadBackup(Exception):
@@ -50,6 +52,8 @@ class Restored:
     jobs: int
     first_id: int
     """Of the next job."""
+    tokens: tuple[tuple[str, str], ...]
+    """Id and name of those that are good, also if they were revoked after the backup."""
 
 
 def restore(
@@ -79,6 +83,7 @@ def restore(
     db_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = FolderLock(data_dir)
     made: list[Path] = []
+    former = read_record(data_dir)
     try:
         _check_empty(data_dir, db_path)
         staged = db_path.with_name(f"{db_path.name}.restoring")
@@ -94,7 +99,12 @@ def restore(
             if lost > len(manifest["incomplete"]):
                 raise BadBackup(f"{backup}: {lost} files are missing or damaged")
             asyncio.run(_upgrade(staged))
-            first = as_another(staged, skip, follow=not rehearsal)
+            with closing(sqlite3.connect(staged)) as copy:
+                if former is not None:
+                    above = former.last_job + copies.LEAST_SKIPPED
+                    skip = max(skip, above - copies.marks(copy).last_job)
+                tokens = tuple(copies.live_tokens(copy, clock.now()))
+            first = as_another(data_dir, staged, skip, follow=not rehearsal)
         except sqlite3.DatabaseError as problem:
             raise BadBackup(f"{backup}: {problem}") from problem
         durable.replace(staged, db_path)
@@ -107,7 +117,7 @@ def restore(
         for left in db_path.parent.glob(f"{db_path.name}.restoring*"):
             durable.remove_quietly(left)
         lock.close()
-    return Restored(jobs, first)
+    return Restored(jobs, first, tokens)
 
 
 def _manifest(backup: Path) -> dict[str, Any]:
@@ -132,12 +142,16 @@ async def _upgrade(staged: Path) -> None:
     await (await Database.open(staged, MIGRATIONS)).close()
 
 
-def as_another(staged: Path, skip: int, *, follow: bool) -> int:
-    """Make the copy another server's; the number of its next job."""
+def as_another(data_dir: Path, staged: Path, skip: int, *, follow: bool) -> int:
+    """Make the copy another server's, and then the folder; the number of its next job. Until the
+    copy is in place, no server starts with the folder.
+    """
     with closing(sqlite3.connect(staged, isolation_level=None)) as connection:
-        return copies.become_another(connection, secrets.token_hex(16), skip, follow=follow)
+        first = copies.become_another(connection, secrets.token_hex(16), skip, follow=follow)
+        write_record(data_dir, copies.marks(connection))
+        return first
 
 
 def skipped(since_us: int, clock: Clock) -> int:
     """How many numbers the former server may have given since then."""
-    return LEAST_SKIPPED + PER_SECOND * (max(0, clock.now() - since_us) // SECOND)
+    return copies.LEAST_SKIPPED + PER_SECOND * (max(0, clock.now() - since_us) // SECOND)

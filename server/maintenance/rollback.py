@@ -132,7 +132,7 @@ def _roll_back(
             copies.leave_out(copy, gone)
             jobs = copies.count_jobs(copy)
         numbers = skipped(chosen.made_at // SECOND * SECOND, clock) if skip is None else skip
-        first = as_another(staged, numbers, follow=True)
+        first = as_another(data_dir, staged, numbers, follow=True)
         if os.geteuid() == 0:  # the server runs as another user
             owner = data_dir.stat()
             os.chown(staged, owner.st_uid, owner.st_gid)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import re
 import sqlite3
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from server.data_folder import WrongDatabase, mismatch
 from server.domain.files import FileKind
 from server.maintenance.files import FileTrouble, trouble_of, unreadable
-from server.storage.folder import PREFIX_LEN, stored_path
+from server.storage.folder import stored_names, stored_path
 from server.store import recount, row_checks, stored_rows
 from server.store.copies import StoredFile
 from server.store.migrations import MIGRATIONS
@@ -29,8 +28,6 @@ from shared.sqlite.migrations import schema_version
 
 MOST_NAMED: Final = 1_000
 """Findings that are kept; more are only counted."""
-_NAMES_AT_ONCE: Final = 500
-_STORED: Final = re.compile(r"[0-9a-f]{32}")
 Progress: TypeAlias = Callable[[str, int], None]
 """Called with what is looked at, and how many of them were."""
 
@@ -126,6 +123,7 @@ def verify(
 
     Raises:
         FolderInUse: a server runs, and it is to be repaired.
+        WrongDatabase: every file would be one that no row refers to.
         FileNotFoundError, NewerSchema, OldSchema, OSError, sqlite3.Error
     """
     locks: list[FileLock] = []
@@ -134,6 +132,10 @@ def verify(
             locks.append(FolderLock(data_dir))
             locks.append(FileLock(db_path.with_name(f"{db_path.name}.lock"), db_path, "database"))
         with closing(open_known(db_path, writable=repair)) as connection:
+            if repair and (wrong := mismatch(connection, data_dir)):
+                raise WrongDatabase(
+                    f"nothing was repaired: {data_dir} is not that of {db_path}, which {wrong}"
+                )
             alone = repair or not _in_use(data_dir)
             work = _Verification(
                 data_dir, connection, alone, repair, digests, since, clock, progress
@@ -223,7 +225,7 @@ class _Verification:
 
     def _strays(self, kind: FileKind) -> None:
         """Files that no row refers to."""
-        for names in _listed(self._data_dir / kind):
+        for names in stored_names(self._data_dir, kind):
             used = stored_rows.files_in_use(self._connection, names)
             for name in names:
                 self._count("files")
@@ -234,7 +236,7 @@ class _Verification:
                     durable.remove_quietly(path)
                     self._add("stray_file", f"{kind}/{name}", "no row refers to it", "removed")
                 elif path.exists():
-                    why = "no row refers to it; a server removes it within the hour"
+                    why = "no row refers to it; a server removes it after a day"
                     self._add("stray_file", f"{kind}/{name}", why)
 
     def _staging(self) -> None:
@@ -253,23 +255,6 @@ def _no_zip(path: Path, file: StoredFile) -> FileTrouble | None:
         return unreadable(problem)
     except (zipfile.BadZipFile, ValueError) as problem:
         return FileTrouble("no_zip", f"it is no ZIP: {problem}")
-
-
-def _listed(folder: Path) -> Iterator[Sequence[str]]:
-    """Names of stored files, some at a time. Others were not put there by a server."""
-    names: list[str] = []
-    for prefix in sorted(path for path in folder.iterdir()) if folder.is_dir() else ():
-        if len(prefix.name) != PREFIX_LEN or not prefix.is_dir():
-            continue
-        with os.scandir(prefix) as entries:
-            for entry in entries:
-                if _STORED.fullmatch(entry.name):
-                    names.append(entry.name)
-                if len(names) >= _NAMES_AT_ONCE:
-                    yield names
-                    names = []
-    if names:
-        yield names
 
 
 def _in_use(data_dir: Path) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from server.domain.files import FileKind
+from shared.clock import Micros
 
 RunningServers = Callable[[], Awaitable[set[str]]]
 """The owners (runs of servers) that still go on."""
@@ -103,14 +104,26 @@ class Storage(Protocol):
         """
         ...
 
+    async def orphans(
+        self, kind: FileKind, names: Sequence[str], in_use: InUse, running_servers: RunningServers
+    ) -> Sequence[str]:
+        """Those of the listed files that no row refers to, nor will.
+
+        A file that this run has stored is none while it is pending. A file of another run that
+        is alive is none: only that run knows whether a row is still to come.
+        """
+        ...
+
+    async def stored_before(
+        self, kind: FileKind, names: Sequence[str], at: Micros
+    ) -> Sequence[str]:
+        """Those of the files that were stored before that time."""
+        ...
+
     async def delete_orphans(
         self, kind: FileKind, names: Sequence[str], in_use: InUse, running_servers: RunningServers
     ) -> int:
-        """Delete those of the listed files that no row refers to, nor will; how many.
-
-        A file that this run has stored is kept while it is pending. A file of another run that
-        is alive is kept: only that run knows whether a row is still to come.
-        """
+        """Delete the orphans among the listed files; how many."""
         ...
 
 

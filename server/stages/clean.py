@@ -6,7 +6,7 @@ Row before files: a crash in between leaves orphans, never a job whose files are
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import structlog
@@ -25,6 +25,14 @@ _FILES_AT_ONCE: Final = 1_000
 _KEYS_KEPT_S: Final = 86_400.0
 _UPLOADED_KEPT_S: Final = 31 * 86_400.0
 _ORPHANS_EVERY_S: Final = 3_600.0
+_ORPHAN_AGE_S: Final = 86_400.0
+"""What is younger is not looked at: an operator who started with a wrong database has that long."""
+_ORPHANS_A_SWEEP: Final = 100
+_ORPHANS_SHARE: Final = 20
+"""Of so many files one may be deleted in a sweep, at least one: more would say that the database is
+the wrong one."""
+_ORPHANS_REMEMBERED: Final = 1_000
+_RECORD_EVERY_S: Final = 60.0
 
 
 class Clean(Stage):
@@ -34,6 +42,10 @@ class Clean(Stage):
         running_servers: the runs of servers that are alive; what they store is no orphan.
         finish: deletes an ended job.
         more: called when a sweep has left something to the next one, which should come at once.
+        keep_record: writes down in the data folder where the database is in its life.
+
+    Attributes:
+        orphans_left: files without a row that the last sweep was not allowed to delete.
     """
 
     def __init__(
@@ -42,12 +54,20 @@ class Clean(Stage):
         running_servers: RunningServers,
         finish: Callable[[Job], Awaitable[None]],
         more: Callable[[], None] = lambda: None,
+        keep_record: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__(resources)
         self._running_servers, self._finish, self._more = running_servers, finish, more
-        self._orphans_due = self._clock.monotonic()
+        self._keep_record = keep_record
+        self._orphans_due = self._record_due = self._clock.monotonic()
         self._unlisted: list[tuple[FileKind, str]] = []
         """Kinds of files that are still to be looked through for orphans, each behind a name."""
+        self._files = self._unknown = 0
+        self._found: dict[tuple[FileKind, str], None] = {}
+        """The first of the old files without a row that this sweep has found."""
+        self._found_before: frozenset[tuple[FileKind, str]] = frozenset()
+        """Those of the sweep before."""
+        self.orphans_left = 0
 
     async def run_once(self) -> int:
         """Some of everything, so that a stop does not have to wait for all of it.
@@ -65,6 +85,9 @@ class Clean(Stage):
         await self._jobs.forget_tickets(now)
         orphans = await self._remove_orphans()
         left = await self._jobs.maintain()
+        if self._keep_record is not None and self._clock.monotonic() >= self._record_due:
+            await self._keep_record()
+            self._record_due = self._clock.monotonic() + _RECORD_EVERY_S
         if left or self._unlisted or max(len(expired), deleted, forgotten) >= _AT_ONCE:
             self._more()
         return cleaned + deleted + forgotten + orphans
@@ -98,19 +121,52 @@ class Clean(Stage):
         return forgotten
 
     async def _remove_orphans(self) -> int:
-        """Stored files whose row never came, or went first; some of them at a time."""
+        """Stored files whose row never came, or went first; some of them at a time.
+
+        A file is deleted when it is older than a day by its own time, and had no row in two sweeps
+        of this run, which are an hour apart whatever the clocks say; and only few in a sweep.
+        """
         if self._clock.monotonic() >= self._orphans_due:
             self._unlisted = [(kind, "") for kind in FileKind]
             self._orphans_due = self._clock.monotonic() + _ORPHANS_EVERY_S
-        looked_at = removed = 0
+            self._files = self._unknown = 0
+            self._found = {}
+        elif not self._unlisted:
+            return 0
+        looked_at = 0
         while self._unlisted and looked_at < _FILES_AT_ONCE:
             kind, after = self._unlisted.pop()
             if names := await self._storage.list(kind, after):
                 self._unlisted.append((kind, names[-1]))
                 looked_at += len(names)
-                removed += await self._storage.delete_orphans(
-                    kind, names, self._jobs.files_in_use, self._running_servers
-                )
-        if removed:
+                await self._look_at(kind, names)
+        return 0 if self._unlisted else await self._end_sweep()
+
+    async def _look_at(self, kind: FileKind, names: Sequence[str]) -> None:
+        orphans = await self._storage.orphans(
+            kind, names, self._jobs.files_in_use, self._running_servers
+        )
+        before = self._clock.now() - round(_ORPHAN_AGE_S * SECOND)
+        old = await self._storage.stored_before(kind, orphans, before) if orphans else []
+        self._files += len(names)
+        self._unknown += len(old)
+        room = _ORPHANS_REMEMBERED - len(self._found)
+        self._found |= dict.fromkeys((kind, name) for name in old[:room])
+
+    async def _end_sweep(self) -> int:
+        """Delete what may be deleted of what this sweep and the one before have found."""
+        most = max(1, min(_ORPHANS_A_SWEEP, self._files // _ORPHANS_SHARE))
+        due = [file for file in self._found if file in self._found_before]
+        removed = 0
+        for kind in FileKind:
+            chosen = [name for of, name in due[:most] if of is kind]
+            removed += await self._storage.delete_orphans(
+                kind, chosen, self._jobs.files_in_use, self._running_servers
+            )
+        self._found_before = frozenset(self._found)
+        self.orphans_left = self._unknown - removed if len(due) > most else 0
+        if self.orphans_left:
+            log.warning("orphans.kept", files=self.orphans_left, deleted=removed)
+        elif removed:
             log.info("orphans.removed", files=removed)
         return removed

@@ -65,15 +65,21 @@ class BaseStorage(ABC):
         # It stays pending, so only the next run can find it to be an orphan.
         await files.discard()
 
-    async def delete_orphans(
+    async def orphans(
         self, kind: FileKind, names: Sequence[str], in_use: InUse, running_servers: RunningServers
-    ) -> int:
+    ) -> Sequence[str]:
         others = await running_servers() - {self._owner}
         candidates = [
             name for name in names if name not in self._pending and owner_of(name) not in others
         ]
         # Asked last: a candidate that was pending when it was listed has its row by now, or none.
-        orphans = set(candidates) - await in_use(candidates)
+        used = await in_use(candidates)
+        return [name for name in candidates if name not in used]
+
+    async def delete_orphans(
+        self, kind: FileKind, names: Sequence[str], in_use: InUse, running_servers: RunningServers
+    ) -> int:
+        orphans = await self.orphans(kind, names, in_use, running_servers)
         await self.delete((kind, name) for name in orphans)
         return len(orphans)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from server.storage.base import NAME, BaseStorage
 from server.storage.recent import BytesStream, RecentFiles
 from server.storage.scratch import FolderScratch, FolderScratchFile
 from server.storage.stream import LocalStream
+from shared.clock import Micros
 from shared.files import durable
 from shared.files.opened import opened
 
@@ -32,6 +33,14 @@ _PAGE: Final = 1_000
 def stored_path(folder: Path, kind: FileKind, name: str) -> Path:
     """Where a stored file is below a data folder, or a backup."""
     return folder / kind / name[:PREFIX_LEN] / name
+
+
+def stored_names(folder: Path, kind: FileKind) -> Iterator[list[str]]:
+    """The names of all stored files of a kind, some at a time. Blocking."""
+    after = ""
+    while (folder / kind).is_dir() and (names := _list(folder / kind, after)):
+        yield names
+        after = names[-1]
 
 
 class FolderStorage(BaseStorage):
@@ -112,6 +121,17 @@ class FolderStorage(BaseStorage):
 
     async def list(self, kind: FileKind, after: str = "") -> list[str]:
         return await asyncio.to_thread(_list, self._folder / kind, after)
+
+    async def stored_before(
+        self, kind: FileKind, names: Sequence[str], at: Micros
+    ) -> Sequence[str]:
+        def old(name: str) -> bool:
+            try:
+                return stored_path(self._folder, kind, name).stat().st_mtime_ns // 1_000 < at
+            except OSError:
+                return False
+
+        return await asyncio.to_thread(lambda: [name for name in names if old(name)])
 
 
 def _move(path: Path, final: Path) -> None:

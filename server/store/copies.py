@@ -10,6 +10,8 @@ from typing import Final
 
 from server.domain.files import FileKind
 
+LEAST_SKIPPED: Final = 1_000_000
+"""Numbers of jobs that are left out at least, where a former server may have given some."""
 _BUNDLES: Final = """
     SELECT id AS job_id, bundle_file AS file, bundle_size, bundle_digest, 0 FROM jobs
     WHERE bundle_file IS NOT NULL
@@ -24,6 +26,11 @@ _CHILDREN: Final = """
     WHERE bundle_file IS NOT NULL
 """
 """What a job left for its children is only its batch's until they are made."""
+_END_DELIVERIES: Final = """
+    UPDATE deliveries SET state = 'failed', message = 'a rehearsal sends no webhooks',
+        next_at = NULL, ended_at = created_at
+    WHERE state = 'pending'
+"""
 _RESULTS: Final = """
     SELECT {job_id} AS job_id, result_file AS file, result_size, result_sha256, {offset}
     FROM {table}
@@ -55,6 +62,57 @@ def identity(connection: sqlite3.Connection) -> str:
     """The server that made it; empty: no server has opened it yet."""
     row = connection.execute("SELECT value FROM meta WHERE key = 'server'").fetchone()
     return str(row[0]) if row else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Where a database is in its life. None of the numbers ever becomes less.
+
+    Attributes:
+        server: the server that made it; empty: no server has opened it yet.
+        former: the servers that it was put in place of.
+        last_job, last_event: the highest numbers that were given.
+        starts: of servers with it; more is counted than was started, never less.
+    """
+
+    server: str
+    former: tuple[str, ...]
+    last_job: int
+    last_event: int
+    starts: int
+
+
+def marks(connection: sqlite3.Connection) -> Marks:
+    """Those of a database with the schema of now."""
+    meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
+    given = dict(connection.execute("SELECT name, seq FROM sqlite_sequence").fetchall())
+    return Marks(
+        server=meta.get("server", ""),
+        former=tuple(json.loads(meta.get("former", "[]"))),
+        last_job=given.get("jobs", 0),
+        last_event=given.get("events", 0),
+        starts=int(meta.get("starts", 0)),
+    )
+
+
+def count_start(connection: sqlite3.Connection, candidate: str, starts: int) -> None:
+    """A server starts with it: the name ``candidate`` is its own if it has none."""
+    connection.execute("BEGIN IMMEDIATE")
+    named = "INSERT INTO meta (key, value) VALUES ('server', ?) ON CONFLICT DO NOTHING"
+    connection.execute(named, (candidate,))
+    _set(connection, "starts", str(starts))
+    connection.execute("COMMIT")
+
+
+def live_tokens(connection: sqlite3.Connection, now: int) -> list[tuple[str, str]]:
+    """Id and name of each token that is good."""
+    if not _has_table(connection, "tokens"):
+        return []
+    sql = """
+        SELECT id, name FROM tokens
+        WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?) ORDER BY created_at, id
+    """
+    return [(row[0], row[1]) for row in connection.execute(sql, (now,))]
 
 
 def count_jobs(connection: sqlite3.Connection) -> int:
@@ -91,6 +149,13 @@ def leave_out(connection: sqlite3.Connection, job_ids: Iterable[int]) -> None:
             _let_go(connection, "batches", "parent_id", job_id)
             connection.execute("DELETE FROM batches WHERE parent_id = ?", (job_id,))
             connection.execute("DELETE FROM dependencies WHERE job_id = ?", (job_id,))
+        if _has_table(connection, "deliveries"):
+            own = "SELECT id FROM deliveries WHERE job_id = ?"
+            connection.execute(
+                f"DELETE FROM delivery_tries WHERE delivery_id IN ({own})",  # noqa: S608 - ours
+                (job_id,),
+            )
+            connection.execute("DELETE FROM deliveries WHERE job_id = ?", (job_id,))
         for table in ("job_tags", "events", "idempotency_keys"):
             connection.execute(f"DELETE FROM {table} WHERE job_id = ?", (job_id,))  # noqa: S608
         connection.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
@@ -145,14 +210,23 @@ def _files(connection: sqlite3.Connection) -> dict[FileKind, str]:
     return {FileKind.BUNDLE: bundles, FileKind.RESULT: results}
 
 
-def become_another(connection: sqlite3.Connection, new: str, skip: int, *, follow: bool) -> int:
+def become_another(
+    connection: sqlite3.Connection,
+    new: str,
+    skip: int,
+    *,
+    follow: bool,
+    former: Iterable[str] = (),
+) -> int:
     """Give a copy of a database an identity of its own, and job numbers that were never used, in
     one transaction. Its schema may be an older one.
 
     Args:
         new: the new identity.
         skip: how many job numbers the former server may have used since the copy was made.
-        follow: the former server is gone: end what agents hold for it.
+        follow: the former server is gone: end what agents hold for it. False: it goes on, and this
+            one is a rehearsal, which calls no receivers of webhooks and makes no scheduled jobs.
+        former: servers that it is put in place of, beside those that it knows.
 
     Returns:
         The number of the next job.
@@ -160,17 +234,18 @@ def become_another(connection: sqlite3.Connection, new: str, skip: int, *, follo
     connection.execute("BEGIN IMMEDIATE")
     rows = connection.execute("SELECT key, value FROM meta WHERE key IN ('server', 'former')")
     identities = dict(rows.fetchall())
-    former = json.loads(identities.get("former", "[]"))
+    before = [*json.loads(identities.get("former", "[]")), *former]
     if "server" in identities:
-        former.append(identities["server"])
-    for key, value in (("server", new), ("former", json.dumps(former if follow else []))):
-        connection.execute(
-            """
-            INSERT INTO meta (key, value) VALUES (?, ?)
-            ON CONFLICT (key) DO UPDATE SET value = excluded.value
-            """,
-            (key, value),
-        )
+        before.append(identities["server"])
+    names = list(dict.fromkeys(before)) if follow else []
+    for key, value in (("server", new), ("former", json.dumps(names))):
+        _set(connection, key, value)
+    # What it signed is good no more: links and tickets may have been used or revoked since.
+    connection.execute("DELETE FROM meta WHERE key IN ('signing_key', 'rehearsal')")
+    if not follow:
+        _set(connection, "rehearsal", "yes")
+        connection.execute(_END_DELIVERIES)
+        connection.execute("UPDATE schedules SET paused = 1, pending = 0")
     if _has_table(connection, "sessions"):  # those that were ended since would be good again
         connection.execute("DELETE FROM sessions")
     for table, numbers in (("jobs", skip), ("events", 10 * skip)):
@@ -187,3 +262,13 @@ def become_another(connection: sqlite3.Connection, new: str, skip: int, *, follo
     (last,) = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'").fetchone()
     connection.execute("COMMIT")
     return int(last) + 1
+
+
+def _set(connection: sqlite3.Connection, key: str, value: str) -> None:
+    connection.execute(
+        """
+        INSERT INTO meta (key, value) VALUES (?, ?)
+        ON CONFLICT (key) DO UPDATE SET value = excluded.value
+        """,
+        (key, value),
+    )

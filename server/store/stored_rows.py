@@ -9,6 +9,7 @@ from typing import Final
 
 from server.domain.files import FileKind
 from server.store.copies import StoredFile
+from server.store.statements import batches
 from shared.clock import Micros
 
 _SLICE: Final = 1_000
@@ -52,11 +53,11 @@ def refers_to(connection: sqlite3.Connection, file: StoredFile) -> bool:
 
 def files_in_use(connection: sqlite3.Connection, names: Sequence[str]) -> set[str]:
     """Those of the names that a bundle or an attempt refers to."""
-    marks = ", ".join("?" * len(names))
     found: set[str] = set()
-    for column, table in (("file", "bundles"), ("result_file", "attempts")):
-        sql = f"SELECT {column} FROM {table} WHERE {column} IN ({marks})"  # noqa: S608 - ours
-        found |= {row[0] for row in connection.execute(sql, names)}
+    for marks, params in batches(names):
+        for column, table in (("file", "bundles"), ("result_file", "attempts")):
+            sql = f"SELECT {column} FROM {table} WHERE {column} IN ({marks})"  # noqa: S608 - ours
+            found |= {row[0] for row in connection.execute(sql, params)}
     return found
 
 

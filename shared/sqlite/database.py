@@ -151,6 +151,17 @@ class Database:
         self._failures.pop("read", None)
         return rows
 
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run it in the writer's thread, between two transactions.
+
+        Raises:
+            DatabaseUnavailable
+        """
+        try:
+            return await self._writer.run(work)
+        except sqlite3.DatabaseError as problem:
+            raise self._unavailable("write", problem) from problem
+
     async def probe(self) -> None:
         """Commit a change that leaves everything as it was: it succeeds only if changes can be
         made, and after a full disk only if there is space for more.

@@ -9,16 +9,19 @@ import os
 import sqlite3
 import zipfile
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from server.data_folder import mismatch, write_record
 from server.domain.files import FileKind
 from server.maintenance.__main__ import program
 from server.maintenance.verify import OldSchema
 from server.storage.folder import stored_path
+from server.store import copies
 from server.store.identity import server_identity
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
@@ -386,3 +389,39 @@ def test_a_damaged_copy_is_no_way_back(folder: Folder) -> None:
     admin(folder, "rollback", "--yes", code=74)
     admin(folder, "rollback", "--yes", "--copy", folder.path / "none", code=74)
     assert folder.database_path.read_bytes() == before
+
+
+@pytest.mark.parametrize("how", ["another", "older", "new"])
+def test_a_repair_by_a_database_that_is_not_the_folders_removes_nothing(
+    folder: Folder, how: str
+) -> None:
+    with closing(sqlite3.connect(folder.database_path)) as connection:
+        marks = copies.marks(connection)
+    if how == "new":  # in a folder of the version before
+        folder.database_path.unlink()
+        asyncio.run(_made(folder.database_path))
+    else:
+        other = {"server": "x"} if how == "another" else {"last_job": marks.last_job + 1}
+        write_record(folder.path, replace(marks, **other))
+    stray = stored_path(folder.path, FileKind.RESULT, f"{'ab' * 10}{'0' * 12}")
+    stray.parent.mkdir(exist_ok=True)
+    stray.write_bytes(b"somebody's")
+    before = {path for path in folder.path.rglob("*") if path.is_file()}
+    assert "nothing was repaired" in admin(folder, "verify", "--repair", code=74)
+    assert before <= {path for path in folder.path.rglob("*") if path.is_file()}
+
+
+async def _made(path: Path) -> None:
+    database = await Database.open(path, MIGRATIONS)
+    await server_identity(database, "fresh")
+    await database.close()
+
+
+def test_a_rollback_makes_the_folder_the_other_servers_too(folder: Folder) -> None:
+    path = folder.database_path
+    with closing(sqlite3.connect(path)) as database:
+        write_record(folder.path, copies.marks(database))
+        copy_database(database, path.with_name(f"{path.name}.schema-{len(MIGRATIONS)}"))
+    admin(folder, "rollback", "--yes")
+    with closing(sqlite3.connect(path)) as database:
+        assert mismatch(database, folder.path) == ""

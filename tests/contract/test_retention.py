@@ -83,8 +83,8 @@ class Place:
                 now = self.clock.now()
                 new = NewJob("ann", service, bundle, Limits(), 60.0, now, None, ("t",), key)
                 job, fresh = await self.jobs.insert(new, "queued")
-                if fresh:
-                    pending.commit()
+                if fresh and job.bundle is not None and job.bundle.file == bundle.file:
+                    pending.commit()  # else another job's file with the same content is used
         assert job is not None
         return job
 
@@ -103,6 +103,31 @@ class Place:
             await self.clean.run_once()
             if self.again == before:
                 return
+
+    def age(self, path: Path, seconds: float = 2 * DAY) -> None:
+        """Let the file be that old."""
+        at = self.clock.now() / SECOND - seconds
+        os.utime(path, (at, at))
+
+    def lay_out(self, count: int, kind: FileKind = FileKind.BUNDLE) -> list[Path]:
+        """Files that no row refers to, two days old."""
+        paths = []
+        for number in range(count):
+            path = stored_path(self.folder, kind, f"{number:032x}"[::-1])
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(b"no row")
+            self.age(path)
+            paths.append(path)
+        return paths
+
+    async def sweep_orphans(self, clean: Clean) -> int:
+        """Two sweeps, an hour apart, of files that are all old; how many were removed."""
+        for name in self.stored():
+            if not (self.folder / name).is_symlink():
+                self.age(self.folder / name)
+        removed = await clean.run_once()
+        await self.clock.advance(3_600)
+        return removed + await clean.run_once()
 
     def stored(self) -> set[str]:
         return {
@@ -184,7 +209,7 @@ async def test_a_crash_before_the_files_are_removed_leaves_orphans_only(
             await place.clean.run_once()
     assert (await place.jobs.get(job.id)).state is JobState.CLEANED
     assert len(place.stored()) == 1
-    await place.cleaner(place._more).run_once()
+    await place.sweep_orphans(place.cleaner(place._more))
     assert place.stored() == set()
 
 
@@ -214,7 +239,7 @@ async def test_what_others_put_into_the_folder_stops_nothing_and_is_left_alone(
         return listdir(path)
 
     monkeypatch.setattr("server.storage.folder.os.listdir", unreadable)
-    await place.sweep()
+    await place.sweep_orphans(place.clean)
     assert place.stored() == {
         str(stored_path(Path(), FileKind.BUNDLE, kept.bundle.file)),
         f"bundles/bb/{orphans[1]}",
@@ -325,3 +350,86 @@ async def test_a_job_is_cancelled_and_deleted_over_http(tmp_path: Path) -> None:
 def _files(folder: Path) -> list[Path]:
     found = [path for kind in FileKind for path in (folder / kind).rglob("*")]
     return [path for path in found if path.is_file()]
+
+
+async def test_a_file_without_a_row_goes_a_day_old_in_the_second_sweep(place: Place) -> None:
+    await place.add()
+    old, young = place.lay_out(2)
+    place.age(young, DAY - 3_600 - 10)
+    for hour in range(4):
+        await place.clean.run_once()
+        await place.clean.run_once()  # nothing is looked at again within the hour
+        assert (old.exists(), young.exists()) == (hour < 1, hour < 3), hour
+        await place.clock.advance(3_600)
+    assert len(place.stored()) == 1
+
+
+@pytest.mark.parametrize("jump_s", [30 * DAY, -30 * DAY])
+async def test_a_clock_that_jumps_makes_no_file_an_orphan(place: Place, jump_s: float) -> None:
+    """The server's clock does not jump; a file's own time may. The hour is counted steadily."""
+    (path,) = place.lay_out(1)
+    place.age(path, jump_s)
+    for _ in range(3):
+        await place.clean.run_once()
+    assert path.exists()
+
+
+async def test_at_most_5_percent_of_the_files_are_removed_in_a_sweep(place: Place) -> None:
+    paths = place.lay_out(60)
+    await place.sweep()
+    left = []
+    for _ in range(3):
+        await place.clock.advance(3_600)
+        await place.sweep()
+        left.append((place.clean.orphans_left, len(place.stored())))
+    assert left == [(57, 57), (55, 55), (53, 53)]
+    assert sum(path.exists() for path in paths) == 53
+
+
+async def test_at_most_100_are_removed_in_a_sweep_however_many_files_there_are(
+    place: Place,
+) -> None:
+    place.lay_out(2_200)
+    await place.sweep()
+    await place.clock.advance(3_600)
+    await place.sweep()
+    assert (len(place.stored()), place.clean.orphans_left) == (2_100, 2_100)
+
+
+async def test_the_last_orphan_of_a_small_folder_goes_and_is_no_trouble(place: Place) -> None:
+    place.lay_out(1)
+    assert await place.sweep_orphans(place.clean) == 1
+    assert (place.stored(), place.clean.orphans_left) == (set(), 0)
+
+
+async def test_a_restart_begins_to_count_sweeps_again(place: Place) -> None:
+    place.lay_out(1)
+    for _ in range(3):
+        await place.cleaner(place._more).run_once()
+        await place.clock.advance(3_600)
+    assert len(place.stored()) == 1
+
+
+async def test_a_file_that_gets_its_row_between_two_sweeps_stays(place: Place) -> None:
+    (path,) = place.lay_out(1)
+    await place.clean.run_once()
+    await place.jobs.insert(
+        NewJob("ann", "short", Bundle(path.name, 6, "d"), Limits(), 60.0, 10), "queued"
+    )
+    await place.clock.advance(3_600)
+    await place.clean.run_once()
+    assert path.exists()
+
+
+async def test_where_the_database_is_is_written_down_once_a_minute(place: Place) -> None:
+    written = 0
+
+    async def keep_record() -> None:
+        nonlocal written
+        written += 1
+
+    place.clean._keep_record = keep_record
+    for _ in range(4):
+        await place.clean.run_once()
+        await place.clock.advance(30)
+    assert written == 2

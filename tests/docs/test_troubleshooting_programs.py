@@ -14,6 +14,8 @@ from aiohttp import web
 
 from ferryman import Client
 from ferryman.cli.findings import Examination
+from server.data_folder import write_record
+from server.store.copies import Marks
 from shared.clock import RealClock, utc
 from tests.contract.test_webhooks_http import delivered
 from tests.docs.symptoms import said
@@ -57,6 +59,10 @@ def test_programs_that_do_not_start(tmp_path: Path) -> None:
     damaged.data.mkdir()
     (damaged.data / "ferryman.sqlite").write_bytes(b"not a database at all" * 500)
     said("database-damaged", ends(damaged, 74))
+    away = made(tmp_path / "e")
+    away.data.mkdir()
+    write_record(away.data, Marks("0" * 32, (), 17, 90, 3))
+    said("database-missing", ends(away, 74))
     closed = made(tmp_path / "d")
     closed.data = Path("/proc/ferryman")
     said("folder-not-writable", ends(closed, 73))

@@ -13,6 +13,7 @@ _JOBS: Final = "tests/contract/store/test_jobs.py::test_"
 _LISTS: Final = "tests/contract/store/test_lists.py::test_"
 _HTTP: Final = "tests/contract/test_store_http.py::test_"
 _GONE: Final = "tests/contract/test_retention.py::test_"
+_TIE: Final = "tests/contract/test_database_and_folder.py::test_"
 _BACKUP: Final = "tests/contract/test_backup.py::test_"
 _UPGRADE: Final = "tests/contract/test_upgrade_store.py::test_"
 _DATABASE: Final = "tests/unit/shared/sqlite/test_database.py::test_"
@@ -365,8 +366,8 @@ MUTANTS: Final = (
     _of(
         "a rehearsal ends nothing",
         "server/store/copies.py",
-        "json.dumps(former if follow else [])",
-        "json.dumps(former)",
+        "list(dict.fromkeys(before)) if follow else []",
+        "list(dict.fromkeys(before))",
         f"{_BACKUP}a_second_restore_knows_both_former_servers_and_a_rehearsal_none",
     ),
     _of(
@@ -435,5 +436,88 @@ MUTANTS: Final = (
         "True",
         f"{_LOOPS}a_sweep_that_fails_is_followed_by_the_next",
         f"{_LOOPS}a_loop_that_is_stuck_is_named",
+    ),
+    # the folder and its database
+    _of(
+        "without its database no server is made in a folder that has one",
+        "server/data_folder.py",
+        "    if holds and not new_database and not file_size(path):",
+        "    if False:",
+        f"{_TIE}a_start_without_the_database_is_refused_and_loses_nothing[elsewhere]",
+    ),
+    _of(
+        "the database of another server is refused",
+        "server/data_folder.py",
+        "        if marks.server != record.server:",
+        "        if False:",
+        f"{_TIE}the_database_of_another_server_is_refused",
+    ),
+    _of(
+        "an older copy of the database is recognised",
+        "server/data_folder.py",
+        'return "is older" if is_older(marks, record) else ""',
+        'return ""',
+        f"{_TIE}an_older_database_goes_on_as_another_server_and_moves_the_rest_aside",
+        f"{_TIE}an_older_database_is_known_by_its_jobs_without_another_start",
+    ),
+    _of(
+        "the database is ahead of the folder at every step of a start",
+        "server/data_folder.py",
+        "    copies.count_start(connection, marks.server or secrets.token_hex(16), starts)\n",
+        "    write_record(table.data_dir, copies.Marks(marks.server, (), marks.last_job, 0, starts))\n"
+        "    copies.count_start(connection, marks.server or secrets.token_hex(16), starts)\n",
+        f"{_TIE}a_killed_start_does_not_make_the_database_older_and_loses_nothing[count-False]",
+    ),
+    _of(
+        "a file without a row stays until a second sweep has found it",
+        "server/stages/clean.py",
+        "[file for file in self._found if file in self._found_before]",
+        "list(self._found)",
+        f"{_GONE}a_file_that_gets_its_row_between_two_sweeps_stays",
+        f"{_GONE}a_restart_begins_to_count_sweeps_again",
+    ),
+    _of(
+        "and until it is a day old",
+        "server/stages/clean.py",
+        "old = await self._storage.stored_before(kind, orphans, before) if orphans else []",
+        "old = orphans if before else []",
+        f"{_GONE}a_file_without_a_row_goes_a_day_old_in_the_second_sweep",
+    ),
+    _of(
+        "few files are removed in a sweep",
+        "server/stages/clean.py",
+        "max(1, min(_ORPHANS_A_SWEEP, self._files // _ORPHANS_SHARE))",
+        "self._files",
+        f"{_GONE}at_most_5_percent_of_the_files_are_removed_in_a_sweep",
+        f"{_GONE}at_most_100_are_removed_in_a_sweep_however_many_files_there_are",
+    ),
+    _of(
+        "a repair removes nothing by the word of another database",
+        "server/maintenance/verify.py",
+        "if repair and (wrong := mismatch(connection, data_dir)):",
+        'if wrong := "":',
+        "tests/contract/test_admin_folder.py::test_a_repair_by_a_database_that_is_not_the_folders_"
+        "removes_nothing",
+    ),
+    _of(
+        "a restored server signs with a key of its own",
+        "server/store/copies.py",
+        "key IN ('signing_key', 'rehearsal')",
+        "key IN ('rehearsal')",
+        f"{_BACKUP}a_restored_server_signs_anew_and_names_the_tokens_that_are_good",
+    ),
+    _of(
+        "a rehearsal has nothing to deliver",
+        "server/store/copies.py",
+        "        connection.execute(_END_DELIVERIES)\n",
+        "",
+        f"{_BACKUP}a_rehearsal_has_nothing_to_deliver_and_no_schedule_that_runs",
+    ),
+    _of(
+        "a rehearsal sends no webhooks",
+        "server/stages/webhooks.py",
+        "        if self._rehearsal:",
+        "        if False:",
+        "tests/unit/server/stages/test_webhooks.py::test_a_rehearsal_sends_nothing_and_says_so",
     ),
 )

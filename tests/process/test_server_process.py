@@ -252,3 +252,47 @@ def test_too_many_open_files_are_survived(server: Program) -> None:
         line.close()
     until(lambda: upload(server)[0] == 201, "it does not recover")
     assert call(server, "GET", "/api/v1/jobs/1")[1]["status"] == "Queued"
+
+
+def test_a_server_whose_database_is_away_says_so_and_loses_nothing(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, "")  # its agent does not run
+    server = pair.server
+    server.start()
+    jobs = [pair.submit(f"echo {number}") for number in range(3)]
+    server.kill(signal.SIGKILL)
+
+    def files() -> set[Path]:
+        return {path for path in (server.data / "bundles").rglob("*") if path.is_file()}
+
+    def refused() -> str:
+        before = len(server.log)
+        server.begin()
+        assert server.process is not None
+        assert server.process.wait(60) == 74
+        return server.log[before:]
+
+    stored = files()
+    assert len(stored) == 3
+    server.prefix = ("env", f"FERRYMAN_SERVER__DB_PATH={tmp_path / 'new.sqlite'}")
+    assert "is missing (is its disk mounted?)" in refused()
+    assert not (tmp_path / "new.sqlite").exists()
+    server.prefix = ()
+    away = {path: tmp_path / path.name for path in server.data.glob("ferryman.sqlite*")}
+    for path, to in away.items():
+        path.rename(to)
+    assert "3 files of server" in refused()
+    for path, to in away.items():
+        to.rename(path)
+    assert files() == stored
+    server.start()
+    assert [pair.status(job) for job in jobs] == ["Queued"] * 3
+    server.kill(signal.SIGKILL)
+
+    for path in server.data.glob("ferryman.sqlite*"):
+        path.unlink()
+    server._flags += ("--new-database",)
+    server.start()
+    assert pair.submit("echo new") > 1_000_000
+    assert server.kill(signal.SIGTERM) == 0
+    (day,) = (server.data / "unknown").iterdir()
+    assert {path.name for path in day.rglob("*") if path.is_file()} == {one.name for one in stored}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 from server.domain.files import FileKind
 from server.ports import FileStream, Scratch
 from server.storage.base import NAME, BaseStorage
+from shared.clock import Micros
 
 _PAGE = 3
 
@@ -89,3 +90,8 @@ class MemoryStorage(BaseStorage):
             if of is kind and name > after and NAME.fullmatch(name)
         )
         return names[:_PAGE]
+
+    async def stored_before(
+        self, kind: FileKind, names: Sequence[str], at: Micros
+    ) -> Sequence[str]:
+        return list(names)

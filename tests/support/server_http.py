@@ -104,6 +104,7 @@ async def driving(
     machine: Clock | None = None,
     principals: Mapping[str, Principal] | None = None,
     read: Callable[[], ServerSettings] | None = None,
+    new_database: bool = False,
     **server: Any,
 ) -> AsyncIterator[ServerClient]:
     """A Ferryman server, which knows the client by job-orchestrator's own variables.
@@ -131,7 +132,7 @@ async def driving(
             file.write_text(extra)
         flags = {"server": {"data_dir": folder / "data", "getter_interval": 0.02} | server}
         found = load.read(file, flags, environ)
-        yield await hosted(found, stack, machine, principals, read)
+        yield await hosted(found, stack, machine, principals, read, new_database=new_database)
 
 
 async def hosted(
@@ -140,10 +141,14 @@ async def hosted(
     machine: Clock | None = None,
     principals: Mapping[str, Principal] | None = None,
     read: Callable[[], ServerSettings] | None = None,
+    *,
+    new_database: bool = False,
 ) -> ServerClient:
     """The server that these settings ask for, until the stack closes."""
     fits = connection_limits(1024, most=found.server.max_connections)
-    composed = await compose(found, stack, machine, lambda _: fits, principals, read)
+    composed = await compose(
+        found, stack, machine, lambda _: fits, principals, read, new_database=new_database
+    )
     stack.callback(Described(composed.application).check)
     sock = listen("127.0.0.1", 0)
     tls = found.server.tls()

@@ -1,0 +1,334 @@
+"""A start with a database that is not that of the data folder destroys nothing."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog.testing
+
+from server import data_folder
+from server.data_folder import (
+    RECORD,
+    UNKNOWN,
+    RecordKeeper,
+    WrongDatabase,
+    lock_folder,
+    open_data,
+    read_record,
+)
+from server.domain.files import FileKind
+from server.domain.jobs import Bundle, NewJob
+from server.settings.tables import ServerTable
+from server.storage.folder import FolderStorage, stored_names
+from server.storage.scratch import FolderScratch
+from server.store import copies
+from server.store.jobs import SqlJobs
+from shared.wire import JobState, Limits
+from tests.support.fake_orchestrator import FakeOrchestrator
+from tests.support.inline_database import SimulatedCrash
+from tests.support.server_http import driving
+from tests.support.sim_clock import SimClock
+
+DATABASE = "ferryman.sqlite"
+_NUMBERS = itertools.count()
+
+
+@dataclass(frozen=True)
+class Opened:
+    jobs: SqlJobs
+    storage: FolderStorage
+    keeper: RecordKeeper
+
+    async def upload(self, content: bytes) -> int:
+        """Bytes before row, as the server does it."""
+        async with self.storage.pending(FileKind.BUNDLE) as pending:
+            bundle = Bundle(await pending.put(content), len(content), content.hex())
+            new = NewJob("ann", "my_service", bundle, Limits(), 60.0, 10)
+            job, _ = await self.jobs.insert(new, "queued")
+            pending.commit()
+        return job.id
+
+
+class Place:
+    """A server's data folder, and servers that start with it one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.data = folder, folder / "data"
+        self.database = self.data / DATABASE
+
+    @asynccontextmanager
+    async def started(self, *, new_database: bool = False, **table: Any) -> AsyncIterator[Opened]:
+        """What a server opens first."""
+        read = ServerTable(data_dir=self.data, **table)
+        async with AsyncExitStack() as stack:
+            lock_folder(read, stack)
+            _, database, keeper = await open_data(
+                read, SimClock(), stack, new_database=new_database
+            )
+            owner = f"{next(_NUMBERS):012x}"
+            numbers = (owner, lambda: f"{next(_NUMBERS):020x}")
+            scratch = FolderScratch(self.data / "staging", *numbers)
+            storage = FolderStorage(self.data, scratch, *numbers)
+            yield Opened(SqlJobs(database, lambda job: None), storage, keeper)
+
+    async def upload(self, count: int = 1, **how: Any) -> list[int]:
+        async with self.started(**how) as opened:
+            return [await opened.upload(b"%d" % next(_NUMBERS)) for _ in range(count)]
+
+    async def refused(self, **how: Any) -> str:
+        with pytest.raises(WrongDatabase) as refusal:
+            await self.upload(0, **how)
+        return str(refusal.value)
+
+    def files(self, below: str = "") -> set[str]:
+        """All stored files."""
+        return {
+            name
+            for kind in FileKind
+            for page in stored_names(self.data / below, kind)
+            for name in page
+        }
+
+    def remove_database(self) -> None:
+        for path in self.data.glob(f"{DATABASE}*"):
+            path.unlink()
+
+    def keep_database(self, name: str) -> Path:
+        """A copy of it, made while no server runs."""
+        shutil.copy(self.database, self.folder / name)
+        return self.folder / name
+
+    def put_back(self, copy: Path) -> None:
+        self.remove_database()
+        shutil.copy(copy, self.database)
+
+    def marks(self, path: Path | None = None) -> copies.Marks:
+        with closing(sqlite3.connect(path or self.database)) as connection:
+            return copies.marks(connection)
+
+    def rows(self, sql: str) -> list[Any]:
+        with closing(sqlite3.connect(self.database)) as connection:
+            return connection.execute(sql).fetchall()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.mark.parametrize("how", ["missing", "empty", "elsewhere"])
+async def test_a_start_without_the_database_is_refused_and_loses_nothing(
+    place: Place, how: str
+) -> None:
+    await place.upload(3)
+    files, right = place.files(), place.keep_database("right")
+    more: dict[str, Any] = {}
+    if how == "elsewhere":
+        (place.folder / "mount").mkdir()
+        more["db_path"] = place.folder / "mount" / "new.sqlite"
+    else:
+        place.remove_database()
+        if how == "empty":
+            place.database.touch()
+    await place.refused(**more)
+    said = await place.refused(**more)  # the first refusal changed nothing
+    assert "3 files of server" in said
+    assert "is its disk mounted?" in said
+    assert "--new-database" in said
+    assert place.files() == files
+    if how == "elsewhere":
+        assert list((place.folder / "mount").iterdir()) == []
+    else:
+        place.put_back(right)
+    async with place.started() as opened:
+        assert (await opened.jobs.get(2)).state is JobState.QUEUED
+    assert place.files() == files
+
+
+async def test_a_new_database_begins_afresh_as_another_server(place: Place) -> None:
+    await place.upload(3)
+    files, was = place.files(), read_record(place.data)
+    assert was is not None
+    place.remove_database()
+    (new,) = await place.upload(1, new_database=True)
+    assert new >= 1_000_000 + was.last_job
+    (day,) = (place.data / UNKNOWN).iterdir()
+    assert place.files(f"{UNKNOWN}/{day.name}") == files
+    assert len(place.files()) == 1
+    marks, record = place.marks(), read_record(place.data)
+    assert record is not None
+    assert marks.server == record.server != was.server
+    assert marks.former == (was.server,)
+    assert (await place.upload(1))[0] == new + 1  # from now on it is the folder's
+
+
+async def test_an_older_database_goes_on_as_another_server_and_moves_the_rest_aside(
+    place: Place,
+) -> None:
+    await place.upload(1)
+    known, older = place.files(), place.keep_database("older")
+    await place.upload(2)
+    files, was = place.files(), place.marks()
+    place.put_back(older)
+    with structlog.testing.capture_logs() as logs:
+        async with driving(place.folder, FakeOrchestrator(), gone=True) as client:
+            (logged,) = [one for one in logs if one["event"] == "server.became_another"]
+            assert (logged["files"], logged["former"]) == (2, [was.server])
+            await client.server.context.troubles()  # looks at the disk
+            _, _, body = await client.get("/api/v1/status")
+            kinds = {one["kind"]: one for one in json.loads(body)["troubles"]}
+            assert not kinds["files_moved_aside"]["is_serious"]
+            assert (await client.get("/health"))[0] == 200
+            assert (await client.job(1, until="Queued"))["status"] == "Queued"
+            assert await client.upload() > 1_000_000 + was.last_job
+    (day,) = (place.data / UNKNOWN).iterdir()
+    assert place.files(f"{UNKNOWN}/{day.name}") == files - known
+    assert known < place.files()
+    assert place.marks().former == (was.server,)
+    became = place.marks().server
+    await place.upload(0)
+    assert place.marks().server == became  # once
+
+
+async def test_an_older_database_is_known_by_its_jobs_without_another_start(place: Place) -> None:
+    """The copy was made while the server ran, as by ``cp``."""
+    async with place.started() as opened:
+        await opened.upload(b"first")
+        with closing(sqlite3.connect(place.database)) as live:
+            live.execute("VACUUM INTO ?", (str(place.folder / "older"),))
+        await opened.upload(b"second")
+        await opened.keeper.keep()  # as the Cleaner does each minute; then it is killed
+        record = (place.data / RECORD).read_bytes()
+    (place.data / RECORD).write_bytes(record)
+    files = place.files()
+    place.put_back(place.folder / "older")
+    await place.upload(0)
+    (day,) = (place.data / UNKNOWN).iterdir()
+    assert place.files() | place.files(f"{UNKNOWN}/{day.name}") == files
+
+
+async def test_the_database_of_another_server_is_refused(place: Place, tmp_path: Path) -> None:
+    await place.upload(2)
+    files = place.files()
+    (tmp_path / "b").mkdir()
+    other = Place(tmp_path / "b")
+    await other.upload(1)
+    said = await place.refused(db_path=other.database)
+    assert f"is that of server {other.marks().server[:8]}" in said
+    assert place.files() == files
+    before = other.marks()
+    await place.upload(1, db_path=other.database, new_database=True)
+    assert place.marks(other.database).former[-1] == before.server
+    assert len(place.files(f"{UNKNOWN}/{next((place.data / UNKNOWN).iterdir()).name}")) == 2
+
+
+async def test_a_folder_of_the_version_before_takes_the_id_of_its_database(place: Place) -> None:
+    await place.upload(2)
+    server, files = place.marks().server, place.files()
+    (place.data / RECORD).unlink()
+    older = place.keep_database("older")
+    await place.upload(0)
+    record = read_record(place.data)
+    assert record is not None
+    assert (record.server, place.files()) == (server, files)
+
+    (place.data / RECORD).unlink()
+    fresh = Place(place.folder / "fresh")
+    fresh.folder.mkdir()
+    await fresh.upload(0)
+    place.put_back(fresh.keep_database("new"))
+    assert "knows none of them" in await place.refused()
+    assert place.files() == files
+    place.put_back(older)
+    await place.upload(0)
+    assert place.files() == files
+
+
+async def test_a_database_whose_files_are_all_away_is_not_used(place: Place) -> None:
+    """The disk of the data folder is not mounted: every job would fail for lack of its bundle."""
+    await place.upload(2, db_path=place.folder / "kept.sqlite")
+    place.data.rename(place.folder / "away")
+    said = await place.refused(db_path=place.folder / "kept.sqlite")
+    assert "holds no files, and the database" in said
+    assert "refers to 2" in said
+    (place.data / "lock").unlink()
+    shutil.rmtree(place.data)
+    (place.folder / "away").rename(place.data)
+    async with place.started(db_path=place.folder / "kept.sqlite") as opened:
+        assert (await opened.jobs.get(2)).state is JobState.QUEUED
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("step", ["move", "count", "record", "renamed"])
+async def test_a_killed_start_does_not_make_the_database_older_and_loses_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch, step: str, older: bool
+) -> None:
+    await place.upload(1)
+    copy = place.keep_database("older")
+    await place.upload(1)
+    files, was = place.files(), place.marks()
+    if older:
+        place.put_back(copy)
+
+    def dies(*_: object) -> None:
+        raise SimulatedCrash
+
+    def dies_later(folder: Path, marks: copies.Marks) -> None:
+        write(folder, marks)
+        raise SimulatedCrash
+
+    write = data_folder.write_record
+    for _ in range(3):
+        with monkeypatch.context() as patched:
+            if step == "move":
+                patched.setattr(data_folder, "_move_aside", dies)
+            elif step == "count":
+                patched.setattr(copies, "count_start", dies)
+            else:
+                later = dies_later if step == "renamed" else dies
+                patched.setattr(data_folder, "write_record", later)
+            if older or step != "move":
+                with pytest.raises(SimulatedCrash):
+                    await place.upload(0)
+    await place.upload(0)
+    aside = [path.name for path in (place.data / UNKNOWN).glob("*")]
+    there = place.files().union(*(place.files(f"{UNKNOWN}/{day}") for day in aside))
+    assert there == files
+    assert len(place.files()) == (1 if older else 2)
+    assert (place.marks().server == was.server) is not older
+    assert was.server in (place.marks().server, *place.marks().former)
+    marks = place.marks()
+    await place.upload(0)
+    assert place.marks().server == marks.server
+
+
+async def test_a_disk_that_is_full_does_not_keep_the_right_database_from_starting(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await place.upload(1)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(data_folder, "write_record", full)
+        async with place.started() as opened:
+            assert (await opened.jobs.get(1)).state is JobState.QUEUED
+    await place.upload(0)
+    assert len(place.files()) == 1
+
+
+async def test_a_record_that_cannot_be_read_is_named(place: Place) -> None:
+    await place.upload(1)
+    (place.data / RECORD).write_text("{")
+    assert str(place.data / RECORD) in await place.refused()
+    assert len(place.files()) == 1
