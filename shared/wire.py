@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import Field, FiniteFloat
+from pydantic import BeforeValidator, Field, FiniteFloat
 
 from ferryman.agent_models import AgentDoc as AgentDoc
 from ferryman.agent_models import AgentPage as AgentPage
@@ -203,7 +203,9 @@ class PayloadDoc(Wire):
     loc: str = ""
     pid: int = 0
     killed: bool = False
-    input: dict[str, Any] = Field(default_factory=dict)
+    input: Annotated[dict[str, Any], BeforeValidator(lambda _: {})] = Field(default_factory=dict)
+    """Always empty: a job-orchestrator client has the files of the bundle here, and a hostile agent
+    what it likes. Nobody needs them."""
 
     server: str | None = None
     key: str | None = None
@@ -231,10 +233,12 @@ class PayloadDoc(Wire):
 
 
 class PayloadList(Wire):
-    """``GET /payloads``: everything not yet acknowledged, as of ``seq``."""
+    """``GET /payloads``: a page of everything not yet acknowledged, as of ``seq``."""
 
     seq: Int64
     payloads: list[PayloadDoc]
+    next: Int64 | None = None
+    """Where the next page begins (``after``); None: this is the last one."""
 
 
 class AgentStatus(Wire):

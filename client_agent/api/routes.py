@@ -45,6 +45,7 @@ from shared.wire import (
     AgentHealth,
     AgentStatus,
     PayloadDoc,
+    PayloadList,
     PayloadState,
     ResultInfo,
     Settled,
@@ -54,8 +55,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _MAX_WAIT_S: Final = 60.0
 _MAX_QUICK_MS: Final = 1_000
-_LIST_BYTES: Final = 1 << 24
-"""Of a list, after which payloads are listed without live values."""
+_PAGE_BYTES: Final = 1 << 18
+"""Of a list. A server reads no page above 1 MiB, which is more than one payload has."""
 
 _NO_STORE: Final = {"Cache-Control": "no-store"}
 
@@ -204,28 +205,22 @@ class Api:
         return json_answer(Settled(payload=None if payload is None else payload.doc()))
 
     async def list(self, request: web.Request) -> web.StreamResponse:
-        """Written in pages, because there may be many. A payload that changes meanwhile may be in
-        the list twice: the later one counts. In a very long list the last ones are without live
-        values, which a server has been sent while they ran: it must be able to read the list."""
-        server = request.query.get("server")
+        """A page, in the order of changes. A payload that changes while pages are read may be in
+        two of them: the later one counts."""
         seq = self._payloads.seq  # read before the rows, which may be newer, but not older
-        rows = await self._payloads.changed_after(0, server)
-        response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "application/json"})
-        await response.prepare(request)
-        await response.write(b'{"seq":%d,"payloads":[' % seq)
-        separator, size = b"", 0
-        while rows:
-            page = []
-            for row in rows:
-                document = self._outputs.doc(row) if size < _LIST_BYTES else _without_live(row)
-                page.append(document.model_dump_json().encode())
-                size += len(page[-1])
-            await response.write(separator + b",".join(page))
-            separator = b","
-            full = len(rows) == BATCH
-            rows = await self._payloads.changed_after(rows[-1].changed, server) if full else []
-        await response.write_eof(b"]}")
-        return response
+        rows = await self._payloads.changed_after(
+            int_param(request, "after"), request.query.get("server")
+        )
+        page, size, last = list[PayloadDoc](), 0, None
+        for row in rows:
+            document = self._outputs.doc(row)
+            size += len(document.model_dump_json())
+            if page and size > _PAGE_BYTES:
+                break
+            page.append(document)
+            last = row.changed
+        goes_on = len(page) < len(rows) or len(rows) == BATCH
+        return json_answer(PayloadList(seq=seq, payloads=page, next=last if goes_on else None))
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         wanted = Wanted(
@@ -288,7 +283,3 @@ class Api:
             async for data in snapshot.chunks():
                 await response.write(data)
         return response
-
-
-def _without_live(payload: Payload) -> PayloadDoc:
-    return payload.doc().model_copy(update={"live": None})

@@ -34,6 +34,8 @@ class Heard:
     event: AgentEvent
     result: bytes | None
     """Of its payload, as it came: it is still to be checked. None: it has to be fetched."""
+    size: int
+    """Bytes of its line."""
 
 
 async def read(stream: aiohttp.StreamReader, clock: Clock) -> AsyncIterator[Heard]:
@@ -54,7 +56,7 @@ async def read(stream: aiohttp.StreamReader, clock: Clock) -> AsyncIterator[Hear
         event = AgentEvent.model_validate_json(line)
         if event.status is not None:
             silent_s = SILENT_S
-        yield Heard(event, await _result(stream, event, silent_s))
+        yield Heard(event, await _result(stream, event, silent_s), len(line))
 
 
 async def _line(stream: aiohttp.StreamReader, silent_s: float | None) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import aiohttp
 import structlog
 
-from server.agents import answers, event_lines, listing
+from server.agents import answers, event_lines
 from server.agents.agent_client import SHORT_CALL
 from server.agents.event_lines import MAX_RESULT, QUICK_MS, Heard
 from server.agents.live_client import STREAM, LiveClient
@@ -32,6 +32,8 @@ from shared.wire import (
 
 log = structlog.get_logger()
 _PING_BYTES: Final = 1 << 10
+_MOST_PAGES: Final = 10_000
+"""Of a list; an agent that holds so much has a hundred and more in most."""
 
 
 class FerrymanAgent(LiveClient):
@@ -102,11 +104,21 @@ class FerrymanAgent(LiveClient):
     ) -> tuple[PayloadDoc | None, Fetched | None]:
         raise NotImplementedError("a Ferryman agent is not polled")
 
-    async def payloads(self) -> PayloadList:
-        """All that it holds for this server."""
-        listed = await self._listing(self._server)
-        ours = [payload for payload in listed.payloads if self._is_ours(payload)]
-        return listed.model_copy(update={"payloads": ours})
+    async def payloads(self, after: int = 0) -> PayloadList:
+        """A page of what it holds for this server."""
+        page = await self._page(self._server, after)
+        ours = [payload for payload in page.payloads if self._is_ours(payload)]
+        return page.model_copy(update={"payloads": ours})
+
+    async def pages(self, first: PayloadList) -> AsyncIterator[PayloadList]:
+        """A page, and those behind it."""
+        page, pages = first, 1
+        yield page
+        while page.next is not None:
+            if pages == _MOST_PAGES:
+                raise Unreachable(self._say("its list has no end"), sent=True)
+            page, pages = await self.payloads(page.next), pages + 1
+            yield page
 
     async def end_former(self) -> None:
         """Kill and forget all that it holds for former servers; return when none of it runs.
@@ -115,17 +127,25 @@ class FerrymanAgent(LiveClient):
         before the agent is given any of them, nothing of the former ones may run there.
         """
         for server in self._former:
-            for payload in (await self._listing(server)).payloads:
-                if payload.server != server:
-                    continue  # of an agent that does not know this query
-                if payload.status not in outcome.ENDED:
-                    await self.kill(payload.id, payload.key)
-                await self.acknowledge(payload.id, payload.key)
-                log.warning("payload.former", agent=self.name, key=payload.key)
+            after: int | None = 0
+            while after is not None:
+                page = await self._page(server, after)
+                for payload in page.payloads:
+                    if payload.server != server:
+                        continue  # of an agent that does not know this query
+                    if payload.status not in outcome.ENDED:
+                        await self.kill(payload.id, payload.key)
+                    await self.acknowledge(payload.id, payload.key)
+                    log.warning("payload.former", agent=self.name, key=payload.key)
+                after = page.next
 
-    async def _listing(self, server: str) -> PayloadList:
-        async with self._call("GET", f"{self.base}/payloads", params={"server": server}) as answer:
-            return await listing.parse(await answers.read(answer))
+    async def _page(self, server: str, after: int) -> PayloadList:
+        params = {"server": server, "after": str(after)}
+        async with self._call("GET", f"{self.base}/payloads", params=params) as answer:
+            page = await answers.document(answer, PayloadList)
+            if page.next is not None and page.next <= after:
+                raise ValueError("a page of its list that leads back")
+            return page
 
     async def events(self, after: int) -> AsyncIterator[Heard]:
         """Changes of payloads as they happen, small results with them; ends, or raises Unreachable,

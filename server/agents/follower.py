@@ -95,10 +95,10 @@ class Follower:
         """
         health = await client.ask_health()
         await client.end_former()
-        listing = await client.payloads()
+        first = await client.payloads()
         await self._contacted(health)  # first, so that what reconciling starts goes on
         watch = asyncio.create_task(self._watch_health())
-        read = asyncio.create_task(self._read(client, listing))
+        read = asyncio.create_task(self._read(client, first))
         try:
             await asyncio.wait({watch, read}, return_when=asyncio.FIRST_COMPLETED)
             if read.done():
@@ -109,17 +109,17 @@ class Follower:
             read.cancel()
             await asyncio.gather(watch, read, return_exceptions=True)
 
-    async def _read(self, client: FerrymanAgent, listing: PayloadList) -> None:
-        await self._get.reconcile(client, listing)
+    async def _read(self, client: FerrymanAgent, first: PayloadList) -> None:
+        await self._get.reconcile(client, client.pages(first))
         self._reading = True
-        async for heard in client.events(listing.seq):
+        async for heard in client.events(first.seq):
             event, client.heard_at = heard.event, self._clock.now()
             if event.status is not None:
                 self._status(event.status)
             if event.payload is not None:
                 self._reading = False
                 self._registry.mark_not_listening(client)
-                await self._get.receive(client, event.payload, heard.result)
+                await self._get.receive(client, event.payload, heard.result, heard.size)
                 self._reading = True
         raise AgentError(f"agent {client.name} ended the event stream")
 

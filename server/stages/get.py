@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import AsyncIterable, Callable
 from typing import Final
 
 import structlog
@@ -35,6 +36,7 @@ from shared.wire import JobState, PayloadDoc, PayloadList, Reason
 
 log = structlog.get_logger()
 _MAX_IN_FLIGHT: Final = 1_000  # payloads of one agent; then no more are read from it
+_LARGE: Final = 16 << 10  # bytes of a payload's document that count as one more payload
 _RETRY_DELAYS_S: Final = (0.5, 2.0, 10.0, 60.0)
 _UNKNOWN_AFTER: Final = 3  # failed tries, until the job is shown as Unknown
 
@@ -64,8 +66,8 @@ class Get(Stage):
         self._tasks = AgentTasks[tuple[str, int]]("payload.failed")
         self._in_flight: dict[str, asyncio.Semaphore] = {}
         """agent -> how many more payloads it may report"""
-        self._counted: dict[tuple[str, int], asyncio.Semaphore] = {}
-        """Of those that have no task yet, their place in that number."""
+        self._counted = Counter[tuple[str, int]]()
+        """Of those that have no task yet, their places in that number."""
         self._delayed = DelayedReports[tuple[Agent, int]](
             resources.report_delay_s, resources.clock, self._start
         )
@@ -103,42 +105,52 @@ class Get(Stage):
         self._release_at_end(which)
 
     def _release_at_end(self, which: tuple[str, int]) -> None:
-        in_flight = self._counted.pop(which, None)
-        if in_flight is not None:
-            self._tasks[which].add_done_callback(lambda _: in_flight.release())
+        places = self._counted.pop(which, 0)
+        if places:
+            self._tasks[which].add_done_callback(lambda _: self._release(which[0], places))
 
-    async def receive(self, agent: Agent, payload: PayloadDoc, result: bytes | None = None) -> None:
+    def _release(self, agent: str, places: int) -> None:
+        for _ in range(places):
+            self._in_flight[agent].release()
+
+    async def receive(
+        self, agent: Agent, payload: PayloadDoc, result: bytes | None = None, size: int = 0
+    ) -> None:
         """As :meth:`on_payload`, for what an agent reports by itself.
 
         Args:
             result: that came with it; still to be checked.
+            size: bytes of the document.
 
-        Waits while too many of its payloads are in flight. So an agent that reports payloads
-        without end fills its connection only.
+        Waits while too many of its payloads, or too large ones, are in flight. So an agent that
+        reports payloads without end fills its connection only.
         """
         if self.progress.take(agent.name, payload):
             return
         which = (agent.name, payload.id)
         if result is not None:
             self.results.reported.put(*which, result)
-        if which not in self._tasks and (agent, payload.id) not in self._delayed:
-            in_flight = self._in_flight.setdefault(agent.name, asyncio.Semaphore(_MAX_IN_FLIGHT))
+        in_flight = self._in_flight.setdefault(agent.name, asyncio.Semaphore(_MAX_IN_FLIGHT))
+        is_new = which not in self._tasks and (agent, payload.id) not in self._delayed
+        for _ in range(size // _LARGE + is_new):
             await in_flight.acquire()
-            self._counted[which] = in_flight
+            self._counted[which] += 1
         self.on_payload(agent, payload)
         if which in self._tasks:
             self._release_at_end(which)
 
-    async def reconcile(self, agent: Agent, listing: PayloadList) -> None:
+    async def reconcile(self, agent: Agent, pages: AsyncIterable[PayloadList]) -> None:
         """After (re)connecting: compare all that the agent holds with all that it should hold.
 
         Raises:
             AgentError
         """
         self.progress.forget_agent(agent.name)
-        for payload in listing.payloads:
-            await self.receive(agent, payload)
-        listed = {payload.key for payload in listing.payloads}
+        listed = set[str | None]()
+        async for page in pages:
+            for payload in page.payloads:
+                await self.receive(agent, payload, size=len(payload.model_dump_json()))
+                listed.add(payload.key)
         for job in await self._jobs.in_states(states.AT_AGENT, agent.name):
             if str(job.key) not in listed:
                 # The job may be younger than the list: ask for this very key.
@@ -161,7 +173,7 @@ class Get(Stage):
         for which in [one for one in self._latest if agent in (None, one[0])]:
             del self._latest[which]
         for which in [one for one in self._counted if agent in (None, one[0])]:
-            self._counted.pop(which).release()
+            self._release(which[0], self._counted.pop(which))
         for key in [one for one, (name, _) in self._taken.items() if agent in (None, name)]:
             del self._taken[key]
         if agent is None:

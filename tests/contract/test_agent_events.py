@@ -34,21 +34,18 @@ async def test_the_list_holds_what_is_not_acknowledged_of_one_server(agent):
     assert [one["id"] for one in body["payloads"]] == [done, other["id"]]
 
 
-async def test_the_end_of_a_very_long_list_has_no_live_values(agent, monkeypatch):
-    ids = []
-    for key in ("1.1", "2.1", "3.1"):
-        _, payload = await agent.submit(key)
-        process = await agent.sandbox.process(key)
-        process.log(b"::output name=a::1\n")
-        if key != "3.1":
-            process.finish()
-            await agent.ended(payload["id"])
-        ids.append(payload["id"])
-    monkeypatch.setattr(routes, "_LIST_BYTES", 10)
-    _, body = await agent.call("GET", "/payloads")
-    listed = [(one["id"], bool(one["live"])) for one in body["payloads"]]
-    assert listed == [(ids[0], True), (ids[1], False), (ids[2], False)]
-    (await agent.sandbox.process("3.1")).finish()
+async def test_a_list_is_read_in_pages_that_are_bounded_in_bytes(agent, monkeypatch):
+    ids = [await agent.completed(key) for key in ("1.1", "2.1", "3.1")]
+    _, whole = await agent.call("GET", "/payloads")
+    assert ([one["id"] for one in whole["payloads"]], whole["next"]) == (ids, None)
+    monkeypatch.setattr(routes, "_PAGE_BYTES", 10)
+    found, after = [], 0
+    while after is not None:
+        _, body = await agent.call("GET", f"/payloads?server={SERVER}&after={after}")
+        assert len(body["payloads"]) == 1
+        found += body["payloads"]
+        after = body["next"]
+    assert found == whole["payloads"]
 
 
 class Stream:

@@ -480,15 +480,22 @@ async def test_the_list_is_sent_in_pages_and_has_what_changes_meanwhile(agent, m
 
     monkeypatch.setattr(routes, "BATCH", 2)
     monkeypatch.setattr(Payloads, "changed_after", two_at_a_time)
-    _, body = await agent.call("GET", f"/payloads?server={SERVER}")
-    listed = PayloadList.model_validate(body)
-    assert [one.id for one in listed.payloads] == [*ids[:4], ids[5]]
+    listed, after = [], 0
+    while after is not None:
+        _, body = await agent.call("GET", f"/payloads?server={SERVER}&after={after}")
+        page = PayloadList.model_validate(body)
+        listed += [one.id for one in page.payloads]
+        after = page.next
+    assert listed == [*ids[:4], ids[5]]
     assert pages == [2, 2, 1]
     (await agent.sandbox.process("9.1")).finish()
 
 
 async def test_the_list_of_an_agent_that_holds_nothing_is_empty(agent):
-    assert await agent.call("GET", "/payloads") == (200, {"seq": 0, "payloads": []})
+    assert await agent.call("GET", "/payloads") == (
+        200,
+        {"seq": 0, "payloads": [], "next": None},
+    )
 
 
 # -- health and tokens

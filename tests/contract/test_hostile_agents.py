@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from aiohttp import web
 
+from server.agents import ferryman_agent
 from tests.support.fake_agent import (
     FakeAgent,
     HeldPayload,
@@ -534,3 +535,66 @@ async def test_a_number_that_an_agent_gave_again_ends_and_forgets_nothing_else(
         await agent.until(lambda: agent.payloads.get(77) is again)
         await caller.job(await caller.upload())
         assert (again.status, agent.killed) == (status, [])
+
+
+LISTS = {
+    "leads back": lambda after: {"payloads": [], "next": after},
+    "is one page without end": lambda _: {"payloads": [], "message": "x" * (2 << 20)},
+    "has pages without end": lambda after: {"payloads": [], "next": after + 1},
+    "is deep": lambda _: '{"seq": 1, "payloads": [' + "[" * 100_000,
+    "is none": lambda _: [],
+}
+
+
+@pytest.mark.parametrize("made", LISTS.values(), ids=LISTS.keys())
+async def test_a_list_without_end_or_of_any_size_is_no_answer(tmp_path, made, monkeypatch):
+    monkeypatch.setattr(ferryman_agent, "_MOST_PAGES", 20)
+    agent = FakeAgent(ends="Running")
+
+    async def lie(request: web.Request) -> web.StreamResponse | None:
+        if request.method != "GET" or request.path != "/payloads":
+            return None
+        found = made(int(request.query["after"]))
+        found = {"seq": 1} | found if isinstance(found, dict) else found
+        text = found if isinstance(found, str) else json.dumps(found)
+        return web.Response(text=text, content_type="application/json")
+
+    async with serving(tmp_path, agent, extra=ONCE) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        agent.trick = lie
+        agent.hang_up()
+        listed = agent.calls["GET /payloads"]
+        asked = agent.calls["GET /health"]
+        await agent.until(lambda: agent.calls["GET /payloads"] > listed)
+        await agent.until(lambda: agent.calls["GET /health"] >= asked + 2)
+        assert (await caller.job(job_id, until="Running"))["status"] == "Running"
+        agent.trick = None
+        await agent.end(agent.held(f"{job_id}.1"))
+        assert (await caller.job(job_id))["status"] == "Completed"
+
+
+async def test_a_list_of_several_pages_is_read_to_its_end(tmp_path):
+    agent = FakeAgent(ends="Running")
+
+    async def one_by_one(request: web.Request) -> web.StreamResponse | None:
+        if request.method != "GET" or request.path != "/payloads":
+            return None
+        after = int(request.query["after"])
+        found = [one.doc() for one in agent.payloads.values() if one.id > after]
+        page, more = found[:1], len(found) > 1
+        body = {"seq": 1, "payloads": page, "next": after + 1 if more else None}
+        return web.json_response(body)
+
+    agent.trick = one_by_one
+    async with serving(tmp_path, agent) as caller:
+        ids = [await caller.upload() for _ in range(3)]
+        for job_id in ids:
+            await caller.job(job_id, until="Running")
+        for job_id in ids:
+            held = agent.held(f"{job_id}.1")
+            held.status, held.result = "Completed", zipped(f"result of {held.key}")
+        agent.hang_up()
+        for job_id in ids:
+            assert (await caller.job(job_id))["attempt"] == 1
+            assert await result(caller, job_id) == f"result of {job_id}.1"

@@ -226,8 +226,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "agent",
         "the list of payloads is sent in pages",
         "api/routes.py",
-        "            full = len(rows) == BATCH\n",
-        "            full = False\n",
+        "len(page) < len(rows) or len(rows) == BATCH",
+        "len(page) < len(rows)",
         f"{_AGENT}the_list_is_sent_in_pages_and_has_what_changes_meanwhile",
     ),
     of(

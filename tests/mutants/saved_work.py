@@ -52,8 +52,8 @@ MUTANTS: Final = (
     _of(
         "a result that came with its event is not fetched",
         "server/agents/follower.py",
-        "event.payload, heard.result)",
-        "event.payload, None)",
+        "event.payload, heard.result, heard.size)",
+        "event.payload, None, heard.size)",
         *_STREAM,
     ),
     _of(

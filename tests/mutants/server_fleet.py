@@ -532,11 +532,26 @@ MUTANTS: Final = (
         f"{_FOLLOW}an_agent_that_dies_while_its_stream_is_not_read_is_down_all_the_same",
     ),
     _of(
-        "a long list of payloads leaves the others their turns",
-        "agents/listing.py",
-        "            await yield_to_loop()",
-        "            pass",
-        "tests/unit/server/agents/test_listing.py::"
-        "test_everybody_else_has_a_turn_while_a_long_one_is_read",
+        "a list of payloads has an end",
+        "agents/ferryman_agent.py",
+        "if page.next is not None and page.next <= after:",
+        "if False:",
+        f"{_HOSTILE}a_list_without_end_or_of_any_size_is_no_answer",
+    ),
+    Mutant(
+        "fleet",
+        "what a payload says that nobody needs is not kept",
+        "shared/wire.py",
+        "BeforeValidator(lambda _: {})",
+        "BeforeValidator(lambda given: given)",
+        ("tests/unit/shared/test_wire.py::test_what_a_payload_was_given_is_not_kept",),
+    ),
+    _of(
+        "large words of an agent take the room of many",
+        "stages/get.py",
+        "range(size // _LARGE + is_new)",
+        "range(is_new)",
+        "tests/unit/server/stages/test_get_floods.py::"
+        "test_large_words_of_an_agent_take_the_room_of_many",
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -57,6 +57,11 @@ class Machine:
     newest: int = 0
     """The highest that a server had that called, whatever it said."""
     clients: list[SimAgent] = field(default_factory=list)
+
+
+async def one_page(page: PayloadList) -> AsyncIterator[PayloadList]:
+    """A list that is not long."""
+    yield page
 
 
 class SimAgent(AgentClient):
@@ -204,7 +209,7 @@ class SimAgent(AgentClient):
         held = [p.doc(now) for p in self.payloads.values() if p.status is not PayloadState.CLEANED]
         self.up = True
         self._world.registry.mark_up(self, self.state)
-        await self._world.get.reconcile(self, PayloadList(seq=0, payloads=held))
+        await self._world.get.reconcile(self, one_page(PayloadList(seq=0, payloads=held)))
 
     # -- ports.Agent
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from shared.wire import AgentEvent, AgentHealth, PayloadDoc, PayloadList, Wire
+from shared.wire import AgentEvent, AgentHealth, PayloadDoc, PayloadList, PayloadState, Wire
 
 _PAYLOAD = {"id": 1, "status": "Failed"}
 
@@ -44,3 +44,10 @@ def test_a_time_that_never_ends_is_refused(field: str, seconds: str) -> None:
     usage = json.dumps({"wall_s": 1.0} | {field: 12345}).replace("12345", seconds)
     with pytest.raises(ValidationError):
         PayloadDoc.model_validate_json(f'{{"id": 1, "status": "Failed", "usage": {usage}}}')
+
+
+def test_what_a_payload_was_given_is_not_kept():
+    """An agent could fill the server's memory with it; nested lists take many times their size."""
+    nested = b'{"id":1,"status":"Running","input":{"a":[' + b"[]," * 10_000 + b"[]]}}"
+    assert PayloadDoc.model_validate_json(nested).input == {}
+    assert PayloadDoc(id=1, status=PayloadState.RUNNING).model_dump()["input"] == {}

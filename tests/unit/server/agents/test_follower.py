@@ -50,12 +50,13 @@ class Following:
     async def contacted(self, name: str, health: AgentHealth) -> None:
         assert (name, health.agent) == ("fake", "fake")
 
-    async def reconcile(self, _: Any, listing: Any) -> None:
-        for payload in listing.payloads:
-            self.seen.put_nowait(f"listed {payload.key}")
+    async def reconcile(self, _: Any, pages: Any) -> None:
+        async for one in pages:
+            for payload in one.payloads:
+                self.seen.put_nowait(f"listed {payload.key}")
         self.seen.put_nowait("compared")
 
-    async def receive(self, _: Any, payload: Any, result: bytes | None) -> None:
+    async def receive(self, _: Any, payload: Any, result: bytes | None, size: int) -> None:
         self.seen.put_nowait(f"reported {payload.key} {payload.status}")
         await self.room.wait()
 

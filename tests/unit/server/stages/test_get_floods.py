@@ -11,6 +11,7 @@ from server.stages import get as get_stage
 from server.stages import unexpected_payloads
 from server.stages.get import Get
 from shared.wire import PayloadDoc, PayloadList, PayloadState
+from tests.support.sim_agent import one_page
 from tests.support.sim_clock import SimClock
 from tests.support.stage_resources import resources
 
@@ -61,7 +62,7 @@ def getter() -> Get:
 async def test_an_agent_is_heard_no_faster_than_it_is_dealt_with():
     teller, known = Teller(), payloads(3 * get_stage._MAX_IN_FLIGHT)
     get = getter()
-    hearing = asyncio.create_task(get.reconcile(cast(Agent, teller), known))
+    hearing = asyncio.create_task(get.reconcile(cast(Agent, teller), one_page(known)))
     clock = SimClock()
     for _ in range(50):
         await clock.sleep(0)
@@ -82,3 +83,31 @@ async def test_a_newer_word_of_what_is_looked_at_waits_for_no_room():
         await get.receive(cast(Agent, teller), payload)
     await get.receive(cast(Agent, teller), known.payloads[0])
     await get.stop()
+
+
+async def test_large_words_of_an_agent_take_the_room_of_many():
+    """So what it says is bounded in bytes, too, also where it only says more about a payload."""
+    teller = Teller()
+    get = getter()
+    large = PayloadDoc(id=1, key="1.1", status=PayloadState.RUNNING, message="x" * 1_000_000)
+    size = len(large.model_dump_json())
+
+    async def say() -> None:
+        for number in range(1_000):
+            one = large.model_copy(update={"id": 1 + number % 30})
+            await get.receive(cast(Agent, teller), one, size=size)
+
+    saying = asyncio.create_task(say())
+    clock = SimClock()
+    for _ in range(50):
+        await clock.sleep(0)
+    assert not saying.done()
+    kept = sum(len(one.message) for one in get._latest.values()) + len(get._tasks) * 1_000_000
+    assert kept <= 2 * get_stage._MAX_IN_FLIGHT * get_stage._LARGE
+    teller.go_on.set()
+    await saying
+    await asyncio.gather(*(get._tasks[key] for key in get._tasks))
+    for _ in range(50):
+        await clock.sleep(0)  # their places are given back right after them
+    await get.stop()
+    assert get._in_flight["teller"]._value == get_stage._MAX_IN_FLIGHT
