@@ -12,7 +12,7 @@ from server.domain.webhooks import WebhookSecrets, secret_bytes, secret_text
 from server.ports import Measures
 from server.settings.tables import ServerSettings
 from server.stages.webhooks import Webhooks
-from server.store.identity import webhook_secret
+from server.store.identity import is_rehearsal, webhook_secret
 from server.store.webhooks import SqlDeliveries
 from server.webhooks.client import HttpWebhookClient
 from shared.clock import Clock
@@ -53,4 +53,5 @@ async def webhooks_of(
         expires_after_s=lambda: live.current.server.webhooks_expire_after,
         on_change=on_change,
         measures=measures,
+        rehearsal=await is_rehearsal(database),
     )

@@ -41,6 +41,7 @@ _SENDING_S: Final = 60.0
 _FORGET_EVERY_S: Final = 3_600.0
 _FORGOTTEN_AT_ONCE: Final = 1_000
 _TRIES_SHOWN: Final = 100
+NOT_SENT: Final = "a rehearsal sends no webhooks"
 
 
 class Webhooks:
@@ -52,6 +53,7 @@ class Webhooks:
         expires_after_s: how long deliveries that have ended are kept.
         on_change: called when there may be something to do.
         measures: what is counted, for ``/metrics``.
+        rehearsal: nothing is sent: the receivers hear of the same jobs from another server.
     """
 
     def __init__(
@@ -68,12 +70,14 @@ class Webhooks:
         on_change: Callable[[], None],
         measures: Measures | None = None,
         uniform: Uniform = RANDOM.uniform,
+        rehearsal: bool = False,
     ) -> None:
         self._deliveries, self._client, self._services = deliveries, client, services
         self._secrets, self._server = reading(secrets), server
         self._clock, self._machine = clock, machine
         self._expires_after_s = reading(expires_after_s)
         self._on_change, self._uniform = on_change, uniform
+        self._rehearsal = rehearsal
         self._tries = (measures or Measures()).webhook_tries
         self._sending: dict[asyncio.Task[None], Delivery] = {}
         self._next_at: Micros | None = None
@@ -146,6 +150,10 @@ class Webhooks:
         self._on_change()
 
     async def _deliver(self, delivery: Delivery) -> None:
+        if self._rehearsal:
+            refused = Try(delivery.tries, self._clock.now(), 0.0, None, NOT_SENT)
+            await self._deliveries.end(delivery, refused, None)
+            return
         webhook_id, at_s = self.webhook_id(delivery), self._machine.now() // SECOND
         keys = self._keys(delivery.signer)
         signed = signature(keys, webhook_id, at_s, delivery.body.encode())

@@ -31,6 +31,11 @@ async def server_identity(database: Database, candidate: str) -> tuple[str, tupl
     return names["server"], tuple(json.loads(names.get("former", "[]")))
 
 
+async def is_rehearsal(database: Database) -> bool:
+    """Whether it is a copy of a server's that goes on."""
+    return bool(await database.rows("SELECT 1 FROM meta WHERE key = 'rehearsal'"))
+
+
 async def webhook_secret(database: Database, candidate: str) -> str:
     """The secret that all secrets of webhooks are made from (``candidate`` if there is none)."""
     return await _kept(database, _WEBHOOKS, candidate)

@@ -14,7 +14,7 @@ from server.domain.service import Service
 from server.domain.webhook_targets import ServiceWebhook, WebhookTarget
 from server.domain.webhooks import ENDS, Delivery, Try, WebhookSecrets
 from server.ports.webhooks import DeliveryFilter
-from server.stages.webhooks import Webhooks
+from server.stages.webhooks import NOT_SENT, Webhooks
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from server.store.webhooks import SqlDeliveries
@@ -83,7 +83,7 @@ class World:
         self.woken = asyncio.Event()
         self.stage = self.new_stage()
 
-    def new_stage(self) -> Webhooks:
+    def new_stage(self, *, rehearsal: bool = False) -> Webhooks:
         return Webhooks(
             self.deliveries,
             self.receivers,
@@ -95,6 +95,7 @@ class World:
             expires_after_s=3_600 * 48,
             on_change=self.woken.set,
             uniform=lambda low, high: (low + high) / 2,
+            rehearsal=rehearsal,
         )
 
     async def ended(
@@ -314,3 +315,13 @@ async def test_deliveries_are_listed_by_pages_and_states(world):
     assert [one.id for one in pending] == [6]
     of_job, _ = await world.stage.page(LOCAL, DeliveryFilter(job_id=2), None, 9)
     assert [one.id for one in of_job] == [2]
+
+
+async def test_a_rehearsal_sends_nothing_and_says_so(world: World) -> None:
+    world.stage = world.new_stage(rehearsal=True)
+    await world.ended(URL, None, service="loud")
+    await world.pass_time(3_600)
+    assert world.receivers.tried == []
+    found, _ = await world.stage.page(LOCAL, DeliveryFilter(), None, 10)
+    assert {(one.state, one.message) for one in found} == {("failed", NOT_SENT)}
+    assert len(found) == 3
