@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 import sqlite3
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -222,8 +223,7 @@ def _become_another(
         skip += max(0, record.last_job - marks.last_job)
     more = [record.server] if record is not None else []
     copies.become_another(connection, secrets.token_hex(16), skip, follow=True, former=more)
-    to = folder / UNKNOWN / utc(clock.now()).date().isoformat()
-    moved = _move_aside(connection, folder, to)
+    moved, to = move_aside(folder, clock, lambda names: stored_rows.files_in_use(connection, names))
     became = copies.marks(connection)
     log.warning(
         "server.became_another",
@@ -237,12 +237,14 @@ def _become_another(
     return became
 
 
-def _move_aside(connection: sqlite3.Connection, folder: Path, to: Path) -> int:
-    """Move files that no row refers to; how many."""
-    moved = 0
+def move_aside(
+    folder: Path, clock: Clock, in_use: Callable[[Sequence[str]], set[str]]
+) -> tuple[int, Path]:
+    """Move files that no row refers to; how many, and where. Blocking."""
+    to, moved = folder / UNKNOWN / utc(clock.now()).date().isoformat(), 0
     for kind in FileKind:
         for names in stored_names(folder, kind):
-            unknown = set(names) - stored_rows.files_in_use(connection, names)
+            unknown = set(names) - in_use(names)
             targets = {name: stored_path(to, kind, name) for name in unknown}
             for parent in {path.parent for path in targets.values()}:
                 parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -252,7 +254,7 @@ def _move_aside(connection: sqlite3.Connection, folder: Path, to: Path) -> int:
     for made in [*to.rglob("*"), to, to.parent] if moved else ():
         if made.is_dir():
             durable.fsync_folder(made)
-    return moved
+    return moved, to
 
 
 def _refused(table: ServerTable, record: FolderRecord | None, what: str) -> WrongDatabase:

@@ -288,11 +288,14 @@ def rollback(
     kept = None if done.kept is None else str(done.kept)
     if as_json:
         result = {"next_id": done.first_id, "left_out": done.left_out, "kept": kept}
+        result |= {"moved": done.moved, "aside": str(done.aside) if done.moved else None}
         _print_json(facts | result | {"jobs": done.jobs})
         return
     typer.echo(f"{say_count(done.jobs, 'job')}; the next one has number {done.first_id}")
     if done.left_out:
         typer.echo(f"left out, because their files are gone: {say_count(done.left_out, 'job')}")
+    if done.moved:
+        typer.echo(f"files of later jobs: {done.moved:,}, moved to {done.aside}")
     typer.echo(f"the former database is {kept}; remove it when all is well")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from email.utils import parsedate_to_datetime
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Final
 import aiohttp
 
 from server.agents.connection_errors import say_connection
+from server.data_folder import WrongDatabase, mismatch, read_record
 from server.maintenance.backup import DATABASE
 from server.settings.agents import AgentTable
 from server.settings.tables import ServerSettings
@@ -20,7 +22,7 @@ from server.store.migrations import MIGRATIONS
 from shared import findings
 from shared.clock import SECOND, Clock
 from shared.findings import DAMAGED, UNAVAILABLE, Finding
-from shared.sqlite.copies import check_structure
+from shared.sqlite.copies import check_structure, file_size, uri_of
 from shared.sqlite.migrations import schema_version
 from shared.units.sizes import say_size
 
@@ -40,7 +42,9 @@ def examine(settings: ServerSettings, file: Path | None, clock: Clock) -> Iterat
     pid = findings.holder(table.data_dir)
     running = f"process {pid} works with it" if pid else "nobody works with it now"
     yield Finding("lock", "ok", running)
-    yield from of_database(table.db_path or table.data_dir / DATABASE, len(MIGRATIONS))
+    database = table.db_path or table.data_dir / DATABASE
+    yield from of_database(database, len(MIGRATIONS))
+    yield from of_both(table.data_dir, database)
     yield findings.of_port(table.host, table.port, pid)
     yield findings.of_open_files()
     agents = settings.agents.values()
@@ -76,6 +80,26 @@ def of_database(path: Path, newest: int) -> Iterator[Finding]:
         yield Finding("database", "ok", text)
     else:
         yield Finding("database", "ok", f"{size}, whole, schema {version}")
+
+
+def of_both(folder: Path, database: Path) -> Iterator[Finding]:
+    """Whether they are of one server; nothing where the other findings say what is wrong."""
+    try:
+        if file_size(database):
+            with closing(
+                sqlite3.connect(uri_of(database, "ro"), uri=True, timeout=5)
+            ) as connection:
+                wrong = mismatch(connection, folder)
+        else:
+            wrong = "" if read_record(folder) is None else "is missing"
+    except WrongDatabase as problem:
+        wrong = str(problem)
+    except (sqlite3.Error, OSError):
+        return
+    if wrong:
+        hint = "mount its disk, or correct data_dir or db_path; a start says more"
+        text = f"the database of the data folder: {wrong}"
+        yield Finding("folder and database", "problem", text, hint, DAMAGED)
 
 
 async def _agents(settings: ServerSettings, clock: Clock) -> list[Finding]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from server.data_folder import move_aside
 from server.maintenance.restore import as_another, skipped
 from server.storage.folder import stored_path
 from server.store import copies
@@ -51,6 +52,10 @@ class RolledBack:
     """Jobs of the copy whose files were removed since."""
     kept: Path | None
     """The database as it was before."""
+    moved: int
+    """Files that the copy does not know."""
+    aside: Path
+    """Where they are now."""
 
 
 def copies_of(db_path: Path) -> list[Path]:
@@ -131,8 +136,11 @@ def _roll_back(
             copy.execute("PRAGMA foreign_keys=ON")
             copies.leave_out(copy, gone)
             jobs = copies.count_jobs(copy)
+            known = {file.name for file in copies.stored_files(copy)}
         numbers = skipped(chosen.made_at // SECOND * SECOND, clock) if skip is None else skip
         first = as_another(data_dir, staged, numbers, follow=True)
+        # The older version may delete what its database does not know.
+        moved, aside = move_aside(data_dir, clock, known.intersection)
         if os.geteuid() == 0:  # the server runs as another user
             owner = data_dir.stat()
             os.chown(staged, owner.st_uid, owner.st_gid)
@@ -142,7 +150,7 @@ def _roll_back(
     finally:
         for left in db_path.parent.glob(f"{staged.name}*"):
             durable.remove_quietly(left)
-    return RolledBack(jobs, first, len(gone), kept)
+    return RolledBack(jobs, first, len(gone), kept, moved, aside)
 
 
 def _keep(db_path: Path) -> Path:

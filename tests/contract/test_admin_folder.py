@@ -422,6 +422,12 @@ def test_a_rollback_makes_the_folder_the_other_servers_too(folder: Folder) -> No
     with closing(sqlite3.connect(path)) as database:
         write_record(folder.path, copies.marks(database))
         copy_database(database, path.with_name(f"{path.name}.schema-{len(MIGRATIONS)}"))
-    admin(folder, "rollback", "--yes")
+    later = stored_path(folder.path, FileKind.RESULT, "ab" * 16)
+    later.parent.mkdir(exist_ok=True)
+    later.write_bytes(b"of a job since then")
+    done = json.loads(admin(folder, "rollback", "--yes", "--json"))
+    assert done["moved"] == 1  # the older version would delete it within a second
+    assert stored_path(Path(done["aside"]), FileKind.RESULT, later.name).is_file()
+    assert stored(folder, FileKind.RESULT).is_file()
     with closing(sqlite3.connect(path)) as database:
         assert mismatch(database, folder.path) == ""

@@ -290,7 +290,7 @@ async def test_a_killed_start_does_not_make_the_database_older_and_loses_nothing
     for _ in range(3):
         with monkeypatch.context() as patched:
             if step == "move":
-                patched.setattr(data_folder, "_move_aside", dies)
+                patched.setattr(data_folder, "move_aside", dies)
             elif step == "count":
                 patched.setattr(copies, "count_start", dies)
             else:

@@ -298,3 +298,21 @@ async def test_a_webhook_is_sent_again_by_a_form_of_our_pages_only(tmp_path: Pat
         visitor = Person(caller)
         assert (await visitor.send("/webhooks/1/replay", csrf=""))[0] == 403
         assert "to be sent again" not in await visitor.read("/webhooks/1")
+
+
+async def test_stored_files_to_look_at_are_named_and_keep_nobody_from_uploading(
+    tmp_path: Path,
+) -> None:
+    """More files without a row than a sweep may remove, and files that a start moved aside."""
+    aside = tmp_path / "data" / "unknown"
+    aside.mkdir(parents=True)
+    async with driving(tmp_path, FakeOrchestrator(), gone=True) as caller:
+        health: Any = caller.server.context.files_to_look_at
+        health.__self__._unknown = lambda: 3
+        await caller.server.context.troubles()  # looks at the disk
+        found = await status(caller)
+        kinds = {one["kind"]: one["message"] for one in found["troubles"]}
+        assert kinds["files_unknown"] == "3 stored files without a row in the database"
+        assert kinds["files_moved_aside"] == f"files were moved aside to {aside}"
+        assert found["status"] == "attention"
+        assert (await caller.get("/readyz"))[0] == 200

@@ -43,6 +43,11 @@ def test_a_servers_finds_a_running_server_and_an_agent_that_is_away(tmp_path: Pa
     assert away == "it cannot be reached: 127.0.0.1:1: Connection refused"
     assert program.kill() != 0
     database = program.data / "ferryman.sqlite"
+    assert "folder and database" not in found
+    database.rename(tmp_path / "away")
+    code, found = doctor(*words)
+    assert (code, found["folder and database"]["level"]) == (74, "problem")
+    (tmp_path / "away").rename(database)
     database.write_bytes(b"nonsense " * 1000)
     for more in ("-wal", "-shm"):
         Path(f"{database}{more}").unlink(missing_ok=True)
