@@ -84,6 +84,8 @@ from shared.live import Live
 from shared.metrics import EventLoopLag
 from shared.principals import Principal
 
+_FORM_BYTES: Final = 256 << 10
+"""Of a form of a page without files: to read one takes a millisecond for each 5 KiB."""
 _REPORT_DELAY_S: Final = 0.05
 """What an agent says of an attempt that goes on is written so much later at most."""
 
@@ -292,7 +294,7 @@ async def compose(
         fleet.apply,
         lambda: [one.tls for one in fleet.clients.values()],
     )
-    application = web.Application()
+    application = web.Application(client_max_size=_FORM_BYTES)
     add_middlewares(application, gate, problems(error_page))
     context = Context(
         configured=lambda: configured(now(), token_needed=who.known.needed),

@@ -27,6 +27,31 @@ _MAX_RANGES: Final = 1_000
 _RANGE: Final = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10})(?::([0-9]{1,10}))?)?")
 _YEARS: Final = (1970, 9000)
 """A time in them can be shown in every time zone."""
+_LENGTH: Final = 1 << 10
+_LENGTHS: Final[Mapping[str, int]] = {
+    "meta": _MAX_META,
+    "array": 32 << 10,
+    "after": 20 << 10,
+    "inputs_from": 20 << 10,
+    "outputs": 16 << 10,
+    "tags": 4 << 10,
+    "retry_delays": 4 << 10,
+    "retry_on": 4 << 10,
+    "no_retry_on": 4 << 10,
+    "callback_url": 2 << 10,
+}
+"""Characters of those that may have more than others: lists of as many as are useful."""
+
+
+def check_length(name: str, text: str) -> None:
+    """Refuse a longer text than the field can use, before it is read.
+
+    Raises:
+        ValueError
+    """
+    most = _LENGTHS.get(name, _LENGTH)
+    if len(text) > most:
+        raise ValueError(f"it is longer than {most} characters")
 
 
 @dataclass(frozen=True, slots=True)

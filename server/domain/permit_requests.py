@@ -166,7 +166,7 @@ def _return_to(address: str | None, origins: Collection[str]) -> str | None:
     if not address:
         return None
     try:
-        parts = urlsplit(address)
+        parts = urlsplit(address[:_MAX_PATH])  # it normalizes letters, which may take long
         origin = f"{parts.scheme}://{parts.netloc}".lower()
     except ValueError:
         origin = ""

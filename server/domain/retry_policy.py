@@ -8,7 +8,7 @@ from typing import Final
 
 from shared.wire import Reason
 
-_EXIT_CODES: Final = frozenset(f"exit:{code}" for code in range(1, 256))
+_REASONS: Final = frozenset(Reason) | {f"exit:{code}" for code in range(1, 256)}
 
 
 class BackoffKind(StrEnum):
@@ -39,4 +39,4 @@ class RetryPolicy:
 
 def is_retry_reason(text: str) -> bool:
     """Whether it is a reason code, or an exit code of a failure, 1 to 255, as "exit:3"."""
-    return text in set(Reason) or text in _EXIT_CODES
+    return text in _REASONS

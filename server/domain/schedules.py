@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from server.domain.cron import cron_line
 from server.domain.errors import BadField, FerrymanError
+from server.domain.field_values import check_length
 from server.domain.jobs import Bundle
 from server.domain.service import Service
 from server.domain.upload_fields import HEADER, check_field, given
@@ -161,6 +162,7 @@ def check_schedule_field(
 
 def _timing_value(name: str, text: str) -> Any:
     try:
+        check_length(name, text)
         return _TIMING[name](text)
     except ValueError as problem:
         raise BadField(name, f"invalid_{name}", f"Invalid {name}: {problem}") from None

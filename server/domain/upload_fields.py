@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from server.domain.access import check_may_read, check_upload
 from server.domain.errors import BadField
-from server.domain.field_values import VALUES, Later
+from server.domain.field_values import VALUES, Later, check_length
 from server.domain.jobs import BatchRequest
 from server.domain.names import hint
 from server.domain.retry_policy import RetryPolicy
@@ -76,14 +76,17 @@ def given(fields: Mapping[str, str]) -> dict[str, str]:
 
 def check_field(
     name: str, value: str, services: Mapping[str, Service], principal: Principal
-) -> None:
+) -> Any:
     """Refuse a field as soon as it is known to be wrong, or not the principal's to give.
+
+    Returns:
+        What an optional field means; None for other ones, and for what was left empty.
 
     Raises:
         BadField, NotAllowed
     """
     if name in _MAY_BE_EMPTY and not value:
-        return
+        return None
     match name:
         case "user_id" if not USER_ID.fullmatch(value):
             raise BadField(
@@ -109,7 +112,7 @@ def check_field(
             check_may_read(principal, name)  # its script can print what it gets
             _value(name, value)
         case _ if name in OPTIONAL:
-            _value(name, value)
+            return _value(name, value)
         case "idempotency_key" if not _KEY.fullmatch(value):
             raise BadField(
                 name,
@@ -120,10 +123,12 @@ def check_field(
             known = (*NEEDED, *OPTIONAL)
             message = f"Unknown field {name[:64]!r}; {hint(name, known)}"
             raise BadField(name[:64], "unknown_field", message)
+    return None
 
 
 def _value(name: str, text: str) -> Any:
     try:
+        check_length(name, text)
         return parse_limit(name, text) if name in FIELDS else VALUES[name](text)
     except ValueError as problem:
         raise BadField(name, f"invalid_{name}", f"Invalid {name}: {problem}") from None
@@ -141,10 +146,9 @@ def upload_request(
     for needed in NEEDED:
         if not fields.get(needed):
             raise BadField(needed, f"missing_{needed}", f"Missing {needed} field")
-    for name, value in fields.items():
-        check_field(name, value, services, principal)
+    read = {name: check_field(name, value, services, principal) for name, value in fields.items()}
     fields = given(fields)
-    values = {name: _value(name, fields[name]) for name in VALUES if name in fields}
+    values = {name: read[name] for name in VALUES if name in fields}
     service = services[fields["service"]]
     # Lowered, never raised: the service's own limits are the operator's word.
     warnings: list[str] = []

@@ -15,6 +15,8 @@ from shared.http.numbers import whole_number
 from shared.http.request_body import send_continue
 
 MAX_MESSAGE: Final = 200
+_MOST_VALUES: Final = 5_000
+"""In a body of JSON."""
 _MAX_LENGTH: Final = 32
 """Characters of a number of seconds."""
 
@@ -101,10 +103,14 @@ async def json_body(request: web.Request, most: int) -> dict[str, Any]:
         found = json.loads(body, object_pairs_hook=_once)
         # No half characters, and no numbers beyond all bounds: neither can be stored.
         json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+        _count(found)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        why = "the body should be a JSON object, with each key once, and text in whole characters"
+        why = (
+            "the body should be a JSON object, with each key once, text in whole characters, "
+            f"and at most {_MOST_VALUES} values"
+        )
         raise Refusal(400, "invalid_json", why)
     return found
 
@@ -114,6 +120,19 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise ValueError("a key is there twice")
     return found
+
+
+def _count(found: Any) -> None:
+    """Raises ValueError for more values than any route takes: to say what is wrong with each would
+    take seconds."""
+    seen, waiting = 0, [found]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict | list):
+            seen += len(one)
+            if seen > _MOST_VALUES:
+                raise ValueError("too many values")
+            waiting.extend(one.values() if isinstance(one, dict) else one)
 
 
 def int_param(request: web.Request, name: str, default: int, least: int, most: int) -> int:

@@ -90,6 +90,8 @@ def _serve(route: PageRoute, site: Site) -> Callable[[web.Request], Awaitable[we
             )
         if unsafe and route.area is Area.OPEN:
             _check_length(request)
+        if unsafe and not route.files:
+            await _read_form(request)
         if unsafe and hdrs.AUTHORIZATION not in request.headers:
             await _check_sent_by_page(request, site)
         return await route.handler(request, site)
@@ -106,6 +108,14 @@ def _check_length(request: web.Request) -> None:
     if (length or 0) > _OPEN_FORM_BYTES:
         why = f"this form has more than {_OPEN_FORM_BYTES} bytes"
         raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", why)
+
+
+async def _read_form(request: web.Request) -> None:
+    """So that it is there for whoever asks for its fields."""
+    try:
+        await request.post()
+    except UnicodeDecodeError:
+        raise Refusal(HTTPStatus.BAD_REQUEST, "bad_utf8", "the form is no UTF-8") from None
 
 
 async def _check_sent_by_page(request: web.Request, site: Site) -> None:

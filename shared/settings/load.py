@@ -149,6 +149,9 @@ def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+_MOST_EXPLAINED: Final = 50
+_LONGEST_KEY: Final = 64
+"""Of a key that others are compared with: the time grows with its length."""
 _EXPECTED: Final = {
     "int_parsing": "a whole number",
     "int_type": "a whole number",
@@ -162,7 +165,8 @@ def _explain(
     problem: ValidationError, kind: type[BaseModel], file: Path | None, environ: Mapping[str, str]
 ) -> str:
     lines = []
-    for error in problem.errors():
+    errors = problem.errors()
+    for error in errors[:_MOST_EXPLAINED]:
         where = _source(error["loc"], file, environ) + ".".join(map(str, error["loc"]))
         where = where.removesuffix(": ")  # it is about no single key
         if error["type"] == "extra_forbidden":
@@ -173,6 +177,8 @@ def _explain(
         else:
             message = error["msg"].removeprefix("Value error, ")
             lines.append(f"{where}: {message}" if where else message)
+    if len(errors) > _MOST_EXPLAINED:
+        lines.append(f"and {len(errors) - _MOST_EXPLAINED} more")
     return "\n".join(lines)
 
 
@@ -212,5 +218,5 @@ def _keys_beside(kind: type[BaseModel], where: tuple[int | str, ...]) -> list[st
 
 
 def _did_you_mean(key: str, keys: Iterable[str], spell: Callable[[str], str] = str) -> str:
-    nearest = difflib.get_close_matches(key, list(keys), n=1, cutoff=0.5)
+    nearest = difflib.get_close_matches(key[:_LONGEST_KEY], list(keys), n=1, cutoff=0.5)
     return f"; did you mean {spell(nearest[0])}?" if nearest else ""

@@ -403,3 +403,34 @@ async def test_with_tokens_only_who_shows_one_is_answered(tmp_path):
         shown = {"Authorization": "Bearer a-secret-of-users"}
         async with caller.session.get(f"{caller.url}/api/v1/jobs", headers=shown) as answer:
             assert answer.status == 200
+
+
+async def test_a_field_has_a_length(tmp_path):
+    async with driving(tmp_path, FakeOrchestrator()) as caller:
+        for name, longest in {"retry_on": 4 << 10, "meta": 16 << 10, "priority": 1 << 10}.items():
+            text = "exit:1," * (longest // 7 + 1)
+            body = form(field(name, text), part("run.sh"))
+            kind = {"Content-Type": "multipart/form-data; boundary=b"}
+            async with caller.session.post(
+                f"{caller.url}/upload", data=body, headers=kind
+            ) as answer:
+                reply = await answer.json()
+            assert (answer.status, reply["code"]) == (400, f"invalid_{name}")
+            assert reply["message"] == f"Invalid {name}: it is longer than {longest} characters"
+
+
+async def test_names_with_a_percent_sign_are_kept(tmp_path):
+    """aiohttp, which quotes whole names, is known by what it calls itself."""
+    agents = {"curl/8.5.0": "page%2Findex.html", "Python/3.11 aiohttp/3.9.1": "page/index.html"}
+    async with driving(tmp_path, FakeOrchestrator(then="Running")) as caller:
+        for agent, name in agents.items():
+            kind = {"Content-Type": "multipart/form-data; boundary=b", "User-Agent": agent}
+            body = form(part("run.sh"), part("page%2Findex.html"))
+            async with caller.session.post(
+                f"{caller.url}/upload", data=body, headers=kind
+            ) as answer:
+                job = await caller.server.context.jobs.get((await answer.json())["id"])
+            folder = tmp_path / "data"
+            (bundle,) = [one for one in folder.rglob("*") if one.name == job.bundle.file]
+            with zipfile.ZipFile(bundle) as archive:
+                assert name in archive.namelist()

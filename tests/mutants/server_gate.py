@@ -95,6 +95,27 @@ MUTANTS: Final = (
         "tests/contract/test_browsers.py::test_programs_get_no_pages_whatever_they_accept",
     ),
     _of(
+        "no field is read that is longer than it may be",
+        "server/domain/upload_fields.py",
+        "        check_length(name, text)\n",
+        "",
+        "tests/contract/test_upload_http.py::test_a_field_has_a_length",
+    ),
+    _of(
+        "a body of JSON has no more values than a route takes",
+        "server/http/params.py",
+        "        _count(found)\n",
+        "",
+        "tests/contract/test_costly_requests.py::test_bodies_in_json",
+    ),
+    _of(
+        "a form that is no text is refused",
+        "server/web/routes.py",
+        "except UnicodeDecodeError:",
+        "except ZeroDivisionError:",
+        "tests/contract/test_costly_requests.py::test_forms_of_pages",
+    ),
+    _of(
         "a form for strangers is small",
         "server/web/routes.py",
         "            _check_length(request)\n",

@@ -20,7 +20,7 @@ from shared.http.authentication import PRINCIPAL
 from shared.principals import LOCAL
 from shared.units.sizes import say_size
 
-_MAX_BODY: Final = 1 << 20
+_MAX_BODY: Final = 64 << 10
 _MAX_BYTES: Final = 1 << 60
 _MOST_FIELDS: Final = 64
 

@@ -1,0 +1,192 @@
+"""What anybody sends costs little: every field of every form and body at its full length, with what
+parsers like least. Measured is the longest step of the event loop, in CPU time of its thread.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote_plus
+
+import pytest
+
+from server.api.routes import ROUTES
+from server.domain.field_values import VALUES
+from server.web import routes as pages
+from server.web.site.site import compile_template, template_names
+from shared.settings.limits import FIELDS
+from tests.support.fake_orchestrator import FakeOrchestrator
+from tests.support.longest_step import longest_step
+from tests.support.server_http import RUN, ServerClient, driving
+
+MOST_S = 0.3
+PATTERNS = [
+    "exit:1,", "1,", "0-1,", "9", "a,", "a*", "**/", "[", "{", "%", "1d", "1.", "\\", '"', " ",
+    "=\n", "a=b\n", "a.", ":", "<", "é", "\u0300", "\u202e", "timeout,",
+]  # fmt: skip
+FORM = {"user_id": "ann", "service": "my_service"}
+OF_FORMS = [*VALUES, *FIELDS, "user_id", "service", "cron", "time_zone", "overlap", "missed"]
+KIND = "application/x-www-form-urlencoded"
+
+
+@pytest.fixture
+async def caller(tmp_path: Path):
+    async with driving(tmp_path, FakeOrchestrator()) as found:
+        for name in template_names():  # each once, and not by whoever asks first
+            compile_template(name)
+        assert await found.upload() == 1
+        yield found
+
+
+async def send(
+    caller: ServerClient, method: str, path: str, body: bytes = b"", **headers: str
+) -> int:
+    """Its status, unless a step of it took too long."""
+    # With any Authorization, a form need not be one of our pages.
+    given = {"Authorization": "Basic x"} | {
+        name.replace("_", "-"): value for name, value in headers.items()
+    }
+    with longest_step() as longest:
+        async with caller.session.request(
+            method, caller.url + path, data=io.BytesIO(body), headers=given, allow_redirects=False
+        ) as answer:
+            await answer.read()
+    what = f"{method} {path} {body[:200]!r} {headers}: {answer.status}"
+    assert longest.seconds < MOST_S, f"{longest.seconds:.3f} s, {longest.step}, of {what}"
+    assert answer.status != 500, what
+    return answer.status
+
+
+def multipart(fields: Mapping[str, str]) -> bytes:
+    head = '--b\r\nContent-Disposition: form-data; name="{}"\r\n\r\n{}\r\n'
+    text = "".join(head.format(name, value) for name, value in fields.items())
+    file = b'--b\r\nContent-Disposition: form-data; name="f"; filename="run.sh"\r\n\r\n'
+    return text.encode() + file + RUN + b"\r\n--b--\r\n"
+
+
+def full(pattern: str, size: int) -> str:
+    return pattern * (size // len(pattern.encode()))
+
+
+async def test_fields_of_an_upload(caller: ServerClient) -> None:
+    kind = "multipart/form-data; boundary=b"
+    for pattern in PATTERNS:
+        # The page's form says what is wrong with each of its fields.
+        wrong = {name: full(pattern, 60_000) for name in [*OF_FORMS, "script"]}
+        assert await send(caller, "POST", "/new", multipart(wrong), Content_Type=kind) >= 400
+    for name in OF_FORMS:
+        fields = FORM | {"name": "n", "cron": "1 1 1 1 1", name: full("exit:1,", 60_000)}
+        body = multipart(fields)
+        assert await send(caller, "POST", "/api/v1/schedules", body, Content_Type=kind) >= 400
+        del fields["cron"]
+        if name in fields:
+            body = multipart(fields)
+            assert await send(caller, "POST", "/upload", body, Content_Type=kind) >= 400
+
+
+async def test_what_the_page_asks_before_it_sends(caller: ServerClient) -> None:
+    for pattern in PATTERNS:
+        size = len(json.dumps(pattern, ensure_ascii=False).encode()) - 2
+        for name in ("retry_on", "outputs", "array", "meta", "zzz"):
+            text = pattern * (60_000 // size)
+            fields = json.dumps({"fields": FORM | {name: text}}, ensure_ascii=False)
+            assert await send(caller, "POST", "/new/check", fields.encode()) == 200
+    fields = json.dumps({"fields": {"retry_on": "exit:1," * 10_000}})
+    assert await send(caller, "POST", "/new/check", fields.encode()) == 413
+
+
+def bodies() -> Iterator[tuple[str, str, str, dict[str, Any], int]]:
+    """Method, path, key, and the rest of the body, for each key of each body in JSON."""
+    for route in ROUTES:
+        if route.body is None or not route.body.media.endswith("json"):
+            continue
+        path = route.path
+        for name, value in {"id": "1", "name": "another", "token": "abc"}.items():
+            path = path.replace(f"{{{name}}}", value)
+        most = 255 << 10 if route.method == "PUT" else 63 << 10
+        for key in (*route.body.schema["properties"], "zzz"):
+            rest = {one: value for one, value in route.body.example.items() if one != key}
+            yield route.method, path, key, rest, most
+
+
+async def test_bodies_in_json(caller: ServerClient) -> None:
+    for method, path, key, rest, most in bodies():
+        size = most - len(json.dumps(rest)) - len(key) - 16
+        values = [
+            '"' + full("exit:1,", size) + '"',
+            "[" + full("1,", 9_990) + "1]",  # few enough to be looked at
+            "{" + ",".join(f'"{"x" * 40}{number}":1' for number in range(1_000)) + "}",
+        ]
+        if key == "zzz":
+            values += [
+                "[" + full("1,", size) + "1]",
+                "{" + ",".join(f'"{number}":1' for number in range(size // 10)) + "}",
+                full("[", size // 2) + full("]", size // 2),
+                full("9", size),
+            ]
+        for value in values:
+            body = f"{json.dumps(rest)[:-1]}{', ' if rest else ''}{json.dumps(key)}: {value}}}"
+            await send(caller, method, path, body.encode())
+    many = "{" + ",".join(f'"{number}":1' for number in range(20_000)) + "}"
+    assert await send(caller, "PUT", "/api/v1/services/another", many.encode()) == 400
+    many = '{"retry_delays": [' + full("1,", 200_000) + "1]}"
+    assert await send(caller, "PUT", "/api/v1/services/another", many.encode()) == 400
+
+
+def forms() -> Iterator[str]:
+    for route in pages.ROUTES:
+        if route.method == "POST" and not route.files and route.path != "/new/check":
+            path = route.path.replace("{id}", "1").replace("{name}", "my_service")
+            yield path.replace("{token}", "abc").replace("{schedule}", "1")
+
+
+def names_of_inputs() -> list[str]:
+    """Of all forms of all pages."""
+    folder = Path(pages.__file__).parent / "templates"
+    found: set[str] = set()
+    for template in folder.rglob("*.html"):
+        found.update(re.findall(r'name="([a-z_.]+)"', template.read_text()))
+    assert len(found) > 10
+    return sorted(found)
+
+
+async def test_forms_of_pages(caller: ServerClient) -> None:
+    names, most = names_of_inputs(), 255 << 10
+    for path in forms():
+        for pattern in ("exit:1,", "=\n", "%", "<"):
+            text = quote_plus(pattern) if pattern != "%" else pattern
+            for some in (names, names[::2], names[1::2]):
+                each = full(text, most // len(some) - 40)
+                body = "&".join(f"{name}={each}" for name in some)
+                await send(caller, "POST", path, body.encode(), Content_Type=KIND)
+        for body in (full("&", most), full("a=b&", most), b"x=\xff"):
+            sent = body if isinstance(body, bytes) else body.encode()
+            await send(caller, "POST", path, sent, Content_Type=KIND)
+    for name in ("env", "secrets", "retry_on", "retry_delays"):
+        for pattern in ("=\n", "a=b\n", "1,"):
+            body = f"name=another&{name}={full(quote_plus(pattern), most - 40)}"
+            await send(caller, "POST", "/new-service", body.encode(), Content_Type=KIND)
+
+
+@pytest.mark.parametrize("pattern", ["a,", '"', "a=b;", 'W/"a",', "0-1,", "(", "=?utf-8?q?a?= "])
+async def test_headers(caller: ServerClient, pattern: str) -> None:
+    for name in (
+        *("Accept", "Cookie", "Range", "If-None-Match", "If-Match", "If-Range", "Authorization"),
+        *("Origin", "User-Agent", "Accept-Encoding", "Referer", "Last-Event-ID", "Content-Type"),
+        *("Ferryman-Act-As", "Forwarded", "X-Forwarded-For", "Sec-Fetch-Site"),
+    ):
+        prefix = {"Range": "bytes=", "Content-Type": "a/b;"}.get(name, "")
+        value = prefix + full(pattern, 7_900)
+        await send(caller, "GET", "/api/v1/jobs/1/logs/stdout", **{name: value})
+        await send(caller, "GET", "/jobs/1", **{name: value})
+
+
+async def test_addresses(caller: ServerClient) -> None:
+    for path in ("/jobs", "/api/v1/jobs", "/jobs/1/files", "/api/v1/jobs/1/files/x", "/nowhere"):
+        for pattern in ("a=b&", "&", "%41", "state=Failed&", "%CC%80"):
+            await send(caller, "GET", f"{path}?{full(pattern, 7_500)}")
+            await send(caller, "GET", f"{path}/{full(pattern, 7_500)}")
