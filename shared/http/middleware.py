@@ -162,6 +162,7 @@ class Gate:
     async def set_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         """For ``on_response_prepare``: also answers that are streamed get these."""
         response.headers[ID_HEADER] = request.get(REQUEST_ID) or new_request_id()
+        response.headers.setdefault("X-Content-Type-Options", "nosniff")
         for name, value in self._origins.answer_headers(request.headers).items():
             known = response.headers.get(name) if name == hdrs.VARY else None
             response.headers[name] = f"{known}, {value}" if known else value

@@ -418,6 +418,7 @@ async def test_every_answer_has_an_id_of_its_own_and_so_has_its_line_in_the_log(
             await guarded.ask("GET", guarded.private, **shown),
         ]
         malformed = await guarded.send(b"nonsense\r\n\r\n")
+    assert {answer.headers["x-content-type-options"] for answer in answers} == {"nosniff"}
     ids = [answer.headers["x-request-id"] for answer in answers]
     assert len(set(ids)) == len(ids)
     by_id = {line["request_id"]: line for line in lines if "request_id" in line}

@@ -430,6 +430,7 @@ async def test_names_with_a_percent_sign_are_kept(tmp_path):
                 f"{caller.url}/upload", data=body, headers=kind
             ) as answer:
                 job = await caller.server.context.jobs.get((await answer.json())["id"])
+            assert job.bundle is not None
             folder = tmp_path / "data"
             (bundle,) = [one for one in folder.rglob("*") if one.name == job.bundle.file]
             with zipfile.ZipFile(bundle) as archive:

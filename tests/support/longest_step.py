@@ -40,7 +40,7 @@ def longest_step() -> Iterator[Longest]:
                 found.seconds, found.step = spent, repr(handle)
 
     gc.disable()
-    asyncio.Handle._run = measured  # type: ignore[method-assign]
+    asyncio.Handle._run = measured  # type: ignore[method-assign,assignment]
     try:
         yield found
     finally:

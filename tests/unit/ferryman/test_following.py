@@ -301,12 +301,15 @@ async def test_the_synchronous_client_works_from_a_thread_without_a_loop():
 
 async def test_a_callback_of_a_synchronous_client_cannot_call_it():
     def use(url: str) -> None:
+        def call(_done: int, _size: int) -> None:
+            client.status(17)
+
         wrong = pytest.raises(BadArgument, match="callback of this client")
         with SyncClient(url, user="ada") as client, wrong:
             client.submit(
                 {"run.sh": b"echo hi"},
                 service="example",
-                progress=lambda *_: client.status(17),
+                progress=call,
             )
 
     async with serving(("POST", "/upload", RecordingServer())) as url:
