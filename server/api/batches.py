@@ -93,5 +93,12 @@ ROUTES: Final = (
         ("no_batch",),
         STATE | _PAGING,
     ),
-    Route("GET", f"{BATCH}/result", Area.JOBS, result, {200: _ZIP}, ("no_batch", "result_cleaned")),
+    Route(
+        "GET",
+        f"{BATCH}/result",
+        Area.JOBS,
+        result,
+        {200: _ZIP},
+        ("no_batch", "result_cleaned", "too_many_batch_zips"),
+    ),
 )

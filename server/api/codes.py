@@ -160,6 +160,7 @@ CODES: Final[Mapping[int, Mapping[str, str]]] = {
         "queue_full": "the user has as many jobs waiting as the service allows",
         "too_many_uploads": "as many uploads are under way as the server takes",
         "too_many_waits": "too many requests wait: ask without wait",
+        "too_many_batch_zips": "as many ZIPs of batches are being sent as one caller may have",
         "unread_answers": "the caller has not read large answers that were sent",
         "too_many_schedules": "the user has as many schedules as one may have",
     },

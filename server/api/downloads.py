@@ -96,7 +96,7 @@ def _only_the_document(job: Job, context: Context) -> bytes:
 
 _ZIP: Final = "application/zip"
 _ZIP_OR_PART: Final = {200: _ZIP, 206: _ZIP, 304: None}
-_FILE: Final = (*FILE, "result_missing")
+_FILE: Final = (*FILE, "result_missing", "too_many_batch_zips")
 
 ROUTES: Final = (
     Route(

@@ -120,7 +120,7 @@ async def _part(request: web.Request, context: Context, wanted: _Wanted) -> web.
 async def _followed(request: web.Request, context: Context, wanted: _Wanted) -> web.StreamResponse:
     """Bytes as they are written, until the attempt has ended, or nothing came for a while."""
     with context.waiting(request):
-        async with context.log_openings:
+        async with context.reads.log_openings.turn():
             job, attempt, start = await _begin(request, context, wanted)
         headers = {**LOG_HEADERS, **NO_BUFFERING, **log_headers(attempt, start)}
         response = web.StreamResponse(headers=headers)
@@ -141,7 +141,7 @@ async def _events(request: web.Request, context: Context, wanted: _Wanted) -> we
     if seen is not None:
         wanted = replace(wanted, offset=seen, tail=None)
     with context.waiting(request):
-        async with context.log_openings:
+        async with context.reads.log_openings.turn():
             job, attempt, offset = await _begin(request, context, wanted)
         if seen is not None and attempt is not None and attempt.ended_at is not None:
             async with opened_log(context, job, attempt, wanted.stream) as (size, _):

@@ -16,7 +16,15 @@ _LEFT_OUT: Final = "left-out.txt"
 async def send_batch(request: web.Request, context: Context, parent: Job) -> web.StreamResponse:
     """What the children left, each below a folder of its name; a file at the root names those that
     have no result, or none that can be read.
+
+    Raises:
+        Refusal: as many as may be are being sent to the caller.
     """
+    async with context.reads.batch_zips.turn():
+        return await _send(request, context, parent)
+
+
+async def _send(request: web.Request, context: Context, parent: Job) -> web.StreamResponse:
     results = await context.jobs.child_results(parent.id)
     parts = [Part(f"{name}/", result) for name, result in results if result is not None]
     missing = [f"{name}/: there is none" for name, result in results if result is None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -112,8 +111,6 @@ class Context:
     """Of those who follow the events of all jobs."""
     name_reads: SharedReads[Names | None] = field(default_factory=SharedReads)
     """Of those who want the names in a large result."""
-    log_openings: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(16))
-    """Followers of logs that begin at once: each asks the store and an agent."""
 
     @property
     def form_limits(self) -> FormLimits:

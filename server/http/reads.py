@@ -10,7 +10,6 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final, ParamSpec, TypeVar
 
@@ -23,26 +22,34 @@ P = ParamSpec("P")
 _THREADS: Final = 2
 """More would only take turns with the event loop: what they do holds the interpreter."""
 _WAITING_SEARCHES: Final = 8
+_LOG_OPENINGS: Final = 16
+_BATCH_ZIPS: Final = 4
 """Of one caller."""
 MOST_NAMES: Final = 32 << 20
 """Bytes, of the names in all results that are kept."""
 
 
-@dataclass(slots=True)
 class _Turns:
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    callers: int = 0
+    """Of one caller."""
+
+    def __init__(self, at_once: int) -> None:
+        self.free = asyncio.Semaphore(at_once)
+        self.callers = 0
 
 
-class OneEach:
-    """One at a time of each caller. Others of the same caller wait.
+class Each:
+    """So many at once of each caller. Others of the same caller wait.
 
     Args:
         waiting: so many, at most; None: any number.
+        code, what: of the refusal of those that are too many.
     """
 
-    def __init__(self, waiting: int | None = None) -> None:
-        self._waiting = waiting
+    def __init__(
+        self, at_once: int = 1, waiting: int | None = None, code: str = "", what: str = ""
+    ) -> None:
+        self._at_once, self._code, self._what = at_once, code, what
+        self._most = None if waiting is None else at_once + waiting
         self._turns: dict[str, _Turns] = {}
 
     @asynccontextmanager
@@ -51,14 +58,13 @@ class OneEach:
         Refusal: too many wait.
         """
         caller = CALLER.get()
-        mine = self._turns.setdefault(caller, _Turns())
-        if self._waiting is not None and mine.callers > self._waiting:
-            message = f"{mine.callers} searches of yours are under way or wait: try again later"
-            status = HTTPStatus.TOO_MANY_REQUESTS
-            raise Refusal(status, "too_many_searches", message, retry_after_s=5)
+        mine = self._turns.setdefault(caller, _Turns(self._at_once))
+        if mine.callers == self._most:
+            message = f"{mine.callers} {self._what} of yours are under way: try again later"
+            raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, self._code, message, retry_after_s=5)
         mine.callers += 1
         try:
-            async with mine.lock:
+            async with mine.free:
                 yield
         finally:
             mine.callers -= 1
@@ -95,14 +101,18 @@ class Reads:
     Attributes:
         searches: in logs: each reads many times what it shows.
         lists: of hundreds of jobs.
+        log_openings: followers of logs that begin: each asks the store and an agent.
+        batch_zips: each has its table of contents on the disk until it is sent.
     """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, "reads")
         self._free = asyncio.Semaphore(_THREADS)
-        self._each = OneEach()
+        self._each = Each()
         self._names: OrderedDict[str, Names] = OrderedDict()
-        self.searches, self.lists = OneEach(_WAITING_SEARCHES), OneEach()
+        self.searches = Each(1, _WAITING_SEARCHES, "too_many_searches", "searches")
+        self.lists, self.log_openings = Each(), Each(_LOG_OPENINGS)
+        self.batch_zips = Each(_BATCH_ZIPS, 0, "too_many_batch_zips", "ZIPs of batches")
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What ``work`` returns; it is called in a thread, when it is the caller's turn."""

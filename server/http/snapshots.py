@@ -12,9 +12,11 @@ from typing import Final
 from server.http.problems import Refusal
 from server.ports import Scratch, ScratchFile
 from shared.clock import Clock
+from shared.http.authentication import CALLER
 
-MAX_SNAPSHOTS: Final = 8
+MAX_SNAPSHOTS: Final = 16
 """Snapshots on the disk at once. They cannot be removed before they have been sent."""
+MAX_OF_CALLER: Final = 4
 MAX_OF_JOB: Final = 2
 _FRESH_S: Final = 5.0
 
@@ -27,7 +29,7 @@ class _Snapshot:
     def __init__(
         self, made_at: float, scratch: AbstractContextManager[ScratchFile], make: Make
     ) -> None:
-        self.made_at, self.readers = made_at, 0
+        self.made_at, self.readers, self.caller = made_at, 0, CALLER.get()
         self.stack = ExitStack()
         file = self.stack.enter_context(scratch)
         self.path = file.path
@@ -84,12 +86,14 @@ class Snapshots:
         now = self._clock.monotonic()
         if mine and (mine[-1].may_be_shared(now) or len(mine) >= MAX_OF_JOB):
             return mine[-1]
-        if sum(len(snapshots) for snapshots in self._of_job.values()) >= MAX_SNAPSHOTS:
-            raise Refusal(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                "too_many_snapshots",
-                f"{MAX_SNAPSHOTS} snapshots of running jobs are being sent, which is the most",
-                retry_after_s=5,
-            )
+        callers = [one.caller for snapshots in self._of_job.values() for one in snapshots]
+        of_caller = callers.count(CALLER.get())
+        if len(callers) >= MAX_SNAPSHOTS or of_caller >= MAX_OF_CALLER:
+            count = f"{len(callers)} snapshots of running jobs"
+            if of_caller >= MAX_OF_CALLER:
+                count = f"{of_caller} snapshots that you asked for"
+            message = f"{count} are being sent, which is the most"
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+            raise Refusal(status, "too_many_snapshots", message, retry_after_s=5)
         mine.append(snapshot := _Snapshot(now, self._scratch.file(), make))
         return snapshot

@@ -330,9 +330,16 @@ _UPLOAD_MUTANTS: Final = (
     _of(
         "not many snapshots of all jobs",
         "server/http/snapshots.py",
-        " for snapshots in self._of_job.values()) >= MAX_SNAPSHOTS:",
-        " for snapshots in self._of_job.values()) >= 10**9:",
+        "if len(callers) >= MAX_SNAPSHOTS or",
+        "if",
         f"{_SNAPSHOTS}there_are_not_many_of_all_jobs",
+    ),
+    _of(
+        "one caller's snapshots leave room for those of others",
+        "server/http/snapshots.py",
+        " or of_caller >= MAX_OF_CALLER:",
+        ":",
+        f"{_SNAPSHOTS}one_caller_leaves_room_for_others",
     ),
 )
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 
 import pytest
 
 from server.http import reads as reads_module
 from server.http.problems import Refusal
-from server.http.reads import Names, OneEach, Reads
+from server.http.reads import Each, Names, Reads
 from shared.files.archives.zip_index import ListedFile
 from shared.http.authentication import CALLER, caller_of
 from shared.principals import ANONYMOUS, Principal, Role
@@ -77,7 +77,7 @@ async def test_callers_take_turns_whoever_asks_for_more(reads: Reads) -> None:
 
 
 async def test_a_caller_with_too_many_searches_is_sent_away_and_others_are_not() -> None:
-    searches = OneEach(waiting=2)
+    searches = Each(1, 2, "too_many_searches", "searches")
     end, refused = asyncio.Event(), asyncio.Event()
 
     async def search(name: str) -> str:
@@ -98,6 +98,16 @@ async def test_a_caller_with_too_many_searches_is_sent_away_and_others_are_not()
     assert answers == ["found", "found", "found", "429 too_many_searches 5"]
     assert await bob == "found"
     assert searches._turns == {}
+
+
+async def test_a_caller_gets_few_zips_of_batches_at_once_and_others_get_theirs(reads) -> None:
+    async with AsyncExitStack() as stack:
+        for _ in range(4):
+            await stack.enter_async_context(reads.batch_zips.turn())
+        with pytest.raises(Refusal, match="4 ZIPs of batches of yours"):
+            await stack.enter_async_context(reads.batch_zips.turn())
+        CALLER.set("another")
+        await stack.enter_async_context(reads.batch_zips.turn())
 
 
 def test_tokens_of_a_user_are_one_caller_and_strangers_are_not() -> None:

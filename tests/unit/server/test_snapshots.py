@@ -8,8 +8,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 from server.http.problems import Refusal
-from server.http.snapshots import MAX_SNAPSHOTS, Snapshots
+from server.http.snapshots import MAX_OF_CALLER, MAX_SNAPSHOTS, Snapshots
 from server.storage.scratch import FolderScratch
+from shared.http.authentication import CALLER
 from tests.support.sim_clock import SimClock
 
 
@@ -77,6 +78,7 @@ async def test_there_are_not_many_of_all_jobs(rig):
     make.may.set()
     async with AsyncExitStack() as stack:
         for job in range(MAX_SNAPSHOTS):
+            CALLER.set(f"user {job}")
             await stack.enter_async_context(snapshots.snapshot(job, make))
         with pytest.raises(Refusal) as caught:
             await read(snapshots, 99, make)
@@ -84,6 +86,19 @@ async def test_there_are_not_many_of_all_jobs(rig):
         assert len(list(staging.iterdir())) == MAX_SNAPSHOTS
         assert await read(snapshots, 1, make)  # of a job that has one already
     assert await read(snapshots, 99, make)
+    assert list(staging.iterdir()) == []
+
+
+async def test_one_caller_leaves_room_for_others(rig):
+    snapshots, make, _, staging = rig
+    make.may.set()
+    async with AsyncExitStack() as stack:
+        for job in range(MAX_OF_CALLER):
+            await stack.enter_async_context(snapshots.snapshot(job, make))
+        with pytest.raises(Refusal, match="4 snapshots that you asked for"):
+            await read(snapshots, 99, make)
+        CALLER.set("another")
+        assert await read(snapshots, 99, make)
     assert list(staging.iterdir()) == []
 
 

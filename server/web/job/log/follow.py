@@ -40,7 +40,7 @@ async def follow(request: web.Request, site: Site) -> web.StreamResponse:
     offset = int_param(request, "offset", 0, 0, MAX_NUMBER)
     first = int_param(request, "first", 1, 1, MAX_NUMBER)
     with context.waiting(request):
-        async with context.log_openings:
+        async with context.reads.log_openings.turn():
             job = await requested_job(request, context)
             attempt = await find_attempt(context, job, wanted.attempt)
             if attempt is None or not has_started(job, attempt):

@@ -150,8 +150,7 @@ async def window_from(log: Log, line: int, most: int | None = None) -> Window:
     start = await log.start_of(number)
     lines = Lines(number, await log.style_at(start), commands=log.commands)
     data = await log.piece(start, min(log.counted, start + _BYTES))
-    async with log.index.lock:  # one thread for each log: many at once take turns with everybody
-        rows, taken = await log.run(_rows, lines, data, most)
+    rows, taken = await log.run(_rows, lines, data, most)
     at = start + taken
     next_offset = at - lines.length
     if len(rows) < most and (last := lines.unfinished()) is not None:
