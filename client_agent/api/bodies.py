@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Final
 
 from aiohttp import web
@@ -13,6 +14,8 @@ from shared.http.request_body import send_continue
 MAX_BODY: Final = 4 << 20
 MAX_AT_ONCE: Final = 32
 """Bodies that are being read: together they take 128 MiB at most."""
+MAX_OF_ONE: Final = 16
+"""Of these, from one address: a server that is slow leaves room for the others."""
 MAX_S: Final = 60.0
 """For a whole body; one from a server is 1 MB at most."""
 
@@ -21,7 +24,8 @@ class Bodies:
     """All that come in at the same time."""
 
     def __init__(self) -> None:
-        self._reading = 0
+        self._reading = Counter[str]()
+        """Address -> bodies."""
 
     async def read(self, request: web.Request) -> bytes:
         """The whole body.
@@ -32,10 +36,11 @@ class Bodies:
         too_large = Refused(413, "too_large", f"the body is longer than {MAX_BODY} bytes")
         if (request.content_length or 0) > MAX_BODY:
             raise too_large
-        if self._reading >= MAX_AT_ONCE:
-            message = f"{MAX_AT_ONCE} such requests are being read: try again"
+        peer, reading = request.remote or "", self._reading
+        if reading.total() >= MAX_AT_ONCE or reading[peer] >= MAX_OF_ONE:
+            message = f"{reading.total()} such requests are being read: try again"
             raise Refused(503, "too_many_requests", message)
-        self._reading += 1
+        reading[peer] += 1
         try:
             async with asyncio.timeout(MAX_S):
                 await send_continue(request)
@@ -48,5 +53,5 @@ class Bodies:
             message = f"the body was not there after {MAX_S:g} s"
             raise Refused(408, "body_too_slow", message) from None
         finally:
-            self._reading -= 1
+            reading -= Counter([peer])
         return bytes(body)

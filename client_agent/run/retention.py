@@ -45,6 +45,7 @@ class RetentionSweep:
         """One sweep. Returns how many payloads it changed or removed. If that is more than 0,
         there may be more to do."""
         self._bundles.sweep()
+        await self._folders.remove_unneeded()
         expired = await self._payloads.expire(self._retention_s())
         if expired:
             await self._folders.remove_results(expired)

@@ -106,6 +106,14 @@ class Folders:
         """Remove results that their servers have, or that are too old."""
         await self._remove(*map(self.result, payload_ids))
 
+    def remove_later(self, path: Path) -> None:
+        """Remove a file together with those that are removed next: it may be a large one."""
+        self._unneeded.append(path)
+
+    async def remove_unneeded(self) -> None:
+        """Remove what waits for it."""
+        await self._remove()
+
     def _logs_of(self, payload_id: int) -> list[Path]:
         return [self.log(payload_id, stream) for stream in STREAMS]
 

@@ -107,4 +107,4 @@ class SharedBundles:
         shared = self._files.pop(file)
         if self._newest.get(shared.content) == file:
             del self._newest[shared.content]
-        self._folders.remove_file(self._folders.bundle(file))
+        self._folders.remove_later(self._folders.bundle(file))

@@ -39,7 +39,8 @@ async def test_a_list_is_read_in_pages_that_are_bounded_in_bytes(agent, monkeypa
     _, whole = await agent.call("GET", "/payloads")
     assert ([one["id"] for one in whole["payloads"]], whole["next"]) == (ids, None)
     monkeypatch.setattr(routes, "_PAGE_BYTES", 10)
-    found, after = [], 0
+    found: list[Any] = []
+    after: int | None = 0
     while after is not None:
         _, body = await agent.call("GET", f"/payloads?server={SERVER}&after={after}")
         assert len(body["payloads"]) == 1

@@ -11,6 +11,7 @@ import pytest
 
 from client_agent.collect import running
 from client_agent.collect.running import RunningTree
+from shared.files.portable import fold
 from shared.running_files import FILE_SIZE
 from tests.support.agent import LIMITS
 from tests.support.agent_http import calling
@@ -133,14 +134,18 @@ async def test_the_names_of_a_directory_are_read_once_for_a_file_however_long_it
         process.write(f"many/{number}", b"")
         process.write(f"stderr-{number}.txt", b"")
     folded, scanned = [], []
+    scandir = os.scandir
 
     def scan(*args):
         scanned.append(args)
         return scandir(*args)
 
-    scandir, fold = os.scandir, running.fold
-    monkeypatch.setattr(running.os, "scandir", scan)
-    monkeypatch.setattr(running, "fold", lambda name: folded.append(name) or fold(name))
+    def noted(name):
+        folded.append(name)
+        return fold(name)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    monkeypatch.setattr(running, "fold", noted)
     assert await read(agent, payload_id, "big.bin") == (len(BIG), BIG)
     assert len(scanned) == 1
     assert [name for name in folded if len(name) > 1] == ["STDOUT.LOG"]

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from client_agent.api import bodies, bulk
@@ -210,8 +211,9 @@ async def test_it_may_come_slowly_and_in_pieces(agent) -> None:
     await finish(agent, "1.1", "2.1")
 
 
-async def test_bodies_that_do_not_end_are_few_and_are_cut_off(agent, monkeypatch) -> None:
-    monkeypatch.setattr(bodies, "MAX_AT_ONCE", 1)
+@pytest.mark.parametrize("most", ["MAX_AT_ONCE", "MAX_OF_ONE"])
+async def test_bodies_that_do_not_end_are_few_and_are_cut_off(agent, monkeypatch, most) -> None:
+    monkeypatch.setattr(bodies, most, 1)
     open_end, begun = asyncio.Event(), asyncio.Event()
 
     async def stalling() -> AsyncIterator[bytes]:
@@ -224,6 +226,12 @@ async def test_bodies_that_do_not_end_are_few_and_are_cut_off(agent, monkeypatch
     await eventually(lambda: agent.call("POST", "/orders", data=b"x"), lambda it: it[0] != 400)
     status, answer = await agent.call("POST", "/payloads", data=b"x")
     assert (status, answer["code"]) == (503, "too_many_requests")
+    connector = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+    async with (
+        aiohttp.ClientSession(connector=connector) as other,
+        other.post(f"{agent.url}/payloads", data=b"x") as response,
+    ):
+        assert response.status == (400 if most == "MAX_OF_ONE" else 503)
     open_end.set()
     assert (await stalled)[0] == 400
     open_end.clear()

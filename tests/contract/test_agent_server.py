@@ -480,7 +480,8 @@ async def test_the_list_is_sent_in_pages_and_has_what_changes_meanwhile(agent, m
 
     monkeypatch.setattr(routes, "BATCH", 2)
     monkeypatch.setattr(Payloads, "changed_after", two_at_a_time)
-    listed, after = [], 0
+    listed: list[int] = []
+    after: int | None = 0
     while after is not None:
         _, body = await agent.call("GET", f"/payloads?server={SERVER}&after={after}")
         page = PayloadList.model_validate(body)
