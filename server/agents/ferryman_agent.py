@@ -89,7 +89,7 @@ class FerrymanAgent(LiveClient):
         payload = await self.settle(job)  # by its key: a number may be another job's by now
         if payload is None or not outcome.is_of(job, payload, self.name):
             raise NoSuchPayload(f"agent {self.name} does not have job {job.id}")
-        return await self.fetch(payload.id, to)
+        return await self.fetch(payload.id, to, outcome.most_result(job.limits))
 
     async def kill(self, payload_id: int, key: str | None = None) -> PayloadDoc | None:
         params = self._caller(key)

@@ -13,6 +13,7 @@ import aiohttp
 
 from server.agents import answers, forms
 from server.agents.agent_client import AgentClient
+from server.domain import outcome
 from server.domain.files import FileKind
 from server.domain.jobs import Job
 from server.domain.service import Service
@@ -89,7 +90,7 @@ class OrchestratorClient(AgentClient):
 
     async def partial(self, job: Job, to: ScratchFile) -> Fetched:
         assert job.payload_id is not None, "set by the move to Submitted"
-        return await self.fetch(job.payload_id, to)
+        return await self.fetch(job.payload_id, to, outcome.most_result(job.limits))
 
     async def kill(self, payload_id: int, key: str | None = None) -> PayloadDoc | None:
         try:

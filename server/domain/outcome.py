@@ -19,8 +19,11 @@ from server.domain.service import Service
 from server.domain.states import HOLDS_SLOT, states_between
 from shared.clock import Micros
 from shared.units.durations import say_duration
-from shared.wire import JobState, PayloadDoc, PayloadState, Reason
+from shared.wire import JobState, Limits, PayloadDoc, PayloadState, Reason
 
+ZIP_OVERHEAD: Final = 1 << 30
+"""Bytes of a result beside files and logs: what a ZIP says of each, twice, and what does not get
+smaller by compression."""
 ENDED: Final = frozenset(PayloadState) - {PayloadState.PREPARED, PayloadState.RUNNING}
 
 
@@ -50,6 +53,26 @@ def is_of(
     if not same_agent or payload.key != str(key):
         return False
     return job.bundle is not None and payload.bundle_digest == job.bundle.digest
+
+
+def most_result(limits: Limits) -> int:
+    """Bytes that what an attempt leaves has at most; its agent may say anything."""
+    return limits.results + 2 * limits.log + ZIP_OVERHEAD
+
+
+def bounded(job: Job, payload: PayloadDoc) -> PayloadDoc:
+    """The payload; without its result, and as failed by its agent, if that is larger than a result
+    of the job can be: this disk is everybody's.
+    """
+    most = most_result(job.limits)
+    if payload.result is None or payload.result.size <= most:
+        return payload
+    message = f"its agent says that it left {payload.result.size} bytes, at most {most} are taken"
+    how: dict[str, Any] = {"result": None, "warnings": [*payload.warnings, message]}
+    if payload.status is not PayloadState.KILLED:
+        how |= {"status": PayloadState.FAILED, "reason": Reason.AGENT_ERROR, "message": message}
+        how |= {"interrupted": True, "exit_code": None}
+    return payload.model_copy(update=how)
 
 
 def left_children(payload: PayloadDoc) -> bool:

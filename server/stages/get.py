@@ -315,6 +315,7 @@ class Get(Stage):
                 of = (job, attempt) if believed else (None, None)
                 await self._unexpected.end(agent, key, payload, *of)
                 return
+            payload = outcome.bounded(job, payload)
             if await self.advance(agent, job, payload):
                 if payload.status in outcome.ENDED:
                     await agent.acknowledge(payload.id, payload.key)

@@ -132,7 +132,8 @@ class Poll(Stage):
                 payload = payload.model_copy(update=how)
             if fetched is None and payload.status in outcome.ENDED:
                 try:
-                    fetched = await agent.fetch(payload_id, content)
+                    most = outcome.most_result(job.limits)
+                    fetched = await agent.fetch(payload_id, content, most)
                 except AgentError as problem:
                     log.info("payload.left_nothing", job_id=job.id, error=str(problem))
             result = await store(pending, content, fetched) if fetched is not None else None

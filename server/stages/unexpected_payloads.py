@@ -54,6 +54,8 @@ class UnexpectedPayloads(Stage):
             return  # the agent reports its end
         kept = False
         lacks_result = attempt is not None and attempt.ended_at is not None and not attempt.result
+        if lacks_result and job is not None:
+            payload = outcome.bounded(job, payload)
         if lacks_result and payload.result is not None:
             async with self._storage.pending(FileKind.RESULT) as pending:
                 result = await self._results.fetch(agent, payload, pending)

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from server.agents import ferryman_agent
+from server.domain import outcome
 from tests.support.fake_agent import (
     FakeAgent,
     HeldPayload,
@@ -598,3 +599,35 @@ async def test_a_list_of_several_pages_is_read_to_its_end(tmp_path):
         for job_id in ids:
             assert (await caller.job(job_id))["attempt"] == 1
             assert await result(caller, job_id) == f"result of {job_id}.1"
+
+
+@pytest.mark.parametrize("status", ["Completed", "Failed", "Killed"])
+async def test_no_more_bytes_are_taken_than_the_limits_of_the_job_allow(tmp_path, status):
+    agent = FakeAgent(ends="Running")
+    async with serving(tmp_path, agent, extra=ONCE) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        held = agent.held(f"{job_id}.1")
+        held.status, held.more = status, {"result": {"size": 2**62, "sha256": "0" * 64}}
+        await agent.say(held)
+        job = await caller.job(job_id)
+        assert job["status"] == ("Cancelled" if status == "Killed" else "Failed")
+        assert f"{2**62} bytes" in str(job)
+        await agent.until(lambda: held.status == "Cleaned")
+        assert agent.calls["GET /retrieve_partial/{id}"] == 0
+
+
+async def test_a_partial_result_has_no_more_bytes_than_the_limits_of_the_job_allow(
+    tmp_path, monkeypatch
+):
+    agent = FakeAgent(ends="Running")
+    small = "limits = { results = '1MB', log = '1kB' }"
+    async with serving(tmp_path, agent, extra=small) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        agent.held(f"{job_id}.1").result = zipped("x" * 1_100_000)
+        _, _, body = await caller.get(f"/download_partial/{job_id}")
+        assert "output.txt" in zipfile.ZipFile(io.BytesIO(body)).namelist()
+        monkeypatch.setattr(outcome, "ZIP_OVERHEAD", 0)
+        _, _, body = await caller.get(f"/download_partial/{job_id}")
+        assert zipfile.ZipFile(io.BytesIO(body)).namelist() == ["ferryman.json"]
