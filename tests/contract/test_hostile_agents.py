@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import warnings
 import zipfile
 from collections.abc import Awaitable, Callable
 
@@ -631,3 +632,58 @@ async def test_a_partial_result_has_no_more_bytes_than_the_limits_of_the_job_all
         monkeypatch.setattr(outcome, "ZIP_OVERHEAD", 0)
         _, _, body = await caller.get(f"/download_partial/{job_id}")
         assert zipfile.ZipFile(io.BytesIO(body)).namelist() == ["ferryman.json"]
+
+
+def results_of_a_liar() -> dict[str, bytes]:
+    """ZIPs that no agent of ours makes."""
+    link = zipfile.ZipInfo("link")
+    link.create_system, link.external_attr = 3, 0o120777 << 16
+    made = {
+        "above": zip_of(("../../evil", b"x")),
+        "absolute": zip_of(("/etc/evil", b"x")),
+        "twice": zip_of(("a", b"1"), ("a", b"2")),
+        "a file and a folder": zip_of(("a", b"1"), ("a/b", b"2")),
+        "a link": zip_of((link, b"/etc/passwd")),
+        "cut": zip_of(("a", b"1"))[:-10],
+        "no ZIP": b"x" * 500,
+    }
+    other_size = bytearray(zip_of(("a", b"1")))
+    at = other_size.index(b"PK\1\2") + 24
+    other_size[at : at + 4] = b"\xf0\xff\xff\xff"
+    return made | {"another size": bytes(other_size)}
+
+
+def zip_of(*files: tuple[str | zipfile.ZipInfo, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, content in files:
+            archive.writestr(name, content)
+    return packed.getvalue()
+
+
+async def test_a_result_that_is_no_honest_zip_is_given_to_no_other_job(tmp_path):
+    """Nor are children of it made: a name outside, a link, a bomb."""
+    agent = FakeAgent(ends="Running", slots=20)
+    extra = ONCE + "\nruns_per_user = 20\nmax_runs = 20"
+    children = {
+        "child outside": zip_of(("children/a/run.sh", b"true"), ("children/a/../../b", b"x")),
+        "bomb": zip_of(("children/a/run.sh", b"true"), ("children/a/b", bytes(64 << 20))),
+    }
+    async with serving(tmp_path, agent, extra=extra) as caller:
+        for name, content in (results_of_a_liar() | children).items():
+            job_id = await caller.upload()
+            await caller.job(job_id, until="Running")
+            held = agent.held(f"{job_id}.1")
+            held.status, held.result = "Completed", content
+            if name in children:
+                held.more["result"] = held.doc()["result"] | {"children": 1}
+            await agent.say(held)
+            job = await caller.job(job_id)
+            if name in children:
+                assert (job["status"], job["reason"]) == ("Failed", "invalid_bundle"), name
+                continue
+            assert job["status"] == "Completed", name
+            after = await caller.job(await caller.upload(inputs_from=str(job_id)))
+            assert (after["status"], after["reason"]) == ("Failed", "dependency_failed"), name
+            assert (await caller.get("/health"))[0] == 200

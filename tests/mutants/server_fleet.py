@@ -532,6 +532,20 @@ MUTANTS: Final = (
         f"{_FOLLOW}an_agent_that_dies_while_its_stream_is_not_read_is_down_all_the_same",
     ),
     _of(
+        "no more of a result is taken than the limits allow",
+        "domain/outcome.py",
+        "payload.result is None or payload.result.size <= most",
+        "payload.result is None or True",
+        f"{_HOSTILE}no_more_bytes_are_taken_than_the_limits_of_the_job_allow",
+    ),
+    _of(
+        "nor of a partial result",
+        "agents/ferryman_agent.py",
+        "return await self.fetch(payload.id, to, outcome.most_result(job.limits))",
+        "return await self.fetch(payload.id, to)",
+        f"{_HOSTILE}a_partial_result_has_no_more_bytes_than_the_limits_of_the_job_allow",
+    ),
+    _of(
         "a list of payloads has an end",
         "agents/ferryman_agent.py",
         "if page.next is not None and page.next <= after:",
