@@ -10,7 +10,7 @@ import typer
 
 from ferryman.cli import show
 from ferryman.cli.exits import FAILED
-from ferryman.cli.options import Json, on_server
+from ferryman.cli.options import Json, Quiet, on_server
 from ferryman.errors import BadArgument
 from ferryman.units import say_duration
 
@@ -87,6 +87,7 @@ async def show_agent(
 async def drain(
     name: Name,
     message: Message = None,
+    quiet: Quiet = False,
     json: Json = False,
     *,
     client: Client,
@@ -95,19 +96,20 @@ async def drain(
 
     Those that it has go on to their end. `ferryman agents resume NAME` uses it again.
     """
-    return await _change(client, name, "drain", message, json=json)
+    return await _change(client, name, "drain", message, json=json, quiet=quiet)
 
 
 @app.command()
 @on_server
 async def resume(
     name: Name,
+    quiet: Quiet = False,
     json: Json = False,
     *,
     client: Client,
 ) -> int:
     """Use an agent again that was drained, retired or lost."""
-    return await _change(client, name, "resume", None, json=json)
+    return await _change(client, name, "resume", None, json=json, quiet=quiet)
 
 
 @app.command()
@@ -116,6 +118,7 @@ async def retire(
     name: Name,
     yes: Yes = False,
     message: Message = None,
+    quiet: Quiet = False,
     json: Json = False,
     *,
     client: Client,
@@ -125,7 +128,7 @@ async def retire(
     Drain it before, and wait.
     """
     ask = None if yes else "retire agent {}? It gets no jobs, and the server does not contact it"
-    return await _change(client, name, "retire", message, json=json, ask=ask)
+    return await _change(client, name, "retire", message, json=json, quiet=quiet, ask=ask)
 
 
 @app.command()
@@ -134,13 +137,16 @@ async def lost(
     name: Name,
     yes: Yes = False,
     message: Message = None,
+    quiet: Quiet = False,
     json: Json = False,
     *,
     client: Client,
 ) -> int:
     """Give an agent up: its jobs are tried again at once."""
     ask = "declare agent {} lost? Its attempts end now ({}), though they may still run there"
-    return await _change(client, name, "lost", message, json=json, ask=None if yes else ask)
+    return await _change(
+        client, name, "lost", message, json=json, quiet=quiet, ask=None if yes else ask
+    )
 
 
 async def _change(
@@ -150,6 +156,7 @@ async def _change(
     message: str | None,
     *,
     json: bool,
+    quiet: bool,
     ask: str | None = None,
 ) -> int:
     """Do it, after a question where there is one to ask. Returns the exit code."""
@@ -164,7 +171,7 @@ async def _change(
     agent = await client.change_agent(name, action, message)
     if json:
         show.print_json(agent)
-    else:
+    elif not quiet:
         show.print_message("; ".join(_summary(agent)))
     return 0
 

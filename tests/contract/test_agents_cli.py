@@ -83,6 +83,7 @@ async def test_an_agent_is_drained_resumed_and_retired(
     await operator.caller.job(job_id)
     code, _, err = await operator("retire", "north", "--yes")
     assert (code, err) == (0, "agent north is retired; retired by an operator\n")
+    assert await operator("resume", "north", "-q") == (0, "", "")
     code, out, _ = await operator("resume", "north", "--json")
     assert (code, json.loads(out)["state"]) == (0, "active")
 

@@ -116,15 +116,18 @@ class Nginx(Proxy):
             ("127.0.0.1:5000", f"127.0.0.1:{server_port}"),
             ("listen 80;", f"listen 127.0.0.1:{self.plain_port};"),
             ("listen 443 ssl;", f"listen 127.0.0.1:{self.port} ssl;"),
+            ("listen [::]:80;", ""),
+            ("listen [::]:443 ssl;", ""),
             ("/etc/ssl/ferryman/fullchain.pem", str(self.certificate)),
             ("/etc/ssl/ferryman/privkey.pem", str(self._key)),
         )
+        site = site.replace("/var/log/nginx/ferryman.log", str(folder / "access.log"))
         (folder / "site.conf").write_text(site)
         paths = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         temporary = "".join(f"{name}_temp_path {folder}/{name};\n" for name in paths)
         (folder / "nginx.conf").write_text(
             f"daemon off;\npid {folder}/pid;\nerror_log {folder}/error.log;\n"
-            f"events {{}}\nhttp {{\naccess_log {folder}/access.log;\n{temporary}"
+            f"events {{}}\nhttp {{\n{temporary}"
             f"include {folder}/site.conf;\n}}\n"
         )
         return [self._program, "-p", str(folder), "-c", str(folder / "nginx.conf")]

@@ -203,6 +203,16 @@ def test_the_server_knows_who_calls_and_believes_no_callers_own_word(proxied):
     assert json.loads(logged()[0])["peer"] == "127.0.0.7"
 
 
+def test_a_link_is_not_in_the_logs_of_the_proxy(proxied):
+    proxy, _ = proxied
+    number = os.urandom(4).hex()
+    page = ("-H", f"Referer: https://{NAME}/jobs/2?link=secret-{number}")
+    assert proxy.curl(f"/nothing-{number}?link=secret-{number}", *page)[0] == 403
+    logs = [file.read_text() for file in proxy.folder.glob("*log")]
+    assert f"secret-{number}" not in "".join(logs)
+    assert proxy.kind == "Caddy" or f"/nothing-{number} " in "".join(logs)
+
+
 def test_plain_http_is_sent_on(proxied):
     proxy, _ = proxied
     there = f"{NAME}:{proxy.plain_port}"
