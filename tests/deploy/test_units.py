@@ -38,7 +38,7 @@ class Unit:
         return [sys.executable, "-P", "-m", "ferryman", *rest]
 
     def variables(self, places: dict[str, Path]) -> dict[str, str]:
-        pairs = (line.partition("=") for line in self.keys["Environment"])
+        pairs = (line.partition("=") for line in self.keys.get("Environment", ()))
         return {name: _moved(value, places) for name, _, value in pairs}
 
     def confinement(self) -> list[str]:
@@ -114,7 +114,9 @@ def test_a_backup_is_made_and_the_oldest_go(tmp_path):
     names = [f"2026-01-0{day}T023000" for day in range(1, 9)]
     for name in (*names, "mine"):
         (backups / name).mkdir(parents=True)
-    places = {"/var/lib/ferryman": server.data, "/var/backups/ferryman": backups}
+    settings = tmp_path / "server.toml"
+    settings.write_text(f"[server]\ndata_dir = '{server.data}'\n")
+    places = {"/etc/ferryman/server.toml": settings, "/var/backups/ferryman": backups}
     program = f"{sys.executable} -P -m ferryman"
     for line in (*unit.keys["ExecStart"], *unit.keys["ExecStartPost"]):
         words = shlex.split(line.replace("$$", "$").replace("%%", "%"))
@@ -133,9 +135,10 @@ def test_the_agents_sandbox_holds_with_the_units_capabilities(tmp_path):
     tmp_path.chmod(0o755)
     state = tmp_path / "state"
     state.mkdir(mode=int(unit.keys["StateDirectoryMode"][0], 8))
-    settings = "[agent.sandboxing]\nrequire_hard_limits = true\n"
-    (tmp_path / "agent.toml").write_text(settings)
-    places = {"/var/lib/ferryman-agent": state, "/etc/ferryman": tmp_path}
+    folder = f"[agent]\ndata_dir = '{state}'\n"
+    hard = "[agent.sandboxing]\nrequire_hard_limits = true\n"
+    (tmp_path / "agent.toml").write_text(folder + hard)
+    places = {"/etc/ferryman": tmp_path}
     command = [*unit.confinement(), *unit.command(places), "check", "--json"]
     done = subprocess.run(
         command,
