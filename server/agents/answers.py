@@ -12,7 +12,7 @@ import hashlib
 import json
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import BinaryIO, Final, TypeVar
 
 import aiohttp
 
@@ -160,7 +160,16 @@ async def store(
     """
     digest, size, floor = hashlib.sha256(), 0, RateFloor(clock)
     gone = partial(remove_quietly, to.path)
-    async with opened(partial(to.path.open, "wb"), gone) as file:
+    some = bytearray()
+
+    def write(file: BinaryIO) -> None:
+        to.reserve(len(some))
+        digest.update(some)
+        file.write(some)
+        file.flush()
+        some.clear()
+
+    async with opened(lambda: to.path.open("wb"), gone) as file:
         while chunk := await answer.content.readany():
             size += len(chunk)
             if most is not None and size > most:
@@ -168,19 +177,14 @@ async def store(
                     f"the result is longer than the {most} bytes that were announced", sent=True
                 )
             floor.add(len(chunk))
-            to.reserve(len(chunk))
-            if size > _CHUNK:
-                await asyncio.to_thread(_write, file, digest, chunk)
-            else:
-                _write(file, digest, chunk)  # small: a thread would cost more than it saves
+            some += chunk
+            if len(some) >= _CHUNK:
+                await asyncio.to_thread(write, file)
+        if some:
+            await asyncio.to_thread(write, file)
     announced = answer.headers.get("Repr-Digest", "")
     if announced.startswith("sha-256=:"):
         expected = base64.b64decode(announced.removeprefix("sha-256=:").rstrip(":"))
         if expected != digest.digest():
             raise Unreachable("the result arrived damaged: wrong digest", sent=True)
     return Fetched(size, digest.hexdigest())
-
-
-def _write(file: Any, digest: Any, chunk: bytes) -> None:
-    digest.update(chunk)
-    file.write(chunk)

@@ -47,7 +47,6 @@ async def store(
         raise ValueError("other results than were asked for")
     if sum(one.size for one in heads) != len(rest):
         raise ValueError("results of another length than it says")
-    to.reserve(len(rest))
     return await asyncio.to_thread(_write, to, rest, heads, payloads)
 
 
@@ -55,6 +54,7 @@ def _write(
     to: ScratchFile, content: bytes, heads: Sequence[ResultHead], payloads: Sequence[PayloadDoc]
 ) -> list[tuple[int, Fetched] | None]:
     """Blocking."""
+    to.reserve(len(content))
     found: list[tuple[int, Fetched] | None] = []
     at, view = 0, memoryview(content)
     for head, payload in zip(heads, payloads, strict=True):

@@ -33,7 +33,7 @@ async def create(request: web.Request, context: Context) -> web.StreamResponse:
     def check(name: str, value: str) -> None:
         check_schedule_field(name, value, context.services, principal)
 
-    fields = check_head(request, context, dict(request.query), check)
+    fields = await check_head(request, context, dict(request.query), check)
     async with received_form(request, context, fields, check) as form:
         schedule = await context.schedules.create(principal, form.fields, form.content, form.bundle)
     shown = _document(context, schedule)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -47,7 +47,7 @@ class Form:
     bundle: BundleSummary
 
 
-def check_head(
+async def check_head(
     request: web.Request,
     context: Context,
     fields: Mapping[str, str],
@@ -84,12 +84,11 @@ def check_head(
             "upload_too_large",
             f"the upload is {say_size(length)}, the most {whose} is {say_size(limits.max_bytes)}",
         )
-    if length > context.scratch.available_bytes():
-        free = say_size(context.scratch.free_bytes())
+    if (free := await context.scratch.too_full_for(length)) is not None:
         raise Refusal(
             HTTPStatus.INSUFFICIENT_STORAGE,
             "disk_full",
-            f"the server's disk has {free} free, which is too little for this upload",
+            f"the server's disk has {say_size(free)} free, which is too little for this upload",
             retry_after_s=60,
         )
     return given(fields)
@@ -112,10 +111,9 @@ async def received_form(
         choose_sink: also for a form without files; None: they become a bundle as they are.
     """
     form_limits = _limits(context, most)
-    with (
-        context.upload_limits.admit(request.content) as in_flight,
-        context.scratch.file() as content,
-    ):
+    async with AsyncExitStack() as stack:
+        in_flight = stack.enter_context(context.upload_limits.admit(request.content))
+        content = await stack.enter_async_context(context.scratch.file())
         if "user_id" in fields:
             in_flight.count_for(fields["user_id"])
 
@@ -158,6 +156,7 @@ async def received_form(
             if problem.code == "too_large" and too_large is not None:
                 raise too_large from None
             raise
+        content.made = received.bundle.content is None
         complete = {**fields, **received.fields}
         if complete.get("callback_url"):
             await context.webhooks.check(complete["callback_url"])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
 from server.http.problems import Refusal
-from server.ports import Scratch, ScratchFile
+from server.ports import NewScratchFile, Scratch, ScratchFile
 from shared.clock import Clock
 from shared.http.authentication import CALLER
 
@@ -26,12 +26,9 @@ Make = Callable[[ScratchFile], Coroutine[None, None, None]]
 class _Snapshot:
     """A file, and who reads it."""
 
-    def __init__(
-        self, made_at: float, scratch: AbstractContextManager[ScratchFile], make: Make
-    ) -> None:
+    def __init__(self, made_at: float, scratch: NewScratchFile, make: Make) -> None:
         self.made_at, self.readers, self.caller = made_at, 0, CALLER.get()
-        self.stack = ExitStack()
-        file = self.stack.enter_context(scratch)
+        self._scratch, file = scratch, scratch.__enter__()
         self.path = file.path
         self.making = asyncio.ensure_future(make(file))
 
@@ -41,7 +38,7 @@ class _Snapshot:
     async def remove(self) -> None:
         self.making.cancel()
         await asyncio.gather(self.making, return_exceptions=True)
-        self.stack.close()
+        await self._scratch.__aexit__()
 
 
 class Snapshots:

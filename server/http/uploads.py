@@ -77,7 +77,7 @@ async def accept_upload(
     if key is not None:
         fields[HEADER] = key
     most = None if ticket is None else ticket.max_bytes
-    given = check_head(request, context, fields, take, most)
+    given = await check_head(request, context, fields, take, most)
     fields = given | fixed
     if ticket is not None:
         await context.accept.check_ticket(ticket, key)

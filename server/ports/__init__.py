@@ -21,6 +21,7 @@ from server.ports.services import ServiceRecords
 from server.ports.storage import (
     FileStream,
     InUse,
+    NewScratchFile,
     PendingFiles,
     RunningServers,
     Scratch,
@@ -48,6 +49,7 @@ __all__ = [
     "Leases",
     "LoopState",
     "Measures",
+    "NewScratchFile",
     "NoSuchPayload",
     "PendingFiles",
     "RefusedByAgent",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
@@ -132,13 +132,16 @@ class ScratchFile(Protocol):
 
     Attributes:
         path: nothing is there at first.
+        made: whether there may be something now. Whoever knows that there is nothing says so.
     """
+
+    made: bool
 
     @property
     def path(self) -> Path: ...
 
     def reserve(self, count: int) -> None:
-        """Before writing ``count`` more bytes, and after writing those before; for threads, too.
+        """Before writing ``count`` more bytes, and after writing those before. Blocking.
 
         Raises:
             OSError: ENOSPC: too little disk space would stay free.
@@ -148,23 +151,37 @@ class ScratchFile(Protocol):
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
 
+class NewScratchFile(Protocol):
+    """A scratch file for ``async with``; in a thread, for ``with``."""
+
+    def __enter__(self) -> ScratchFile: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    async def __aenter__(self) -> ScratchFile: ...
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+
 class Scratch(Protocol):
     """Scratch files, and how much of the disk may be used for them."""
 
-    def file(self) -> AbstractContextManager[ScratchFile]:
+    def file(self) -> NewScratchFile:
         """A new scratch file. Whatever is at its path at the end is removed."""
         ...
 
     def free_bytes(self) -> int:
-        """Bytes of the disk that are free."""
+        """Bytes of the disk that are free. Blocking."""
         ...
 
     def total_bytes(self) -> int:
         """Bytes of the disk."""
         ...
 
-    def available_bytes(self) -> int:
-        """Bytes that may still be reserved; may be negative."""
+    async def too_full_for(self, count: int) -> int | None:
+        """How many bytes are free, if ``count`` more may not be written; as far as a disk says so
+        that need not answer. None: they may.
+        """
         ...
 
     def check_writable(self) -> None:

@@ -61,7 +61,7 @@ class Deferral(Stage):
         if job.cancel_requested_at is not None:
             message = "cancelled; the children that it left are not run"
             return self._instead(job, ended, JobState.CANCELLED, message)
-        with self._scratch.file() as content:
+        async with self._scratch.file() as content:
             most = self._service(job.service).max_children
             try:
                 children = await self._children_of(

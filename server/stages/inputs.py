@@ -62,7 +62,7 @@ class Inputs(Stage):
         if not job.inputs_from and not job.gather:
             yield None
             return
-        with self._scratch.file() as file:
+        async with self._scratch.file() as file:
             try:
                 size, sha256 = await self._make(await self._parts(job), file)
             except UnusableResult as problem:

@@ -129,7 +129,7 @@ async def merged_results(
         UnusableResult
         OSError: the disk is too full for the table of contents.
     """
-    with scratch.file() as file:
+    async with scratch.file() as file:
         merge = await asyncio.to_thread(lambda: Merge(file.path.open("x+b"), file.reserve))
         try:
             merged = MergedResults(storage, merge, note, run)

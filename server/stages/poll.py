@@ -119,7 +119,7 @@ class Poll(Stage):
 
     async def _poll_payload(self, agent: Agent, job: Job, payload_id: int) -> None:
         async with AsyncExitStack() as stack:
-            content = stack.enter_context(self._scratch.file())
+            content = await stack.enter_async_context(self._scratch.file())
             pending = await stack.enter_async_context(self._storage.pending(FileKind.RESULT))
             payload, fetched = await agent.poll(payload_id, content)
             if payload is None:

@@ -137,7 +137,7 @@ class Requeue(Stage):
         agent = self._fleet.named(job.agent or "")
         assert agent is not None, "asked before"
         assert job.payload_id is not None, "asked before"
-        with self._scratch.file() as content:
+        async with self._scratch.file() as content:
             try:
                 payload, _ = await agent.poll(job.payload_id, content)
             except NoSuchPayload:

@@ -66,7 +66,7 @@ class Results:
         came = self.reported.take(agent.name, payload)
         if came is not None and announced is not None:
             return Result(await pending.put(came), announced.size, announced.sha256)
-        with self._scratch.file() as content:
+        async with self._scratch.file() as content:
             most = announced.size if announced is not None else None
             try:
                 async with self._downloads.setdefault(

@@ -141,10 +141,12 @@ class SmallResults(Stage):
     async def _end_together(
         self, agent: Agent, ended: Sequence[_Ended]
     ) -> Sequence[Job | Exception | None]:
-        async with self._storage.pending(FileKind.RESULT) as pending:
-            with self._scratch.file() as content:
-                found = await agent.fetch_many([payload for payload, _ in ended], content)
-                return await self._store_together(agent, ended, found, content, pending)
+        async with (
+            self._storage.pending(FileKind.RESULT) as pending,
+            self._scratch.file() as content,
+        ):
+            found = await agent.fetch_many([payload for payload, _ in ended], content)
+            return await self._store_together(agent, ended, found, content, pending)
 
     async def _store_together(
         self,

@@ -77,7 +77,7 @@ class FolderStorage(BaseStorage):
             await asyncio.to_thread(self._write, content, final)
             self._recent.add((kind, name), content)
             return
-        with self._scratch.file() as file:
+        async with self._scratch.file() as file:
             await file.write(content)
             await self._store(kind, name, file)
 

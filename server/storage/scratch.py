@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from server.ports import RunningServers
 from server.storage.base import new_name, owner_of
@@ -18,13 +19,17 @@ from shared.files import durable
 from shared.files.opened import opened
 from shared.live import Value
 
+_PATIENCE_S: Final = 0.5
+"""With a disk that is asked how much is free."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class FolderScratchFile:
     """``ports.ScratchFile``: a path, and the disk space that was reserved for it."""
 
     path: Path
     reservation: Reservation
+    made: bool = True
 
     def reserve(self, count: int) -> None:
         self.reservation.take(count)
@@ -43,8 +48,34 @@ class FolderScratchFile:
         gone = partial(durable.remove_quietly, self.path)
         async with opened(lambda: self.path.open("xb", buffering=0), gone) as file:
             async for chunk in content:
-                self.reserve(len(chunk))
-                await asyncio.to_thread(durable.write_all, file.fileno(), chunk)
+                await asyncio.to_thread(self._append, file.fileno(), chunk)
+
+    def _append(self, fd: int, chunk: bytes) -> None:
+        self.reserve(len(chunk))
+        durable.write_all(fd, chunk)
+
+
+class NewScratchFile:
+    """``ports.NewScratchFile``."""
+
+    def __init__(self, path: Path, space: Space) -> None:
+        self._file = FolderScratchFile(path, Reservation(space))
+
+    def __enter__(self) -> FolderScratchFile:
+        return self._file
+
+    def __exit__(self, *_: object) -> None:
+        self._file.reservation.end()
+        durable.remove_quietly(self._file.path)
+
+    async def __aenter__(self) -> FolderScratchFile:
+        return self._file
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._file.made:
+            await asyncio.to_thread(self.__exit__)
+        else:
+            self._file.reservation.end()
 
 
 class FolderScratch:
@@ -63,18 +94,26 @@ class FolderScratch:
         self, folder: Path, owner: str, token: Callable[[], str], min_free: Value[int] = 0
     ) -> None:
         self._folder, self._owner, self._token = folder, owner, token
-        self._space = Space(self.free_bytes, min_free)
+        self._space = Space(lambda: self.free_bytes(), min_free)
         self.available_bytes = self._space.available
+        self._measuring: asyncio.Future[None] | None = None
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._space.measure()
 
-    @contextmanager
-    def file(self, name: str | None = None) -> Iterator[FolderScratchFile]:
+    def file(self, name: str | None = None) -> NewScratchFile:
         path = self._folder / (name or new_name(self._owner, self._token))
-        with self._space.reserve() as reservation:
-            try:
-                yield FolderScratchFile(path, reservation)
-            finally:
-                durable.remove_quietly(path)
+        return NewScratchFile(path, self._space)
+
+    async def too_full_for(self, count: int) -> int | None:
+        if count > self._space.available():
+            if self._measuring is None or self._measuring.done():
+                self._measuring = asyncio.ensure_future(asyncio.to_thread(self._measure))
+            await asyncio.wait([self._measuring], timeout=_PATIENCE_S)
+        return self._space.free_bytes if count > self._space.available() else None
+
+    def _measure(self) -> None:
+        with contextlib.suppress(OSError):  # the last number stays
+            self._space.measure()
 
     def free_bytes(self) -> int:
         usage = os.statvfs(self._folder)
@@ -85,6 +124,7 @@ class FolderScratch:
         return usage.f_blocks * usage.f_frsize
 
     def check_writable(self) -> None:
+        self._space.measure()  # it is asked regularly: so what is free is known without waiting
         with self.file() as file:
             file.path.write_bytes(b"ferryman")
 

@@ -30,23 +30,44 @@ class NoSpace(OSError):
 class Space:
     """The free space of one file system.
 
+    The disk is asked in threads and never under the lock: it may not answer. What was granted
+    before the disk was asked, and not known to be written then, counts as used.
+
     Args:
-        free: bytes that are free now.
+        free: bytes that are free now; may block.
         min_free: bytes that must stay free.
+
+    Attributes:
+        free_bytes: as they were measured last.
     """
 
     def __init__(self, free: Callable[[], int], min_free: Value[int]) -> None:
         self._free, self._min_free = free, reading(min_free)
         self._lock = threading.Lock()
-        self._granted = 0  # and not written
+        self._granted = self._written = 0
+        """Bytes, ever."""
+        self.free_bytes = 0
+        self._written_before = 0  # it was measured
+
+    def measure(self) -> None:
+        """Ask the disk. Blocking.
+
+        Raises:
+            OSError
+        """
+        with self._lock:
+            written = self._written
+        free = self._free()
+        with self._lock:
+            self.free_bytes, self._written_before = free, written
 
     def available(self) -> int:
-        """Bytes that may be granted now; may be negative."""
+        """Bytes that may be granted, by the last measurement; may be negative."""
         with self._lock:
             return self._available()
 
     def _available(self) -> int:
-        return self._free() - self._min_free() - self._granted
+        return self.free_bytes - self._min_free() - (self._granted - self._written_before)
 
     @contextmanager
     def reserve(self) -> Iterator[Reservation]:
@@ -55,8 +76,7 @@ class Space:
         try:
             yield reservation
         finally:
-            with self._lock:
-                self._granted -= reservation.held
+            reservation.end()
 
 
 class Reservation:
@@ -72,16 +92,17 @@ class Reservation:
         self._taken = self._last = 0
 
     def take(self, count: int) -> None:
-        """Before writing ``count`` more bytes, and after having written those before.
+        """Before writing ``count`` more bytes, and after having written those before. Blocking.
 
         Raises:
             NoSpace
         """
         space = self._space
         with space._lock:
-            space._granted -= self._last
-            self.held -= self._last
-            self._last = 0
+            self._count_last()
+        if count > self.held:
+            space.measure()
+        with space._lock:
             if (missing := count - self.held) > 0:
                 available = space._available()
                 if available < missing:
@@ -91,3 +112,16 @@ class Reservation:
                 self.held += ahead
             self._last = count
             self._taken += count
+
+    def end(self) -> None:
+        """Give back what was not written."""
+        with self._space._lock:
+            self._count_last()
+            self._space._granted -= self.held
+            self.held = 0
+
+    def _count_last(self) -> None:
+        """The last bytes were written, if not, the disk has them when it is asked again."""
+        self._space._written += self._last
+        self.held -= self._last
+        self._last = 0

@@ -206,9 +206,9 @@ class SqlDeliveries:
         return await self._database.write(change)
 
     async def give_up(self, signer: Signer, url: str, at: Micros, message: str) -> int:
-        values = {"kind": signer.kind, "name": signer.name, "url": url}
+        values: dict[str, Any] = {"kind": signer.kind, "name": signer.name, "url": url}
         values |= {"target": str(webhook_target(url)), "message": message, "at": at}
-        values |= {"most": _GIVEN_UP_AT_ONCE}
+        values["most"] = _GIVEN_UP_AT_ONCE
 
         async def change(tx: Transaction) -> int:
             ended = await tx.rows(

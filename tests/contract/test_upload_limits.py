@@ -213,6 +213,54 @@ class Disk:
         monkeypatch.setattr(FolderScratch, "free_bytes", free_bytes)
 
 
+async def test_a_disk_that_does_not_say_what_is_free_holds_up_nobody_else(tmp_path, monkeypatch):
+    asked, release, on_loop = threading.Event(), threading.Event(), []
+    free_bytes = FolderScratch.free_bytes
+
+    def hangs(scratch: FolderScratch) -> int:
+        if threading.current_thread() is threading.main_thread():
+            on_loop.append("statvfs")
+        else:
+            asked.set()
+            release.wait(60)
+        return free_bytes(scratch)
+
+    async with driving(tmp_path, FakeOrchestrator(then="Running")) as caller:
+        monkeypatch.setattr(FolderScratch, "free_bytes", hangs)
+        hanging = asyncio.create_task(post(caller, form(part("run.sh"), part("big", bytes(MIB)))))
+        giving_up = threading.Timer(10, release.set)  # else the failing test would never end
+        giving_up.start()
+        try:
+            assert await asyncio.to_thread(asked.wait, 10)
+            async with Sender(caller, b"", "?service=my_service&user_id=7") as other:
+                other.writer.write(b"0\r\n\r\n")
+                assert (await other.answer())[0] == 400  # it had no end
+            status, _, _ = await caller.get("/health")
+            assert status in (200, 503)
+            host, port = caller.url.removeprefix("http://").split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(
+                b"POST /upload HTTP/1.1\r\nHost: 127.0.0.1\r\nExpect: 100-continue\r\n"
+                b"Content-Length: 10000000\r\nContent-Type: multipart/form-data; boundary=b\r\n\r\n"
+            )
+            assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
+            writer.close()
+            assert not release.is_set(), "all that was answered while the disk was silent"
+        finally:
+            giving_up.cancel()
+            release.set()
+        assert (await hanging)[0] == 201
+        assert on_loop == []
+
+
+async def test_a_disk_with_room_again_takes_uploads_at_once(tmp_path, monkeypatch):
+    async with driving(tmp_path, FakeOrchestrator(then="Running")) as caller:
+        for n, (free, status) in enumerate(((0, 507), (1 << 40, 201)) * 2):
+            monkeypatch.setattr(FolderScratch, "free_bytes", lambda _, free=free: free)
+            body = form(part("run.sh"), part("other", b"%d" % n))
+            assert (await post(caller, body))[0] == status
+
+
 async def test_uploads_that_fit_one_by_one_do_not_fill_the_disk_together(tmp_path, monkeypatch):
     disk = Disk(monkeypatch, 16 * MIB)
     async with driving(tmp_path, FakeOrchestrator(then="Running"), min_free=4 * MIB) as caller:
@@ -239,6 +287,7 @@ async def test_uploads_that_fit_one_by_one_do_not_fill_the_disk_together(tmp_pat
         assert disk.least >= 4 * MIB
         assert len(left(tmp_path)) == statuses[201]
         with scratch_of(caller).file() as file:
+            scratch_of(caller)._space.measure()
             file.reserve(scratch_of(caller).available_bytes())  # nothing is held any more
 
 

@@ -137,18 +137,32 @@ _SNAPSHOTS: Final = "tests/unit/server/test_snapshots.py::test_"
 
 _SPACE_MUTANTS: Final = (
     _of(
+        "a disk that does not answer holds up nobody else",
+        "server/storage/space.py",
+        "        free = self._free()\n        with self._lock:\n",
+        "        with self._lock:\n            free = self._free()\n",
+        f"{_LIMITS}a_disk_that_does_not_say_what_is_free_holds_up_nobody_else",
+    ),
+    _of(
+        "a full disk that has room again takes uploads",
+        "server/storage/scratch.py",
+        "            await asyncio.wait([self._measuring], timeout=_PATIENCE_S)\n",
+        "",
+        f"{_LIMITS}a_disk_with_room_again_takes_uploads_at_once",
+    ),
+    _of(
         "what is granted and not written counts as used",
         "server/storage/space.py",
-        "        return self._free() - self._min_free() - self._granted",
-        "        return self._free() - self._min_free",
+        "- (self._granted - self._written_before)",
+        "",
         f"{_SPACE}what_is_granted_to_one_is_not_there_for_another",
         f"{_SPACE}however_writers_take_turns_min_free_is_kept",
     ),
     _of(
         "a reservation that ends gives back what it holds",
         "server/storage/space.py",
-        "                self._granted -= reservation.held",
-        "                pass",
+        "            self._space._granted -= self.held\n",
+        "",
         f"{_SPACE}what_a_writer_does_not_use_is_given_back_when_it_ends",
     ),
     _of(
@@ -191,7 +205,7 @@ _SPACE_MUTANTS: Final = (
     _of(
         "so do results",
         "server/agents/answers.py",
-        "            to.reserve(len(chunk))",
+        "        to.reserve(len(some))",
         "            pass",
         f"{_LIMITS}a_result_that_does_not_fit_is_not_fetched_to_the_end",
     ),

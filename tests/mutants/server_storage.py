@@ -150,8 +150,8 @@ MUTANTS: Final = (
         "storage",
         "a result that is fetched for somebody who has gone is removed",
         "server/agents/answers.py",
-        'partial(to.path.open, "wb"), gone)',
-        'partial(to.path.open, "wb"))',
+        'lambda: to.path.open("wb"), gone)',
+        'lambda: to.path.open("wb"))',
         (
             "tests/contract/storage/test_crashes.py::"
             "test_a_scratch_file_that_is_made_for_a_caller_who_was_cancelled_is_not_left[True]",
