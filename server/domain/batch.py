@@ -189,3 +189,8 @@ def _failures(batch: Batch, failed: Sequence[str]) -> str:
 
 def _children(count: int) -> str:
     return "1 child" if count == 1 else f"{count} children"
+
+
+def cancelled_with(parent_id: int) -> str:
+    """Why the children of a parent that is to be cancelled are cancelled."""
+    return f"cancelled with its parent, job {parent_id}"

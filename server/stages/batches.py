@@ -73,6 +73,10 @@ class Batches(Stage):
             if batch.made < batch.total and not batch.gives_up:
                 await self._make(parent, batch)
                 return
+        elif batch.ended < batch.made:  # a crash left children that were not cancelled with it
+            message = rules.cancelled_with(parent.id)
+            await self._jobs.cancel_children(parent.id, self._clock.now(), message)
+            return
         if batch.ended == batch.made:
             await self._end(parent, batch)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from server.domain.batch import NAMED, Batch, Child, NewChild
@@ -27,7 +27,7 @@ _DUE: Final = f"""
         OR state = 'Running' AND (
             made = completed + failed + cancelled
             OR made < total AND cancel_requested_at IS NULL AND (fail_fast = 0 OR failed = 0)
-            OR fail_fast = 1 AND failed > 0 AND EXISTS (
+            OR (fail_fast = 1 AND failed > 0 OR cancel_requested_at IS NOT NULL) AND EXISTS (
                 SELECT 1 FROM jobs AS child WHERE child.parent_id = jobs.id
                 AND child.ended_at IS NULL AND child.cancel_requested_at IS NULL
             )
@@ -178,8 +178,12 @@ class Batches(Part):
         return await self._moved_batch(change)
 
     async def cancel_children(self, parent_id: int, at: Micros, message: str) -> None:
-        if await self._database.write(lambda tx: cancel_children(tx, parent_id, at, message)):
-            await self._children_changed(parent_id)
+        def some(tx: Transaction) -> Awaitable[list[Job]]:
+            return cancel_children(tx, parent_id, at, message)
+
+        while jobs := await self._database.write(some):
+            for job in jobs:
+                self._changed(job)
 
     async def failed_children(self, parent_id: int, limit: int = NAMED) -> list[str]:
         rows = await self._database.rows(
@@ -254,23 +258,6 @@ class Batches(Part):
         if job is not None:
             self._changed(job)
         return job
-
-    async def _children_changed(self, parent_id: int) -> None:
-        """Wake those who wait for children that a statement has changed, some at a time."""
-        last = 0
-        while True:
-            jobs = await self._jobs(
-                """
-                SELECT * FROM jobs WHERE parent_id = :parent AND id > :last
-                AND cancel_requested_at IS NOT NULL ORDER BY id LIMIT :limit
-                """,
-                {"parent": parent_id, "last": last, "limit": _AT_ONCE},
-            )
-            for job in jobs:
-                self._changed(job)
-            if len(jobs) < _AT_ONCE:
-                return
-            last = jobs[-1].id
 
 
 def _batch(row: Row) -> Batch:

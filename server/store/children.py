@@ -11,10 +11,13 @@ from typing import Any, Final
 
 from server.domain.batch import Batch, NewChild
 from server.domain.jobs import Job
-from server.store import counters
+from server.store import counters, records
+from server.store.statements import batches
 from shared.clock import Micros
 from shared.sql import Transaction
 
+_AT_ONCE: Final = 500
+"""Children that one transaction cancels: uploads, claims and ends get in between."""
 _COPIED: Final = (
     "user_id, service, tags, limits, timeout_s, submitted_by, retry, queue_timeout_s, "
     "heartbeat_timeout_s, expires_after_s, priority, outputs, result_files"
@@ -22,44 +25,52 @@ _COPIED: Final = (
 """What a child has from its parent."""
 
 
-async def cancel_children(tx: Transaction, parent_id: int, at: Micros, message: str) -> bool:
-    """Cancel what has not ended: queued children at once, the others are asked for.
+async def cancel_children(tx: Transaction, parent_id: int, at: Micros, message: str) -> list[Job]:
+    """Cancel some of what has not ended: queued children at once, the others are asked for.
 
     Returns:
-        Whether there were any.
+        Those children; none: there are no more.
     """
+    open_ones = await tx.rows(
+        """
+        SELECT id, state FROM jobs WHERE parent_id = :parent AND ended_at IS NULL
+        AND cancel_requested_at IS NULL ORDER BY id LIMIT :most
+        """,
+        {"parent": parent_id, "most": _AT_ONCE},
+    )
     values = {"parent": parent_id, "at": at, "message": message}
-    await tx.rows(
-        """
-        INSERT INTO events (job_id, at, attempt, before, state, reason, message, event, level,
-                            agent, fields)
-        SELECT id, :at, attempt, state, 'Cancelled', NULL, :message, 'job.cancelled', 'info',
-               agent, '{}'
-        FROM jobs WHERE parent_id = :parent AND state = 'Queued' ORDER BY id
-        """,
-        values,
-    )
-    cancelled = await tx.rows(
-        """
-        UPDATE jobs SET state = 'Cancelled', message = :message, reason = NULL, ended_at = :at,
-            cancel_requested_at = coalesce(cancel_requested_at, :at)
-        WHERE parent_id = :parent AND state = 'Queued' RETURNING id
-        """,
-        values,
-    )
-    if cancelled:
+    changed: list[Job] = []
+    for names, ids in batches([row["id"] for row in open_ones if row["state"] == "Queued"]):
+        await tx.rows(
+            f"""
+            INSERT INTO events (job_id, at, attempt, before, state, reason, message, event, level,
+                                agent, fields)
+            SELECT id, :at, attempt, state, 'Cancelled', NULL, :message, 'job.cancelled', 'info',
+                   agent, '{{}}'
+            FROM jobs WHERE id IN ({names}) ORDER BY id
+            """,  # noqa: S608 - placeholders
+            values | ids,
+        )
+        cancelled = await tx.rows(
+            f"""
+            UPDATE jobs SET state = 'Cancelled', message = :message, reason = NULL, ended_at = :at,
+                cancel_requested_at = :at
+            WHERE id IN ({names}) RETURNING *
+            """,  # noqa: S608 - placeholders
+            values | ids,
+        )
         await tx.rows(
             "UPDATE batches SET cancelled = cancelled + :count WHERE parent_id = :parent",
             {"parent": parent_id, "count": len(cancelled)},
         )
-    asked = await tx.rows(
-        """
-        UPDATE jobs SET cancel_requested_at = :at
-        WHERE parent_id = :parent AND ended_at IS NULL AND cancel_requested_at IS NULL RETURNING id
-        """,
-        values,
-    )
-    return bool(cancelled or asked)
+        changed += map(records.job, cancelled)
+    for names, ids in batches([row["id"] for row in open_ones if row["state"] != "Queued"]):
+        asked = await tx.rows(
+            f"UPDATE jobs SET cancel_requested_at = :at WHERE id IN ({names}) RETURNING *",  # noqa: S608
+            values | ids,
+        )
+        changed += map(records.job, asked)
+    return changed
 
 
 async def queue_again(tx: Transaction, parent: Job, at: Micros) -> None:

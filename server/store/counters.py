@@ -17,6 +17,13 @@ COUNTED: Final[Mapping[JobState, str]] = {
     JobState.CANCELLED: "cancelled",
 }
 """State of a child -> the column that counts it. Children that were cleaned stay counted."""
+PARENT_GOES_ON: Final = """
+    NOT EXISTS (
+        SELECT 1 FROM jobs AS parent WHERE parent.id = jobs.parent_id
+        AND parent.cancel_requested_at IS NOT NULL
+    )
+"""
+"""Of a job that is claimed: if it is a child, its parent is not to be cancelled."""
 PARENT_WAITS: Final = """
     (parent_id IS NULL OR EXISTS (
         SELECT 1 FROM jobs AS parent WHERE parent.id = jobs.parent_id AND parent.state = 'Running'

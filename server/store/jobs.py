@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from server.domain.batch import cancelled_with
 from server.domain.errors import FerrymanError
 from server.domain.jobs import Bundle, Job, Move, NewJob, Result
 from server.domain.leases import Lease
@@ -123,14 +124,12 @@ class SqlJobs(
         await self._database.write(lambda tx: bundles.stop_sharing(tx, bundle.file))
 
     async def request_cancel(self, job_id: int, at: Micros, by: str = "") -> Job:
-        job, has_children = await self._database.write(
-            lambda tx: request_cancel(tx, job_id, at, by)
-        )
+        job = await self._database.write(lambda tx: request_cancel(tx, job_id, at, by))
         if job is None:
             return await self.get(job_id)
         self._changed(job)
-        if has_children:
-            await self._children_changed(job_id)
+        if job.deferred:
+            await self.cancel_children(job_id, at, cancelled_with(job_id))
         return job
 
     # -- looking

@@ -68,7 +68,7 @@ async def make_move(tx: Transaction, move: Move, services: Mapping[str, Service]
     only_if = "id = :_id AND state = :_before AND attempt = :_attempt"
     if move.to is JobState.PROCESSING:  # a claim
         setting.append("attempt = attempt + 1")
-        only_if += " AND cancel_requested_at IS NULL"
+        only_if += f" AND cancel_requested_at IS NULL AND {counters.PARENT_GOES_ON}"
     if move.before in states.ENDED and move.to is JobState.QUEUED:
         only_if += " AND delete_requested_at IS NULL"  # its children may be gone already
         only_if += f" AND {counters.PARENT_WAITS}"

@@ -6,7 +6,6 @@ from server.domain.errors import QueueFull
 from server.domain.events import NewEvent
 from server.domain.jobs import Job, Move
 from server.store import records
-from server.store.children import cancel_children
 from server.store.events import append_new_event
 from server.store.moves import get_job, make_move
 from server.store.queue import count_queued
@@ -23,13 +22,12 @@ async def append_cancel_requested(tx: Transaction, job: Job, at: Micros, by: str
     await append_new_event(tx, job.key, job.state, job.agent, at, event)
 
 
-async def request_cancel(
-    tx: Transaction, job_id: int, at: Micros, by: str
-) -> tuple[Job | None, bool]:
-    """Store that a job is to be cancelled, and all children of a parent with it.
+async def request_cancel(tx: Transaction, job_id: int, at: Micros, by: str) -> Job | None:
+    """Store that a job is to be cancelled. From then on no child of it is claimed; the children are
+    cancelled afterwards, some in each transaction.
 
     Returns:
-        The job (None: it has ended, or was to be cancelled before), and whether children changed.
+        The job; None: it has ended, or was to be cancelled before.
     """
     rows = await tx.rows(
         """
@@ -39,13 +37,10 @@ async def request_cancel(
         {"id": job_id, "at": at},
     )
     if not rows:
-        return None, False
+        return None
     job = records.job(rows[0])
     await append_cancel_requested(tx, job, at, by)
-    if not job.deferred:
-        return job, False
-    message = f"cancelled with its parent, job {job_id}"
-    return job, await cancel_children(tx, job_id, at, message)
+    return job
 
 
 class Requests(Part):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from server.domain.allowances import day_of
@@ -47,6 +47,24 @@ class Retention(Part):
         return in_use
 
     async def clean(self, moves: Sequence[Move]) -> tuple[int, list[tuple[FileKind, str]]]:
+        made = await self._children_made([move.job_id for move in moves])
+        count, files = 0, list[tuple[FileKind, str]]()
+        # Of a parent, all children change in its transaction: few parents in each, if they have
+        # many. Uploads, claims and ends get in between.
+        for some in _portions(moves, made):
+            cleaned, released = await self._clean_some(some)
+            count, files = count + cleaned, files + released
+        return count, files
+
+    async def _children_made(self, job_ids: Sequence[int]) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for names, params in batches(job_ids):
+            sql = f"SELECT parent_id, made FROM batches WHERE parent_id IN ({names})"  # noqa: S608
+            for row in await self._database.rows(sql, params):
+                found[row["parent_id"]] = row["made"]
+        return found
+
+    async def _clean_some(self, moves: Sequence[Move]) -> tuple[int, list[tuple[FileKind, str]]]:
         async def change(tx: Transaction) -> tuple[list[Job], list[tuple[FileKind, str]]]:
             cleaned = [
                 job
@@ -171,6 +189,24 @@ class Retention(Part):
 
     async def maintain(self) -> bool:
         return await self._database.maintain()
+
+
+_CHILDREN_AT_ONCE: Final = 500
+
+
+def _portions(moves: Sequence[Move], made: Mapping[int, int]) -> Iterator[list[Move]]:
+    """Moves for a transaction each, as long as their children are not too many together."""
+    some: list[Move] = []
+    children = 0
+    for move in moves:
+        own = made.get(move.job_id, 0)
+        if some and children + own > _CHILDREN_AT_ONCE:
+            yield some
+            some, children = [], 0
+        some.append(move)
+        children += own
+    if some:
+        yield some
 
 
 _CHILDREN: Final = "SELECT id FROM jobs WHERE parent_id = :id ORDER BY id LIMIT 500"

@@ -212,7 +212,7 @@ async def _fire(tx: Transaction, firing: Firing) -> tuple[Fired, list[Job]]:
         await tx.rows("UPDATE schedules SET pending = 1 WHERE id = :id", {"id": number})
         message = f"waits until job {open_jobs[-1]} has been cancelled"
         fired = await _no_job(tx, number, Outcome.PENDING, message)
-        return fired, [job for job, _ in asked if job is not None]
+        return fired, [job for job in asked if job is not None]
     if open_jobs and overlap == "skip_if_running":
         message = f"skipped: job {open_jobs[-1]} has not ended"
         return await _no_job(tx, number, Outcome.SKIPPED, message), []

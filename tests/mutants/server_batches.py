@@ -19,6 +19,27 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 MUTANTS: Final = (
     _of(
+        "no child of a parent that is to be cancelled is claimed",
+        "server/store/moves.py",
+        " AND {counters.PARENT_GOES_ON}",
+        "",
+        f"{_STORE}a_cancel_of_many_children_lets_others_in_between_and_goes_on_after_a_crash",
+    ),
+    _of(
+        "a cancel of many children goes on after a crash",
+        "server/store/batches.py",
+        " OR cancel_requested_at IS NOT NULL) AND EXISTS",
+        ") AND EXISTS",
+        f"{_STORE}a_cancel_of_many_children_lets_others_in_between_and_goes_on_after_a_crash",
+    ),
+    _of(
+        "children of many parents are cleaned in several transactions",
+        "server/store/retention.py",
+        "if some and children + own > _CHILDREN_AT_ONCE:",
+        "if False:",
+        f"{_STORE}parents_with_many_children_are_cleaned_in_transactions_of_their_own",
+    ),
+    _of(
         "a child that is queued again is counted back",
         "server/store/counters.py",
         'changes = [f"{was} = {was} - 1"] if was else []',

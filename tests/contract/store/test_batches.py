@@ -19,6 +19,7 @@ from server.domain.jobs import BatchRequest, Bundle, Job, Move
 from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.ports import Filter
+from server.store import children, retention
 from server.store.jobs import SqlJobs
 from shared.clock import RealClock
 from shared.sql import Database
@@ -145,6 +146,35 @@ async def test_a_cancel_of_a_parent_cancels_what_waits_and_asks_for_the_rest(
     await check_batches(database)
 
 
+async def test_a_cancel_of_many_children_lets_others_in_between_and_goes_on_after_a_crash(
+    jobs: SqlJobs, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "_AT_ONCE", 2)
+    parent = await array(jobs, 6)
+    write, commits = database.write, 0
+
+    async def crashes_in_between(change: Any) -> Any:
+        nonlocal commits
+        commits += 1
+        if commits > 2:
+            raise MemoryError  # the server is gone
+        return await write(change)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "write", crashes_in_between)
+        with pytest.raises(MemoryError):
+            await jobs.request_cancel(parent.id, 50)
+    queued = [one for one in await children_of(database, jobs, parent) if not one.ended]
+    assert len(queued) == 4
+    assert await jobs.claim_fairly(SERVICE, HERE, 10, 60) == [], "its parent is to be cancelled"
+    await check_batches(database)
+    due = await jobs.due_batches(["s"], 10)
+    assert [job.id for job, _ in due] == [parent.id], "the sweep goes on with it"
+    await jobs.cancel_children(parent.id, 70, rules.cancelled_with(parent.id))
+    assert {one.state for one in await children_of(database, jobs, parent)} == {JobState.CANCELLED}
+    await check_batches(database)
+
+
 async def test_a_parent_ends_only_as_its_children_were_seen(jobs: SqlJobs) -> None:
     parent = await array(jobs, 1)
     (child,) = await jobs.claim_fairly(SERVICE, HERE, 1, 40)
@@ -235,6 +265,16 @@ async def test_files_of_a_batch_are_kept_until_all_of_it_is_cleaned(
         await jobs.forget("s", 10**15, 100)
         rows = await database.rows("SELECT id FROM jobs")
         assert len(rows) == left, "children first"
+
+
+def test_parents_with_many_children_are_cleaned_in_transactions_of_their_own() -> None:
+    moves = [
+        Move(number, 0, JobState.FAILED, JobState.CLEANED, 1, "expired") for number in range(1, 7)
+    ]
+    made = {1: 400, 2: 90, 3: 20, 5: 10_000}
+    portions = [[one.job_id for one in some] for some in retention._portions(moves, made)]
+    assert portions == [[1, 2], [3, 4], [5], [6]]
+    assert list(retention._portions([], {})) == []
 
 
 async def test_a_deleted_parent_takes_its_children_along(jobs: SqlJobs, database: Database) -> None:
