@@ -40,7 +40,7 @@ PROGRAMS = {
     "Java HttpURLConnection": "text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2",
     "Java 17": "text/html, image/gif, image/jpeg, */*; q=0.2",
     "json first": "application/json, text/html;q=0.1",
-    "htmx and others": "text/html",
+    "the mere word": "text/html",
     "wget": "*/*",
     "old wget": "text/html, */*",
     "curl, requests": "*/*",
@@ -90,6 +90,10 @@ async def test_browsers_get_pages(tmp_path):
             ) as answer:
                 assert answer.status == 303, who
                 assert answer.headers["Location"] == "/login?next=%2Fjobs%2F1", who
+        # A part of a page whose session has ended: the whole page has to go to the login.
+        shown = {"Accept": "text/html", "HX-Request": "true", "HX-Current-URL": caller.url}
+        async with caller.session.get(f"{caller.url}/jobs/1", headers=shown) as answer:
+            assert (answer.status, answer.headers["HX-Redirect"]) == (401, "/login?next=%2F")
         # A script of a page that was opened is no person.
         shown = {"Accept": "*/*", "Sec-Fetch-Mode": "cors"}
         async with caller.session.get(f"{caller.url}/jobs/1", headers=shown) as answer:
