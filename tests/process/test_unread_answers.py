@@ -69,13 +69,13 @@ MORE = {
 """Other answers of the same routes."""
 
 
-def result(names: int) -> bytes:
-    """Of 8 MB and more, in each way that it can be large."""
+def result(names: int, size: int) -> bytes:
+    """A result that is large in each way in which it can be."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        archive.writestr("page.html", b"<p>" * ((8 << 20) // 3))
-        archive.writestr("picture.bin", os.urandom(8 << 20), zipfile.ZIP_STORED)
-        archive.writestr("stdout.log", b"\x1b[31ma\x1b[32mb\x1b[0m\n" * 500_000)
+        archive.writestr("page.html", b"<p>" * (size // 3))
+        archive.writestr("picture.bin", os.urandom(size), zipfile.ZIP_STORED)
+        archive.writestr("stdout.log", b"\x1b[31ma\x1b[32mb\x1b[0m\n" * (size // 17))
         archive.writestr("stderr.log", b"")
         for number in range(names):
             archive.writestr(f"{'folder' * 10}/{number}", b"")
@@ -93,7 +93,9 @@ async def program(tmp_path: Path) -> Program:
         assert await caller.upload(array="0-1") == 2
         await agent.until(lambda: len(agent.payloads) == 3)
         for held in list(agent.payloads.values()):
-            held.status, held.result = "Completed", result(10_000 if held.key == "1.1" else 10)
+            large = held.key == "1.1"
+            held.result = result(10_000, 8 << 20) if large else result(10, 1 << 20)
+            held.status = "Completed"
             await agent.say(held)
         for job in (1, 2):
             assert (await caller.job(job))["status"] == "Completed"
