@@ -30,7 +30,9 @@ def examine(settings: AgentSection, file: Path | None, clock: Clock) -> Iterator
     yield _database(settings)
     yield findings.of_port(settings.host, settings.port, pid)
     yield findings.of_open_files()
-    yield from findings.of_secrets([settings.tokens_file, settings.tls_key], settings.data_dir)
+    yield from findings.of_secrets(
+        [settings.tokens_file, settings.metrics_tokens_file, settings.tls_key], settings.data_dir
+    )
     yield from findings.of_certificate(settings.tls_cert, clock)
     yield from _sandbox(settings, clock)
 

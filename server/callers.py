@@ -92,8 +92,9 @@ async def callers(
     if principals is None:
 
         def use(new: ServerSettings) -> None:
-            operators = authentication.operators(new.server.all_tokens())
-            known.use(operators, needed=new.server.needs_token)
+            table = new.server
+            found = authentication.of_settings(table.all_tokens(), table.metrics_tokens())
+            known.use(found, needed=table.needs_token)
 
         live.follow(use)
     audit = AuditTrail(SqlAudit(database), clock, lambda: live.current.server.audit_expires_after)
@@ -119,7 +120,7 @@ def rate_limits(allowances: Allowances, clock: Clock) -> RateLimits:
     """Of users and portals; a user's tokens are counted together."""
 
     def of(principal: Principal) -> tuple[str, Rate]:
-        if principal.role in (None, Role.OPERATOR, Role.AGENT):
+        if principal.role in (None, Role.OPERATOR, Role.AGENT, Role.METRICS):
             return "", UNLIMITED
         by_ticket = principal.role is Role.TICKET
         whose = (principal.acts_as if by_ticket else principal.user_id) or principal.name

@@ -24,6 +24,8 @@ class Role(StrEnum):
     """Whoever has an upload ticket: makes one job, and nothing else."""
     LINK = "link"
     """Whoever has a signed link: reads one job, or a part of it."""
+    METRICS = "metrics"
+    """What watches a program, such as Prometheus: reads ``/metrics``, and what is open to all."""
 
 
 class Scope(StrEnum):
@@ -48,6 +50,7 @@ SCOPES: Final[Mapping[Role, frozenset[Scope]]] = {
     Role.AGENT: frozenset({Scope.READ}),
     Role.TICKET: frozenset({Scope.SUBMIT}),
     Role.LINK: frozenset({Scope.READ}),
+    Role.METRICS: frozenset({Scope.READ}),
 }
 
 

@@ -86,6 +86,7 @@ class AgentSection(HttpSection):
         "data_dir",
         "database",
         "tokens_file",
+        "metrics_tokens_file",
         "tls_cert",
         "tls_key",
         "tls_client_ca",
@@ -118,6 +119,7 @@ class AgentSection(HttpSection):
             data_dir=self.data_dir,
             database=self.database,
             tokens_file=self.tokens_file,
+            metrics_tokens_file=self.metrics_tokens_file,
             tls_key=self.tls_key or self.tls_cert,
             identity_secret_file=self.identity_secret_file,
         )

@@ -10,7 +10,6 @@ from server.domain.access import Area
 from server.http.context import Context
 from server.http.route import Route
 from shared.http.measured import METRICS, answer
-from shared.principals import Scope
 
 
 async def metrics(request: web.Request, _: Context) -> web.StreamResponse:
@@ -22,9 +21,8 @@ ROUTES: Final = (
     Route(
         "GET",
         "/metrics",
-        Area.AGENTS,
+        Area.METRICS,
         metrics,
         {200: ("text/plain", "application/openmetrics-text")},
-        needs=Scope.READ,
     ),
 )

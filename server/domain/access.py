@@ -2,7 +2,8 @@
 
 A ``user`` sees, makes and changes the jobs of its own ``user_id``. A ``portal`` makes jobs for its
 users, and sees and changes those that it submitted; a request in which it acts as one of them, only
-that user's. An ``operator`` does everything. An ``agent`` has nothing to do with jobs.
+that user's. An ``operator`` does everything. An ``agent`` has nothing to do with jobs. Who has a
+token for ``metrics`` reads those, and nothing else.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Area(Enum):
     STATUS = auto()
     """What the server offers."""
     JOBS = auto()
+    METRICS = auto()
     AGENTS = auto()
     SERVICES = auto()
     """Changing what the server offers."""
@@ -37,10 +39,11 @@ class Area(Enum):
 
 
 _ROLES: Final[Mapping[Area, frozenset[Role | None]]] = {
-    Area.OPEN: frozenset({None, *TOKEN_ROLES}),
+    Area.OPEN: frozenset({None, Role.METRICS, *TOKEN_ROLES}),
     Area.CALLER: frozenset(TOKEN_ROLES),
     Area.STATUS: frozenset(TOKEN_ROLES),
     Area.JOBS: frozenset({Role.USER, Role.PORTAL, Role.OPERATOR}),
+    Area.METRICS: frozenset({Role.OPERATOR, Role.METRICS}),
     Area.AGENTS: frozenset({Role.OPERATOR}),
     Area.SERVICES: frozenset({Role.OPERATOR}),
     Area.TICKETS: frozenset({Role.PORTAL, Role.OPERATOR}),

@@ -49,7 +49,9 @@ def examine(settings: ServerSettings, file: Path | None, clock: Clock) -> Iterat
     yield findings.of_open_files()
     agents = settings.agents.values()
     more = [path for one in agents for path in (one.token_file, one.identity_secret_file)]
-    yield from findings.of_secrets([table.tokens_file, table.tls_key, *more], table.data_dir)
+    yield from findings.of_secrets(
+        [table.tokens_file, table.metrics_tokens_file, table.tls_key, *more], table.data_dir
+    )
     for file in (table.tls_cert, *(one.client_cert for one in agents)):
         yield from findings.of_certificate(file, clock)
     yield from asyncio.run(_agents(settings, clock))

@@ -109,6 +109,7 @@ def _of_services(settings: ServerSettings) -> Iterator[str]:
 def _of_access(settings: ServerSettings, file: Path | None) -> Iterator[str]:
     table = settings.server
     secrets = [("server.tokens_file", table.tokens_file), ("server.tls_key", table.tls_key)]
+    secrets.append(("server.metrics_tokens_file", table.metrics_tokens_file))
     agents = settings.agents.items()
     secrets += [(f"agents.{name}.token_file", one.token_file) for name, one in agents]
     if file is not None and (table.tokens or any(one.token for _, one in agents)):

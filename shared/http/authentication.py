@@ -105,8 +105,15 @@ class Tokens:
         return None if self._issued is None else self._issued.principal_of(token, peer)
 
 
-def operators(tokens: Iterable[str]) -> dict[str, Principal]:
-    """The tokens of the settings: ``token-1`` is the first of them. Each may do everything."""
+def of_settings(tokens: Iterable[str], for_metrics: Iterable[str]) -> dict[str, Principal]:
+    """The tokens of the settings: ``token-1`` is the first that may do everything, ``metrics-1``
+    the first that may read metrics.
+    """
     return {
-        token: Principal(f"token-{number}", Role.OPERATOR) for number, token in enumerate(tokens, 1)
+        token: Principal(f"{name}-{number}", role)
+        for name, role, some in (
+            ("metrics", Role.METRICS, for_metrics),
+            ("token", Role.OPERATOR, tokens),
+        )
+        for number, token in enumerate(some, 1)
     }

@@ -18,7 +18,7 @@ from aiohttp import hdrs, web
 from prometheus_client.metrics_core import Metric
 
 from shared.clock import Clock, wait_for
-from shared.http.authentication import CALLER, PRINCIPAL, Tokens, caller_of, operators
+from shared.http.authentication import CALLER, PRINCIPAL, Tokens, caller_of, of_settings
 from shared.http.connections import ConnectionLimits
 from shared.http.measured import WAITED, Requests
 from shared.http.origins import (
@@ -45,6 +45,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ALWAYS: Final = PROBES | {"/"}
 """Paths that are answered without a token, and even when the limit of requests is reached."""
+METRICS: Final = "/metrics"
+"""The one that a token for metrics is good for, beside those that need none."""
 
 
 class Audit(Protocol):
@@ -95,7 +97,7 @@ class Gate:
         self.requests = Requests(transfers or Transfers())
         self._rates, self._signed = rates, signed
         self._log = RequestLog(id_field)
-        self._tokens = Tokens(operators(settings.all_tokens())) if tokens is None else tokens
+        self._tokens = Tokens({}) if tokens is None else tokens
         self._own_tokens = tokens is None
         self._audit = audit
         self.use(settings, limits)
@@ -115,7 +117,8 @@ class Gate:
         self._proxies = TrustedProxies(settings.trusted_proxies or ())
         self._limits = limits
         if self._own_tokens:
-            self._tokens.use(operators(settings.all_tokens()))
+            known = settings.all_tokens()
+            self._tokens.use(of_settings(known, settings.metrics_tokens()), needed=bool(known))
 
     # -- around every request
 
@@ -274,22 +277,25 @@ class Gate:
     def _check_authenticated(self, request: web.Request) -> None:
         if code := request[PRINCIPAL].code:
             raise Denied(HTTPStatus.FORBIDDEN, code, request[PRINCIPAL].why)
-        if not request[PRINCIPAL].authenticated:
-            resource = request.match_info.route.resource
-            path = resource.canonical if resource is not None else request.path
-            safe = request.method in SAFE_METHODS
-            if path not in (self._open if safe else self._open_forms):
-                why, challenge = "the token is missing", "Bearer"
-                if hdrs.AUTHORIZATION in request.headers:
-                    why = request[PRINCIPAL].why or "the token is wrong"
-                    known = request[PRINCIPAL].why or "it is not known"
-                    challenge = f'Bearer error="invalid_token", error_description="{known}"'
-                raise Denied(
-                    HTTPStatus.UNAUTHORIZED,
-                    "not_allowed",
-                    f"a valid token is needed, {why}: Authorization: Bearer TOKEN",
-                    {"WWW-Authenticate": challenge},
-                )
+        resource = request.match_info.route.resource
+        path = resource.canonical if resource is not None else request.path
+        safe = request.method in SAFE_METHODS
+        is_open = path in (self._open if safe else self._open_forms)
+        if request[PRINCIPAL].role is Role.METRICS and not (safe and (is_open or path == METRICS)):
+            name, text = request[PRINCIPAL].name, f"its token is good for {METRICS} only"
+            raise Denied(HTTPStatus.FORBIDDEN, "not_allowed", f"{name} may not do this: {text}")
+        if not request[PRINCIPAL].authenticated and not is_open:
+            why, challenge = "the token is missing", "Bearer"
+            if hdrs.AUTHORIZATION in request.headers:
+                why = request[PRINCIPAL].why or "the token is wrong"
+                known = request[PRINCIPAL].why or "it is not known"
+                challenge = f'Bearer error="invalid_token", error_description="{known}"'
+            raise Denied(
+                HTTPStatus.UNAUTHORIZED,
+                "not_allowed",
+                f"a valid token is needed, {why}: Authorization: Bearer TOKEN",
+                {"WWW-Authenticate": challenge},
+            )
 
     # -- long polls
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import (
@@ -34,6 +35,8 @@ class HttpSection(Section):
     """A caller must send one of them; none set: only this machine may call."""
     tokens_file: File = None
     """One token a line."""
+    metrics_tokens_file: File = None
+    """One token a line, each good for reading ``/metrics``, and nothing else."""
     allowed_hosts: StringList = None
     """Names, beside its own, under which it is called; ``*.example.org``, or ``*`` for any."""
     allowed_origins: StringList = None
@@ -57,6 +60,7 @@ class HttpSection(Section):
     send_timeout: Duration = Field(60.0, gt=0)
     """An answer is cut off when its peer reads less than 512 bytes a second for so many seconds."""
     _tokens: tuple[str, ...] | None = PrivateAttr(None)
+    _metrics_tokens: tuple[str, ...] | None = PrivateAttr(None)
 
     @field_validator("allowed_hosts")
     @classmethod
@@ -77,8 +81,9 @@ class HttpSection(Section):
         return check_networks(value)
 
     @model_validator(mode="after")
-    def _tls_is_good(self) -> HttpSection:
+    def _tls_and_tokens_are_good(self) -> HttpSection:
         self.tls()
+        self.metrics_tokens()
         return self
 
     def tls(self) -> TlsFiles | None:
@@ -111,28 +116,47 @@ class HttpSection(Section):
             self._tokens = tuple(self._read_tokens())
         return list(self._tokens)
 
+    def metrics_tokens(self) -> list[str]:
+        """Those of ``metrics_tokens_file``, as :meth:`all_tokens`.
+
+        Raises:
+            ValueError: see :func:`_tokens_of`; or one of them may do everything.
+        """
+        if self._metrics_tokens is None:
+            file = self.metrics_tokens_file
+            found = [] if file is None else _tokens_of("metrics_tokens_file", file)
+            if set(found) & set(self.all_tokens()):
+                raise ValueError(f"metrics_tokens_file {file}: one of them is in tokens, too")
+            self._metrics_tokens = tuple(found)
+        return list(self._metrics_tokens)
+
     def _read_tokens(self) -> list[str]:
         """Raises:
-        ValueError: the file cannot be read or has none; a token is too short to keep anybody
-            out, or cannot be sent in a header.
+        ValueError: see :func:`_tokens_of`; a token is too short to keep anybody out, or cannot
+            be sent in a header.
         """
         tokens = [token.get_secret_value() for token in self.tokens or ()]
         for number, token in enumerate(tokens, 1):
             _check(token, f"tokens: number {number}")
         if self.tokens_file is not None:
-            try:
-                text = self.tokens_file.read_text()
-            except (OSError, ValueError) as problem:
-                raise ValueError(f"tokens_file {self.tokens_file}: {problem}") from problem
-            in_file = 0
-            for number, line in enumerate(text.splitlines(), 1):
-                if line.strip():
-                    _check(line.strip(), f"tokens_file {self.tokens_file}: line {number}")
-                    tokens.append(line.strip())
-                    in_file += 1
-            if not in_file:
-                raise ValueError(f"tokens_file {self.tokens_file}: there is no token in it")
+            tokens += _tokens_of("tokens_file", self.tokens_file)
         return tokens
+
+
+def _tokens_of(key: str, file: Path) -> list[str]:
+    """Raises ValueError: the file cannot be read or has none, or one is not good."""
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, ValueError) as problem:
+        raise ValueError(f"{key} {file}: {problem}") from problem
+    tokens = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            _check(line.strip(), f"{key} {file}: line {number}")
+            tokens.append(line.strip())
+    if not tokens:
+        raise ValueError(f"{key} {file}: there is no token in it")
+    return tokens
 
 
 def check_origins(value: tuple[str, ...] | None) -> tuple[str, ...] | None:

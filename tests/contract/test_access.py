@@ -30,9 +30,11 @@ PRINCIPALS = {
         Principal("other-portal", Role.PORTAL),
         Principal("admin", Role.OPERATOR),
         Principal("node-1", Role.AGENT),
+        Principal("scraper", Role.METRICS),
     )
 }
 EVERYBODY = (*PRINCIPALS, "anonymous")
+ROLES = tuple(name for name in PRINCIPALS if name != "scraper")
 EXPECT = ("", "100-continue")
 EXPECT_UNKNOWN = "200-maybe"
 ANNS, UNKNOWN = 1, 9
@@ -208,8 +210,9 @@ async def test_a_role_gets_no_further_than_its_routes(shared, route) -> None:
     world = shared
     allowed = {
         Area.OPEN: EVERYBODY,
-        Area.CALLER: tuple(PRINCIPALS),
-        Area.STATUS: tuple(PRINCIPALS),
+        Area.CALLER: ROLES,
+        Area.STATUS: ROLES,
+        Area.METRICS: ("admin", "scraper"),
         Area.JOBS: ("ann-laptop", "bob-laptop", "portal", "other-portal", "admin"),
         Area.AGENTS: ("admin",),
         Area.SERVICES: ("admin",),

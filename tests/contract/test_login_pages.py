@@ -26,6 +26,7 @@ PRINCIPALS: Final = {
     ADMIN: Principal("admin", Role.OPERATOR),
     "the-token-of-portal": Principal("portal", Role.PORTAL, users=("lab-*",)),
     "the-token-of-node": Principal("node-1", Role.AGENT),
+    "a-token-for-metrics": Principal("metrics-1", Role.METRICS),
     "a-token-that-submits": Principal("robot", Role.USER, "ann", scopes=frozenset({Scope.SUBMIT})),
 }
 
@@ -118,6 +119,7 @@ async def test_behind_https_the_cookies_are_sent_by_https_only(tmp_path):
     ("token", "status", "says"),
     [
         ("the-token-of-an", 401, "This token is not good: it is not known here."),
+        ("a-token-for-metrics", 401, "This token is not good: it is for metrics only."),
         ("ferryman_x", 401, "it is not whole: a token has"),
         ("", 400, "A token is needed"),
         ("  ", 400, "A token is needed"),

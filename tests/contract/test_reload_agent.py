@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 from pydantic import SecretStr
 
 from client_agent import app
@@ -48,13 +50,22 @@ class World:
             raise SettingsError("agent.slots: no")
         return self.settings
 
-    def write(self, *texts: str) -> None:
+    def write(self, *texts: str, metrics: str = "") -> None:
+        """Its settings; with a file of tokens for metrics if there is one to be in it."""
         self.settings = settings(self.folder, *texts)
+        if metrics:
+            file = self.folder / "metrics-tokens"
+            file.write_text(f"{metrics}\n")
+            values = self.settings.model_dump(exclude_unset=True)
+            self.settings = AgentSection.model_validate(values | {"metrics_tokens_file": file})
 
-    async def answers(self, token: str) -> int:
+    async def answers(self, token: str, path: str = "/payloads", method: str = "GET") -> int:
         headers = {"Authorization": f"Bearer {token}"}
-        url = f"http://127.0.0.1:{self.agent.port}/payloads"
-        async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
+        url = f"http://127.0.0.1:{self.agent.port}{path}"
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, url, headers=headers) as answer,
+        ):
             return answer.status
 
 
@@ -74,6 +85,61 @@ async def test_a_token_that_was_taken_out_is_refused_from_then_on(world: World) 
     world.write(NEW)
     assert await world.reload.run_once()
     assert (await world.answers(OLD), await world.answers(NEW)) == (401, 200)
+
+
+SCRAPER, ANOTHER = "a-token-for-metrics", "another-token-for-metrics"
+
+
+async def test_a_token_for_metrics_reads_metrics_and_is_refused_everywhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By every route of the agent."""
+    table: list[web.RouteDef] = []
+    add_routes = web.Application.add_routes
+
+    def noting(self: web.Application, routes: list[web.RouteDef]) -> Any:
+        table.extend(routes)
+        return add_routes(self, routes)
+
+    monkeypatch.setattr(web.Application, "add_routes", noting)
+    clock = RealClock()
+    async with app.running(settings(tmp_path, OLD), clock, FakeSandbox(clock, tmp_path)) as agent:
+        world = World(agent, tmp_path)
+        world.write(OLD, metrics=SCRAPER)
+        assert await world.reload.run_once()
+        allowed = {
+            route.path
+            for route in table
+            if await world.answers(
+                SCRAPER, re.sub(r"{\w+(:[^{}]*)?}", "1", route.path), route.method
+            )
+            != 403
+        }
+        assert allowed == {"/metrics", "/", "/health", "/livez", "/readyz"}
+        assert len(table) > 15
+        assert await world.answers("a-token-that-is-unknown", "/metrics") == 401
+        assert await world.answers(OLD, "/metrics") == 200
+        assert await world.answers(SCRAPER, "/metrics", "HEAD") == 200
+        assert await world.answers(SCRAPER, "/metrics", "POST") == 403
+
+
+async def test_a_changed_file_of_tokens_for_metrics_is_taken_up(world: World) -> None:
+    for now, before in ((SCRAPER, ANOTHER), (ANOTHER, SCRAPER)):
+        world.write(OLD, metrics=now)
+        assert await world.reload.run_once()
+        assert await world.answers(now, "/metrics") == 200
+        assert await world.answers(before, "/metrics") == 401
+        assert await world.answers(OLD) == 200
+    world.write(OLD)
+    assert await world.reload.run_once()
+    assert await world.answers(ANOTHER, "/metrics") == 401
+
+
+def test_a_token_for_metrics_may_not_be_one_that_may_do_everything(tmp_path: Path) -> None:
+    file = tmp_path / "metrics"
+    file.write_text(f"{SCRAPER}\n{OLD}\n")
+    with pytest.raises(ValueError, match="one of them is in tokens, too"):
+        AgentSection(tokens=(SecretStr(OLD),), metrics_tokens_file=file)
 
 
 async def test_a_wrong_file_changes_nothing(world: World) -> None:

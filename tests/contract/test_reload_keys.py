@@ -89,6 +89,7 @@ OBSERVED: Final[dict[str, tuple[str, Callable[[Server], Any], Any]]] = {
 """Key -> what it is changed to, where that is seen, and as what."""
 FILES: Final = {
     "tokens_file": (OTHER, OBSERVED["tokens"][1], True),
+    "metrics_tokens_file": (OTHER, OBSERVED["tokens"][1], True),
     "webhook_secret_file": (
         "whsec_" + "YQ" * 16,
         lambda s: [len(one) for one in s.context.webhooks._secrets().server],
@@ -145,7 +146,7 @@ async def test_the_content_of_a_file_takes_effect_at_a_reload(
     file, secret = tmp_path / "server.toml", tmp_path / "secret"
     content, observe, expected = FILES[key]
     file.write_text(f'[server]\n{key} = "{secret}"\n')
-    secret.write_text(TOKEN if key == "tokens_file" else "whsec_" + "YQ" * 20)
+    secret.write_text(TOKEN if key.endswith("tokens_file") else "whsec_" + "YQ" * 20)
     async with AsyncExitStack() as stack:
         server = await composed(file, stack)
         assert observe(server) != expected

@@ -229,10 +229,9 @@ def promtool(*words: str) -> str:
 def test_promtool_takes_the_rules_and_the_example(tmp_path):
     assert f"{len(alerts())} rules found" in promtool("check", "rules", str(RULES))
     example = (DEPLOY / "prometheus.yml").read_text()
-    for name in ("server", "agent"):
-        token = tmp_path / f"{name}-token"
-        token.write_text("a-token\n")
-        example = example.replace(f"/etc/prometheus/ferryman-{name}-token", str(token))
+    token = tmp_path / "token"
+    token.write_text("a-token\n")
+    example = example.replace("/etc/prometheus/ferryman-metrics-token", str(token))
     (tmp_path / "prometheus.yml").write_text(example)
     (tmp_path / RULES.name).write_text(RULES.read_text())
     assert "SUCCESS" in promtool("check", "config", str(tmp_path / "prometheus.yml"))

@@ -22,14 +22,17 @@ from tests.support.programs import Program, until
 from tests.support.prometheus import running
 
 ADMIN = "the-token-of-an-operator"
+SCRAPER = "the-token-of-prometheus"
 SETTINGS = f"""
 [server]
 tokens = ["{ADMIN}"]
+metrics_tokens_file = "%s"
 [services.example]
 max_runs = 4
 [agent]
 slots = 2
-tokens = ["the-token-of-the-server", "the-token-of-prometheus"]
+tokens = ["the-token-of-the-server"]
+metrics_tokens_file = "%s"
 [agents.node]
 token = "the-token-of-the-server"
 url = "http://127.0.0.1:%d"
@@ -42,7 +45,9 @@ def both(folder: Path) -> Iterator[tuple[Program, Program]]:
     config = folder / "ferryman.toml"
     agent = Program("client_agent", folder, uuid.uuid4().hex, "--config", str(config))
     server = Program("server", folder, agent.mark, "--config", str(config))
-    config.write_text(SETTINGS % agent.port)
+    for_metrics = folder / "metrics-token"
+    for_metrics.write_text(SCRAPER)
+    config.write_text(SETTINGS % (for_metrics, for_metrics, agent.port))
     try:
         for program in (agent, server):
             program.start()
@@ -94,19 +99,15 @@ def scraped(url: str, token: str) -> dict[str, set[str]]:
 
 @pytest.mark.slow
 def test_each_panel_and_each_alert_finds_its_series(tmp_path):
-    tokens = {"ferryman-agent": "the-token-of-prometheus"}
-
     def run(client: SyncClient, script: bytes) -> None:
         job = client.submit({"run.sh": script}, service="example", user="7").id
         assert client.wait(job).ended
 
     with both(tmp_path) as (server, agent), SyncClient(server.url, token=ADMIN) as client:
-        made = client.create_token("prometheus", role="operator", scopes=["read"])
-        tokens["ferryman-server"] = made.token
-        jobs = []
-        for name, one in (("ferryman-server", server), ("ferryman-agent", agent)):
-            (tmp_path / name).write_text(tokens[name])
-            jobs.append(job(name, one.port, str(tmp_path / name)))
+        jobs = [
+            job(name, one.port, str(tmp_path / "metrics-token"))
+            for name, one in (("ferryman-server", server), ("ferryman-agent", agent))
+        ]
         config = {
             "global": {"evaluation_interval": "1s"},
             "rule_files": [str(RULES)],
@@ -152,8 +153,8 @@ def test_each_panel_and_each_alert_finds_its_series(tmp_path):
             assert [one for one in told if one["state"] == "firing"] == []
 
             known = metrics_of_page()
-            series = {**scraped(agent.url, tokens["ferryman-agent"])}
-            for name, labels in scraped(server.url, tokens["ferryman-server"]).items():
+            series = {**scraped(agent.url, SCRAPER)}
+            for name, labels in scraped(server.url, SCRAPER).items():
                 series[name] = series.get(name, set()) | labels
             ours = {name: labels for name, labels in series.items() if name.startswith("ferryman_")}
             assert ours.keys() - known.keys() == set(), "not in docs/metrics.md"

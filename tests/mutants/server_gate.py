@@ -125,9 +125,25 @@ MUTANTS: Final = (
     _of(
         "a token is asked for",
         f"{_HTTP}middleware.py",
-        "if not request[PRINCIPAL].authenticated:",
+        "if not request[PRINCIPAL].authenticated and not is_open:",
         "if False:",
         f"{_FRONT}who_shows_no_token_is_not_let_in",
+    ),
+    _of(
+        "a token for metrics is good for nothing else",
+        f"{_HTTP}middleware.py",
+        "if request[PRINCIPAL].role is Role.METRICS and not (safe and (is_open or path == METRICS)):",
+        "if False:",
+        "tests/contract/test_reload_agent.py::"
+        "test_a_token_for_metrics_reads_metrics_and_is_refused_everywhere_else",
+    ),
+    _of(
+        "whoever reads metrics cannot log in",
+        "server/web/account/login.py",
+        "if not found.authenticated or found.role is Role.METRICS:",
+        "if not found.authenticated:",
+        "tests/contract/test_login_pages.py::"
+        "test_a_wrong_token_is_refused_with_the_reason_beside_the_field",
     ),
     _of(
         "Expect is answered after the guard, not before",
@@ -147,7 +163,7 @@ MUTANTS: Final = (
     _of(
         "a tokens_file without a token is refused",
         f"{_HTTP}settings.py",
-        "if not in_file:",
+        "if not tokens:",
         "if False:",
         f"{_SET}a_file_without_tokens_is_refused_at_start",
     ),

@@ -17,7 +17,7 @@ MUTANTS: Final = (
     _of(
         "metrics need a token of an operator",
         "server/api/metrics.py",
-        "        Area.AGENTS,\n",
+        "        Area.METRICS,\n",
         "        Area.OPEN,\n",
         f"{_HTTP}who_may_read_services_and_agents_may_read_them",
     ),

@@ -149,8 +149,8 @@ MUTANTS: Final = (
     _of(
         "whoever is not logged in sees no page",
         "shared/http/middleware.py",
-        "if path not in (self._open if safe else self._open_forms):",
-        "if False:",
+        "is_open = path in (self._open if safe else self._open_forms)",
+        "is_open = True",
         f"{_ISOLATION}whoever_is_not_logged_in_is_sent_to_the_login",
     ),
 )

@@ -21,7 +21,7 @@ from server.web.site.page_route import PageRoute
 from server.web.site.site import Site
 from shared.http.authentication import PRINCIPAL
 from shared.http.request_log import ERROR_CODE, peer_address
-from shared.principals import Principal
+from shared.principals import Principal, Role
 
 LOGOUT: Final = "/logout"
 _START: Final = "/"
@@ -53,9 +53,10 @@ async def log_in(request: web.Request, site: Site) -> web.StreamResponse:
     except Refusal as problem:
         return _refused(request, site, there, problem)
     found = site.context.token_holder(token[: _LONGEST + 1], peer)
-    if not found.authenticated:
+    if not found.authenticated or found.role is Role.METRICS:
         site.tries.count(peer)
-        why = found.why or "it is not known here"
+        for_metrics = "it is for metrics only" if found.authenticated else ""
+        why = found.why or for_metrics or "it is not known here"
         wrong = Refusal(HTTPStatus.UNAUTHORIZED, "not_allowed", f"this token is not good: {why}")
         return _refused(request, site, there, wrong)
     try:

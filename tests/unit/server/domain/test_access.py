@@ -16,15 +16,17 @@ from tests.support.jobs import job
 ANN = Principal("ann-laptop", Role.USER, "ann")
 PORTAL = Principal("portal", Role.PORTAL)
 AGENT = Principal("node-1", Role.AGENT)
+SCRAPER = Principal("metrics-1", Role.METRICS)
 TICKET = Principal("portal", Role.TICKET, acts_as="ann")
 LINK = Principal("portal (link to job 7)", Role.LINK, job_id=7)
-EVERYBODY = (ANONYMOUS, ANN, PORTAL, LOCAL, AGENT, TICKET, LINK)
+EVERYBODY = (ANONYMOUS, ANN, PORTAL, LOCAL, AGENT, SCRAPER, TICKET, LINK)
 
 
 @pytest.mark.parametrize(
     ("area", "roles"),
     [
-        (Area.OPEN, (ANONYMOUS, ANN, PORTAL, LOCAL, AGENT)),
+        (Area.OPEN, (ANONYMOUS, ANN, PORTAL, LOCAL, AGENT, SCRAPER)),
+        (Area.METRICS, (LOCAL, SCRAPER)),
         (Area.STATUS, (ANN, PORTAL, LOCAL, AGENT)),
         (Area.JOBS, (ANN, PORTAL, LOCAL)),
         (Area.AGENTS, (LOCAL,)),
