@@ -84,7 +84,7 @@ class AuditDoc(Wire):
     at: AwareDatetime
     principal: str
     """The name of whoever made it."""
-    role: RoleName | Literal["ticket", "link"] | None = None
+    role: RoleName | Literal["ticket", "link", "metrics"] | None = None
     """None: without a good token."""
     token_id: str | None = None
     acts_as: str | None = None

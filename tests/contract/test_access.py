@@ -229,6 +229,15 @@ async def test_a_role_gets_no_further_than_its_routes(shared, route) -> None:
                 assert answer.document["code"] == "not_allowed"
 
 
+async def test_what_a_token_for_metrics_tried_to_change_is_in_the_trail(world) -> None:
+    for method, path in (("POST", "/api/v1/jobs/1/cancel"), ("DELETE", "/api/v1/tokens/1")):
+        assert (await world.ask("scraper", method, path)).status == 403
+    trail = await world.ask("admin", "GET", "/api/v1/audit")
+    assert trail.status == 200, trail.body
+    entries = [one for one in trail.document["items"] if one["principal"] == "scraper"]
+    assert [one["role"] for one in entries] == ["metrics", "metrics"]
+
+
 def test_routes_are_of_the_area_that_they_are_about() -> None:
     for route in ROUTES:
         if route.path.endswith(OF_OPERATORS):

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from client_agent.__main__ import cli as client_agent
 from client_agent.settings import agent
 from client_agent.settings.agent import AgentSettings
-from ferryman import cli
+from ferryman.cli.app import app
 from ferryman.cli.options import _TLS
 from ferryman.defaults import VARIABLES
 from server.__main__ import program as server
@@ -74,7 +74,7 @@ def _read_by_commands(command: Any) -> set[str]:
 def test_the_list_of_the_clients_variables_is_what_it_reads_and_what_its_page_says():
     tls = {f"FERRYMAN_{name}" for name in _TLS}
     assert _of_page() | {"FERRYMAN_CONFIG"} == VARIABLES
-    assert _read_by_commands(get_command(cli.app)) | tls == VARIABLES - {"FERRYMAN_CONFIG"}
+    assert _read_by_commands(get_command(app)) | tls == VARIABLES - {"FERRYMAN_CONFIG"}
 
 
 _ADMIN: Any = get_command(maintenance).commands["admin"]  # type: ignore[attr-defined]
