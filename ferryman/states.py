@@ -58,6 +58,8 @@ class WaitReason(StrEnum):
     CHILDREN = "children"
     """A parent: for its children to end."""
     PAUSED = "paused"
+    DISK_FULL = "disk_full"
+    """Results wait for room on the server's disk: no job is sent until they are stored."""
     NO_AGENT = "no_agent"
     AGENTS_BUSY = "agents_busy"
     NO_SERVICE = "no_service"

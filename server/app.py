@@ -128,7 +128,12 @@ async def compose(
     identity, former = await server_identity(database, secrets.token_hex(16))
     wakeups = JobWakeups(clock)
     owner, token = secrets.token_hex(6), functools.partial(secrets.token_hex, 10)
-    scratch = FolderScratch(table.data_dir / "staging", owner, token, lambda: now().min_free)
+
+    def min_free() -> int:
+        return now().least_free(disk_bytes)
+
+    scratch = FolderScratch(table.data_dir / "staging", owner, token, min_free)
+    disk_bytes = scratch.total_bytes()
     storage = FolderStorage(table.data_dir, scratch, owner, token)
 
     async def running_servers() -> set[str]:
@@ -266,7 +271,8 @@ async def compose(
         database,
         scratch,
         supervisor,
-        lambda: now().min_free,
+        min_free,
+        get.results.waiting.sentence,
         clock,
         aside=table.data_dir / UNKNOWN,
         unknown=lambda: clean.orphans_left,
@@ -324,6 +330,7 @@ async def compose(
         bulk=Bulk(resources, retry, delete),
         upload_limits=upload_limits,
         upload_threads=upload_threads,
+        results_waiting=get.results.waiting,
         snapshots=Snapshots(scratch, clock),
         troubles=health.troubles,
         files_to_look_at=health.files_to_look_at,

@@ -27,6 +27,7 @@ class Health:
         min_free: bytes of disk that uploads must leave.
         aside: the folder of files that were moved aside.
         unknown: how many stored files have no row, and may not be deleted yet.
+        results_waiting: says that results wait for room on the disk; empty: none does.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Health:
         scratch: Scratch,
         supervisor: Supervisor,
         min_free: Value[int],
+        results_waiting: Callable[[], str],
         clock: Clock,
         *,
         aside: Path,
@@ -42,7 +44,7 @@ class Health:
     ) -> None:
         self._aside, self._unknown, self._is_aside = aside, unknown, False
         self._database, self._scratch, self._supervisor = database, scratch, supervisor
-        self._min_free = reading(min_free)
+        self._min_free, self._results_waiting = reading(min_free), results_waiting
         self._disk = Probe("the data folder", self._check_disk, clock)
         self._measured: Disk | None = None
         self._started_at = clock.now()
@@ -62,7 +64,10 @@ class Health:
             elif failure.full:
                 kind = TroubleKind.DATABASE_FULL
             problems.append(Trouble(kind, str(failure)))
-        return problems + [_of_disk(text) for text in await self._disk.problems()]
+        problems += [_of_disk(text) for text in await self._disk.problems()]
+        if waiting := self._results_waiting():
+            problems.append(Trouble(TroubleKind.RESULTS_WAITING, waiting))
+        return problems
 
     def files_to_look_at(self) -> list[Trouble]:
         """What an operator should look at; new work is welcome all the same."""

@@ -15,6 +15,8 @@ class TroubleKind(StrEnum):
     DATABASE_FULL = "database_full"
     DATABASE_UNUSABLE = "database_unusable"
     DISK_FULL = "disk_full"
+    RESULTS_WAITING = "results_waiting"
+    """For room on the disk."""
     DATA_FOLDER_UNWRITABLE = "data_folder_unwritable"
     DATA_FOLDER_SILENT = "data_folder_silent"
     FILES_UNKNOWN = "files_unknown"
@@ -42,6 +44,7 @@ SERVER_TROUBLES: Final = DATABASE_TROUBLES | frozenset(
         TroubleKind.DISK_FULL,
         TroubleKind.DATA_FOLDER_UNWRITABLE,
         TroubleKind.DATA_FOLDER_SILENT,
+        TroubleKind.RESULTS_WAITING,
     }
 )
 """With one of these new work is not welcome."""

@@ -28,6 +28,7 @@ from server.stages.cancel import Cancel
 from server.stages.delete import Delete
 from server.stages.forget_user import ForgetUser
 from server.stages.requeue import Requeue
+from server.stages.results import WaitingResults
 from server.stages.retry import RetryByHand
 from server.stages.schedules import Schedules
 from server.stages.services import Services
@@ -91,6 +92,8 @@ class Context:
     bulk: Bulk
     upload_limits: UploadLimits
     upload_threads: UploadThreads
+    results_waiting: WaitingResults
+    """For room on the disk."""
     snapshots: Snapshots
     troubles: Callable[[], Awaitable[list[Trouble]]]
     files_to_look_at: Callable[[], list[Trouble]]
@@ -161,6 +164,7 @@ class Context:
         return await why_waiting(
             *(jobs, self.services, self.jobs, self.fleet, now, self.statistics.recent.of),
             in_list=in_list,
+            disk_full=self.results_waiting.sentence(),
         )
 
     async def documents(self, jobs: Sequence[Job]) -> list[JobDoc]:

@@ -15,6 +15,7 @@ STOPPING: Final = "stopping"
 _FOLDER: Final = frozenset(
     {
         TroubleKind.DISK_FULL,
+        TroubleKind.RESULTS_WAITING,
         TroubleKind.DATA_FOLDER_UNWRITABLE,
         TroubleKind.DATA_FOLDER_SILENT,
     }

@@ -27,6 +27,9 @@ ADVICE: Final[Mapping[TroubleKind, str]] = {
     "server tries again by itself",
     TroubleKind.DISK_FULL: "make room on the disk of the data folder, delete jobs that nobody "
     "needs, or let their files expire sooner (expires_after)",
+    TroubleKind.RESULTS_WAITING: "make room on the disk of the data folder: they are stored as "
+    "soon as it is enough for them. Until then no jobs are sent and no uploads are taken, and the "
+    "agents keep the results",
     TroubleKind.DATA_FOLDER_UNWRITABLE: "look at the permissions of the data folder, and whether "
     "its disk was mounted for reading only",
     TroubleKind.DATA_FOLDER_SILENT: "look at the disk or network share of the data folder: it does "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
@@ -38,7 +40,10 @@ def examine(settings: ServerSettings, file: Path | None, clock: Clock) -> Iterat
     """
     table = settings.server
     yield findings.of_settings(file, f"version {metadata.version('ferryman')}")
-    yield from findings.of_folder(table.data_dir, table.min_free)
+    size = 0
+    with contextlib.suppress(OSError):  # of_folder says so
+        size = shutil.disk_usage(table.data_dir).total
+    yield from findings.of_folder(table.data_dir, table.least_free(size))
     pid = findings.holder(table.data_dir)
     running = f"process {pid} works with it" if pid else "nobody works with it now"
     yield Finding("lock", "ok", running)

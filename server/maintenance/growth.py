@@ -40,13 +40,13 @@ def predicted(
     jobs = next(table.rows for table in size.tables if table.name == "jobs")
     age_s = 0.0 if oldest is None else max(0, now - oldest) / SECOND
     stored = Stored(size.bytes, size.free_bytes, jobs, age_s)
-    free = shutil.disk_usage(settings.server.data_dir).free
+    disk = shutil.disk_usage(settings.server.data_dir)
     return forecast(
         recent,
         {name: kept(services.get(name, Service(name))) for name in recent},
         (now - first) / SECOND,
         stored,
-        max(0, free - settings.server.min_free),
+        max(0, disk.free - settings.server.least_free(disk.total)),
     )
 
 

@@ -62,6 +62,7 @@ class ServerMetrics(ProgramMetrics):
         writes = self._database.writes_waiting
         found += jobs.of_now(self._now, of.clock.now(), services) if self._stored else []
         found += parts.of_server(await of.troubles(), await of.vitals())
+        found += parts.of_results_waiting(of.results_waiting)
         found += parts.of_agents(of.fleet, self._records, self._now.held)
         found += parts.of_services(services, of.fleet)
         for name, meaning, value in (

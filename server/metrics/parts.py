@@ -12,6 +12,7 @@ from server.domain.agents import AgentRecord
 from server.domain.service import Service
 from server.domain.troubles import SERVER_TROUBLES, Trouble
 from server.ports import Agent, Fleet, Held, Measures, Vitals
+from server.stages.results import WaitingResults
 from shared.metrics import Labels, gauge
 from shared.wire import AgentState
 
@@ -121,6 +122,19 @@ def of_services(services: Mapping[str, Service], fleet: Fleet) -> list[Metric]:
             labels,
             {(name,): float(fleet.offered(name)) for name in services},
         ),
+    ]
+
+
+def of_results_waiting(waiting: WaitingResults) -> list[Metric]:
+    """The results that are still at agents."""
+    labels, reason = ("reason",), ("disk",)
+    return [
+        gauge(f"ferryman_results_waiting{name}", meaning, labels, {reason: value})
+        for name, meaning, value in (
+            ("", "Results that cannot be stored now.", len(waiting)),
+            ("_bytes", "Bytes that they need.", waiting.size),
+            ("_oldest_seconds", "For how long the oldest of them waits.", waiting.oldest_s),
+        )
     ]
 
 

@@ -184,6 +184,14 @@ class Scratch(Protocol):
         """
         ...
 
+    def measure(self) -> int:
+        """Ask the disk; how many bytes may be written now. Blocking.
+
+        Raises:
+            OSError
+        """
+        ...
+
     def check_writable(self) -> None:
         """Raises OSError if a file cannot be made and written."""
         ...

@@ -41,9 +41,10 @@ def _listens(settings: ServerSettings) -> str:
 def _keeps(settings: ServerSettings) -> str:
     folder = settings.server.data_dir.absolute()
     there = next(one for one in (folder, *folder.parents) if one.is_dir())
-    free = _free(there)
+    usage = os.statvfs(there)
+    free = usage.f_bavail * usage.f_frsize
     new = "" if there == folder else " (it will be made)"
-    least = say_size(settings.server.min_free)
+    least = say_size(settings.server.least_free(usage.f_blocks * usage.f_frsize))
     return f"It keeps everything in {folder}{new}: {say_size(free)} are free, {least} stay so."
 
 
@@ -121,8 +122,3 @@ def _of_access(settings: ServerSettings, file: Path | None) -> Iterator[str]:
         yield "server: tokens are sent unencrypted: set tls_cert, or put a proxy with TLS before it"
     if not settings.agents:
         yield "agents: there is none, so no job can run"
-
-
-def _free(folder: Path) -> int:
-    usage = os.statvfs(folder)
-    return usage.f_bavail * usage.f_frsize

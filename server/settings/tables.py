@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, PrivateAttr, SecretStr, field_validator, model_validator
 
@@ -48,8 +48,9 @@ class ServerTable(BrowserSection):
     """What a bundle's files may be called; "linux": with a warning where others cannot store it."""
     audit_expires_after: Duration = Field(34_560_000.0, ge=0)
     """0: never."""
-    min_free: Size = Field(64 << 20, ge=0)
-    """Uploads, results and snapshots always leave this much of the disk; 507 otherwise."""
+    min_free: Annotated[Size, Field(ge=0)] | None = None
+    """Uploads, results and snapshots always leave this much of the disk; 507 otherwise. None: 2 %
+    of it, and 64 MiB at least."""
     stored_per_user: Size = Field(0, ge=0)
     """Bytes that bundles and results of one user may take; 0: any number."""
     upload_per_user_per_day: Size = Field(0, ge=0)
@@ -99,6 +100,10 @@ class ServerTable(BrowserSection):
             raise ValueError('auth = "none", yet tokens are set: remove one of them')
         self._webhook_keys = tuple(webhook_secrets(self.webhook_secret_file))
         return self
+
+    def least_free(self, disk_bytes: int) -> int:
+        """``min_free`` on a disk of that size."""
+        return max(64 << 20, disk_bytes // 50) if self.min_free is None else self.min_free
 
     def webhook_keys(self) -> tuple[bytes, ...]:
         """Those of ``webhook_secret_file``, as it was when the settings were read."""

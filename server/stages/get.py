@@ -26,7 +26,7 @@ from server.stages.agent_tasks import AgentTasks
 from server.stages.deferral import Deferral
 from server.stages.delayed_reports import DelayedReports
 from server.stages.progress import Progress
-from server.stages.results import Results
+from server.stages.results import WAITS_FOR_ROOM, Results, is_disk_full
 from server.stages.small_results import SmallResults
 from server.stages.stage import Resources, Stage
 from server.stages.unexpected_payloads import UnexpectedPayloads
@@ -57,7 +57,7 @@ class Get(Stage):
     ) -> None:
         super().__init__(resources)
         self._deferral = deferral or Deferral(resources)
-        self.results = Results(resources.scratch, on_slot)
+        self.results = Results(resources.scratch, resources.clock, on_slot)
         self.progress = Progress(resources)
         self._small_results = SmallResults(resources, self.results)
         self._unexpected = UnexpectedPayloads(resources, self.results)
@@ -202,6 +202,8 @@ class Get(Stage):
         if payload.status not in outcome.ENDED:
             return await self._move_at_agent(agent.name, move) is not None
         self.progress.forget(job.key)
+        if have is None and payload.result is not None:
+            await self.results.waiting.check((agent.name, payload.id), payload.result.size)
         with self.results.slot_released(job.key):
             moved: Job | bool | None
             if have is None and not outcome.left_children(payload):
@@ -253,17 +255,29 @@ class Get(Stage):
     # -- one payload
 
     async def _process_latest(self, agent: Agent, which: tuple[str, int]) -> None:
-        tries = 0
+        try:
+            await self._process_until_done(agent, which)
+        finally:
+            self.results.waiting.done(which)
+        self.results.reported.drop(*which)  # where nobody needed it
+
+    async def _process_until_done(self, agent: Agent, which: tuple[str, int]) -> None:
+        tries, waiting = 0, self.results.waiting
         while (payload := self._latest.pop(which, None)) is not None:
+            no_room: OSError | None = None
             try:
                 await self._process(agent, payload)
                 tries = 0
+                waiting.done(which)
                 continue
             except LeaseLost:
                 raise
             except (AgentError, OSError) as problem:
                 why = str(problem)
-                log.warning("payload.not_fetched", agent=agent.name, key=payload.key, error=why)
+                if isinstance(problem, OSError) and is_disk_full(problem):
+                    no_room = problem
+                if no_room is None or not tries:
+                    log.warning("payload.not_fetched", agent=agent.name, key=payload.key, error=why)
             except Exception as problem:
                 # An end is reported once. Whatever fails here (the database may be full), the
                 # document is kept and tried again, or the job would never end.
@@ -274,11 +288,23 @@ class Get(Stage):
                 # It reports everything again once it is back, or is asked for what no row says.
                 self._forget_taken(agent, AttemptKey.parse(payload.key or ""))
                 break
+            self._latest.setdefault(which, payload)
+            if no_room is not None:
+                await self._wait_for_room(agent, payload, no_room, tries)
+                continue
             if tries == _UNKNOWN_AFTER:
                 await self._show_as_unknown(agent, payload, f"the result cannot be fetched: {why}")
-            self._latest.setdefault(which, payload)
             await self._clock.sleep(_RETRY_DELAYS_S[min(tries, len(_RETRY_DELAYS_S)) - 1])
-        self.results.reported.drop(*which)  # where nobody needed it
+
+    async def _wait_for_room(
+        self, agent: Agent, payload: PayloadDoc, problem: OSError, tries: int
+    ) -> None:
+        """Until the result may be tried again. Its job says so, unless it is only for a moment."""
+        which, size = (agent.name, payload.id), payload.result.size if payload.result else 0
+        why = await self.results.waiting.add(which, problem, size)
+        if tries > 1 or not why.is_brief:
+            await self._show_as_unknown(agent, payload, f"{WAITS_FOR_ROOM} {why}")
+        await self.results.waiting.turn(which)
 
     async def _process(self, agent: Agent, payload: PayloadDoc) -> None:
         key = AttemptKey.parse(payload.key or "")

@@ -19,7 +19,7 @@ from server.domain.jobs import Job, Move
 from server.ports import Agent, AgentError, LeaseLost, NoSuchPayload
 from server.stages.agent_tasks import AgentTasks
 from server.stages.get import Get
-from server.stages.results import store
+from server.stages.results import WAITS_FOR_ROOM, is_disk_full, store
 from server.stages.stage import Resources, Stage
 from shared.clock import SECOND
 from shared.ids import AttemptKey
@@ -39,11 +39,14 @@ class Poll(Stage):
         self._asking = AgentTasks[AttemptKey]("poll.failed")
         self._failing_since: dict[AttemptKey, float] = {}
         """Attempt -> monotonic time since when its agent has no good answer for it."""
+        self._no_room: dict[AttemptKey, tuple[str, int]] = {}
+        """Attempts whose results wait for room on the disk, and their payloads."""
 
     async def run_once(self) -> int:
         """Ask each polled agent for its jobs; move the jobs of unreachable agents. Returns how many
         were moved.
         """
+        await self._get.results.waiting.run_once()
         moved = 0
         polled = set()
         for name in {one.agent for one in await self._jobs.held()}:
@@ -60,6 +63,8 @@ class Poll(Stage):
                         self._asking.start(name, job.key, work)
         for key in self._failing_since.keys() - polled - set(self._asking):
             del self._failing_since[key]
+        for key in self._no_room.keys() - polled - set(self._asking):
+            self._get.results.waiting.done(self._no_room.pop(key))
         return moved
 
     async def _move_unreachable(self, name: str, unreachable_s: float) -> int:
@@ -105,10 +110,15 @@ class Poll(Stage):
     async def _ask(self, agent: Agent, job: Job) -> None:
         assert job.payload_id is not None, "set by the move to Submitted"
         try:
+            if job.key in self._no_room:
+                await self._get.results.waiting.check(self._no_room[job.key], 0)
             await self._poll_payload(agent, job, job.payload_id)
         except NoSuchPayload:
             await self._get.lost(agent, job, f"agent {agent.name} does not know the job any more")
         except (AgentError, OSError) as problem:
+            if isinstance(problem, OSError) and is_disk_full(problem):
+                await self._wait_for_room(agent, job, job.payload_id, problem)
+                return
             # An error for ever must not hold the slot for ever: it counts as unreachable.
             now = self._clock.monotonic()
             unreachable_s = now - self._failing_since.setdefault(job.key, now)
@@ -116,6 +126,21 @@ class Poll(Stage):
             await self._move_all([self._unreached(job, unreachable_s, what)], agent.name)
         else:
             self._failing_since.pop(job.key, None)
+            if job.key in self._no_room:
+                self._get.results.waiting.done(self._no_room.pop(job.key))
+
+    async def _wait_for_room(
+        self, agent: Agent, job: Job, payload_id: int, problem: OSError
+    ) -> None:
+        """The agent has given an answer: what has no room is this server's disk. How large the
+        result is, it does not say.
+        """
+        which = self._no_room[job.key] = agent.name, payload_id
+        why = await self._get.results.waiting.add(which, problem, None)
+        if JobState.UNKNOWN in states.NEXT[job.state]:
+            move = outcome.unknown(job, self._clock.now(), f"{WAITS_FOR_ROOM} {why}")
+            await self._move_at_agent(agent.name, move)
+        await self._get.results.waiting.turn(which)
 
     async def _poll_payload(self, agent: Agent, job: Job, payload_id: int) -> None:
         async with AsyncExitStack() as stack:

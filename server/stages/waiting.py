@@ -39,12 +39,14 @@ async def why_waiting(
     recent: Callable[[str], Awaitable[Recent]] | None = None,
     *,
     in_list: bool = False,
+    disk_full: str = "",
 ) -> dict[int, QueueInfo]:
     """Position in the queue and reason of each of the jobs that waits; the others are left out.
 
     Args:
         recent: gives what a service did lately; None: no start is estimated.
         in_list: positions are counted less far.
+        disk_full: that the server's disk has no room for results, so that no job is sent.
     """
     waiting = [job for job in listed if _waits(job)]
     if not waiting:
@@ -71,6 +73,7 @@ async def why_waiting(
             why = (
                 _on_hold(job, on, batch)
                 or _not_sent(job, service, now)
+                or (disk_full and _why(WaitReason.DISK_FULL, f"no job is sent now: {disk_full}"))
                 or held.not_sent(job, service, position)
             )
             if recent is not None and why["code"] in _FOR_A_SLOT and position <= counted:

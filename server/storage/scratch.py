@@ -115,6 +115,10 @@ class FolderScratch:
         with contextlib.suppress(OSError):  # the last number stays
             self._space.measure()
 
+    def measure(self) -> int:
+        self._space.measure()
+        return self._space.available()
+
     def free_bytes(self) -> int:
         usage = os.statvfs(self._folder)
         return usage.f_bavail * usage.f_frsize

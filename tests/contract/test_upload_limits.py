@@ -318,6 +318,31 @@ async def test_a_result_that_does_not_fit_is_not_fetched_to_the_end(tmp_path, mo
         await until_left(tmp_path, 1)  # the bundle
 
 
+async def test_a_polled_result_that_does_not_fit_is_not_given_up_and_stops_new_work(
+    tmp_path, monkeypatch
+):
+    """The client has answered: for how long the server's disk is full is not the job's fault."""
+    disk = Disk(monkeypatch, 6 * MIB)
+    client = FakeOrchestrator(then="Completed", result=bytes(4 * MIB))
+    soon = {"agent_timeout": 0.1, "agent_lost_after": 0.2}
+    async with driving(tmp_path, client, min_free=4 * MIB, **soon) as caller:
+        status, _, reply = await post(caller, form(part("run.sh")))
+        assert status == 201
+        job = await caller.job(int(str(reply["id"])), until="Unknown")
+        assert "the result waits for room on the server's disk: more is needed" in job["message"]
+        asked = len(client.asked)
+        status, _, refused = await post(caller, form(part("run.sh")))
+        assert (status, refused["code"]) == (507, "disk_full")
+        assert "1 result waits for room on the server's disk" in str(refused["message"])
+        await caller.server.context.clock.sleep(0.5)  # longer than agent_lost_after
+        assert (await caller.job(int(str(reply["id"])), until="Unknown"))["status"] == "Unknown"
+        assert len(client.asked) == asked, "its result is fetched in vain"
+        disk.size = 40 * MIB
+        job = await caller.job(int(str(reply["id"])), until="Completed")
+        assert (job["status"], job["attempt"]) == ("Completed", 1)
+        assert not caller.server.context.results_waiting
+
+
 async def test_a_bundle_over_the_services_disk_is_refused_before_it_has_come(tmp_path):
     own = "[services.my_service]\nlimits = { disk = '8MiB' }\n"
     async with driving(tmp_path, FakeOrchestrator(then="Running"), extra=own) as caller:

@@ -41,6 +41,11 @@ FIRES: Final[dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
         {f'ferryman_troubles{{{S},kind="disk_full"}}': "1x10"},
         {f'ferryman_troubles{{{S},kind="disk_full"}}': "0x10"},
     ),
+    "FerrymanResultsWaiting": (
+        "5m",
+        {f'ferryman_results_waiting{{{S},reason="disk"}}': "1x10"},
+        {f'ferryman_results_waiting{{{S},reason="disk"}}': "0x10"},
+    ),
     "FerrymanDiskFillsUp": (
         "7h",
         {

@@ -25,6 +25,8 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 _EVENTS: Final = "tests/contract/test_agent_events.py::test_"
 _EVENT_LINES: Final = "tests/unit/server/agents/test_event_lines.py::test_"
+_SCARCITY: Final = "tests/process/test_server_scarcity.py::test_"
+_ROOM: Final = "tests/unit/server/stages/test_waiting_results.py::test_"
 _CAME: Final = "tests/unit/server/stages/test_reported_results.py::test_"
 _FLOODS: Final = "tests/unit/server/stages/test_get_floods.py::test_"
 

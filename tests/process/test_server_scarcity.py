@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+from urllib.error import HTTPError
 
 import pytest
 
@@ -49,6 +54,73 @@ def test_a_result_that_finds_the_disk_full_arrives_when_there_is_room(
         filler.unlink()
         pair.until(job, "Completed")
         assert len(pair.result(job).read("big")) == RESULT
+
+
+TOO_FULL = """
+[server]
+min_free = "4MiB"
+[services.example]
+limits = { disk = "64MiB", memory = "64MiB" }
+"""
+LARGE = 8 << 20
+
+
+def test_while_results_find_no_room_it_says_so_everywhere_and_takes_no_new_work(
+    tmp_path: Path,
+) -> None:
+    """A disk that is not full, and too full for what comes. No job is lost."""
+    pair = Pair(tmp_path, TOO_FULL)
+    with mounted(pair.server.data, "-t", "tmpfs", "-o", "size=64m", "tmpfs"), pair.running():
+        filler = pair.server.data / "filler"
+        filler.write_bytes(bytes(disk_free(pair.server.data) - (10 << 20)))
+        script = f"sleep 1; head -c {LARGE} /dev/urandom > big"
+        large = [pair.submit(script, user=str(number)) for number in range(2)]
+        queued = pair.submit("echo small > small.txt", user="9")
+
+        def all_wait() -> bool:
+            return all(pair.status(job) == "Unknown" for job in large)
+
+        until(all_wait, "the results do not wait", lambda: pair.server.log[-3_000:])
+        for job in large:
+            message = json.loads(pair.get(f"/api/v1/jobs/{job}"))["message"]
+            numbers = r"on the server's disk: 8\.\d MiB needed, \d\.\d MiB may be used"
+            assert re.search(numbers, message), message
+        status = json.loads(pair.get("/api/v1/status"))
+        assert (status["status"], status["queued"]) == ("error", 1)
+        (trouble,) = [one for one in status["troubles"] if one["kind"] == "results_waiting"]
+        assert "2 results wait for room on the server's disk" in trouble["message"]
+        with pytest.raises(HTTPError) as unhealthy:
+            pair.get("/health")
+        assert unhealthy.value.code == 503
+        assert "2 results wait" in json.load(unhealthy.value)["message"]
+        metrics = pair.get("/metrics").decode()
+        assert 'ferryman_results_waiting{reason="disk"} 2.0' in metrics
+        doctor = subprocess.run(
+            [sys.executable, "-P", "-m", "ferryman", "doctor", "--url", pair.server.url],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert doctor.returncode == 75, doctor
+        assert "2 results wait for room" in doctor.stdout, doctor
+        waits = json.loads(pair.get(f"/api/v1/jobs/{queued}"))
+        assert waits["status"] == "Queued"
+        assert waits["queue"]["code"] == "disk_full"
+        assert "2 results wait for room" in waits["queue"]["reason"]
+        with pytest.raises(AssertionError, match=r"507.*results wait for room"):
+            pair.submit("echo refused")
+        filler.unlink()
+        for job in large:
+            pair.until(job, "Completed")
+            assert len(pair.result(job).read("big")) == LARGE
+        pair.until(queued, "Completed")
+        assert json.loads(pair.get("/health"))["status"] == "ok"
+        for job in (*large, queued):
+            assert json.loads(pair.get(f"/api/v1/jobs/{job}"))["attempt"] == 1
+
+
+def disk_free(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
 
 
 def test_a_job_that_cannot_be_sent_for_want_of_descriptors_is_sent_later(tmp_path: Path) -> None:

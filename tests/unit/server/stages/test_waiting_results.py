@@ -1,0 +1,155 @@
+"""Results that find no room on the server's disk: who is tried when."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+
+from server.stages.results import NoRoom, WaitingResults
+from tests.support.sim_clock import SimClock
+
+MIB: Final = 1 << 20
+
+
+class Disk:
+    """Results that wait for it, by number.
+
+    Attributes:
+        available: bytes that may be used.
+        ends: how often none waited any more.
+        tried: those whose turn has come, in order.
+    """
+
+    def __init__(self, available: int) -> None:
+        self.available, self.ends, self.clock = available, 0, SimClock()
+        self.tried: list[int] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        scratch: Any = SimpleNamespace(measure=self._look)
+        self.results = WaitingResults(scratch, self.clock, self._end)
+
+    def _look(self) -> int:
+        if self.available < 0:
+            raise OSError(errno.EIO, "Input/output error")
+        return self.available
+
+    def _end(self) -> None:
+        self.ends += 1
+
+    async def fails(self, number: int, size: int | None, problem: OSError | None = None) -> str:
+        """It does not fit, and waits. Returns what its job says."""
+        problem = problem or NoRoom(size, self.available)
+        why = await self.results.add(("node", number), problem, size)
+        self._tasks.append(asyncio.create_task(self._turn(number)))
+        await self.clock.settle()
+        return str(why)
+
+    async def _turn(self, number: int) -> None:
+        waits = True
+        while waits:
+            await self.results.turn(("node", number))
+            with contextlib.suppress(NoRoom):
+                await self.results.check(("node", number), 0)
+                waits = False
+        self.tried.append(number)
+
+    async def look(self, available: int) -> list[int]:
+        """A sweep finds so much room. Returns which are tried."""
+        self.available, before = available, len(self.tried)
+        await self.results.run_once()
+        await self.clock.settle()
+        return self.tried[before:]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def test_the_oldest_are_tried_first_all_that_fit_at_once() -> None:
+    disk = Disk(10 * MIB)
+    for number, size in enumerate((50, 60, 20, 5)):
+        await disk.fails(number, size * MIB)
+    assert await disk.look(49 * MIB) == [2, 3], "what fits is not held up by what does not"
+    disk.results.done(("node", 2))
+    disk.results.done(("node", 3))
+    assert await disk.look(105 * MIB) == [0], "what was given to one is not given to the next"
+    assert await disk.look(120 * MIB) == [1]
+    await disk.stop()
+
+
+async def test_a_newer_result_that_would_fit_does_not_go_before_one_that_waits() -> None:
+    disk = Disk(10 * MIB)
+    await disk.results.check(("node", 1), 10 * MIB)
+    await disk.fails(1, 50 * MIB)
+    disk.available = 55 * MIB  # and nobody has looked yet
+    with pytest.raises(NoRoom) as behind:
+        await disk.results.check(("node", 2), 10 * MIB)
+    assert behind.value.is_brief
+    with pytest.raises(NoRoom):
+        await disk.results.check(("node", 3), 1)
+    await disk.fails(2, 10 * MIB, behind.value)
+    assert await disk.look(55 * MIB) == [1]
+    await disk.results.check(("node", 1), 50 * MIB)
+    disk.results.done(("node", 1))
+    assert await disk.look(12 * MIB) == [2]
+    disk.results.done(("node", 2))
+    await disk.results.check(("node", 3), 1)
+    assert disk.ends == 1, "jobs are sent again when none waits any more"
+    await disk.stop()
+
+
+async def test_a_large_result_is_not_fetched_in_vain() -> None:
+    disk = Disk(10 * MIB)
+    with pytest.raises(NoRoom, match=r"server's disk: 11.0 MiB needed, 10.0 MiB may be used"):
+        await disk.results.check(("node", 1), 11 * MIB)
+
+
+async def test_the_sentence_has_the_numbers_and_is_empty_when_none_waits() -> None:
+    disk = Disk(40 * MIB)
+    assert disk.results.sentence() == ""
+    full = OSError(errno.ENOSPC, "No space left on device")
+    said = await disk.fails(1, 50 * MIB, full)
+    assert said == "the server's disk: 50.0 MiB needed, 40.0 MiB may be used"
+    await disk.clock.advance(90.0)
+    assert disk.results.sentence() == (
+        "1 result waits for room on the server's disk: 50.0 MiB needed, 40.0 MiB may be used, "
+        "the oldest waits for 1m 30s"
+    )
+    assert (len(disk.results), disk.results.size, disk.results.oldest_s) == (1, 50 * MIB, 90.0)
+    disk.results.done(("node", 1))
+    assert (disk.results.sentence(), disk.results.oldest_s) == ("", 0.0)
+    await disk.stop()
+
+
+async def test_a_disk_that_refuses_although_it_has_room_is_tried_again_after_a_while() -> None:
+    """Its inodes are used up: nothing says when there are some again."""
+    disk = Disk(40 * MIB)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    assert await disk.fails(1, MIB, full) == "the server's disk: No space left on device"
+    assert await disk.look(40 * MIB) == []
+    await disk.clock.advance(10.0)
+    assert await disk.look(40 * MIB) == [1]
+    await disk.stop()
+
+
+async def test_a_result_of_unknown_size_is_tried_when_there_is_more_than_there_was() -> None:
+    disk = Disk(10 * MIB)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    assert "more is needed, 10.0 MiB may be used" in await disk.fails(1, None, full)
+    assert await disk.look(10 * MIB) == []
+    assert await disk.look(11 * MIB) == [1]
+    await disk.stop()
+
+
+async def test_a_disk_that_does_not_answer_is_as_it_was() -> None:
+    disk = Disk(10 * MIB)
+    await disk.fails(1, 20 * MIB)
+    await disk.look(15 * MIB)
+    assert await disk.look(-1) == []
+    assert "15.0 MiB may be used" in disk.results.sentence()
+    await disk.stop()
