@@ -39,6 +39,10 @@ class AgentDoc(Wire):
     reachable: bool
     trouble: str = ""
     """Why it gets no new jobs, or that it is silent, in a sentence; empty: all is well."""
+    warnings: list[str] = Field(default_factory=list)
+    """What is wrong with it although it may get jobs: its clock, its version, its sandbox."""
+    clock_ahead_s: float | None = None
+    """How far its clock is ahead of the server's, as far as an HTTP date says; None: not known."""
     kind: str
     """"ferryman" or "job-orchestrator"; empty: not known any more."""
     address: str

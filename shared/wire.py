@@ -291,6 +291,9 @@ class AgentHealth(Wire):
     sandbox: dict[str, Any] | None = None
     """Backend, self-test, which limits are hard."""
     message: str = ""
+    ready: bool = True
+    """False: it takes no bundles now, and says why. A full disk is no error: what it has can be
+    fetched."""
     draining: bool = False
     """It finishes what it has, takes nothing more, and then ends."""
     packs: bool = False

@@ -110,7 +110,7 @@ class Api:
         health, healthy = await self._health.report(self._runner.running)
         if not request[PRINCIPAL].authenticated:  # names of folders are the operator's
             database = "ok" if health.database == "ok" else "error"
-            health = AgentHealth(status=health.status, database=database)
+            health = AgentHealth(status=health.status, database=database, ready=health.ready)
         return json_answer(health, 200 if healthy else 503)
 
     async def livez(self, _: web.Request) -> web.StreamResponse:

@@ -120,6 +120,7 @@ class Health:
             services=None if identity.services is None else list(identity.services),
             sandbox=self._sandbox_doc(broken),
             message="; ".join(problems + notes),
+            ready=not problems and not notes,
             packs=self._sandbox.report.backend == "bubblewrap",
         )
         return health, not problems

@@ -39,7 +39,7 @@ _HEADS: Final = (
     "SLOTS",
     "LOAD",
     "ADDRESS",
-    "MESSAGE",
+    "WHY",
 )
 
 
@@ -207,14 +207,22 @@ def _row(agent: AgentDoc) -> tuple[str, ...]:
         "" if agent.slots is None else str(agent.slots),
         "" if agent.load is None else f"{agent.load:.0f} %",
         agent.address,
-        agent.message or agent.trouble,
+        "; ".join(_why(agent)),
     )
+
+
+def _why(agent: AgentDoc) -> list[str]:
+    """Why it gets no jobs, and what is wrong with it although it does."""
+    first = agent.message or agent.trouble
+    return [first, *agent.warnings] if first else agent.warnings
 
 
 def _details(agent: AgentDoc) -> Iterator[str]:
     message = f": {agent.message}" if agent.message else ""
     yield f"agent {agent.name} is {_state(agent)}{message}"
     yield f"  {agent.trouble or 'gets new jobs'}"
+    for warning in agent.warnings:
+        yield f"  {warning}"
     kind = {"ferryman": "Ferryman agent", "": "agent"}.get(agent.kind, f"{agent.kind} client")
     at = f" at {agent.address}" if agent.address else ""
     version = f", version {agent.version}" if agent.version else ""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ferryman import errors
 from ferryman.cli.exits import FAILED, exit_code_for
@@ -162,22 +162,13 @@ class Examination:
             yield Finding(about, "problem", trouble, show, FAILED)
         else:
             yield Finding(about, "ok", "it gets jobs")
-        for text in _sandbox(agent.health or {}):
-            yield Finding(about, "warning", text, "on its host: ferryman agent check")
-
-
-def _sandbox(health: Mapping[str, Any]) -> Iterator[str]:
-    """What is weak about an agent's sandbox."""
-    sandbox = health.get("sandbox")
-    if not isinstance(sandbox, Mapping):
-        return
-    if sandbox.get("warning"):
-        yield str(sandbox["warning"])
-    enforcement = sandbox.get("enforcement")
-    if isinstance(enforcement, Mapping):
-        weak = sorted(str(name) for name, how in enforcement.items() if how != "hard")
-        if weak:
-            yield f"limits that a job can get around: {', '.join(weak)}"
+        for text in agent.warnings:
+            hint = "on its host: ferryman agent check"
+            if text.startswith("its clock"):
+                hint = "on the one that is wrong: timedatectl status"
+            elif text.startswith("it has version"):
+                hint = "bring both to the same version, in any order: jobs go on meanwhile"
+            yield Finding(about, "warning", text, hint)
 
 
 def _free(folder: Path) -> Finding:

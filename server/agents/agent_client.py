@@ -64,6 +64,7 @@ class AgentClient(Agent):
     Attributes:
         agent_id: of its record, by which it is the same agent under another name.
         health: what it said of itself last.
+        clock_ahead_s: how far its clock was ahead of ours then, at least.
         heard_at: when it said something last.
         unreachable: why it cannot be reached; empty: it can.
         unhealthy: why it cannot take new work, though it can be reached.
@@ -77,6 +78,7 @@ class AgentClient(Agent):
 
     agent_id: str | None = None
     health: AgentHealth | None = None
+    clock_ahead_s: float | None = None
     heard_at: Micros | None = None
 
     def __init__(
@@ -163,9 +165,11 @@ class AgentClient(Agent):
         Raises:
             AgentError: no health document came.
         """
+        asked_at = self._clock.now()
         async with self._call(
             "GET", f"{self.base}/health", timeout=SHORT_CALL, accepted=frozenset({200, 503})
         ) as answer:
+            self.clock_ahead_s = answers.clock_ahead_s(answer, asked_at, self._clock.now())
             health = await answers.document(answer, AgentHealth)
             well = answer.status == 200 and health.status == "ok"
             return health if well else health.model_copy(update={"status": "error"})

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import hashlib
 import json
+from email.utils import parsedate_to_datetime
 from functools import partial
 from http import HTTPStatus
 from typing import BinaryIO, Final, TypeVar
@@ -24,7 +25,7 @@ from server.ports import (
     ScratchFile,
     Unreachable,
 )
-from shared.clock import Clock
+from shared.clock import SECOND, Clock, Micros
 from shared.files.durable import remove_quietly
 from shared.files.opened import opened
 from shared.wire import Wire
@@ -116,6 +117,20 @@ def retry_after(answer: aiohttp.ClientResponse) -> float | None:
     """Seconds, where the answer says so; at most an hour."""
     text = answer.headers.get("Retry-After", "")
     return float(min(int(text[:9]), 3600)) if text.isascii() and text.isdigit() else None
+
+
+def clock_ahead_s(answer: aiohttp.ClientResponse, asked_at: Micros, now: Micros) -> float | None:
+    """How far the clock of who answered is ahead of ours at least, in seconds; negative: behind.
+    None: it does not say.
+    """
+    try:
+        date = parsedate_to_datetime(answer.headers.get("Date", ""))
+        said_at = round(date.timestamp() * SECOND)
+    except (ValueError, OverflowError):
+        return None
+    # It was said between the two, and cut to a whole second.
+    ahead, behind = said_at - now, asked_at - said_at - SECOND
+    return (ahead if ahead > 0 else -max(0, behind)) / SECOND
 
 
 def _what(answer: aiohttp.ClientResponse) -> str:

@@ -217,8 +217,9 @@ class Registry:
         """What it says of itself."""
         client.health = health
         client.unhealthy = ""
-        if health.status != "ok":
-            how = "gets no new jobs" if health.draining else "is unhealthy"
+        if health.status != "ok" or not health.ready:
+            well = health.draining or health.status == "ok"
+            how = "gets no new jobs" if well else "is unhealthy"
             client.unhealthy = f"agent {client.name} {how}: {health.message or health.status}"
 
     def mark_status(self, client: AgentClient, status: AgentStatus) -> bool:

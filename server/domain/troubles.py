@@ -25,6 +25,8 @@ class TroubleKind(StrEnum):
     AGENT_AWAY = "agent_away"
     AGENT_UNFIT = "agent_unfit"
     """It can be reached, and takes no jobs."""
+    AGENT_CLOCK = "agent_clock"
+    AGENT_VERSION = "agent_version"
     AGENT_LOST = "agent_lost"
     AGENT_DRAINING = "agent_draining"
     SERVICE_NOT_OFFERED = "service_not_offered"
@@ -42,9 +44,9 @@ SERVER_TROUBLES: Final = DATABASE_TROUBLES | frozenset(
     {
         TroubleKind.LOOP_STUCK,
         TroubleKind.DISK_FULL,
+        TroubleKind.RESULTS_WAITING,
         TroubleKind.DATA_FOLDER_UNWRITABLE,
         TroubleKind.DATA_FOLDER_SILENT,
-        TroubleKind.RESULTS_WAITING,
     }
 )
 """With one of these new work is not welcome."""

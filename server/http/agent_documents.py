@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from server.domain.agents import REPLACED, AgentRecord
 from server.http.context import Context
 from server.http.documents import shown
+from shared.units.durations import say_duration
 from shared.wire import AgentDoc, AgentHealth, AgentState
+
+MAX_CLOCK_S: Final = 5.0
+"""Between the clocks of server and agent, until it is said."""
+_LONGEST: Final = 500
+"""Characters of what an agent says."""
 
 
 async def listed(context: Context, *, every: bool) -> list[AgentDoc]:
@@ -61,6 +67,7 @@ def _document(context: Context, record: AgentRecord, jobs: int, running: int) ->
         "up": agent is not None and agent.accepts_work,
         "reachable": agent is not None and agent.reachable,
         "trouble": trouble if agent else record.message if configured else missing,
+        "clock_ahead_s": agent.clock_ahead_s if heard and agent else None,
         "in_settings": agent is not None,
         "jobs": jobs,
         "running": running if heard else None,
@@ -71,7 +78,39 @@ def _document(context: Context, record: AgentRecord, jobs: int, running: int) ->
     now["health"] = _health(health, now) if health else None
     # The record is written once a minute at most: what this server has heard itself is newer.
     heard_at = max(record.last_heard_at or 0, (agent and agent.heard_at) or 0) or None
-    return AgentDoc(**shown(replace(record, last_heard_at=heard_at), AgentDoc) | now)
+    doc = AgentDoc(**shown(replace(record, last_heard_at=heard_at), AgentDoc) | now)
+    return doc.model_copy(update={"warnings": _warnings(doc, context.version)})
+
+
+def of_clock(doc: AgentDoc) -> str:
+    """That its clock is wrong, or the server's; empty: they agree, or it is not known."""
+    ahead_s = doc.clock_ahead_s or 0.0
+    if abs(ahead_s) <= MAX_CLOCK_S:
+        return ""
+    which = "ahead of" if ahead_s > 0 else "behind"
+    return f"its clock is {say_duration(abs(ahead_s))} {which} the server's"
+
+
+def of_version(doc: AgentDoc, servers: str) -> str:
+    """That it has another version; empty: it has not, or none is known."""
+    if not doc.reachable or doc.kind != "ferryman" or not doc.version:
+        return ""
+    if doc.version.split(".")[:2] == servers.split(".")[:2]:
+        return ""
+    return f"it has version {doc.version}, the server has {servers}"
+
+
+def _warnings(doc: AgentDoc, servers: str) -> list[str]:
+    found = [of_clock(doc), of_version(doc, servers)]
+    sandbox = (doc.health or {}).get("sandbox")
+    if isinstance(sandbox, Mapping):  # an agent can say anything
+        found.append(str(sandbox.get("warning") or "")[:_LONGEST])
+        enforcement = sandbox.get("enforcement")
+        if isinstance(enforcement, Mapping):
+            weak = sorted(str(name) for name, how in enforcement.items() if how != "hard")
+            names = ", ".join(weak)[:_LONGEST]
+            found.append(names and f"limits that a job can get around: {names}")
+    return [one for one in found if one]
 
 
 def _health(health: AgentHealth, now: Mapping[str, Any]) -> dict[str, Any]:

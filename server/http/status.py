@@ -45,6 +45,10 @@ ADVICE: Final[Mapping[TroubleKind, str]] = {
     "its jobs are followed again when it is back. If it will not come back, declare it lost",
     TroubleKind.AGENT_UNFIT: "look at what the agent says, and run ferryman agent check on its "
     "host; its results are fetched all the same",
+    TroubleKind.AGENT_CLOCK: "set the clock that is wrong (timedatectl status); no job is lost by "
+    "it, and its scripts see the wrong time",
+    TroubleKind.AGENT_VERSION: "bring agent and server to the same version, in any order: jobs "
+    "go on meanwhile",
     TroubleKind.AGENT_LOST: "start it again, or retire it if it is gone for good; its jobs are "
     "tried again elsewhere",
     TroubleKind.AGENT_DRAINING: "resume it when its host may be used again, or retire it when it "
@@ -140,7 +144,7 @@ async def status_of(context: Context) -> StatusDoc:
         agents = await agent_documents.listed(context, every=False)
         queued = sum((await context.statistics.queued()).values())
         in_work = sum(one.slots for one in await context.jobs.held())
-        found = [*found, *_of_agents(agents)]
+        found = [*found, *_of_agents(agents, context.version)]
     found = sorted(
         [*found, *_of_services(context)], key=lambda one: one.kind not in SERVER_TROUBLES
     )
@@ -180,12 +184,18 @@ def _document(trouble: Trouble) -> TroubleDoc:
     )
 
 
-def _of_agents(agents: Sequence[AgentDoc]) -> list[Trouble]:
+def _of_agents(agents: Sequence[AgentDoc], version: str) -> list[Trouble]:
     in_use = [one for one in agents if one.state is not AgentState.RETIRED]
     if not in_use:
         return [Trouble(TroubleKind.NO_AGENTS, "there is no agent, so no job can run")]
     found = []
     for one in in_use:
+        for kind, text in (
+            (TroubleKind.AGENT_CLOCK, agent_documents.of_clock(one)),
+            (TroubleKind.AGENT_VERSION, agent_documents.of_version(one, version)),
+        ):
+            if text:
+                found.append(Trouble(kind, f"agent {one.name}: {text}", one.name))
         kind, text = TroubleKind.AGENT_UNFIT, one.trouble
         if one.up:
             continue

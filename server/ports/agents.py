@@ -103,6 +103,13 @@ class Agent(LiveAgent, Protocol):
         ...
 
     @property
+    def clock_ahead_s(self) -> float | None:
+        """How far its clock was ahead of ours at least when it was asked last, in seconds;
+        negative: behind. None: it does not say.
+        """
+        ...
+
+    @property
     def heard_at(self) -> Micros | None:
         """When it said something last; None: not since this server uses it."""
         ...

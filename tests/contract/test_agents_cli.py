@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +46,7 @@ async def test_agents_are_listed_and_shown(operator: Operator, agent: FakeAgent)
     code, out, err = await operator("list")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        "AGENT\tSTATE\tREADY\tJOBS\tRUNNING\tSLOTS\tLOAD\tADDRESS\tMESSAGE",
+        "AGENT\tSTATE\tREADY\tJOBS\tRUNNING\tSLOTS\tLOAD\tADDRESS\tWHY",
         f"north\tactive\tyes\t1\t1\t4\t\t{agent.url}\t",
     ]
     code, out, _ = await operator("list", "--json", "--all")
@@ -119,3 +121,53 @@ async def test_the_doctor_finds_a_real_server_and_its_agent_well(
     assert "ok       token: the server asks for none" in lines
     assert "ok       agent north: it gets jobs" in lines
     assert not [line for line in lines if line.startswith("PROBLEM")]
+
+
+FULL = "no new bundles are taken: too little space on the agent's disk"
+BROKEN = "the sandbox cannot be used: bwrap: No such file or directory"
+SOFT = {"enforcement": {"memory": "soft", "pids": "hard"}, "warning": ""}
+
+
+@pytest.mark.parametrize(
+    ("sick", "ready", "kind", "says"),
+    [
+        ({"says": {"ready": False, "message": FULL}}, "no", "agent_unfit", FULL),
+        ({"well": False, "says": {"message": BROKEN}}, "no", "agent_unfit", BROKEN),
+        ({"clock_ahead_s": 259_200.0}, "yes", "agent_clock", "ahead of the server's"),
+        ({"clock_ahead_s": -3_600.0}, "yes", "agent_clock", "behind the server's"),
+        ({"says": {"version": "9.9.0"}}, "yes", "agent_version", "it has version 9.9.0, the ser"),
+        ({"says": {"sandbox": SOFT}}, "yes", "", "limits that a job can get around: memory"),
+    ],
+    ids=["disk", "sandbox", "ahead", "behind", "version", "soft"],
+)
+async def test_a_sick_agent_looks_sick_wherever_one_looks(
+    tmp_path: Path, sick: dict[str, Any], ready: str, kind: str, says: str
+) -> None:
+    """Its results are fetched all the same; READY is whether it gets new jobs."""
+    agent = FakeAgent("north", "abc", **sick)
+    async with serving(tmp_path, agent) as caller:
+        await agent.until(lambda: agent.streams == 1)
+        operator = Operator(caller, tmp_path)
+        _, listed, _ = await operator("list")
+        row = listed.splitlines()[1].split("\t")
+        assert row[2] == ready
+        assert says in row[8]
+        _, shown, _ = await operator("show", "north")
+        assert says in shown
+        async with caller.session.get(f"{caller.url}/api/v1/status") as answer:
+            status = await answer.json()
+        named = [(one["kind"], one["about"]) for one in status["troubles"]]
+        assert ((kind, "north") in named) == bool(kind), named
+        assert status["status"] == ("attention" if kind else "ok")
+        words = ("doctor", "--url", caller.url)
+        code, out, _ = await command_line.ferryman(*words, cwd=tmp_path)
+        assert (code != 0) == (ready == "no"), out
+        (line,) = [
+            one for one in out.splitlines() if says in one and one[9:].startswith("agent north: ")
+        ]
+        assert line.startswith("PROBLEM" if ready == "no" else "warning")
+        async with caller.session.get(f"{caller.url}/agents/north") as answer:
+            page = html.unescape(await answer.text())
+        assert says.lower() in page.lower()
+        async with caller.session.get(f"{caller.url}/health") as answer:
+            assert (await answer.json())["agents"] == {"north": "up" if ready == "yes" else "down"}

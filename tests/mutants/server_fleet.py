@@ -263,10 +263,46 @@ MUTANTS: Final = (
     _of(
         "an unhealthy agent gets no work",
         "agents/registry.py",
-        'if health.status != "ok":',
+        'if health.status != "ok" or not health.ready:',
         "if False:",
         f"{_REGISTRY}what_may_get_no_work_can_be_talked_to_all_the_same",
         f"{_HOSTILE}an_agent_that_may_get_no_work_hands_over_what_it_has",
+    ),
+    _of(
+        "an agent that is not ready gets no work",
+        "agents/registry.py",
+        " or not health.ready:",
+        ":",
+        f"{_REGISTRY}an_agent_that_is_well_and_not_ready_gets_no_work_and_can_be_talked_to",
+    ),
+    _of(
+        "no job is sent while results find no room on the disk",
+        "stages/send.py",
+        "        if self._get.results.waiting:",
+        "        if False:",
+        f"{_SCARCITY}while_results_find_no_room_it_says_so_everywhere_and_takes_no_new_work",
+    ),
+    _of(
+        "the oldest result gets the room first",
+        "stages/results.py",
+        "        if self._waiting:\n            raise NoRoom(size, self._available)",
+        "        pass",
+        f"{_ROOM}a_newer_result_that_would_fit_does_not_go_before_one_that_waits",
+    ),
+    _of(
+        "room that was given to one result is not given to the next",
+        "stages/results.py",
+        "                left -= one.size",
+        "                pass",
+        f"{_ROOM}the_oldest_are_tried_first_all_that_fit_at_once",
+    ),
+    _of(
+        "a polled job is not given up because the server's disk is full",
+        "stages/poll.py",
+        "            if isinstance(problem, OSError) and is_disk_full(problem):",
+        "            if False:",
+        "tests/contract/test_upload_limits.py::test_"
+        "a_polled_result_that_does_not_fit_is_not_given_up_and_stops_new_work",
     ),
     _of(
         "a 404 alone ends nothing at a job-orchestrator client",

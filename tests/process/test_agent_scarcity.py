@@ -115,6 +115,7 @@ def test_min_free_is_kept_free(tmp_path, small):
         status, health = running.call("GET", "/health")
         assert status == 200  # what it has can be fetched
         assert "must stay free" in health["message"]
+        assert not health["ready"]  # so it gets no new jobs
         body, headers = b"--B--\r\n", {"Content-Type": "multipart/form-data; boundary=B"}
         status, refusal = running.call("POST", "/submit", body, **headers)
         assert (status, refusal["code"]) == (507, "disk_full")

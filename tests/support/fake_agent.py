@@ -12,12 +12,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from aiohttp import BodyPartReader, web
 
 from server.settings import load
+from shared.clock import SECOND, RealClock
 from shared.wire import LOG_SIZE
 from tests.support.server_http import ServerClient, hosted
 
@@ -77,6 +79,8 @@ class FakeAgent:
         calls: method and route -> how often it was called.
         starts: key -> how often the payload was made.
         ends: what becomes of a new payload at once.
+        says: more of its health document.
+        clock_ahead_s: how far its clock is ahead of the real time.
     """
 
     name: str = "fake"
@@ -85,6 +89,8 @@ class FakeAgent:
     well: bool = True
     ends: str = "Completed"
     says_digest: bool = True
+    says: dict[str, Any] = field(default_factory=dict)
+    clock_ahead_s: float = 0.0
     trick: Trick | None = None
     payloads: dict[int, HeldPayload] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
@@ -167,7 +173,10 @@ class FakeAgent:
         }
         if self.id is not None:
             document["agent_id"] = self.id
-        return web.json_response(document, status=200 if self.well else 503)
+        date = formatdate(RealClock().now() / SECOND + self.clock_ahead_s, usegmt=True)
+        return web.json_response(
+            document | self.says, status=200 if self.well else 503, headers={"Date": date}
+        )
 
     async def listing(self, _: web.Request) -> web.StreamResponse:
         held = [one.doc() for one in self.payloads.values() if one.status != "Cleaned"]

@@ -218,6 +218,7 @@ def _why(doc: AgentDoc) -> str:
     parts = [doc.trouble] if doc.trouble else []
     if doc.message and doc.message not in doc.trouble:
         parts.append(doc.message)
+    parts += doc.warnings
     return "; ".join(parts)
 
 

@@ -124,7 +124,8 @@ WHO = Sick().who
 SOON = (NOW + timedelta(days=2)).isoformat()
 AWAY = "agent north cannot be reached: n:9000: Connection refused"
 FULL = {"status": "error", "message": "the disk is full"}
-SOFT = {"sandbox": {"enforcement": {**HARD, "memory": "soft"}, "warning": "no cgroups"}}
+SOFT = ["no cgroups", "limits that a job can get around: memory"]
+CLOCK = "its clock is 3d ahead of the server's"
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,8 @@ SOFT = {"sandbox": {"enforcement": {**HARD, "memory": "soft"}, "warning": "no cg
         (make(agents=[]), 1, "the server has no agents", "[agents.NAME]"),
         (make(agents=[agent(trouble="it is silent")]), 1, "it is silent", "agents show north"),
         (make(agents=[agent(state="draining")]), 0, "it is draining", "agents resume north"),
-        (make(agents=[agent(health=SOFT)]), 0, "can get around: memory", "ferryman agent check"),
+        (make(agents=[agent(warnings=SOFT)]), 0, "can get around: memory", "ferryman agent check"),
+        (make(agents=[agent(warnings=[CLOCK])]), 0, f"agent north: {CLOCK}", "timedatectl"),
     ],
 )
 async def test_what_is_wrong_is_found(ferryman, sick, code, text, hint) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from email.utils import formatdate
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from server.agents import answers
 from server.ports import NoSuchPayload, RefusedByAgent, Unreachable
 from server.storage.scratch import FolderScratchFile
 from server.storage.space import Reservation, Space
+from shared.clock import SECOND
 from shared.wire import AgentHealth
 from tests.support.sim_clock import SimClock
 
@@ -119,3 +121,22 @@ async def test_a_document_is_not_read_beyond_what_one_can_have():
     body = b'{"status": "ok", "message": "%s"}' % (b"x" * (1 << 20))
     with pytest.raises(ValueError, match="not an agent's"):
         await answers.document(answer(body), AgentHealth)
+
+
+@pytest.mark.parametrize(
+    ("said", "ahead_s"),
+    [(0, 0.0), (-1, 0.0), (1, 0.0), (3, 0.0), (4, 1.0), (-3, -2.0), (259_200, 259_197.0)],
+)
+def test_a_clock_is_wrong_by_what_neither_the_way_nor_whole_seconds_explain(
+    said: int, ahead_s: float
+) -> None:
+    """Asked at 0 s, answered at 3 s."""
+    at = 1_700_000_000
+    date = formatdate(at + said, usegmt=True)
+    found = answers.clock_ahead_s(answer(Date=date), at * SECOND, (at + 3) * SECOND)
+    assert found == ahead_s
+
+
+@pytest.mark.parametrize("said", [{}, {"Date": ""}, {"Date": "soon"}, {"Date": "9" * 5_000}])
+def test_an_agent_may_say_any_date(said: dict[str, str]) -> None:
+    assert answers.clock_ahead_s(answer(**said), 0, 0) is None

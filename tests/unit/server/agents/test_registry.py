@@ -100,6 +100,17 @@ def test_a_service_is_offered_as_long_as_one_agent_has_not_denied_it() -> None:
     assert not fleet.registry.offered("s")
 
 
+def test_an_agent_that_is_well_and_not_ready_gets_no_work_and_can_be_talked_to() -> None:
+    fleet = Fleet(a=1)
+    fleet.up("a", ready=False, message="no new bundles are taken: too little space")
+    assert fleet.chosen() is None
+    assert fleet.clients["a"].reachable
+    why = "agent a gets no new jobs: no new bundles are taken: too little space"
+    assert fleet.registry.why_none("s", {}) == why
+    fleet.up("a")
+    assert fleet.chosen() == "a"
+
+
 @pytest.mark.parametrize("why", ["drained", "unhealthy"])
 def test_what_may_get_no_work_can_be_talked_to_all_the_same(why: str) -> None:
     fleet = Fleet(a=1)
