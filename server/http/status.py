@@ -30,8 +30,9 @@ ADVICE: Final[Mapping[TroubleKind, str]] = {
     TroubleKind.RESULTS_WAITING: "make room on the disk of the data folder: they are stored as "
     "soon as it is enough for them. Until then no jobs are sent and no uploads are taken, and the "
     "agents keep the results",
-    TroubleKind.DATA_FOLDER_UNWRITABLE: "look at the permissions of the data folder, and whether "
-    "its disk was mounted for reading only",
+    TroubleKind.DATA_FOLDER_UNWRITABLE: "look at what it says: the permissions of the data "
+    "folder, a disk that was mounted for reading only or has no inodes left (df -i), or the limit "
+    "of open files (LimitNOFILE)",
     TroubleKind.DATA_FOLDER_SILENT: "look at the disk or network share of the data folder: it does "
     "not answer",
     TroubleKind.FILES_UNKNOWN: "look whether the database is the right one; if it is, the server "

@@ -26,7 +26,7 @@ from server.stages.agent_tasks import AgentTasks
 from server.stages.deferral import Deferral
 from server.stages.delayed_reports import DelayedReports
 from server.stages.progress import Progress
-from server.stages.results import WAITS_FOR_ROOM, Results, is_disk_full
+from server.stages.results import WAITS_FOR_ROOM, Results, is_disk_full, not_stored
 from server.stages.small_results import SmallResults
 from server.stages.stage import Resources, Stage
 from server.stages.unexpected_payloads import UnexpectedPayloads
@@ -273,15 +273,18 @@ class Get(Stage):
             except LeaseLost:
                 raise
             except (AgentError, OSError) as problem:
-                why = str(problem)
-                if isinstance(problem, OSError) and is_disk_full(problem):
-                    no_room = problem
+                why = f"the result cannot be fetched: {problem}"
+                if isinstance(problem, OSError):
+                    why, no_room = not_stored(problem), problem if is_disk_full(problem) else None
                 if no_room is None or not tries:
-                    log.warning("payload.not_fetched", agent=agent.name, key=payload.key, error=why)
+                    error = str(problem)
+                    log.warning(
+                        "payload.not_fetched", agent=agent.name, key=payload.key, error=error
+                    )
             except Exception as problem:
                 # An end is reported once. Whatever fails here (the database may be full), the
                 # document is kept and tried again, or the job would never end.
-                why = str(problem)
+                why = f"the result cannot be fetched: {problem}"
                 log.exception("payload.failed", agent=agent.name, key=payload.key)
             tries += 1
             if not agent.reachable:
@@ -293,7 +296,7 @@ class Get(Stage):
                 await self._wait_for_room(agent, payload, no_room, tries)
                 continue
             if tries == _UNKNOWN_AFTER:
-                await self._show_as_unknown(agent, payload, f"the result cannot be fetched: {why}")
+                await self._show_as_unknown(agent, payload, why)
             await self._clock.sleep(_RETRY_DELAYS_S[min(tries, len(_RETRY_DELAYS_S)) - 1])
 
     async def _wait_for_room(

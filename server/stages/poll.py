@@ -19,7 +19,7 @@ from server.domain.jobs import Job, Move
 from server.ports import Agent, AgentError, LeaseLost, NoSuchPayload
 from server.stages.agent_tasks import AgentTasks
 from server.stages.get import Get
-from server.stages.results import WAITS_FOR_ROOM, is_disk_full, store
+from server.stages.results import WAITS_FOR_ROOM, is_disk_full, not_stored, store
 from server.stages.stage import Resources, Stage
 from shared.clock import SECOND
 from shared.ids import AttemptKey
@@ -28,6 +28,7 @@ from shared.wire import JobState, PayloadState, Reason
 
 log = structlog.get_logger()
 TIMEOUT_GRACE_S: Final = 30.0  # beyond the wall time, before an attempt is stopped from here
+STORE_AGAIN_S: Final = 10.0  # until a result is fetched again that this server could not store
 
 
 class Poll(Stage):
@@ -116,8 +117,8 @@ class Poll(Stage):
         except NoSuchPayload:
             await self._get.lost(agent, job, f"agent {agent.name} does not know the job any more")
         except (AgentError, OSError) as problem:
-            if isinstance(problem, OSError) and is_disk_full(problem):
-                await self._wait_for_room(agent, job, job.payload_id, problem)
+            if isinstance(problem, OSError):
+                await self._not_stored(agent, job, job.payload_id, problem)
                 return
             # An error for ever must not hold the slot for ever: it counts as unreachable.
             now = self._clock.monotonic()
@@ -129,18 +130,22 @@ class Poll(Stage):
             if job.key in self._no_room:
                 self._get.results.waiting.done(self._no_room.pop(job.key))
 
-    async def _wait_for_room(
-        self, agent: Agent, job: Job, payload_id: int, problem: OSError
-    ) -> None:
-        """The agent has given an answer: what has no room is this server's disk. How large the
-        result is, it does not say.
+    async def _not_stored(self, agent: Agent, job: Job, payload_id: int, problem: OSError) -> None:
+        """The agent has answered: what failed is this server's disk. So the job is never given up
+        for it. How large the result is, such an agent does not say.
         """
-        which = self._no_room[job.key] = agent.name, payload_id
-        why = await self._get.results.waiting.add(which, problem, None)
+        why, which = not_stored(problem), (agent.name, payload_id)
+        if full := is_disk_full(problem):
+            self._no_room[job.key] = which
+            no_room = await self._get.results.waiting.add(which, problem, None)
+            why = f"{WAITS_FOR_ROOM} {no_room}"
         if JobState.UNKNOWN in states.NEXT[job.state]:
-            move = outcome.unknown(job, self._clock.now(), f"{WAITS_FOR_ROOM} {why}")
+            move = outcome.unknown(job, self._clock.now(), why)
             await self._move_at_agent(agent.name, move)
-        await self._get.results.waiting.turn(which)
+        if full:
+            await self._get.results.waiting.turn(which)
+        else:
+            await self._clock.sleep(STORE_AGAIN_S)
 
     async def _poll_payload(self, agent: Agent, job: Job, payload_id: int) -> None:
         async with AsyncExitStack() as stack:

@@ -64,6 +64,11 @@ class NoRoom(OSError):
         return self.strerror or ""
 
 
+def not_stored(problem: OSError) -> str:
+    """That this server cannot store a result, for its user: without names of folders."""
+    return f"the server cannot store the result: {problem.strerror or 'its disk failed'}"
+
+
 def is_disk_full(problem: BaseException) -> bool:
     """Whether it is the server's own disk that has no room."""
     return isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -78,6 +83,8 @@ class _Waiting:
     not_before: float
     turn: asyncio.Event
     """Set: it may be tried."""
+    refused: str = ""
+    """What the disk said although it seemed to have room."""
 
 
 class WaitingResults:
@@ -118,9 +125,11 @@ class WaitingResults:
             return ""
         wait = "waits" if len(self) == 1 else "wait"
         available = say_size(max(0, self._available))
+        why = f"{say_size(self.size)} needed, {available} may be used"
+        refused = [one.refused for one in self._waiting.values() if one.refused]
         return (
             f"{say_count(len(self), 'result')} {wait} for room on the server's disk: "
-            f"{say_size(self.size)} needed, {available} may be used, the oldest waits for "
+            f"{refused[0] if refused else why}, the oldest waits for "
             f"{say_duration(max(1, round(self.oldest_s)))}"
         )
 
@@ -153,9 +162,10 @@ class WaitingResults:
         needed = max(0, available) + 1 if size is None else size
         waiting = self._waiting.setdefault(which, _Waiting(needed, now, now, asyncio.Event()))
         if not isinstance(problem, NoRoom):
-            waiting.size = needed
+            waiting.size, waiting.refused = needed, ""
             if needed <= available:
                 waiting.not_before = now + _LOOK_AGAIN_S
+                waiting.refused = problem.strerror or ""
         waiting.turn.clear()
         return problem if isinstance(problem, NoRoom) else NoRoom(size, available, problem)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import threading
 from collections import Counter
@@ -11,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from server.storage.scratch import FolderScratch
+from server.stages import get, poll
+from server.storage.scratch import FolderScratch, FolderScratchFile
 from shared.files.bundles.expand import expand
 from tests.contract.test_upload_http import HEAD, bundle, field, form, left, part, post, zipped
+from tests.support.fake_agent import FakeAgent, serving
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import RUN, ServerClient, driving
 from tests.support.sim_clock import SimClock
@@ -324,7 +327,7 @@ async def test_a_polled_result_that_does_not_fit_is_not_given_up_and_stops_new_w
     """The client has answered: for how long the server's disk is full is not the job's fault."""
     disk = Disk(monkeypatch, 6 * MIB)
     client = FakeOrchestrator(then="Completed", result=bytes(4 * MIB))
-    soon = {"agent_timeout": 0.1, "agent_lost_after": 0.2}
+    soon: dict[str, Any] = {"agent_timeout": 0.1, "agent_lost_after": 0.2}
     async with driving(tmp_path, client, min_free=4 * MIB, **soon) as caller:
         status, _, reply = await post(caller, form(part("run.sh")))
         assert status == 201
@@ -341,6 +344,39 @@ async def test_a_polled_result_that_does_not_fit_is_not_given_up_and_stops_new_w
         job = await caller.job(int(str(reply["id"])), until="Completed")
         assert (job["status"], job["attempt"]) == ("Completed", 1)
         assert not caller.server.context.results_waiting
+
+
+@pytest.mark.parametrize("kind", ["ferryman", "polled"])
+async def test_a_result_that_the_server_cannot_store_is_not_given_up_and_names_no_folder(
+    tmp_path, monkeypatch, kind
+):
+    """The data folder was mounted for reading only, say."""
+    monkeypatch.setattr(poll, "STORE_AGAIN_S", 0.05)
+    reserve = FolderScratchFile.reserve
+
+    def fail(file: FolderScratchFile, count: int) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(file.path))
+
+    soon: dict[str, Any] = {"agent_timeout": 0.1, "agent_lost_after": 0.2}
+    agent = FakeAgent(ends="Running")
+    polled = FakeOrchestrator(then="Running")
+    made = serving(tmp_path, agent) if kind == "ferryman" else driving(tmp_path, polled, **soon)
+    async with made as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        monkeypatch.setattr(FolderScratchFile, "reserve", fail)
+        if kind == "ferryman":
+            monkeypatch.setattr(get, "_RETRY_DELAYS_S", (0.05,))
+            await agent.end(agent.held(f"{job_id}.1"))
+        else:
+            polled.payloads[1].status = "Completed"
+        job = await caller.job(job_id, until="Unknown")
+        assert job["message"] == "the server cannot store the result: Read-only file system"
+        await caller.server.context.clock.sleep(0.5)  # longer than agent_lost_after
+        assert (await caller.job(job_id, until="Unknown"))["status"] == "Unknown"
+        monkeypatch.setattr(FolderScratchFile, "reserve", reserve)
+        job = await caller.job(job_id, until="Completed")
+        assert (job["status"], job["attempt"]) == ("Completed", 1)
 
 
 async def test_a_bundle_over_the_services_disk_is_refused_before_it_has_come(tmp_path):

@@ -299,8 +299,8 @@ MUTANTS: Final = (
     _of(
         "a polled job is not given up because the server's disk is full",
         "stages/poll.py",
-        "            if isinstance(problem, OSError) and is_disk_full(problem):",
-        "            if False:",
+        "            if isinstance(problem, OSError):\n                await self._not_stored",
+        "            if False:\n                await self._not_stored",
         "tests/contract/test_upload_limits.py::test_"
         "a_polled_result_that_does_not_fit_is_not_given_up_and_stops_new_work",
     ),

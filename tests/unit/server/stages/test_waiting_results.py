@@ -131,6 +131,7 @@ async def test_a_disk_that_refuses_although_it_has_room_is_tried_again_after_a_w
     disk = Disk(40 * MIB)
     full = OSError(errno.ENOSPC, "No space left on device")
     assert await disk.fails(1, MIB, full) == "the server's disk: No space left on device"
+    assert "the server's disk: No space left on device, the oldest" in disk.results.sentence()
     assert await disk.look(40 * MIB) == []
     await disk.clock.advance(10.0)
     assert await disk.look(40 * MIB) == [1]
