@@ -110,7 +110,7 @@ def check_field(
             )
         case "inputs_from" if principal.role is not Role.TICKET:
             check_may_read(principal, name)  # its script can print what it gets
-            _value(name, value)
+            return _value(name, value)
         case _ if name in OPTIONAL:
             return _value(name, value)
         case "idempotency_key" if not _KEY.fullmatch(value):
