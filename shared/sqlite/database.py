@@ -213,10 +213,7 @@ class Database:
         """
         if await self.size() > _MAX_ERASED_BYTES:
             return False
-        try:
-            await self._writer.run(write_anew)
-        except sqlite3.DatabaseError as problem:
-            raise self._unavailable("write", problem) from problem
+        await self.run(write_anew)
         return True
 
     async def empty_log(self) -> bool:
@@ -229,11 +226,7 @@ class Database:
         Raises:
             DatabaseUnavailable
         """
-        try:
-            row = await self._writer.run(empty_log)
-        except sqlite3.DatabaseError as problem:
-            raise self._unavailable("write", problem) from problem
-        return not row[0]
+        return not (await self.run(empty_log))[0]
 
     async def maintain(self) -> bool:
         """To be called now and then. Gives unused space back to the disk, some at a time. After a
@@ -257,10 +250,7 @@ class Database:
     async def _shrink(self, pages: int) -> None:
         # Each step of this statement frees one page; ``execute`` would make one step only.
         script = f"PRAGMA incremental_vacuum({pages:d})"
-        try:
-            await self._writer.run(lambda connection: connection.executescript(script))
-        except sqlite3.DatabaseError as problem:
-            raise self._unavailable("write", problem) from problem
+        await self.run(lambda connection: connection.executescript(script))
 
     async def write(self, change: Change[T], committed: Callable[[T], None] | None = None) -> T:
         """Run ``change`` in a transaction; return its value once that is durable.

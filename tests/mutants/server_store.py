@@ -13,6 +13,7 @@ _JOBS: Final = "tests/contract/store/test_jobs.py::test_"
 _LISTS: Final = "tests/contract/store/test_lists.py::test_"
 _HTTP: Final = "tests/contract/test_store_http.py::test_"
 _GONE: Final = "tests/contract/test_retention.py::test_"
+_RESTORE: Final = "tests/contract/test_restore.py::test_"
 _TIE: Final = "tests/contract/test_database_and_folder.py::test_"
 _BACKUP: Final = "tests/contract/test_backup.py::test_"
 _UPGRADE: Final = "tests/contract/test_upgrade_store.py::test_"
@@ -504,14 +505,14 @@ MUTANTS: Final = (
         "server/store/copies.py",
         "key IN ('signing_key', 'rehearsal')",
         "key IN ('rehearsal')",
-        f"{_BACKUP}a_restored_server_signs_anew_and_names_the_tokens_that_are_good",
+        f"{_RESTORE}a_restored_server_signs_anew_and_names_the_tokens_that_are_good",
     ),
     _of(
         "a rehearsal has nothing to deliver",
         "server/store/copies.py",
         "        connection.execute(_END_DELIVERIES)\n",
         "",
-        f"{_BACKUP}a_rehearsal_has_nothing_to_deliver_and_no_schedule_that_runs",
+        f"{_RESTORE}a_rehearsal_has_nothing_to_deliver_and_no_schedule_that_runs",
     ),
     _of(
         "a rehearsal sends no webhooks",
