@@ -248,13 +248,11 @@ def test_routes_are_of_the_area_that_they_are_about() -> None:
             assert route.area is Area.AGENTS
 
 
-@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("expect", [*EXPECT, EXPECT_UNKNOWN])
 @pytest.mark.parametrize("path", ["/nowhere", "/api/v1/nowhere", "/upload"])
 async def test_where_there_is_no_route_every_request_passes_the_same_way(
-    shared, path, expect
+    world, path, expect
 ) -> None:
-    world = shared
     with capture_logs() as lines:
         stranger = await world.ask("anonymous", "PUT", path, expect=expect)
         known = await world.ask("portal", "PUT", path, expect=expect)

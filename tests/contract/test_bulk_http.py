@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from shared.principals import Principal, Role
 from tests.support.fake_orchestrator import FakeOrchestrator
@@ -85,6 +86,15 @@ async def test_a_filter_is_worked_off_in_slices_with_each_job_once(tmp_path):
         assert [one[0] for one in codes(answer)] == [5, 3, 1]
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def unchanged(module_folder):
+    """A server with one job, which stays as it is."""
+    async with driving(module_folder, FakeOrchestrator(then="Running")) as caller:
+        assert await caller.upload(not_before="in 1h") == 1
+        yield caller
+
+
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     ("wrong", "code", "words"),
     [
@@ -116,14 +126,12 @@ async def test_a_filter_is_worked_off_in_slices_with_each_job_once(tmp_path):
         ({"action": "cancel", "ids": [1], "color": "red"}, "unknown_field", "color"),
     ],
 )
-async def test_what_is_wrong_is_named_and_nothing_is_done(tmp_path, wrong, code, words):
-    async with driving(tmp_path, FakeOrchestrator(then="Running")) as caller:
-        job_id = await caller.upload(not_before="in 1h")
-        status, problem = await bulk(caller, **wrong)
-        assert (status, problem["code"]) == (400, code), problem
-        assert words in problem["detail"]
-        shown = json.loads((await caller.get(f"/api/v1/jobs/{job_id}"))[2])
-        assert (shown["cancel_requested_at"], shown["tags"]) == (None, [])
+async def test_what_is_wrong_is_named_and_nothing_is_done(unchanged, wrong, code, words):
+    status, problem = await bulk(unchanged, **wrong)
+    assert (status, problem["code"]) == (400, code), problem
+    assert words in problem["detail"]
+    shown = json.loads((await unchanged.get("/api/v1/jobs/1"))[2])
+    assert (shown["cancel_requested_at"], shown["tags"]) == (None, [])
 
 
 async def test_what_somebody_may_not_see_is_not_there(tmp_path):

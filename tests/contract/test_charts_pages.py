@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from server.web.operators.charts import charts
 from shared.principals import Principal, Role, Scope
@@ -43,14 +44,14 @@ async def opened(client: ServerClient, query: str = "", token: str = "") -> tupl
         return answer.status, await answer.text()
 
 
-@pytest.fixture
-async def client(tmp_path: Path) -> AsyncIterator[ServerClient]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(module_folder: Path) -> AsyncIterator[ServerClient]:
     """A server with the statistics of a week."""
-    data = tmp_path / "data"
+    data = module_folder / "data"
     data.mkdir()
     clock = SimClock()
     await write_past_week(data / "ferryman.sqlite", clock.now())
-    async with driving(tmp_path, FakeOrchestrator(), machine=clock) as running:
+    async with driving(module_folder, FakeOrchestrator(), machine=clock) as running:
         yield running
 
 
@@ -65,6 +66,7 @@ def tables(page: str) -> dict[str, list[str]]:
 OF_JOBS = ["jobs", "ended", "waiting", "run", "failures", "bytes"]
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(("period", "rows"), [("hour", 60), ("day", 140), ("week", 160)])
 async def test_each_chart_has_all_its_numbers_in_a_table(client, period, rows):
     status, page = await opened(client, f"?period={period}")
@@ -83,6 +85,7 @@ async def test_each_chart_has_all_its_numbers_in_a_table(client, period, rows):
     assert f"<dd>{doc.total.uploaded:,}</dd>" in page
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_the_charts_of_a_service_are_about_its_jobs(client):
     _, page = await opened(client, "?period=week&service=docking")
     assert list(tables(page)) == OF_JOBS
@@ -97,6 +100,7 @@ async def test_a_new_server_says_that_the_first_minute_is_counted(tmp_path):
         assert tables(page) == {}
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     ("query", "status"),
     [

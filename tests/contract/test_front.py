@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
+import pytest_asyncio
 import structlog
 from structlog.testing import capture_logs
 
@@ -27,6 +28,8 @@ from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.raw_http import Answer
 from tests.support.server_http import driving
 from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TOKEN = "a-token-of-somebody"
 OTHER = "a-token-of-another"
@@ -93,20 +96,37 @@ async def serving(name: str, tmp_path, **settings) -> AsyncIterator[Program]:
         yield Program(name, int(str(caller.url).rpartition(":")[2].strip("/")), caller)
 
 
-@pytest.fixture(params=["server", "agent"])
+@pytest.fixture(scope="module", params=["server", "agent"])
 def name(request):
     return request.param
 
 
-@pytest.fixture
-async def program(name, tmp_path):
-    async with serving(name, tmp_path) as found:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def program(name, module_folder):
+    """One for all tests that change nothing in it."""
+    folder = module_folder / name
+    folder.mkdir()
+    async with serving(name, folder) as found:
         yield found
 
 
-@pytest.fixture
-async def guarded(name, tmp_path):
-    async with serving(name, tmp_path, tokens=[TOKEN, OTHER], allowed_origins=[PORTAL]) as found:
+def guarding(name, folder):
+    return serving(name, folder, tokens=[TOKEN, OTHER], allowed_origins=[PORTAL])
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def guarded(name, module_folder):
+    """The same, where a token is needed."""
+    folder = module_folder / f"{name}-guarded"
+    folder.mkdir()
+    async with guarding(name, folder) as found:
+        yield found
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def unasked(name, tmp_path):
+    """As ``guarded``, and nobody has asked it anything yet."""
+    async with guarding(name, tmp_path) as found:
         yield found
 
 
@@ -250,12 +270,12 @@ async def test_asking_before_the_body_passes_the_same_guard(guarded, path):
 
 @pytest.mark.parametrize(("expect", "status"), [("100-continue", 404), ("200-maybe", 417)])
 async def test_asking_before_the_body_where_there_is_no_route_is_answered_once(
-    guarded, expect, status
+    unasked, expect, status
 ):
     with capture_logs() as lines:
-        stranger = await guarded.ask("POST", "/nowhere", Expect=expect)
+        stranger = await unasked.ask("POST", "/nowhere", Expect=expect)
         shown = {"Authorization": f"Bearer {OTHER}"}
-        known = await guarded.ask("POST", "/nowhere", Expect=expect, **shown)
+        known = await unasked.ask("POST", "/nowhere", Expect=expect, **shown)
     assert (stranger.status, known.status) == (401, status)
     assert [line["principal"] for line in lines if "principal" in line] == ["anonymous", "token-2"]
 
@@ -401,23 +421,23 @@ async def test_another_method_is_answered_with_the_allowed_one(program):
 # -- ids and logs
 
 
-async def test_every_answer_has_an_id_of_its_own_and_so_has_its_line_in_the_log(guarded):
+async def test_every_answer_has_an_id_of_its_own_and_so_has_its_line_in_the_log(unasked):
     shown = {"Authorization": f"Bearer {OTHER}"}
     with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
         answers = [
-            await guarded.ask("POST", guarded.change, **shown),
-            await guarded.ask("GET", guarded.private),
-            await guarded.ask("POST", guarded.upload, "x", **shown),
-            await guarded.ask("GET", "/nowhere", **shown),
-            await guarded.ask("GET", "/", Host="evil.example"),
-            await guarded.ask("DELETE", guarded.upload, **shown),
-            await guarded.ask(
-                "OPTIONS", guarded.private, Origin=PORTAL, Access_Control_Request_Method="GET"
+            await unasked.ask("POST", unasked.change, **shown),
+            await unasked.ask("GET", unasked.private),
+            await unasked.ask("POST", unasked.upload, "x", **shown),
+            await unasked.ask("GET", "/nowhere", **shown),
+            await unasked.ask("GET", "/", Host="evil.example"),
+            await unasked.ask("DELETE", unasked.upload, **shown),
+            await unasked.ask(
+                "OPTIONS", unasked.private, Origin=PORTAL, Access_Control_Request_Method="GET"
             ),
-            await guarded.ask("HEAD", guarded.private, **shown),
-            await guarded.ask("GET", guarded.private, **shown),
+            await unasked.ask("HEAD", unasked.private, **shown),
+            await unasked.ask("GET", unasked.private, **shown),
         ]
-        malformed = await guarded.send(b"nonsense\r\n\r\n")
+        malformed = await unasked.send(b"nonsense\r\n\r\n")
     assert {answer.headers["x-content-type-options"] for answer in answers} == {"nosniff"}
     ids = [answer.headers["x-request-id"] for answer in answers]
     assert len(set(ids)) == len(ids)
@@ -429,8 +449,8 @@ async def test_every_answer_has_an_id_of_its_own_and_so_has_its_line_in_the_log(
         "token-2", "token-2",
     ]  # fmt: skip
     assert {line["event"] for line in reply} == {"request.done", "request.denied"}
-    assert reply[0]["job_id" if guarded.name == "server" else "payload_id"] == 1
-    assert not (guarded.name == "agent" and any("job_id" in line for line in reply))
+    assert reply[0]["job_id" if unasked.name == "server" else "payload_id"] == 1
+    assert not (unasked.name == "agent" and any("job_id" in line for line in reply))
     assert {line["peer"] for line in reply} == {"127.0.0.1"}
     assert reply[-1]["log_level"] == "debug"
     assert b"X-Request-ID: " in malformed
@@ -458,10 +478,10 @@ async def test_what_is_no_request_is_not_repeated(guarded, sent):
     assert "SECRET" not in str(lines)
 
 
-async def test_a_flood_of_refusals_does_not_fill_the_log(guarded):
+async def test_a_flood_of_refusals_does_not_fill_the_log(unasked):
     with capture_logs() as lines:
         for _ in range(60):
-            await guarded.ask("GET", guarded.private)
+            await unasked.ask("GET", unasked.private)
     assert 0 < sum(line["event"] == "request.denied" for line in lines) < 40
 
 

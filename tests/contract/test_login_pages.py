@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import pytest
+import pytest_asyncio
 from aiohttp import FormData
 
 from server.api.routes import ROUTES as API
@@ -70,6 +71,13 @@ async def world(tmp_path):
         yield found
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(module_folder):
+    """One for all tests that leave nothing in it but sessions."""
+    async with serving(module_folder) as found:
+        yield found
+
+
 async def test_whoever_logs_in_is_led_to_what_they_wanted_and_stays_logged_in(world):
     browser = await world.browser()
     first = await browser.ask("/jobs?state=Failed")
@@ -115,6 +123,7 @@ async def test_behind_https_the_cookies_are_sent_by_https_only(tmp_path):
         assert all("Secure" in one for one in shown.set_cookies)
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     ("token", "status", "says"),
     [
@@ -127,9 +136,9 @@ async def test_behind_https_the_cookies_are_sent_by_https_only(tmp_path):
     ],
 )
 async def test_a_wrong_token_is_refused_with_the_reason_beside_the_field(
-    world, token, status, says
+    shared, token, status, says
 ):
-    browser = await world.browser()
+    browser = await shared.browser()
     shown = await browser.send("/login", "/login", token=token, next="/jobs?user=<b>")
     assert (shown.status, "_session=" in str(shown.set_cookies)) == (status, False)
     assert 'aria-describedby="token-problem"' in shown.text
@@ -141,6 +150,7 @@ async def test_a_wrong_token_is_refused_with_the_reason_beside_the_field(
     assert (await browser.ask("/jobs")).status == 303
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     "there",
     [
@@ -158,8 +168,8 @@ async def test_a_wrong_token_is_refused_with_the_reason_beside_the_field(
         "",
     ],
 )
-async def test_after_the_login_nobody_is_led_away_from_the_server(world, there):
-    browser = await world.browser()
+async def test_after_the_login_nobody_is_led_away_from_the_server(shared, there):
+    browser = await shared.browser()
     shown = await browser.log_in(ANN, there)
     assert (shown.status, shown.location) == (303, "/")
     shown = await browser.ask(f"/login?next={there[:50].replace(chr(13), '').replace(chr(10), '')}")

@@ -12,7 +12,6 @@ from server.http.route import Route
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import driving
 
-
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 

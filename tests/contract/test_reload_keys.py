@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final, cast
 
 import pytest
+import pytest_asyncio
 from multidict import CIMultiDict
 
 from server.app import compose
@@ -118,24 +120,39 @@ def test_every_key_has_decided() -> None:
     assert not RESTART.keys() & applied
 
 
+BEFORE: Final = f'[server]\ntokens = ["{TOKEN}"]\n'
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(module_folder: Path) -> AsyncIterator[Server]:
+    """A server that each test finds as it was at its start."""
+    file = module_folder / "server.toml"
+    file.write_text(BEFORE)
+    with contextlib.chdir(module_folder):
+        async with AsyncExitStack() as stack:
+            server = await composed(file, stack)
+            yield server
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def settings_file(running: Server, module_folder: Path) -> AsyncIterator[Path]:
+    file = module_folder / "server.toml"
+    yield file
+    file.write_text(BEFORE)
+    await running.reload.run_once()
+
+
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("key", OBSERVED)
-async def test_it_takes_effect_at_a_reload(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    file = tmp_path / "server.toml"
+async def test_it_takes_effect_at_a_reload(running: Server, settings_file: Path, key: str) -> None:
     value, observe, expected = OBSERVED[key]
-    before = f'[server]\ntokens = ["{TOKEN}"]\n'
-    file.write_text(before)
-    async with AsyncExitStack() as stack:
-        server = await composed(file, stack)
-        assert observe(server) != expected
-        kept = "[server]\n" if key == "tokens" else before
-        file.write_text(f"{kept}{key} = {value}\n")
-        done = await server.reload.run_once()
-        assert [one.key for one in done.changed] == [f"server.{key}"]
-        assert done.waiting == []
-        assert observe(server) == expected
+    assert observe(running) != expected
+    kept = "[server]\n" if key == "tokens" else BEFORE
+    settings_file.write_text(f"{kept}{key} = {value}\n")
+    done = await running.reload.run_once()
+    assert [one.key for one in done.changed] == [f"server.{key}"]
+    assert done.waiting == []
+    assert observe(running) == expected
 
 
 @pytest.mark.parametrize("key", FILES)
@@ -159,25 +176,20 @@ async def test_the_content_of_a_file_takes_effect_at_a_reload(
         assert observe(server) == expected
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("key", [key for key in RESTART if not key.startswith("tls_")])
 async def test_what_waits_for_a_restart_is_said_each_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+    running: Server, settings_file: Path, key: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    file = tmp_path / "server.toml"
     value = {"port": "1", "auth": '"token"'}.get(key, '"/x"')
     value = '"::1"' if key == "host" else value
-    before = f'[server]\ntokens = ["{TOKEN}"]\n'
-    file.write_text(before)
-    async with AsyncExitStack() as stack:
-        server = await composed(file, stack)
-        file.write_text(f"{before}{key} = {value}\n")
-        for _ in range(2):
-            done = await server.reload.run_once()
-            assert ([one.key for one in done.waiting], done.changed) == ([f"server.{key}"], [])
-        assert getattr(server.live.current.server, key) != getattr(
-            load.read(file, {}, {}).server, key
-        )
+    settings_file.write_text(f"{BEFORE}{key} = {value}\n")
+    for _ in range(2):
+        done = await running.reload.run_once()
+        assert ([one.key for one in done.waiting], done.changed) == ([f"server.{key}"], [])
+    assert getattr(running.live.current.server, key) != getattr(
+        load.read(settings_file, {}, {}).server, key
+    )
 
 
 def quota(name: str) -> Callable[[Server, str], Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import pytest_asyncio
 from structlog.testing import capture_logs
 
 from server.api.routes import ROUTES
@@ -84,6 +85,13 @@ async def serving(tmp_path, **settings: Any) -> AsyncIterator[World]:
 @pytest.fixture
 async def world(tmp_path):
     async with serving(tmp_path, return_to=[PORTAL]) as found:
+        yield found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(module_folder):
+    """One for all tests that get nothing from it."""
+    async with serving(module_folder, return_to=[PORTAL]) as found:
         yield found
 
 
@@ -397,6 +405,7 @@ async def test_users_and_strangers_make_no_tickets_and_portals_only_for_their_us
         assert "ann, b*" in why
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     ("asked", "code", "says"),
     [
@@ -430,9 +439,9 @@ async def test_users_and_strangers_make_no_tickets_and_portals_only_for_their_us
         ({"return_to": "https://["}, "invalid_return_to", PORTAL),
     ],
 )
-async def test_a_wrong_wish_for_a_ticket_is_said(world, asked, code, says):
+async def test_a_wrong_wish_for_a_ticket_is_said(shared, asked, code, says):
     asked = {"user_id": "ann", "service": "my_service"} | asked
-    status, found, why = await world.refused_ticket(**asked)
+    status, found, why = await shared.refused_ticket(**asked)
     assert (status, found) == (400, code), why
     assert says in why
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from shared.clock import SECOND
 from tests.support.fake_orchestrator import FakeOrchestrator
@@ -48,6 +49,13 @@ async def serving(tmp_path: Path, **settings: Any) -> AsyncIterator[Caller]:
 @pytest.fixture
 async def caller(tmp_path: Path) -> AsyncIterator[Caller]:
     async with serving(tmp_path) as found:
+        yield found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(module_folder: Path) -> AsyncIterator[Caller]:
+    """One for all tests that get nothing from it."""
+    async with serving(module_folder) as found:
         yield found
 
 
@@ -152,6 +160,7 @@ async def test_a_rotation_keeps_the_id_and_changes_the_secret(caller: Caller) ->
     assert (await caller.ask("GET", "/api/v1/whoami", token=third["token"]))[0] == 200
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     ("body", "code", "words"),
     [
@@ -178,12 +187,12 @@ async def test_a_rotation_keeps_the_id_and_changes_the_secret(caller: Caller) ->
     ],
 )
 async def test_a_wrong_token_is_refused_with_what_is_wrong(
-    caller: Caller, body: dict[str, Any], code: str, words: str
+    shared: Caller, body: dict[str, Any], code: str, words: str
 ) -> None:
-    status, refused = await caller.ask("POST", TOKENS, body)
+    status, refused = await shared.ask("POST", TOKENS, body)
     assert (status, refused["code"]) == (400, code), refused
     assert words in refused["detail"]
-    assert (await caller.ask("GET", TOKENS, all="1"))[1]["items"] == []
+    assert (await shared.ask("GET", TOKENS, all="1"))[1]["items"] == []
 
 
 async def test_what_is_not_there_or_not_possible_is_said(caller: Caller) -> None:
@@ -227,6 +236,7 @@ async def test_an_expired_token_says_when(caller: Caller) -> None:
 # -- whether a token is needed
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     ("header", "why"),
     [
@@ -239,10 +249,10 @@ async def test_an_expired_token_says_when(caller: Caller) -> None:
     ],
 )
 async def test_a_bad_token_is_refused_with_the_reason(
-    caller: Caller, header: str | None, why: str
+    shared: Caller, header: str | None, why: str
 ) -> None:
     headers = {} if header is None else {"Authorization": header}
-    async with caller._http.get(f"{caller._url}/api/v1/jobs", headers=headers) as answer:
+    async with shared._http.get(f"{shared._url}/api/v1/jobs", headers=headers) as answer:
         assert answer.status == 401
         assert why in (await answer.json())["detail"]
 

@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import RUN, ServerClient, driving
@@ -152,18 +153,25 @@ async def post(
         return answer.status, dict(answer.headers), await answer.json()
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def unused(module_folder):
+    """One for all uploads that are refused."""
+    async with server(module_folder) as caller:
+        yield caller
+
+
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("case", REFUSED)
-async def test_what_is_refused_is_named_and_leaves_nothing(tmp_path, case):
+async def test_what_is_refused_is_named_and_leaves_nothing(unused, module_folder, case):
     body, named = REFUSED[case]
-    async with server(tmp_path) as caller:
-        status, _, reply = await post(caller, body)
-        assert 400 <= status < 500, reply
-        assert named in str(reply["message"]) or named == reply.get("part"), reply
-        assert (reply["id"], reply["status"]) == (0, "Unknown")
-        assert reply["code"]
-        assert left(tmp_path) == []
-        _, _, body = await caller.get("/api/v1/jobs")
-        assert b'"items":[]' in body
+    status, _, reply = await post(unused, body)
+    assert 400 <= status < 500, reply
+    assert named in str(reply["message"]) or named == reply.get("part"), reply
+    assert (reply["id"], reply["status"]) == (0, "Unknown")
+    assert reply["code"]
+    assert left(module_folder) == []
+    _, _, body = await unused.get("/api/v1/jobs")
+    assert b'"items":[]' in body
 
 
 async def test_unknown_fields_in_the_query_are_refused_and_empty_ones_left_out(tmp_path):

@@ -37,7 +37,10 @@ def test_the_comparison_can_fail():
     assert not shown('{"id":17}').search('{"id":18}')
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize(
+    "document",
+    [pytest.param(one, marks=[pytest.mark.slow] * (one != "README.md")) for one in DOCUMENTS],
+)
 def test_what_can_be_run_runs(document: str, run: Run):
     output = ""
     ran = 0

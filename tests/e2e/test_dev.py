@@ -27,6 +27,8 @@ from tests.support.dev_program import (
 )
 
 FREE = ("--port", "0", "--agent-port", "0")
+OFTEN = pytest.mark.slow
+"""For what another test here asks, too: each start takes two seconds of a processor."""
 
 
 def pid_of(system, module: str) -> int:
@@ -55,7 +57,7 @@ def wait_until_gone(pids: dict[int, str]) -> None:
             os.close(fd)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=OFTEN)])
 def test_it_stops_cleanly_when_asked(tmp_path, number):
     system = ready(launch(tmp_path, *FREE, "--data-dir", str(tmp_path / "data")))
     family = descendants(system.process.pid)
@@ -78,10 +80,12 @@ def test_what_it_prints_can_be_pasted(tmp_path):
         answer = subprocess.run(["bash", "-c", upload], timeout=60, **shell).stdout
         assert '"id":1' in answer.replace(" ", "")
         subprocess.run(["bash", "-c", fetch], timeout=60, **shell)
+        assert "agent.down" not in system.log, "the server waits for an agent that is not ready yet"
     with zipfile.ZipFile(tmp_path / "result.zip") as archive:
         assert archive.read("hello.txt") == b"hello from job 1\n"
 
 
+@pytest.mark.slow  # the quick ones: tests/process/test_server_process.py
 def test_jobs_outlive_a_restart(tmp_path):
     with started(tmp_path) as system, SyncClient(system.url, user="ada") as client:
         job = client.submit({"run.sh": b"echo kept > kept.txt"}, service="example")
@@ -110,7 +114,8 @@ def test_a_kill_9_leaves_no_process_even_while_a_job_runs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("dies", "other"), [("server", "client_agent"), ("client_agent", "server")]
+    ("dies", "other"),
+    [("server", "client_agent"), pytest.param("client_agent", "server", marks=OFTEN)],
 )
 def test_when_one_of_the_two_dies_the_other_is_stopped_and_it_is_said(tmp_path, dies, other):
     system = ready(launch(tmp_path, *FREE, "--data-dir", str(tmp_path / "data")))
@@ -125,7 +130,7 @@ def test_when_one_of_the_two_dies_the_other_is_stopped_and_it_is_said(tmp_path, 
             pass
 
 
-@pytest.mark.parametrize("flag", ["--port", "--agent-port"])
+@pytest.mark.parametrize("flag", ["--port", pytest.param("--agent-port", marks=OFTEN)])
 def test_a_port_in_use_is_reported_and_nothing_stays_behind(tmp_path, flag):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -141,6 +146,7 @@ def test_a_port_in_use_is_reported_and_nothing_stays_behind(tmp_path, flag):
     assert marked(system.mark) == []
 
 
+@pytest.mark.slow  # the quick one: tests/unit/shared/files/test_locks.py
 def test_a_second_one_on_the_same_folder_is_refused_and_the_first_goes_on(tmp_path):
     with started(tmp_path) as first:
         flags = ("--data-dir", str(tmp_path / "data"))
@@ -162,6 +168,7 @@ def test_settings_come_from_a_file(tmp_path):
         assert client.services()[0].timeout_s in {300.0, 3600.0}
 
 
+@pytest.mark.slow  # the quick one: tests/unit/ferryman/test_config.py
 def test_an_unknown_setting_is_refused_and_the_nearest_one_suggested(tmp_path):
     config = tmp_path / "ferryman.toml"
     config.write_text("[services.dock]\nruns_per_usr = 5\n")
@@ -171,10 +178,14 @@ def test_an_unknown_setting_is_refused_and_the_nearest_one_suggested(tmp_path):
     assert re.search(r"runs_per_usr.*did you mean runs_per_user", system.log)
 
 
-def test_data_goes_where_the_users_data_go(tmp_path):
+def test_data_goes_where_the_users_data_go():
     assert default_data_dir({"XDG_DATA_HOME": "/x"}) == Path("/x/ferryman/dev")
     assert default_data_dir({"XDG_DATA_HOME": "relative"}) == default_data_dir({})
     assert default_data_dir({}) == Path.home() / ".local/share/ferryman/dev"
+
+
+@pytest.mark.slow
+def test_data_is_made_where_the_users_data_go(tmp_path):
     system = ready(launch(tmp_path, *FREE, XDG_DATA_HOME=str(tmp_path / "xdg")))
     system.stop()
     assert {path.name for path in (tmp_path / "xdg" / "ferryman" / "dev").iterdir()} == {
@@ -190,8 +201,3 @@ def test_a_reserved_port_is_given_to_the_agent_and_to_nobody_else():
         listen("127.0.0.1", port).close()
     with reserved(9000) as given:
         assert given == 9000
-
-
-def test_the_server_finds_an_agent_that_is_not_ready_yet(tmp_path):
-    with started(tmp_path) as system:
-        assert "agent.down" not in system.log

@@ -220,7 +220,7 @@ PACKING: Final[tuple[Mutant, ...]] = (
         _HEADERS,
         "if count >= MAX_16 or start",
         "if start",
-        (f"{_ZIPPING}many_entries_need_zip64_end_records_only",),
+        (f"{_ZIPPING}many_entries_are_counted_in_64_bits",),
     ),
     Mutant(
         "5",

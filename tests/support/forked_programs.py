@@ -49,6 +49,19 @@ def start(
         return subprocess.Popen(command, env=env, preexec_fn=be, **how)
 
 
+def run(
+    module: str, arguments: Sequence[str], env: Mapping[str, str], **how: Any
+) -> subprocess.CompletedProcess[str]:
+    """:func:`start` it and wait for its end; what it wrote."""
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start(module, arguments, env, text=True, **pipes, **how) as process:
+        try:
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
 def _database_is_open() -> bool:
     return any("_connection_worker_thread" in thread.name for thread in threading.enumerate())
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from ferryman.cli import config
 from ferryman.cli.config import _changed
 from ferryman.settings_models import SettingChange
+from tests.support import forked_programs
 
 BOTH = """
 [server]
@@ -24,6 +30,17 @@ timeout = "soon"
 [agent]
 slotss = 3
 """
+
+
+@pytest.fixture(autouse=True)
+def forked(monkeypatch) -> None:
+    """The programs are asked in forks of this process: starting each afresh costs a second."""
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        module, *words = command[3:]
+        return forked_programs.run(module, words, dict(os.environ))
+
+    monkeypatch.setattr(config, "subprocess", SimpleNamespace(run=run, DEVNULL=subprocess.DEVNULL))
 
 
 async def test_a_file_of_both_programs_is_read_by_both(ferryman, tmp_path) -> None:

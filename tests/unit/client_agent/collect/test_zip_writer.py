@@ -147,6 +147,16 @@ def test_a_file_after_four_gib_has_a_zip64_offset(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("count", "wide"), [(0xFFFE, False), (0xFFFF, True), (70_000, True)])
+def test_many_entries_are_counted_in_64_bits(count: int, wide: bool) -> None:
+    data = zip_headers.end_records(count, 100, 46 * count)
+    assert data.startswith(b"PK\6\6") is wide
+    if wide:
+        assert zip_headers.END_64.unpack_from(data)[6:] == (count, count, 46 * count, 100)
+    assert zip_headers.END.unpack(data[-22:])[3:5] == (min(count, 0xFFFF),) * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "wide"), [(0xFFFE, False), (0xFFFF, True), (70_000, True)])
 def test_many_entries_need_zip64_end_records_only(path: Path, count: int, wide: bool) -> None:
     with ZipWriter(path) as out:
         for number in range(count):
@@ -164,14 +174,14 @@ def test_memory_does_not_grow_with_the_central_directory(path: Path) -> None:
     with ZipWriter(path) as out:
         tracemalloc.start()
         try:
-            for number in range(20_000):
+            for number in range(8_000):
                 out.add_folder("/".join([f"{number:0225}"] * 4), WHEN)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
         out.finish()
     assert peak < 4 * MIB
-    assert len(desktop_zip.check(path)) == 20_000
+    assert len(desktop_zip.check(path)) == 8_000
     assert [one.name for one in path.parent.iterdir()] == ["r.zip"]
 
 
