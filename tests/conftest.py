@@ -82,12 +82,23 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Generator[None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_call() -> Generator[None, object, object]:
+def pytest_runtest_setup() -> Generator[None, object, object]:
     try:
         return (yield)
-    except BaseException:  # its fixtures have the rest of KILLED_AFTER_S to clean up
+    except BaseException:
         signal.setitimer(signal.ITIMER_REAL, 0)
         raise
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """The exception of a timeout would end the whole run if it were raised in pytest itself, which
+    writes its report now. Its fixtures have the rest of KILLED_AFTER_S to clean up.
+    """
+    try:
+        return (yield)
+    finally:  # unittest keeps the exception for itself
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -249,7 +249,7 @@ class LosingJobModel(JobModel):
 
 
 HOW = settings(
-    max_examples=30,
+    max_examples=12,  # those below with LONG do more
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -12,6 +12,7 @@ from tests.support.dev_program import ROOT
 TESTS = f"""
 import asyncio
 import threading
+import unittest
 
 import pytest
 
@@ -38,6 +39,21 @@ async def test_spins():
 @pytest.mark.timeout(0.2)
 def test_hangs():
     threading.Event().wait()
+
+
+class SlowToSay(Exception):
+    def __str__(self):
+        threading.Event().wait(1.2)  # beyond TIMEOUT_AGAIN_S
+        return "it is said"
+
+
+class TestOfUnittest(unittest.TestCase):
+    @pytest.mark.timeout(0.2)
+    def test_whose_error_unittest_keeps(self):
+        try:
+            threading.Event().wait()
+        except BaseException:
+            raise SlowToSay from None
 
 
 def test_silent():
@@ -80,12 +96,13 @@ def test_what_hangs_or_is_skipped_in_ci_fails(tmp_path) -> None:
             timeout=100,
             check=False,
         )
-        words = [line.split() for line in done.stdout.splitlines() if "::test_" in line]
+        words = [line.split() for line in done.stdout.splitlines() if "::" in line]
         passed = {word[1].partition("::")[2] for word in words if word[0] == "PASSED"}
         failed = {word[1].partition("::")[2] for word in words if word[0] == "FAILED"}
         return passed, failed, done.stdout
 
     hang = {"test_waits", "test_spins", "test_hangs"}
+    hang |= {"TestOfUnittest::test_whose_error_unittest_keeps"}
     passed, failed, output = outcome(CI="1")
     assert (passed, failed) == ({"test_fine"}, hang | {"test_silent", "test_honest"}), output
     assert "in somewhere" in output
