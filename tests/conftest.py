@@ -52,6 +52,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Perturbed(seed))
 
 
+def pytest_report_header() -> list[str]:
+    """Programs that are missing, in one line."""
+    from tests.support.installed import missing
+
+    return [line] if (line := missing()) else []
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long tests get more time than `timeout` in pyproject.toml; `soak` sets its own end."""
     for item in items:

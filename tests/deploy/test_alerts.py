@@ -12,7 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.support.dev_program import ROOT
-from tests.support.prometheus import program
+from tests.support.installed import program
 
 DEPLOY: Final = ROOT / "deploy/prometheus"
 RULES: Final = DEPLOY / "ferryman.rules.yml"

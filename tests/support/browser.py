@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import base64
-import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+
+from tests.support.installed import program
 
 _FLAGS: Final = ("--disable-gpu", "--disable-dev-shm-usage", "--font-render-hinting=none")
 AXE: Final = Path(__file__).with_name("axe") / "axe-4.14.1.min.js"
@@ -25,14 +25,12 @@ def browser() -> Iterator[Browser]:
 
     Skipped where there is none, but not in CI, where the set-up installs it.
     """
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.fail("no chromium: scripts/setup --dev installs it")
+    path = program("chromium")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # playwright's own, at its end
         with sync_playwright() as playwright:
             chromium = playwright.chromium.launch(
-                executable_path=program, args=list(_FLAGS), chromium_sandbox=False
+                executable_path=path, args=list(_FLAGS), chromium_sandbox=False
             )
             try:
                 yield chromium

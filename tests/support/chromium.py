@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +13,8 @@ from typing import Any, Final
 
 import aiohttp
 import pytest
+
+from tests.support.installed import program
 
 _STARTED: Final = b"DevTools listening on "
 _FLAGS: Final = (
@@ -108,13 +109,10 @@ class Tab:
 @asynccontextmanager
 async def chromium(profile: Path) -> AsyncIterator[Tab]:
     """A browser with one tab, until the end."""
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.fail("chromium is missing: scripts/setup --dev installs it")
     # As root it cannot make its sandbox; what it opens here is our own.
     flags = [*_FLAGS, f"--user-data-dir={profile}", *(["--no-sandbox"] * (os.geteuid() == 0))]
     process = await asyncio.create_subprocess_exec(
-        program,
+        program("chromium"),
         *flags,
         env={**os.environ, "HOME": str(profile.parent), "http_proxy": "", "https_proxy": ""},
         stdin=subprocess.DEVNULL,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,18 +11,8 @@ from typing import Any
 from urllib.parse import quote
 from urllib.request import urlopen
 
-import pytest
-
+from tests.support.installed import program
 from tests.support.programs import free_port, until
-
-
-def program(name: str) -> str:
-    """Where ``prometheus`` or ``promtool`` is."""
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
-        pytest.skip(f"not proved, for want of {name}: alerts and the dashboard are right")
-    return found
 
 
 class Prometheus:

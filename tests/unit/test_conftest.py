@@ -80,9 +80,9 @@ def test_fine():
 
 
 def test_what_hangs_or_is_skipped_in_ci_fails(tmp_path) -> None:
-    for name in ("pyproject.toml", "tests/conftest.py"):
+    for name in ("pyproject.toml", "tests/conftest.py", "tests/support/installed.py"):
         target = tmp_path / name
-        target.parent.mkdir(exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, target)
     (tmp_path / "tests" / "test_these.py").write_text(TESTS)
 

@@ -141,7 +141,8 @@ def test_a_bare_machine_gets_system_packages_then_locked_ones_then_ferryman(bare
     ended = bare.run()
     assert ended.returncode == 0, ended.stderr
     assert bare.log() == [
-        "apt-get -y -qq install --no-install-recommends bubblewrap util-linux e2fsprogs",
+        "apt-get -y -qq -o DPkg::Lock::Timeout=600 install --no-install-recommends "
+        "bubblewrap util-linux e2fsprogs",
         "make venv",
         LOCKED,
         LINKED,
@@ -171,7 +172,7 @@ def test_the_second_run_does_and_says_nothing(bare):
 def test_package_lists_are_fetched_only_when_the_package_is_not_found(bare):
     (bare.folder / "no-lists").touch()
     assert bare.run().returncode == 0
-    assert [line.split()[3] for line in bare.log()[:3]] == ["install", "update", "install"]
+    assert [line.split()[5] for line in bare.log()[:3]] == ["install", "update", "install"]
 
 
 def test_dnf_is_used_where_there_is_no_apt(bare):

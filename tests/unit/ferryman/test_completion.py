@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from typer.main import get_command
 from ferryman.cli.app import app
 from ferryman.cli.candidates import candidates
 from ferryman.cli.completion import SCRIPTS
+from tests.support.installed import program
 
 
 @pytest.mark.parametrize(
@@ -50,11 +50,8 @@ def test_every_command_is_offered_and_nothing_hidden() -> None:
 
 def shell(name: str, home: Path, *words: str) -> str:
     """What a shell prints in a home of its own."""
-    program = shutil.which(name)
-    if program is None:
-        pytest.fail(f"{name} is missing: scripts/setup --dev installs it")
     done = subprocess.run(
-        [program, *words],
+        [program(name), *words],
         env={
             "HOME": str(home),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
