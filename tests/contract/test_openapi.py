@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from server.api.codes import CODES
@@ -25,12 +24,13 @@ from server.http.parameter_types import Param
 from server.http.route import Route
 from server.settings.tables import ServiceTable
 from tests.support.described import followed
+from tests.support.each import each
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import driving
 
 DOCUMENT: Any = json.loads(describe(ROUTES, "1.2.3"))
 WITH_TOKENS: Any = json.loads(describe(ROUTES, "1.2.3", tokens=True))
-each_route = pytest.mark.parametrize("route", ROUTES, ids=lambda one: f"{one.method} {one.path}")
+each_route = each("route", ROUTES)
 
 OPERATIONS = frozenset(
     {

@@ -16,6 +16,7 @@ import client_agent.settings.agent
 import server.settings.load
 from tests.bench.sizing import BEGIN, END, PAGE, Figure, table, written
 from tests.docs.conftest import blocks
+from tests.support.each import each
 
 NAME: Final = "docs/sizing.md"
 _OPERATORS: Final[dict[type[ast.operator], Callable[[float, float], float]]] = {
@@ -42,7 +43,7 @@ def sums() -> list[tuple[str, str]]:
     return [(one[1], one[2]) for one in found if one is not None]
 
 
-@pytest.mark.parametrize(("expression", "result"), sums())
+@each(("expression", "result"), sums())
 def test_each_sum_is_right(expression: str, result: str) -> None:
     exact = value(ast.parse(expression, mode="eval").body)
     assert float(result) == pytest.approx(exact, rel=0.02)

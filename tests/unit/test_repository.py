@@ -15,6 +15,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.support.each import each
+
 ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
@@ -189,7 +191,7 @@ def test_decisions_are_numbered_without_gaps():
     assert ADRS
 
 
-@pytest.mark.parametrize("adr", ADRS, ids=lambda path: path.stem)
+@each("adr", ADRS)
 def test_a_decision_has_its_four_headings_and_fits_on_a_page(adr):
     text = adr.read_text()
     title = re.match(rf"# {int(adr.name[:4])}\. (\S.*)", text)

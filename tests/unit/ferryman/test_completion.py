@@ -13,10 +13,11 @@ from typer.main import get_command
 from ferryman.cli.app import app
 from ferryman.cli.candidates import candidates
 from ferryman.cli.completion import SCRIPTS
+from tests.support.each import each
 from tests.support.installed import program
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "found"),
     [
         (["statu"], ["status"]),

@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 
 from ferryman import Client, errors
+from tests.support.each import each
 from tests.unit.ferryman.fake_server import job, problem, serving
 
 REFUSED: Any = (409, "a_code", "a sentence")
@@ -32,7 +33,7 @@ def family(kind: type[errors.FerrymanError]) -> list[type[errors.FerrymanError]]
     return [kind, *(below for child in kind.__subclasses__() for below in family(child))]
 
 
-@pytest.mark.parametrize("kind", family(errors.FerrymanError), ids=lambda kind: kind.__name__)
+@each("kind", family(errors.FerrymanError))
 def test_every_error_comes_back_from_pickle_as_it_was(kind):
     error = kind(*ARGUMENTS.get(kind, REFUSED))
     if isinstance(error, errors.Refused):

@@ -10,9 +10,10 @@ import pytest
 from ferryman import BadArgument
 from ferryman.fields import EARLY, JobOptions, upload_fields
 from server.domain.upload_fields import OPTIONAL
+from tests.support.each import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("option", "value", "text"),
     [
         ("timeout", 90, "90s"),

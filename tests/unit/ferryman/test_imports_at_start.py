@@ -15,6 +15,7 @@ from ferryman.cli.app import app
 from ferryman.cli.commands import COMMANDS
 from ferryman.cli.words import COMMON, options_of
 from tests.support.dev_program import environment
+from tests.support.each import each
 from tests.unit.ferryman.fake_server import problem, serving
 
 RUN = """
@@ -76,7 +77,7 @@ async def test_a_command_loads_neither_other_commands_nor_what_draws_tables() ->
     assert found & (own(OTHER_COMMANDS) | {"rich", "ferryman.bench"}) == set()
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@each("name", COMMANDS)
 def test_the_list_of_commands_says_what_their_help_says(name: str) -> None:
     command = get_command(app).commands[name]  # type: ignore[attr-defined]
     assert command.name == name

@@ -20,6 +20,7 @@ from ferryman import (
     service_models,
 )
 from ferryman.event_models import EventDoc
+from tests.support.each import each
 
 MODULES = (
     *(agent_models, bulk_models, event_models, graph_models, models),
@@ -37,7 +38,7 @@ DOCUMENTS = sorted(
 EVENT = '{"seq":1,"at":"2026-11-20T10:00:00.25%s","attempt":1,"before":null,"status":"Queued"}'
 
 
-@pytest.mark.parametrize("model", DOCUMENTS, ids=lambda model: model.__name__)
+@each("model", DOCUMENTS)
 def test_every_time_is_a_datetime(model):
     for name, field in model.model_fields.items():
         kinds = set(get_args(field.annotation) or [field.annotation]) - {NoneType}

@@ -12,11 +12,12 @@ from typer.main import get_command
 from ferryman import JobState
 from ferryman.cli.app import app
 from ferryman.cli.words import command_first
+from tests.support.each import each
 from tests.unit.ferryman.conftest import Host
 from tests.unit.ferryman.fake_server import job, problem, serving
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "ordered"),
     [
         ("status 1 --url X", "status 1 --url X"),

@@ -22,13 +22,14 @@ from client_agent.output.commands import (
 )
 from client_agent.output.lines import MAX_LINE
 from shared.wire import Progress, RetryLater
+from tests.support.each import each
 
 
 def progress(current: float, total: float | None = None, message: str = "") -> SetProgress:
     return SetProgress(Progress(current=current, total=total), message)
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "command"),
     [
         (b"::progress value=45,total=100::step 45 of 100", progress(45, 100, "step 45 of 100")),
@@ -59,7 +60,7 @@ def test_other_lines_are_text(line: bytes) -> None:
     assert parse(line) is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "why"),
     [
         (b"::progress value=45", "the second ::"),
@@ -103,10 +104,10 @@ def test_no_line_breaks_it(line: bytes) -> None:
         assert "\0" not in text
 
 
-@pytest.mark.parametrize(
+@each(
     "head", [b"::progress value=", b"::progress ", b"::output name=", b"::notice::", b"::", b"::a "]
 )
-@pytest.mark.parametrize("filler", [b" ", b",", b"=", b"%", b":", b"9", b"\xff", b"%0A", b".e"])
+@each("filler", [b" ", b",", b"=", b"%", b":", b"9", b"\xff", b"%0A", b".e"])
 def test_the_longest_line_takes_little_time(head: bytes, filler: bytes) -> None:
     line = (head + filler * MAX_LINE)[:MAX_LINE]
     started = time.process_time()

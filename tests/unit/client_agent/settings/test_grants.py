@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from client_agent.sandbox.grants import Grant, Grants
 from client_agent.settings.agent import AgentSection
 from client_agent.settings.grants import SandboxingSection
+from tests.support.each import each
 
 ENVIRON = {"LICENSE": "27000@host", "SECRET": "s"}
 
@@ -61,7 +62,7 @@ def test_parents_are_mounted_before_their_children():
     assert [place for _, place in grant.read_only] == ["/x", "/x/y"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "message"),
     [
         ({"read_only": ["opt"]}, "'opt' is not an absolute path below /"),
@@ -79,7 +80,7 @@ def test_parents_are_mounted_before_their_children():
         ({"scratch": 0}, "greater than 0"),
     ],
 )
-@pytest.mark.parametrize("service", [False, True])
+@each("service", [False, True])
 def test_a_mistake_is_reported(given, message, service):
     with pytest.raises(ValidationError) as refused:
         SandboxingSection.model_validate({"services": {"a": given}} if service else given)

@@ -9,9 +9,10 @@ import pytest
 from server.domain.field_values import VALUES, Later
 from server.domain.retry_policy import BackoffKind
 from shared.clock import SECOND
+from tests.support.each import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("field", "text", "value"),
     [
         ("tags", "a, b,a,", ("a", "b")),
@@ -37,7 +38,7 @@ def test_a_value_is_read(field, text, value) -> None:
     assert VALUES[field](text) == value
 
 
-@pytest.mark.parametrize(
+@each(
     ("field", "text", "why"),
     [
         ("tags", ",".join(map(str, range(33))), "33 tags; there may be up to 32 words"),

@@ -8,6 +8,7 @@ from server.domain import states
 from server.domain.errors import IllegalTransition
 from server.domain.jobs import Move
 from shared.wire import JobState
+from tests.support.each import each
 
 
 def test_every_state_has_a_row_and_is_reached() -> None:
@@ -38,8 +39,8 @@ def test_a_job_that_completed_runs_again_by_an_operators_word_only() -> None:
     assert states.NEXT[JobState.CLEANED] == frozenset()
 
 
-@pytest.mark.parametrize("before", list(JobState))
-@pytest.mark.parametrize("to", [JobState.SUBMITTED, JobState.RUNNING])
+@each("before", list(JobState))
+@each("to", [JobState.SUBMITTED, JobState.RUNNING])
 def test_the_way_of_a_late_report_is_a_path_through_the_table(
     before: JobState, to: JobState
 ) -> None:

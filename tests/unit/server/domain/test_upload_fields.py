@@ -10,6 +10,7 @@ from server.domain.service import Service
 from server.domain.upload_fields import check_field, given, upload_request
 from shared.principals import LOCAL
 from shared.wire import Limits
+from tests.support.each import each
 
 SERVICES = {"s": Service("s", timeout_s=3600, limits=Limits(memory=1 << 30, cpus=2, pids=100))}
 NEEDED = {"user_id": "ada", "service": "s"}
@@ -42,10 +43,8 @@ def test_a_wrong_value_is_refused_by_name(name, value, code):
     assert (problem.field, problem.code) == (name, code)
 
 
-@pytest.mark.parametrize(
-    "name", ["user_id", "service", "name", "tags", "timeout", "memory", "disk", "cpus", "pids"]
-)
-@pytest.mark.parametrize("text", ["9" * 65_000, "1h" * 32_000, "\u0301" * 20_000])
+@each("name", ["user_id", "service", "name", "tags", "timeout", "memory", "disk", "cpus", "pids"])
+@each("text", ["9" * 65_000, "1h" * 32_000, "\u0301" * 20_000])
 def test_a_very_long_value_is_refused_in_a_few_words(name, text):
     assert len(str(refusal(name, text))) < 200
 

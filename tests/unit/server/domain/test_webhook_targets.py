@@ -7,6 +7,7 @@ from ipaddress import ip_address
 import pytest
 
 from server.domain.webhook_targets import AllowedTargets, WebhookTarget, is_public, webhook_target
+from tests.support.each import each
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ def test_an_address_names_a_machine(url, host, port):
     assert webhook_target(url) == WebhookTarget(host, port)
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     [
         "",
@@ -79,7 +80,7 @@ PUBLIC = [
 ]
 
 
-@pytest.mark.parametrize("text", INWARDS)
+@each("text", INWARDS)
 def test_addresses_that_are_not_of_the_internet(text):
     assert not is_public(ip_address(text))
 

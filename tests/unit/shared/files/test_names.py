@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from shared.files import names
 from shared.files.names import PathSet, UnsafeName, find_root, safe_path, shown
 from shared.files.portable import problems
+from tests.support.each import each
 from tests.support.raw_archives import component_names
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         "run.sh",
@@ -55,7 +56,7 @@ def test_names_are_composed_so_that_one_file_has_one_name():
     assert safe_path("e\u0301/o\u0308") == "\u00e9/\u00f6"
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "why"),
     [
         ("", "empty"),
@@ -230,7 +231,7 @@ def test_combining_marks_are_counted_before_they_are_composed():
 # ---------------------------------------------------------------------------- find_root
 
 
-@pytest.mark.parametrize(
+@each(
     ("paths", "root"),
     [
         (["run.sh"], ""),

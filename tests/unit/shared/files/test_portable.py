@@ -11,6 +11,7 @@ from shared.files.bundles.writer import BundleWriter
 from shared.files.errors import BundleError
 from shared.files.names import safe_path
 from shared.files.portable import NonPortableNames, fold, problems, why_not_portable
+from tests.support.each import each
 
 ODD = [
     ("C:x", "colon"),
@@ -31,7 +32,7 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize(("name", "why"), ODD)
+@each(("name", "why"), ODD)
 def test_what_other_systems_cannot_store_is_reported_with_the_reason(name, why):
     assert safe_path(name) == name
     reason = why_not_portable(name)

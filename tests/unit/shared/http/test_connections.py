@@ -11,6 +11,7 @@ from shared.http.connections import (
     connection_limits,
     peer_of,
 )
+from tests.support.each import each
 
 
 class FakeConnection:
@@ -101,8 +102,8 @@ def test_closed_connections_are_not_counted():
     assert not connections.close_idle()
 
 
-@pytest.mark.parametrize("files", [64, 100, 256, 300, 1024, 20_000, 1 << 20])
-@pytest.mark.parametrize("own", [0, 200])
+@each("files", [64, 100, 256, 300, 1024, 20_000, 1 << 20])
+@each("own", [0, 200])
 def test_descriptors_are_left_for_the_files_of_requests_and_for_own_files(files, own):
     limits = connection_limits(files, own=own)
     assert limits.waits_per_caller <= limits.waits <= limits.requests < limits.connections

@@ -13,6 +13,7 @@ from shared.multipart.batches import Threads
 from shared.multipart.limits import FormLimits, FormRefused
 from shared.multipart.parser import FormParser
 from shared.multipart.receive import receive
+from tests.support.each import each
 
 LIMITS = FormLimits(max_bytes=1 << 30, max_files=100_000)
 
@@ -88,8 +89,8 @@ SHAPES = {
 CUTS = {"at once": 1 << 20, "in small pieces": 64, "in single bytes": 1}
 
 
-@pytest.mark.parametrize("cut", CUTS)
-@pytest.mark.parametrize("shape", SHAPES)
+@each("cut", CUTS)
+@each("shape", SHAPES)
 def test_twice_the_body_is_twice_the_work(shape, cut):
     counts = []
     for n in (500, 1000):

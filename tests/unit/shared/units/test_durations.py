@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from shared.settings.limits import parse_limit
 from shared.units.durations import Duration, parse_duration
 from shared.units.sizes import Size, parse_size
+from tests.support.each import each
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def test_durations(text, seconds):
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "", " ", "10", "s", "1h junk 5m", "10s;rm -rf5m", "1mm", "1y", "5m1h", "1h1h", "1,5h", ".h",
@@ -71,9 +72,7 @@ def test_sizes(text, size):
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize(
-    "text", ["", "MB", "lots", "-1MB", "1XB", "1MB;", "1M B", "1e9", "inf", "nan", "٣MB", "1iB"]
-)
+@each("text", ["", "MB", "lots", "-1MB", "1XB", "1MB;", "1M B", "1e9", "inf", "nan", "٣MB", "1iB"])
 def test_anything_else_is_no_size(text):
     with pytest.raises(ValueError, match="is not a size such as 400MB or 2GiB"):
         parse_size(text)
@@ -88,8 +87,8 @@ def test_a_size_that_no_column_can_hold_is_refused(value):
         TypeAdapter(Size).validate_python(value)
 
 
-@pytest.mark.parametrize("name", ["cpus", "pids"])
-@pytest.mark.parametrize("text", ["", "nan", "inf", "-1", "1_000", "٣", "1e3", "0x10", "9" * 12])
+@each("name", ["cpus", "pids"])
+@each("text", ["", "nan", "inf", "-1", "1_000", "٣", "1e3", "0x10", "9" * 12])
 def test_what_is_no_plain_number_is_no_count(name, text):
     with pytest.raises(ValueError, match="is not a"):
         parse_limit(name, text)
@@ -106,8 +105,8 @@ class Untouched(str):
     __iter__ = __float__ = __int__ = __repr__ = __str__ = strip
 
 
-@pytest.mark.parametrize("digit", ["9", " ", "1h", "1."])
-@pytest.mark.parametrize(
+@each("digit", ["9", " ", "1h", "1."])
+@each(
     "parse",
     [
         parse_duration,

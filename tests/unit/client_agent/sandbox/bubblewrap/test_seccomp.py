@@ -12,6 +12,7 @@ import pytest
 from client_agent.sandbox.base import SandboxBroken
 from client_agent.sandbox.bubblewrap import bpf, seccomp
 from client_agent.sandbox.bubblewrap.syscalls import AUDIT_ARCH, NUMBERS
+from tests.support.each import each
 
 MACHINES = ("x86_64", "aarch64")
 ALLOW, KILL = 0x7FFF0000, 0x80000000
@@ -54,8 +55,8 @@ def refused(error: int) -> int:
     return 0x00050000 | error
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("rule", seccomp.RULES, ids=lambda rule: rule.calls[0])
+@each("machine", MACHINES)
+@each("rule", seccomp.RULES)
 def test_every_call_of_every_rule_is_refused(machine: str, rule: seccomp.Rule) -> None:
     for name in rule.calls:
         if name in NUMBERS[machine]:
@@ -73,8 +74,8 @@ DANGEROUS = (
 )
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("name", DANGEROUS.split())
+@each("machine", MACHINES)
+@each("name", DANGEROUS.split())
 def test_every_dangerous_call_is_refused(machine: str, name: str) -> None:
     assert call(machine, name) != ALLOW
 
@@ -86,13 +87,13 @@ def test_every_call_of_a_rule_is_known(machine: str) -> None:
     assert named - set(NUMBERS[machine]) <= (old_x86_only if machine == "aarch64" else set())
 
 
-@pytest.mark.parametrize("rule", seccomp.RULES, ids=lambda rule: rule.calls[0])
+@each("rule", seccomp.RULES)
 def test_every_rule_says_why(rule: seccomp.Rule) -> None:
     assert len(rule.reason) > 15
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("relaxation", sorted(seccomp.RELAXATIONS))
+@each("machine", MACHINES)
+@each("relaxation", sorted(seccomp.RELAXATIONS))
 def test_a_relaxation_permits_its_own_calls_only(machine: str, relaxation: str) -> None:
     for rule in seccomp.RULES:
         for name in set(rule.calls) & set(NUMBERS[machine]):
@@ -119,8 +120,8 @@ def test_fcntl_watches_no_directory(machine: str) -> None:
     assert call(machine, "fcntl", 3, 1026, allow=frozenset({"inotify"})) == ALLOW
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("bit", [0x20000, *(1 << n for n in range(25, 31))])
+@each("machine", MACHINES)
+@each("bit", [0x20000, *(1 << n for n in range(25, 31))])
 def test_clone_makes_no_namespace(machine: str, bit: int) -> None:
     thread = 0x3D0F00  # what pthread_create asks for
     assert call(machine, "clone", thread) == ALLOW
@@ -128,8 +129,8 @@ def test_clone_makes_no_namespace(machine: str, bit: int) -> None:
     assert call(machine, "clone", bit | 17) == refused(errno.EPERM)
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("family", [*range(60), 1 << 16, 0xFFFFFFFF])
+@each("machine", MACHINES)
+@each("family", [*range(60), 1 << 16, 0xFFFFFFFF])
 def test_four_socket_families_are_left(machine: str, family: int) -> None:
     left = family in (1, 2, 10, 16)
     for name in ("socket", "socketpair"):

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.web.job.log.ansi import CLASSES, PLAIN, nearest, render, stripped, style_after
+from tests.support.each import each
 
 _TAG = re.compile(r"<[^>]*>")
 _SPAN = re.compile(r'<span class="([a-z0-9 ]+)">')
@@ -32,7 +33,7 @@ _PIECES = st.one_of(_COMPLETE, _HALF)
 ANY = st.lists(st.one_of(_PIECES, st.text(max_size=5))).map("".join)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "html"),
     [
         ("plain", "plain"),
