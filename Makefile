@@ -1,6 +1,6 @@
 # Everything that CI does is a target here; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo serve test test-all unit soak mutants pictures bench growth sizing coverage lint \
+.PHONY: help setup setup-dev demo serve test test-all perturbed unit soak mutants pictures bench growth sizing coverage lint \
 	format types imports lock deb clean
 SHELL := bash
 
@@ -9,6 +9,8 @@ PYTHON_RUN := .venv/bin/python -P
 JOBS ?= 3
 DATA ?= ferryman-data
 SOAK_SECONDS ?= 600
+# Chosen anew each time, and printed: PERTURB=SEED repeats what one of them showed.
+SEEDS ?= $(shell shuf -i 1-9999 -n 3)
 ARGS ?=
 
 help: ## list the targets
@@ -26,14 +28,22 @@ demo: setup ## start everything in a temporary folder, run an example bundle, sh
 serve: setup ## server and agent in the foreground, data kept in ./ferryman-data (DATA=folder)
 	@.venv/bin/ferryman dev --data-dir $(DATA) $(ARGS)
 
-test: setup-dev ## the tests of every change, about ten minutes (ARGS="-k name" to choose, JOBS=1 to go slowly)
+test: setup-dev ## the tests of every change, about six minutes (ARGS="-k name" to choose, JOBS=1 to go slowly)
 	@$(PYTHON_RUN) -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
-test-all: setup-dev ## everything: slow tests, a minute of soak, mutants, a short bench
+test-all: setup-dev ## everything: slow tests, other interleavings, a minute of soak, mutants, a short bench
 	@$(PYTHON_RUN) -m pytest -n $(JOBS) --dist worksteal -m "not soak"
+	@$(MAKE) --no-print-directory perturbed
 	@$(MAKE) --no-print-directory soak SOAK_SECONDS=60
 	@$(MAKE) --no-print-directory mutants
 	@$(MAKE) --no-print-directory bench ARGS="--quick latency throughput"
+
+perturbed: setup-dev ## contract tests and models, each seed another order of threads and requests (SEEDS="1 2 3")
+	@for seed in $(SEEDS); do \
+		echo "PERTURB=$$seed"; \
+		PERTURB=$$seed $(PYTHON_RUN) -m pytest -q -n $(JOBS) --dist worksteal tests/contract tests/stateful \
+			$(ARGS) || exit; \
+	done
 
 unit: setup-dev ## the fast tests: no program is started
 	@$(PYTHON_RUN) -m pytest tests/unit tests/contract $(ARGS)
