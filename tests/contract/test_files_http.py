@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import zipfile
 from collections.abc import AsyncIterator, Mapping
@@ -135,23 +136,22 @@ async def test_pages_of_files_follow_each_other(tmp_path) -> None:
         assert (await here.refused(query="limits=5"))[:2] == (400, "unknown_parameter")
 
 
-@pytest.mark.parametrize("path", FILES)
-async def test_a_file_of_a_result_is_sent_alone(tmp_path, path: str) -> None:
-    content = FILES[path]
+async def test_a_file_of_a_result_is_sent_alone(tmp_path) -> None:
     async with ended(tmp_path, zipped(FILES)) as here:
-        status, headers, body = await here.get(path)
-        assert (status, body == content) == (200, True)
-        assert headers["content-length"] == str(len(content))
-        assert headers["x-content-type-options"] == "nosniff"
-        assert headers["content-disposition"].startswith("attachment; ")
-        assert headers["content-security-policy"].startswith("sandbox;")
-        status, _, body = await here.get(path, If_None_Match=headers["etag"])
-        assert (status, body) == (304, b"")
-        status, again, body = await here.get(path, method="HEAD")
-        assert (status, body, again["content-length"]) == (200, b"", str(len(content)))
-        url = f"{here.caller.url}{here.path}/{quote(path, safe='')}"  # as generated clients ask
-        async with here.caller.session.get(url) as answer:
-            assert await answer.read() == content
+        for path, content in FILES.items():
+            status, headers, body = await here.get(path)
+            assert (status, body == content) == (200, True), path
+            assert headers["content-length"] == str(len(content)), path
+            assert headers["x-content-type-options"] == "nosniff", path
+            assert headers["content-disposition"].startswith("attachment; "), path
+            assert headers["content-security-policy"].startswith("sandbox;"), path
+            status, _, body = await here.get(path, If_None_Match=headers["etag"])
+            assert (status, body) == (304, b""), path
+            status, again, body = await here.get(path, method="HEAD")
+            assert (status, body, again["content-length"]) == (200, b"", str(len(content))), path
+            url = f"{here.caller.url}{here.path}/{quote(path, safe='')}"  # as generated clients ask
+            async with here.caller.session.get(url) as answer:
+                assert await answer.read() == content, path
 
 
 @pytest.mark.parametrize("path", ["out/table.csv", "out/plot.png"], ids=["deflated", "stored"])
@@ -194,14 +194,14 @@ async def test_a_browser_may_show_text_and_images_and_runs_nothing(tmp_path) -> 
         assert (await here.refused("empty", "inline=2"))[:2] == (400, "invalid_inline")
 
 
-@pytest.mark.parametrize("path", ["a.js", "a.mjs", "a.css", "a.JS"])
-async def test_no_page_can_load_a_file_as_its_code(tmp_path, path: str) -> None:
+async def test_no_page_can_load_a_file_as_its_code(tmp_path) -> None:
     """The pages' policy lets them load scripts and styles from this server."""
-    async with ended(tmp_path, zipped({path: b"alert(1)"})) as here:
-        for query in ("", "inline=1"):
+    paths = ["a.js", "a.mjs", "a.css", "b.JS"]
+    async with ended(tmp_path, zipped(dict.fromkeys(paths, b"alert(1)"))) as here:
+        for path, query in itertools.product(paths, ("", "inline=1")):
             _, headers, _ = await here.get(path, query)
-            assert headers["content-type"].partition(";")[0] == "text/plain"
-            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["content-type"].partition(";")[0] == "text/plain", path
+            assert headers["x-content-type-options"] == "nosniff", path
 
 
 async def test_a_file_that_is_not_there_says_which_ones_are(tmp_path) -> None:

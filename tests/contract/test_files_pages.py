@@ -9,8 +9,6 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from server.http import stored_files
 from server.web.job.files.address import quoted
 from shared.files.archives.zip_index import ListedFile, ZipIndex
@@ -117,20 +115,20 @@ HOSTILE = (
 )
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-async def test_a_file_is_reached_whatever_it_is_called_and_its_name_is_only_text(
-    tmp_path, name: str
-) -> None:
-    async with ended(tmp_path, zipped({name: b"its content"})) as here:
-        page = await get(here, f"?name={quoted(name.rpartition('/')[2])}")
-        (there,) = links(page, f"/jobs/{here.job_id}/files/")[:1]
-        shown = await get(here, there.partition("/files")[2])
-        assert "its content" in words(shown)
-        assert "\u202e" not in shown + re.sub('value="[^"]*"', "", page)  # as it was typed
-        assert "=&#34;odd" not in shown + page
-        assert not re.search(r'="[^"]*<span', shown + page)  # marks are no part of attributes
-        raw = links(shown, "/api/v1/")[0]
-        assert (await here.caller.get(raw))[2] == b"its content"
+async def test_a_file_is_reached_whatever_it_is_called_and_its_name_is_only_text(tmp_path) -> None:
+    content = {name: f"content {number}".encode() for number, name in enumerate(HOSTILE)}
+    async with ended(tmp_path, zipped(content)) as here:
+        for name in HOSTILE:
+            page = await get(here, f"?name={quoted(name.rpartition('/')[2])}")
+            found = links(page, f"/jobs/{here.job_id}/files/")
+            pages = [await get(here, there.partition("/files")[2]) for there in found]
+            its = re.compile(rf"{content[name].decode()}\b")
+            shown = next(one for one in pages if its.search(words(one)))
+            assert "\u202e" not in shown + re.sub('value="[^"]*"', "", page)  # as it was typed
+            assert "=&#34;odd" not in shown + page
+            assert not re.search(r'="[^"]*<span', shown + page)  # marks are no part of attributes
+            raw = links(shown, "/api/v1/")[0]
+            assert (await here.caller.get(raw))[2] == content[name]
 
 
 async def test_a_name_that_no_address_can_have_is_listed_without_a_link(tmp_path) -> None:
@@ -183,23 +181,24 @@ async def test_a_window_in_a_gigabyte_of_one_line_costs_one_window(tmp_path) -> 
             assert "64.0 KiB of 1.0 GiB shown" in words(page)
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ("Größe".encode(), "Größe"),
-        ("Größe".encode("latin-1"), "Größe"),
-        ("\ufeffGröße".encode(), "Größe"),
-        ("Größe\nzwei".encode("utf-16"), "Größe"),
-        (b"red \x1b[31m alert", "red \\u{1b} [31m alert"),
-        ("turn \u202e back".encode(), "turn \\u{202e} back"),
-        (EVIL.encode(), EVIL),
-        (b"+ADw-script+AD4-alert(1)+ADw-/script+AD4-", "+ADw-script+AD4-"),
-        (b"", "The file is empty"),
-    ],
-)
-async def test_characters_of_a_text_are_shown_and_run_nothing(tmp_path, content, says) -> None:
-    async with ended(tmp_path, zipped({"a.txt": content})) as here:
-        assert says in words(await get(here, "/a.txt"))
+CHARACTERS = [
+    ("Größe".encode(), "Größe"),
+    ("Größe".encode("latin-1"), "Größe"),
+    ("\ufeffGröße".encode(), "Größe"),
+    ("Größe\nzwei".encode("utf-16"), "Größe"),
+    (b"red \x1b[31m alert", "red \\u{1b} [31m alert"),
+    ("turn \u202e back".encode(), "turn \\u{202e} back"),
+    (EVIL.encode(), EVIL),
+    (b"+ADw-script+AD4-alert(1)+ADw-/script+AD4-", "+ADw-script+AD4-"),
+    (b"", "The file is empty"),
+]
+
+
+async def test_characters_of_a_text_are_shown_and_run_nothing(tmp_path) -> None:
+    files = {f"{number}.txt": content for number, (content, _) in enumerate(CHARACTERS)}
+    async with ended(tmp_path, zipped(files)) as here:
+        for number, (_, says) in enumerate(CHARACTERS):
+            assert says in words(await get(here, f"/{number}.txt")), says
 
 
 async def test_bytes_that_are_no_text_are_shown_as_numbers(tmp_path) -> None:
