@@ -29,7 +29,7 @@ def each(names: str | Sequence[str], cases: Iterable[Any]) -> Callable[[Any], An
 
         signature = inspect.signature(test)
         rest = [one for name, one in signature.parameters.items() if name not in keys]
-        del ask_all.__wrapped__  # type: ignore[attr-defined]  # pytest reads its signature
+        del ask_all.__wrapped__  # pytest reads its signature
         ask_all.__signature__ = signature.replace(parameters=rest)  # type: ignore[attr-defined]
         return ask_all
 

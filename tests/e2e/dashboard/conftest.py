@@ -13,9 +13,11 @@ from tests.support.browser import Visitor, browser, visitor
 from tests.support.dev_program import DevProgram, started
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    """Not for longer: while it is open, no other event loop can run in this process."""
+    """Not for longer: while it is open, no other event loop can run in this process. Each start
+    costs several seconds of a processor.
+    """
     with browser() as one:
         yield one
 
