@@ -34,7 +34,7 @@ _MOMENT_MS: Final = 1
 _UNSUPPORTED: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 _LOST: Final = frozenset({errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
 _sending = 0
-_THREADS: Final = ThreadPoolExecutor(4, "answers")
+_threads = ThreadPoolExecutor(4, "answers")
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -44,7 +44,15 @@ async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
     program's own work does not wait for these.
     """
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_THREADS, lambda: work(*args, **kwargs))
+    return await loop.run_in_executor(_threads, lambda: work(*args, **kwargs))
+
+
+def _make_threads() -> None:
+    global _threads
+    _threads = ThreadPoolExecutor(4, "answers")
+
+
+os.register_at_fork(after_in_child=_make_threads)  # a forked process has none of them
 
 
 async def copy_by_kernel(request: web.Request, file: int, start: int, stop: int) -> int:

@@ -125,7 +125,7 @@ class HttpSection(Section):
         if self._metrics_tokens is None:
             file = self.metrics_tokens_file
             found = [] if file is None else _tokens_of("metrics_tokens_file", file)
-            if set(found) & set(self.all_tokens()):
+            if found and set(found) & set(self.all_tokens()):
                 raise ValueError(f"metrics_tokens_file {file}: one of them is in tokens, too")
             self._metrics_tokens = tuple(found)
         return list(self._metrics_tokens)

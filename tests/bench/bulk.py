@@ -14,6 +14,7 @@ import aiohttp
 
 from server.domain.placement import Candidate
 from server.domain.service import Service
+from server.storage.folder import PREFIX_LEN
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database
@@ -160,6 +161,14 @@ def peak(program: Program) -> int:
         if line.startswith("VmHWM"):
             return int(line.split()[1]) * 1024
     raise AssertionError("no VmHWM")
+
+
+def one_bundle(data: Path) -> None:
+    """The first bundle of a filled database: a folder without any is not the database's."""
+    name = f"{0:032x}"
+    place = data / "bundles" / name[:PREFIX_LEN] / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(b"x")
 
 
 async def fill(

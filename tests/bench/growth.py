@@ -24,7 +24,7 @@ from typing import Any, Final
 import aiohttp
 
 from tests.bench import growth_page, jobs
-from tests.bench.bulk import fill
+from tests.bench.bulk import fill, one_bundle
 from tests.bench.table import median
 from tests.support.programs import Program
 
@@ -83,6 +83,7 @@ async def system(
         (folder / "server").mkdir(parents=True)
         copy = folder / "server" / "ferryman.sqlite"
         shutil.copyfile(database, copy)
+        one_bundle(copy.parent)
         with copy.open("rb") as file:
             os.fsync(file.fileno())  # else the commits of the jobs wait for it
     agents = count if name == "agents" else 1

@@ -160,7 +160,7 @@ def test_a_defect_at_the_start_shows_where_it_is(tmp_path: Path, name: str) -> N
     where = {"server": "server.lifecycle", "client_agent": "client_agent.app"}[name]
     program = (
         f"import sys, runpy, {where} as module\n"
-        "async def broken(*_): raise ValueError('a defect')\n"
+        "async def broken(*_, **__): raise ValueError('a defect')\n"
         "module.serve = broken\n"
         f"sys.argv = ['{name}', '--data-dir', '{tmp_path}']\n"
         f"runpy.run_module('{name}', run_name='__main__')\n"

@@ -20,6 +20,7 @@ LIVE: Final = frozenset(
     {
         "tokens",
         "tokens_file",
+        "metrics_tokens_file",
         "allowed_hosts",
         "allowed_origins",
         "trusted_proxies",
