@@ -212,6 +212,10 @@ async def fill(
             ),
         )
         database.execute(
+            "INSERT INTO bundles (file, digest, size, refs, created_at, shared)"
+            " SELECT bundle_file, 'd', 1, 1, created_at, 0 FROM jobs"
+        )
+        database.execute(
             """
             INSERT INTO events (job_id, at, attempt, before, state, message)
             SELECT id, created_at, attempt, NULL, state, 'x' FROM jobs
@@ -222,6 +226,7 @@ async def fill(
 async def idle(folder: Path, seconds: float, jobs: int) -> list[Row]:
     """CPU of a server that has nothing to do."""
     await fill(folder / "server" / "ferryman.sqlite", jobs, "Completed")
+    one_bundle(folder / "server")
     async with running(folder) as (server, agent):
         await asyncio.sleep(3)  # the first sweeps are not idling
         was = [cpu_s(server), cpu_s(agent)]

@@ -135,7 +135,7 @@ SOFT = {"enforcement": {"memory": "soft", "pids": "hard"}, "warning": ""}
         ({"well": False, "says": {"message": BROKEN}}, "no", "agent_unfit", BROKEN),
         ({"clock_ahead_s": 259_200.0}, "yes", "agent_clock", "ahead of the server's"),
         ({"clock_ahead_s": -3_600.0}, "yes", "agent_clock", "behind the server's"),
-        ({"says": {"version": "9.9.0"}}, "yes", "agent_version", "it has version 9.9.0, the server"),
+        ({"says": {"version": "9.9.0"}}, "yes", "agent_version", "it has version 9.9.0"),
         ({"says": {"sandbox": SOFT}}, "yes", "", "limits that a job can get around: memory"),
     ],
     ids=["disk", "sandbox", "ahead", "behind", "version", "soft"],
