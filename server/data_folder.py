@@ -15,7 +15,7 @@ import secrets
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -44,16 +44,6 @@ class WrongDatabase(Exception):
     """The folder and the database are not of one server. Nothing was changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class FolderRecord:
-    """Whose folder it is, and how far its database was at least; see :class:`copies.Marks`."""
-
-    server: str
-    last_job: int
-    last_event: int
-    starts: int
-
-
 def database_path(table: ServerTable) -> Path:
     """Where the database is."""
     return table.db_path or table.data_dir / "ferryman.sqlite"
@@ -69,8 +59,8 @@ def lock_folder(table: ServerTable, stack: AsyncExitStack) -> None:
     stack.callback(FolderLock(table.data_dir).close)
 
 
-def read_record(folder: Path) -> FolderRecord | None:
-    """None: no server has written one.
+def read_record(folder: Path) -> copies.Marks | None:
+    """Whose folder it is, and how far its database was at least; None: no server has written it.
 
     Raises:
         WrongDatabase: it cannot be understood.
@@ -78,7 +68,7 @@ def read_record(folder: Path) -> FolderRecord | None:
     """
     path = folder / RECORD
     try:
-        return FolderRecord(**json.loads(path.read_bytes()))
+        return copies.Marks(**json.loads(path.read_bytes()))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as problem:
@@ -107,15 +97,11 @@ def write_record(folder: Path, marks: copies.Marks) -> None:
     durable.fsync_folder(folder)
 
 
-def is_older(marks: copies.Marks, record: FolderRecord) -> bool:
+def is_older(marks: copies.Marks, record: copies.Marks) -> bool:
     """Whether the database is a copy from before the record was written. The database is always
     written before the record is, so a crash in between leaves a database that is newer.
     """
-    return (
-        marks.starts < record.starts
-        or marks.last_job < record.last_job
-        or marks.last_event < record.last_event
-    )
+    return marks.starts < record.starts or marks.last_event < record.last_event
 
 
 async def open_data(
@@ -171,7 +157,7 @@ def _tie(
     if another and not (new_database or _may_be_older(marks, record)):
         raise _refused(table, record, another)
     if another:
-        marks = _become_another(connection, table.data_dir, record, marks, clock)
+        marks = _become_another(connection, table.data_dir, record, clock)
     starts = 1 + max(marks.starts, 0 if record is None else record.starts)
     copies.count_start(connection, marks.server or secrets.token_hex(16), starts)
     try:
@@ -203,7 +189,7 @@ def mismatch(connection: sqlite3.Connection, folder: Path) -> str:
     return ""
 
 
-def _may_be_older(marks: copies.Marks, record: FolderRecord | None) -> bool:
+def _may_be_older(marks: copies.Marks, record: copies.Marks | None) -> bool:
     """Whether it is an older copy, or was put in place of one when a start was killed."""
     return record is not None and record.server in (marks.server, *marks.former)
 
@@ -211,18 +197,14 @@ def _may_be_older(marks: copies.Marks, record: FolderRecord | None) -> bool:
 def _become_another(
     connection: sqlite3.Connection,
     folder: Path,
-    record: FolderRecord | None,
-    marks: copies.Marks,
+    record: copies.Marks | None,
     clock: Clock,
 ) -> copies.Marks:
     """Go on as another server, with numbers that none of the two has given, and move aside what the
     database does not know.
     """
-    skip = copies.LEAST_SKIPPED
-    if record is not None:
-        skip += max(0, record.last_job - marks.last_job)
-    more = [record.server] if record is not None else []
-    copies.become_another(connection, secrets.token_hex(16), skip, follow=True, former=more)
+    new, skip = secrets.token_hex(16), copies.LEAST_SKIPPED
+    copies.become_another(connection, new, skip, follow=True, beside=record)
     moved, to = move_aside(folder, clock, lambda names: stored_rows.files_in_use(connection, names))
     became = copies.marks(connection)
     log.warning(
@@ -257,7 +239,7 @@ def move_aside(
     return moved, to
 
 
-def _refused(table: ServerTable, record: FolderRecord | None, what: str) -> WrongDatabase:
+def _refused(table: ServerTable, record: copies.Marks | None, what: str) -> WrongDatabase:
     """Why the server does not start: what is there, what is missing, and what to do."""
     folder, path = table.data_dir, database_path(table)
     files = sum(len(page) for kind in FileKind for page in stored_names(folder, kind))

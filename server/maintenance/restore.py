@@ -83,7 +83,6 @@ def restore(
     db_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = FolderLock(data_dir)
     made: list[Path] = []
-    former = read_record(data_dir)
     try:
         _check_empty(data_dir, db_path)
         staged = db_path.with_name(f"{db_path.name}.restoring")
@@ -100,9 +99,6 @@ def restore(
                 raise BadBackup(f"{backup}: {lost} files are missing or damaged")
             asyncio.run(_upgrade(staged))
             with closing(sqlite3.connect(staged)) as copy:
-                if former is not None:
-                    above = former.last_job + copies.LEAST_SKIPPED
-                    skip = max(skip, above - copies.marks(copy).last_job)
                 tokens = tuple(copies.live_tokens(copy, clock.now()))
             first = as_another(data_dir, staged, skip, follow=not rehearsal)
         except sqlite3.DatabaseError as problem:
@@ -147,7 +143,8 @@ def as_another(data_dir: Path, staged: Path, skip: int, *, follow: bool) -> int:
     copy is in place, no server starts with the folder.
     """
     with closing(sqlite3.connect(staged, isolation_level=None)) as connection:
-        first = copies.become_another(connection, secrets.token_hex(16), skip, follow=follow)
+        new, beside = secrets.token_hex(16), read_record(data_dir)
+        first = copies.become_another(connection, new, skip, follow=follow, beside=beside)
         write_record(data_dir, copies.marks(connection))
         return first
 

@@ -70,16 +70,16 @@ class Marks:
 
     Attributes:
         server: the server that made it; empty: no server has opened it yet.
-        former: the servers that it was put in place of.
         last_job, last_event: the highest numbers that were given.
         starts: of servers with it; more is counted than was started, never less.
+        former: the servers that it was put in place of.
     """
 
     server: str
-    former: tuple[str, ...]
     last_job: int
     last_event: int
     starts: int
+    former: tuple[str, ...] = ()
 
 
 def marks(connection: sqlite3.Connection) -> Marks:
@@ -216,7 +216,7 @@ def become_another(
     skip: int,
     *,
     follow: bool,
-    former: Iterable[str] = (),
+    beside: Marks | None = None,
 ) -> int:
     """Give a copy of a database an identity of its own, and job numbers that were never used, in
     one transaction. Its schema may be an older one.
@@ -226,7 +226,8 @@ def become_another(
         skip: how many job numbers the former server may have used since the copy was made.
         follow: the former server is gone: end what agents hold for it. False: it goes on, and this
             one is a rehearsal, which calls no receivers of webhooks and makes no scheduled jobs.
-        former: servers that it is put in place of, beside those that it knows.
+        beside: of the server whose place it takes, if that is not the one it was copied from, or
+            had gone on: its numbers are never given again.
 
     Returns:
         The number of the next job.
@@ -234,7 +235,9 @@ def become_another(
     connection.execute("BEGIN IMMEDIATE")
     rows = connection.execute("SELECT key, value FROM meta WHERE key IN ('server', 'former')")
     identities = dict(rows.fetchall())
-    before = [*json.loads(identities.get("former", "[]")), *former]
+    before = json.loads(identities.get("former", "[]"))
+    if beside is not None:
+        before.append(beside.server)
     if "server" in identities:
         before.append(identities["server"])
     names = list(dict.fromkeys(before)) if follow else []
@@ -248,7 +251,8 @@ def become_another(
         connection.execute("UPDATE schedules SET paused = 1, pending = 0")
     if _has_table(connection, "sessions"):  # those that were ended since would be good again
         connection.execute("DELETE FROM sessions")
-    for table, numbers in (("jobs", skip), ("events", 10 * skip)):
+    given = (0, 0) if beside is None else (beside.last_job, beside.last_event)
+    for table, numbers, least in (("jobs", skip, given[0]), ("events", 10 * skip, given[1])):
         connection.execute(
             """
             INSERT INTO sqlite_sequence (name, seq) SELECT :table, 0
@@ -257,7 +261,8 @@ def become_another(
             {"table": table},
         )
         connection.execute(
-            "UPDATE sqlite_sequence SET seq = seq + ? WHERE name = ?", (numbers, table)
+            "UPDATE sqlite_sequence SET seq = max(seq, ?) + ? WHERE name = ?",
+            (least, numbers, table),
         )
     (last,) = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'").fetchone()
     connection.execute("COMMIT")

@@ -401,7 +401,7 @@ def test_a_repair_by_a_database_that_is_not_the_folders_removes_nothing(
         folder.database_path.unlink()
         asyncio.run(_made(folder.database_path))
     else:
-        other = {"server": "x"} if how == "another" else {"last_job": marks.last_job + 1}
+        other = {"server": "x"} if how == "another" else {"last_event": marks.last_event + 1}
         write_record(folder.path, replace(marks, **other))
     stray = stored_path(folder.path, FileKind.RESULT, f"{'ab' * 10}{'0' * 12}")
     stray.parent.mkdir(exist_ok=True)

@@ -216,6 +216,23 @@ async def test_an_older_database_is_known_by_its_jobs_without_another_start(plac
     assert place.files() | place.files(f"{UNKNOWN}/{day.name}") == files
 
 
+async def test_a_copy_from_before_the_last_start_is_known_by_the_count_of_starts(
+    place: Place,
+) -> None:
+    """The server was killed before the Cleaner wrote the record again."""
+    await place.upload()
+    shutil.copyfile(place.database, place.folder / "older")
+    async with place.started() as opened:
+        record = (place.data / RECORD).read_bytes()
+        await opened.upload(b"second")
+    (place.data / RECORD).write_bytes(record)
+    files = place.files()
+    place.put_back(place.folder / "older")
+    await place.upload(0)
+    (day,) = (place.data / UNKNOWN).iterdir()
+    assert place.files() | place.files(f"{UNKNOWN}/{day.name}") == files
+
+
 async def test_the_database_of_another_server_is_refused(place: Place, tmp_path: Path) -> None:
     await place.upload(2)
     files = place.files()

@@ -115,7 +115,7 @@ def test_a_folder_that_had_a_server_gets_the_restored_one_with_numbers_above_its
     call("backup", tmp_path / "copy", "--data-dir", folder.path)
     new = tmp_path / "new"
     (new / UNKNOWN).mkdir(parents=True)
-    write_record(new, copies.Marks("gone", (), 5_000_000, 9, 3))
+    write_record(new, copies.Marks("gone", 5_000_000, 9, 3))
     (new / "clock.json").write_text("{}")
     said = call("restore", tmp_path / "copy", "--data-dir", new, "--json")
     assert json.loads(said)["next_id"] == 6_000_001

@@ -61,7 +61,7 @@ def test_programs_that_do_not_start(tmp_path: Path) -> None:
     said("database-damaged", ends(damaged, 74))
     away = made(tmp_path / "e")
     away.data.mkdir()
-    write_record(away.data, Marks("0" * 32, (), 17, 90, 3))
+    write_record(away.data, Marks("0" * 32, 17, 90, 3))
     said("database-missing", ends(away, 74))
     closed = made(tmp_path / "d")
     closed.data = Path("/proc/ferryman")

@@ -352,8 +352,8 @@ MUTANTS: Final = (
     _of(
         "numbers move on",
         "server/store/copies.py",
-        "UPDATE sqlite_sequence SET seq = seq + ? WHERE",
-        "UPDATE sqlite_sequence SET seq = seq + 0 * ? WHERE",
+        "UPDATE sqlite_sequence SET seq = max(seq, ?) + ? WHERE",
+        "UPDATE sqlite_sequence SET seq = max(seq, ?) + 0 * ? WHERE",
         f"{_BACKUP}the_restored_server_is_another_and_gives_no_number_twice",
     ),
     _of(
@@ -462,10 +462,17 @@ MUTANTS: Final = (
         f"{_TIE}an_older_database_is_known_by_its_jobs_without_another_start",
     ),
     _of(
+        "a copy that a later start knows nothing of is recognised by the count of starts",
+        "server/data_folder.py",
+        "marks.starts < record.starts or ",
+        "",
+        f"{_TIE}a_copy_from_before_the_last_start_is_known_by_the_count_of_starts",
+    ),
+    _of(
         "the database is ahead of the folder at every step of a start",
         "server/data_folder.py",
         "    copies.count_start(connection, marks.server or secrets.token_hex(16), starts)\n",
-        "    write_record(table.data_dir, copies.Marks(marks.server, (), marks.last_job, 0, starts))\n"
+        "    write_record(table.data_dir, copies.Marks(marks.server, marks.last_job, 0, starts))\n"
         "    copies.count_start(connection, marks.server or secrets.token_hex(16), starts)\n",
         f"{_TIE}a_killed_start_does_not_make_the_database_older_and_loses_nothing[count-False]",
     ),
