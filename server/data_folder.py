@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 import sqlite3
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
@@ -38,6 +39,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 RECORD: Final = "server.json"
 UNKNOWN: Final = "unknown"
 """Folder of what a database did not know."""
+_writing = threading.Lock()
+"""The last record of a run may be written while the Cleaner's is."""
 
 
 class WrongDatabase(Exception):
@@ -87,14 +90,15 @@ def write_record(folder: Path, marks: copies.Marks) -> None:
     facts = asdict(marks)
     del facts["former"]
     fresh = folder / f"{RECORD}.new"
-    fresh.touch(0o600)
-    fresh.write_text(json.dumps(facts))
-    if os.geteuid() == 0:  # written by a command, and the server runs as another user
-        owner = folder.stat()
-        os.chown(fresh, owner.st_uid, owner.st_gid)
-    durable.fsync_file(fresh)
-    fresh.replace(folder / RECORD)
-    durable.fsync_folder(folder)
+    with _writing:
+        fresh.touch(0o600)
+        fresh.write_text(json.dumps(facts))
+        if os.geteuid() == 0:  # written by a command, and the server runs as another user
+            owner = folder.stat()
+            os.chown(fresh, owner.st_uid, owner.st_gid)
+        durable.fsync_file(fresh)
+        fresh.replace(folder / RECORD)
+        durable.fsync_folder(folder)
 
 
 def is_older(marks: copies.Marks, record: copies.Marks) -> bool:
