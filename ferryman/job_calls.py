@@ -29,20 +29,21 @@ class JobCalls(Calls):
         """
         return (await self._transport.post(f"api/v1/jobs/{job_id}/retry", JobDoc))[1]
 
-    async def delete(self, job_id: int) -> bool:
-        """Cancel the job if it has not ended, and delete it, with all that it left.
+    async def delete(self, job_id: int) -> JobDoc | None:
+        """Delete a job that has ended, with all that it left; cancel one that has not.
 
         Returns:
-            False: it is not gone yet, but will be as soon as none of its processes is alive.
+            None: it is deleted. The job: it had not ended, so it is cancelled and kept; it is not
+            ``ended`` yet while its processes may be alive.
 
         Raises:
             Conflict: others need it; the text says who.
             NotFound, and as :meth:`submit`
         """
 
-        async def once() -> bool:
+        async def once() -> JobDoc | None:
             async with self._transport.answer("DELETE", f"api/v1/jobs/{job_id}") as answer:
-                return answer.status != 202
+                return None if answer.status == 204 else await self._transport.read(answer, JobDoc)
 
         return await self._transport.retry(once)
 

@@ -171,6 +171,11 @@ class Run:
         Raises:
             FerrymanError: they cannot be.
         """
-        items = [item async for item in self._watcher.bulk("delete", where={"tag": self._tag})]
-        left = sum(not item.ok for item in items)
+        mine = {"tag": self._tag}
+        if await self._has_unended():
+            async for _ in self._watcher.bulk("cancel", where=mine):
+                pass
+            await self._all_ended()
+        items = [item async for item in self._watcher.bulk("delete", where=mine)]
+        left = sum(item.code != "deleted" for item in items)
         self._say(f"{say_count(len(items) - left, 'job')} deleted" + (f", {left} not" * bool(left)))

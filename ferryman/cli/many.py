@@ -64,7 +64,7 @@ They get fresh retries. Give IDs (or last), or --all with options that choose.
 """
 DELETE_HELP: Final = """Delete jobs with all that they left.
 
-What has not ended is cancelled first. Give IDs (or last), or --all with options that choose.
+What has not ended is cancelled, and kept. Give IDs (or last), or --all with options that choose.
 """
 
 

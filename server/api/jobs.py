@@ -113,17 +113,20 @@ async def cancel(request: web.Request, context: Context) -> web.StreamResponse:
         job = await context.cancel(request[PRINCIPAL], job_id(request), context.cancel_patience_s)
     except AlreadyEnded as ended:
         job = await context.jobs.get(ended.job_id)
-    if job.ended:
-        return await job_answer(context, job)
-    waiting = replace(job, message=_why_not_yet(context, job))
-    return await job_answer(context, waiting, HTTPStatus.ACCEPTED)
+    return await _cancelled(context, job)
 
 
 async def delete(request: web.Request, context: Context) -> web.StreamResponse:
-    """Cancel and delete: 204 when it is gone, 202 where the death of its processes takes longer."""
+    """Delete a job that has ended: 204; cancel one that has not, as ``POST …/cancel`` does."""
     job = await context.delete(request[PRINCIPAL], job_id(request), context.cancel_patience_s)
     if job is None:
         return web.Response(status=HTTPStatus.NO_CONTENT)
+    return await _cancelled(context, job)
+
+
+async def _cancelled(context: Context, job: Job) -> web.Response:
+    if job.ended:
+        return await job_answer(context, job)
     waiting = replace(job, message=_why_not_yet(context, job))
     return await job_answer(context, waiting, HTTPStatus.ACCEPTED)
 
@@ -203,7 +206,14 @@ ROUTES: Final = (
         query=WAIT | _SEEN,
         by_link=(Shows.JOB,),
     ),
-    Route("DELETE", JOB, Area.JOBS, delete, {204: None, 202: wire.JobDoc}, _KEPT),
+    Route(
+        "DELETE",
+        JOB,
+        Area.JOBS,
+        delete,
+        {200: wire.JobDoc, 202: wire.JobDoc, 204: None},
+        _KEPT,
+    ),
     Route(
         "POST",
         f"{JOB}/cancel",

@@ -120,9 +120,14 @@ class Bulk(Stage):
                 job = await self._retry(principal, job_id)
                 return "queued", f"job {job_id} is Queued, run {job.run}"
             case BulkAction.DELETE:
-                if await self._delete(principal, job_id, 0.0) is None:
+                kept = await self._delete(principal, job_id, 0.0)
+                if kept is None:
                     return "deleted", f"job {job_id} is deleted"
-                return "requested", f"job {job_id} is deleted as soon as its processes are dead"
+                if kept.ended:
+                    why = f"job {job_id} had not ended: it is {kept.state} now, and kept"
+                    return "cancelled", why
+                why = f"job {job_id} had not ended: it is being cancelled, and kept"
+                return "requested", why
             case BulkAction.TAG | BulkAction.UNTAG:
                 await read_job(self._jobs, principal, job_id)
                 add, remove = (tags, ()) if action is BulkAction.TAG else ((), tags)

@@ -1,8 +1,4 @@
-"""Delete a job: cancel it if it has not ended, then forget it with all that it left.
-
-Both requests are written down first, so that a restart goes on with them. What cannot be cancelled
-now is deleted by the Cleaner as soon as it has ended.
-"""
+"""Delete a job that has ended, with all that it left. One that has not is cancelled, and kept."""
 
 from __future__ import annotations
 
@@ -28,16 +24,35 @@ class Delete(Stage):
         self._cancel = cancel
 
     async def __call__(self, principal: Principal, job_id: int, patience_s: float) -> Job | None:
-        """Delete a job.
+        """Delete a job that has ended; cancel one that has not.
 
         Returns:
-            None: it is gone. Else the job, which will be as soon as none of its processes is alive.
+            None: it is gone. Else the job, which had not ended, as it is after the cancel.
 
         Raises:
             NotAllowed, NoSuchJob, ChildOfBatch
             StillNeeded: others wait for it. Nothing was changed.
         """
         job = await read_job(self._jobs, principal, job_id)
+        if job.ended:
+            await self.finish(job)
+            return None
+        with suppress(AlreadyEnded):
+            return await self._cancel(principal, job_id, patience_s)
+        return await self._jobs.get(job_id)
+
+    async def forget(self, principal: Principal, job_id: int) -> Job | None:
+        """Delete a job in any state, for an operator. Both requests are written down first, so that
+        a restart goes on with them: what cannot be cancelled now is deleted by the Cleaner once it
+        has ended.
+
+        Returns:
+            None: it is gone. Else the job, which will be as soon as none of its processes is alive.
+
+        Raises:
+            NoSuchJob, ChildOfBatch, StillNeeded
+        """
+        job = await self._jobs.get(job_id)
         if job.parent_id is not None:
             raise ChildOfBatch(job_id, job.parent_id, "delete")
         if waiting := await self._jobs.waiting_for(job_id):
@@ -47,7 +62,7 @@ class Delete(Stage):
             await self._jobs.request_delete(job_id, self._clock.now(), principal.name)
             try:
                 with suppress(AlreadyEnded):
-                    await self._cancel(principal, job_id, patience_s)
+                    await self._cancel(principal, job_id, 0.0)
                 job = await self._jobs.get(job_id)
                 if not job.ended:
                     return job

@@ -125,7 +125,7 @@ class ForgetUser(Stage):
             for number in numbers:
                 below = number
                 try:
-                    left = await self._delete(principal, number, 0.0)
+                    left = await self._delete.forget(principal, number)
                 except NoSuchJob:
                     continue
                 except StillNeeded as problem:

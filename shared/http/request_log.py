@@ -106,7 +106,7 @@ def _outcome(request: web.Request, status: int, kind: str) -> str:
     if request.method in SAFE_METHODS:
         return "downloaded" if kind == "application/zip" else "read"
     if request.method == "DELETE":
-        return "deleted"
+        return "cancelled" if status != 204 and "/jobs/" in request.path else "deleted"
     words = request.path.split("/")
     return next((_OUTCOMES[word] for word in words[::-1] if word in _OUTCOMES), "changed")
 

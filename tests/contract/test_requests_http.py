@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from ferryman import Client, NotFound
+from tests.support.command_line import ferryman
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import ServerClient, driving
-from tests.support.waiting import eventually
 
 DEAD = "[services.my_service]\ndead_letter = true\n"
 
@@ -55,16 +58,48 @@ async def test_what_cannot_be_retried_says_why(tmp_path: Path) -> None:
         assert (await call(caller, "POST", "jobs/99/retry"))[0] == 404
 
 
-async def test_a_job_that_cannot_die_now_is_deleted_later(tmp_path: Path) -> None:
+async def test_a_delete_cancels_and_keeps_what_has_not_ended_and_deletes_what_has(
+    tmp_path: Path,
+) -> None:
     client = FakeOrchestrator(then="Running", kill_status=500)
     async with driving(tmp_path, client, cancel_patience=0.05) as caller:
-        job_id = await caller.upload()
-        await caller.job(job_id, until="Running")
-        status, job = await call(caller, "DELETE", f"jobs/{job_id}")
+        waiting, needed = await caller.upload(not_before="in 1h"), await caller.upload()
+        child = await caller.upload(after=str(needed))
+        await caller.job(needed, until="Running")
+        status, job = await call(caller, "DELETE", f"jobs/{needed}")
         assert (status, job["ended"]) == (202, False)
-        assert job["cancel_requested_at"] is not None
+        assert "will be terminated" in job["message"]
         client.kill_status = 200
-        await eventually(
-            lambda: call(caller, "GET", f"jobs/{job_id}?wait=5"), lambda it: it[0] == 404
-        )
-        assert (await call(caller, "DELETE", f"jobs/{job_id}"))[0] == 404
+        # It is not deleted when it dies; and until then, a second request cancels it, too.
+        while (asked := await call(caller, "DELETE", f"jobs/{needed}"))[0] == 202:
+            await call(caller, "GET", f"jobs/{needed}?wait=5")
+        assert (asked[0], asked[1]["status"]) == (200, "Cancelled")
+        assert (await caller.job(child))["reason"] == "dependency_failed"
+        status, job = await call(caller, "DELETE", f"jobs/{waiting}")
+        assert (status, job["status"]) == (200, "Cancelled")
+        assert job["message"] == "cancelled before it was started"
+        for job_id in (needed, waiting):
+            assert await call(caller, "DELETE", f"jobs/{job_id}") == (204, {})
+            assert (await call(caller, "DELETE", f"jobs/{job_id}"))[0] == 404
+
+
+async def test_sdk_and_command_line_say_whether_a_job_was_cancelled_or_deleted(
+    tmp_path: Path,
+) -> None:
+    async with driving(tmp_path, FakeOrchestrator(then="Running")) as caller:
+        job_id, other = await caller.upload(), await caller.upload(not_before="in 1h")
+        await caller.job(job_id, until="Running")
+        async with Client(caller.url) as client:
+            kept = await client.delete(job_id)
+            assert kept is not None
+            assert (kept.status, (await client.status(job_id)).ended) == ("Cancelled", True)
+            assert await client.delete(job_id) is None
+            with pytest.raises(NotFound):
+                await client.status(job_id)
+        for said in ("had not ended: it is ", "is deleted"):
+            code, _, err = await ferryman("delete", str(other), "--url", caller.url)
+            assert (code, err.startswith(f"job {other} {said}")) == (0, True), err
+            await call(caller, "GET", f"jobs/{other}?wait=5")
+        await caller.job(await caller.upload(), until="Running")
+        _, _, err = await ferryman("delete", "--all", "--yes", "--url", caller.url)
+        assert err.strip().endswith("and kept")

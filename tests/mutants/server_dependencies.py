@@ -88,14 +88,6 @@ MUTANTS: Final = (
         "::test_sweeps_and_lists_cost_the_same_however_much_there_is",
     ),
     _of(
-        "what others wait for is not cancelled by a request to delete it",
-        "server/stages/delete.py",
-        "        if waiting := await self._jobs.waiting_for(job_id):\n",
-        "        if waiting := []:\n",
-        "tests/contract/test_dependencies_http.py"
-        "::test_a_job_that_another_waits_for_is_not_deleted",
-    ),
-    _of(
         "children of an array get what their parent was to get",
         "server/store/children.py",
         "CASE WHEN child.array_index IS NULL THEN '[]' ELSE inputs_from END",

@@ -58,11 +58,19 @@ MUTANTS: Final = (
         f"{_REQUESTS}a_retry_needs_a_service_and_room_in_the_queue_and_the_right_to_see_the_job",
     ),
     _of(
+        "a delete keeps a job that had not ended",
+        "stages/delete.py",
+        "            return await self._cancel(principal, job_id, patience_s)\n",
+        "            await self._cancel(principal, job_id, patience_s)\n"
+        "        return await self.forget(principal, job_id)\n",
+        f"{_REQUESTS}a_job_that_has_not_ended_is_cancelled_by_a_delete_and_deleted_by_the_next",
+    ),
+    _of(
         "what could not be deleted at once is deleted later",
         "stages/clean.py",
         "deleted = await self._delete()",
         "deleted = 0",
-        f"{_REQUESTS}a_job_whose_agent_is_away_is_deleted_when_it_has_died_and_after_a_restart",
+        f"{_REQUESTS}a_job_whose_agent_is_away_is_forgotten_when_it_has_died_and_after_a_restart",
     ),
     _of(
         "a job has a queue timeout of its own",

@@ -111,7 +111,7 @@ async def _requests(world: World) -> None:
             await world.settle()
         if run == 1:
             assert job.dead_letter
-            await world.delete(LOCAL, removed, 0.0)
+            await world.delete.forget(LOCAL, removed)
             await world.settle()
             await world.clean.run_once()
             await world.retry(LOCAL, job_id)

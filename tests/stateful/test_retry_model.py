@@ -88,8 +88,8 @@ class RetryModel(JobModel):
         self.expect(fault, kill_after)
         self.run(retry())
 
-    @rule(number=NUMBER, fault=FAULT, kill_after=KILL)
-    def delete(self, number: int, fault: str, kill_after: int | None) -> None:
+    @rule(number=NUMBER, forget=st.booleans(), fault=FAULT, kill_after=KILL)
+    def delete(self, number: int, forget: bool, fault: str, kill_after: int | None) -> None:
         job_id = self.some_job(number)
         if job_id is None:
             return
@@ -97,7 +97,10 @@ class RetryModel(JobModel):
 
         async def delete() -> None:
             try:
-                gone = await self.world.delete(LOCAL, job_id, 0.0) is None
+                if forget:
+                    gone = await self.world.delete.forget(LOCAL, job_id) is None
+                else:
+                    gone = await self.world.delete(LOCAL, job_id, 0.0) is None
             except NoSuchJob:
                 return
             if gone:

@@ -51,10 +51,10 @@ async def retry(request: web.Request, site: Site) -> web.StreamResponse:
 
 
 async def delete(request: web.Request, site: Site) -> web.StreamResponse:
-    """Delete the job with all that it left."""
+    """Delete the job with all that it left; cancel it if it was queued again meanwhile."""
     here = _here(request, site)
     job = await site.context.delete(request[PRINCIPAL], job_id(request), _PATIENCE_S)
-    return site.go_to("/jobs", done="deleted") if job is None else site.go_to(here)
+    return site.go_to("/jobs", done="deleted") if job is None else site.go_to(here, done="cancel")
 
 
 async def change_tags(request: web.Request, site: Site) -> web.StreamResponse:

@@ -173,7 +173,7 @@ _DONE: Final = {
     "cancel": "{jobs}: each ends as soon as its processes are dead",
     "retry": "{jobs} queued again",
     "deleted": "The job is deleted",
-    "delete": "{jobs} deleted; what had not ended is gone as soon as its processes are dead",
+    "delete": "{jobs} deleted; what had not ended is cancelled, and kept",
     "nothing": "No job was chosen: tick some rows first, or all that match",
 }
 

@@ -167,14 +167,14 @@ async def test_dead_letters_are_kept_for_their_own_time_and_left_by_a_retry(worl
     assert await listed() == []
 
 
-async def test_a_job_whose_agent_is_away_is_deleted_when_it_has_died_and_after_a_restart(world):
+async def test_a_job_whose_agent_is_away_is_forgotten_when_it_has_died_and_after_a_restart(world):
     await world.start()
     job_id = await world.upload("ann", "s")
     await world.send.run_once()
     await world.settle()
     for agent in world.agents:
         agent.drop()
-    waiting = await world.delete(LOCAL, job_id, 0.0)
+    waiting = await world.delete.forget(LOCAL, job_id)
     assert waiting is not None
     assert waiting.delete_requested_at is not None
     await world.die()
@@ -192,11 +192,15 @@ async def test_a_job_whose_agent_is_away_is_deleted_when_it_has_died_and_after_a
     assert not world.leftovers()
 
 
-async def test_a_job_that_is_deleted_is_cancelled_first(world):
+async def test_a_job_that_has_not_ended_is_cancelled_by_a_delete_and_deleted_by_the_next(world):
     await world.start()
     job_id = await world.upload("ann", "s")
     await world.send.run_once()
     await world.settle()
+    kept = await world.delete(LOCAL, job_id, 5.0)
+    assert kept is not None
+    assert (kept.state, kept.delete_requested_at) == (JobState.CANCELLED, None)
+    assert await world.jobs.get(job_id) == kept
     assert await world.delete(LOCAL, job_id, 5.0) is None
     (payload,) = [p for agent in world.agents for p in agent.payloads.values()]
     assert payload.status in (PayloadState.KILLED, PayloadState.CLEANED)
