@@ -118,4 +118,4 @@ def move(
     **how: Any,
 ) -> Move:
     """A move of the job as it was seen."""
-    return Move(job.id, job.attempt, job.state, to, at, message, reason, **how)
+    return Move(job.id, job.attempt, job.state, to, at, message, reason, seen=job, **how)

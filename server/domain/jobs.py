@@ -12,7 +12,7 @@ from server.domain.errors import IllegalTransition
 from server.domain.leases import Lease
 from server.domain.live import Live
 from server.domain.retry_policy import RetryPolicy
-from shared.clock import Micros
+from shared.clock import SECOND, Micros
 from shared.ids import AttemptKey
 from shared.wire import JobState, Level, Limits, Progress, Reason, ResultFiles, Usage
 
@@ -284,6 +284,8 @@ class Move:
     """Of the last step, as :class:`Step` has them."""
     live: Live | None = None
     """What the attempt said that is ended; it becomes events as far as it was not reported yet."""
+    seen: Job | None = field(default=None, repr=False)
+    """The job as it was seen."""
 
     def __post_init__(self) -> None:
         state = self.before
@@ -297,6 +299,20 @@ class Move:
         """All of them, the last one to ``to``."""
         last = Step(self.to, self.at, self.message, self.reason, self.event, self.fields)
         return (*self.through, last)
+
+    @property
+    def started_at(self) -> Micros | None:
+        """When the attempt started that was seen, or was reported with the move."""
+        started: Micros | None = self.facts.get("started_at")
+        return self.seen.started_at if started is None and self.seen is not None else started
+
+    @property
+    def run_s(self) -> float | None:
+        """How long the attempt ran that the move ends; None: none was under way."""
+        if self.seen is None or self.seen.deferred or self.started_at is None:
+            return None
+        usage: Usage | None = self.facts.get("usage")
+        return round(usage.wall_s if usage else max(0, self.at - self.started_at) / SECOND, 3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from server.http.forms import CheckField, ChooseSink, check_head, received_form
 from server.http.permitted import TICKET
 from server.http.route import TICKET_PARAMETER
 from shared.http.authentication import PRINCIPAL
-from shared.http.request_log import UPLOADED_ID
+from shared.http.request_log import UPLOADED_AS, UPLOADED_ID
 
 _OF_OTHERS: Final = ("after", "inputs_from")
 """Fields that name other jobs."""
@@ -92,5 +92,5 @@ async def accept_upload(
         job, is_new = await context.accept(
             principal, asked, received.content, received.bundle, used
         )
-    request[UPLOADED_ID] = job.id
+    request[UPLOADED_ID], request[UPLOADED_AS] = job.id, (job.user_id, job.service)
     return job, is_new

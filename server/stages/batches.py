@@ -104,12 +104,5 @@ class Batches(Stage):
         failed = await self._jobs.failed_children(parent.id) if batch.failed else []
         service, now = self._service(parent.service), self._clock.now()
         move = rules.over(parent, batch, service, now, failed)
-        moved = None if move is None else await self._jobs.end_batch(move, batch)
-        if moved is not None:
-            log.info(
-                "job.ended" if moved.ended else "job.requeued",
-                job_id=parent.id,
-                attempt=parent.attempt,
-                state=moved.state,
-                reason=moved.reason,
-            )
+        if move is not None:
+            await self._jobs.end_batch(move, batch)

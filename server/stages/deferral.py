@@ -103,5 +103,14 @@ class Deferral(Stage):
                 return False
             if kept.file == file:
                 pending.commit()
-        log.info("job.deferred", job_id=job.id, attempt=job.attempt, children=len(children.names))
+        log.info(
+            "job.deferred",
+            job_id=job.id,
+            user_id=job.user_id,
+            service=job.service,
+            attempt=job.attempt,
+            agent=agent,
+            run_s=ended.run_s,
+            children=len(children.names),
+        )
         return True

@@ -214,15 +214,6 @@ class Get(Stage):
                 moved = await self._end_or_defer(agent, job, payload, move, have)
                 if isinstance(moved, bool):
                     return moved
-        if moved is not None:
-            log.info(
-                "job.ended" if moved.ended else "job.requeued",
-                job_id=job.id,
-                attempt=job.attempt,
-                agent=agent.name,
-                state=moved.state,
-                reason=moved.reason,
-            )
         return moved is not None
 
     async def _end_or_defer(

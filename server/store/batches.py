@@ -7,6 +7,7 @@ import json
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import Any, Final
 
+from server.domain import ending
 from server.domain.batch import NAMED, Batch, Child, NewChild
 from server.domain.jobs import Bundle, Job, Move, Result
 from server.ports import Filter, LeaseLost
@@ -91,7 +92,7 @@ class Batches(Part):
                 await queue_again(tx, parent, move.at)
             return parent
 
-        return await self._moved_batch(change)
+        return await self._moved_batch(move, change)
 
     async def make_children(
         self, batch: Batch, children: Sequence[NewChild], at: Micros, message: str
@@ -175,7 +176,7 @@ class Batches(Part):
             )
             return await make_move(tx, move, self._services) if unchanged else None
 
-        return await self._moved_batch(change)
+        return await self._moved_batch(move, change)
 
     async def cancel_children(self, parent_id: int, at: Micros, message: str) -> None:
         def some(tx: Transaction) -> Awaitable[list[Job]]:
@@ -183,7 +184,11 @@ class Batches(Part):
 
         while jobs := await self._database.write(some):
             for job in jobs:
-                self._changed(job)
+                if job.ended:
+                    was = dataclasses.replace(job, state=JobState.QUEUED)
+                    self._moved(ending.move(was, job.state, at, message), job)
+                else:
+                    self._changed(job)
 
     async def failed_children(self, parent_id: int, limit: int = NAMED) -> list[str]:
         rows = await self._database.rows(
@@ -253,10 +258,10 @@ class Batches(Part):
         )
         return [(row["child_name"], records.result(row)) for row in rows]
 
-    async def _moved_batch(self, change: Any) -> Job | None:
+    async def _moved_batch(self, move: Move, change: Any) -> Job | None:
         job: Job | None = await self._database.write(change)
         if job is not None:
-            self._changed(job)
+            self._moved(move, job)
         return job
 
 

@@ -92,7 +92,7 @@ class SqlJobs(
         if not ours:
             raise LeaseLost(move.lease.agent if move.lease else "")
         if job is not None:
-            self._changed(job)
+            self._moved(move, job)
         return job
 
     async def move_all(self, moves: Sequence[Move]) -> list[Job | None]:
@@ -107,9 +107,9 @@ class SqlJobs(
         jobs, held = await self._database.write(change)
         if not held:
             raise LeaseLost(lease.agent if lease else "")
-        for job in jobs:
+        for move, job in zip(moves, jobs, strict=True):
             if job is not None:
-                self._changed(job)
+                self._moved(move, job)
         return jobs
 
     async def attach_result(

@@ -6,11 +6,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from server.domain.jobs import Job
+import structlog
+
+from server.domain import states
+from server.domain.jobs import Job, Move
 from server.domain.service import Service
 from server.store import records
+from shared.clock import SECOND
 from shared.sql import Database, Params
+from shared.wire import JobState
 
+log = structlog.get_logger()
 NO_SERVICES: Final[Mapping[str, Service]] = MappingProxyType({})
 
 HELD: Final = "deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 'Unknown')"
@@ -41,8 +47,40 @@ class Part:
         self._database, self._changed, self._noted = database, changed, noted
         self._services = services
 
+    def _moved(self, move: Move, job: Job) -> None:
+        """Called after the commit of a move: an end, too, is said here and nowhere else."""
+        _log_end(move, job)
+        self._changed(job)
+
     async def _jobs(self, sql: str, params: Params | None = None) -> list[Job]:
         return [records.job(row) for row in await self._database.rows(sql, params)]
+
+
+def _log_end(move: Move, job: Job) -> None:
+    """A line for each job that ended, and for each attempt that another follows: enough to charge
+    for it, and to know why.
+    """
+    was = move.seen
+    passed = {move.before, *(step.to for step in move.through)}
+    tried_again = move.to is JobState.QUEUED and not passed.isdisjoint(states.AT_AGENT)
+    if was is None or was.ended or not (job.ended or (tried_again and not was.deferred)):
+        return
+    queued, result = max(was.queued_at, was.waits_since or 0), move.facts.get("result")
+    log.info(
+        "job.ended" if job.ended else "job.requeued",
+        job_id=job.id,
+        user_id=job.user_id,
+        service=job.service,
+        attempt=move.attempt,
+        agent=job.agent or was.agent,
+        state=job.state,
+        reason=move.reason,
+        message=move.message,
+        exit_code=move.facts.get("exit_code"),
+        run_s=move.run_s,
+        wait_s=round(max(0, (move.started_at or move.at) - queued) / SECOND, 3),
+        result_bytes=None if result is None else result.size,
+    )
 
 
 def batches(values: Sequence[Any], size: int = 500) -> Iterator[tuple[str, dict[str, Any]]]:

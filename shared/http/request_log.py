@@ -21,6 +21,8 @@ ERROR_CODE: Final = web.RequestKey("outcome", str)
 """The code of a refusal, for the log."""
 UPLOADED_ID: Final = web.RequestKey("number", int)
 """Id of the job or payload that an upload became, for the log."""
+UPLOADED_AS: Final = web.RequestKey("uploaded_as", tuple[str, str])
+"""User and service of the job that an upload became, for the log."""
 SENDER: Final = web.RequestKey("sender", str)
 """The address that sent a request which came through a proxy."""
 TARGET: Final = web.RequestKey("target", str)
@@ -60,13 +62,16 @@ class RequestLog:
         count = self._denied.due() if limited else 0
         if count is None:
             return
+        principal = request[PRINCIPAL]
+        user, service = request.get(UPLOADED_AS, (principal.acts_as or principal.user_id, None))
         fields = {
             "method": request.method,
             "path": request.path[:200],
             "status": status or None,
             "peer": peer_address(request),
             "principal": request[PRINCIPAL].name,
-            "user_id": request[PRINCIPAL].acts_as or request[PRINCIPAL].user_id,
+            "user_id": user,
+            "service": service,
             "outcome": _outcome(request, status, kind),
             "code": request.get(ERROR_CODE),
             "also_denied": count or None,

@@ -477,3 +477,13 @@ async def test_a_portal_that_acts_as_a_user_sees_that_user_only(world) -> None:
 async def test_nobody_else_acts_for_a_user(world, name, user, status) -> None:
     answer = await world.ask(name, "GET", "/api/v1/jobs", Ferryman_Act_As=user)
     assert answer.status == status
+
+
+async def test_the_line_of_a_portals_upload_names_user_service_and_job(world) -> None:
+    with capture_logs() as lines:
+        job_id = await world.job("portal", "carl")
+    (line,) = [one for one in lines if one.get("outcome") == "accepted"]
+    said = [line[name] for name in ("event", "principal", "user_id", "service", "job_id")]
+    assert said == ["request.done", "portal", "carl", "my_service", job_id]
+    (end,) = [one for one in lines if one["event"] == "job.ended"]
+    assert (end["user_id"], end["service"], end["job_id"]) == ("carl", "my_service", job_id)

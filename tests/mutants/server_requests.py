@@ -58,6 +58,14 @@ MUTANTS: Final = (
         f"{_REQUESTS}a_retry_needs_a_service_and_room_in_the_queue_and_the_right_to_see_the_job",
     ),
     _of(
+        "the end of a job that no agent reported is in the log, too",
+        "store/jobs.py",
+        "        if job is not None:\n            self._moved(move, job)\n",
+        "        if job is not None:\n            self._changed(job)\n",
+        "tests/contract/test_accounting_log.py"
+        "::test_each_attempt_and_each_end_is_one_line_that_can_be_charged_and_explained",
+    ),
+    _of(
         "a delete keeps a job that had not ended",
         "stages/delete.py",
         "            return await self._cancel(principal, job_id, patience_s)\n",

@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from server.domain.jobs import Job
 from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from shared.clock import SECOND
+from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, Reason, RetryLater
 from tests.support.simulation import World
 
@@ -164,3 +166,23 @@ async def test_an_agent_whose_clock_is_an_hour_off_makes_no_absurd_times(world, 
     assert history == sorted(history)
     await world.clean.run_once()
     assert (await world.jobs.get(job_id)).state is JobState.COMPLETED, "it has not expired"
+
+
+async def test_the_log_says_of_each_attempt_how_long_it_ran_and_how_long_it_had_waited(world):
+    await world.start()
+    with capture_logs() as lines:
+        job_id = await world.upload("ann", "s")
+        await world.clock.advance(7.0)
+        await attempt(world, job_id)
+        await world.clock.advance(20.0)
+        await exit_with(world, job_id, 75, RetryLater(after_s=60.0))
+        await world.clock.advance(65.0)
+        await attempt(world, job_id)
+        await world.clock.advance(30.0)
+        await world.cancel(LOCAL, job_id, 5.0)
+        await world.settle()
+    ends = [one for one in lines if one["event"] in ("job.requeued", "job.ended")]
+    assert [(one["event"], one["run_s"], one["wait_s"]) for one in ends] == [
+        ("job.requeued", 20.0, 7.0),
+        ("job.ended", 30.0, 65.0),
+    ]
