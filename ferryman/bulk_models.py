@@ -21,7 +21,8 @@ class BulkItem(Wire):
     id: int
     ok: bool
     code: str
-    """``requested``, ``queued``, ``deleted``, ``tagged``, ``already_ended``; or why not."""
+    """``requested``, ``queued``, ``deleted``, ``tagged``, ``moved``, ``cancelled``,
+    ``already_ended``; or why not."""
     message: str
 
 

@@ -11,7 +11,7 @@ from ferryman.errors import BadArgument
 from ferryman.models import JobDoc, JobPage
 from ferryman.states import JobState
 
-BulkAction: TypeAlias = Literal["cancel", "retry", "delete", "tag", "untag"]
+BulkAction: TypeAlias = Literal["cancel", "retry", "delete", "tag", "untag", "move"]
 PAGE_SIZE: Final = 100
 _MAX_IDS: Final = 1_000
 """That the server takes in one request."""
@@ -54,12 +54,14 @@ class JobCalls(Calls):
         where: Mapping[str, str] | None = None,
         *,
         tags: Iterable[str] = (),
+        service: str | None = None,
     ) -> AsyncGenerator[BulkItem, None]:
         """Do the same to many jobs.
 
         Args:
             ids: which ones; None: those that fit ``where``; all where that is empty.
             tags: to add or take away.
+            service: that jobs are moved to; for operators.
             where: ``user``, ``service``, ``state``, ``tag``, ``text``, ``reason``,
                 ``dead_letter``, ``top_level``, ``since``, ``until``.
 
@@ -69,6 +71,8 @@ class JobCalls(Calls):
         body: dict[str, Any] = {"action": action}
         if tags:
             body["tags"] = list(tags)
+        if service is not None:
+            body["service"] = service
         if ids is None:
             if where is None:
                 raise BadArgument("say which jobs: ids, or where; where={} is all of them")

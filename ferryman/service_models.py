@@ -22,8 +22,9 @@ class ServiceDoc(Wire):
     """A service: what it allows, and how busy it is. Durations in seconds."""
 
     name: str
-    source: Literal["file", "api"]
-    """Where its settings come from: the server's settings file, which wins, or an operator."""
+    source: Literal["file", "api", "none"]
+    """Where its settings come from: the server's settings file, which wins, or an operator; none:
+    they were taken out, and jobs of it are left."""
     paused: bool = False
     """Its queued jobs wait until it is resumed; those that were sent go on."""
     paused_message: str = ""

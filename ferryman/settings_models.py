@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from ferryman.models import Wire
 
 
@@ -18,6 +20,25 @@ class SettingChange(Wire):
     """The same, a new table as "added"; None: it is not there any more."""
 
 
+class JobsLeft(Wire):
+    """Jobs of a service that is in no settings any more."""
+
+    service: str
+    queued: int
+    """Those that wait; 10,000: that many or more."""
+    in_work: int
+    """Slots that others hold."""
+
+    def __str__(self) -> str:
+        return say_gone(self.service, self.queued, self.in_work)
+
+
+def say_gone(service: str, queued: int, in_work: int) -> str:
+    """As a sentence for people."""
+    waits = "job waits" if queued == 1 else "jobs wait"
+    return f"service {service} is in no settings any more: {queued} {waits}, {in_work} in work"
+
+
 class Reloaded(Wire):
     """``POST /api/v1/settings/reload``."""
 
@@ -25,3 +46,5 @@ class Reloaded(Wire):
     """What holds from now on."""
     waiting: list[SettingChange]
     """What needs a restart."""
+    left: list[JobsLeft] = Field(default_factory=list)
+    """Of services that were taken out or renamed."""

@@ -46,6 +46,7 @@ SUBJECTS: Final[Mapping[str, tuple[str, ...]]] = {
     "payload.waits_for_space": (),
     "poll.failed": (),
     "request.refused": ("status",),
+    "service.gone": ("service",),
     "service.unreadable": ("service",),
     "storage.not_listed": ("folder",),
     "sweep.failed": ("sweep",),

@@ -55,8 +55,10 @@ from ferryman.schedule_models import SchedulePage as SchedulePage
 from ferryman.service_models import ServiceDoc as ServiceDoc
 from ferryman.service_models import ServicePage as ServicePage
 from ferryman.service_models import ServiceWebhookDoc as ServiceWebhookDoc
+from ferryman.settings_models import JobsLeft as JobsLeft
 from ferryman.settings_models import Reloaded as Reloaded
 from ferryman.settings_models import SettingChange as SettingChange
+from ferryman.settings_models import say_gone as say_gone
 from ferryman.states import JobState as JobState
 from ferryman.states import Reason as Reason
 from ferryman.states import WaitReason as WaitReason

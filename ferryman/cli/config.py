@@ -16,7 +16,7 @@ import typer
 
 from ferryman.cli import show
 from ferryman.cli.exits import USAGE
-from ferryman.cli.options import Json, on_server
+from ferryman.cli.options import Json, Server, on_server
 from ferryman.cli.programs import require_server_extra
 from ferryman.errors import BadArgument
 
@@ -74,7 +74,7 @@ def check(
 
 @app.command("reload")
 @on_server
-async def reload_settings(json: Json = False, *, client: Client) -> None:
+async def reload_settings(json: Json = False, *, server: Server, client: Client) -> None:
     """Let the server read its settings again, and say what has changed.
 
     It is as SIGHUP. The server reads the file and the variables that it was started with. What is
@@ -88,6 +88,10 @@ async def reload_settings(json: Json = False, *, client: Client) -> None:
         typer.echo(show.printable(_changed(one)))
     for one in done.waiting:
         typer.echo(show.printable(f"{_changed(one)}  (restart to apply)"))
+    for left in done.left:
+        show.print_message(str(left))
+        for how in (f"services move {left.service} NAME", f"cancel --all --service {left.service}"):
+            show.print_message(f"  {server.command(how)}")
     if not done.changed and not done.waiting:
         show.print_message("nothing has changed")
 

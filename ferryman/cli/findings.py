@@ -130,9 +130,17 @@ class Examination:
                 yield Finding("agents", "problem", "the server has no agents", hint, FAILED)
 
     async def _services(self) -> AsyncIterator[Finding]:
+        from ferryman.settings_models import say_gone
+        from ferryman.states import JobState
+
         for service in await self.client.services():
             about = f"service {service.name}"
-            if service.paused:
+            if service.source == "none":
+                queued = service.counts.get(JobState.QUEUED, 0)
+                said = say_gone(service.name, queued, service.in_work)
+                hint = self.command(f"services move {service.name} NAME")
+                yield Finding(about, "problem", said.replace(about, "it", 1), hint, FAILED)
+            elif service.paused:
                 why = f": {service.paused_message}" if service.paused_message else ""
                 hint = self.command(f"services resume {service.name}")
                 yield Finding(about, "warning", f"it is paused{why}", hint)

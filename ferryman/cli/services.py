@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 import typer
 
 from ferryman.cli import show
+from ferryman.cli.exits import FAILED
 from ferryman.cli.options import Json, Quiet, on_server
+from ferryman.units import say_count
 
 if TYPE_CHECKING:
+    from ferryman.bulk_models import BulkItem
     from ferryman.client import Client
     from ferryman.service_models import ServiceDoc
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="List services; operators pause and resume them.",
+    help="List services; operators pause and resume them, and move their jobs.",
 )
 
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", hidden=True)]
@@ -68,6 +71,36 @@ async def resume(
     _say(await client.resume_service(name), "is not paused", quiet=quiet, json=json)
 
 
+@app.command()
+@on_server
+async def move(
+    name: Name,
+    to: Annotated[str, typer.Argument(metavar="TO", hidden=True)],
+    quiet: Quiet = False,
+    json: Json = False,
+    *,
+    client: Client,
+) -> int:
+    """Let all jobs of a service that have not ended be of another one.
+
+    For a service that was renamed or taken out of the settings. Jobs that run go on; all keep the
+    limits and timeouts that they were uploaded with. `ferryman cancel --all --service NAME` cancels
+    them instead.
+    """
+    moved: list[BulkItem] = []
+    while name != to:  # a parent that was not moved yet may have made children meanwhile
+        items = [one async for one in client.bulk("move", where={"service": name}, service=to)]
+        moved += items
+        if not any(item.code == "moved" for item in items):
+            break
+    if json:
+        show.print_json_list(moved)
+    elif not quiet:
+        done = sum(item.code == "moved" for item in moved)
+        show.print_message(f"{say_count(done, 'job')} of service {name} moved to {to}")
+    return 0 if all(item.ok for item in moved) else FAILED
+
+
 def _say(service: ServiceDoc, what: str, *, quiet: bool, json: bool) -> None:
     if json:
         show.print_json(service)
@@ -79,12 +112,14 @@ def _row(service: ServiceDoc) -> tuple[str, ...]:
     from ferryman.states import JobState
 
     state = "retired" if service.retired else "paused" if service.paused else "active"
-    no_agent = "" if service.offered else "no agent offers it"
+    message = service.paused_message or ("" if service.offered else "no agent offers it")
+    if service.source == "none":
+        state, message = "gone", f"it is in no settings: ferryman services move {service.name} TO"
     return (
         service.name,
         state,
         f"{service.in_work} of {service.max_runs}",
         str(service.counts.get(JobState.QUEUED, 0)),
         show.local(service.oldest_queued_at) if service.oldest_queued_at else "",
-        service.paused_message or no_agent,
+        message,
     )

@@ -8,7 +8,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from server.domain import field_values
-from server.domain.access import Area
+from server.domain.access import Area, check_area, scope_of
 from server.domain.bulk import BulkAction
 from server.domain.errors import BadField
 from server.http import query
@@ -26,15 +26,20 @@ from shared.wire import BulkAnswer, BulkItem
 _MOST: Final = 1_000
 _MAX_BODY: Final = 64 << 10
 _MAX_ID: Final = 2**63 - 1
-_KEYS: Final = ("action", "ids", "filter", "all", "cursor", "limit", "tags")
+_KEYS: Final = ("action", "ids", "filter", "all", "cursor", "limit", "tags", "service")
 
 
 async def bulk(request: web.Request, context: Context) -> BulkAnswer:
-    """Cancel, retry, delete, tag or untag many jobs, with a result for each."""
+    """Cancel, retry, delete, tag, untag or move many jobs, with a result for each."""
     asked = await json_body(request, _MAX_BODY)
     _only(asked, _KEYS)
-    action, tags = _action(asked), _tags(asked)
+    action, words = _action(asked), _tags(asked)
     principal, following = request[PRINCIPAL], None
+    if action is BulkAction.MOVE:
+        check_area(principal, Area.SERVICES, scope_of(Area.SERVICES, "POST"))
+        words = (_service(asked, context),)
+    elif "service" in asked:
+        raise _bad("service", "move needs one, other actions have none")
     if "ids" in asked:
         if {"filter", "cursor", "limit", "all"} & asked.keys():
             raise _bad("ids", "give ids, or a filter, not both")
@@ -48,7 +53,7 @@ async def bulk(request: web.Request, context: Context) -> BulkAnswer:
             if before is None:
                 raise _bad("cursor", "should be what the answer before gave as next")
         ids, following = await context.bulk.choose(principal, action, where, before, limit)
-    done = await context.bulk(principal, action, ids, tags)
+    done = await context.bulk(principal, action, ids, words)
     request[TARGET] = f"{action} {' '.join(str(one.job_id) for one in done)}"
     return BulkAnswer(
         items=[
@@ -92,6 +97,14 @@ def _tags(asked: Mapping[str, Any]) -> tuple[str, ...]:
     if list(found) != list(dict.fromkeys(tags)):
         raise _bad("tags", "a tag is a word, without blanks and commas")
     return found
+
+
+def _service(asked: Mapping[str, Any], context: Context) -> str:
+    """Where jobs are moved to."""
+    service = context.services.get(str(asked.get("service")))
+    if service is None or service.retired:
+        raise _bad("service", f"{str(asked.get('service'))[:64]!r} is none that takes jobs")
+    return service.name
 
 
 def _ids(ids: Any) -> list[int]:
@@ -173,6 +186,7 @@ _BODY: Final = Body(
                 "maxItems": field_values.MAX_TAGS,
                 "description": "of tag and untag",
             },
+            "service": {"type": "string", "description": "of move: where to; for operators"},
         },
         "additionalProperties": False,
     },

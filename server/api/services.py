@@ -16,7 +16,7 @@ from server.http.parameter_types import flag, word
 from server.http.params import MAX_MESSAGE, flag_param, json_body, message_param
 from server.http.paths import SERVICE, SERVICES
 from server.http.route import Body, Route, json_answer
-from server.http.service_documents import SERVICE_FIELDS, service_document
+from server.http.service_documents import SERVICE_FIELDS, gone_documents, service_document
 from server.stages.services import PAUSED
 from shared import wire
 from shared.http.authentication import PRINCIPAL
@@ -31,7 +31,7 @@ async def listing(request: web.Request, context: Context) -> ServicePage:
     every = flag_param(request, "all")
     shown = [one for one in context.services.values() if every or not one.retired]
     items = [await _shown(request, context, service) for service in shown]
-    return ServicePage(items=items)
+    return ServicePage(items=items + await gone_documents(request[PRINCIPAL], context))
 
 
 async def read(request: web.Request, context: Context) -> ServiceDoc:

@@ -9,12 +9,18 @@ from aiohttp import web
 from server.domain.access import Area
 from server.http.context import Context
 from server.http.route import Route
-from shared.wire import Reloaded
+from server.stages.services import gone
+from shared.wire import JobsLeft, JobState, Reloaded
 
 
 async def reload(_: web.Request, context: Context) -> Reloaded:
     """Read the settings again, and apply what can be applied while the server runs."""
-    return await context.reload()
+    done = await context.reload()
+    left = [
+        JobsLeft(service=name, queued=load.by_state[JobState.QUEUED], in_work=load.in_work)
+        for name, load in (await gone(context.services, context.jobs)).items()
+    ]
+    return done.model_copy(update={"left": left})
 
 
 ROUTES: Final = (

@@ -16,10 +16,13 @@ class BulkAction(StrEnum):
     DELETE = "delete"
     TAG = "tag"
     UNTAG = "untag"
+    MOVE = "move"
 
 
+_OPEN: Final = tuple(state for state in JobState if state not in states.ENDED)
 AMONG: Final = {
-    BulkAction.CANCEL: tuple(state for state in JobState if state not in states.ENDED),
+    BulkAction.CANCEL: _OPEN,
+    BulkAction.MOVE: _OPEN,
     BulkAction.RETRY: tuple(state for state in JobState if state in states.RETRIED_BY_HAND),
 }
 """Where a filter names no state: those whose jobs the action can change."""

@@ -31,6 +31,8 @@ class TroubleKind(StrEnum):
     AGENT_DRAINING = "agent_draining"
     SERVICE_NOT_OFFERED = "service_not_offered"
     SERVICE_PAUSED = "service_paused"
+    SERVICE_GONE = "service_gone"
+    """It is in no settings any more, and has jobs left."""
 
 
 DATABASE_TROUBLES: Final = frozenset(

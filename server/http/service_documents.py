@@ -9,12 +9,23 @@ from server.domain.access import Visible, visible
 from server.domain.service import Service
 from server.http.context import Context
 from server.http.documents import retry_doc
+from server.stages.services import gone
 from shared.clock import utc
 from shared.principals import Principal, Role
-from shared.wire import ServiceDoc, ServiceWebhookDoc
+from shared.wire import JobState, ServiceDoc, ServiceWebhookDoc
 
 _COUNTED: Final = 10_000
 """Jobs of one state of one service, at most."""
+
+
+async def gone_documents(principal: Principal, context: Context) -> list[ServiceDoc]:
+    """Services that are in no settings any more, and have jobs left that the principal may see."""
+    names = await gone(context.services, context.jobs)
+    found = [
+        await service_document(principal, context, Service(name, in_file=False, retired=True))
+        for name in names
+    ]
+    return [one for one in found if one.in_work or one.counts[JobState.QUEUED]]
 
 
 async def service_document(principal: Principal, context: Context, service: Service) -> ServiceDoc:
@@ -34,7 +45,7 @@ async def service_document(principal: Principal, context: Context, service: Serv
         own["settings"] = None if service.in_file or record is None else record.settings
     return ServiceDoc(
         name=service.name,
-        source="file" if service.in_file else "api",
+        source="file" if service.in_file else "api" if service.name in context.services else "none",
         paused=service.paused,
         paused_message=service.paused_message,
         retired=service.retired,

@@ -12,9 +12,10 @@ from server.domain.troubles import SERVER_TROUBLES, Trouble, TroubleKind
 from server.http import agent_documents
 from server.http.context import Context
 from server.http.growth import growth_of
+from server.stages.services import gone
 from shared.clock import utc
 from shared.sqlite.errors import DatabaseUnavailable
-from shared.wire import AgentDoc, AgentState, GrowthDoc, Wire
+from shared.wire import AgentDoc, AgentState, GrowthDoc, JobState, Wire, say_gone
 
 ADVICE: Final[Mapping[TroubleKind, str]] = {
     TroubleKind.LOOP_STUCK: "look into the server's log for sweep.failed; restart the server if "
@@ -57,6 +58,8 @@ ADVICE: Final[Mapping[TroubleKind, str]] = {
     TroubleKind.SERVICE_NOT_OFFERED: "start an agent that offers it, or look at the services that "
     "the agents offer: until then its jobs wait",
     TroubleKind.SERVICE_PAUSED: "resume it when its jobs may be sent again",
+    TroubleKind.SERVICE_GONE: "put it back into the settings, move its jobs to another service "
+    "(ferryman services move) or cancel them; else those that wait fail after agent_lost_after",
 }
 """What to do about each kind of trouble."""
 
@@ -146,6 +149,9 @@ async def status_of(context: Context) -> StatusDoc:
         queued = sum((await context.statistics.queued()).values())
         in_work = sum(one.slots for one in await context.jobs.held())
         found = [*found, *_of_agents(agents, context.version)]
+        for name, load in (await gone(context.services, context.jobs)).items():
+            text = say_gone(name, load.by_state[JobState.QUEUED], load.in_work)
+            found.append(Trouble(TroubleKind.SERVICE_GONE, text, name))
     found = sorted(
         [*found, *_of_services(context)], key=lambda one: one.kind not in SERVER_TROUBLES
     )

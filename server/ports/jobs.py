@@ -180,6 +180,14 @@ class Jobs(Batches, Dependencies, Retained, UserLoads, Protocol):
         """
         ...
 
+    async def change_service(self, job_id: int, service: str, at: Micros, by: str) -> Job:
+        """Let a job be of another service from now on, with an event, unless it has ended.
+
+        Raises:
+            NoSuchJob
+        """
+        ...
+
     async def release_delayed(self, now: Micros) -> int:
         """Let the jobs be sent whose delay is over; how many, some hundreds at a time.
 

@@ -29,7 +29,7 @@ _PAGES: Final = 20
 
 
 class Bulk(Stage):
-    """Cancels, retries, deletes and tags jobs."""
+    """Cancels, retries, deletes, tags and moves jobs."""
 
     def __init__(self, resources: Resources, retry: RetryByHand, delete: Delete) -> None:
         super().__init__(resources)
@@ -68,9 +68,12 @@ class Bulk(Stage):
         principal: Principal,
         action: BulkAction,
         job_ids: Sequence[int],
-        tags: Sequence[str] = (),
+        words: Sequence[str] = (),
     ) -> list[Done]:
         """Do it, and say of each job what became of it.
+
+        Args:
+            words: tags; of a move the service.
 
         Raises:
             NotAllowed: the principal has no jobs.
@@ -78,7 +81,7 @@ class Bulk(Stage):
         done: list[Done] = []
         for start in range(0, len(job_ids), _SLICE):
             calls = [
-                self._one(principal, action, job_id, tags)
+                self._one(principal, action, job_id, words)
                 for job_id in job_ids[start : start + _SLICE]
             ]
             done += await asyncio.gather(*calls)
@@ -92,16 +95,16 @@ class Bulk(Stage):
         return done
 
     async def _one(
-        self, principal: Principal, action: BulkAction, job_id: int, tags: Sequence[str]
+        self, principal: Principal, action: BulkAction, job_id: int, words: Sequence[str]
     ) -> Done:
         try:
-            code, message = await self._do(principal, action, job_id, tags)
+            code, message = await self._do(principal, action, job_id, words)
         except FerrymanError as problem:
             return Done(job_id, False, problem.code, str(problem))
         return Done(job_id, True, code, message)
 
     async def _do(
-        self, principal: Principal, action: BulkAction, job_id: int, tags: Sequence[str]
+        self, principal: Principal, action: BulkAction, job_id: int, words: Sequence[str]
     ) -> tuple[str, str]:
         """Code and message of what was done.
 
@@ -130,6 +133,12 @@ class Bulk(Stage):
                 return "requested", why
             case BulkAction.TAG | BulkAction.UNTAG:
                 await read_job(self._jobs, principal, job_id)
-                add, remove = (tags, ()) if action is BulkAction.TAG else ((), tags)
+                add, remove = (words, ()) if action is BulkAction.TAG else ((), words)
                 job = await self._jobs.change_tags(job_id, add, remove, now, by)
                 return "tagged", f"job {job_id} has {len(job.tags)} tags"
+            case BulkAction.MOVE:
+                (service,) = words
+                job = await self._jobs.change_service(job_id, service, now, by)
+                if job.ended:
+                    return "already_ended", f"job {job_id} has ended already, as {job.state}"
+                return "moved", f"job {job_id} is of service {service}"

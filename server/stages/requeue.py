@@ -77,7 +77,7 @@ class Requeue(Stage):
         if job.ended:
             return requeued(job, service, name, now, by)
         if job.state is JobState.QUEUED:
-            why = "it is in the queue; to have it in another service, cancel it first"
+            why = "it is in the queue; ferryman services move takes it into another service"
             raise RetryRefused(job.id, "not_retryable", why)
         if job.deferred:
             raise RetryRefused(job.id, "not_retryable", "it waits for its children: requeue those")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+import structlog
+
 from server.domain import ending, timeouts
 from server.domain.service import Service
 from server.stages.deliver import Deliver
@@ -18,6 +20,7 @@ from shared.live import Value, reading
 from shared.units.durations import say_duration
 from shared.wire import Reason
 
+log = structlog.get_logger()
 _RESUME_EVERY_S: Final = 2.0
 _MAX_GIVEN_UP: Final = 100
 _MAX_CLAIMED: Final = 100
@@ -77,6 +80,9 @@ class Send(Stage):
     async def _look(self, now: float) -> int:
         queued = await self._jobs.queued_services()
         missing = [name for name in queued if name not in self._services]
+        for name in missing:
+            if name not in self._missing:
+                log.warning("service.gone", service=name)
         self._missing = {name: self._missing.get(name, now) for name in missing}
         if not queued:
             return 0

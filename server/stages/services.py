@@ -18,7 +18,7 @@ from server.domain.access import Visible
 from server.domain.allowances import Allowances
 from server.domain.errors import BadField, NoSuchService, ServiceRefusal
 from server.domain.service import SERVICE_NAME, Service, ServiceLoad, ServiceRecord
-from server.ports import ServiceRecords
+from server.ports import Jobs, ServiceRecords
 from shared.clock import Clock
 from shared.settings.base import SettingsError
 
@@ -26,6 +26,8 @@ log = structlog.get_logger()
 PAUSED: Final = "paused by an operator"
 """Why a service is paused whose operator says nothing."""
 _MAX_SERVICES: Final = 1_000
+_COUNTED: Final = 10_000
+"""Jobs of one state, at most, of a service that is gone."""
 _UNREADABLE: Final = "this server cannot read its settings; the log says why"
 
 Parse = Callable[[ServiceRecord], Service]
@@ -229,6 +231,13 @@ class Services(Mapping[str, Service]):
         if name in self._in_file:
             why = f"service {name} is in the server's settings file: {what} it there"
             raise ServiceRefusal("service_in_file", f"{why}, then reload the server (SIGHUP)")
+
+
+async def gone(services: Services, jobs: Jobs) -> dict[str, ServiceLoad]:
+    """Services that are in no settings any more, and have jobs that have not ended."""
+    names = {*await jobs.queued_services(), *(one.service for one in await jobs.held())}
+    missing = sorted(names - services.keys())
+    return {name: await services.load(name, _COUNTED, Visible()) for name in missing}
 
 
 def _decided(service: Service, record: ServiceRecord) -> Service:

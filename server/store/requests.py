@@ -63,6 +63,29 @@ class Requests(Part):
             self._changed(queued)
         return queued
 
+    async def change_service(self, job_id: int, service: str, at: Micros, by: str) -> Job:
+        async def change(tx: Transaction) -> Job | None:
+            values = {"id": job_id, "service": service}
+            was = await tx.locked_rows(
+                "SELECT service FROM jobs WHERE id = :id AND ended_at IS NULL", values
+            )
+            if not was or was[0]["service"] == service:
+                return None
+            rows = await tx.rows(
+                "UPDATE jobs SET service = :service WHERE id = :id RETURNING *", values
+            )
+            job = records.job(rows[0])
+            fields = {"by": by, "service": service, "service_before": was[0]["service"]}
+            event = NewEvent("job.moved", f"{by} moved it to service {service}", fields=fields)
+            await append_new_event(tx, job.key, job.state, job.agent, at, event)
+            return job
+
+        job = await self._database.write(change)
+        if job is None:
+            return await get_job(self._database, job_id)
+        self._changed(job)
+        return job
+
     async def request_delete(self, job_id: int, at: Micros, by: str) -> Job:
         async def change(tx: Transaction) -> Job | None:
             rows = await tx.rows(

@@ -97,7 +97,9 @@ async def unchanged(module_folder):
 @pytest.mark.parametrize(
     ("wrong", "code", "words"),
     [
-        ({}, "invalid_action", "cancel, retry, delete, tag, untag"),
+        ({}, "invalid_action", "cancel, retry, delete, tag, untag, move"),
+        ({"action": "cancel", "ids": [1], "service": "my_service"}, "invalid_service", "move"),
+        ({"action": "move", "ids": [1]}, "invalid_service", "'None' is none that takes jobs"),
         ({"action": "explode", "ids": [1]}, "invalid_action", "'explode'"),
         ({"action": "cancel"}, "invalid_filter", '"all": true'),
         ({"action": "cancel", "filter": {}}, "invalid_filter", '"all": true'),
@@ -153,5 +155,8 @@ async def test_what_somebody_may_not_see_is_not_there(tmp_path):
             assert answer["items"] == []
             status, problem = await bulk(caller, node, action=action, ids=[job_id], **tags)
             assert (status, problem["code"]) == (403, "not_allowed")
+        moved = {"action": "move", "service": "my_service"}
+        status, problem = await bulk(caller, ann, **moved, ids=[job_id])
+        assert (status, problem["code"]) == (403, "not_allowed")
         shown = json.loads((await caller.get(f"/api/v1/jobs/{job_id}"))[2])
         assert (shown["cancel_requested_at"], shown["tags"]) == (None, [])

@@ -17,9 +17,11 @@ from server.settings.tables import ServerSettings
 from tests.support.command_line import ferryman
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import ServerClient, driving
+from tests.support.waiting import eventually
 
 TOKEN, OTHER = "the-first-random-text", "the-second-random-text"
 ROUTE = "/api/v1/settings/reload"
+GONE = "service.gone"
 OWN = f'[server]\ntokens = ["{TOKEN}"]\n'
 
 
@@ -222,3 +224,68 @@ async def test_nothing_to_change_is_said(world: World) -> None:
     await world.reload()
     code, out, err = await ferryman("config", "reload", "--url", world.caller.url, "--token", TOKEN)
     assert (code, out, err) == (0, "", "nothing has changed\n")
+
+
+async def test_jobs_of_a_service_that_was_renamed_are_said_everywhere_and_moved_by_one_command(
+    tmp_path: Path,
+) -> None:
+    settings = "[services.my_service]\n"
+    client = FakeOrchestrator(then="Running")
+
+    def read() -> ServerSettings:
+        file = tmp_path / "new.toml"
+        file.write_text(settings)
+        flags = {"server": {"data_dir": tmp_path / "data", "getter_interval": 0.02}}
+        found = load.read(file, flags, {})
+        return found.model_copy(update={"agents": caller.server.live.current.agents})
+
+    async with driving(tmp_path, client, read=read) as caller:
+        to = ("--url", caller.url)
+        runs = await caller.upload()
+        await caller.job(runs, until="Running")
+        waits, later = [await caller.upload(not_before="in 1h") for _ in range(2)]
+        settings = "[services.renamed]\n"
+        with structlog.testing.capture_logs() as lines:
+            code, out, err = await ferryman("config", "reload", *to)
+            await eventually(
+                lambda: caller.get("/health"), lambda _: GONE in [one["event"] for one in lines]
+            )
+        assert (code, "services.my_service: taken out" in out) == (0, True)
+        said = "my_service is in no settings any more: 2 jobs wait, 1 in work"
+        assert f"service {said}" in err
+        for how in ("services move my_service NAME", "cancel --all --service my_service"):
+            assert f"ferryman {how} --url {caller.url}" in err
+        assert [one["service"] for one in lines if one["event"] == GONE] == ["my_service"]
+        (_, gone) = json.loads((await caller.get("/api/v1/services"))[2])["items"]
+        shown = (gone["name"], gone["source"], gone["in_work"], gone["counts"]["Queued"])
+        assert shown == ("my_service", "none", 1, 2)
+        assert "\tgone\t" in (await ferryman("services", "list", *to))[1]
+        found = json.loads((await caller.get("/api/v1/status"))[2])["troubles"]
+        (trouble,) = [one for one in found if one["kind"] == "service_gone"]
+        assert (trouble["message"], trouble["about"]) == (f"service {said}", "my_service")
+        page = (await caller.get("/services"))[2].decode()
+        assert "until an operator moves them" in page
+        assert "/services/my_service" not in page
+        code, out, _ = await ferryman("doctor", *to)
+        assert code == 1
+        assert "it is in no settings any more: 2 jobs wait, 1 in work" in out
+
+        code, _, err = await ferryman("services", "move", "my_service", "nowhere", *to)
+        assert (code, "'nowhere' is none that takes jobs" in err) == (65, True), err
+        code, _, err = await ferryman("services", "move", "my_service", "renamed", *to)
+        assert (code, err) == (0, "3 jobs of service my_service moved to renamed\n")
+        assert len(json.loads((await caller.get("/api/v1/services"))[2])["items"]) == 1
+        for job_id in (runs, waits, later):
+            job = json.loads((await caller.get(f"/api/v1/jobs/{job_id}"))[2])
+            assert job["service"] == "renamed"
+        events = json.loads((await caller.get(f"/api/v1/jobs/{waits}/events"))[2])["items"]
+        assert events[-1]["event"] == "job.moved"
+        assert events[-1]["fields"] == {
+            "by": "local",
+            "service": "renamed",
+            "service_before": "my_service",
+        }
+        client.payloads[1].status = "Completed"
+        assert (await caller.job(runs))["status"] == "Completed"
+        code, _, _ = await ferryman("cancel", "--all", "--service", "renamed", "--yes", *to)
+        assert [(await caller.job(one))["status"] for one in (waits, later)] == ["Cancelled"] * 2

@@ -10,6 +10,7 @@ _HTTP: Final = "tests/contract/test_services_http.py::test_"
 _STORE: Final = "tests/contract/store/test_services.py::test_"
 _UPLOAD: Final = "tests/contract/test_upload_http.py::test_"
 _RELOAD: Final = "tests/unit/server/test_reload.py::test_"
+_GONE: Final = "tests/contract/test_reload_http.py::test_jobs_of_a_service_that_was_renamed_"
 _SERVICES: Final = "server/stages/services.py"
 
 
@@ -24,6 +25,20 @@ MUTANTS: Final = (
         "Area.SERVICES: frozenset({Role.OPERATOR})",
         "Area.SERVICES: frozenset(Role)",
         f"{_HTTP}only_operators_change_services_or_see_what_is_in_them",
+    ),
+    of(
+        "only operators move jobs to another service",
+        "server/api/bulk.py",
+        "    if action is BulkAction.MOVE:\n        check_area(",
+        "    if action is None:\n        check_area(",
+        "tests/contract/test_bulk_http.py::test_what_somebody_may_not_see_is_not_there",
+    ),
+    of(
+        "jobs of a service that is gone are shown",
+        "server/stages/services.py",
+        "names - services.keys()",
+        "set[str]()",
+        f"{_GONE}are_said_everywhere_and_moved_by_one_command",
     ),
     of(
         "only operators see a service's settings and the names of its secrets",

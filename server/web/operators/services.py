@@ -14,7 +14,7 @@ from server.domain.errors import BadField, ServiceRefusal
 from server.domain.service import Service
 from server.http.parameter_types import flag, word
 from server.http.params import flag_param, message_of
-from server.http.service_documents import service_document
+from server.http.service_documents import gone_documents, service_document
 from server.stages.services import PAUSED
 from server.web.operators import settings
 from server.web.operators.decisions import decisions
@@ -68,6 +68,7 @@ async def listing(request: web.Request, site: Site) -> web.StreamResponse:
         for one in context.services.values()
         if every or not one.retired
     ]
+    views += [_view(one) for one in await gone_documents(request[PRINCIPAL], context)]
     return site.page(
         request,
         "operators/services.html",
@@ -227,7 +228,10 @@ def service_path(name: str) -> str:
 
 def _view(doc: ServiceDoc) -> ServiceView:
     kind, shown, why = "good", "Open", ""
-    if doc.retired:
+    if doc.source == "none":
+        why = "it is in no settings any more: its queued jobs wait until an operator moves them"
+        kind, shown = "bad", "Gone"
+    elif doc.retired:
         kind, shown, why = "wait", "Retired", "it takes no new jobs"
     elif doc.paused:
         kind, shown, why = "doubt", "Paused", f"its queued jobs wait: {doc.paused_message}"

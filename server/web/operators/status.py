@@ -56,6 +56,8 @@ def _view(doc: TroubleDoc) -> TroubleView:
         return TroubleView(doc, "/agents", "How to add an agent")
     if doc.about and doc.kind.startswith("agent_"):
         return TroubleView(doc, agent_path(doc.about), f"Agent {doc.about}")
+    if doc.kind is TroubleKind.SERVICE_GONE:
+        return TroubleView(doc, "/services", "Services")
     if doc.about and doc.kind.startswith("service_"):
         return TroubleView(doc, service_path(doc.about), f"Service {doc.about}")
     if doc.kind is TroubleKind.DISK_FULL:
