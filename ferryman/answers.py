@@ -16,6 +16,8 @@ class Accepted:
     message: str
     idempotency_key: str
     """Sending the same bundle under this key again gives the same job."""
+    warnings: tuple[str, ...] = ()
+    """What was noticed: wishes that were cut to what the service allows, for example."""
 
 
 class Health(BaseModel):

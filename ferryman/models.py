@@ -52,7 +52,7 @@ class UploadLinks(Wire):
 
 
 class StatusBody(Wire):
-    """The body of job-orchestrator's routes, where Cancelled is Killed; the last four are ours."""
+    """The body of job-orchestrator's routes, where Cancelled is Killed; the last five are ours."""
 
     id: int
     status: str
@@ -60,6 +60,8 @@ class StatusBody(Wire):
     reason: Reason | None = None
     exit_code: int | None = None
     stderr_tail: str | None = None
+    warnings: list[str] | None = None
+    """Of an upload: what its user should know."""
     links: UploadLinks | None = None
     """Of an upload by a ticket."""
 

@@ -49,7 +49,7 @@ async def submit(
             if problem.status == HTTPStatus.BAD_REQUEST and problem.part in EARLY:
                 raise BadArgument(problem.message) from problem
             raise
-    return Accepted(body.id, body.status, body.message, key)
+    return Accepted(body.id, body.status, body.message, key, tuple(body.warnings or ()))
 
 
 class Upload:
@@ -142,7 +142,9 @@ class Upload:
                 return None
             if page.items:
                 job = page.items[0]
-                return StatusBody(id=job.id, status=job.status, message=job.message)
+                return StatusBody(
+                    id=job.id, status=job.status, message=job.message, warnings=job.warnings
+                )
             if clock.monotonic() >= end:
                 return None
             await clock.sleep(MAX_RETRY_PAUSE_S)

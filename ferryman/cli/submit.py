@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
-from ferryman.bundle import ENTRY, BundleFile
 from ferryman.cli import show, submit_options
 from ferryman.cli.conclusion import conclude
 from ferryman.cli.exits import exit_code_of_job
 from ferryman.cli.options import CancelOnInterrupt, Json, Output, Quiet, Server, on_server, run
 from ferryman.cli.results import STDOUT, check_stdout, fetch, print_zip
-from ferryman.errors import FerrymanError
-
-if TYPE_CHECKING:
-    from ferryman.client import Client
-
-_MAX_SCANNED: Final = 1 << 16
-"""Bytes of a run.sh that are searched for Windows line ends."""
 
 
 @on_server
@@ -144,7 +134,7 @@ def submit(
         show_selection(selection, json=json)
         return
     if not (quiet or json):
-        for line in (*selection.lines(), *_line_ends(selection.parts)):
+        for line in selection.lines():
             show.print_message(line)
     wanted: Any = {
         "timeout": timeout,
@@ -204,8 +194,8 @@ def submit(
                 typer.echo(dumps(asdict(accepted), indent=2))
             if not following:
                 if not quiet:
-                    if not json and any(value is not None for value in wanted.values()):
-                        await _warn(client, accepted.id)
+                    for warning in () if json else accepted.warnings:
+                        show.print_message(f"warning: {warning}")
                     show.print_message(
                         f"job {accepted.id} is accepted; follow it: "
                         + server.command(f"status {accepted.id} --wait")
@@ -229,23 +219,3 @@ def submit(
             return exit_code_of_job(job)
 
     run(work())
-
-
-async def _warn(client: Client, job_id: int) -> None:
-    """Say which of the wishes were cut to what the service allows."""
-    with contextlib.suppress(FerrymanError):  # the job is accepted, whatever comes
-        for warning in (await client.status(job_id)).warnings:
-            show.print_message(f"warning: {warning}")
-
-
-def _line_ends(parts: Sequence[BundleFile]) -> Iterator[str]:
-    """A warning if run.sh comes from Windows."""
-    for part in parts:
-        if part.name != ENTRY or not isinstance(part.source, Path):
-            continue
-        with contextlib.suppress(OSError), part.source.open("rb") as file:
-            if b"\r\n" in file.read(_MAX_SCANNED):
-                yield (
-                    f"warning: {part.source} has Windows line ends (CRLF), which bash does not "
-                    "understand; most editors can save it with Unix line ends (LF)"
-                )

@@ -51,7 +51,8 @@ MaxRetryDelay = Annotated[
     Text, _option("--max-retry-delay", "DURATION", "The longest delay of --backoff.")
 ]
 RetryOn = Annotated[
-    Text, _option("--retry-on", "LIST", "Reasons and exit codes, such as timeout,exit:3.")
+    Text,
+    _option("--retry-on", "LIST", "In place of the service's reasons, such as timeout,exit:3."),
 ]
 NoRetryOn = Annotated[
     Text, _option("--no-retry-on", "LIST", "Those that are not retried all the same.")

@@ -46,7 +46,8 @@ async def upload(request: web.Request, context: Context) -> web.StreamResponse:
     headers = {"Location": f"{context.url_prefix}/api/v1/jobs/{job.id}"}
     if not is_new:
         headers["Idempotent-Replayed"] = "true"
-    body = StatusBody(id=job.id, status=job.state, message=QUEUED, links=links)
+    warnings = list(job.upload_warnings) or None
+    body = StatusBody(id=job.id, status=job.state, message=QUEUED, warnings=warnings, links=links)
     return json_answer(body, HTTPStatus.CREATED, headers)
 
 

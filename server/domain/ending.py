@@ -58,6 +58,8 @@ def end(
         "ended_at": now,
         "expires_at": timeouts.expires_at(job, service, now),
     }
+    if to is JobState.FAILED:
+        message += retry.why_not(job, service, reason, how.get("facts", {}).get("exit_code"))
     if to is JobState.FAILED and service.dead_letter and job.parent_id is None:
         kept_s = service.dead_letter_expires_after_s
         ended["dead_letter"] = True

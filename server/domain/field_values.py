@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeAlias, get_args
 
-from server.domain.retry_policy import BackoffKind, is_retry_reason
+from server.domain.retry_policy import BackoffKind, check_retry_reasons
 from server.domain.webhook_targets import webhook_target
 from shared.clock import SECOND, Micros
 from shared.files.globs import MAX_PATTERNS, check_pattern
 from shared.units.durations import parse_duration
-from shared.wire import Reason, ResultFiles
+from shared.wire import ResultFiles
 
 Parser: TypeAlias = Callable[[str], Any]
 _TAG: Final = re.compile(r"[^\s,\x00-\x1f\x7f]{1,64}")
@@ -129,15 +129,13 @@ def _backoff(text: str) -> BackoffKind:
         raise ValueError(f"{text[:64]!r} is none of {known}") from None
 
 
-def _reasons(text: str) -> frozenset[str]:
-    words = _words(text)
-    for word in words:
-        if not is_retry_reason(word):
-            known = ", ".join(Reason)
-            raise ValueError(
-                f"{word[:64]!r} is neither an exit code from exit:1 to exit:255 nor one of {known}"
-            )
-    return frozenset(words)
+def _reasons(*, retried: bool) -> Parser:
+    def parse(text: str) -> frozenset[str]:
+        words = _words(text)
+        check_retry_reasons(words, retried=retried)
+        return frozenset(words)
+
+    return parse
 
 
 def when(text: str) -> Later:
@@ -284,8 +282,8 @@ VALUES: Final[Mapping[str, Parser]] = {
     "backoff": _backoff,
     "retry_delay": parse_duration,
     "max_retry_delay": parse_duration,
-    "retry_on": _reasons,
-    "no_retry_on": _reasons,
+    "retry_on": _reasons(retried=True),
+    "no_retry_on": _reasons(retried=False),
     "not_before": when,
     "array": _array,
     "array_file": _file,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from server.domain.jobs import Job
-from server.domain.retry_policy import BackoffKind, RetryPolicy
+from server.domain.retry_policy import NEVER, BackoffKind, RetryPolicy
 from server.domain.service import Service
 from shared.units.durations import say_duration
 from shared.wire import Reason, RetryLater
@@ -18,8 +18,6 @@ _INFRA_DELAYS_S: Final = (0.0, 1.0, 5.0, 15.0, 60.0)
 _RESUBMIT_S: Final = 1.0
 """An agent that says again and again that it stops does not make the server spin."""
 _LONGEST_LATER_S: Final = 86_400.0
-_NEVER: Final = frozenset({Reason.INVALID_BUNDLE, Reason.NOT_OFFERED, Reason.QUEUE_TIMEOUT})
-"""It would be the same next time, whatever a policy says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +65,32 @@ def after_failure(
     names = {str(reason), f"exit:{exit_code}"}
     if job.retries_used >= rules.retries or not names & rules.retry_on or names & rules.no_retry_on:
         return None
-    if reason in _NEVER:
-        return None
     delay, number = delay_s(rules, job.retries_used, uniform), job.retries_used + 1
     left = rules.retries - number
-    retries = "1 retry" if left == 1 else f"{left or 'no'} retries"
     return Retry(
         delay,
         {"retries_used": number},
         "job.retry",
-        f"{_again(delay)}, {retries} left after that",
+        f"{_again(delay)}, {_retries(left)} left after that",
         {"retry": number, "retries": rules.retries},
     )
+
+
+def why_not(job: Job, service: Service, reason: Reason | None, exit_code: int | None) -> str:
+    """Behind the message of a failure that is not tried again; empty: it had no retries left."""
+    rules = policy(job, service)
+    names, left = {str(reason), f"exit:{exit_code}"}, rules.retries - job.retries_used
+    if left <= 0:
+        return ""
+    if reason in NEVER:
+        why = f"{reason} would be the same next time"
+    elif excepted := names & rules.no_retry_on:
+        why = f"no_retry_on has {', '.join(sorted(excepted))}"
+    elif not names & rules.retry_on:
+        why = f"retry_on has only {', '.join(sorted(rules.retry_on)) or 'nothing'}"
+    else:
+        why = "retries are not for this"
+    return f"; it has {_retries(left)} left, but {why}"
 
 
 def later(job: Job, service: Service, asked: RetryLater) -> Retry | None:
@@ -100,6 +112,10 @@ def later(job: Job, service: Service, asked: RetryLater) -> Retry | None:
 def resubmitted() -> Retry:
     """Its agent was stopped, and its service wants such a job tried again: nothing counts it."""
     return Retry(_RESUBMIT_S, {}, "job.resubmitted", _again(0.0))
+
+
+def _retries(count: int) -> str:
+    return "1 retry" if count == 1 else f"{count or 'no'} retries"
 
 
 def _again(delay_s: float) -> str:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from shared.wire import Reason
 
+RETRIED: Final = (Reason.EXIT_CODE, Reason.TIMEOUT, Reason.HEARTBEAT_TIMEOUT)
+"""What a bundle does wrong, and may do right the next time: tried again where nobody says what."""
+NEVER: Final = frozenset(
+    {
+        Reason.INVALID_BUNDLE,
+        Reason.NOT_OFFERED,
+        Reason.QUEUE_TIMEOUT,
+        Reason.CHILD_FAILED,
+        Reason.DEPENDENCY_FAILED,
+    }
+)
+"""It would be the same next time, so it cannot be asked for."""
 _REASONS: Final = frozenset(Reason) | {f"exit:{code}" for code in range(1, 256)}
 
 
@@ -31,12 +44,37 @@ class RetryPolicy:
     delay_s: float = 30.0
     """The base of the backoff."""
     max_delay_s: float = 3_600.0
-    retry_on: frozenset[str] = frozenset()
+    retry_on: frozenset[str] = frozenset(RETRIED)
     """Reason codes, and exit codes as "exit:3"."""
     no_retry_on: frozenset[str] = frozenset()
     """These are not retried, whatever ``retry_on`` says."""
 
 
-def is_retry_reason(text: str) -> bool:
-    """Whether it is a reason code, or an exit code of a failure, 1 to 255, as "exit:3"."""
-    return text in _REASONS
+def check_retry_reasons(texts: Iterable[str], *, retried: bool) -> None:
+    """Refuse what is neither a reason code nor an exit code of a failure, as in "exit:3".
+
+    Args:
+        retried: whether these are to be tried again, which some reasons never are.
+
+    Raises:
+        ValueError
+    """
+    for text in texts:
+        if text not in _REASONS:
+            known = ", ".join(Reason)
+            raise ValueError(
+                f"{text[:64]!r} is neither an exit code from exit:1 to exit:255 nor one of {known}"
+            )
+        if retried and text in NEVER:
+            raise ValueError(f"{text!r} is never tried again: nothing would be different")
+
+
+def left_out(usual: frozenset[str], asked: frozenset[str]) -> list[str]:
+    """What is not tried again with one list of reasons, and would be with another."""
+    missing = usual - asked
+    if Reason.EXIT_CODE in asked:
+        missing = frozenset(one for one in missing if not one.startswith("exit:"))
+    some = any(one.startswith("exit:") for one in asked)
+    return sorted(
+        "other exit codes" if some and one == Reason.EXIT_CODE else one for one in missing
+    )

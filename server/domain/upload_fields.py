@@ -12,7 +12,7 @@ from server.domain.errors import BadField
 from server.domain.field_values import VALUES, Later, check_length
 from server.domain.jobs import BatchRequest
 from server.domain.names import hint
-from server.domain.retry_policy import RetryPolicy
+from server.domain.retry_policy import RetryPolicy, left_out
 from server.domain.service import Service
 from shared.principals import Principal, Role
 from shared.settings.limits import FIELDS, SIZES, lowered, parse_limit
@@ -169,6 +169,14 @@ def upload_request(
         if name in fields and (most := getattr(limits, name)) < parse_limit(name, fields[name]):
             shown = say_size(most) if name in SIZES else f"{most:g}"
             warnings.append(_cut(name, fields, shown, service))
+    retry = _policy(values, service)
+    if retry is not None and retry.retries and "retry_on" in values:
+        without = left_out(service.retry.retry_on, retry.retry_on)
+        if without:
+            warnings.append(
+                f"retry_on: {', '.join(sorted(retry.retry_on)) or 'an empty list'} leaves out "
+                f"{', '.join(without)}, which service {service.name} tries again"
+            )
     return UploadRequest(
         fields["user_id"],
         service,
@@ -178,7 +186,7 @@ def upload_request(
         values.get("tags", ()),
         fields.get(HEADER),
         tuple(warnings),
-        retry=_policy(values, service),
+        retry=retry,
         queue_timeout_s=values.get("queue_timeout"),
         heartbeat_timeout_s=values.get("heartbeat_timeout"),
         expires_after_s=values.get("expires_after"),

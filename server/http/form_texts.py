@@ -66,7 +66,10 @@ FIELDS: Final[Mapping[str, Param]] = {
     "backoff": words_of("in place of retry_delays", "linear", tuple(map(str, BackoffKind))),
     "retry_delay": _duration("the base of backoff", "30s"),
     "max_retry_delay": _duration("the longest delay of backoff", "1h"),
-    "retry_on": field_of("reason codes and exit codes that are tried again", "timeout,exit:3"),
+    "retry_on": field_of(
+        "reason codes and exit codes that are tried again; in place of the service's",
+        "timeout,exit:3",
+    ),
     "no_retry_on": field_of("those that are not", "memory_limit"),
     "memory": field_of("lowers the service's", "512MB", pattern=_SIZE),
     "cpus": field_of("lowers the service's", "0.5", pattern=r"^(\d{1,9}(\.\d{1,9})?)?$"),

@@ -6,9 +6,16 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, PrivateAttr, SecretStr, field_validator, model_validator
+from pydantic import (
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from server.domain.retry_policy import BackoffKind, RetryPolicy, is_retry_reason
+from server.domain.retry_policy import RETRIED, BackoffKind, RetryPolicy, check_retry_reasons
 from server.domain.service import SERVICE_NAME, Service
 from server.domain.webhook_targets import AllowedTargets
 from server.settings.agents import AgentTable, check_addresses
@@ -23,7 +30,7 @@ from shared.units.durations import Duration
 from shared.units.rates import UNLIMITED, RateLimit
 from shared.units.sizes import Size
 from shared.variables import check_variables
-from shared.wire import OnShutdown, Reason
+from shared.wire import OnShutdown
 
 _FORMER: Final = {"agent_unreachable_after": "agent_timeout"}
 """Names of settings that are still understood."""
@@ -146,7 +153,7 @@ class ServiceTable(Section):
     """In place of ``retry_delays``."""
     retry_delay: Duration = Field(30.0, ge=0)
     max_retry_delay: Duration = Field(3_600.0, ge=0)
-    retry_on: tuple[str, ...] = ("timeout",)
+    retry_on: tuple[str, ...] = RETRIED
     no_retry_on: tuple[str, ...] = ()
     infra_retries: int = Field(5, ge=0)
     retry_later_delay: Duration = Field(60.0, ge=0)
@@ -194,13 +201,8 @@ class ServiceTable(Section):
 
     @field_validator("retry_on", "no_retry_on")
     @classmethod
-    def _reasons_exist(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for reason in value:
-            if not is_retry_reason(reason):
-                known = ", ".join(Reason)
-                raise ValueError(
-                    f"{reason!r} is neither an exit code from exit:1 to exit:255 nor one of {known}"
-                )
+    def _reasons_exist(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        check_retry_reasons(value, retried=info.field_name == "retry_on")
         return value
 
     def service(self, name: str) -> Service:

@@ -9,6 +9,7 @@ from tests.mutants.mutant import Mutant
 _RETRY: Final = "server/domain/retry.py"
 _ENDING: Final = "server/domain/ending.py"
 _DOMAIN: Final = "tests/unit/server/domain/test_"
+_REASONS: Final = "tests/contract/test_retry_reasons_http.py::test_"
 
 
 def retry(protection: str, old: str, new: str, *tests: str) -> Mutant:
@@ -111,11 +112,29 @@ MUTANTS: Final = (
         "if False:",
         "an_interrupted_attempt_is_tried_again_while_there_is_budget",
     ),
-    retry(
-        "what would be the same next time is not retried",
-        "if reason in _NEVER:",
+    Mutant(
+        "retry",
+        "a failure with retries left says why it is not tried again",
+        _RETRY,
+        "    if left <= 0:\n",
+        "    if left:\n",
+        (f"{_REASONS}a_failure_with_retries_left_says_why_it_was_not_tried_again",),
+    ),
+    Mutant(
+        "retry",
+        "what would be the same next time cannot be asked for",
+        "server/domain/retry_policy.py",
+        "if retried and text in NEVER:",
         "if False:",
-        "what_would_be_the_same_next_time_is_never_retried",
+        (f"{_REASONS}a_reason_that_is_never_retried_is_refused",),
+    ),
+    Mutant(
+        "retry",
+        "an upload hears which reasons its list leaves out",
+        "server/domain/upload_fields.py",
+        "        if without:\n",
+        "        if False:\n",
+        (f"{_REASONS}the_answer_to_an_upload_says_what_its_list_leaves_out",),
     ),
     retry(
         "a job asks to be tried later so many times only",

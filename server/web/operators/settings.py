@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from server.http.service_documents import SERVICE_FIELDS
 from shared.units.durations import say_duration
 from shared.units.sizes import say_size
-from shared.wire import Limits, Reason
+from shared.wire import Limits
 
 _ZERO: Final = {
     "queued_per_user": "any number",
@@ -123,9 +122,7 @@ def _said(key: str, value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-# The settings file retries timeouts where it says nothing.
-_USUAL: Final = Service("default", retry=RetryPolicy(retry_on=frozenset({Reason.TIMEOUT})))
-_DEFAULTS: Final[Mapping[str, str]] = values_of(_USUAL)
+_DEFAULTS: Final[Mapping[str, str]] = values_of(Service("default"))
 
 
 def settings_of(service: Service) -> list[Setting]:

@@ -69,7 +69,11 @@ class Host:
     async def upload(self, request: web.Request) -> web.StreamResponse:
         self.uploads.append(await read_upload(request))
         self.headers.append(request.headers.get("Authorization"))
-        return answer(StatusBody(id=17, status="Queued", message="Job successfully uploaded"), 201)
+        said = list(self.final.warnings) or None
+        body = StatusBody(
+            id=17, status="Queued", message="Job successfully uploaded", warnings=said
+        )
+        return answer(body, 201)
 
     async def status(self, request: web.Request) -> web.StreamResponse:
         number = int(request.match_info["id"])

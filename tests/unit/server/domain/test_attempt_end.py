@@ -64,7 +64,7 @@ def test_a_job_that_asks_too_often_has_failed_and_is_not_retried() -> None:
     assert (move.to, move.reason) == (JobState.FAILED, Reason.EXIT_CODE)
     assert move.message == (
         "it asked to be tried later: busy; it has done so 2 times before, the most that service s "
-        "allows"
+        "allows; it has 3 retries left, but retries are not for this"
     )
 
 

@@ -46,12 +46,15 @@ def test_success_says_when_it_ended_and_when_it_expires() -> None:
     assert move.changes["expires_at"] == NOW + 100 * SECOND
 
 
+NOT_AGAIN = "; it has 2 retries left, but retry_on has only exit:3, timeout"
+
+
 def test_a_failure_of_the_bundle_is_final_unless_the_service_says_otherwise() -> None:
     move = after(
         job(), status=PayloadState.FAILED, reason=Reason.EXIT_CODE, exit_code=4, message="no"
     )
     assert (move.to, move.reason) == (JobState.FAILED, Reason.EXIT_CODE)
-    assert move.message == "no"
+    assert move.message == f"no{NOT_AGAIN}"
 
 
 @pytest.mark.parametrize(("reason", "exit_code"), [(Reason.TIMEOUT, None), (Reason.EXIT_CODE, 3)])
@@ -274,7 +277,7 @@ def test_an_interrupted_attempt_is_tried_again_while_there_is_budget() -> None:
     assert (final.to, final.reason, final.message) == (
         JobState.FAILED,
         Reason.AGENT_LOST,
-        "it died",
+        f"it died{NOT_AGAIN}",
     )
 
 
@@ -293,14 +296,22 @@ def refused(code: str, *, final: bool, retry_after_s: float | None, offered: boo
         ("key_refused", False, 1.0, JobState.QUEUED, None, "agent node refused it: no"),
         ("busy", False, 1.0, JobState.QUEUED, None, "agent node does not take it now: no"),
         ("not_offered", True, None, JobState.QUEUED, None, "agent node does not take it now: no"),
-        ("bad", True, None, JobState.FAILED, Reason.AGENT_ERROR, "agent node refused it: no"),
+        (
+            "bad",
+            True,
+            None,
+            JobState.FAILED,
+            Reason.AGENT_ERROR,
+            f"agent node refused it: no{NOT_AGAIN}",
+        ),
         (
             "invalid_bundle",
             True,
             None,
             JobState.FAILED,
             Reason.INVALID_BUNDLE,
-            "agent node refused it: no",
+            "agent node refused it: no; it has 2 retries left, but invalid_bundle would be the "
+            "same next time",
         ),
         (
             "internal",

@@ -106,12 +106,6 @@ def test_the_policy_of_a_job_replaces_its_services() -> None:
     assert retry.after_failure(own, SERVICE, Reason.TIMEOUT, None, highest) is None
 
 
-@pytest.mark.parametrize("reason", [Reason.INVALID_BUNDLE, Reason.NOT_OFFERED])
-def test_what_would_be_the_same_next_time_is_never_retried(reason) -> None:
-    service = Service("s", retry=RetryPolicy(3, retry_on=frozenset(map(str, Reason))))
-    assert retry.after_failure(job(), service, reason, None, highest) is None
-
-
 @pytest.mark.parametrize(
     ("after_s", "delay"), [(None, 60.0), (5.0, 5.0), (0.0, 0.0), (float("inf"), 86_400.0)]
 )

@@ -81,7 +81,8 @@ async def test_a_job_has_a_queue_timeout_of_its_own_up_to_its_services(world):
     job = await world.jobs.get(short)
     assert job.reason is Reason.QUEUE_TIMEOUT
     assert job.message == (
-        "waited 50s in the queue without a start, which is the most its upload allows"
+        "waited 50s in the queue without a start, which is the most its upload allows; "
+        "it has 3 retries left, but queue_timeout would be the same next time"
     )
     await waits(world, 50.0)
     job = await world.jobs.get(long)
