@@ -165,7 +165,7 @@ class AttemptDoc(Wire):
     warnings: list[str] = Field(default_factory=list)
     agent: str
     agent_id: str | None = None
-    timeout_s: float
+    timeout_s: float | None = None
     limits: Limits
     enforcement: dict[str, str] = Field(default_factory=dict)
     usage: Usage | None = None
@@ -209,7 +209,7 @@ class JobDoc(Wire):
     output: dict[str, str] = Field(default_factory=dict)
     agent: str | None = None
     timeout_s: float | None = None
-    """Wall time of an attempt."""
+    """Wall time of an attempt; null: no limit."""
     limits: Limits | None = None
     """What an attempt may use: the service's, or less where the upload asked for less."""
     enforcement: dict[str, str] = Field(default_factory=dict)
@@ -236,7 +236,9 @@ class JobDoc(Wire):
     result_files: ResultFiles = "all"
     """``changed``: without files of the bundle and inputs that are as they were."""
     queue_timeout_s: float | None = None
+    """Longest wait for a start, the service's applied; null: none. So are the next two."""
     heartbeat_timeout_s: float | None = None
+    expires_after_s: float | None = None
     child_name: str | None = None
     """What it is called among the children of ``parent_id``."""
     array_index: int | None = None

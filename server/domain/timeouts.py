@@ -25,11 +25,15 @@ def expires_at(job: Job, service: Service, ended_at: Micros) -> Micros | None:
     """When the files of a job that ends now are removed; None: they are kept, or go with those of
     its parent.
     """
-    if job.parent_id is not None:
-        return None
-    own = job.expires_after_s
-    kept_s = service.expires_after_s if own is None else own
+    kept_s = expires_after_s(job, service)
     return ended_at + round(kept_s * SECOND) if kept_s else None
+
+
+def expires_after_s(job: Job, service: Service) -> float:
+    """How long its files are kept after its end; 0: for ever, or as long as those of its parent."""
+    if job.parent_id is not None:
+        return 0.0
+    return service.expires_after_s if job.expires_after_s is None else job.expires_after_s
 
 
 def _least(own: float | None, most: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from server.domain import timeouts
 from server.domain.agents import AgentRecord
 from server.domain.attempts import Attempt
 from server.domain.batch import Batch
@@ -31,6 +32,12 @@ _RETRY_AFTER_S: Final = (2, 60)
 _SHARE: Final = 0.05
 """Part of the time that it has taken so far."""
 _TIMES: Final = frozenset({"at", "not_before"})
+_TIMES_THAT_HOLD: Final = {
+    "queue_timeout_s": timeouts.queue_timeout_s,
+    "heartbeat_timeout_s": timeouts.heartbeat_timeout_s,
+    "expires_after_s": timeouts.expires_after_s,
+}
+"""Of a job, its service's applied; 0: there is none."""
 
 
 def job_doc(
@@ -51,6 +58,7 @@ def job_doc(
     rules = job.retry or (service.retry if service else None)
     own: dict[str, Any] = {
         "status": job.state,
+        "timeout_s": job.timeout_s or None,
         "retries_left": max(0, (rules.retries if rules else 0) - job.retries_used),
         "retry": None if rules is None else retry_doc(rules),
         "meta": None if job.meta is None else json.loads(job.meta),
@@ -69,6 +77,8 @@ def job_doc(
             parent=None if job.parent_id is None else f"{prefix}/api/v1/jobs/{job.parent_id}",
         ),
     }
+    if service is not None:  # what holds; without a service it shows what its upload said
+        own |= {name: held(job, service) or None for name, held in _TIMES_THAT_HOLD.items()}
     if batch is not None:
         whole = f"{prefix}/api/v1/batches/{job.id}"
         links = {"batch": whole, "children": f"{whole}/children"}
@@ -115,6 +125,7 @@ def attempt_doc(attempt: Attempt, prefix: str = "") -> AttemptDoc:
     """The attempt document."""
     here = f"{prefix}/api/v1/jobs/{attempt.job_id}/attempts/{attempt.number}"
     own: dict[str, Any] = {"status": attempt.state, "links": AttemptLinks()}
+    own["timeout_s"] = attempt.timeout_s or None
     if attempt.result is not None:
         own["result_size"] = attempt.result.size
         own["links"] = AttemptLinks(

@@ -9,6 +9,7 @@ from tests.mutants.mutant import Mutant
 _RETRY: Final = "server/domain/retry.py"
 _ENDING: Final = "server/domain/ending.py"
 _DOMAIN: Final = "tests/unit/server/domain/test_"
+_TIMES: Final = "tests/contract/test_job_times_http.py::test_"
 _REASONS: Final = "tests/contract/test_retry_reasons_http.py::test_"
 
 
@@ -127,6 +128,14 @@ MUTANTS: Final = (
         "if retried and text in NEVER:",
         "if False:",
         (f"{_REASONS}a_reason_that_is_never_retried_is_refused",),
+    ),
+    Mutant(
+        "document",
+        "a document shows the times of its service",
+        "server/http/documents.py",
+        "    if service is not None:  # what holds",
+        "    if False:  # what holds",
+        (f"{_TIMES}a_document_shows_the_times_of_the_service_where_the_upload_gave_none",),
     ),
     Mutant(
         "retry",
