@@ -124,8 +124,8 @@ class Order(Wire):
     """``job.attempt``, see :class:`shared.ids.AttemptKey`."""
     service: str
     user_id: str
-    timeout_s: float = Field(gt=0)
-    """Wall time of the attempt."""
+    timeout_s: float = Field(ge=0)
+    """Wall time of the attempt; 0: no limit."""
     limits: Limits
     bundle_digest: str
     """SHA-256 of the content, hex, see :mod:`shared.files.bundles.format`."""

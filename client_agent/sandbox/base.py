@@ -70,7 +70,7 @@ class Launch:
     env: Mapping[str, str]
     """Variables that the agent sets."""
     timeout_s: float
-    """Wall time until SIGTERM."""
+    """Wall time until SIGTERM; 0: no limit."""
     grace_s: float
     """Between SIGTERM and SIGKILL."""
     stdout: Path

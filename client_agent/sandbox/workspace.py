@@ -196,7 +196,7 @@ class HostWorkspace(ABC):
             rlimits["as"] = limits.memory
         if "disk" not in hard:
             rlimits["fsize"] = limits.disk
-        if "cpu" not in hard:
+        if "cpu" not in hard and timeout_s:
             rlimits["cpu"] = math.ceil(self._cpu_budget_s(timeout_s)) + CPU_MARGIN_S
         return rlimits
 
@@ -246,4 +246,4 @@ class HostWorkspace(ABC):
         return Meter([*more, *gauges], resources.clock, settings.poll_s, all_dead)
 
     def _cpu_budget_s(self, timeout_s: float) -> float:
-        return timeout_s * self.limits.cpus
+        return timeout_s * self.limits.cpus if timeout_s else math.inf

@@ -58,8 +58,8 @@ class AgentSection(HttpSection):
     sandbox: Literal["bubblewrap", "none"] = "bubblewrap"
     """"none" runs bundles as this user, with all its rights: never for bundles of others."""
     sandboxing: SandboxingSection = SandboxingSection()
-    default_timeout: Duration = Field(3600.0, gt=0)
-    """Wall time of a bundle of a job-orchestrator server."""
+    default_timeout: Duration = Field(3600.0, ge=0)
+    """Wall time of a bundle of a job-orchestrator server; 0: no limit."""
     default_limits: LimitsTable = LimitsTable()
     """For bundles of a job-orchestrator server."""
     grace: Duration = Field(10.0, ge=0)

@@ -31,7 +31,8 @@ def who_set_the_limit(job: Job, service: Service, reason: Reason) -> str:
     """Behind the message of a limit that was hit; empty: it was none."""
     match reason:
         case Reason.TIMEOUT:
-            own, most, shown = job.timeout_s, service.timeout_s, say_duration(service.timeout_s)
+            own, most = job.timeout_s, service.timeout_s
+            shown = say_duration(most) if most else "any"
         case Reason.HEARTBEAT_TIMEOUT:
             own, most = timeouts.heartbeat_timeout_s(job, service), service.heartbeat_timeout_s
             shown = say_duration(most) if most else "any"

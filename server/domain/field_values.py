@@ -67,13 +67,6 @@ class Later:
         return at if at > now else 0
 
 
-def _above_0(text: str) -> float:
-    seconds = parse_duration(text)
-    if not seconds:
-        raise ValueError(f"{text!r} is no time at all; write a duration such as 90s, 1h30m or 10d")
-    return seconds
-
-
 def _whole(least: int, most: int) -> Parser:
     def parse(text: str) -> int:
         text = text.strip()
@@ -273,7 +266,7 @@ VALUES: Final[Mapping[str, Parser]] = {
     "tags": tags,
     "priority": _whole(-100, 100),
     "meta": meta,
-    "timeout": _above_0,
+    "timeout": parse_duration,
     "queue_timeout": parse_duration,
     "heartbeat_timeout": parse_duration,
     "expires_after": parse_duration,

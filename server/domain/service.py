@@ -51,6 +51,7 @@ class Service:
     queued_per_user: int = 0
     """Most jobs of one user that may wait; 0: any number."""
     timeout_s: float = 3_600.0
+    """0: no limit."""
     queue_timeout_s: float = 0.0
     """0: waits for ever."""
     expires_after_s: float = 172_800.0

@@ -159,7 +159,7 @@ def upload_request(
         ("expires_after", service.expires_after_s),
         ("retries", service.max_retries),
     ):
-        no_limit = name not in ("timeout", "retries") and not most
+        no_limit = name != "retries" and not most
         if name in values and not no_limit and (values[name] > most or _is_unlimited(name, values)):
             shown = f"{most}" if name == "retries" else say_duration(most)
             warnings.append(_cut(name, fields, shown, service))
@@ -204,7 +204,7 @@ def upload_request(
 
 def _is_unlimited(name: str, values: Mapping[str, Any]) -> bool:
     """0 means "no limit" there."""
-    return name in ("queue_timeout", "heartbeat_timeout", "expires_after") and not values[name]
+    return name != "retries" and not values[name]
 
 
 def _policy(values: Mapping[str, Any], service: Service) -> RetryPolicy | None:

@@ -57,7 +57,7 @@ FIELDS: Final[Mapping[str, Param]] = {
     "result_files": words_of(
         "all, or changed: without files that are as they were sent", "changed", ("all", "changed")
     ),
-    "timeout": _duration("wall time of an attempt; lowers the service's", "30m"),
+    "timeout": _duration("wall time of an attempt; lowers the service's; 0s: none", "30m"),
     "queue_timeout": _duration("longest wait for a start; lowers the service's", "2h"),
     "heartbeat_timeout": _duration("longest silence of an attempt; lowers the service's", "10m"),
     "expires_after": _duration("how long it is kept after its end; lowers the service's", "2d"),

@@ -89,7 +89,7 @@ SERVICE_FIELDS: Final[Mapping[str, tuple[str, object]]] = {
     "runs_per_user": ("jobs of one user that are sent or running at once", 5),
     "max_runs": ("the same, of all users", 10),
     "queued_per_user": ("most jobs of one user that may wait; 0: any number", 0),
-    "timeout": ("wall time of an attempt", "1h"),
+    "timeout": ("wall time of an attempt; 0: no limit", "1h"),
     "queue_timeout": ("longest wait without a start; 0: for ever", "0s"),
     "expires_after": ("how long everything is kept after the end; 0: for ever", "2d"),
     "forget_after": ("from the end until a job is forgotten altogether; 0: never", "90d"),

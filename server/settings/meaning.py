@@ -52,7 +52,7 @@ def _service(name: str, table: ServiceTable) -> str:
     limits = table.limits
     words = [
         f"at most {table.max_runs} at once, {table.runs_per_user} of one user",
-        f"each try at most {say_duration(table.timeout)}",
+        f"each try at most {say_duration(table.timeout)}" if table.timeout else "no limit of time",
     ]
     if table.queue_timeout:
         words.append(f"waiting at most {say_duration(table.queue_timeout)}")
@@ -103,7 +103,7 @@ def _of_services(settings: ServerSettings) -> Iterator[str]:
                 f"services.{name}: queue_timeout is {say_duration(table.queue_timeout)}, less than "
                 f"the delay of a retry, {say_duration(max(delays))}"
             )
-        if table.heartbeat_timeout > table.timeout:
+        if 0 < table.timeout < table.heartbeat_timeout:
             yield f"services.{name}: heartbeat_timeout is longer than timeout, and does nothing"
 
 

@@ -139,7 +139,8 @@ class ServiceTable(Section):
     runs_per_user: int = Field(5, ge=1)
     max_runs: int = Field(10, ge=1)
     queued_per_user: int = Field(0, ge=0)
-    timeout: Duration = Field(3_600.0, gt=0)
+    timeout: Duration = Field(3_600.0, ge=0)
+    """Wall time of an attempt; 0: no limit."""
     queue_timeout: Duration = Field(0.0, ge=0)
     expires_after: Duration = Field(172_800.0, ge=0)
     forget_after: Duration = Field(7_776_000.0, ge=0)

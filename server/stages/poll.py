@@ -172,4 +172,6 @@ class Poll(Stage):
 
     def _is_overdue(self, job: Job) -> bool:
         limit_s = job.timeout_s + TIMEOUT_GRACE_S
-        return job.started_at is not None and self._clock.now() - job.started_at >= limit_s * SECOND
+        if not job.timeout_s or job.started_at is None:
+            return False
+        return self._clock.now() - job.started_at >= limit_s * SECOND

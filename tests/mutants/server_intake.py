@@ -323,8 +323,8 @@ _UPLOAD_MUTANTS: Final = (
     _of(
         "a timeout names who set its limit",
         "server/domain/explanations.py",
-        "own, most, shown = job.timeout_s, service.timeout_s,",
-        "own, most, shown = 0.0, 0.0,",
+        "own, most = job.timeout_s, service.timeout_s",
+        "own, most = 0.0, 0.0",
         "tests/unit/server/domain/test_outcome.py::test_a_wall_time_limit_is_reported_with_who_set_it",
     ),
     _of(

@@ -351,3 +351,8 @@ def test_many_processes_in_one_sandbox_do_not_count_in_another(who: Who) -> None
 
     full, stderr, ended = in_child(lambda home: asyncio.run(both(home)), who)
     assert (full, stderr, ended.exit_code) == ("full\n", "", 0)
+
+
+def test_a_job_without_a_limit_of_time_is_not_stopped(who: Who) -> None:
+    outcome = run(Job({"run.sh": "sleep 0.1\necho done\n"}, timeout_s=0), who)
+    assert (outcome.ended.reason, outcome.stdout) == (None, "done\n")

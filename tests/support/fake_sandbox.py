@@ -64,9 +64,11 @@ class FakeProcess:
         self.went = True
         self._went_at = self._sandbox.clock.monotonic()
         self._sandbox.started(self)
-        self._after(
-            self.launch.timeout_s, lambda: self.stop(Reason.TIMEOUT, "it ran longer than it may")
-        )
+        if self.launch.timeout_s:
+            self._after(
+                self.launch.timeout_s,
+                lambda: self.stop(Reason.TIMEOUT, "it ran longer than it may"),
+            )
         if self._sandbox.script is not None:
             self._sandbox.script(self)
 

@@ -84,12 +84,13 @@ class SupervisedProcess:
         self._open_gate()
         if self.on_go is not None:
             self.on_go()
-        self._after(
-            self._launch.timeout_s,
-            lambda: self.stop(
-                Reason.TIMEOUT, f"the job ran longer than its {self._launch.timeout_s:g} s"
-            ),
-        )
+        if self._launch.timeout_s:
+            self._after(
+                self._launch.timeout_s,
+                lambda: self.stop(
+                    Reason.TIMEOUT, f"the job ran longer than its {self._launch.timeout_s:g} s"
+                ),
+            )
 
     def _open_gate(self) -> None:
         with contextlib.suppress(BrokenPipeError):

@@ -93,7 +93,7 @@ _ROWS: Final[tuple[tuple[str, Callable[[Attempt], Any], bool], ...]] = (
     ("Reason", lambda one: one.reason or "", True),
     ("Exit code", lambda one: "" if one.exit_code is None else str(one.exit_code), True),
     ("Ran for", _took, False),
-    ("Allowed", lambda one: say_duration(one.timeout_s), True),
+    ("Allowed", lambda one: say_duration(one.timeout_s) if one.timeout_s else "no limit", True),
     ("Memory", _memory, False),
     ("CPU time", _cpu, False),
     ("Limits not hard", _soft, True),

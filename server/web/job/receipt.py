@@ -64,6 +64,8 @@ def _bar(
     say: Callable[[float], str],
     enforced: str,
 ) -> Bar:
+    if not limit:  # of time only
+        return Bar(label, None, limit, "no limit" if used is None else f"{say(used)}, no limit")
     text = f"up to {say(limit)}" if used is None else f"{say(used)} of {say(limit)}"
     return Bar(label, used, limit, text, enforced)
 

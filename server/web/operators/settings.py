@@ -15,6 +15,7 @@ from shared.wire import Limits
 
 _ZERO: Final = {
     "queued_per_user": "any number",
+    "timeout": "no limit",
     "queue_timeout": "for ever",
     "expires_after": "for ever",
     "forget_after": "never",

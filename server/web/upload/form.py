@@ -118,7 +118,7 @@ class Offer:
 def _usual(service: Service) -> dict[str, str]:
     limits, retry = service.limits, service.retry
     return {
-        "timeout": say_duration(service.timeout_s),
+        "timeout": _or(service.timeout_s, "no limit"),
         "cpus": f"{limits.cpus:g}",
         "memory": say_size(limits.memory),
         "pids": str(limits.pids),

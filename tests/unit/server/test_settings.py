@@ -213,7 +213,7 @@ def test_every_setting_of_a_service_reaches_it(tmp_path) -> None:
         ("queued_per_user = -1", "services.s.queued_per_user"),
         ("retries = -1", "services.s.retries"),
         ("infra_retries = -1", "services.s.infra_retries"),
-        ('timeout = "0s"', "services.s.timeout"),
+        ('timeout = "-1s"', "services.s.timeout"),
         ('queue_timeout = "-1s"', "services.s.queue_timeout"),
         ('retry_delays = ["soon"]', "services.s.retry_delays"),
         ("limits = { cpus = 0 }", "services.s.limits.cpus"),

@@ -53,7 +53,6 @@ def test_a_value_is_read(field, text, value) -> None:
         ("meta", '{"a":' * 2_000 + "1" + "}" * 2_000, "nested too deeply"),
         ("meta", '{"a": "\\ud800"}', "half a character"),
         ("meta", '{"a": 1e999}', "not JSON compliant"),
-        ("timeout", "0s", "no time at all"),
         ("retry_delays", "soon", "'soon' is not a duration"),
         ("retry_delays", ",", "is not a list"),
         ("backoff", "slow", "constant, linear, exponential, exponential_jitter"),

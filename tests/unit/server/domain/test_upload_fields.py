@@ -26,7 +26,7 @@ def refusal(name: str, value: str) -> BadField:
     ("name", "value", "code"),
     [
         ("timeout", "-5s", "invalid_timeout"),
-        ("timeout", "0s", "invalid_timeout"),
+        ("timeout", "soon", "invalid_timeout"),
         ("timeout", "1h junk 5m", "invalid_timeout"),
         ("timeout", "nan", "invalid_timeout"),
         ("cpus", "nan", "invalid_cpus"),
