@@ -100,6 +100,10 @@ class HistoryEntry(Wire):
     """How long it was in it; up to now for the last one."""
     attempt: int
     agent: str | None = None
+    reason: Reason | None = None
+    """Why it came to this state, as when a try failed; null: nothing went wrong."""
+    message: str | None = None
+    """Where there is a reason."""
 
 
 class ChildCounts(Wire):

@@ -115,7 +115,7 @@ def details(job: JobDoc, attempts_command: str) -> Iterator[str]:
         yield f"  attempt {job.attempt}{where}{others}"
     if job.cancel_requested_at and not job.ended:
         yield f"  cancel asked for {local(job.cancel_requested_at)}, not confirmed by the agent yet"
-    if job.progress is not None:
+    if job.progress is not None and job.status != "Completed":  # it is full then
         yield f"  progress {_progress(job)}"
     for name, value in job.output.items():
         yield f"  output {name}: {value}"

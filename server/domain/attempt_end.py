@@ -28,17 +28,19 @@ def attempt_ended(
     uniform: Uniform,
     through: tuple[Step, ...],
     changes: dict[str, Any],
+    facts: dict[str, Any],
 ) -> Move:
     """The move that follows.
 
     Args:
         through: steps before it that the server has not seen.
-        changes: what they set.
+        changes: what they set of the job.
+        facts: what they set of the attempt.
     """
     how: dict[str, Any] = {
         "through": through,
         "changes": changes,
-        "facts": changes | _facts(payload),
+        "facts": facts | _facts(payload),
     }
     if payload.live is not None:
         how["live"] = live = live_of(payload.live, now)

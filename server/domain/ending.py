@@ -100,7 +100,6 @@ def requeue(
         "agent": None,
         "payload_id": None,
         "submitted_at": None,
-        "started_at": None,
         "heartbeat_at": None,
         "progress": None,
         "output": {},

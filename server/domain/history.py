@@ -27,6 +27,8 @@ def history(moves: Sequence[Event], now: Micros) -> list[HistoryEntry]:
             seconds=max(0, end - move.at) / SECOND,
             attempt=move.attempt,
             agent=move.agent,
+            reason=move.reason,
+            message=move.message if move.reason else None,
         )
         for move, end in zip(moves, ends, strict=bool(moves))
     ]

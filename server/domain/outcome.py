@@ -144,12 +144,17 @@ def advance(
             through.append(Step(step, at, f"{job.entry} started"))
             changes["started_at"] = at
         changes["payload_id"] = payload.id
+    facts = dict(changes)
+    if "started_at" in changes:  # of the attempt; the job's is the first start of its run
+        changes |= {"started_at": job.started_at or at, "heartbeat_at": at}
     if ended:
-        return attempt_ended(job, payload, service, now, uniform, tuple(through), changes)
+        steps = tuple(through)
+        return attempt_ended(job, payload, service, now, uniform, steps, changes, facts)
     if not through:
         return None
     last = through.pop()
-    return move(job, last.to, last.at, last.message, changes=changes, through=tuple(through))
+    how: dict[str, Any] = {"changes": changes, "facts": facts, "through": tuple(through)}
+    return move(job, last.to, last.at, last.message, **how)
 
 
 def unknown(job: Job, now: Micros, message: str, reason: Reason | None = None) -> Move:

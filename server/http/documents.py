@@ -88,6 +88,9 @@ def job_doc(
     if batch is not None and job.deferred:
         ended = batch.completed + batch.failed + batch.cancelled
         own["progress"] = Progress(current=ended, total=batch.total)
+    if job.state is JobState.COMPLETED:
+        said = own.get("progress", job.progress) or Progress(current=1, total=1)
+        own["progress"] = said.model_copy(update={"current": said.total or said.current})
     return JobDoc(**shown(job, JobDoc) | own)
 
 

@@ -154,7 +154,7 @@ class Poll(Stage):
             payload, fetched = await agent.poll(payload_id, content)
             if payload is None:
                 return
-            if payload.status not in outcome.ENDED and self._is_overdue(job):
+            if payload.status not in outcome.ENDED and await self._is_overdue(job):
                 # A job-orchestrator client has no wall time of its own.
                 await agent.kill(payload_id)
                 message = f"stopped after {say_duration(job.timeout_s)}, the wall time limit"
@@ -170,8 +170,9 @@ class Poll(Stage):
             if await self._get.advance(agent, job, payload, result):
                 pending.commit()
 
-    def _is_overdue(self, job: Job) -> bool:
-        limit_s = job.timeout_s + TIMEOUT_GRACE_S
-        if not job.timeout_s or job.started_at is None:
+    async def _is_overdue(self, job: Job) -> bool:
+        if not job.timeout_s:
             return False
-        return self._clock.now() - job.started_at >= limit_s * SECOND
+        started_at = (await self._jobs.attempt(job.key)).started_at
+        limit = (job.timeout_s + TIMEOUT_GRACE_S) * SECOND
+        return started_at is not None and self._clock.now() - started_at >= limit

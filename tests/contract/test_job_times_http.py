@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from tests.support.fake_agent import FakeAgent, serving
@@ -42,3 +43,80 @@ async def test_a_document_shows_the_times_of_the_service_where_the_upload_gave_n
         assert times(job) == [7_200, 3_600, 600, None]
         assert job["limits"] == shown[0]["limits"]
         assert job["retry"] == shown[0]["retry"]
+
+
+async def ends(agent: FakeAgent, key: str, status: str, **more: Any) -> None:
+    """The attempt is there, runs, and ends so."""
+    async with asyncio.timeout(20):
+        await agent.until(lambda: bool(agent.starts[key]))
+    held = agent.held(key)
+    held.status, held.more = status, more
+    await agent.say(held)
+
+
+TWICE = 'retries = 1\nretry_delays = ["0s"]\n'
+
+
+async def test_a_try_that_failed_is_in_the_history_with_its_reason(tmp_path) -> None:
+    agent = FakeAgent(ends="Running")
+    async with serving(tmp_path, agent, extra=TWICE) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        failed = {"reason": "exit_code", "exit_code": 3, "message": "run.sh ended with exit code 3"}
+        await ends(agent, f"{job_id}.1", "Failed", **failed)
+        await ends(agent, f"{job_id}.2", "Completed", exit_code=0)
+        history = (await caller.job(job_id))["history"]
+    found = [(one["status"], one["attempt"], one["reason"]) for one in history]
+    assert [one for one in found if one[0] != "Processing"] == [
+        ("Queued", 0, None),
+        ("Submitted", 1, None),
+        ("Running", 1, None),
+        ("Queued", 1, "exit_code"),
+        ("Submitted", 2, None),
+        ("Running", 2, None),
+        ("Completed", 2, None),
+    ]
+    said = [one["message"] for one in history if one["message"]]
+    assert len(said) == 1
+    assert said[0].startswith("run.sh ended with exit code 3; it will be tried again")
+
+
+async def test_a_job_has_the_first_start_and_each_attempt_its_own(tmp_path) -> None:
+    agent = FakeAgent(ends="Running")
+    async with serving(tmp_path, agent, extra=TWICE) as caller:
+        job_id = await caller.upload()
+        running = await caller.job(job_id, until="Running")
+        assert running["heartbeat_at"] == running["started_at"] is not None
+        await ends(agent, f"{job_id}.1", "Failed", reason="exit_code", exit_code=1)
+        await agent.until(lambda: bool(agent.starts[f"{job_id}.2"]))
+        again = await caller.job(job_id, until="Running")
+        assert again["started_at"] == running["started_at"]
+        assert again["heartbeat_at"] > running["heartbeat_at"]
+        await ends(agent, f"{job_id}.2", "Completed", exit_code=0)
+        job = await caller.job(job_id)
+    first, second = (one["started_at"] for one in job["attempts"])
+    assert job["started_at"] == first < second
+    assert job["heartbeat_at"] == second
+
+
+async def test_a_completed_job_has_its_progress_full(tmp_path) -> None:
+    agent = FakeAgent(ends="Running")
+    async with serving(tmp_path, agent) as caller:
+        for said, shown in (
+            (None, {"current": 1, "total": 1}),
+            ({"current": 45, "total": 100}, {"current": 100, "total": 100}),
+            ({"current": 45, "total": None}, {"current": 45, "total": None}),
+        ):
+            job_id = await caller.upload()
+            live: dict[str, Any] = {
+                "live": {"progress": said, "message": "", "output": {}, "notices": []}
+            }
+            await ends(agent, f"{job_id}.1", "Completed", **(live if said else {}))
+            job = await caller.job(job_id)
+            assert (job["status"], job["progress"]) == ("Completed", shown)
+            assert job["attempts"][0]["progress"] == said
+        # Of a job that failed it says how far it came.
+        job_id = await caller.upload()
+        live = {"live": {"progress": {"current": 45, "total": 100}}}
+        await ends(agent, f"{job_id}.1", "Failed", reason="exit_code", exit_code=1, **live)
+        assert (await caller.job(job_id))["progress"] == {"current": 45, "total": 100}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -168,6 +169,11 @@ async def test_each_attempt_has_its_own_time_until_it_is_given_up(tmp_path, clie
         assert (await caller.states(job["id"])).count("Unknown") == 2
 
 
+def times(attempt: dict[str, Any]) -> tuple[float, float]:
+    start, end = (attempt[name] for name in ("started_at", "ended_at"))
+    return datetime.fromisoformat(start).timestamp(), datetime.fromisoformat(end).timestamp()
+
+
 async def test_the_wall_time_there_is_retried_as_the_service_says(tmp_path, client, monkeypatch):
     monkeypatch.setattr("server.stages.poll.TIMEOUT_GRACE_S", 0.0)
     client.then = "Running"
@@ -175,6 +181,9 @@ async def test_the_wall_time_there_is_retried_as_the_service_says(tmp_path, clie
     async with driving(tmp_path, client, extra=again) as caller:
         job = await caller.job(await caller.upload())
         assert (job["status"], job["reason"], job["attempt"]) == ("Failed", "timeout", 2)
+        # Each has its time from its own start on.
+        starts, ends = zip(*(times(one) for one in job["attempts"]), strict=True)
+        assert all(end - start >= 0.1 for start, end in zip(starts, ends, strict=True))
         _, kind, body = await caller.get(f"/download_partial/{job['id']}")
         assert kind == "application/zip"
         assert zipfile.ZipFile(io.BytesIO(body)).read("output.txt") == b"of payload 2"

@@ -137,8 +137,8 @@ MUTANTS: Final = (
     ),
     outcome(
         "an attempt keeps what it used and said",
-        "changes | _facts(payload)",
-        "changes",
+        "facts | _facts(payload)",
+        "facts",
         "what_an_attempt_used_and_said_is_kept_with_it",
     ),
     outcome(

@@ -163,7 +163,7 @@ def _tabs(which: Chosen, counts: dict[JobState, int] | None) -> list[tuple[JobSt
 
 
 def _run_time_s(job: JobDoc, now: datetime) -> float:
-    """How long its latest attempt ran, or has run so far."""
+    """From its first start to its end, or so far."""
     if job.started_at is None:
         return 0.0
     return max(0.0, ((job.ended_at or now) - job.started_at).total_seconds())

@@ -254,7 +254,6 @@ def test_a_job_that_is_queued_again_belongs_to_no_agent_and_counts_what_it_used(
         "agent": None,
         "payload_id": None,
         "submitted_at": None,
-        "started_at": None,
         "heartbeat_at": None,
         "progress": None,
         "output": {},
