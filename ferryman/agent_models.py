@@ -52,6 +52,8 @@ class AgentDoc(Wire):
     running: int | None = None
     """Those of them that run now; None: it cannot be reached, or has been silent for 2 s."""
     slots: int | None = None
+    max_runs: dict[str, int] = Field(default_factory=dict)
+    """service -> most jobs of it that it may have at once; missing: any number."""
     load: float | None = None
     """CPU use of its host, in percent; None: not known now."""
     version: str | None = None

@@ -234,6 +234,8 @@ def _details(agent: AgentDoc) -> Iterator[str]:
     running = "" if agent.running is None else f", {agent.running} running"
     load = "" if agent.load is None else f", load {agent.load:.0f} %"
     yield f"  {_jobs(agent)}{running}{slots}{load}"
+    for service, most in agent.max_runs.items():
+        yield f"  at most {most} of {service} at once"
     if agent.unreachable_s is not None:
         yield f"  not reached for {say_duration(agent.unreachable_s)}"
     if agent.last_heard_at:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -72,6 +72,7 @@ class AgentClient(Agent):
         operator_state: what its operator wants of it.
         state_changed: set when that has become another.
         prefetch: how many jobs it may get beyond its slots.
+        max_runs: service -> most jobs of it that it may have at once; missing: any number.
         lease: token of the lease under which it is talked to; 0: none.
         stale_lease: the token that it refused, because it has seen a higher one.
     """
@@ -104,6 +105,7 @@ class AgentClient(Agent):
         self.operator_state = AgentState.ACTIVE
         self.state_changed = asyncio.Event()
         self.prefetch = 0
+        self.max_runs: Mapping[str, int] = {}
         self.lease = 0
         self._posts: set[asyncio.Task[bytes]] = set()
         self._cut_off = False

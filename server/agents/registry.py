@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -79,6 +80,7 @@ class Registry:
                 self._leases[client.name],
                 client.prefetch,
                 most=1 if (client.name, service) in self._refusals else None,
+                max_runs=client.max_runs.get(service),
                 packs=client.packs,
             )
             for client in self._able(service)
@@ -130,22 +132,34 @@ class Registry:
             for client in self._clients.values()
         )
 
-    def why_none(self, service: str, held: Mapping[str, int]) -> str:
+    def why_none(
+        self, service: str, held: Mapping[str, int], runs: Mapping[str, int] | None = None
+    ) -> str:
         offering = [client for client in self._clients.values() if _offers(client, service)]
         if not offering:
             return f"no agent of this server offers the service {service}"
         able = self._able(service)
+        have, most = runs or {}, {one.name: one.max_runs.get(service, math.inf) for one in able}
+        full = [one for one in able if have.get(one.name, 0) >= most[one.name]]
+        left = [one for one in able if one not in full]
         if any(
             client.slots is None or held.get(client.name, 0) < client.slots + client.prefetch
-            for client in able
+            for client in left
         ):
             return ""
-        if able:
-            slots = sum(client.slots or 0 for client in able)
-            which = "agent" if len(able) == 1 else f"{len(able)} agents"
+        reasons = [
+            f"agent {one.name} has as many jobs of {service} as it may have: {most[one.name]}"
+            for one in full
+        ]
+        if left:
+            slots = sum(client.slots or 0 for client in left)
+            which = "agent" if len(left) == 1 else f"{len(left)} agents"
+            taken = f"all {slots} slots of the {which} that can take it are taken"
             if slots == 1:
-                return f"the only slot of the {which} that can take it is taken"
-            return f"all {slots} slots of the {which} that can take it are taken"
+                taken = f"the only slot of the {which} that can take it is taken"
+            reasons.append(taken)
+        if able:
+            return "; ".join(reasons)
         reasons = [client.trouble or self._refuses(client, service) for client in offering]
         return "; ".join(filter(None, reasons))
 

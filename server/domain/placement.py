@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from server.domain.leases import Lease
 
@@ -22,6 +24,8 @@ class Candidate:
     """How many it takes beyond its slots."""
     most: int | None = None
     """How many it may get now; None: as many as it takes."""
+    max_runs: int | None = None
+    """How many of the service it may have at once; None: any number."""
     packs: bool = False
     """It starts one sandbox for several jobs of an array, which take a part of a slot each."""
 
@@ -31,24 +35,31 @@ class Candidate:
 
 
 def place(
-    candidates: Sequence[Candidate], held: Mapping[str, float], packs: Sequence[int]
+    candidates: Sequence[Candidate],
+    held: Mapping[str, float],
+    packs: Sequence[int],
+    runs: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Candidate]:
-    """Choose an agent for each of some jobs.
+    """Choose an agent for each of some jobs of a service.
 
     Args:
         held: agent's name -> slots of it that jobs need; missing means 0.
         packs: of each job, how many like it share a slot of an agent that packs.
+        runs: agent's name -> jobs of the service that it has; missing means 0.
 
     Returns:
         The agents, one after the other; fewer than jobs where not enough slots are free. An agent
         that is to prefetch jobs gets them when no agent has a free slot.
     """
     load, placed = defaultdict[str, float](float, held), Counter[str]()
+    room = {
+        one.name: min(one.most or math.inf, (one.max_runs or math.inf) - runs.get(one.name, 0))
+        for one in candidates
+    }
 
     def has_room(candidate: Candidate) -> bool:
-        return candidate.takes(load[candidate.name]) and (
-            candidate.most is None or placed[candidate.name] < candidate.most
-        )
+        name = candidate.name
+        return candidate.takes(load[name]) and placed[name] < room[name]
 
     def share(candidate: Candidate) -> tuple[float, float, str]:
         """Used share of its slots, then jobs. Of slots that are not known one is always free."""

@@ -73,6 +73,7 @@ def _document(context: Context, record: AgentRecord, jobs: int, running: int) ->
         "running": running if heard else None,
         "load": health.load if heard and health else None,
         "slots": agent.slots if agent else None,
+        "max_runs": dict(agent.max_runs) if agent else {},
         "unreachable_s": None if unreachable_s is None else round(unreachable_s, 1),
     }
     now["health"] = _health(health, now) if health else None

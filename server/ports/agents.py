@@ -69,6 +69,8 @@ class Agent(LiveAgent, Protocol):
     name: str
     agent_id: str | None
     """Of its record; None: it has none yet."""
+    max_runs: Mapping[str, int]
+    """service -> most jobs of it that it may have at once; missing: any number."""
 
     @property
     def supports_events(self) -> bool:
@@ -252,11 +254,14 @@ class Fleet(Protocol):
         """
         ...
 
-    def why_none(self, service: str, held: Mapping[str, int]) -> str:
+    def why_none(
+        self, service: str, held: Mapping[str, int], runs: Mapping[str, int] | None = None
+    ) -> str:
         """A sentence for people: why no agent takes a job now; empty: one does.
 
         Args:
             held: agent's name -> jobs that it has.
+            runs: agent's name -> those of the service.
         """
         ...
 

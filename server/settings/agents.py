@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from posixpath import normpath
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, model_validator
@@ -31,6 +31,8 @@ class AgentTable(Section):
     """It gets no new jobs; those that it has are followed to their end."""
     prefetch: int = Field(0, ge=0, le=1000)
     """Jobs that it may get beyond its slots, which wait there for one."""
+    max_runs: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    """service -> most jobs of it that the agent may have at once."""
     token: SecretStr | None = None
     token_file: File = None
     ca_file: File = None

@@ -81,6 +81,7 @@ def _agents(settings: ServerSettings) -> Iterator[str]:
         kind = "a Ferryman agent" if table.url else "a job-orchestrator client"
         words = [f"{kind} at {without_password(table.url or table.upload_url or '')}"]
         words.append(f"for {', '.join(table.services)}" if table.services else "for every service")
+        words += [f"at most {most} of {one} at once" for one, most in table.max_runs.items()]
         words.append("with a token" if table.secret() else "without a token")
         if table.drain:
             words.append("drained: it gets no new jobs")

@@ -291,7 +291,8 @@ class ServerSettings(Settings):
                 raise ValueError(f"services.{name}: a name is up to 64 of A-Z a-z 0-9 _ -")
         check_addresses(self.agents)
         for name, agent in self.agents.items():
-            for service in agent.services:
-                if service not in self.services:
-                    raise ValueError(f"agents.{name}.services: there is no service {service!r}")
+            for key, named in (("services", agent.services), ("max_runs", agent.max_runs)):
+                for service in named:
+                    if service not in self.services:
+                        raise ValueError(f"agents.{name}.{key}: there is no service {service!r}")
         return self

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from server.domain.batch import Batch
 from server.domain.expected_start import Limit, Recent, before_in_service, rounded_at, wait_s
 from server.domain.jobs import Hold, Job
+from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.ports import Fleet, Held, Jobs
 from shared.clock import Micros, say_time, utc
@@ -143,14 +144,15 @@ class _Held:
         self._fleet = fleet
         self._agents, self._running = Counter[str](), Counter[str]()
         self._services, self._users = Counter[str](), Counter[tuple[str, str]]()
-        self._at = Counter[tuple[str, str]]()
+        self._at: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """service -> agent -> slots"""
         self._no_agent: dict[str, str] = {}
         self._all_busy: dict[str, str] = {}
         for one in held:
             self._agents[one.agent] += one.slots
             self._running[one.agent] += one.running
             self._services[one.service] += one.slots
-            self._at[one.service, one.agent] += one.slots
+            self._at[one.service][one.agent] += one.slots
             self._users[one.service, one.user_id] += one.slots
 
     def at_agent(self, job: Job) -> dict[str, Any]:
@@ -168,7 +170,7 @@ class _Held:
         name = service.name
         if name not in self._no_agent:
             self._no_agent[name] = self._fleet.why_none(name, {})
-            self._all_busy[name] = self._fleet.why_none(name, self._agents)
+            self._all_busy[name] = self._fleet.why_none(name, self._agents, self._at[name])
         if self._no_agent[name]:
             return _why(WaitReason.NO_AGENT, self._no_agent[name])
         mine, all_users = self._users[name, job.user_id], self._services[name]
@@ -205,21 +207,29 @@ class _Held:
             Limit(service.max_runs, self._services[name], before),
         ]
         able = self._fleet.candidates(name)
-        if all(one.slots is not None for one in able):
+        own = self._at[name]
+        if all(one.slots is not None or one.max_runs is not None for one in able):
             # What other services have at the agents, they are taken to keep.
-            own = sum(self._at[name, one.name] for one in able)
-            others_use = sum(self._agents[one.name] for one in able) - own
-            slots = sum(one.slots or 0 for one in able) - others_use
-            limits.append(Limit(slots, own, before))
+            slots = sum(self._slots_for(name, one) for one in able)
+            limits.append(Limit(slots, sum(own[one.name] for one in able), before))
         wait = wait_s(recent.run_time_s, limits)
         return {} if wait is None else {"expected_at": utc(rounded_at(now, wait))}
 
+    def _slots_for(self, service: str, one: Candidate) -> int:
+        """Slots of the agent that the service can have, besides those that others have."""
+        others = self._agents[one.name] - self._at[service][one.name]
+        slots = [] if one.slots is None else [one.slots - others]
+        return min(slots if one.max_runs is None else [*slots, one.max_runs])
+
     def _slots(self, service: str) -> dict[str, int]:
-        """How many slots of the agents that can take it are taken, as far as they say."""
-        able = [one for one in self._fleet.candidates(service) if one.slots is not None]
-        if not able:
-            return {}
-        return {
-            "used": sum(self._agents[one.name] for one in able),
-            "limit": sum(one.slots or 0 for one in able),
-        }
+        """How many slots of the agents that can take it are taken, as far as they say; where an
+        agent has as many jobs of the service as it may have, these.
+        """
+        used = limit = 0
+        for one in self._fleet.candidates(service):
+            own = self._at[service][one.name]
+            if one.max_runs is not None and own >= one.max_runs:
+                used, limit = used + own, limit + one.max_runs
+            elif one.slots is not None:
+                used, limit = used + self._agents[one.name], limit + one.slots
+        return {"used": used, "limit": limit} if limit else {}

@@ -51,14 +51,15 @@ class Claims(Part):
             if last_user is None:
                 return []
             packing = [one.name for one in candidates if one.packs]
-            users, agents, retired = await _held(tx, service.name, ended, packing, self._services)
+            held = await _held(tx, service.name, ended, packing, self._services)
+            users, agents, runs, retired = held
             free = min(most, fairshare.free_slots(service, users))
             active = [one for one in candidates if one.name not in retired]
-            places = placement.place(active, agents, [max(1, service.pack)] * free)
+            places = placement.place(active, agents, [max(1, service.pack)] * free, runs)
             chosen = await _due(tx, service, users, len(places), last_user) if places else []
             if service.pack > 1:  # some may be no tasks of an array, and need a slot each
                 packs = [service.pack_of(one.array_index) for one in chosen]
-                places = placement.place(active, agents, packs)
+                places = placement.place(active, agents, packs, runs)
             claimed = []
             for waiting, candidate in zip(chosen, places, strict=False):
                 move = Move(
@@ -109,14 +110,14 @@ async def _held(
     ended: Collection[AttemptKey],
     packing: Sequence[str],
     services: Mapping[str, Service],
-) -> tuple[Counter[str], dict[str, float], set[str]]:
-    """Jobs of each user of the service, of each agent the slots that jobs need, and agents that get
-    no more.
+) -> tuple[Counter[str], dict[str, float], Counter[str], set[str]]:
+    """Jobs of each user of the service, of each agent the slots that jobs need and the jobs of the
+    service, and agents that get no more.
 
     Args:
         packing: agents that start one sandbox for several tasks of an array.
     """
-    users, agents = Counter[str](), Counter[str]()
+    users, agents, runs = Counter[str](), Counter[str](), Counter[str]()
     retired = set[str]()
     for row in await tx.rows(_HELD):
         if row["service"] is None:
@@ -125,6 +126,7 @@ async def _held(
         agents[row["agent"] or ""] += row["jobs"]
         if row["service"] == service:
             users[row["user_id"]] += row["jobs"]
+            runs[row["agent"] or ""] += row["jobs"]
     tasks = await _packed_tasks(tx, packing, services)
     for names, params in batches([key.job_id for key in ended]):
         for row in await tx.rows(
@@ -135,6 +137,7 @@ async def _held(
             if AttemptKey(row["id"], row["attempt"]) not in ended:
                 continue
             agents[row["agent"] or ""] -= 1
+            runs[row["agent"] or ""] -= row["service"] == service
             if row["array_index"] is not None:
                 tasks[row["agent"] or "", row["service"]] -= 1
     slots = dict[str, float](agents)
@@ -142,7 +145,7 @@ async def _held(
         packs = name in services and services[name].pack > 1
         if packs and agent in packing and jobs > 0:
             slots[agent] = placement.add(slots[agent] - jobs, services[name].pack, jobs)
-    return users, slots, retired
+    return users, slots, runs, retired
 
 
 async def _packed_tasks(

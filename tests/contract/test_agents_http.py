@@ -78,6 +78,7 @@ async def test_the_agents_are_shown_with_all_that_is_known_of_them(tmp_path: Pat
             "jobs": 1,
             "running": 1,
             "slots": 4,
+            "max_runs": {},
             "load": None,
             "version": None,
             "labels": {},

@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from ferryman.agent_models import AgentDoc
-from ferryman.cli.agents import _state
+from ferryman.cli.agents import _details, _state
 from server.settings.agents import AgentTable
 from tests.support.fake_agent import FakeAgent, serving
 from tests.support.server_http import ServerClient
@@ -54,13 +54,13 @@ class Server:
 
 
 @asynccontextmanager
-async def fleet(folder: Path, *used: FakeAgent, others: int = 0) -> AsyncIterator[Any]:
+async def fleet(folder: Path, *used: FakeAgent, others: int = 0, **more: Any) -> AsyncIterator[Any]:
     """A server with agents, and some agents that it does not know."""
     async with AsyncExitStack() as stack:
         strangers = [FakeAgent(f"new{number}", f"id{number}") for number in range(others)]
         for one in strangers:
             await stack.enter_async_context(one.listening())
-        caller = await stack.enter_async_context(serving(folder, *used, **SLOW))
+        caller = await stack.enter_async_context(serving(folder, *used, **more, **SLOW))
         for one in used:
             await one.until(functools.partial(_is_followed, one))
         yield Server(caller), *strangers
@@ -316,3 +316,30 @@ async def test_an_agent_gets_no_more_jobs_than_slots_unless_it_is_to_prefetch(
         assert waiting["queue"]["code"] == "agents_busy"
         await agent.end(agent.held(f"{first}.1"))
         await agent.until(lambda: agent.starts.total() == 3)
+
+
+async def test_an_agent_has_no_more_jobs_of_a_service_at_once_than_the_settings_say(
+    tmp_path: Path,
+) -> None:
+    agent = FakeAgent("north", "abc", ends="Running", slots=3)
+    async with fleet(tmp_path, agent, extra="[services.other]") as (server,):
+        await server.use(north=AgentTable(url=agent.url, max_runs={"my_service": 1}))
+        north = (await server.agents())["north"]
+        assert (north["slots"], north["max_runs"]) == (3, {"my_service": 1})
+        said = "at most 1 of my_service at once"
+        assert f"  {said}" in list(_details(AgentDoc.model_validate(north)))
+        for page in ("/agents", "/agents/north"):
+            assert f"any, {said}".encode() in (await server.caller.get(page))[2]
+        first = await server.running(agent)
+        second = await server.caller.upload()
+        await server.caller.job(await server.caller.upload(service="other"), until="Running")
+        waiting = await server.caller.job(second, until="Queued")
+        queue = waiting["queue"]
+        assert (queue["code"], queue["used"], queue["limit"]) == ("agents_busy", 1, 1)
+        assert queue["reason"] == "agent north has as many jobs of my_service as it may have: 1"
+        await agent.end(agent.held(f"{first}.1"))
+        await server.caller.job(second, until="Running")
+        third = await server.caller.upload()
+        await server.use(north=AgentTable(url=agent.url))
+        await server.caller.job(third, until="Running")
+        assert (await server.agents())["north"]["max_runs"] == {}

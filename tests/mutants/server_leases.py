@@ -121,8 +121,8 @@ MUTANTS: Final = (
     ),
     _claim(
         "quotas are counted in the claim's transaction",
-        "users, agents, retired = await _held(tx, service.name, ended, packing, self._services)",
-        "users, agents, retired = Counter[str](), dict[str, float](), set[str]()",
+        "held = await _held(tx, service.name, ended, packing, self._services)",
+        "held = Counter[str](), dict[str, float](), Counter[str](), set[str]()",
         "of_several_who_claim_at_once_none_goes_beyond_a_quota",
         "slots_of_an_agent_are_counted_over_all_services",
     ),
@@ -170,9 +170,17 @@ MUTANTS: Final = (
     ),
     _place(
         "one job tries an agent out",
-        "candidate.most is None or placed[candidate.name] < candidate.most",
+        "placed[name] < room[name]",
         "True",
         "an_agent_that_is_tried_out_gets_no_more_than_it_may_get_now",
+    ),
+    _of(
+        "an agent has no more jobs of a service than its max_runs",
+        "server/domain/placement.py",
+        "(one.max_runs or math.inf)",
+        "math.inf",
+        "contract/test_fleet",
+        "an_agent_has_no_more_jobs_of_a_service_at_once_than_the_settings_say",
     ),
     _place(
         "the least busy agent is chosen",

@@ -317,6 +317,10 @@ def test_an_agent_offers_services_that_there_are(tmp_path) -> None:
     assert agent(tmp_path, url, 'services = ["example"]').services == ("example",)
     with pytest.raises(SettingsError, match="there is no service 'nonsense'"):
         agent(tmp_path, url, 'services = ["nonsense"]')
+    assert agent(tmp_path, url, "max_runs = {example = 1}").max_runs == {"example": 1}
+    for wrong, why in (("nonsense = 1", "there is no service 'nonsense'"), ("example = 0", "than")):
+        with pytest.raises(SettingsError, match=why):
+            agent(tmp_path, url, f"max_runs = {{{wrong}}}")
 
 
 # -- the server
