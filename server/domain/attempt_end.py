@@ -89,14 +89,18 @@ def _interrupted(
     message: str,
     how: dict[str, Any],
 ) -> Move:
-    """The attempt died under the job; a stopping agent may be told not to count it.
+    """The attempt died under the job; that of a stopping agent may end the job, or not be counted.
 
     When the budget of interruptions is used up, the job's own retries are taken where they are for
     this reason.
     """
     if reason is Reason.SHUTDOWN and service.on_shutdown == "resubmit":
         return ending.requeue(job, service, now, message, reason, retry.resubmitted(), **how)
-    if retry.after_interruption(job, service) is None:
+    if reason is Reason.SHUTDOWN and service.on_shutdown == "stop":
+        if job.cancel_requested_at is None:
+            message += f"; it is not tried again, as service {service.name} says (on_shutdown)"
+            return ending.end(job, JobState.FAILED, service, now, message, reason, **how)
+    elif retry.after_interruption(job, service) is None:
         again = retry.after_failure(job, service, reason, None, uniform)
         if again is not None:
             return ending.requeue(job, service, now, message, reason, again, **how)

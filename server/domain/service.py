@@ -66,7 +66,7 @@ class Service:
     """Where a bundle that asks to be tried later does not say when."""
     retry_later_limit: int = 100
     """How often one run of a job may ask for it."""
-    on_shutdown: OnShutdown = "stop"
+    on_shutdown: OnShutdown = "resubmit"
     dead_letter: bool = False
     dead_letter_expires_after_s: float = 0.0
     """0: kept until somebody retries or drops it."""

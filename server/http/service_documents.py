@@ -105,7 +105,7 @@ SERVICE_FIELDS: Final[Mapping[str, tuple[str, object]]] = {
     "infra_retries": ("repeats of attempts that were interrupted", 5),
     "retry_later_delay": ("where a job asks to be tried later and says no time", "60s"),
     "retry_later_limit": ("how often one run may ask for that", 100),
-    "on_shutdown": ("what a stopping agent does: stop, resubmit or continue", "stop"),
+    "on_shutdown": ("what a stopping agent does: stop, resubmit or continue", "resubmit"),
     "dead_letter": ("whether jobs that failed for good are kept", False),
     "dead_letter_expires_after": ("or until so long after they ended; 0: for ever", "0s"),
     "max_children": ("most children of one batch", 10_000),

@@ -160,7 +160,8 @@ class ServiceTable(Section):
     retry_later_delay: Duration = Field(60.0, ge=0)
     """Where a bundle that asks to be tried later does not say when."""
     retry_later_limit: int = Field(100, ge=0)
-    on_shutdown: OnShutdown = "stop"
+    on_shutdown: OnShutdown = "resubmit"
+    """Of a bundle that is never to be started twice (``infra_retries``), "stop"."""
     dead_letter: bool = False
     dead_letter_expires_after: Duration = Field(0.0, ge=0)
     max_children: int = Field(10_000, ge=1, le=100_000)
@@ -230,7 +231,9 @@ class ServiceTable(Section):
             infra_retries=self.infra_retries,
             retry_later_delay_s=self.retry_later_delay,
             retry_later_limit=self.retry_later_limit,
-            on_shutdown=self.on_shutdown,
+            on_shutdown=self.on_shutdown
+            if self.infra_retries or "on_shutdown" in self.model_fields_set
+            else "stop",
             dead_letter=self.dead_letter,
             dead_letter_expires_after_s=self.dead_letter_expires_after,
             max_children=self.max_children,

@@ -343,3 +343,24 @@ async def test_an_agent_has_no_more_jobs_of_a_service_at_once_than_the_settings_
         await server.use(north=AgentTable(url=agent.url))
         await server.caller.job(third, until="Running")
         assert (await server.agents())["north"]["max_runs"] == {}
+
+
+async def test_an_agent_that_stops_ends_the_jobs_of_services_that_want_it_so(
+    tmp_path: Path,
+) -> None:
+    agent = FakeAgent("north", "abc", ends="Running")
+    says = {"my_service": "", "ends": 'on_shutdown = "stop"', "once": "infra_retries = 0"}
+    extra = "\n".join(f"[services.{name}]\n{said}" for name, said in says.items() if said)
+    async with fleet(tmp_path, agent, extra=extra) as (server,):
+        jobs = {name: await server.caller.upload(service=name) for name in says}
+        for job_id in jobs.values():
+            await server.caller.job(job_id, until="Running")
+            held = agent.held(f"{job_id}.1")
+            held.more = {"reason": "shutdown", "interrupted": True, "message": "it was stopped"}
+            await agent.end(held, "Failed")
+        for name in ("ends", "once"):
+            ended = await server.caller.job(jobs[name], until="Failed")
+            why = f"it was stopped; it is not tried again, as service {name} says (on_shutdown)"
+            assert (ended["reason"], ended["message"], ended["attempt"]) == ("shutdown", why, 1)
+        await agent.until(lambda: agent.starts[f"{jobs['my_service']}.2"] == 1)
+        assert agent.starts.total() == 4

@@ -207,4 +207,12 @@ MUTANTS: Final = (
         "False",
         (f"{_DOMAIN}attempt_end.py::test_a_resubmitted_attempt_is_counted_nowhere",),
     ),
+    Mutant(
+        "outcome",
+        "a job that a stopping agent ended is not tried again",
+        "server/domain/attempt_end.py",
+        'service.on_shutdown == "stop"',
+        "False",
+        (f"{_DOMAIN}attempt_end.py::test_a_shutdown_ends_the_job_where_its_service_says_stop",),
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -79,18 +80,29 @@ def test_a_job_that_is_to_be_cancelled_is_not_tried_later() -> None:
 SHUTDOWN: dict[str, Any] = {"reason": Reason.SHUTDOWN, "interrupted": True, "message": "stopped"}
 
 
-def test_a_shutdown_is_an_interruption_and_then_a_retry_where_the_policy_names_it() -> None:
+def test_a_shutdown_that_did_not_wait_is_an_interruption_and_then_a_retry_if_named() -> None:
+    service = dataclasses.replace(SERVICE, on_shutdown="continue")
     used = [
         (0, 0, {"infra_used": 1}, "job.interrupted"),
         (1, 0, {"retries_used": 1}, "job.retry"),
         (1, 1, {"retries_used": 2}, "job.retry"),
     ]
     for infra, retries, counted, event in used:
-        move = after(job(infra_used=infra, retries_used=retries), **SHUTDOWN)
+        move = after(job(infra_used=infra, retries_used=retries), service, **SHUTDOWN)
         assert (move.to, move.event) == (JobState.QUEUED, event)
         assert counted.items() <= move.changes.items()
-    last = after(job(infra_used=1, retries_used=2), **SHUTDOWN)
+    last = after(job(infra_used=1, retries_used=2), service, **SHUTDOWN)
     assert (last.to, last.reason) == (JobState.FAILED, Reason.SHUTDOWN)
+
+
+def test_a_shutdown_ends_the_job_where_its_service_says_stop() -> None:
+    service = dataclasses.replace(SERVICE, on_shutdown="stop")
+    move = after(job(), service, **SHUTDOWN)
+    assert (move.to, move.reason) == (JobState.FAILED, Reason.SHUTDOWN)
+    assert move.message == "stopped; it is not tried again, as service s says (on_shutdown)"
+    assert after(job(cancel_requested_at=1), service, **SHUTDOWN).to is JobState.CANCELLED
+    crashed = after(job(), service, reason=Reason.AGENT_ERROR, interrupted=True)
+    assert crashed.to is JobState.QUEUED, "only what the agent stopped itself"
 
 
 def test_a_resubmitted_attempt_is_counted_nowhere() -> None:
