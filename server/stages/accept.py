@@ -134,7 +134,7 @@ class Accept(Stage):
             service, most = request.service, request.limits.disk
             raise BundleTooLarge(service.name, service.limits.disk, most, bundle.bytes)
         request = await with_tasks(request, content.path, bundle)
-        warnings = (*bundle.warnings, *self._not_chosen(request))
+        warnings = (*bundle.warnings, *self._not_offered(request), *self._not_chosen(request))
 
         allowed = self._allowances.of(request.user_id)
 
@@ -166,6 +166,13 @@ class Accept(Stage):
         ):
             raise KeyReused(job.id)
         return job, is_new
+
+    def _not_offered(self, request: UploadRequest) -> tuple[str, ...]:
+        """A warning where no agent has the service."""
+        name = request.service.name
+        if self._fleet.offered(name):
+            return ()
+        return (f"no agent offers the service {name}: the job waits until one does",)
 
     def _not_chosen(self, request: UploadRequest) -> tuple[str, ...]:
         """A warning where nobody can leave files out of a result."""

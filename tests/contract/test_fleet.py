@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,9 @@ from aiohttp import web
 
 from ferryman.agent_models import AgentDoc
 from ferryman.cli.agents import _details, _state
+from ferryman.cli.findings import Examination
+from ferryman.client import Client
+from ferryman.clock import wall_clock
 from server.settings.agents import AgentTable
 from tests.support.fake_agent import FakeAgent, serving
 from tests.support.server_http import ServerClient
@@ -364,3 +368,24 @@ async def test_an_agent_that_stops_ends_the_jobs_of_services_that_want_it_so(
             assert (ended["reason"], ended["message"], ended["attempt"]) == ("shutdown", why, 1)
         await agent.until(lambda: agent.starts[f"{jobs['my_service']}.2"] == 1)
         assert agent.starts.total() == 4
+
+
+async def test_a_service_that_no_agent_offers_is_named_to_its_user_and_to_operators(
+    tmp_path: Path,
+) -> None:
+    agent = FakeAgent("north", "abc")
+    async with fleet(tmp_path, agent, extra="[services.lonely]") as (server,):
+        await server.use(north=AgentTable(url=agent.url, services=("my_service",)))
+        fine, job_id = [await server.caller.upload(service=one) for one in ("my_service", "lonely")]
+        assert (await server.caller.job(fine))["warnings"] == []
+        waiting = await server.caller.job(job_id, until="Queued")
+        why = "no agent offers the service lonely: the job waits until one does"
+        assert (waiting["warnings"], waiting["queue"]["code"]) == ([why], "no_agent")
+        page = (await server.caller.get(f"/jobs/{job_id}"))[2]
+        assert b"no agent of this server offers the service lonely" in page.replace(b"No", b"no")
+        status = json.loads((await server.caller.get("/api/v1/status"))[2])
+        assert [one["about"] for one in status["troubles"]] == ["lonely"]
+        async with Client(server.caller.url) as client:
+            doctor = Examination(client, str, has_token=False, version="1", now=wall_clock)
+            found = [(one.about, one.text) async for one in doctor.findings()]
+        assert ("service lonely", "no agent offers it") in found

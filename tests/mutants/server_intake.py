@@ -19,6 +19,14 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 _TEXT_MUTANTS: Final = (
     _of(
+        "an upload says that no agent offers its service",
+        "server/stages/accept.py",
+        "        if self._fleet.offered(name):",
+        "        if True:",
+        "tests/contract/test_fleet.py::test_"
+        "a_service_that_no_agent_offers_is_named_to_its_user_and_to_operators",
+    ),
+    _of(
         "a long text is refused by its length alone",
         "ferryman/units.py",
         "    if len(text) > MAX_LENGTH:\n        raise",
