@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
+from urllib.parse import urlsplit
 
 from ferryman.dev_welcome import (
     ANSWER_S,
@@ -23,6 +24,7 @@ from ferryman.dev_welcome import (
     behind_proxy,
     dashboard_of,
     first_service,
+    settings_table,
     welcome,
 )
 from ferryman.open_page import open_page
@@ -44,6 +46,8 @@ class Plan:
     port: int
     """0: a free one."""
     agent_port: int
+    agent_is_known: bool
+    """The settings have it; else it is the server's only one."""
     data_dir: Path
     config: Path | None
     open_dashboard: bool = False
@@ -65,6 +69,28 @@ def default_data_dir(environ: Mapping[str, str]) -> Path:
     home = environ.get("XDG_DATA_HOME")
     base = Path(home) if home and Path(home).is_absolute() else Path.home() / ".local" / "share"
     return base / "ferryman" / "dev"
+
+
+def known_agent(config: Path | None, port: int) -> int | None:
+    """Port of the agent of the settings that is started here; None: they have no agents.
+
+    Args:
+        port: that it has to have; 0: any.
+
+    Raises:
+        ValueError: it cannot be told which one that is.
+    """
+    if not (agents := settings_table(config, "agents")):
+        return None
+    urls = [urlsplit(str(one.get("url"))) for one in agents.values() if isinstance(one, dict)]
+    ports = [one.port or 80 for one in urls if one.hostname in (LOOPBACK, "localhost")]
+    here = [one for one in ports if port in (0, one)]
+    if len(here) != 1:
+        raise ValueError(
+            f"agents {', '.join(agents)}: one of them has to be the agent that is started here, "
+            f'with url = "http://{LOOPBACK}:{port or 9000}" (see --agent-port)'
+        )
+    return here[0]
 
 
 async def run(plan: Plan, say: Callable[[str], None] = lambda line: print(line, flush=True)) -> int:  # noqa: T201
@@ -116,7 +142,11 @@ async def _run_both(
             "agent": ["--host", LOOPBACK, "--port", str(agent_port), *common],
             "server": [
                 *("--host", plan.host, "--port", str(plan.port), *common),
-                *("--agent-url", f"http://{LOOPBACK}:{agent_port}"),
+                *(
+                    ()
+                    if plan.agent_is_known
+                    else ("--agent-url", f"http://{LOOPBACK}:{agent_port}")
+                ),
             ],
         }
         lines = {

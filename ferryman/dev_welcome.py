@@ -39,7 +39,7 @@ def welcome(
 
 def a_token(config: Path | None, environ: Mapping[str, str]) -> str | None:
     """One that the settings give the server; None: they give it none."""
-    table = _server_table(config)
+    table = settings_table(config)
     tokens = _listed(environ.get("FERRYMAN_SERVER__TOKENS", table.get("tokens")))
     if file := environ.get("FERRYMAN_SERVER__TOKENS_FILE", table.get("tokens_file")):
         with contextlib.suppress(OSError, ValueError, TypeError):
@@ -51,7 +51,7 @@ def behind_proxy(dashboard: str, url: str, config: Path | None, environ: Mapping
     """Where the dashboard is if the settings have it below a path, which a proxy shows and the
     server itself does not know; empty: the address is good as it is.
     """
-    prefix = environ.get("FERRYMAN_SERVER__URL_PREFIX", _server_table(config).get("url_prefix"))
+    prefix = environ.get("FERRYMAN_SERVER__URL_PREFIX", settings_table(config).get("url_prefix"))
     prefix = str(prefix or "").rstrip("/")
     if not prefix or not dashboard.startswith(f"{url}/"):
         return ""
@@ -59,9 +59,10 @@ def behind_proxy(dashboard: str, url: str, config: Path | None, environ: Mapping
     return f"at the address of your proxy, {prefix}{path}"
 
 
-def _server_table(config: Path | None) -> dict[str, Any]:
+def settings_table(config: Path | None, name: str = "server") -> dict[str, Any]:
+    """A table of the file; empty where it has none that can be read."""
     with contextlib.suppress(OSError, ValueError):  # the server says what is wrong with it
-        found = tomllib.loads(config.read_text()).get("server", {}) if config else {}
+        found = tomllib.loads(config.read_text()).get(name, {}) if config else {}
         return found if isinstance(found, dict) else {}
     return {}
 

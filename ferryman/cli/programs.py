@@ -80,10 +80,15 @@ def dev(
 
     from ferryman import dev as both
 
+    try:
+        known = both.known_agent(config, agent_port)
+    except ValueError as problem:
+        raise typer.BadParameter(f"{config}: {problem}") from None
     plan = both.Plan(
         host=host,
         port=port,
-        agent_port=agent_port,
+        agent_port=known or agent_port,
+        agent_is_known=known is not None,
         data_dir=data_dir if data_dir is not None else both.default_data_dir(os.environ),
         config=config,
         open_dashboard=not no_open and sys.stdout.isatty(),

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ferryman import JobState, SyncClient
-from ferryman.dev import default_data_dir, reserved
+from ferryman.dev import default_data_dir, known_agent, reserved
 from shared.http.sockets import listen
 from tests.support.dev_program import (
     born,
@@ -160,12 +160,37 @@ def test_a_second_one_on_the_same_folder_is_refused_and_the_first_goes_on(tmp_pa
 
 def test_settings_come_from_a_file(tmp_path):
     config = tmp_path / "ferryman.toml"
-    config.write_text('[services.dock]\ntimeout = "5m"\n[services.fold]\n[agent]\nslots = 1\n')
+    settings = '[services.dock]\ntimeout = "5m"\n[services.fold]\n[agent]\nslots = 1\n'
+    agents = "[agents.mine]\nurl = 'http://localhost:{}'\nservices = ['dock']\n[agents.far]\n"
     for module in ("server", "client_agent", "shared"):  # a user's own, where it is started
         (tmp_path / f"{module}.py").write_text("raise SystemExit('not this one')\n")
-    with started(tmp_path, "--config", str(config)) as system, SyncClient(system.url) as client:
-        assert {service.name for service in client.services()} == {"dock", "fold"}
-        assert client.services()[0].timeout_s in {300.0, 3600.0}
+    with reserved(0) as port:
+        config.write_text(f"{settings}{agents.format(port)}url = 'http://[::1]:9'\ndrain = true\n")
+        with started(tmp_path, "--config", str(config)) as system, SyncClient(system.url) as client:
+            services = {one.name: one for one in client.services()}
+            assert services.keys() == {"dock", "fold"}
+            assert services["dock"].timeout_s == 300.0
+            assert {one.name: one.slots for one in client.agents()} == {"mine": 1, "far": None}
+            job = client.submit({"run.sh": b"true"}, service="dock", user="ada")
+            assert client.wait(job.id, timeout=60).agent == "mine"
+
+
+def test_agents_of_the_settings_that_it_cannot_start_are_refused_by_name(tmp_path):
+    config = tmp_path / "ferryman.toml"
+    assert known_agent(config, 9000) is None
+    far, here, other = (
+        f"[agents.{name}]\nurl = 'http://{where}'\n"
+        for name, where in (("far", "node-3:9000"), ("here", "127.0.0.1:9000"), ("o", "localhost"))
+    )
+    config.write_text(far + here)
+    assert known_agent(config, 9000) == known_agent(config, 0) == 9000
+    for text, port in ((here, 9001), (here + other, 0), (far, 9000)):
+        config.write_text(text)
+        with pytest.raises(ValueError, match="one of them has to be the agent"):
+            known_agent(config, port)
+    system = launch(tmp_path, *FREE, "--config", str(config))
+    assert (system.process.wait(60), system.stop()) == (2, 2)
+    assert "agents far: one of them" in " ".join(system.log.split())
 
 
 @pytest.mark.slow  # the quick one: tests/unit/ferryman/test_config.py

@@ -16,6 +16,17 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
+    Mutant(
+        "client",
+        "ferryman dev refuses agents of the settings that it cannot start",
+        "ferryman/dev.py",
+        "    if len(here) != 1:",
+        "    if not here:",
+        (
+            "tests/e2e/test_dev.py::test_"
+            "agents_of_the_settings_that_it_cannot_start_are_refused_by_name",
+        ),
+    ),
     # ------------------------------------------------------------------ uploads
     _of(
         "a repeated upload has the key of the first",
