@@ -149,6 +149,8 @@ class Order(Wire):
     pack: PackTask | None = None
     keep_bundle: bool = False
     """More orders of this bundle may come: it is kept for a while, for ``POST /orders``."""
+    try_number: Int64 = Field(0, ge=0)
+    """``FERRYMAN_ATTEMPT``: 1 and the earlier attempts that started; 0: the attempt of the key."""
 
 
 class RetryLater(Wire):

@@ -135,6 +135,7 @@ def ordered(
         inputs_file=inputs,
         on_shutdown=order.on_shutdown,
         pack=order.pack,
+        try_number=order.try_number,
         outputs=order.outputs,
         result_files=order.result_files,
         heartbeat_timeout_s=order.heartbeat_timeout_s,

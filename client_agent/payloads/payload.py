@@ -29,11 +29,12 @@ INSERT: Final = """
     INSERT INTO payloads (
         server, key, job_id, attempt, service, user_id, timeout_s, heartbeat_timeout_s, limits,
         bundle_file, bundle_size, bundle_digest, folder, entry, array_task, env, inputs_file,
-        on_shutdown, outputs, result_files, pack, state, changed, created_at
+        on_shutdown, outputs, result_files, pack, try_number, state, changed, created_at
     ) VALUES (
         :server, :key, :job_id, :attempt, :service, :user_id, :timeout_s, :heartbeat_timeout_s,
         :limits, :bundle_file, :bundle_size, :bundle_digest, :folder, :entry, :array, :env,
-        :inputs_file, :on_shutdown, :outputs, :result_files, :pack, :state, :changed, :now
+        :inputs_file, :on_shutdown, :outputs, :result_files, :pack, :try_number, :state, :changed,
+        :now
     ) RETURNING id
 """
 """Takes :meth:`NewPayload.params`, the state, the change number and the time."""
@@ -70,6 +71,8 @@ class NewPayload:
     """Patterns of the files that its result is to have; none: all."""
     result_files: ResultFiles = "all"
     pack: PackTask | None = None
+    try_number: int = 0
+    """For its script; 0: the attempt of its key."""
 
     def params(self) -> dict[str, Any]:
         """Parameters of :data:`INSERT`."""
@@ -161,6 +164,7 @@ class Payload:
     outputs: Sequence[str] = ()
     result_files: ResultFiles = "all"
     pack: PackTask | None = None
+    try_number: int = 0
 
     def doc(self, live: LiveDoc | None = None) -> PayloadDoc:
         """As on the wire.
@@ -199,7 +203,7 @@ _AS_STORED: Final = (
     *("id", "server", "key", "service", "user_id", "timeout_s", "heartbeat_timeout_s"),
     *("bundle_file", "bundle_size", "bundle_digest", "changed", "loc", "pid"),
     *("created_at", "started_at", "ended_at"),
-    *("folder", "entry", "inputs_file", "on_shutdown", "result_files"),
+    *("folder", "entry", "inputs_file", "on_shutdown", "result_files", "try_number"),
 )
 """Fields of a payload that are stored as they are."""
 

@@ -114,7 +114,12 @@ _5: Final[Migration] = (
     "ALTER TABLE payloads ADD COLUMN pack TEXT",
 )
 
-MIGRATIONS: Final = (_1, _2, _3, _4, _5)
+_6: Final[Migration] = (
+    # Which try it is for its script; 0: the attempt of its key.
+    "ALTER TABLE payloads ADD COLUMN try_number INTEGER NOT NULL DEFAULT 0",
+)
+
+MIGRATIONS: Final = (_1, _2, _3, _4, _5, _6)
 
 
 async def open_database(path: Path) -> Database:

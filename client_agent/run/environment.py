@@ -33,7 +33,7 @@ def variables(payload: Payload, array_line: str | None, grant: Grant) -> dict[st
     declared = {name: value for name, value in payload.env.items() if name not in grant.env}
     own = {
         "FERRYMAN_JOB_ID": str(payload.job_id),
-        "FERRYMAN_ATTEMPT": str(payload.attempt),
+        "FERRYMAN_ATTEMPT": str(payload.try_number or payload.attempt),
         "FERRYMAN_SERVICE": payload.service,
         "FERRYMAN_CPUS": f"{payload.limits.cpus:g}",
         "FERRYMAN_MEMORY_BYTES": str(payload.limits.memory),

@@ -63,6 +63,7 @@ def order_of(
         result_files=job.result_files,
         pack=_pack_of(job, service),
         keep_bundle=keep_bundle,
+        try_number=job.earlier_starts + 1,
     )
 
 

@@ -219,6 +219,8 @@ class Job(Execution):
     """Where its end is announced."""
     outputs: tuple[str, ...] = ()
     result_files: ResultFiles = "all"
+    earlier_starts: int = 0
+    """Attempts before the current one whose script started; known where it was just claimed."""
 
     @property
     def key(self) -> AttemptKey:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
@@ -74,7 +75,7 @@ class Claims(Part):
                 )
                 job = await make_move(tx, move, self._services)
                 if job is not None:
-                    claimed.append(job)
+                    claimed.append(job if job.attempt == 1 else await _with_starts(tx, job))
             if claimed and claimed[-1].user_id != last_user:
                 await tx.rows(
                     "UPDATE services SET last_user = :user WHERE name = :service",
@@ -86,6 +87,12 @@ class Claims(Part):
         for job in jobs:
             self._changed(job)
         return jobs
+
+
+async def _with_starts(tx: Transaction, job: Job) -> Job:
+    started = "SELECT count(*) AS count FROM attempts WHERE job_id = :id AND started_at IS NOT NULL"
+    (row,) = await tx.rows(started, {"id": job.id})
+    return dataclasses.replace(job, earlier_starts=row["count"])
 
 
 async def _lock(tx: Transaction, service: str) -> str | None:

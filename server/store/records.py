@@ -84,11 +84,15 @@ _READ: Final[Mapping[str, Callable[[str], Any]]] = {
 """column -> what its text means, where there is one"""
 
 
+_BESIDE: Final = frozenset({"bundle", "result", "earlier_starts"})
+"""Fields without a column of the same name."""
+
+
 class _Columns:
     """The fields of a record that have a column of their own."""
 
     def __init__(self, kind: type[Job | Attempt | Event]) -> None:
-        names = {field.name for field in dataclasses.fields(kind)} - {"bundle", "result"}
+        names = {field.name for field in dataclasses.fields(kind)} - _BESIDE
         self._names, self._values = tuple(names), itemgetter(*names)
         self._read = [(name, read) for name, read in _READ.items() if name in names]
 

@@ -101,6 +101,14 @@ async def test_a_task_without_a_file_has_no_line_and_a_missing_file_is_named(age
         assert why in await invalid(agent, payload)
 
 
+async def test_a_script_is_told_the_try_of_the_order_or_else_the_attempt_of_the_key(agent) -> None:
+    for key, order, tried in (("1.3", {"try_number": 2}, "1.2"), ("2.3", {}, "2.3")):
+        _, payload = await agent.submit(key, FILES, **order)
+        (process := await agent.sandbox.process(tried)).finish()  # it is found by its variables
+        assert process.launch.env["FERRYMAN_ATTEMPT"] == tried.partition(".")[2]
+        assert (await agent.ended(payload["id"]))["key"] == key
+
+
 async def test_variables_of_the_operator_are_set_and_written_nowhere_else(agent, tmp_path) -> None:
     secret = {"API_TOKEN": "the-secret-value", "LANG": "de_DE.UTF-8"}
     status, payload = await agent.submit("1.1", FILES, env=secret)

@@ -389,3 +389,27 @@ async def test_a_service_that_no_agent_offers_is_named_to_its_user_and_to_operat
             doctor = Examination(client, str, has_token=False, version="1", now=wall_clock)
             found = [(one.about, one.text) async for one in doctor.findings()]
         assert ("service lonely", "no agent offers it") in found
+
+
+async def test_a_script_is_told_which_try_it_is_without_those_that_never_came_to_it(
+    tmp_path: Path,
+) -> None:
+    agent = FakeAgent("north", "abc", ends="Running")
+    again = "retries = 1\nretry_on = ['exit_code']\nretry_delays = ['0s']"
+    async with fleet(tmp_path, agent, extra=again) as (server,):
+        job_id = await server.caller.upload()
+        first, refused, stopped, last = (f"{job_id}.{number}" for number in (1, 2, 3, 4))
+        agent.refused.add(refused)
+        await server.caller.job(job_id, until="Running")
+        agent.ends = "Prepared"
+        agent.held(first).more = {"reason": "exit_code", "exit_code": 1}
+        await agent.end(agent.held(first), "Failed")
+        await agent.until(lambda: agent.starts[stopped] == 1)
+        agent.ends = "Completed"
+        gone = {"reason": "agent_error", "interrupted": True, "started_at": None}
+        agent.held(stopped).more = gone
+        await agent.end(agent.held(stopped), "Failed")
+        done = await server.caller.job(job_id, until="Completed")
+        tries = {order["key"]: order["try_number"] for order in agent.orders}
+        assert tries == {first: 1, refused: 2, stopped: 2, last: 2}
+        assert done["attempt"] == 4

@@ -33,6 +33,17 @@ _FLOODS: Final = "tests/unit/server/stages/test_get_floods.py::test_"
 MUTANTS: Final = (
     Mutant(
         "fleet",
+        "tries that never came to the script are not told to it",
+        "server/store/claims.py",
+        "AND started_at IS NOT NULL",
+        "AND claimed_at IS NOT NULL",
+        (
+            "tests/contract/test_fleet.py::test_"
+            "a_script_is_told_which_try_it_is_without_those_that_never_came_to_it",
+        ),
+    ),
+    Mutant(
+        "fleet",
         "a number that no database can keep is no answer",
         "shared/wire.py",
         "Annotated[int, Field(ge=-(2**63), lt=2**63)]",

@@ -216,8 +216,9 @@ class FakeAgent:
         if known is None:
             known = self.new(order["server"], key, digest if self.says_digest else None)
             self.starts[key] += 1
+            known.status = self.ends
             if self.ends == "Completed":
-                known.status, known.result = self.ends, zipped(f"result of {key}")
+                known.result = zipped(f"result of {key}")
         return web.json_response(known.doc())
 
     async def settle(self, request: web.Request) -> web.StreamResponse:

@@ -39,6 +39,7 @@ EVERYTHING: dict[str, Any] = {
     "on_shutdown": "continue",
     "outputs": ("*.txt",),
     "result_files": "changed",
+    "try_number": 3,
 }
 ENDED = Outcome(
     PayloadState.FAILED,
