@@ -6,7 +6,6 @@ document.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import json
@@ -27,7 +26,7 @@ from server.ports import (
 )
 from shared.clock import SECOND, Clock, Micros
 from shared.files.durable import remove_quietly
-from shared.files.opened import opened
+from shared.files.opened import opened, to_end
 from shared.wire import Wire
 
 Document = TypeVar("Document", bound=Wire)
@@ -194,9 +193,9 @@ async def store(
             floor.add(len(chunk))
             some += chunk
             if len(some) >= _CHUNK:
-                await asyncio.to_thread(write, file)
+                await to_end(partial(write, file))
         if some:
-            await asyncio.to_thread(write, file)
+            await to_end(partial(write, file))
     announced = answer.headers.get("Repr-Digest", "")
     if announced.startswith("sha-256=:"):
         expected = base64.b64decode(announced.removeprefix("sha-256=:").rstrip(":"))

@@ -5,7 +5,6 @@ It is made when the attempt is sent, and gone afterwards: results are stored onc
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,7 +20,7 @@ from server.stages.stage import Stage
 from shared.files.archives.zip_directory import MAX_MERGED
 from shared.files.durable import remove_quietly, write_all
 from shared.files.errors import BundleError
-from shared.files.opened import opened
+from shared.files.opened import opened, to_end
 
 _INPUTS: Final = "inputs/"
 _CHILDREN: Final = "children/"
@@ -123,5 +122,5 @@ async def _write(merged: MergedResults, file: ScratchFile) -> str:
             digest.update(piece)
 
         async for piece in merged:
-            await asyncio.to_thread(write, piece)
+            await to_end(partial(write, piece))
     return digest.hexdigest()

@@ -16,7 +16,7 @@ from server.storage.base import new_name, owner_of
 from server.storage.space import Reservation, Space
 from server.storage.stream import LocalStream
 from shared.files import durable
-from shared.files.opened import opened
+from shared.files.opened import opened, to_end
 from shared.live import Value
 
 _PATIENCE_S: Final = 0.5
@@ -48,7 +48,7 @@ class FolderScratchFile:
         gone = partial(durable.remove_quietly, self.path)
         async with opened(lambda: self.path.open("xb", buffering=0), gone) as file:
             async for chunk in content:
-                await asyncio.to_thread(self._append, file.fileno(), chunk)
+                await to_end(partial(self._append, file.fileno(), chunk))
 
     def _append(self, fd: int, chunk: bytes) -> None:
         self.reserve(len(chunk))

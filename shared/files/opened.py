@@ -1,10 +1,12 @@
-"""Opening files in threads."""
+"""Opening files in threads, and using them there."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from typing import Generic, Protocol, TypeVar
 
@@ -14,6 +16,7 @@ class Closable(Protocol):
 
 
 T = TypeVar("T", bound=Closable)
+R = TypeVar("R")
 
 
 @asynccontextmanager
@@ -37,6 +40,20 @@ async def opened(
         yield file
     finally:
         file.close()
+
+
+async def to_end(work: Callable[[], R], threads: Executor | None = None) -> R:
+    """What ``work`` returns in a thread. A caller that is cancelled meanwhile waits for its end: only
+    then may a file that it uses be closed, whose number the next file gets.
+    """
+    doing = asyncio.get_running_loop().run_in_executor(threads, work)
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        while not doing.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([doing])
+        raise
 
 
 class _Opening(Generic[T]):

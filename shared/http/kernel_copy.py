@@ -16,11 +16,13 @@ import struct
 import termios
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
 import structlog
 from aiohttp import web
 
+from shared.files.opened import to_end
 from shared.http.protocol import MIN_READ_RATE, Connection
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -96,12 +98,9 @@ async def _copy(
     connection: Connection, line: socket.socket, file: int, start: int, stop: int
 ) -> int:
     while start < stop:
-        visit = asyncio.ensure_future(in_thread(_send, line.fileno(), file, start, stop))
+        visit = partial(_send, line.fileno(), file, start, stop)
         try:
-            reached, full = await asyncio.shield(visit)
-        except asyncio.CancelledError:
-            await asyncio.wait([visit])  # it uses the descriptors
-            raise
+            reached, full = await to_end(visit, _threads)
         except OSError as problem:
             if problem.errno in _UNSUPPORTED:
                 return start

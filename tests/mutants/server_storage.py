@@ -146,6 +146,13 @@ MUTANTS: Final = (
             "test_it_is_closed_even_if_the_loop_ends_meanwhile",
         ),
     ),
+    _of(
+        "a write that is cancelled ends before its file is closed",
+        "scratch.py",
+        "await to_end(partial(self._append, file.fileno(), chunk))",
+        "await asyncio.to_thread(self._append, file.fileno(), chunk)",
+        f"{_FOLDER}a_write_that_is_cancelled_lands_in_no_other_file",
+    ),
     Mutant(
         "storage",
         "a result that is fetched for somebody who has gone is removed",

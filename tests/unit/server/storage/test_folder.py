@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from server.domain.files import FileKind
 from server.storage.folder import FolderStorage, stored_path
 from server.storage.recent import RecentFiles
 from server.storage.scratch import FolderScratch
+from shared.clock import yield_to_loop
 from shared.files import durable
 from tests.support.stored import chunks, read
 
@@ -75,6 +77,41 @@ async def test_a_scratch_file_is_moved_not_copied(
     assert stored_path(tmp_path, R, name).stat().st_ino == inode
     async with storage.local_copy(R, name) as path:
         assert path.stat().st_ino == inode
+
+
+async def test_a_write_that_is_cancelled_lands_in_no_other_file(
+    tmp_path: Path, storage: FolderStorage, scratch: FolderScratch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its thread still asks the disk, nobody else gets the number of its file."""
+    asked, answer, written = threading.Event(), threading.Event(), threading.Event()
+    write_all = durable.write_all
+
+    def slow(_: FolderScratch) -> int:
+        asked.set()
+        assert answer.wait(60), "nobody let the disk answer"
+        return 1 << 30
+
+    def noted(fd: int, data: bytes) -> None:
+        try:
+            write_all(fd, data)
+        finally:
+            written.set()
+
+    monkeypatch.setattr(FolderScratch, "free_bytes", slow)
+    monkeypatch.setattr(durable, "write_all", noted)
+    storing = asyncio.create_task(put(storage, b"of ann"))
+    assert await asyncio.to_thread(asked.wait, 60), "the disk was not asked"
+    for _ in range(2):
+        storing.cancel()
+        for _ in range(10):
+            await yield_to_loop()
+    with (tmp_path / "of bob").open("xb"):
+        answer.set()
+        assert await asyncio.to_thread(written.wait, 60), "nothing was written"
+        await asyncio.wait([storing])
+    assert storing.cancelled()
+    assert (tmp_path / "of bob").read_bytes() == b""
+    assert list((tmp_path / "staging").iterdir()) == []
 
 
 async def test_folders_are_closed_to_others(tmp_path: Path, storage: FolderStorage) -> None:
