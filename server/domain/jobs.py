@@ -304,9 +304,14 @@ class Move:
 
     @property
     def started_at(self) -> Micros | None:
-        """When the attempt started that was seen, or was reported with the move."""
+        """When the attempt started that was seen, or was reported with the move.
+
+        A job has its first start: that of a later attempt is at least when the agent took it.
+        """
         started: Micros | None = self.facts.get("started_at")
-        return self.seen.started_at if started is None and self.seen is not None else started
+        if started is not None or self.seen is None or self.seen.started_at is None:
+            return started
+        return max(self.seen.started_at, self.seen.submitted_at or 0)
 
     @property
     def run_s(self) -> float | None:

@@ -80,8 +80,8 @@ def why_not(job: Job, service: Service, reason: Reason | None, exit_code: int | 
     """Behind the message of a failure that is not tried again; empty: it had no retries left."""
     rules = policy(job, service)
     names, left = {str(reason), f"exit:{exit_code}"}, rules.retries - job.retries_used
-    if left <= 0:
-        return ""
+    if left <= 0 or (reason is Reason.SHUTDOWN and service.on_shutdown == "stop"):
+        return ""  # for the latter, the message says why
     if reason in NEVER:
         why = f"{reason} would be the same next time"
     elif excepted := names & rules.no_retry_on:

@@ -43,8 +43,8 @@ async def opened(
 
 
 async def to_end(work: Callable[[], R], threads: Executor | None = None) -> R:
-    """What ``work`` returns in a thread. A caller that is cancelled meanwhile waits for its end: only
-    then may a file that it uses be closed, whose number the next file gets.
+    """What ``work`` returns in a thread. A caller that is cancelled meanwhile waits for its end:
+    only then may a file that it uses be closed, whose number the next file gets.
     """
     doing = asyncio.get_running_loop().run_in_executor(threads, work)
     try:
