@@ -27,6 +27,8 @@ class EventDoc(Wire):
     level: Level = "info"
     agent: str | None = None
     fields: dict[str, Any] = Field(default_factory=dict)
+    source: Literal["run.sh"] | None = None
+    """``run.sh``: it chose the name and the fields, with ``::event``."""
     job_id: int | None = None
 
 

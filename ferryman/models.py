@@ -183,7 +183,7 @@ class AttemptDoc(Wire):
     stderr_bytes: int | None = None
     """What its logs hold."""
     progress: Progress | None = None
-    output: dict[str, str] = Field(default_factory=dict)
+    output: dict[str, Any] = Field(default_factory=dict)
     links: AttemptLinks
 
 
@@ -210,7 +210,7 @@ class JobDoc(Wire):
     """The last lines of stderr of the latest attempt that ended."""
     warnings: list[str] = Field(default_factory=list)
     progress: Progress | None = None
-    output: dict[str, str] = Field(default_factory=dict)
+    output: dict[str, Any] = Field(default_factory=dict)
     agent: str | None = None
     timeout_s: float | None = None
     """Wall time of an attempt; null: no limit."""

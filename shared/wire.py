@@ -6,6 +6,7 @@ what is refused: the client installs alone.
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -82,6 +83,10 @@ Int64: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """An integer that a database column can hold."""
 LOG_SIZE: Final = "Ferryman-Log-Size"
 """Header of an agent's answer with a log: how many bytes there are so far."""
+OWN_EVENT: Final = re.compile(
+    r"(?!(?:job|ferryman)\.)(?=.{3,64}$)[a-z0-9_-]+(?:\.[a-z0-9_-]+)+", re.ASCII | re.IGNORECASE
+)
+"""Names of events that run.sh may choose."""
 
 
 class PayloadState(StrEnum):
@@ -162,11 +167,15 @@ class RetryLater(Wire):
 
 
 class Notice(Wire):
-    """A line for people that run.sh wrote: ``::notice::``, ``::warning::`` or ``::error::``."""
+    """A line for people that run.sh wrote: ``::notice::``, ``::warning::`` or ``::error::``; or an
+    event of its own, ``::event::``."""
 
     level: Level
     text: str
     at: str
+    event: str = ""
+    """The name of its own event."""
+    fields: dict[str, str] = Field(default_factory=dict)
 
 
 class LiveDoc(Wire):
@@ -176,6 +185,8 @@ class LiveDoc(Wire):
     message: str = ""
     """Of the latest progress."""
     output: dict[str, str] = Field(default_factory=dict)
+    json_outputs: list[str] = Field(default_factory=list)
+    """Names of those that are JSON; older versions take them as text."""
     heartbeat_at: str | None = None
     """The latest sign of life, output included."""
     notices: list[Notice] = Field(default_factory=list)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from shared import json_text
 from shared.units.durations import parse_duration
-from shared.wire import Level, Progress, RetryLater
+from shared.wire import OWN_EVENT, Level, Progress, RetryLater
 
 MAX_TEXT: Final = 1024
 """Characters of a message; the rest is cut off."""
 MAX_NAME: Final = 64
 MAX_VALUE: Final = 4096
 """Bytes of an output value."""
+MAX_JSON: Final = 16 << 10
+"""Bytes of one that is JSON."""
 MAX_NUMBER: Final = 1e15
 """Up to this, a float holds every whole number."""
 MAX_LATER_S: Final = 86_400.0
@@ -39,12 +42,16 @@ class SetProgress:
 class AddNotice:
     level: Level
     text: str
+    event: str = ""
+    """A name of its own; empty: the level says it."""
+    fields: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class SetOutput:
     name: str
     value: str
+    is_json: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +78,18 @@ def parse(line: bytes) -> Command | None:
     if not _WORD.fullmatch(word):
         return None
     name = word.decode()
-    make = _COMMANDS.get(name)
+    known = _COMMANDS.get(name)
     if not complete:
-        if make is not None:
+        if known is not None:
             raise Malformed(f"the second :: is missing, as in ::{name}::")
         return None
-    if make is None:
+    if known is None:
         raise Malformed(f"there is no command {name}")
+    make, keys = known
     pairs = _parameters(parameters.decode(errors="replace"))
+    for key in pairs:
+        if not (_NAME.fullmatch(key) if keys is None else key in keys):
+            raise Malformed(f"there is no key {plain(key[:MAX_NAME])}")
     return make(pairs, _unescape(text.decode(errors="replace")))
 
 
@@ -93,7 +104,10 @@ def plain(text: str) -> str:
 
 
 def _parameters(text: str) -> dict[str, str]:
-    pairs = (pair.partition("=") for pair in text.split(",", _MAX_PARAMETERS)[:_MAX_PARAMETERS])
+    parts = [part for part in text.split(",", _MAX_PARAMETERS) if part.strip()]
+    if len(parts) > _MAX_PARAMETERS:
+        raise Malformed(f"there are more than {_MAX_PARAMETERS} keys")
+    pairs = (part.partition("=") for part in parts)
     return {name.strip(): _unescape(value.strip()) for name, _, value in pairs}
 
 
@@ -124,7 +138,21 @@ def _number(name: str, text: str) -> float:
 
 
 def _notice(level: Level) -> _Make:
-    return lambda _, message: AddNotice(level, _short(message))
+    return lambda fields, message: AddNotice(level, _short(message), fields=_fields(fields))
+
+
+def _event(parameters: dict[str, str], message: str) -> AddNotice:
+    name = parameters.pop("name", "")
+    if not OWN_EVENT.fullmatch(name):
+        raise Malformed(
+            f"name is not of dotted words as pages.done, up to {MAX_NAME} characters, or begins "
+            "with job. or ferryman."
+        )
+    return AddNotice("info", _short(message), name, _fields(parameters))
+
+
+def _fields(parameters: dict[str, str]) -> dict[str, str]:
+    return {key: _short(value) for key, value in parameters.items()}
 
 
 def _output(parameters: dict[str, str], value: str) -> SetOutput:
@@ -133,10 +161,18 @@ def _output(parameters: dict[str, str], value: str) -> SetOutput:
         raise Malformed(
             f"name is not 1 to {MAX_NAME} letters, digits, points, underscores or hyphens"
         )
-    value = plain(value)
-    if len(value.encode()) > MAX_VALUE:
-        raise Malformed(f"the value has more than {MAX_VALUE} bytes")
-    return SetOutput(name, value)
+    kind = parameters.get("type", "text")
+    if kind not in ("text", "json"):
+        raise Malformed("type is neither text nor json")
+    is_json = kind == "json"
+    try:
+        value = json_text.normal(value) if is_json else plain(value)
+    except ValueError as problem:
+        raise Malformed(f"the value is not JSON: {problem}") from None
+    most = MAX_JSON if is_json else MAX_VALUE
+    if len(value.encode()) > most:
+        raise Malformed(f"the value has more than {most} bytes")
+    return SetOutput(name, value, is_json)
 
 
 def _retry_later(parameters: dict[str, str], message: str) -> RetryLater:
@@ -148,12 +184,14 @@ def _retry_later(parameters: dict[str, str], message: str) -> RetryLater:
     return RetryLater(after_s=after_s, message=_short(message))
 
 
-_COMMANDS: Final[dict[str, _Make]] = {
-    "progress": _progress,
-    "notice": _notice("notice"),
-    "warning": _notice("warning"),
-    "error": _notice("error"),
-    "heartbeat": lambda *_: Heartbeat(),
-    "output": _output,
-    "retry-later": _retry_later,
+_COMMANDS: Final[dict[str, tuple[_Make, Collection[str] | None]]] = {
+    "progress": (_progress, ("value", "total")),
+    "notice": (_notice("notice"), None),
+    "warning": (_notice("warning"), None),
+    "error": (_notice("error"), None),
+    "event": (_event, None),
+    "heartbeat": (lambda *_: Heartbeat(), ()),
+    "output": (_output, ("name", "type")),
+    "retry-later": (_retry_later, ("after",)),
 }
+"""With the keys of each; None: any, which are kept as fields."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-MAX_LINE: Final = 1 << 14
+MAX_LINE: Final = 1 << 15
 """A longer line is no command."""
 _MARK: Final = b"::"
 

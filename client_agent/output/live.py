@@ -12,7 +12,7 @@ from client_agent.output import commands
 from client_agent.output.commands import AddNotice, Command, Heartbeat, Malformed, SetOutput
 from client_agent.output.lines import CommandLines
 from shared.clock import SECOND, Clock, iso
-from shared.wire import Level, LiveDoc, Notice, Progress, RetryLater
+from shared.wire import LiveDoc, Notice, Progress, RetryLater
 
 MAX_NOTICES: Final = 100
 """That run.sh may give. Those of the agent about its commands come on top."""
@@ -50,6 +50,8 @@ class LiveOutput:
         self._progress: Progress | None = None
         self._message = ""
         self._output: dict[str, str] = {}
+        self._json: set[str] = set()
+        """Names of values that are JSON."""
         self._output_bytes = 0
         self._notices: list[Notice] = []
         self._given = self._given_bytes = 0
@@ -100,6 +102,7 @@ class LiveOutput:
             progress=self._progress,
             message=self._message,
             output=dict(self._output),
+            json_outputs=sorted(self._json),
             heartbeat_at=iso(sign_at) if self._read else None,
             notices=list(self._notices),
             stdout_bytes=self._read["stdout"],
@@ -141,7 +144,7 @@ class LiveOutput:
             case AddNotice():
                 self._give(command)
             case SetOutput():
-                self._set_output(command.name, command.value)
+                self._set_output(command)
             case RetryLater():
                 self.retry_later = command
             case Heartbeat():
@@ -150,7 +153,8 @@ class LiveOutput:
                 assert_never(command)
 
     def _give(self, notice: AddNotice) -> None:
-        size = len(notice.text.encode())
+        said = (notice.text, notice.event, *notice.fields, *notice.fields.values())
+        size = sum(len(text.encode()) for text in said)
         if self._given == MAX_NOTICES:
             text = f"more than {MAX_NOTICES} notices: the rest is only in the log"
             self._problem("notices", text)
@@ -160,9 +164,10 @@ class LiveOutput:
         else:
             self._given += 1
             self._given_bytes += size
-            self._notice(notice.level, notice.text)
+            self._notice(notice)
 
-    def _set_output(self, name: str, value: str) -> None:
+    def _set_output(self, command: SetOutput) -> None:
+        name, value = command.name, command.value
         before = self._output.get(name)
         size = len(value.encode()) + (len(name) if before is None else -len(before.encode()))
         if before is None and len(self._output) == MAX_OUTPUTS:
@@ -175,11 +180,15 @@ class LiveOutput:
         else:
             self._output[name] = value
             self._output_bytes += size
+            (self._json.add if command.is_json else self._json.discard)(name)
 
-    def _notice(self, level: Level, text: str) -> None:
-        self._notices.append(Notice(level=level, text=text, at=iso(self._clock.now())))
+    def _notice(self, one: AddNotice) -> None:
+        at, fields = iso(self._clock.now()), dict(one.fields)
+        self._notices.append(
+            Notice(level=one.level, text=one.text, at=at, event=one.event, fields=fields)
+        )
 
     def _problem(self, kind: str, text: str) -> None:
         if kind not in self._problems:
             self._problems.add(kind)
-            self._notice("warning", text)
+            self._notice(AddNotice("warning", text))

@@ -24,7 +24,7 @@ _OUTPUT_WAIT_S: Final = 2.0
 _MAX_LINES: Final = 1_000
 _MAX_LINE: Final = 1_000
 """Characters."""
-_COMMAND: Final = re.compile(r"::[a-z-]+( [^:]*)?::")
+_COMMAND: Final = re.compile(r"::[a-z-]+( .*?)?::")
 FIRST_POLL_S: float = 1.0
 MAX_POLL_S: Final = 15.0
 """Pauses between two requests for a job that does not change state; they double up to the last."""

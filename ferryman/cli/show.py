@@ -56,7 +56,8 @@ def event_line(event: EventDoc, start: datetime) -> str:
     """``+0.25s  Running  run.sh started``: since the job was accepted."""
     passed = f"+{since(start, event.at):.2f}s"
     attempt = f"(attempt {event.attempt}) " if event.attempt > 1 else ""
-    message = " ".join(event.message.split())
+    own = event.fields.items() if event.source else ()
+    message = " ".join((event.message + "".join(f" {n}={value}" for n, value in own)).split())
     what = event.status if is_move(event) else event.event.removeprefix("job.")
     return f"{passed:>9}  {what:<10}  {attempt}{message}".rstrip()
 
@@ -118,7 +119,7 @@ def details(job: JobDoc, attempts_command: str) -> Iterator[str]:
     if job.progress is not None and job.status != "Completed":  # it is full then
         yield f"  progress {_progress(job)}"
     for name, value in job.output.items():
-        yield f"  output {name}: {value}"
+        yield f"  output {name}: {value_text(value)}"
     yield f"  accepted {local(job.created_at)}"
     if job.started_at:
         yield f"  started  {local(job.started_at)}"
@@ -135,6 +136,11 @@ def details(job: JobDoc, attempts_command: str) -> Iterator[str]:
         yield "  used " + ", ".join(usage(job))
     for warning in job.warnings:
         yield f"  warning: {warning}"
+
+
+def value_text(value: Any) -> str:
+    """An output value on one line."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def usage(job: JobDoc) -> Iterator[str]:

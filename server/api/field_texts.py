@@ -83,7 +83,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "number": "Which one it is, from 1.",
     "ok": "Whether it was done.",
     "on_shutdown": "What an agent that stops does with its attempts.",
-    "output": "What run.sh put out with ::output.",
+    "output": "What run.sh put out with ::output: text, or any JSON where it gave that.",
     "overlap": "What happens at a time when a job of it has not ended.",
     "pack": "Most children of an array that share a sandbox start; 0: none do.",
     "page": "The page for people.",

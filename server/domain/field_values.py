@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias, get_args
 
 from server.domain.retry_policy import BackoffKind, check_retry_reasons
 from server.domain.webhook_targets import webhook_target
+from shared import json_text
 from shared.clock import SECOND, Micros
 from shared.files.globs import MAX_PATTERNS, check_pattern
 from shared.units.durations import parse_duration
@@ -178,24 +179,13 @@ def meta(text: str) -> str:
     if len(text.encode()) > _MAX_META:
         raise ValueError(f"it is longer than {_MAX_META} bytes")
     try:
-        value = json.loads(text, parse_constant=_no_constant)
-        is_object = isinstance(value, dict)
-        if not is_object:
-            raise ValueError("it is JSON, but not an object")
-        stored = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        stored.encode()
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        stored = json_text.normal(text)
     except json.JSONDecodeError as problem:
         such_as = 'a JSON object such as {"key": "value"}'
         raise ValueError(f"{text[:64]!r} is not {such_as}: {problem}") from None
-    except UnicodeEncodeError:
-        raise ValueError("it has half a character, as in \\ud800") from None
+    if not stored.startswith("{"):
+        raise ValueError("it is JSON, but not an object")
     return stored
-
-
-def _no_constant(word: str) -> Any:
-    raise ValueError(f"{word} is not JSON")
 
 
 def _jobs(text: str) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from server.domain.live import Live
 from server.domain.retry_policy import RetryPolicy
 from shared.clock import SECOND, Micros
 from shared.ids import AttemptKey
-from shared.wire import JobState, Level, Limits, Progress, Reason, ResultFiles, Usage
+from shared.wire import OWN_EVENT, JobState, Level, Limits, Progress, Reason, ResultFiles, Usage
 
 FIRST_EVENT: Final = f"job.{states.FIRST.lower()}"
 
@@ -149,7 +149,7 @@ class Execution:
     usage: Usage | None = None
     result: Result | None = None
     progress: Progress | None = None
-    output: Mapping[str, str] = field(default_factory=dict)
+    output: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,3 +346,8 @@ class Event:
     def is_move(self) -> bool:
         """Whether it is about the job's state, as its first event is, too."""
         return self.before is not None or self.event == FIRST_EVENT
+
+    @property
+    def source(self) -> str | None:
+        """``run.sh``, of an event that it named itself."""
+        return "run.sh" if OWN_EVENT.fullmatch(self.event) else None

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from server.domain.events import NewEvent
 from server.domain.leases import Lease
+from shared import json_text
 from shared.clock import Micros, from_iso
 from shared.ids import AttemptKey
-from shared.wire import Level, LiveDoc, Progress
+from shared.wire import OWN_EVENT, Level, LiveDoc, Notice, Progress
 
 MOST_OUTPUTS: Final = 100
 MOST_NOTICES: Final = 200
 """Of one attempt. An agent takes fewer: these hold for agents that do not."""
 _MAX_NAME: Final = 200
 _MAX_TEXT: Final = 4_096
+_MAX_JSON: Final = 16 << 10
+_MAX_FIELDS: Final = 16
 _MAX_MESSAGE: Final = 1_024
 _EVERY_S: Final = 5.0
 _SLOWER: Final = 100
@@ -31,7 +36,7 @@ class Live:
     progress: Progress | None = None
     message: str = ""
     """Of the latest progress."""
-    output: Mapping[str, str] = field(default_factory=dict)
+    output: Mapping[str, Any] = field(default_factory=dict)
     heartbeat_at: Micros | None = None
     notices: tuple[NewEvent, ...] = ()
     """In their order: the first ones are always the same."""
@@ -45,7 +50,9 @@ class Live:
     def outputs(self) -> dict[str, NewEvent]:
         """An event for each of its values, by name."""
         return {
-            name: NewEvent("job.output", f"{name}: {value}", fields={"name": name, "value": value})
+            name: NewEvent(
+                "job.output", f"{name}: {shown_value(value)}", fields={"name": name, "value": value}
+            )
             for name, value in self.output.items()
         }
 
@@ -86,19 +93,15 @@ def live_of(document: LiveDoc, now: Micros) -> Live:
     ):
         progress = None
     output = [
-        (_line(name, _MAX_NAME), _text(value, _MAX_TEXT))
+        (_line(name, _MAX_NAME), _value(name, value, document.json_outputs))
         for name, value in list(document.output.items())[:MOST_OUTPUTS]
-    ]
-    notices = [
-        NewEvent(NOTICES[one.level], _text(one.text, _MAX_TEXT), one.level)
-        for one in document.notices[:MOST_NOTICES]
     ]
     return Live(
         progress=progress,
         message=_line(document.message, _MAX_MESSAGE),
         output=dict(output),
         heartbeat_at=_past(document.heartbeat_at, now),
-        notices=tuple(notices),
+        notices=tuple(map(_notice, document.notices[:MOST_NOTICES])),
     )
 
 
@@ -110,6 +113,27 @@ def progress_event_due(age_s: float, since_last_s: float | None) -> bool:
         since_last_s: seconds since the last one; None: there was none.
     """
     return since_last_s is None or since_last_s >= max(_EVERY_S, age_s / _SLOWER)
+
+
+def _notice(one: Notice) -> NewEvent:
+    event = one.event if OWN_EVENT.fullmatch(one.event) else NOTICES[one.level]
+    fields = [
+        (_line(name, _MAX_NAME), _text(value, _MAX_TEXT))
+        for name, value in list(one.fields.items())[:_MAX_FIELDS]
+    ]
+    return NewEvent(event, _text(one.text, _MAX_TEXT), one.level, dict(fields))
+
+
+def _value(name: str, text: str, of_json: Container[str]) -> Any:
+    if name in of_json and len(text) <= _MAX_JSON:
+        with suppress(ValueError):
+            return json.loads(json_text.normal(text))
+    return _text(text, _MAX_TEXT)
+
+
+def shown_value(value: Any) -> str:
+    """An output value as text."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)[:_MAX_TEXT]
 
 
 def _past(text: str | None, now: Micros) -> Micros | None:

@@ -95,7 +95,7 @@ async def append_live(
     if not live.said:
         return False
     rows = await tx.rows(
-        f"SELECT event, fields FROM events WHERE job_id = :id AND attempt = :attempt AND event IN ({_OF_RUN_SH})",  # noqa: E501, S608 - no user input
+        f"SELECT event, fields FROM events WHERE job_id = :id AND attempt = :attempt AND (event IN ({_OF_RUN_SH}) OR event NOT LIKE 'job.%')",  # noqa: E501, S608 - no user input
         {"id": key.job_id, "attempt": key.attempt},
     )
     known = {json.loads(row["fields"])["name"] for row in rows if row["event"] == "job.output"}

@@ -117,6 +117,65 @@ async def test_what_a_running_job_says_is_seen_in_its_document_and_its_stream(tm
             assert [one.id async for one in messages] == [7, 8]
 
 
+async def test_what_run_sh_names_and_gives_as_json_is_stored_as_given(tmp_path) -> None:
+    at = "2026-01-01T00:00:00Z"
+    table = {"rows": [3, 2.5], "done": True}
+    said = {
+        "output": {"score": "0.93", "table": json.dumps(table), "bad": "[" * 99},
+        "json_outputs": ["table", "bad"],
+        "notices": [
+            {"level": "notice", "text": "x", "at": at, "fields": {"page": "3"}},
+            {
+                "level": "info",
+                "text": "y",
+                "at": at,
+                "event": "pages.done",
+                "fields": {"page": "4"},
+            },
+            {"level": "info", "text": "z", "at": at, "event": "job.completed"},
+        ],
+    }
+    async with a_running_job(tmp_path) as (caller, agent, held, job_id):
+        held.more = {"live": said}
+        await agent.say(held)
+        events = f"/api/v1/jobs/{job_id}/events"
+        first = await page(caller, f"{events}?after=4&wait=60")
+        held.status, held.result = "Completed", b"PK"
+        await agent.say(held)  # which repeats it
+        job = await page(caller, f"/api/v1/jobs/{job_id}?wait=60")
+        assert job["output"] == {"score": "0.93", "table": table, "bad": "[" * 99}
+        assert job["attempts"][0]["output"] == job["output"]
+        items = (await page(caller, f"{events}?after=4"))["items"]
+        assert [one["seq"] for one in items[:-1]] == [one["seq"] for one in first["items"]]
+        shown = [(one["event"], one["source"], one["fields"]) for one in items]
+        assert shown == [
+            ("job.notice", None, {"page": "3"}),
+            ("pages.done", "run.sh", {"page": "4"}),
+            ("job.info", None, {}),
+            ("job.output", None, {"name": "score", "value": "0.93"}),
+            ("job.output", None, {"name": "table", "value": table}),
+            ("job.output", None, {"name": "bad", "value": "[" * 99}),
+            ("job.completed", None, {}),
+        ]
+        for part in ("", "/events", "/attempts"):
+            status, _, body = await caller.get(f"/jobs/{job_id}{part}")
+            assert status == 200
+            assert b"pages.done" in body or part != "/events"
+
+
+async def test_values_of_an_earlier_attempt_stay_with_it(tmp_path) -> None:
+    again = 'retries = 1\nretry_delays = ["0s"]\nretry_on = ["exit_code"]'
+    async with a_running_job(tmp_path, extra=again) as (caller, agent, held, job_id):
+        held.status, held.result = "Failed", b"PK"
+        held.more = {"exit_code": 1, "reason": "exit_code", "live": LIVE}
+        await agent.say(held)
+        await agent.until(lambda: agent.starts[f"{job_id}.2"] == 1)
+        await caller.job(job_id, until="Running")
+        job = await page(caller, f"/api/v1/jobs/{job_id}")
+        assert (job["attempt"], job["output"]) == (2, {})
+        assert [one["output"] for one in job["attempts"]] == [LIVE["output"], {}]
+
+
 async def test_pages_of_a_history_say_where_the_next_begins(tmp_path) -> None:
     async with a_running_job(tmp_path) as (caller, _, _, job_id):
         path = f"/api/v1/jobs/{job_id}/events"

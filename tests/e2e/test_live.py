@@ -16,10 +16,11 @@ echo "first line"
 echo "::progress value=45,total=100::step 45 of 100"
 echo "::output name=score::0.93"
 echo "::warning::nearly out of ideas"
+echo "::event name=ideas.left,count=1::one"
 sleep 3
 echo "last line"
 """
-FIRST = b"".join(SCRIPT.splitlines(keepends=True)[:4]).replace(b"echo ", b"").replace(b'"', b"")
+FIRST = b"".join(SCRIPT.splitlines(keepends=True)[:5]).replace(b"echo ", b"").replace(b'"', b"")
 
 
 async def messages(answer: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, dict[str, Any]]]:
@@ -72,6 +73,8 @@ async def test_a_running_job_is_seen_in_its_document_its_events_and_its_log(
                         assert await found.read() == FIRST[-5:]
                         assert found.headers["Ferryman-Log-Ended"] == "false"
         assert events["job.warning"]["message"] == "nearly out of ideas"
+        own = events["ideas.left"]
+        assert (own["source"], own["fields"]) == ("run.sh", {"count": "1"})
         assert events["job.output"]["fields"] == {"name": "score", "value": "0.93"}
         assert list(events)[-1] == "job.completed"
         assert await reading == FIRST + b"last line\n"

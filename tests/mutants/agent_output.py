@@ -39,6 +39,22 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "output",
+        "a key that is not understood is said",
+        "output/commands.py",
+        "if not (_NAME.fullmatch(key) if keys is None else key in keys):",
+        "if False:",
+        f"{_OUTPUT}commands.py::test_what_is_wrong_is_said",
+    ),
+    Mutant(
+        "output",
+        "JSON has a depth that every reader takes",
+        "shared/json_text.py",
+        "    if not left:\n",
+        "    if False:\n",
+        (f"{_OUTPUT}commands.py::test_what_is_wrong_is_said",),
+    ),
+    of(
+        "output",
         "all output values together have a limit",
         "output/live.py",
         "elif self._output_bytes + size > MAX_OUTPUT_BYTES:",

@@ -47,6 +47,20 @@ MUTANTS: Final = (
         f"{_STORE}what_was_said_before_is_no_event_again",
     ),
     _mutant(
+        "no event of run.sh has the name of one of ours",
+        "domain/live.py",
+        "one.event if OWN_EVENT.fullmatch(one.event) else",
+        "one.event or",
+        f"{_EVENTS}what_run_sh_names_and_gives_as_json_is_stored_as_given",
+    ),
+    _mutant(
+        "an event of run.sh is one, however often it is reported",
+        "store/events.py",
+        " OR event NOT LIKE 'job.%'",
+        "",
+        f"{_EVENTS}what_run_sh_names_and_gives_as_json_is_stored_as_given",
+    ),
+    _mutant(
         "folding a send that failed leaves other events alone",
         "store/moves.py",
         " AND before IS NOT NULL",

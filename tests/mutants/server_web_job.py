@@ -73,8 +73,8 @@ MUTANTS: Final = (
     _of(
         "values are text",
         _OVERVIEW,
-        '<td class="wrap">{{ value }}</td>',
-        '<td class="wrap">{{ value|safe }}</td>',
+        "{{ value if value is string else value|tojson }}</td>",
+        "{{ value|safe }}</td>",
         f"{_PAGES}what_a_user_wrote_is_text_in_every_place",
     ),
 )

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from server.domain.access import Area
 from server.domain.attempts import Attempt
+from server.domain.live import shown_value
 from server.domain.permits import Shows
 from server.http.paths import JOB_PAGE
 from server.web.job.frame import frame_page, job_frame
@@ -21,6 +22,8 @@ from shared.units.sizes import say_size
 
 _MOST: Final = 50
 """The newest; the API has all of them."""
+_MAX_VALUES: Final = 300
+"""Characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,11 @@ def _log(one: Attempt) -> str:
     return " + ".join(map(say_size, known))
 
 
+def _values(one: Attempt) -> str:
+    text = ", ".join(f"{name}: {shown_value(value)}" for name, value in one.output.items())
+    return text if len(text) <= _MAX_VALUES else f"{text[:_MAX_VALUES]}…"
+
+
 def _soft(one: Attempt) -> str:
     return ", ".join(name for name, how in one.enforcement.items() if how != "hard")
 
@@ -97,6 +105,7 @@ _ROWS: Final[tuple[tuple[str, Callable[[Attempt], Any], bool], ...]] = (
     ("Memory", _memory, False),
     ("CPU time", _cpu, False),
     ("Limits not hard", _soft, True),
+    ("Output values", _values, True),
     ("Output and errors", _log, False),
     ("Result", lambda one: "" if one.result is None else say_size(one.result.size), False),
 )

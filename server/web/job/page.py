@@ -75,8 +75,8 @@ async def overview(
 
 def _lines(events: Sequence[Event], attempt: int) -> list[Event]:
     """What run.sh wrote for people in this attempt, the newest first."""
-    own = [one for one in events if one.event in _FOR_PEOPLE and one.attempt == attempt]
-    return own[:_LINES]
+    own = [one for one in events if one.event in _FOR_PEOPLE or one.source]
+    return [one for one in own if one.attempt == attempt][:_LINES]
 
 
 ROUTES: Final = (PageRoute("GET", JOB_PAGE, Area.JOBS, page, by_link=(Shows.JOB,)),)

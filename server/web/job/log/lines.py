@@ -15,13 +15,14 @@ SHOWN: Final = 4096
 _KEPT: Final = 1 << 16
 """Bytes of a line that is not complete."""
 _COMMAND: Final = re.compile(
-    r"::(progress|notice|warning|error|heartbeat|output|retry-later)(?: ([^\n]*?))?::([^\n]*)"
+    r"::(progress|notice|warning|error|event|heartbeat|output|retry-later)(?: ([^\n]*?))?::([^\n]*)"
 )
 _WORDS: Final = {
     "progress": ("▸", "Progress"),
     "notice": ("●", "Notice"),
     "warning": ("▲", "Warning"),
     "error": ("✕", "Error"),
+    "event": ("◆", "Event"),
     "heartbeat": ("♥", "Heartbeat"),
     "output": ("=", "Output"),
     "retry-later": ("↻", "Retry later"),

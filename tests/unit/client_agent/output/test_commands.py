@@ -37,10 +37,23 @@ def progress(current: float, total: float | None = None, message: str = "") -> S
         (b"::progress  total = 1e3 , value = .5 ::a::b", progress(0.5, 1000, "a::b")),
         (b"::progress value=1,total=::", progress(1)),
         (b"::notice::text", AddNotice("notice", "text")),
-        (b"::warning file=x::text", AddNotice("warning", "text")),
+        (
+            b"::warning file=x,line = 3%2C4 ,::text",
+            AddNotice("warning", "text", fields={"file": "x", "line": "3,4"}),
+        ),
+        (
+            b"::event name=pages.done,page=3::third page",
+            AddNotice("info", "third page", "pages.done", {"page": "3"}),
+        ),
+        (b"::event name=A_b.c-d.9::", AddNotice("info", "", "A_b.c-d.9")),
         (b"::error::", AddNotice("error", "")),
         (b"::heartbeat::", Heartbeat()),
         (b"::output name=score::0.93", SetOutput("score", "0.93")),
+        (b"::output name=score,type=text::{}", SetOutput("score", "{}")),
+        (
+            b'::output name=score,type=json:: { "a" : [1, 2.5, null], "b": "\\u00e9"}',
+            SetOutput("score", '{"a":[1,2.5,null],"b":"é"}', is_json=True),
+        ),
         (b"::output name=a-b_c.d:: spaces stay ", SetOutput("a-b_c.d", " spaces stay ")),
         (b"::retry-later after=60s::GPU busy", RetryLater(after_s=60, message="GPU busy")),
         (b"::retry-later::", RetryLater(after_s=None)),
@@ -78,6 +91,31 @@ def test_other_lines_are_text(line: bytes) -> None:
         (b"::output name=a b::1", "name is not"),
         (b"::output name=" + b"n" * 65 + b"::1", "name is not"),
         (b"::output name=a::" + b"v" * 4097, "more than 4096 bytes"),
+        *(
+            (f"::output name=a,type=json::{text}".encode(), why)
+            for text, why in (
+                ("{", "the value is not JSON: "),
+                ("NaN", "NaN is not JSON"),
+                ("1e999", "not JSON"),
+                ('"\\ud800"', "half a character"),
+                ("[" * 65 + "]" * 65, "nested too deeply"),
+                ("[" * 9_000, "nested too deeply|not JSON"),
+                (f'"{"v" * (16 << 10)}"', "more than 16384 bytes"),
+            )
+        ),
+        (b"::output name=a,type=xml::1", "type is neither text nor json"),
+        (b"::output name=a,typ=json::1", "there is no key typ"),
+        (b"::progress value=1,of=3::", "there is no key of"),
+        (b"::heartbeat now::", "there is no key now"),
+        (b"::retry-later in=5m::", "there is no key in"),
+        (b"::notice a b=1::", "there is no key a b"),
+        (b"::notice " + b",".join(b"k%d=1" % n for n in range(17)) + b"::", "more than 16 keys"),
+        *(
+            (f"::event name={name}::".encode(), "name is not of dotted words")
+            for name in ("", "done", "a..b", ".a", "a.", "a b.c", "job.done", "Job.x", "é.a")
+        ),
+        (b"::event name=ferryman.x::", "begins with job. or ferryman."),
+        (b"::event name=a." + b"b" * 63 + b"::", "up to 64 characters"),
         (b"::retry-later after=soon::", "after is not a duration"),
         (b"::step value=1::", "there is no command step"),
     ],

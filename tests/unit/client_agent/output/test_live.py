@@ -47,6 +47,26 @@ def test_the_latest_values_count() -> None:
     assert doc.heartbeat_at == iso(START)
 
 
+def test_a_notice_keeps_its_fields_and_an_event_its_name() -> None:
+    doc = said("::notice page=3::x", "::event name=pages.done,page=4::y")
+    assert [(one.event, one.level, one.text, one.fields) for one in doc.notices] == [
+        ("", "notice", "x", {"page": "3"}),
+        ("pages.done", "info", "y", {"page": "4"}),
+    ]
+
+
+def test_a_value_that_is_json_is_named_as_long_as_it_is() -> None:
+    lines = ["::output name=b,type=json::[1]", "::output name=a,type=json::2"]
+    assert (said(*lines).output, said(*lines).json_outputs) == ({"b": "[1]", "a": "2"}, ["a", "b"])
+    assert said(*lines, "::output name=b::[1]").json_outputs == ["a"]
+
+
+def test_fields_count_as_the_text_does() -> None:
+    doc = said(*(f"::notice a={'v' * 1000},b={'v' * 1000}::" for _ in range(MAX_NOTICES)))
+    assert len(doc.notices) == MAX_NOTICE_BYTES // 2002 + 1
+    assert "the rest is only in the log" in doc.notices[-1].text
+
+
 def test_a_last_line_without_an_end_counts_once_the_stream_has_ended() -> None:
     output = LiveOutput(SimClock())
     output.on_output("stdout", b"::output name=score::0.9")

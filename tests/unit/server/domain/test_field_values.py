@@ -51,6 +51,7 @@ def test_a_value_is_read(field, text, value) -> None:
         ("meta", '{"a": NaN}', "NaN is not JSON"),
         ("meta", json.dumps({"a": "x" * (16 << 10)}), "longer than 16384 bytes"),
         ("meta", '{"a":' * 2_000 + "1" + "}" * 2_000, "nested too deeply"),
+        ("meta", '{"a":' * 65 + "1" + "}" * 65, "nested too deeply"),
         ("meta", '{"a": "\\ud800"}', "half a character"),
         ("meta", '{"a": 1e999}', "not JSON compliant"),
         ("retry_delays", "soon", "'soon' is not a duration"),
