@@ -152,6 +152,8 @@ class Order(Wire):
     outputs: list[str] = Field(default_factory=list)  # see shared.files.globs
     result_files: ResultFiles = "all"
     pack: PackTask | None = None
+    meta: str = ""
+    """JSON that its user stored with it; empty: nothing."""
     keep_bundle: bool = False
     """More orders of this bundle may come: it is kept for a while, for ``POST /orders``."""
     try_number: Int64 = Field(0, ge=0)

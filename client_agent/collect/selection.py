@@ -53,7 +53,7 @@ class Selection:
         """
         if path.startswith(ALWAYS):
             return True
-        if status is not None and self.given and _fingerprint(path, status) in self.given:
+        if status is not None and self.given and fingerprint(path, status) in self.given:
             return False
         if status is None and self.given and _folder(path) in self.given:
             return False
@@ -88,7 +88,7 @@ def _add(fd: int, above: str, found: set[int]) -> None:
         path = above + entry.name
         status = entry.stat(follow_symlinks=False)
         if stat.S_ISREG(status.st_mode):
-            found.add(_fingerprint(path, status))
+            found.add(fingerprint(path, status))
         elif stat.S_ISDIR(status.st_mode):
             found.add(_folder(path))
             with closing_fd(_opened(fd, entry.name)) as below:
@@ -103,7 +103,7 @@ def _opened(parent: int, name: str) -> int:
         raise
 
 
-def _fingerprint(path: str, status: os.stat_result) -> int:
+def fingerprint(path: str, status: os.stat_result) -> int:
     """Of a file as it is. Whoever writes to it, or puts another one in its place, changes it: the
     kernel sets ``ctime``, which no job can.
     """

@@ -24,7 +24,9 @@ _RESERVED: Final = frozenset({"HOME", "TMPDIR"})
 _RESERVED_PREFIX: Final = "FERRYMAN_"
 MAX_VARIABLES: Final = 256
 MAX_ENV_BYTES: Final = 48 << 10
-"""Of names and values together; an order is a text field of at most 64 KiB."""
+"""Of names and values together; an order has at most MAX_ORDER_BYTES."""
+MAX_ORDER_BYTES: Final = 128 << 10
+"""Of an order that is a text field."""
 MAX_ORDERS: Final = 500
 """In one list."""
 _MAX_KEPT_INDEX: Final = 2**53

@@ -136,6 +136,7 @@ def ordered(
         on_shutdown=order.on_shutdown,
         pack=order.pack,
         try_number=order.try_number,
+        meta=order.meta,
         outputs=order.outputs,
         result_files=order.result_files,
         heartbeat_timeout_s=order.heartbeat_timeout_s,

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from client_agent.intake.admission import Admission
 from client_agent.intake.many import ManyIntake
+from client_agent.intake.orders import MAX_ORDER_BYTES
 from client_agent.intake.refusals import disk_problem, form_problem
 from client_agent.intake.submission import STALLED_S, Defaults, Submission
 from client_agent.payloads.errors import SubmitInProgress
@@ -74,7 +75,9 @@ class Intake:
         """The payload of the request's key, new or not; the bundle of a new one is stored. Raises
         Refused, DigestMismatch, KeyRefused, StaleAttempt, StaleLease or DatabaseUnavailable."""
         await self._admission.check_ready(request.content_length or 0)
-        limits = FormLimits(max_bytes=self._max_bytes(), max_files=MAX_FILES)
+        limits = FormLimits(
+            max_bytes=self._max_bytes(), max_files=MAX_FILES, max_field_bytes=MAX_ORDER_BYTES
+        )
         submission = Submission(self._folders, self._admission, limits)
         self._submissions.add(submission)
         try:

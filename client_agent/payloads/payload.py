@@ -25,16 +25,19 @@ from shared.wire import (
     Usage,
 )
 
+META: Final = ".ferryman-meta.json"
+"""The file with what its user stored with the job, beside the bundle's. No result has it, unless
+the job changed it."""
 INSERT: Final = """
     INSERT INTO payloads (
         server, key, job_id, attempt, service, user_id, timeout_s, heartbeat_timeout_s, limits,
         bundle_file, bundle_size, bundle_digest, folder, entry, array_task, env, inputs_file,
-        on_shutdown, outputs, result_files, pack, try_number, state, changed, created_at
+        on_shutdown, outputs, result_files, pack, try_number, meta, state, changed, created_at
     ) VALUES (
         :server, :key, :job_id, :attempt, :service, :user_id, :timeout_s, :heartbeat_timeout_s,
         :limits, :bundle_file, :bundle_size, :bundle_digest, :folder, :entry, :array, :env,
-        :inputs_file, :on_shutdown, :outputs, :result_files, :pack, :try_number, :state, :changed,
-        :now
+        :inputs_file, :on_shutdown, :outputs, :result_files, :pack, :try_number, :meta, :state,
+        :changed, :now
     ) RETURNING id
 """
 """Takes :meth:`NewPayload.params`, the state, the change number and the time."""
@@ -73,6 +76,8 @@ class NewPayload:
     pack: PackTask | None = None
     try_number: int = 0
     """For its script; 0: the attempt of its key."""
+    meta: str = ""
+    """JSON that its user stored with the job; empty: nothing."""
 
     def params(self) -> dict[str, Any]:
         """Parameters of :data:`INSERT`."""
@@ -165,6 +170,7 @@ class Payload:
     result_files: ResultFiles = "all"
     pack: PackTask | None = None
     try_number: int = 0
+    meta: str = ""
 
     def doc(self, live: LiveDoc | None = None) -> PayloadDoc:
         """As on the wire.
@@ -203,7 +209,7 @@ _AS_STORED: Final = (
     *("id", "server", "key", "service", "user_id", "timeout_s", "heartbeat_timeout_s"),
     *("bundle_file", "bundle_size", "bundle_digest", "changed", "loc", "pid"),
     *("created_at", "started_at", "ended_at"),
-    *("folder", "entry", "inputs_file", "on_shutdown", "result_files", "try_number"),
+    *("folder", "entry", "inputs_file", "on_shutdown", "result_files", "try_number", "meta"),
 )
 """Fields of a payload that are stored as they are."""
 

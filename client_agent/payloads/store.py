@@ -166,7 +166,7 @@ class Payloads(PayloadReads):
             interrupted = :interrupted, stderr_tail = :stderr_tail, usage = :usage,
             warnings = :warnings, result_size = :size, result_sha256 = :sha256,
             stdout_bytes = :stdout_bytes, stderr_bytes = :stderr_bytes,
-            live = :live, retry_later = :retry_later, children = :children, env = '{}',
+            live = :live, retry_later = :retry_later, children = :children, env = '{}', meta = '',
             ended_at = coalesce(:ended_at, :now)
             """,
             outcome.params(),
@@ -174,6 +174,7 @@ class Payloads(PayloadReads):
                 "ended_at": row["ended_at"],
                 "pid": 0,
                 "env": {},
+                "meta": "",
                 "outcome": replace(outcome, ended_at=None),
             },
         )

@@ -117,6 +117,8 @@ _5: Final[Migration] = (
 _6: Final[Migration] = (
     # Which try it is for its script; 0: the attempt of its key.
     "ALTER TABLE payloads ADD COLUMN try_number INTEGER NOT NULL DEFAULT 0",
+    # JSON that its user stored with it.
+    "ALTER TABLE payloads ADD COLUMN meta TEXT NOT NULL DEFAULT ''",
 )
 
 MIGRATIONS: Final = (_1, _2, _3, _4, _5, _6)

@@ -205,7 +205,7 @@ class Attempt:
         """None: run.sh did not start."""
         try:
             with self._context.measures.phase("start"):
-                process = await workspace.start(self._launch_spec(permit, output))
+                process = await workspace.start(self._launch_spec(workspace, permit, output))
         except (SandboxBroken, OSError) as problem:
             running = await permit.begun()
             if running is not None:
@@ -274,12 +274,12 @@ class Attempt:
                 log.warning("payload.end_not_stored", payload_id=payload_id, error=str(problem))
                 await context.clock.sleep(RETRY_S)
 
-    def _launch_spec(self, permit: StartPermit, output: LiveOutput) -> Launch:
+    def _launch_spec(self, workspace: Workspace, permit: StartPermit, output: LiveOutput) -> Launch:
         payload, context = self.payload, self._context
         grant = context.grants.for_service(payload.service)
         return Launch(
             argv=launch_argv(payload),
-            env=variables(payload, self._unpacked.array_line, grant),
+            env=variables(payload, self._unpacked.array_line, grant, workspace.seen_as),
             timeout_s=payload.timeout_s,
             grace_s=context.grace_s,
             stdout=context.folders.log(payload.id, "stdout"),

@@ -8,13 +8,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from client_agent.collect.selection import NOTHING, Known, known_files
-from client_agent.payloads.payload import Payload
+from client_agent.collect.selection import NOTHING, Known, fingerprint, known_files
+from client_agent.payloads.payload import META, Payload
 from client_agent.sandbox.base import HARD, Workspace
 from client_agent.storage.folders import Folders
 from client_agent.storage.shortage import DISK_FULL_ERRNOS
 from shared.files.bundles.inputs import InputsReader
 from shared.files.bundles.reader import BundleReader
+from shared.files.descriptors import closing_fd
+from shared.files.durable import write_all
 from shared.files.errors import BundleError
 from shared.files.names import shown
 from shared.units.sizes import say_size
@@ -39,7 +41,7 @@ class Unpacked:
     array_line: str | None = None
     warnings: tuple[str, ...] = ()
     given: Known = NOTHING
-    """Its files, where its result is to have those only that are new or changed."""
+    """Files that its result is to have only where they are changed."""
 
 
 def unpack(folders: Folders, payload: Payload, workspace: Workspace) -> Unpacked:
@@ -71,14 +73,31 @@ def unpack(folders: Folders, payload: Payload, workspace: Workspace) -> Unpacked
                 folder=payload.folder,
             )
             left_out = 0 if inputs is None else inputs.unpack(workspace.fd, files, *ids)
+            given = _write_meta(payload, workspace)
         except OSError as problem:
             if own_disk and problem.errno in DISK_FULL_ERRNOS:
                 disk = say_size(payload.limits.disk)
                 why = f"{what} does not fit on the job's disk of {disk}: each file takes blocks"
                 raise DoesNotFit(why) from None
             raise
-    given = known_files(workspace.fd) if payload.result_files == "changed" else NOTHING
+    if payload.result_files == "changed":
+        given = known_files(workspace.fd)
     return Unpacked(line, (_left_out(left_out),) if left_out else (), given)
+
+
+def _write_meta(payload: Payload, workspace: Workspace) -> Known:
+    if not payload.meta:
+        return NOTHING
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        fd = os.open(META, flags, 0o644, dir_fd=workspace.fd)
+    except FileExistsError:
+        raise CannotStart(f"the bundle has {META}, and that is where its meta goes") from None
+    with closing_fd(fd):
+        write_all(fd, payload.meta.encode())
+        if workspace.uid is not None and workspace.gid is not None:
+            os.fchown(fd, workspace.uid, workspace.gid)
+        return frozenset({fingerprint(META, os.fstat(fd))})
 
 
 def _open_inputs(folders: Folders, payload: Payload, stack: ExitStack) -> InputsReader | None:

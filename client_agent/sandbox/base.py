@@ -163,6 +163,10 @@ class Workspace(Protocol):
     gid: int | None
     enforcement: Mapping[str, str]
 
+    @property
+    def seen_as(self) -> str:
+        """Path of the directory as the job sees it."""
+
     async def start(self, launch: Launch) -> Process:
         """Start everything up to the closed gate. Raises SandboxBroken if the sandbox did not
         start; then nothing is left running."""

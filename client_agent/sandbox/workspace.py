@@ -108,6 +108,11 @@ class HostWorkspace(ABC):
         self._resources.remove_when_dead(self)
 
     @property
+    def seen_as(self) -> str:
+        """As the job sees it."""
+        return str(self.path)
+
+    @property
     def image(self) -> DiskImage | None:
         """Its own disk; None: its directory is on the agent's."""
         return self._image

@@ -34,7 +34,7 @@ class OrderWithBundle(NamedTuple):
     @property
     def size(self) -> int:
         """About as many bytes as it takes in a request."""
-        return size_in_request(self.order.env) + len(self.bundle)
+        return size_in_request(self.order.env, self.order.meta) + len(self.bundle)
 
 
 async def send(

@@ -43,7 +43,7 @@ class Deliveries:
             order_many,
             at_once=2,
             most=_MAX_ORDERS,
-            size=lambda order: size_in_request(order[1].env),
+            size=lambda order: size_in_request(order[1].env, order[0].meta),
             most_size=MAX_BYTES,
         )
 

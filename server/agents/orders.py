@@ -16,9 +16,10 @@ MAX_BYTES: Final = 1_000_000
 _ORDER_BYTES: Final = 2_000
 
 
-def size_in_request(env: Mapping[str, str]) -> int:
-    """About as many bytes as an order with this environment takes in a request."""
-    return _ORDER_BYTES + sum(6 * (len(name) + len(value)) for name, value in env.items())
+def size_in_request(env: Mapping[str, str], meta: str | None) -> int:
+    """About as many bytes as an order with these takes in a request."""
+    size = sum(6 * (len(name) + len(value)) for name, value in env.items())
+    return _ORDER_BYTES + size + 4 * len(meta or "")
 
 
 def order_of(
@@ -62,6 +63,7 @@ def order_of(
         outputs=list(job.outputs),
         result_files=job.result_files,
         pack=_pack_of(job, service),
+        meta=job.meta or "",
         keep_bundle=keep_bundle,
         try_number=job.earlier_starts + 1,
     )

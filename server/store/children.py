@@ -20,7 +20,7 @@ _AT_ONCE: Final = 500
 """Children that one transaction cancels: uploads, claims and ends get in between."""
 _COPIED: Final = (
     "user_id, service, tags, limits, timeout_s, submitted_by, retry, queue_timeout_s, "
-    "heartbeat_timeout_s, expires_after_s, priority, outputs, result_files"
+    "heartbeat_timeout_s, expires_after_s, priority, outputs, result_files, meta"
 )
 """What a child has from its parent."""
 

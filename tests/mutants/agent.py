@@ -107,8 +107,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "agent",
         "no more files are accepted than can be unpacked",
         "intake/submit.py",
-        "max_files=MAX_FILES)",
-        "max_files=1_000_000)",
+        "max_files=MAX_FILES,",
+        "max_files=1_000_000,",
         f"{_AGENT}more_files_than_a_bundle_may_have_are_refused_before_they_are_stored",
     ),
     Mutant(

@@ -55,6 +55,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "output",
+        "the meta of a job is in no result",
+        "run/unpack.py",
+        "        return frozenset({fingerprint(META, os.fstat(fd))})",
+        "        return NOTHING",
+        "tests/e2e/test_meta.py::test_run_sh_finds_the_meta_of_its_upload_in_a_file_that_no_result_has",
+    ),
+    of(
+        "output",
         "all output values together have a limit",
         "output/live.py",
         "elif self._output_bytes + size > MAX_OUTPUT_BYTES:",

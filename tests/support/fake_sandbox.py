@@ -149,6 +149,7 @@ class FakeWorkspace:
         path.mkdir(parents=True)
         self.path = path
         self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        self.seen_as = str(path)
         self.uid: int | None = None
         self.gid: int | None = None
         self.enforcement: Mapping[str, str] = {"memory": "none"}

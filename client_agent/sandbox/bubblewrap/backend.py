@@ -17,7 +17,7 @@ import structlog
 from client_agent.sandbox.base import HARD, Ahead, Launch, Process, SelfTestReport
 from client_agent.sandbox.bubblewrap import command, seccomp, selftest
 from client_agent.sandbox.bubblewrap.prepared_starts import PreparedStarts
-from client_agent.sandbox.bubblewrap.root_tree import RootTree, RootTrees
+from client_agent.sandbox.bubblewrap.root_tree import JOB, RootTree, RootTrees
 from client_agent.sandbox.host_sandbox import HostSandbox, find_program
 from client_agent.sandbox.kernel.devices import DeviceFolders
 from client_agent.sandbox.kernel.start_namespace import StartNamespace
@@ -186,6 +186,10 @@ class BubblewrapWorkspace(DrivenWorkspace):
         self.kind: Ahead | None = None
         """Of a start that could serve other attempts, too."""
         self.on_removed: Callable[[], None] | None = None
+
+    @property
+    def seen_as(self) -> str:
+        return JOB
 
     async def destroy(self) -> None:
         await self._end_start()

@@ -197,7 +197,7 @@ class PackedWorkspace:
     def __init__(self, pack: Pack, workspace: DrivenWorkspace) -> None:
         self._pack = pack
         self.path, self.fd, self.enforcement = workspace.path, workspace.fd, workspace.enforcement
-        self.uid, self.gid = workspace.uid, workspace.gid
+        self.uid, self.gid, self.seen_as = workspace.uid, workspace.gid, workspace.seen_as
         self._process: PackedProcess | None = None
         self._destroyed = False
 
