@@ -30,6 +30,7 @@ class FileCalls(Calls):
         partial: bool = False,
         attempt: int | None = None,
         children: bool = False,
+        bundle: bool = False,
         progress: ProgressCallback | None = None,
     ) -> Downloaded:
         """Fetch the result, a ZIP; a file appears only when it is whole and its digest is right.
@@ -42,6 +43,7 @@ class FileCalls(Calls):
                 failed job what it left, logs included.
             attempt: what this attempt left, whatever became of it.
             children: of a parent, what its children left, each in a folder of its name.
+            bundle: what was uploaded, whatever the state.
             progress: called with bytes received and bytes in all.
 
         Raises:
@@ -53,8 +55,10 @@ class FileCalls(Calls):
         name, path = f"job-{job_id}", f"api/v1/jobs/{job_id}/result"
         if partial:
             name, path = f"{name}-partial", f"download_partial/{job_id}"
-        if partial + children + (attempt is not None) > 1:
-            raise BadArgument("choose one of partial, attempt and children")
+        if partial + children + bundle + (attempt is not None) > 1:
+            raise BadArgument("choose one of partial, attempt, children and bundle")
+        if bundle:
+            name, path = f"{name}-bundle", f"api/v1/jobs/{job_id}/bundle"
         if children:
             name, path = f"{name}-children", f"api/v1/batches/{job_id}/result"
         if attempt is not None:

@@ -137,6 +137,8 @@ class Links(Wire):
     events: str
     logs: str | None = None
     result: str | None = None
+    bundle: str | None = None
+    """What was uploaded."""
     partial: str | None = None
     attempts: str | None = None
     files: str | None = None

@@ -48,6 +48,7 @@ async def download(
         bool,
         typer.Option("--children", help="Of a parent: what its children left, a folder for each."),
     ] = False,
+    bundle: Annotated[bool, typer.Option("--bundle", help="What was uploaded.")] = False,
     quiet: Quiet = False,
     json: Json = False,
     *,
@@ -61,8 +62,8 @@ async def download(
 
     With --output - the ZIP itself, or the one file that is named, goes to stdout.
     """
-    if files and (partial or children):
-        raise BadArgument("--partial and --children are about the whole ZIP: name no files")
+    if files and (partial or children or bundle):
+        raise BadArgument("--partial, --children, --bundle are of whole ZIPs: name no files")
     if output == STDOUT and (json or not files):
         check_stdout(json=json)
     try:
@@ -73,10 +74,10 @@ async def download(
             elif output != STDOUT:
                 typer.echo("\n".join(str(one.path) for one in done))
         elif output == STDOUT:
-            await print_zip(client, job_id, partial, attempt, children, quiet=quiet)
+            await print_zip(client, job_id, partial, attempt, children, bundle, quiet=quiet)
         else:
             to = output or "."
-            whole = await fetch(client, job_id, to, partial, attempt, children, quiet=quiet)
+            whole = await fetch(client, job_id, to, partial, attempt, children, bundle, quiet=quiet)
             if json:
                 show.print_documents([about(job_id, whole)])
             else:
@@ -128,6 +129,7 @@ async def fetch(
     partial: bool = False,
     attempt: int | None = None,
     children: bool = False,
+    bundle: bool = False,
     *,
     quiet: bool,
 ) -> Downloaded:
@@ -138,6 +140,7 @@ async def fetch(
             partial=partial,
             attempt=attempt,
             children=children,
+            bundle=bundle,
             progress=on_progress,
         )
     if not quiet:
@@ -209,6 +212,7 @@ async def print_zip(
     partial: bool = False,
     attempt: int | None = None,
     children: bool = False,
+    bundle: bool = False,
     *,
     quiet: bool,
 ) -> None:
@@ -221,6 +225,7 @@ async def print_zip(
                 partial=partial,
                 attempt=attempt,
                 children=children,
+                bundle=bundle,
                 progress=on_progress,
             )
         with done.path.open("rb") as file:

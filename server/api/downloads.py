@@ -14,6 +14,7 @@ from aiohttp import web
 from server.api.codes import FILE, NO_RESULT
 from server.domain import states
 from server.domain.access import Area
+from server.domain.files import FileKind
 from server.domain.jobs import Job
 from server.domain.permits import Shows
 from server.http import documents
@@ -86,6 +87,22 @@ async def result(request: web.Request, context: Context) -> web.StreamResponse:
     return json_answer(context.document(job), HTTPStatus.ACCEPTED, headers)
 
 
+async def bundle(request: web.Request, context: Context) -> web.StreamResponse:
+    """What was uploaded, from the upload on until it is cleaned."""
+    job = await requested_job(request, context)
+    if job.bundle is None:
+        raise cleaned(job)
+    file = job.bundle.file
+    try:
+        async with context.storage.local_copy(FileKind.BUNDLE, file) as path:
+            return await send_file(request, path, f"job-{job.id}-bundle.zip", etag=file)
+    except FileNotFoundError:
+        if (await context.jobs.get(job.id)).bundle is None:
+            raise cleaned(job) from None
+        why = f"the stored bundle of job {job.id} is missing; tell the operator"
+        raise Refusal(HTTPStatus.CONFLICT, "bundle_gone", why) from None
+
+
 def _only_the_document(job: Job, context: Context) -> bytes:
     document = context.document(job).model_dump(mode="json")
     packed = io.BytesIO()
@@ -124,6 +141,15 @@ ROUTES: Final = (
         _ZIP_OR_PART | {202: wire.JobDoc},
         (*_FILE, *NO_RESULT),
         WAIT,
+        by_link=(Shows.JOB, Shows.RESULT),
+    ),
+    Route(
+        "GET",
+        f"{JOB}/bundle",
+        Area.JOBS,
+        bundle,
+        _ZIP_OR_PART,
+        (*FILE, "bundle_gone", "result_cleaned"),
         by_link=(Shows.JOB, Shows.RESULT),
     ),
 )

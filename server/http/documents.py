@@ -69,6 +69,7 @@ def job_doc(
             events=f"{here}/events",
             logs=None if cleaned or not job.attempt else f"{here}/logs",
             result=f"{here}/result" if job.state is JobState.COMPLETED else None,
+            bundle=None if cleaned else f"{here}/bundle",
             attempts=f"{here}/attempts",
             files=None if cleaned or not job.attempt or job.deferred else f"{here}/files",
             graph=f"{here}/graph",

@@ -37,6 +37,7 @@ async def send_file(
     sha256: str | None = None,
     section: tuple[int, int] | None = None,
     whole: bytes | None = None,
+    etag: str | None = None,
 ) -> web.StreamResponse:
     """Send the file, or the range of it that was asked for.
 
@@ -44,12 +45,14 @@ async def send_file(
         sha256: hex digest of what is sent whole; None: a snapshot, neither cached nor resumed.
         section: what is sent is a part of the file: where it begins, and its size; None: all of it.
         whole: the file's content, where it is in memory.
+        etag: of what is sent whole, where its digest is not known.
 
     Raises:
         OSError: it cannot be read.
         Denied: it is another one than the request is about, or has nothing in the range.
     """
     offset, most = section or (0, None)
+    etag = sha256 or etag
     content: bytes | None
     if whole is not None:
         content = whole[offset:] if most is None else whole[offset : offset + most]
@@ -61,15 +64,16 @@ async def send_file(
         "Content-Disposition": f'attachment; filename="{filename}"; '
         f"filename*=UTF-8''{quote(filename)}",
         "X-Content-Type-Options": "nosniff",
-        "Cache-Control": "private, no-cache" if sha256 else "no-store",
+        "Cache-Control": "private, no-cache" if etag else "no-store",
     }
     part = Part(HTTPStatus.OK, 0, size, {})
     if sha256 is not None:
-        headers["ETag"] = f'"{sha256}"'
-        headers["Accept-Ranges"] = "bytes"
         digest = base64.b64encode(bytes.fromhex(sha256)).decode()
         headers["Repr-Digest"] = f"sha-256=:{digest}:"
-        found = requested_part(request, size, sha256, headers)
+    if etag is not None:
+        headers["ETag"] = f'"{etag}"'
+        headers["Accept-Ranges"] = "bytes"
+        found = requested_part(request, size, etag, headers)
         if isinstance(found, web.Response):
             return found
         part = found

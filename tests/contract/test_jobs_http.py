@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import io
 import json
+import zipfile
 
+from ferryman import Client
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import driving
 
@@ -194,3 +197,38 @@ async def test_a_choice_that_means_nothing_is_named_with_its_value(tmp_path):
             assert (status, problem["code"]) == (400, code)
             assert words in problem["detail"]
         assert (await caller.get("/api/v1/tags/a?color=red"))[0] == 400
+
+
+async def test_the_bundle_can_be_fetched_from_the_upload_until_it_is_cleaned(tmp_path):
+    client = FakeOrchestrator(then="Running")
+    files = {"run.sh": b"echo hello\n", "a/b.txt": bytes(range(256)) * 400}
+    expires = '[services.my_service]\nexpires_after = "10ms"\n'
+    async with driving(tmp_path, client, extra=expires, cleaner_interval=0.02) as caller:
+        job_id = await caller.upload(files)
+        document = json.loads((await caller.get(f"/api/v1/jobs/{job_id}"))[2])
+        path = document["links"]["bundle"]
+        assert path == f"/api/v1/jobs/{job_id}/bundle"
+        async with caller.session.get(f"{caller.url}{path}") as answer:
+            whole, etag = await answer.read(), answer.headers["ETag"]
+            assert (answer.status, answer.content_type) == (200, "application/zip")
+            assert f"job-{job_id}-bundle.zip" in answer.headers["Content-Disposition"]
+        with zipfile.ZipFile(io.BytesIO(whole)) as packed:
+            assert {name: packed.read(name) for name in files} == files
+        headers = {"Range": "bytes=5-9", "If-Range": etag}
+        async with caller.session.get(f"{caller.url}{path}", headers=headers) as answer:
+            assert (answer.status, await answer.read()) == (206, whole[5:10])
+        headers = {"If-None-Match": etag}
+        async with caller.session.get(f"{caller.url}{path}", headers=headers) as answer:
+            assert answer.status == 304
+        async with Client(caller.url) as sdk:
+            done = await sdk.download(job_id, f"{tmp_path}/", bundle=True)
+        assert (done.path.name, done.size) == (f"job-{job_id}-bundle.zip", len(whole))
+        await caller.job(job_id, until="Running")
+        await caller.session.post(f"{caller.url}/api/v1/jobs/{job_id}/cancel")
+        states = await caller.states(job_id)
+        while states[-1] != "Cleaned":
+            states = await caller.states(job_id, more_than=len(states))
+        status, _, body = await caller.get(path)
+        assert (status, json.loads(body)["code"]) == (410, "result_cleaned")
+        document = json.loads((await caller.get(f"/api/v1/jobs/{job_id}"))[2])
+        assert document["links"]["bundle"] is None

@@ -102,8 +102,8 @@ async def test_a_link_does_not_show_where_the_job_is_announced(tmp_path):
 
 
 GOOD = {
-    Shows.JOB: {"", "/events", "/logs", "/result", "/files", "/files/{path}"},
-    Shows.RESULT: {"/result"},
+    Shows.JOB: {"", "/events", "/logs", "/result", "/bundle", "/files", "/files/{path}"},
+    Shows.RESULT: {"/result", "/bundle"},
     Shows.FILE: {"/files/{path}"},
 }
 

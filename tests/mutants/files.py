@@ -68,6 +68,13 @@ MUTANTS: Final = (
         f"{_SERVER}a_damaged_file_ends_the_connection",
     ),
     _of(
+        "the download of a bundle that broke off goes on",
+        "server/api/downloads.py",
+        ", etag=file)",
+        ")",
+        "tests/contract/test_jobs_http.py::test_the_bundle_can_be_fetched_from_the_upload_until_it_is_cleaned",
+    ),
+    _of(
         "a browser runs nothing of a file",
         "server/domain/media_types.py",
         'if found.startswith("text/") or found in _SHOWN_TEXT:',
