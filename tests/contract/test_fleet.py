@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 from aiohttp import web
 
 from ferryman.agent_models import AgentDoc
@@ -381,6 +382,10 @@ async def test_a_service_that_no_agent_offers_is_named_to_its_user_and_to_operat
         waiting = await server.caller.job(job_id, until="Queued")
         why = "no agent offers the service lonely: the job waits until one does"
         assert (waiting["warnings"], waiting["queue"]["code"]) == ([why], "no_agent")
+        form = aiohttp.FormData({"user_id": "7", "service": "lonely"})
+        form.add_field("file", b"true", filename="run.sh")
+        async with server.caller.session.post(f"{server.caller.url}/upload", data=form) as answer:
+            assert (answer.status, (await answer.json())["warnings"]) == (201, [why])
         page = (await server.caller.get(f"/jobs/{job_id}"))[2]
         assert b"no agent of this server offers the service lonely" in page.replace(b"No", b"no")
         status = json.loads((await server.caller.get("/api/v1/status"))[2])
