@@ -98,7 +98,6 @@ def _interrupted(
         return ending.requeue(job, service, now, message, reason, retry.resubmitted(), **how)
     if reason is Reason.SHUTDOWN and service.on_shutdown == "stop":
         if job.cancel_requested_at is None:
-            message += f"; it is not tried again, as service {service.name} says (on_shutdown)"
             return ending.end(job, JobState.FAILED, service, now, message, reason, **how)
     elif retry.after_interruption(job, service) is None:
         again = retry.after_failure(job, service, reason, None, uniform)

@@ -78,6 +78,8 @@ def after_failure(
 
 def why_not(job: Job, service: Service, reason: Reason | None, exit_code: int | None) -> str:
     """Behind the message of a failure that is not tried again; empty: it had no retries left."""
+    if reason is Reason.SHUTDOWN and service.on_shutdown == "stop":
+        return f"; it is not tried again, as service {service.name} says (on_shutdown)"
     rules = policy(job, service)
     names, left = {str(reason), f"exit:{exit_code}"}, rules.retries - job.retries_used
     if left <= 0 or (reason is Reason.SHUTDOWN and service.on_shutdown == "stop"):
