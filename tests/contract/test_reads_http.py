@@ -7,8 +7,7 @@ import socket
 import threading
 from typing import Any
 
-from server.http import stored_files
-from server.web.job.log import search as log_search
+from server.http import stored_files, stored_log
 from shared.http.unread import UnreadAnswers
 from tests.contract import test_links
 from tests.contract.test_logs_http import running
@@ -48,18 +47,15 @@ async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monke
 
 
 async def test_one_search_of_a_caller_runs_at_a_time(tmp_path, monkeypatch) -> None:
-    at_once = most = 0
-    end, matches = threading.Event(), log_search._matches
+    """Those that wait for it do not even open the log."""
+    end, find, opened = threading.Event(), stored_log._find, []
 
     def slow(*args: Any) -> Any:
-        nonlocal at_once, most
-        at_once += 1
-        most = max(most, at_once)
+        opened.append(args)
         assert end.wait(60), "nobody let it end"
-        at_once -= 1
-        return matches(*args)
+        return find(*args)
 
-    monkeypatch.setattr(log_search, "_matches", slow)
+    monkeypatch.setattr(stored_log, "_find", slow)
     async with running(tmp_path) as here:
         await here.end("a line\n")
         await here.caller.job(here.job_id)
@@ -73,9 +69,9 @@ async def test_one_search_of_a_caller_runs_at_a_time(tmp_path, monkeypatch) -> N
         searches = [asyncio.create_task(search()) for _ in range(12)]
         await until(lambda: sum(one.done() for one in searches) == 3)
         assert {one.result() for one in searches if one.done()} == {(429, "5")}
+        assert len(opened) <= 1
         end.set()
         assert [status for status, _ in await asyncio.gather(*searches)].count(200) == 9
-        assert most == 1
 
 
 async def test_answers_that_are_not_read_are_bounded(tmp_path) -> None:

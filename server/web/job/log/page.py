@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -14,7 +15,6 @@ from server.domain.attempts import Attempt
 from server.domain.errors import BadField
 from server.domain.jobs import Job
 from server.domain.permits import Shows
-from server.http.context import Context
 from server.http.log_source import FOR_NOW, find_attempt, has_started, not_started, opened_log
 from server.http.paths import JOB_PAGE
 from server.http.problems import Refusal
@@ -51,9 +51,10 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
     try:
         if attempt is None or not has_started(job, attempt):
             raise not_started(job)
-        async with log_of(request, site, job, attempt, wanted.stream) as log:
+        turn = context.reads.searches.turn() if text else nullcontext()
+        async with turn, log_of(request, site, job, attempt, wanted.stream) as log:
             await log.count()
-            shown |= await _read(context, log, text, lines)
+            shown |= await _read(log, text, lines)
     except Refusal as refusal:
         if refusal.status == HTTPStatus.TOO_MANY_REQUESTS:
             raise
@@ -89,15 +90,12 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
     )
 
 
-async def _read(
-    context: Context, log: Log, text: str, lines: Mapping[str, int | None]
-) -> dict[str, Any]:
+async def _read(log: Log, text: str, lines: Mapping[str, int | None]) -> dict[str, Any]:
     """The window and what was found."""
     found: Found | None = None
     line, start, end = lines["line"], lines["from"], lines["to"]
     if text:
-        async with context.reads.searches.turn():
-            found = await search(log, text, start or 1)
+        found = await search(log, text, start or 1)
         line, start = line or (found.matches[0].line if found.matches else None), None
     if line is not None:
         window = await window_around(log, line)
