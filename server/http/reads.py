@@ -10,11 +10,13 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 from typing import Final, ParamSpec, TypeVar
 
 from server.http.problems import Refusal
 from shared.files.archives.zip_index import ListedFile
+from shared.files.opened import to_end
 from shared.http.authentication import CALLER
 
 T = TypeVar("T")
@@ -117,8 +119,7 @@ class Reads:
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What ``work`` returns; it is called in a thread, when it is the caller's turn."""
         async with self._each.turn(), self._free:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, lambda: work(*args, **kwargs))
+            return await to_end(partial(work, *args, **kwargs), self._threads)
 
     def names(self, sha256: str) -> Names | None:
         """Those in the result with this digest; None: they are not kept."""

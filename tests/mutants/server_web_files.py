@@ -26,6 +26,22 @@ MUTANTS: Final = (
         f"{_READS}what_one_caller_reads_does_not_hold_up_another",
     ),
     _mutant(
+        "of all callers' reads few hold the interpreter at once",
+        "http/reads.py",
+        "_THREADS: Final = 2",
+        "_THREADS: Final = 50",
+        f"{_READS}two_read_at_once_whoever_they_are",
+    ),
+    _mutant(
+        "a caller that leaves keeps its place until its thread is done",
+        "http/reads.py",
+        "await to_end(partial(work, *args, **kwargs), self._threads)",
+        "await asyncio.get_running_loop().run_in_executor(\n"
+        "                self._threads, partial(work, *args, **kwargs)\n"
+        "            )",
+        f"{_READS}who_leaves_has_its_place_until_its_thread_is_done",
+    ),
+    _mutant(
         "the names in results that are kept in memory are bounded",
         "http/reads.py",
         "            self._names.popitem(last=False)\n",

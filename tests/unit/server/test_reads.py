@@ -56,6 +56,28 @@ async def test_what_one_caller_reads_does_not_hold_up_another(reads: Reads) -> N
     assert await asyncio.gather(*ann) == ["done"] * 20
 
 
+async def test_two_read_at_once_whoever_they_are(reads: Reads) -> None:
+    with blocked() as (work, begun):
+        reading = [asyncio.create_task(as_caller(f"{n}", reads, work)) for n in range(5)]
+        for _ in range(2):
+            assert await asyncio.to_thread(begun.acquire, timeout=60)
+        assert len(reads._threads._threads) == 2  # all have asked
+    assert await asyncio.gather(*reading) == ["done"] * 5
+
+
+async def test_who_leaves_has_its_place_until_its_thread_is_done(reads: Reads) -> None:
+    with blocked() as (work, begun):
+        ann = [asyncio.create_task(as_caller("ann", reads, work))]
+        assert await asyncio.to_thread(begun.acquire, timeout=60)
+        ann[0].cancel()
+        ann.append(asyncio.create_task(as_caller("ann", reads, work)))
+        bob = as_caller("bob", reads, lambda: "read")
+        assert await asyncio.wait_for(bob, 60) == "read"
+    left, second = await asyncio.gather(*ann, return_exceptions=True)
+    assert isinstance(left, asyncio.CancelledError)
+    assert second == "done"
+
+
 async def test_callers_take_turns_whoever_asks_for_more(reads: Reads) -> None:
     order: list[str] = []
 
