@@ -32,8 +32,8 @@ from shared.wire import (
 
 log = structlog.get_logger()
 _PING_BYTES: Final = 1 << 10
-_MOST_PAGES: Final = 10_000
-"""Of a list; an agent that holds so much has a hundred and more in most."""
+_MOST_PAYLOADS: Final = 100_000
+"""Of a list, and pages of it: what reads it keeps the name of each."""
 
 
 class FerrymanAgent(LiveClient):
@@ -112,12 +112,13 @@ class FerrymanAgent(LiveClient):
 
     async def pages(self, first: PayloadList) -> AsyncIterator[PayloadList]:
         """A page, and those behind it."""
-        page, pages = first, 1
+        page, held = first, 0
         yield page
         while page.next is not None:
-            if pages == _MOST_PAGES:
+            held += 1 + len(page.payloads)
+            if held > _MOST_PAYLOADS:
                 raise Unreachable(self._say("its list has no end"), sent=True)
-            page, pages = await self.payloads(page.next), pages + 1
+            page = await self.payloads(page.next)
             yield page
 
     async def end_former(self) -> None:

@@ -550,7 +550,7 @@ LISTS = {
 
 @pytest.mark.parametrize("made", LISTS.values(), ids=LISTS.keys())
 async def test_a_list_without_end_or_of_any_size_is_no_answer(tmp_path, made, monkeypatch):
-    monkeypatch.setattr(ferryman_agent, "_MOST_PAGES", 20)
+    monkeypatch.setattr(ferryman_agent, "_MOST_PAYLOADS", 20)
     agent = FakeAgent(ends="Running")
 
     async def lie(request: web.Request) -> web.StreamResponse | None:
