@@ -132,9 +132,15 @@ class Get(Stage):
             self.results.reported.put(*which, result)
         in_flight = self._in_flight.setdefault(agent.name, asyncio.Semaphore(_MAX_IN_FLIGHT))
         is_new = which not in self._tasks and (agent, payload.id) not in self._delayed
-        for _ in range(size // _LARGE + is_new):
-            await in_flight.acquire()
-            self._counted[which] += 1
+        places = 0
+        try:
+            while places < size // _LARGE + is_new:
+                await in_flight.acquire()
+                places += 1
+        except asyncio.CancelledError:
+            self._release(agent.name, places)
+            raise
+        self._counted[which] += places
         self.on_payload(agent, payload)
         if which in self._tasks:
             self._release_at_end(which)

@@ -612,9 +612,22 @@ MUTANTS: Final = (
     _of(
         "large words of an agent take the room of many",
         "stages/get.py",
-        "range(size // _LARGE + is_new)",
-        "range(is_new)",
-        "tests/unit/server/stages/test_get_floods.py::"
-        "test_large_words_of_an_agent_take_the_room_of_many",
+        "while places < size // _LARGE + is_new:",
+        "while places < is_new:",
+        f"{_FLOODS}large_words_of_an_agent_take_the_room_of_many",
+    ),
+    _of(
+        "what is no longer waited for gives back its room",
+        "stages/get.py",
+        "            self._release(agent.name, places)\n            raise\n",
+        "            raise\n",
+        f"{_FLOODS}who_is_cancelled_while_it_waits_for_room_gives_back_what_it_had",
+    ),
+    _of(
+        "a list names so many payloads, however many are on a page",
+        "agents/ferryman_agent.py",
+        "held += 1 + len(page.payloads)",
+        "held += 1",
+        f"{_FLOODS}all_pages_of_a_list_name_no_more_than_is_kept_of_them",
     ),
 )

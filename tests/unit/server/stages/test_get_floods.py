@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
+
+from server.agents.ferryman_agent import FerrymanAgent
 from server.domain.errors import NoSuchJob
-from server.ports import Agent
+from server.ports import Agent, Unreachable
 from server.stages import get as get_stage
 from server.stages import unexpected_payloads
 from server.stages.get import Get
@@ -111,3 +114,48 @@ async def test_large_words_of_an_agent_take_the_room_of_many():
         await clock.sleep(0)  # their places are given back right after them
     await get.stop()
     assert get._in_flight["teller"]._value == get_stage._MAX_IN_FLIGHT
+
+
+async def test_who_is_cancelled_while_it_waits_for_room_gives_back_what_it_had():
+    teller, known = Teller(), payloads(get_stage._MAX_IN_FLIGHT)
+    get = getter()
+    for payload in known.payloads:
+        await get.receive(cast(Agent, teller), payload)
+    large = PayloadDoc(id=9_999, key="9999.1", status=PayloadState.RUNNING)
+    waiting = asyncio.create_task(
+        get.receive(cast(Agent, teller), large, size=100 * get_stage._LARGE)
+    )
+    clock = SimClock()
+    await clock.sleep(0)
+    assert get._in_flight["teller"].locked()  # it has the last place and waits for more
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+    assert get._in_flight["teller"]._value == 1
+    await get.stop()
+
+
+class Lister(FerrymanAgent):
+    """Its list has no end."""
+
+    def __init__(self) -> None:
+        self.name = "lister"
+
+    async def payloads(self, after: int = 0) -> PayloadList:
+        return PayloadList.model_construct(seq=1, payloads=PAGE, next=after + 1)
+
+
+PAGE = payloads(1_001).payloads
+
+
+async def test_all_pages_of_a_list_name_no_more_than_is_kept_of_them():
+    named, lister = 0, Lister()
+
+    async def listen() -> None:
+        nonlocal named
+        async for page in lister.pages(await lister.payloads()):
+            named += len(page.payloads)
+
+    with pytest.raises(Unreachable, match="its list has no end"):
+        await listen()
+    assert named <= 100_000
