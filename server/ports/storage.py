@@ -179,8 +179,8 @@ class Scratch(Protocol):
         ...
 
     async def too_full_for(self, count: int) -> int | None:
-        """How many bytes are free, if ``count`` more may not be written; as far as a disk says so
-        that need not answer. None: they may.
+        """How many bytes are free, if ``count`` more may not be written. None: they may, or the
+        disk does not say so soon.
         """
         ...
 

@@ -109,6 +109,8 @@ class FolderScratch:
             if self._measuring is None or self._measuring.done():
                 self._measuring = asyncio.ensure_future(asyncio.to_thread(self._measure))
             await asyncio.wait([self._measuring], timeout=_PATIENCE_S)
+            if not self._measuring.done():
+                return None  # whoever writes asks the disk, too
         return self._space.free_bytes if count > self._space.available() else None
 
     def _measure(self) -> None:

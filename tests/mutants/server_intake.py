@@ -154,9 +154,19 @@ _SPACE_MUTANTS: Final = (
     _of(
         "a full disk that has room again takes uploads",
         "server/storage/scratch.py",
-        "            await asyncio.wait([self._measuring], timeout=_PATIENCE_S)\n",
+        "            await asyncio.wait([self._measuring], timeout=_PATIENCE_S)\n"
+        "            if not self._measuring.done():\n"
+        "                return None  # whoever writes asks the disk, too\n",
         "",
         f"{_LIMITS}a_disk_with_room_again_takes_uploads_at_once",
+    ),
+    _of(
+        "what a slow disk said before refuses nothing",
+        "server/storage/scratch.py",
+        "if not self._measuring.done():",
+        "if False:",
+        "tests/unit/server/storage/test_folder.py::"
+        "test_what_a_slow_disk_said_before_refuses_nothing",
     ),
     _of(
         "what is granted and not written counts as used",

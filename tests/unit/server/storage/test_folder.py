@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from server.domain.files import FileKind
+from server.storage import scratch as scratch_module
 from server.storage.folder import FolderStorage, stored_path
 from server.storage.recent import RecentFiles
 from server.storage.scratch import FolderScratch
@@ -112,6 +113,27 @@ async def test_a_write_that_is_cancelled_lands_in_no_other_file(
     assert storing.cancelled()
     assert (tmp_path / "of bob").read_bytes() == b""
     assert list((tmp_path / "staging").iterdir()) == []
+
+
+async def test_what_a_slow_disk_said_before_refuses_nothing(
+    tmp_path: Path, scratch: FolderScratch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever writes asks the disk for each piece, and may wait longer for its answer."""
+    answer = threading.Event()
+
+    def slow(_: FolderScratch) -> int:
+        assert answer.wait(60), "nobody let the disk answer"
+        return 1 << 30
+
+    monkeypatch.setattr(FolderScratch, "free_bytes", lambda _: 0)
+    scratch.measure()
+    assert await scratch.too_full_for(1) == 0
+    monkeypatch.setattr(FolderScratch, "free_bytes", slow)
+    monkeypatch.setattr(scratch_module, "_PATIENCE_S", 0)
+    try:
+        assert await scratch.too_full_for(1) is None
+    finally:
+        answer.set()
 
 
 async def test_folders_are_closed_to_others(tmp_path: Path, storage: FolderStorage) -> None:
