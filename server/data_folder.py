@@ -15,7 +15,7 @@ import secrets
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -30,7 +30,7 @@ from server.store.migrations import MIGRATIONS
 from shared.clock import Clock, utc
 from shared.files import durable
 from shared.files.locks import FolderLock
-from shared.sqlite.copies import file_size
+from shared.sqlite.copies import file_size, uri_of
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.steady_clock import PersistentClock
@@ -39,12 +39,23 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 RECORD: Final = "server.json"
 UNKNOWN: Final = "unknown"
 """Folder of what a database did not know."""
+_OLDER: Final = "is older"
+"""The one mismatch that a start takes: as another server."""
 _writing = threading.Lock()
 """The last record of a run may be written while the Cleaner's is."""
 
 
 class WrongDatabase(Exception):
-    """The folder and the database are not of one server. Nothing was changed."""
+    """The folder and the database are not of one server. Nothing was changed.
+
+    Attributes:
+        text: what is there, and what is not.
+        advice: what to do.
+    """
+
+    def __init__(self, text: str, advice: str) -> None:
+        super().__init__(f"{text}: {advice}")
+        self.text, self.advice = text, advice
 
 
 def database_path(table: ServerTable) -> Path:
@@ -76,8 +87,9 @@ def read_record(folder: Path) -> copies.Marks | None:
         return None
     except (ValueError, TypeError) as problem:
         raise WrongDatabase(
-            f"{path} cannot be read ({problem}): put back the one of a backup of the folder, or "
-            "remove it if the database is the right one"
+            f"{path} cannot be read ({problem})",
+            "put back the one of a backup of the folder, or remove it if the database is the right "
+            "one",
         ) from problem
 
 
@@ -119,11 +131,10 @@ async def open_data(
     Raises:
         WrongDatabase, DatabaseUnavailable, OSError
     """
-    path, record = database_path(table), read_record(table.data_dir)
-    holds = record is not None or any(any(stored_names(table.data_dir, one)) for one in FileKind)
-    if holds and not new_database and not file_size(path):
+    path = database_path(table)
+    if not new_database and not file_size(path) and (wrong := look(table.data_dir, path)):
         # Before it is opened: nothing is to be made on a disk that hides the right one.
-        raise _refused(table, record, "is empty" if path.exists() else "is missing")
+        raise wrong
     clock = PersistentClock(table.data_dir, machine)
     path.parent.mkdir(parents=True, exist_ok=True)
     database = await Database.open(path, MIGRATIONS, clock)
@@ -158,8 +169,8 @@ def _tie(
     """See that the folder and the database are of one server, and count the start in both."""
     record, marks = read_record(table.data_dir), copies.marks(connection)
     another = mismatch(connection, table.data_dir)
-    if another and not (new_database or _may_be_older(marks, record)):
-        raise _refused(table, record, another)
+    if another not in ("", _OLDER) and not new_database:
+        raise _wrong(table.data_dir, database_path(table), record, another)
     if another:
         marks = _become_another(connection, table.data_dir, record, clock)
     starts = 1 + max(marks.starts, 0 if record is None else record.starts)
@@ -182,20 +193,37 @@ def mismatch(connection: sqlite3.Connection, folder: Path) -> str:
     if record is not None:
         if not marks.server and not marks.last_job:
             return "is empty"
-        if marks.server != record.server:
+        # A start that was killed has made another server of an older copy, but not of the folder.
+        if record.server not in (marks.server, *marks.former):
             return f"is that of server {marks.server[:8]}"
-        return "is older" if is_older(marks, record) else ""
+        return _OLDER if marks.server != record.server or is_older(marks, record) else ""
     pages = [page for kind in FileKind for page in stored_names(folder, kind)]
     if pages and not any(stored_rows.files_in_use(connection, page) for page in pages):
         return "knows none of them"
-    if not pages and (files := sum(1 for _ in copies.stored_files(connection))):
-        return f"refers to {files}"
+    if not pages and any(copies.stored_files(connection)):
+        return "refers to some"
     return ""
 
 
-def _may_be_older(marks: copies.Marks, record: copies.Marks | None) -> bool:
-    """Whether it is an older copy, or was put in place of one when a start was killed."""
-    return record is not None and record.server in (marks.server, *marks.former)
+def look(folder: Path, path: Path) -> WrongDatabase | None:
+    """What is wrong with the database for this folder; None: they belong together, or a first start
+    makes what is missing. Nothing is changed.
+
+    Raises:
+        OSError, sqlite3.Error: it cannot be read.
+    """
+    try:
+        record = read_record(folder)
+        if file_size(path):
+            with closing(sqlite3.connect(uri_of(path, "ro"), uri=True, timeout=5)) as connection:
+                what = mismatch(connection, folder)
+        elif record is not None or any(any(stored_names(folder, kind)) for kind in FileKind):
+            what = "is empty" if path.exists() else "is missing"
+        else:
+            what = ""
+    except WrongDatabase as problem:
+        return problem
+    return _wrong(folder, path, record, what) if what else None
 
 
 def _become_another(
@@ -243,14 +271,29 @@ def move_aside(
     return moved, to
 
 
-def _refused(table: ServerTable, record: copies.Marks | None, what: str) -> WrongDatabase:
-    """Why the server does not start: what is there, what is missing, and what to do."""
-    folder, path = table.data_dir, database_path(table)
+def _wrong(folder: Path, path: Path, record: copies.Marks | None, what: str) -> WrongDatabase:
+    """What is there, what is missing, and what to do."""
     files = sum(len(page) for kind in FileKind for page in stored_names(folder, kind))
     of = "" if record is None else f" of server {record.server[:8]}"
     there = f"{files} files{of}" if files else f"the record{of}" if record else "no files"
+    text = f"{folder} holds {there}, and the database {path} {what}"
+    if what == _OLDER:
+        return WrongDatabase(
+            text,
+            "put the right one in place before a start. A start makes another server of this one: "
+            "agents end what they hold, results that were not fetched are deleted, and files that "
+            f"it does not know are moved to {folder / UNKNOWN}",
+        )
+    if not files and record is None:
+        return WrongDatabase(
+            f"{text} (is the folder's disk mounted?)",
+            "mount it, or correct data_dir, or restore a backup into an empty folder; "
+            "--new-database goes on as another server without the files: their jobs stay, and have "
+            "no results",
+        )
     return WrongDatabase(
-        f"{folder} holds {there}, and the database {path} {what} (is its disk mounted?): put the "
-        "right one in place, or restore a backup into an empty folder; --new-database begins "
-        f"afresh as another server, and moves what the database does not know to {folder / UNKNOWN}"
+        f"{text} (is its disk mounted?)",
+        "put the right one in place, or restore a backup into an empty folder; --new-database "
+        "begins afresh as another server, and moves what the database does not know to "
+        f"{folder / UNKNOWN}",
     )

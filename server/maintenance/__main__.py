@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from server.data_folder import look
 from server.exposure import check_start
 from server.maintenance import admin
 from server.maintenance.backup import Manifest, back_up
@@ -20,6 +23,7 @@ from server.maintenance.common import (
     Config,
     DataDir,
     Verify,
+    paths_of,
     problems,
     server_paths,
     server_settings,
@@ -181,6 +185,9 @@ def check(
         settings = read(config, {})
         check_start(settings.server)
     said, doubts = sentences(settings), warnings(settings, config)
+    with suppress(sqlite3.Error, OSError):  # the doctor says what is wrong with them
+        if (wrong := look(*paths_of(settings))) is not None:
+            doubts.append(str(wrong))
     if as_json:
         print(json.dumps({"meaning": said, "warnings": doubts}))  # noqa: T201 - the result
         return

@@ -7,7 +7,6 @@ import contextlib
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing
 from email.utils import parsedate_to_datetime
 from importlib import metadata
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Final
 import aiohttp
 
 from server.agents.connection_errors import say_connection
-from server.data_folder import WrongDatabase, mismatch, read_record
+from server.data_folder import look
 from server.maintenance.backup import DATABASE
 from server.settings.agents import AgentTable
 from server.settings.tables import ServerSettings
@@ -24,7 +23,7 @@ from server.store.migrations import MIGRATIONS
 from shared import findings
 from shared.clock import SECOND, Clock
 from shared.findings import DAMAGED, UNAVAILABLE, Finding
-from shared.sqlite.copies import check_structure, file_size, uri_of
+from shared.sqlite.copies import check_structure
 from shared.sqlite.migrations import schema_version
 from shared.units.sizes import say_size
 
@@ -48,8 +47,11 @@ def examine(settings: ServerSettings, file: Path | None, clock: Clock) -> Iterat
     running = f"process {pid} works with it" if pid else "nobody works with it now"
     yield Finding("lock", "ok", running)
     database = table.db_path or table.data_dir / DATABASE
-    yield from of_database(database, len(MIGRATIONS))
-    yield from of_both(table.data_dir, database)
+    both = list(of_both(table.data_dir, database))
+    for one in of_database(database, len(MIGRATIONS)):
+        if not both or one.level != "ok":  # what is good about the wrong one helps nobody
+            yield one
+    yield from both
     yield findings.of_port(table.host, table.port, pid)
     yield findings.of_open_files()
     agents = settings.agents.values()
@@ -91,22 +93,9 @@ def of_database(path: Path, newest: int) -> Iterator[Finding]:
 
 def of_both(folder: Path, database: Path) -> Iterator[Finding]:
     """Whether they are of one server; nothing where the other findings say what is wrong."""
-    try:
-        if file_size(database):
-            with closing(
-                sqlite3.connect(uri_of(database, "ro"), uri=True, timeout=5)
-            ) as connection:
-                wrong = mismatch(connection, folder)
-        else:
-            wrong = "" if read_record(folder) is None else "is missing"
-    except WrongDatabase as problem:
-        wrong = str(problem)
-    except (sqlite3.Error, OSError):
-        return
-    if wrong:
-        hint = "mount its disk, or correct data_dir or db_path; a start says more"
-        text = f"the database of the data folder: {wrong}"
-        yield Finding("folder and database", "problem", text, hint, DAMAGED)
+    with contextlib.suppress(sqlite3.Error, OSError):
+        if (wrong := look(folder, database)) is not None:
+            yield Finding("folder and database", "problem", wrong.text, wrong.advice, DAMAGED)
 
 
 async def _agents(settings: ServerSettings, clock: Clock) -> list[Finding]:

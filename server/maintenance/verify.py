@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from server.data_folder import WrongDatabase, mismatch
+from server.data_folder import WrongDatabase, look
 from server.domain.files import FileKind
 from server.maintenance.files import FileTrouble, trouble_of, unreadable
 from server.storage.folder import stored_names, stored_path
@@ -22,7 +22,7 @@ from shared.clock import Clock, Micros
 from shared.files import durable
 from shared.files.locks import FileLock, FolderInUse, FolderLock
 from shared.files.section import open_section
-from shared.sqlite.copies import uri_of
+from shared.sqlite.copies import file_size, uri_of
 from shared.sqlite.errors import DatabaseUnavailable, NewerSchema
 from shared.sqlite.migrations import schema_version
 
@@ -123,7 +123,8 @@ def verify(
 
     Raises:
         FolderInUse: a server runs, and it is to be repaired.
-        WrongDatabase: every file would be one that no row refers to.
+        WrongDatabase: there is none, or it is to repair a folder that is not its own: every file
+            would be one that no row refers to.
         FileNotFoundError, NewerSchema, OldSchema, OSError, sqlite3.Error
     """
     locks: list[FileLock] = []
@@ -131,14 +132,14 @@ def verify(
         if repair:
             locks.append(FolderLock(data_dir))
             locks.append(FileLock(db_path.with_name(f"{db_path.name}.lock"), db_path, "database"))
+        if not file_size(db_path) and (wrong := look(data_dir, db_path)):
+            raise wrong
         with closing(open_known(db_path, writable=repair)) as connection:
-            if repair and (wrong := mismatch(connection, data_dir)):
-                raise WrongDatabase(
-                    f"nothing was repaired: {data_dir} is not that of {db_path}, which {wrong}"
-                )
+            if (wrong := look(data_dir, db_path)) and repair:
+                raise WrongDatabase(f"nothing was repaired: {wrong.text}", wrong.advice)
             alone = repair or not _in_use(data_dir)
             work = _Verification(
-                data_dir, connection, alone, repair, digests, since, clock, progress
+                data_dir, connection, alone, wrong, repair, digests, since, clock, progress
             )
             return work.run()
     finally:
@@ -152,6 +153,7 @@ class _Verification:
         data_dir: Path,
         connection: sqlite3.Connection,
         alone: bool,
+        wrong: WrongDatabase | None,
         repair: bool,
         digests: bool,
         since: Micros | None,
@@ -159,11 +161,13 @@ class _Verification:
         progress: Progress,
     ) -> None:
         self._data_dir, self._connection, self._repair = data_dir, connection, repair
-        self._alone, self._clock = alone, clock
+        self._alone, self._wrong, self._clock = alone, wrong, clock
         self._digests, self._since, self._progress = digests, since, progress
         self._done = Verified()
 
     def run(self) -> Verified:
+        if self._wrong is not None:
+            self._add("wrong_database", "database", str(self._wrong))
         damages = list(row_checks.damages(self._connection))
         for damage in damages:
             self._add("database_damaged", "database", damage)
@@ -236,8 +240,8 @@ class _Verification:
                     durable.remove_quietly(path)
                     self._add("stray_file", f"{kind}/{name}", "no row refers to it", "removed")
                 elif path.exists():
-                    why = "no row refers to it; a server removes it after a day"
-                    self._add("stray_file", f"{kind}/{name}", why)
+                    then = "; a server removes it after a day" if self._wrong is None else ""
+                    self._add("stray_file", f"{kind}/{name}", f"no row refers to it{then}")
 
     def _staging(self) -> None:
         """What was being written when the server ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import shutil
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 import structlog.testing
+from typer.testing import CliRunner
 
 from server import data_folder
 from server.data_folder import (
@@ -22,11 +24,13 @@ from server.data_folder import (
     RecordKeeper,
     WrongDatabase,
     lock_folder,
+    look,
     open_data,
     read_record,
 )
 from server.domain.files import FileKind
 from server.domain.jobs import Bundle, NewJob
+from server.maintenance.__main__ import program
 from server.settings.tables import ServerTable
 from server.storage.folder import FolderStorage, stored_names
 from server.storage.scratch import FolderScratch
@@ -99,7 +103,7 @@ class Place:
         }
 
     def remove_database(self) -> None:
-        for path in self.data.glob(f"{DATABASE}*"):
+        for path in self.database.parent.glob(f"{self.database.name}*"):
             path.unlink()
 
     def keep_database(self, name: str) -> Path:
@@ -276,12 +280,66 @@ async def test_a_database_whose_files_are_all_away_is_not_used(place: Place) -> 
     place.data.rename(place.folder / "away")
     said = await place.refused(db_path=place.folder / "kept.sqlite")
     assert "holds no files, and the database" in said
-    assert "refers to 2" in said
+    assert "refers to some (is the folder's disk mounted?): mount it" in said
+    assert "afresh" not in said
     (place.data / "lock").unlink()
     shutil.rmtree(place.data)
     (place.folder / "away").rename(place.data)
     async with place.started(db_path=place.folder / "kept.sqlite") as opened:
         assert (await opened.jobs.get(2)).state is JobState.QUEUED
+
+
+async def on_host(place: Place, *words: str, **table: Any) -> tuple[int, Any]:
+    """The exit code of a command that looks at the folder of the settings, and its document."""
+    file = place.folder / "server.toml"
+    lines = {"data_dir": place.data, "port": 0, **table}.items()
+    file.write_text("[server]\n" + "".join(f"{key} = '{value}'\n" for key, value in lines))
+    given = [*words, "--config", str(file), "--json"]
+    done = await asyncio.to_thread(CliRunner().invoke, program, given)
+    return done.exit_code, json.loads(done.stdout) if done.stdout else done.stderr
+
+
+@pytest.mark.parametrize("how", ["missing", "empty", "another", "nobodys", "away", "older"])
+async def test_start_doctor_check_and_verify_say_the_same_sentence(place: Place, how: str) -> None:
+    table = {"db_path": place.folder / "kept.sqlite"}
+    await place.upload(1, **table)
+    place.database = table["db_path"]
+    older = place.keep_database("older")
+    await place.upload(2, **table)
+    fresh = Place(place.folder / "fresh")
+    fresh.folder.mkdir()
+    await fresh.upload(1 if how == "another" else 0)
+    if how == "away":
+        place.data.rename(place.folder / "away")
+        place.data.mkdir()
+    elif how in ("missing", "empty"):
+        place.database.unlink()
+        if how == "empty":
+            place.database.touch()
+    else:
+        place.put_back(older if how == "older" else fresh.keep_database("fresh"))
+    if how == "nobodys":
+        (place.data / RECORD).unlink()
+    wrong = look(place.data, place.database)
+    assert wrong is not None
+    if how == "older":
+        assert "A start makes another server of this one: agents end what they hold" in str(wrong)
+    else:
+        assert str(wrong) == await place.refused(**table)
+    code, found = await on_host(place, "doctor", **table)
+    abouts = {one["about"]: one for one in found["findings"]}
+    said = abouts["folder and database"]
+    assert (said["level"], said["text"], said["hint"]) == ("problem", wrong.text, wrong.advice)
+    assert "database" not in abouts  # nothing good is said of the wrong one
+    code, found = await on_host(place, "check", **table)
+    assert (code, str(wrong) in found["warnings"]) == (0, True)
+    code, found = await on_host(place, "admin", "verify", **table)
+    if how in ("missing", "empty"):
+        assert (code, str(wrong) in found) == (74, True)
+        return
+    first, *others = found["findings"]
+    assert (code, first["kind"], first["message"]) == (1, "wrong_database", str(wrong))
+    assert not [one for one in others if "after a day" in one["message"]]
 
 
 @pytest.mark.parametrize("older", [False, True])

@@ -442,21 +442,21 @@ MUTANTS: Final = (
     _of(
         "without its database no server is made in a folder that has one",
         "server/data_folder.py",
-        "    if holds and not new_database and not file_size(path):",
+        "    if not new_database and not file_size(path) and (wrong := look(table.data_dir, path)):",
         "    if False:",
         f"{_TIE}a_start_without_the_database_is_refused_and_loses_nothing[elsewhere]",
     ),
     _of(
         "the database of another server is refused",
         "server/data_folder.py",
-        "        if marks.server != record.server:",
+        "        if record.server not in (marks.server, *marks.former):",
         "        if False:",
         f"{_TIE}the_database_of_another_server_is_refused",
     ),
     _of(
         "an older copy of the database is recognised",
         "server/data_folder.py",
-        'return "is older" if is_older(marks, record) else ""',
+        'return _OLDER if marks.server != record.server or is_older(marks, record) else ""',
         'return ""',
         f"{_TIE}an_older_database_goes_on_as_another_server_and_moves_the_rest_aside",
         f"{_TIE}an_older_database_is_known_by_its_jobs_without_another_start",
@@ -502,8 +502,8 @@ MUTANTS: Final = (
     _of(
         "a repair removes nothing by the word of another database",
         "server/maintenance/verify.py",
-        "if repair and (wrong := mismatch(connection, data_dir)):",
-        'if wrong := "":',
+        "if (wrong := look(data_dir, db_path)) and repair:",
+        "if wrong := None:",
         "tests/contract/test_admin_folder.py::test_a_repair_by_a_database_that_is_not_the_folders_"
         "removes_nothing",
     ),
