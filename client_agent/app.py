@@ -36,6 +36,7 @@ from client_agent.parameters import (
     deadlines,
     defaults,
     describe,
+    free_floor,
     sandbox_settings,
     uid_count,
     worker_count,
@@ -57,6 +58,7 @@ from client_agent.run.runner import Runner
 from client_agent.run.slots import SlotQueue
 from client_agent.sandbox.base import Sandbox
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
+from client_agent.sandbox.host_sandbox import HostSandbox
 from client_agent.sandbox.kernel.uids import UidBlock
 from client_agent.sandbox.none import NoSandbox
 from client_agent.sandbox.watch import SandboxWatch
@@ -96,7 +98,7 @@ def version() -> str:
 
 
 @contextlib.contextmanager
-def open_sandbox(settings: AgentSection, clock: Clock, uids: int) -> Iterator[Sandbox]:
+def open_sandbox(settings: AgentSection, clock: Clock, uids: int) -> Iterator[HostSandbox]:
     """The operator's backend, with its uids reserved. Raises SandboxBroken if too few are free.
 
     Args:
@@ -143,6 +145,7 @@ async def serve(
     with open_sandbox(settings, clock, worker_count(settings)) as sandbox:
         async with running(settings, clock, sandbox, asked) as agent:
             agent.live.follow(lambda new: logs.configure(new.log_format, new.log_level))
+            agent.live.follow(lambda new: sandbox.keep_free(free_floor(new)))
             reload = Reload(agent.live, read or (lambda: settings), agent.tls)
             reloading = asyncio.create_task(manager.reload_at(hangup, reload.run_once, clock))
             ready(agent.port)

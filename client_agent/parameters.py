@@ -37,6 +37,11 @@ def uid_count(settings: AgentSection, workers: int) -> int:
     return 1 + workers + (waiting + workers if waiting else 0)
 
 
+def free_floor(settings: AgentSection) -> int:
+    """With fewer free bytes on the disk, jobs that run are ended."""
+    return settings.min_free // 2
+
+
 def sandbox_settings(
     settings: AgentSection, workers: int, first_uid: int | None
 ) -> SandboxSettings:
@@ -47,7 +52,7 @@ def sandbox_settings(
     """
     first = 0 if first_uid is None else first_uid
     return replace(
-        settings.sandboxing.settings(settings.min_free // 2, first_uid),
+        settings.sandboxing.settings(free_floor(settings), first_uid),
         prepared_starts=_prepared_starts(settings),
         prepared_uids=range(first + workers, first + uid_count(settings, workers) - 1),
         spare_images=max(_MIN_SPARE_IMAGES, settings.slots),

@@ -225,7 +225,8 @@ class HostWorkspace(ABC):
         """The gauges of the attempt."""
         resources, settings, limits = self._resources, self._resources.settings, self.limits
         all_dead = threading.Event()
-        gauges: list[Gauge] = [HostDiskGauge(resources.work_folders.free, settings.free_floor)]
+        free = resources.work_folders.free
+        gauges: list[Gauge] = [HostDiskGauge(free, lambda: resources.settings.free_floor)]
         if self.group is not None:
             gauges.append(CgroupGauge(self.group, limits))
         memory, cpu = (self.enforcement[name] != HARD for name in ("memory", "cpu"))

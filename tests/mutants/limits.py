@@ -336,7 +336,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "4",
         "disk: the free space that jobs leave to the host",
         _WORKSPACE,
-        "[HostDiskGauge(resources.work_folders.free, settings.free_floor)]",
+        "[HostDiskGauge(free, lambda: resources.settings.free_floor)]",
         "[]",
         f"{_IMAGES}an_image_that_fills_the_agents_disk_ends_its_job_with_an_agent_error",
     ),
