@@ -82,8 +82,8 @@ def why_not(job: Job, service: Service, reason: Reason | None, exit_code: int | 
         return f"; it is not tried again, as service {service.name} says (on_shutdown)"
     rules = policy(job, service)
     names, left = {str(reason), f"exit:{exit_code}"}, rules.retries - job.retries_used
-    if left <= 0 or (reason is Reason.SHUTDOWN and service.on_shutdown == "stop"):
-        return ""  # for the latter, the message says why
+    if left <= 0:
+        return ""
     if reason in NEVER:
         why = f"{reason} would be the same next time"
     elif excepted := names & rules.no_retry_on:

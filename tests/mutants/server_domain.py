@@ -135,8 +135,8 @@ MUTANTS: Final = (
         "retry",
         "a failure with retries left says why it is not tried again",
         _RETRY,
-        "    if left <= 0 or (",
-        "    if left or (",
+        "    if left <= 0:\n",
+        "    if left:\n",
         (f"{_REASONS}a_failure_with_retries_left_says_why_it_was_not_tried_again",),
     ),
     Mutant(
