@@ -58,7 +58,6 @@ from client_agent.run.runner import Runner
 from client_agent.run.slots import SlotQueue
 from client_agent.sandbox.base import Sandbox
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
-from client_agent.sandbox.host_sandbox import HostSandbox
 from client_agent.sandbox.kernel.uids import UidBlock
 from client_agent.sandbox.none import NoSandbox
 from client_agent.sandbox.watch import SandboxWatch
@@ -98,7 +97,7 @@ def version() -> str:
 
 
 @contextlib.contextmanager
-def open_sandbox(settings: AgentSection, clock: Clock, uids: int) -> Iterator[HostSandbox]:
+def open_sandbox(settings: AgentSection, clock: Clock, uids: int) -> Iterator[Sandbox]:
     """The operator's backend, with its uids reserved. Raises SandboxBroken if too few are free.
 
     Args:
