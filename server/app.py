@@ -177,7 +177,7 @@ async def compose(
     poll = Poll(resources, get)
     deliver = Deliver(resources, get)
     send = Send(resources, deliver, get, lambda: now().sender_interval)
-    cancel = Cancel(resources, wakeups, get.on_payload)
+    cancel = Cancel(resources, wakeups, get)
     schedules = Schedules(
         resources,
         SqlSchedules(database, wakeups.changed),

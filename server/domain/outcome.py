@@ -19,6 +19,7 @@ from server.domain.service import Service
 from server.domain.states import HOLDS_SLOT, states_between
 from shared.clock import Micros
 from shared.units.durations import say_duration
+from shared.units.sizes import say_size
 from shared.wire import JobState, Limits, PayloadDoc, PayloadState, Reason
 
 ZIP_OVERHEAD: Final = 1 << 30
@@ -72,6 +73,24 @@ def bounded(job: Job, payload: PayloadDoc) -> PayloadDoc:
     if payload.status is not PayloadState.KILLED:
         how |= {"status": PayloadState.FAILED, "reason": Reason.AGENT_ERROR, "message": message}
         how |= {"interrupted": True, "exit_code": None}
+    return payload.model_copy(update=how)
+
+
+def fitting(payload: PayloadDoc, most: float) -> PayloadDoc:
+    """The payload; without its result, and as failed, if that is larger than ``most``, which is all
+    that the server's disk can ever hold: it would wait for ever.
+    """
+    result = payload.result
+    if result is None or result.size <= most:
+        return payload
+    message = (
+        f"it left {say_size(result.size)}, and the server's disk can never hold more than "
+        f"{say_size(max(0, round(most)))}"
+    )
+    how: dict[str, Any] = {"result": None, "warnings": [*payload.warnings, message]}
+    if payload.status is not PayloadState.KILLED:
+        how |= {"status": PayloadState.FAILED, "reason": Reason.RESULTS_LIMIT, "message": message}
+        how |= {"exit_code": None, "retry_later": None}
     return payload.model_copy(update=how)
 
 

@@ -164,7 +164,7 @@ class Context:
         return await why_waiting(
             *(jobs, self.services, self.jobs, self.fleet, now, self.statistics.recent.of),
             in_list=in_list,
-            disk_full=self.results_waiting.sentence(),
+            disk_full=self.results_waiting,
         )
 
     async def documents(self, jobs: Sequence[Job]) -> list[JobDoc]:

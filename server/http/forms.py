@@ -84,11 +84,12 @@ async def check_head(
             "upload_too_large",
             f"the upload is {say_size(length)}, the most {whose} is {say_size(limits.max_bytes)}",
         )
-    if waiting := context.results_waiting.sentence():
+    waiting = context.results_waiting
+    if waiting.hold(agent.name for agent in context.fleet.all() if agent.reachable):
         raise Refusal(
             HTTPStatus.INSUFFICIENT_STORAGE,
             "disk_full",
-            f"no upload is taken now: {waiting}",
+            f"no upload is taken now: {waiting.sentence()}",
             retry_after_s=60,
         )
     if (free := await context.scratch.too_full_for(length)) is not None:

@@ -178,6 +178,10 @@ class Scratch(Protocol):
         """Bytes of the disk."""
         ...
 
+    def most(self) -> int:
+        """Bytes that could be written if nothing else were on the disk. Blocking."""
+        ...
+
     async def too_full_for(self, count: int) -> int | None:
         """How many bytes are free, if ``count`` more may not be written. None: they may, or the
         disk does not say so soon.

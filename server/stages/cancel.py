@@ -11,7 +11,6 @@ given up as lost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -20,7 +19,8 @@ import structlog
 from server.domain import ending, outcome
 from server.domain.errors import AlreadyEnded, NoSuchJob
 from server.domain.jobs import Job
-from server.ports import Agent, AgentError, LeaseLost, NoSuchPayload, Watch
+from server.ports import AgentError, LeaseLost, NoSuchPayload, Watch
+from server.stages.get import Get
 from server.stages.read import read_job
 from server.stages.stage import Resources, Stage
 from shared.clock import wait_for
@@ -36,17 +36,13 @@ class Cancel(Stage):
     """Cancels jobs.
 
     Args:
-        on_payload: hands a payload to the Getter, which fetches what the job left.
+        get: fetches what the job left.
     """
 
-    def __init__(
-        self,
-        resources: Resources,
-        watch: Watch,
-        on_payload: Callable[[Agent, PayloadDoc], None],
-    ) -> None:
+    def __init__(self, resources: Resources, watch: Watch, get: Get) -> None:
         super().__init__(resources)
-        self._watch, self._on_payload = watch, on_payload
+        self._watch, self._on_payload = watch, get.on_payload
+        self._no_room = get.results.waiting
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._without_lease: dict[int, asyncio.Event] = {}
         """job -> wakes its task, which waits for the server that uses the job's agent"""
@@ -153,6 +149,12 @@ class Cancel(Stage):
                 self._on_payload(agent, payload)
             return cancelled
         if payload.status in outcome.ENDED:
+            which = agent.name, payload.id
+            if which in self._no_room:  # else a result that never fits could never be got rid of
+                message = "cancelled; its result found no room on the server's disk"
+                if cancelled := await self._cancelled(job, message):
+                    self._no_room.done(which)
+                return cancelled
             self._on_payload(agent, payload)  # it ended before the cancel: its end counts
         return False
 

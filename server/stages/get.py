@@ -26,7 +26,7 @@ from server.stages.agent_tasks import AgentTasks
 from server.stages.deferral import Deferral
 from server.stages.delayed_reports import DelayedReports
 from server.stages.progress import Progress
-from server.stages.results import WAITS_FOR_ROOM, Results, is_disk_full, not_stored
+from server.stages.results import UNCHECKED, WAITS_FOR_ROOM, Results, is_disk_full, not_stored
 from server.stages.small_results import SmallResults
 from server.stages.stage import Resources, Stage
 from server.stages.unexpected_payloads import UnexpectedPayloads
@@ -342,6 +342,8 @@ class Get(Stage):
                 await self._unexpected.end(agent, key, payload, *of)
                 return
             payload = outcome.bounded(job, payload)
+            if payload.result is not None and payload.result.size > UNCHECKED:
+                payload = outcome.fitting(payload, await self.results.waiting.most())
             if await self.advance(agent, job, payload):
                 if payload.status in outcome.ENDED:
                     await agent.acknowledge(payload.id, payload.key)

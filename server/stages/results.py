@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -28,7 +29,7 @@ from shared.units.sizes import say_count, say_size
 from shared.wire import PayloadDoc
 
 _MAX_DOWNLOADS: Final = 8  # from one agent at once
-_UNCHECKED: Final = 1 << 20
+UNCHECKED: Final = 1 << 20
 """Bytes of a result that is not worth a look at the disk before it is fetched."""
 _LOOK_AGAIN_S: Final = 10.0
 """Until it is looked again whether a result that waits for room is still wanted; and until a disk
@@ -89,11 +90,12 @@ class _Waiting:
 
 class WaitingResults:
     """Results that wait for room on the server's disk. The oldest are tried first; one that does
-    not fit does not hold up those behind it that do. While any waits no new job is sent and no
-    upload is taken, so what may go before it is only what agents have now.
+    not fit does not hold up those behind it that do. An agent with one that does not fit gets no
+    new job; when all have one, no upload is taken. So what an agent says that it has holds up its
+    own work, not that of others.
 
     Args:
-        on_end: called when none waits any more.
+        on_end: called when one waits no more.
     """
 
     def __init__(self, scratch: Scratch, clock: Clock, on_end: Callable[[], None]) -> None:
@@ -107,6 +109,15 @@ class WaitingResults:
 
     def __contains__(self, which: Payload) -> bool:
         return which in self._waiting
+
+    def hold(self, agents: Iterable[str]) -> bool:
+        """Whether there are such agents, and each has a result that does not fit."""
+        held = {
+            which[0]
+            for which, one in self._waiting.items()
+            if one.refused or one.size > self._available
+        }
+        return bool(names := set(agents)) and names <= held
 
     @property
     def size(self) -> int:
@@ -144,7 +155,7 @@ class WaitingResults:
             return
         if self._waiting:
             raise NoRoom(size, self._available)
-        if size > _UNCHECKED and size > (available := await self._look()):
+        if size > UNCHECKED and size > (available := await self._look()):
             raise NoRoom(size, available)
 
     async def add(self, which: Payload, problem: OSError, size: int | None) -> NoRoom:
@@ -171,12 +182,20 @@ class WaitingResults:
 
     async def turn(self, which: Payload) -> None:
         """Until one that waits may be tried again, or is to be looked at again."""
-        await wait_for(self._waiting[which].turn, _LOOK_AGAIN_S, self._clock)
+        if which in self._waiting:
+            await wait_for(self._waiting[which].turn, _LOOK_AGAIN_S, self._clock)
 
     def done(self, which: Payload) -> None:
         """It was stored, or is not wanted any more."""
-        if self._waiting.pop(which, None) is not None and not self._waiting:
+        if (one := self._waiting.pop(which, None)) is not None:
+            one.turn.set()
             self._on_end()
+
+    async def most(self) -> float:
+        """Bytes of the largest result that the disk could hold if there were nothing else on it."""
+        with suppress(OSError):
+            return await asyncio.to_thread(self._scratch.most)
+        return math.inf  # it does not answer
 
     async def run_once(self) -> None:
         """Let those be tried that fit now."""
@@ -200,7 +219,7 @@ class Results:
     """Downloads results, whole and checked.
 
     Args:
-        on_slot: called when a slot of an agent has become free, and when none waits any more.
+        on_slot: called when a slot of an agent has become free, and when a result waits no more.
 
     Attributes:
         reported: those that need not be fetched.

@@ -101,9 +101,8 @@ class Send(Stage):
         hurried: not if hints say that no agent has a free slot.
         """
         claimed = 0
-        if self._get.results.waiting:
-            return 0  # the disk has no room for what a job would leave
-        while candidates := self._fleet.candidates(name):
+        hold = self._get.results.waiting.hold
+        while candidates := [one for one in self._fleet.candidates(name) if not hold([one.name])]:
             service = self._services.get(name)  # its settings may have changed meanwhile
             if service is None or service.paused:
                 break

@@ -13,10 +13,10 @@ from server.domain.attempts import Attempt
 from server.domain.files import FileKind
 from server.domain.jobs import Job
 from server.ports import Agent, NoSuchPayload
-from server.stages.results import Results
+from server.stages.results import UNCHECKED, NoRoom, Results
 from server.stages.stage import Resources, Stage
 from shared.ids import AttemptKey
-from shared.wire import PayloadDoc
+from shared.wire import JobState, PayloadDoc
 
 log = structlog.get_logger()
 _MAX_DISCARDS: Final = 8  # of one agent at once
@@ -56,6 +56,8 @@ class UnexpectedPayloads(Stage):
         lacks_result = attempt is not None and attempt.ended_at is not None and not attempt.result
         if lacks_result and job is not None:
             payload = outcome.bounded(job, payload)
+            if payload.result is not None and payload.result.size > UNCHECKED:
+                payload = await self._fitting(agent, payload, job)
         if lacks_result and payload.result is not None:
             async with self._storage.pending(FileKind.RESULT) as pending:
                 result = await self._results.fetch(agent, payload, pending)
@@ -68,3 +70,21 @@ class UnexpectedPayloads(Stage):
             log.warning("payload.dropped", agent=agent.name, key=payload.key, why=why)
         async with discards:
             await agent.acknowledge(payload.id, payload.key)
+
+    async def _fitting(self, agent: Agent, payload: PayloadDoc, job: Job) -> PayloadDoc:
+        """The payload; without its result if there is no room, and its job was cancelled: then
+        nobody waits for it.
+
+        Raises:
+            NoRoom: it has to wait.
+        """
+        payload = outcome.fitting(payload, await self._results.waiting.most())
+        if payload.result is not None:
+            try:
+                await self._results.waiting.check((agent.name, payload.id), payload.result.size)
+            except NoRoom as full:
+                if full.is_brief or job.state is not JobState.CANCELLED:
+                    raise
+                log.warning("payload.dropped", agent=agent.name, key=payload.key, why=str(full))
+                payload = payload.model_copy(update={"result": None})
+        return payload

@@ -12,6 +12,7 @@ from server.domain.jobs import Hold, Job
 from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.ports import Fleet, Held, Jobs
+from server.stages.results import WaitingResults
 from shared.clock import Micros, say_time, utc
 from shared.wire import JobState, QueueInfo, WaitReason
 
@@ -40,14 +41,14 @@ async def why_waiting(
     recent: Callable[[str], Awaitable[Recent]] | None = None,
     *,
     in_list: bool = False,
-    disk_full: str = "",
+    disk_full: WaitingResults | None = None,
 ) -> dict[int, QueueInfo]:
     """Position in the queue and reason of each of the jobs that waits; the others are left out.
 
     Args:
         recent: gives what a service did lately; None: no start is estimated.
         in_list: positions are counted less far.
-        disk_full: that the server's disk has no room for results, so that no job is sent.
+        disk_full: results that do not fit on the server's disk, so that their agents get no job.
     """
     waiting = [job for job in listed if _waits(job)]
     if not waiting:
@@ -74,7 +75,7 @@ async def why_waiting(
             why = (
                 _on_hold(job, on, batch)
                 or _not_sent(job, service, now)
-                or (disk_full and _why(WaitReason.DISK_FULL, f"no job is sent now: {disk_full}"))
+                or _no_room(disk_full, service, fleet)
                 or held.not_sent(job, service, position)
             )
             if recent is not None and why["code"] in _FOR_A_SLOT and position <= counted:
@@ -91,6 +92,15 @@ def _waits(job: Job) -> bool:
 
 def _why(code: WaitReason, reason: str, **more: Any) -> dict[str, Any]:
     return {"code": code, "reason": reason, **more}
+
+
+def _no_room(
+    results: WaitingResults | None, service: Service, fleet: Fleet
+) -> dict[str, Any] | None:
+    agents = [one.name for one in fleet.candidates(service.name)]
+    if results is None or not results.hold(agents):
+        return None
+    return _why(WaitReason.DISK_FULL, f"no job is sent now: {results.sentence()}")
 
 
 def _children(batch: Batch | None) -> dict[str, Any]:

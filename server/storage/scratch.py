@@ -17,7 +17,7 @@ from server.storage.space import Reservation, Space
 from server.storage.stream import LocalStream
 from shared.files import durable
 from shared.files.opened import opened, to_end
-from shared.live import Value
+from shared.live import Value, reading
 
 _PATIENCE_S: Final = 0.5
 """With a disk that is asked how much is free."""
@@ -94,6 +94,7 @@ class FolderScratch:
         self, folder: Path, owner: str, token: Callable[[], str], min_free: Value[int] = 0
     ) -> None:
         self._folder, self._owner, self._token = folder, owner, token
+        self._min_free = reading(min_free)
         self._space = Space(lambda: self.free_bytes(), min_free)
         self.available_bytes = self._space.available
         self._measuring: asyncio.Future[None] | None = None
@@ -128,6 +129,9 @@ class FolderScratch:
     def total_bytes(self) -> int:
         usage = os.statvfs(self._folder)
         return usage.f_blocks * usage.f_frsize
+
+    def most(self) -> int:
+        return self.total_bytes() - self._min_free()
 
     def check_writable(self) -> None:
         self._space.measure()  # it is asked regularly: so what is free is known without waiting

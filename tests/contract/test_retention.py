@@ -21,6 +21,7 @@ from server.ports import Filter
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean
 from server.stages.delete import Delete
+from server.stages.get import Get
 from server.storage.folder import FolderStorage, stored_path
 from server.storage.scratch import FolderScratch
 from server.store.jobs import SqlJobs
@@ -65,7 +66,7 @@ class Place:
 
     def cleaner(self, more: Callable[[], None]) -> Clean:
         how = resources(jobs=self.jobs, storage=self.storage, services=SERVICES, clock=self.clock)
-        self.delete = Delete(how, Cancel(how, JobWakeups(), lambda *_: None))
+        self.delete = Delete(how, Cancel(how, JobWakeups(), Get(how)))
         return Clean(how, self.running_servers, self.delete.finish, more)
 
     async def running_servers(self) -> set[str]:

@@ -287,11 +287,25 @@ MUTANTS: Final = (
         f"{_REGISTRY}an_agent_that_is_well_and_not_ready_gets_no_work_and_can_be_talked_to",
     ),
     _of(
-        "no job is sent while results find no room on the disk",
+        "an agent gets no job while a result of its finds no room on the disk",
         "stages/send.py",
-        "        if self._get.results.waiting:",
-        "        if False:",
+        "self._fleet.candidates(name) if not hold([one.name])]:",
+        "self._fleet.candidates(name)]:",
         f"{_SCARCITY}while_results_find_no_room_it_says_so_everywhere_and_takes_no_new_work",
+    ),
+    _of(
+        "a result that finds no room holds up its own agent only",
+        "stages/results.py",
+        "return bool(names := set(agents)) and names <= held",
+        "return bool(self._waiting)",
+        f"{_ROOM}what_an_agent_announces_holds_up_only_that_agent",
+    ),
+    _of(
+        "a job whose result never fits can be cancelled",
+        "stages/cancel.py",
+        "            if which in self._no_room:",
+        "            if False:",
+        f"{_SCARCITY}a_job_whose_result_never_fits_can_be_cancelled_and_deleted_and_the_server_goes_on",
     ),
     _of(
         "the oldest result gets the room first",

@@ -10,11 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
 from tests.support.disks import fill, mounted
-from tests.support.program_pair import Pair
+from tests.support.program_pair import PATIENCE_S, Pair
 from tests.support.programs import until
 
 SETTINGS = """
@@ -74,7 +75,8 @@ def test_while_results_find_no_room_it_says_so_everywhere_and_takes_no_new_work(
         filler = pair.server.data / "filler"
         filler.write_bytes(bytes(disk_free(pair.server.data) - (10 << 20)))
         script = f"sleep 1; head -c {LARGE} /dev/urandom > big"
-        large = [pair.submit(script, user=str(number)) for number in range(2)]
+        large = [pair.submit(script)]
+        in_the_way = pair.submit("sleep 600", user="8")
         queued = pair.submit("echo small > small.txt", user="9")
 
         def all_wait() -> bool:
@@ -85,16 +87,25 @@ def test_while_results_find_no_room_it_says_so_everywhere_and_takes_no_new_work(
             message = json.loads(pair.get(f"/api/v1/jobs/{job}"))["message"]
             numbers = r"on the server's disk: 8\.\d MiB needed, \d\.\d MiB may be used"
             assert re.search(numbers, message), message
+        cancel = Request(f"{pair.server.url}/api/v1/jobs/{in_the_way}/cancel", method="POST")
+        with urlopen(cancel, timeout=PATIENCE_S) as answer:
+            assert answer.status == 200  # a slot is free now, and nothing is sent
+        pair.until(in_the_way, "Cancelled")
+
+        def alone() -> bool:
+            return '_waiting{reason="disk"} 1.0' in pair.get("/metrics").decode()
+
+        until(alone, "what was cancelled left is not stored, small as it is")
         status = json.loads(pair.get("/api/v1/status"))
         assert (status["status"], status["queued"]) == ("error", 1)
         (trouble,) = [one for one in status["troubles"] if one["kind"] == "results_waiting"]
-        assert "2 results wait for room on the server's disk" in trouble["message"]
+        assert "1 result waits for room on the server's disk" in trouble["message"]
         with pytest.raises(HTTPError) as unhealthy:
             pair.get("/health")
         assert unhealthy.value.code == 503
-        assert "2 results wait" in json.load(unhealthy.value)["message"]
+        assert "1 result waits" in json.load(unhealthy.value)["message"]
         metrics = pair.get("/metrics").decode()
-        assert 'ferryman_results_waiting{reason="disk"} 2.0' in metrics
+        assert 'ferryman_results_waiting{reason="disk"} 1.0' in metrics
         doctor = subprocess.run(
             [sys.executable, "-P", "-m", "ferryman", "doctor", "--url", pair.server.url],
             capture_output=True,
@@ -102,21 +113,48 @@ def test_while_results_find_no_room_it_says_so_everywhere_and_takes_no_new_work(
             check=False,
         )
         assert doctor.returncode == 75, doctor
-        assert "2 results wait for room" in doctor.stdout, doctor
+        assert "1 result waits for room" in doctor.stdout, doctor
         waits = json.loads(pair.get(f"/api/v1/jobs/{queued}"))
         assert waits["status"] == "Queued"
         assert waits["queue"]["code"] == "disk_full"
-        assert "2 results wait for room" in waits["queue"]["reason"]
-        with pytest.raises(AssertionError, match=r"507.*results wait for room"):
+        assert "1 result waits for room" in waits["queue"]["reason"]
+        with pytest.raises(AssertionError, match=r"507.*result waits for room"):
             pair.submit("echo refused")
         filler.unlink()
         for job in large:
             pair.until(job, "Completed")
             assert len(pair.result(job).read("big")) == LARGE
         pair.until(queued, "Completed")
+        until(
+            lambda: b'_waiting{reason="disk"} 0.0' in pair.get("/metrics"), "a stored result waits"
+        )
         assert json.loads(pair.get("/health"))["status"] == "ok"
         for job in (*large, queued):
             assert json.loads(pair.get(f"/api/v1/jobs/{job}"))["attempt"] == 1
+
+
+def test_a_job_whose_result_never_fits_can_be_cancelled_and_deleted_and_the_server_goes_on(
+    tmp_path: Path,
+) -> None:
+    """The disk stays as full as it is."""
+    pair = Pair(tmp_path, TOO_FULL)
+    with mounted(pair.server.data, "-t", "tmpfs", "-o", "size=24m", "tmpfs"), pair.running():
+        never = pair.submit("head -c 21000000 /dev/urandom > big")
+        pair.until(never, "Failed")
+        ended = json.loads(pair.get(f"/api/v1/jobs/{never}"))
+        assert (ended["reason"], ended["attempt"]) == ("results_limit", 1), ended
+        assert "can never hold more than 20.0 MiB" in ended["message"]
+        filler = pair.server.data / "filler"
+        filler.write_bytes(bytes(disk_free(pair.server.data) - (9 << 20)))
+        for method, path in (("POST", "/cancel"), ("DELETE", "")):
+            job = pair.submit(f"head -c {LARGE} /dev/urandom > big")
+            pair.until(job, "Unknown")
+            url = f"{pair.server.url}/api/v1/jobs/{job}{path}"
+            with urlopen(Request(url, method=method), timeout=PATIENCE_S) as answer:
+                assert answer.status in (200, 204), answer.status
+            assert json.loads(pair.get("/health"))["status"] == "ok"
+            pair.until(pair.submit("echo small"), "Completed")
+        assert filler.exists()
 
 
 def disk_free(folder: Path) -> int:

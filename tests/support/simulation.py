@@ -168,7 +168,7 @@ class World:
         self.deliver = Deliver(resources, self.get)
         self.deliver._inputs.of = _no_inputs  # type: ignore[method-assign]
         self.send = Send(resources, self.deliver, self.get, 0.5)
-        self.cancel = Cancel(resources, wakeups, self.get.on_payload)
+        self.cancel = Cancel(resources, wakeups, self.get)
         self.allowances = Allowances(Allowance(schedules=3))
         self.schedules = Schedules(
             resources,

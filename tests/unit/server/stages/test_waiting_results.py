@@ -99,7 +99,7 @@ async def test_a_newer_result_that_would_fit_does_not_go_before_one_that_waits()
     assert await disk.look(12 * MIB) == [2]
     disk.results.done(("node", 2))
     await disk.results.check(("node", 3), 1)
-    assert disk.ends == 1, "jobs are sent again when none waits any more"
+    assert disk.ends == 2, "jobs are sent again to an agent whose results wait no more"
     await disk.stop()
 
 
@@ -107,6 +107,32 @@ async def test_a_large_result_is_not_fetched_in_vain() -> None:
     disk = Disk(10 * MIB)
     with pytest.raises(NoRoom, match=r"server's disk: 11.0 MiB needed, 10.0 MiB may be used"):
         await disk.results.check(("node", 1), 11 * MIB)
+
+
+async def test_what_an_agent_announces_holds_up_only_that_agent() -> None:
+    disk = Disk(10 * MIB)
+    hold = disk.results.hold
+    assert not hold([]), "nobody is held"
+    await disk.fails(1, 50 * MIB)
+    assert hold(["node"])
+    assert not hold(["node", "other"]), "another agent can work"
+    await disk.results.add(("other", 1), NoRoom(MIB, 10 * MIB), MIB)
+    assert not hold(["other"]), "its result fits, and only waits for its turn"
+    await disk.results.add(("other", 2), NoRoom(11 * MIB, 10 * MIB), 11 * MIB)
+    assert hold(["node", "other"])
+    disk.results.done(("other", 2))
+    assert not hold(["other"])
+    await disk.stop()
+
+
+async def test_one_that_is_not_wanted_any_more_is_looked_at_at_once() -> None:
+    disk = Disk(10 * MIB)
+    await disk.fails(1, 50 * MIB)
+    disk.results.done(("node", 1))
+    await disk.clock.settle()
+    assert disk.tried == [1]
+    await disk.results.turn(("node", 1))  # waits for nothing
+    await disk.stop()
 
 
 async def test_the_sentence_has_the_numbers_and_is_empty_when_none_waits() -> None:
