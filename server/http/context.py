@@ -96,8 +96,9 @@ class Context:
     """For room on the disk."""
     snapshots: Snapshots
     troubles: Callable[[], Awaitable[list[Trouble]]]
-    files_to_look_at: Callable[[], list[Trouble]]
     """What is wrong now; empty: all is well."""
+    files_to_look_at: Callable[[], list[Trouble]]
+    """What an operator should look at."""
     vitals: Callable[[], Awaitable[Vitals]]
     """How the server's parts are."""
     version: str
