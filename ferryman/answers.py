@@ -20,6 +20,26 @@ class Accepted:
     """What was noticed: wishes that were cut to what the service allows, for example."""
 
 
+class Trouble(BaseModel):
+    """Something that is wrong with a server."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
+
+    kind: str
+    message: str
+    advice: str
+    is_serious: bool
+    """Whether it keeps the server from taking new work."""
+
+
+class Troubles(BaseModel):
+    """``GET /api/v1/status``, of which this is a part."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
+
+    troubles: list[Trouble]
+
+
 class Health(BaseModel):
     """``GET /health``; further fields are kept."""
 

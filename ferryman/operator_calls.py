@@ -7,7 +7,7 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import quote
 
 from ferryman.agent_models import AgentAction, AgentDoc, AgentPage
-from ferryman.answers import Health
+from ferryman.answers import Health, Trouble, Troubles
 from ferryman.calls import Calls
 from ferryman.forgotten_models import ForgottenDoc
 from ferryman.models import JobDoc
@@ -33,6 +33,15 @@ class OperatorCalls(Calls):
                 return health.model_copy(update={"date": _date(answer.headers.get("Date"))})
 
         return await self._transport.retry(once)
+
+    async def troubles(self) -> list[Trouble]:
+        """What is wrong with the server and what belongs to it, with what to do; asked once. For
+        operators.
+
+        Raises:
+            NotAllowed, and as :meth:`health`
+        """
+        return (await self._transport.get_once("api/v1/status", Troubles)).troubles
 
     async def services(self) -> list[ServiceDoc]:
         """The services that the server offers: what they allow, and how busy they are."""

@@ -198,6 +198,7 @@ class SyncClient:
     run_schedule = _blocking(Client.run_schedule)
     delete_schedule = _blocking(Client.delete_schedule)
     health = _blocking(Client.health)
+    troubles = _blocking(Client.troubles)
     services = _blocking(Client.services)
     service = _blocking(Client.service)
     usage = _blocking(Client.usage)

@@ -18,7 +18,7 @@ from ferryman.units import say_duration, say_size
 
 if TYPE_CHECKING:
     from ferryman.agent_models import AgentDoc
-    from ferryman.answers import Health
+    from ferryman.answers import Health, Trouble
     from ferryman.client import Client
 
 MAX_SKEW_S: Final = 5.0
@@ -53,7 +53,14 @@ class Examination:
             asked_at = self.now()
             health = await self.client.health()
         except errors.TryLater as problem:
-            yield Finding("server", "problem", str(problem), None, exit_code_for(problem))
+            code, serious = (
+                exit_code_for(problem),
+                [one for one in await self._troubles() if one.is_serious],
+            )
+            for one in serious:
+                yield Finding("server", "problem", one.message, one.advice, code)
+            if not serious:  # it says more to operators only
+                yield Finding("server", "problem", str(problem), None, code)
             return
         except errors.FerrymanError as problem:
             yield self._problem("server", problem)
@@ -97,6 +104,13 @@ class Examination:
         text = f"the server's clock is {say_duration(skew)} {which} this one"
         return Finding("clock", "warning", text, "on the one that is wrong: timedatectl status")
 
+    async def _troubles(self) -> list[Trouble]:
+        """Of the server; none for whoever may not see them."""
+        try:
+            return await self.client.troubles()
+        except errors.FerrymanError:
+            return []
+
     async def _what_may_be_seen(self) -> AsyncIterator[Finding]:
         try:
             who = await self.client.whoami()
@@ -121,6 +135,9 @@ class Examination:
         async for finding in self._services():
             yield finding
         if who.role == "operator":
+            for one in await self._troubles():
+                if one.kind.startswith("files_"):  # what else there is has a line of its own
+                    yield Finding("files", "warning", one.message, one.advice)
             agents = await self.client.agents()
             for agent in agents:
                 for finding in self._agent(agent):

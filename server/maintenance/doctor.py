@@ -15,7 +15,9 @@ from typing import Final
 import aiohttp
 
 from server.agents.connection_errors import say_connection
-from server.data_folder import look
+from server.data_folder import UNKNOWN, look
+from server.domain.troubles import TroubleKind
+from server.http.status import ADVICE
 from server.maintenance.backup import DATABASE
 from server.settings.agents import AgentTable
 from server.settings.tables import ServerSettings
@@ -52,6 +54,9 @@ def examine(settings: ServerSettings, file: Path | None, clock: Clock) -> Iterat
         if not both or one.level != "ok":  # what is good about the wrong one helps nobody
             yield one
     yield from both
+    if (aside := table.data_dir / UNKNOWN).is_dir():
+        hint = ADVICE[TroubleKind.FILES_MOVED_ASIDE]
+        yield Finding("files", "warning", f"files were moved aside to {aside}", hint)
     yield findings.of_port(table.host, table.port, pid)
     yield findings.of_open_files()
     agents = settings.agents.values()

@@ -183,6 +183,7 @@ async def test_an_older_database_goes_on_as_another_server_and_moves_the_rest_as
     await place.upload(2)
     files, was = place.files(), place.marks()
     place.put_back(older)
+    assert "files" not in await abouts_of(place)
     with structlog.testing.capture_logs() as logs:
         async with driving(place.folder, FakeOrchestrator(), gone=True) as client:
             (logged,) = [one for one in logs if one["event"] == "server.became_another"]
@@ -196,6 +197,9 @@ async def test_an_older_database_goes_on_as_another_server_and_moves_the_rest_as
             assert await client.upload() > 1_000_000 + was.last_job
     (day,) = (place.data / UNKNOWN).iterdir()
     assert place.files(f"{UNKNOWN}/{day.name}") == files - known
+    found = (await abouts_of(place))["files"]
+    assert (found["level"], str(day.parent) in found["text"]) == ("warning", True)
+    assert "somebody misses them" in found["hint"]
     assert known < place.files()
     assert place.marks().former == (was.server,)
     became = place.marks().server
@@ -299,6 +303,12 @@ async def on_host(place: Place, *words: str, **table: Any) -> tuple[int, Any]:
     return done.exit_code, json.loads(done.stdout) if done.stdout else done.stderr
 
 
+async def abouts_of(place: Place, **table: Any) -> dict[str, Any]:
+    """What the doctor of the host finds."""
+    _, found = await on_host(place, "doctor", **table)
+    return {one["about"]: one for one in found["findings"]}
+
+
 @pytest.mark.parametrize("how", ["missing", "empty", "another", "nobodys", "away", "older"])
 async def test_start_doctor_check_and_verify_say_the_same_sentence(place: Place, how: str) -> None:
     table = {"db_path": place.folder / "kept.sqlite"}
@@ -326,8 +336,7 @@ async def test_start_doctor_check_and_verify_say_the_same_sentence(place: Place,
         assert "A start makes another server of this one: agents end what they hold" in str(wrong)
     else:
         assert str(wrong) == await place.refused(**table)
-    code, found = await on_host(place, "doctor", **table)
-    abouts = {one["about"]: one for one in found["findings"]}
+    abouts = await abouts_of(place, **table)
     said = abouts["folder and database"]
     assert (said["level"], said["text"], said["hint"]) == ("problem", wrong.text, wrong.advice)
     assert "database" not in abouts  # nothing good is said of the wrong one

@@ -70,6 +70,10 @@ class Sick:
         }
         self.paused, self.offered, self.trouble = False, True, ""
         self.agents = [agent()]
+        self.troubles: list[dict[str, Any]] = []
+
+    async def status(self, _: web.Request) -> web.StreamResponse:
+        return web.json_response({"status": "ok", "troubles": self.troubles})
 
     async def at_health(self, _: web.Request) -> web.StreamResponse:
         headers = {"Date": format_datetime(self.date, usegmt=True)}
@@ -94,6 +98,7 @@ class Sick:
             ("GET", "/api/v1/whoami", self.whoami),
             ("GET", "/api/v1/services", self.services),
             ("GET", "/api/v1/agents", self.list_agents),
+            ("GET", "/api/v1/status", self.status),
         )
 
 
@@ -123,6 +128,10 @@ def make(**changes: Any) -> Sick:
 WHO = Sick().who
 SOON = (NOW + timedelta(days=2)).isoformat()
 AWAY = "agent north cannot be reached: n:9000: Connection refused"
+WAITS = {"kind": "results_waiting", "message": "results wait", "is_serious": True}
+WAITS |= {"advice": "make room"}
+ASIDE = WAITS | {"kind": "files_moved_aside", "message": "files were moved", "is_serious": False}
+ASIDE |= {"advice": "look whether somebody misses them"}
 FULL = {"status": "error", "message": "the disk is full"}
 SOFT = ["no cgroups", "limits that a job can get around: memory"]
 CLOCK = "its clock is 3d ahead of the server's"
@@ -132,6 +141,13 @@ CLOCK = "its clock is 3d ahead of the server's"
     ("sick", "code", "text", "hint"),
     [
         (make(health=FULL, health_status=503), 75, "PROBLEM  server: the disk is full", None),
+        (
+            make(health=FULL, health_status=503, troubles=[WAITS, ASIDE]),
+            75,
+            "PROBLEM  server: results wait",
+            "make room",
+        ),
+        (make(troubles=[ASIDE]), 0, "warning  files: files were moved", "somebody misses them"),
         (make(who={}), 77, "PROBLEM  token: no token was given", "ferryman token create"),
         (make(date=NOW - timedelta(hours=2)), 0, "server's clock is 1h 59m behind", "timedatectl"),
         (make(date=NOW + timedelta(hours=2)), 0, "server's clock is 2h ahead of", "timedatectl"),
