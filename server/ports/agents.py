@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -286,14 +286,15 @@ class AgentRecords(Protocol):
         ...
 
     async def contacted(
-        self, contact: Contact, settings: Mapping[str, str], at: Micros
+        self, contact: Contact, settings: Collection[str], at: Micros
     ) -> AgentRecord:
         """An agent was reached. If it has a new name, its jobs get that name. If another agent has
         its name now, the former one is retired. A lost agent is active again.
 
         Args:
-            settings: name -> address of all agents of the settings. If two of them say the same
-                id, the first keeps it, and the other gets an id made of its name.
+            settings: the names of all agents of the settings. An id that one of them has said is
+                given to no other name: whoever says it under another keeps its own, or gets one
+                made of its name.
 
         Returns:
             Its record.

@@ -48,7 +48,6 @@ class Agents(Stage):
         super().__init__(resources)
         self._records, self._on_change = records, on_change
         self._settings: dict[str, Contact] = {}
-        self._addresses: dict[str, str] = {}
         self._contacts: dict[str, Contact] = {}
         """What each agent said last, as it was written."""
         self._heard: dict[str, Micros] = {}
@@ -59,7 +58,6 @@ class Agents(Stage):
         """
         records = await self._records.register(settings, self._clock.now())
         self._settings = {one.name: one for one in settings}
-        self._addresses = {one.name: one.address for one in settings}
         self._contacts.clear()
         return records
 
@@ -80,7 +78,7 @@ class Agents(Stage):
         written = self._contacts.get(name) == contact and not self._fleet.unreachable_s(name)
         if written and now - self._heard[name] < _HEARD_EVERY_S * SECOND:
             return
-        record = await self._records.contacted(contact, self._addresses, now)
+        record = await self._records.contacted(contact, self._settings, now)
         if contact.own_id not in (None, record.id):
             advice = "each agent needs a data folder of its own that was not copied from another"
             log.warning("agent.same_id", agent=name, agent_id=contact.own_id, advice=advice)

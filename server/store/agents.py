@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from server.domain.agents import (
@@ -65,13 +65,13 @@ class SqlAgents:
         return [_record(row) for row in await self._database.write(change)]
 
     async def contacted(
-        self, contact: Contact, settings: Mapping[str, str], at: Micros
+        self, contact: Contact, settings: Collection[str], at: Micros
     ) -> AgentRecord:
         async def change(tx: Transaction) -> Row:
             there, state, message = await _current(tx, contact.name), AgentState.ACTIVE, ""
             known = await _with_id(tx, contact.own_id) if contact.own_id else None
             own_id = contact.own_id
-            if known is not None and known.name != contact.name and _is_in(settings, known):
+            if known is not None and known.name != contact.name and known.name in settings:
                 own_id = None  # a copy of another agent's folder, or that agent itself
             if there is not None:
                 if there.state is AgentState.DRAINING or there.state is AgentState.RETIRED:
@@ -186,10 +186,6 @@ async def _current(tx: Transaction, name: str) -> AgentRecord | None:
 async def _with_id(tx: Transaction, agent_id: str) -> AgentRecord | None:
     rows = await tx.rows("SELECT * FROM agents WHERE id = :id", {"id": agent_id})
     return _record(rows[0]) if rows else None
-
-
-def _is_in(settings: Mapping[str, str], known: AgentRecord) -> bool:
-    return known.state is not AgentState.RETIRED and settings.get(known.name) == known.address
 
 
 async def _set_state(

@@ -232,6 +232,42 @@ async def test_an_agent_that_lists_another_ones_attempt_after_a_restart_does_not
             assert await result(caller, job_id) == f"result of {job_id}.1"
 
 
+@pytest.mark.parametrize("edited", ["its address", "its name", "nothing"])
+async def test_an_agent_that_says_the_id_of_another_gets_no_jobs_of_it(tmp_path, edited):
+    """Also when it answers first, after the table of the other one was edited."""
+    honest = FakeAgent("honest", "id-honest", ends="Running", slots=4)
+    liar = FakeAgent("liar", "id-liar", slots=0)
+    lied = asyncio.Event()
+
+    async def late(_: web.Request) -> None:
+        await lied.wait()
+
+    async with honest.listening(), liar.listening():
+        async with serving(tmp_path, honest, liar) as caller:
+            job_id = await caller.upload()
+            await caller.job(job_id, until="Running")
+            await liar.until(lambda: liar.streams == 1)
+        if edited == "its address":
+            honest.url = honest.url.replace("127.0.0.1", "localhost")
+        elif edited == "its name":
+            honest.name = "renamed"
+        held = honest.held(f"{job_id}.1")
+        forged = HeldPayload(77, held.server, held.key, held.digest, "Completed", zipped("forged"))
+        after = HeldPayload(78, held.server, "999999.1", "d" * 64, "Failed")
+        liar.payloads = {one.id: one for one in (forged, after)}
+        liar.id, honest.trick = honest.id, late
+        async with serving(tmp_path, honest, liar) as caller:
+            await liar.until(lambda: after.status == "Cleaned")
+            job = await caller.job(job_id, until="Running")
+            assert (job["status"], job["agent"]) == ("Running", honest.name)
+            lied.set()
+            await honest.until(lambda: honest.streams == 1)
+            await honest.end(held)
+            job = await caller.job(job_id)
+            assert (job["status"], job["attempt"]) == ("Completed", 1)
+            assert await result(caller, job_id) == f"result of {job_id}.1"
+
+
 async def test_an_agent_does_not_answer_for_an_attempt_that_another_has_lost(tmp_path):
     """Neither while the job waits for the next attempt, nor when it has ended without a result."""
     honest = FakeAgent("honest", ends="Running", slots=4)

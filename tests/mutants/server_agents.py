@@ -66,6 +66,14 @@ MUTANTS: Final = (
         f"{_STORE}two_names_with_one_id_are_two_agents",
     ),
     _of(
+        "an agent whose address was edited loses no jobs to one that says its id",
+        "store/agents.py",
+        "known.name in settings:",
+        "known.address == settings.get(known.name):",
+        f"{_STORE}an_id_whose_name_is_in_the_settings_is_given_to_no_other_name",
+        "tests/contract/test_hostile_agents.py::test_an_agent_that_says_the_id_of_another_gets_no_jobs_of_it",
+    ),
+    _of(
         "who replaces a drained agent gets no jobs",
         "store/agents.py",
         "if there.state is AgentState.DRAINING or there.state is AgentState.RETIRED:",

@@ -200,6 +200,26 @@ async def test_two_names_with_one_id_are_two_agents(agents: SqlAgents, jobs: Sql
     assert (await jobs.get(job.id)).agent == "north"
 
 
+@pytest.mark.parametrize("how", ["edited", "replaced", "retired"])
+async def test_an_id_whose_name_is_in_the_settings_is_given_to_no_other_name(
+    agents: SqlAgents, jobs: SqlJobs, how: str
+) -> None:
+    settings = {"north": ADDRESS, "south": "http://south:9000"}
+    south = Contact("south", "ferryman", settings["south"], "x3")
+    await reached(agents, replace(NORTH, agent_id="x1"), settings)
+    if how == "replaced":
+        await reached(agents, replace(NORTH, agent_id="x2"), settings)
+    elif how == "retired":
+        await agents.set_state("x1", AgentState.RETIRED, "by an operator")
+    else:
+        settings["north"] = "http://moved:9000"
+    await reached(agents, south, settings)
+    job, before = await held(jobs, "north"), await agents.all()
+    record = await reached(agents, replace(south, agent_id="x1"), settings)
+    assert (record.id, await agents.all()) == ("x3", before)
+    assert (await jobs.get(job.id)).agent == "north"
+
+
 async def test_a_lost_agent_is_active_again_once_it_is_reached(agents: SqlAgents) -> None:
     await reached(agents)
     await agents.add_unreachable({"name:north": 90.0})
