@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from importlib import resources
 from typing import Final
@@ -41,7 +42,20 @@ class Description:
     """
 
     def __init__(self, routes: Sequence[Route], version: str) -> None:
-        self.text = functools.cache(functools.partial(describe, routes, version))
+        self._describe = functools.partial(describe, routes, version)
+        self._making = functools.cache(self._make)
+
+    async def text(self, *, tokens: bool) -> bytes:
+        # Shielded, because a caller that goes away must not cancel it for the others.
+        return await asyncio.shield(self._making(tokens=tokens))
+
+    def _make(self, *, tokens: bool) -> asyncio.Future[bytes]:
+        """In a thread of its own: uploads need those that there are."""
+        thread = ThreadPoolExecutor(1, "openapi")
+        work = functools.partial(self._describe, tokens=tokens)
+        making = asyncio.get_running_loop().run_in_executor(thread, work)
+        thread.shutdown(wait=False)
+        return making
 
 
 DESCRIPTION: Final = web.AppKey("description", Description)
@@ -49,8 +63,7 @@ DESCRIPTION: Final = web.AppKey("description", Description)
 
 async def document(request: web.Request, context: Context) -> web.StreamResponse:
     """This description."""
-    description = request.app[DESCRIPTION]
-    body = await asyncio.to_thread(lambda: description.text(tokens=context.token_needed))
+    body = await request.app[DESCRIPTION].text(tokens=context.token_needed)
     return await send_bytes(request, body, {"Content-Type": "application/json"})
 
 

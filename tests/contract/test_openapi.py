@@ -6,13 +6,16 @@ That answers are as it says is looked at in every test that has a server in its 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
+from server.api import openapi
 from server.api.codes import CODES
 from server.api.field_texts import TEXTS
 from server.api.openapi_document import codes_of, describe, openapi_path, path_names
@@ -27,6 +30,7 @@ from tests.support.described import followed
 from tests.support.each import each
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import driving
+from tests.support.waiting import until
 
 DOCUMENT: Any = json.loads(describe(ROUTES, "1.2.3"))
 WITH_TOKENS: Any = json.loads(describe(ROUTES, "1.2.3", tokens=True))
@@ -249,6 +253,32 @@ async def test_it_is_served_to_everybody_and_says_where_a_token_goes(tmp_path) -
     assert re.fullmatch(r"\d+\.\d+.*", document["info"]["version"])
     assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
     assert document["paths"]["/api/v1/jobs"]["get"]["security"] == [{"token": []}]
+
+
+async def test_it_is_made_once_for_all_who_ask_and_holds_up_no_upload(
+    tmp_path, monkeypatch
+) -> None:
+    begun, end = threading.Semaphore(0), threading.Event()
+
+    def slow(*_: Any, **__: Any) -> bytes:
+        begun.release()
+        assert end.wait(100), "nobody let it end"
+        return b"{}"
+
+    monkeypatch.setattr(openapi, "describe", slow)
+    async with driving(tmp_path, FakeOrchestrator()) as caller:
+        gate = caller.server.gate
+        asked = [asyncio.create_task(caller.get("/openapi.json")) for _ in range(40)]
+        try:
+            await until(lambda: gate._handling == len(asked))
+            asked.pop().cancel()  # for the others, it goes on
+            assert await asyncio.wait_for(caller.upload(), 50) == 1
+        finally:
+            end.set()
+        answers = await asyncio.gather(*asked)
+    assert {(status, text) for status, _, text in answers} == {(200, b"{}")}
+    assert begun.acquire(blocking=False)
+    assert not begun.acquire(blocking=False)
 
 
 async def test_another_method_is_405_with_those_that_there_are(tmp_path) -> None:

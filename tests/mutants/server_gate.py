@@ -43,6 +43,14 @@ MUTANTS: Final = (
         "tests/contract/test_reads_http.py::test_answers_that_are_not_read_are_bounded",
     ),
     _of(
+        "what strangers ask for at once is made once",
+        "server/api/openapi.py",
+        "functools.cache(self._make)",
+        "self._make",
+        "tests/contract/test_openapi.py::"
+        "test_it_is_made_once_for_all_who_ask_and_holds_up_no_upload",
+    ),
+    _of(
         "what strangers send moves no cursor",
         "shared/logs.py",
         "            event[name] = _escaped(value)\n",
