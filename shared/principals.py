@@ -74,6 +74,7 @@ class Principal:
         why: not authenticated: why, for the answer.
         code: of that answer, where it is not a token that is missing or wrong.
         job_id: the one that a ``link`` shows.
+        issuer: the :attr:`caller` who issued a ticket or link.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Principal:
     why: str = ""
     code: str = ""
     job_id: int | None = None
+    issuer: str = ""
 
     def __post_init__(self) -> None:
         if (self.role is Role.USER) != bool(self.user_id):
@@ -103,6 +105,13 @@ class Principal:
         if self.role is not Role.PORTAL:
             return False
         return not self.users or any(fnmatchcase(user_id, one) for one in self.users)
+
+    @property
+    def caller(self) -> str:
+        """Whose share of what all callers use its requests take: all tokens and sessions of a user
+        are one caller, and so are the links that it issued.
+        """
+        return self.issuer or f"{self.role} {self.user_id or self.name}"
 
     @property
     def authenticated(self) -> bool:

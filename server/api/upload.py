@@ -59,6 +59,7 @@ def _link(ticket: Ticket, job: Job, context: Context) -> Link:
         shows=Shows.JOB,
         expires_at=context.clock.now() + round(LINK_OF_UPLOAD_S * SECOND),
         token_id=ticket.token_id,
+        issuer=ticket.issuer,
     )
 
 

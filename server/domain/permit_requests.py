@@ -65,6 +65,7 @@ def ticket(
         max_bytes=_max_bytes(asked),
         fields=fields,
         return_to=_return_to(_text(asked, "return_to"), origins),
+        issuer=principal.caller,
     )
 
 
@@ -91,6 +92,7 @@ def link(asked: Mapping[str, Any], job: Job, principal: Principal, now: Micros) 
         expires_at=now + _expires_in(asked, _LINK_S, MAX_LINK_S),
         token_id=principal.token_id,
         path=path,
+        issuer=principal.caller,
     )
 
 

@@ -49,6 +49,7 @@ class Ticket:
         max_bytes: of the upload; None: what the server takes.
         fields: of the form, which cannot be changed; the service may be one of them.
         return_to: where a plain form is sent on to; None: the job's page.
+        issuer: as :attr:`Principal.caller` says.
     """
 
     id: str
@@ -59,9 +60,16 @@ class Ticket:
     max_bytes: int | None = None
     fields: Mapping[str, str] = field(default_factory=dict)
     return_to: str | None = None
+    issuer: str = ""
 
     def principal(self) -> Principal:
-        return Principal(self.issued_by, Role.TICKET, acts_as=self.user_id, token_id=self.token_id)
+        return Principal(
+            self.issued_by,
+            Role.TICKET,
+            acts_as=self.user_id,
+            token_id=self.token_id,
+            issuer=self.issuer,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +78,7 @@ class Link:
 
     Attributes:
         path: of the one file that it shows; empty: it is no link to a file.
+        issuer: as :attr:`Principal.caller` says.
     """
 
     issued_by: str
@@ -78,10 +87,16 @@ class Link:
     expires_at: Micros
     token_id: str | None = None
     path: str = ""
+    issuer: str = ""
 
     def principal(self) -> Principal:
-        name = f"{self.issued_by} (link to job {self.job_id})"
-        return Principal(name, Role.LINK, token_id=self.token_id, job_id=self.job_id)
+        return Principal(
+            f"{self.issued_by} (link to job {self.job_id})",
+            Role.LINK,
+            token_id=self.token_id,
+            job_id=self.job_id,
+            issuer=self.issuer or f"{Role.LINK} {self.issued_by}",  # an older one does not say it
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,10 +19,8 @@ CALLER: Final = ContextVar("caller", default="")
 
 
 def caller_of(principal: Principal, address: str) -> str:
-    """All tokens and sessions of a user are one caller; strangers are told apart by address."""
-    if principal.role is None:
-        return f"stranger {address}"
-    return f"{principal.role} {principal.user_id or principal.name}"
+    """Strangers are told apart by address."""
+    return principal.caller if principal.authenticated else f"stranger {address}"
 
 
 class Issued(Protocol):

@@ -20,7 +20,7 @@ async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monke
     listed = stored_files._list
     async with test_links.serving(tmp_path) as world:
         ann, bob = await world.job("ann"), await world.job("bob")
-        link = await world.link(ann)
+        links = [(one, await world.link(one)) for one in (ann, await world.job("ann"))]
 
         def slow(*args: Any) -> Any:
             begun.release()
@@ -35,12 +35,15 @@ async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monke
         ]
         assert await asyncio.to_thread(begun.acquire, timeout=60)
         monkeypatch.setattr(stored_files, "_list", listed)
-        for address, shown in (
-            (f"/api/v1/jobs/{bob}/files", {"Authorization": "Bearer the-token-of-bob"}),
-            (f"{path}?link={link}", {}),
-        ):
-            status, _ = await asyncio.wait_for(world.get(address, **shown), 60)
-            assert status == 200
+        shown = {"Authorization": "Bearer the-token-of-bob"}
+        of_bob = world.get(f"/api/v1/jobs/{bob}/files", **shown)
+        assert (await asyncio.wait_for(of_bob, 60))[0] == 200
+        of_ann += [
+            asyncio.create_task(world.get(f"/api/v1/jobs/{job}/files?link={link}"))
+            for job, link in links  # whoever has one of ann's takes ann's place
+        ]
+        turns = world.caller.server.context.reads._each._turns
+        await until(lambda: {name: one.callers for name, one in turns.items()} == {"user ann": 14})
         assert not any(one.done() for one in of_ann)
         end.set()
         assert {status for status, _ in await asyncio.gather(*of_ann)} == {200}

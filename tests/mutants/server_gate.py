@@ -51,6 +51,13 @@ MUTANTS: Final = (
         "test_it_is_made_once_for_all_who_ask_and_holds_up_no_upload",
     ),
     _of(
+        "whoever issues many links gets no more than one share",
+        "shared/principals.py",
+        "return self.issuer or f",
+        "return f",
+        "tests/contract/test_reads_http.py::test_reads_of_one_user_do_not_hold_up_those_of_another",
+    ),
+    _of(
         "what strangers send moves no cursor",
         "shared/logs.py",
         "            event[name] = _escaped(value)\n",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -25,7 +26,12 @@ TICKET = Ticket(
     return_to="https://portal.example.org/",
 )
 LINK = Link(
-    issued_by="portal", job_id=7, shows=Shows.FILE, expires_at=NOW + SECOND, path="out/ä b.txt"
+    issued_by="portal",
+    job_id=7,
+    shows=Shows.FILE,
+    expires_at=NOW + SECOND,
+    path="out/ä b.txt",
+    issuer="user ann",
 )
 
 
@@ -80,7 +86,10 @@ def test_it_ends_in_time_and_with_the_token_that_made_it() -> None:
 
 def test_who_has_one_may_do_that_only() -> None:
     ticket, link = TICKET.principal(), LINK.principal()
+    assert (link.name, link.caller) == ("portal (link to job 7)", "user ann")
     assert (ticket.name, ticket.role, ticket.acts_as) == ("portal", Role.TICKET, "ann")
     assert [scope for scope in Scope if ticket.may(scope)] == [Scope.SUBMIT]
     assert (link.role, link.job_id) == (Role.LINK, 7)
     assert [scope for scope in Scope if link.may(scope)] == [Scope.READ]
+    of_old_servers = [replace(LINK, issuer="", job_id=job).principal() for job in (7, 8)]
+    assert {one.caller for one in of_old_servers} == {"link portal"}
