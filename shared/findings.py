@@ -56,7 +56,7 @@ def of_folder(folder: Path, min_free: int) -> Iterator[Finding]:
     try:
         about = folder.stat()
     except OSError as problem:
-        hint = f"make it, for the user of the program: install -d -m 0700 {folder}"
+        hint = f"the unit makes it; or, for the program's user: install -d -m 0700 -o USER {folder}"
         text = f"{folder}: {problem.strerror}"
         missing = problem.errno == errno.ENOENT
         yield Finding("folder", "warning" if missing else "problem", text, hint, CANNOT_CREATE)

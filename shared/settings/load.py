@@ -89,7 +89,9 @@ def load(
     except (ValueError, RecursionError) as problem:  # a number too long, or no text at all
         raise SettingsError(f"{file}: not valid TOML: {problem}") from problem
     except OSError as problem:
-        raise SettingsError(f"{file}: {problem.strerror}") from problem
+        who = ": read it as root, or as the program's user"
+        denied = who if isinstance(problem, PermissionError) else ""
+        raise SettingsError(f"{file}: {problem.strerror}{denied}") from problem
 
 
 def file_of_host(

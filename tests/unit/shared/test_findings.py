@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from client_agent.settings.agent import load
 from shared import findings
 from shared.clock import SECOND, RealClock
 from shared.files.locks import FolderLock
 from shared.findings import Finding
+from shared.settings.base import SettingsError
 from tests.support.certificates import authority
 from tests.support.sim_clock import SimClock
 
@@ -38,6 +40,8 @@ def test_a_full_disk_and_a_folder_that_others_may_write_are_found(tmp_path: Path
 
 def test_a_folder_that_is_missing_will_be_made_and_one_in_a_file_cannot(tmp_path: Path) -> None:
     (missing,) = findings.of_folder(tmp_path / "data", 0)
+    assert missing.hint is not None
+    assert "-o USER" in missing.hint  # as root, it would make a folder of root
     assert missing.level == "warning"
     (tmp_path / "file").write_text("")
     (wrong,) = findings.of_folder(tmp_path / "file" / "data", 0)
@@ -138,3 +142,17 @@ def test_the_exit_code_is_that_of_the_first_problem(capsys: pytest.CaptureFixtur
     assert findings.show(found[:1], as_json=True) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["findings"][0]["about"] == "a"
+
+
+def test_settings_that_this_user_may_not_read_name_who_may(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text("[agent]\n")
+    file.chmod(0)
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65_534)
+    try:
+        with pytest.raises(SettingsError, match=r"Permission denied: read it as root, or as the p"):
+            load(file, {})
+    finally:
+        os.seteuid(before)
