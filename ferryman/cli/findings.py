@@ -53,10 +53,8 @@ class Examination:
             asked_at = self.now()
             health = await self.client.health()
         except errors.TryLater as problem:
-            code, serious = (
-                exit_code_for(problem),
-                [one for one in await self._troubles() if one.is_serious],
-            )
+            code = exit_code_for(problem)
+            serious = [one for one in await self._troubles() if one.is_serious]
             for one in serious:
                 yield Finding("server", "problem", one.message, one.advice, code)
             if not serious:  # it says more to operators only

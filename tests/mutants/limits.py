@@ -342,6 +342,14 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     ),
     of(
         "4",
+        "disk: the free space of settings that were read again holds for jobs that run",
+        "app.py",
+        "sandbox.keep_free(free_floor(new))",
+        "None",
+        "tests/process/test_agent_scarcity.py::test_a_new_min_free_holds_for_jobs_that_run",
+    ),
+    of(
+        "4",
         "scratch: /tmp has a size",
         "sandbox/bubblewrap/command.py",
         '"--size", str(scratch), ',
