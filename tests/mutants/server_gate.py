@@ -404,6 +404,13 @@ MUTANTS: Final = (
         "tests/unit/shared/test_log_folding.py::test_the_first_line_comes_at_once_and_the_next_ones_more_and_more_seldom",
     ),
     _of(
+        "keys that an agent lists without end do not fill the log",
+        "shared/log_folding.py",
+        '    "payload.stale": ("agent",),\n',
+        "",
+        "tests/unit/shared/test_log_folding.py::test_an_agent_that_lists_keys_without_end_does_not_fill_the_log",
+    ),
+    _of(
         "troubles that are remembered are limited",
         "shared/log_folding.py",
         "while len(self._open) > REMEMBERED:",

@@ -102,6 +102,20 @@ def test_troubles_of_different_subjects_are_each_logged() -> None:
     assert len(log.lines) == 5
 
 
+@pytest.mark.parametrize("event", ["payload.dropped", "payload.former", "payload.stale"])
+def test_an_agent_that_lists_keys_without_end_does_not_fill_the_log(event: str) -> None:
+    log = Log()
+    for number in range(4_000):
+        for agent in ("north", "south"):
+            log.write("warning", event, agent=agent, key=f"{number}.1", status="Running", why="")
+        log.now += 0.01
+    log.pass_time(61)
+    assert [(one["event"], one["agent"]) for one in log.lines] == [
+        (of, agent) for of in (event, event, "trouble.over") for agent in ("north", "south")
+    ]
+    assert [one["times"] for one in log.lines[-2:]] == [4_000, 4_000]
+
+
 def test_outcomes_are_never_folded() -> None:
     log = Log()
     for _ in range(50):
