@@ -170,7 +170,7 @@ CODES: Final[Mapping[int, Mapping[str, str]]] = {
     },
     503: {
         "too_many_requests": "too many requests are under way",
-        "unread_answers": "callers have not read large answers that were sent",
+        "unread_answers": "callers have not read large answers that were sent, this one among them",
         "database_unavailable": "the database cannot be read or written",
         "too_many_open_files": "the server has too many files open",
         "storage_unavailable": "the server cannot write its data folder",

@@ -22,7 +22,9 @@ _OF_ALL: Final = 64 << 20
 
 
 class UnreadAnswers:
-    """Their bytes, of each caller and in all. Where there are none, any answer is sent."""
+    """Their bytes, of each caller and in all. Who has read all of its own gets any answer: a few
+    who read nothing keep nobody else from reading.
+    """
 
     def __init__(self, of_one: int = _OF_ONE, of_all: int = _OF_ALL) -> None:
         self._of_one, self._of_all = of_one, of_all
@@ -45,10 +47,12 @@ class UnreadAnswers:
         request[RELEASE] = partial(self._release, caller, size)
 
     def _check(self, caller: str, size: int) -> None:
-        mine, all_ = self._of.get(caller, 0), self._of.total()
-        if mine and mine + size > self._of_one:
+        mine = self._of.get(caller, 0)
+        if not mine:
+            return
+        if mine + size > self._of_one:
             status, whose = HTTPStatus.TOO_MANY_REQUESTS, "of yours"
-        elif all_ and all_ + size > self._of_all:
+        elif self._of.total() + size > self._of_all:
             status, whose = HTTPStatus.SERVICE_UNAVAILABLE, "of all callers"
         else:
             return

@@ -22,7 +22,7 @@ MUTANTS: Final = (
     _of(
         "answers that a caller does not read are bounded",
         f"{_HTTP}unread.py",
-        "if mine and mine + size > self._of_one:",
+        "if mine + size > self._of_one:",
         "if False:",
         "tests/unit/shared/http/test_unread.py::"
         "test_a_caller_gets_no_more_than_it_may_leave_unread",
@@ -30,10 +30,18 @@ MUTANTS: Final = (
     _of(
         "answers that nobody reads are bounded in all",
         f"{_HTTP}unread.py",
-        "elif all_ and all_ + size > self._of_all:",
+        "elif self._of.total() + size > self._of_all:",
         "elif False:",
         "tests/unit/shared/http/test_unread.py::"
-        "test_all_together_get_no_more_than_the_server_has_memory_for",
+        "test_all_together_get_one_answer_each_above_what_they_may_leave_unread",
+    ),
+    _of(
+        "who has read all of its answers gets another one, whatever others leave unread",
+        f"{_HTTP}unread.py",
+        "        if not mine:\n            return\n",
+        "",
+        "tests/unit/shared/http/test_unread.py::"
+        "test_all_together_get_one_answer_each_above_what_they_may_leave_unread",
     ),
     _of(
         "an answer that was sent is not counted any more",
