@@ -16,7 +16,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
@@ -82,7 +82,8 @@ def read_record(folder: Path) -> copies.Marks | None:
     """
     path = folder / RECORD
     try:
-        return copies.Marks(**json.loads(path.read_bytes()))
+        record = copies.Marks(**json.loads(path.read_bytes()))
+        return replace(record, former=tuple(record.former))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as problem:
@@ -99,12 +100,10 @@ def write_record(folder: Path, marks: copies.Marks) -> None:
     Raises:
         OSError: the record is as it was.
     """
-    facts = asdict(marks)
-    del facts["former"]
     fresh = folder / f"{RECORD}.new"
     with _writing:
         fresh.touch(0o600)
-        fresh.write_text(json.dumps(facts))
+        fresh.write_text(json.dumps(asdict(marks)))
         if os.geteuid() == 0:  # written by a command, and the server runs as another user
             owner = folder.stat()
             os.chown(fresh, owner.st_uid, owner.st_gid)
@@ -193,8 +192,10 @@ def mismatch(connection: sqlite3.Connection, folder: Path) -> str:
     if record is not None:
         if not marks.server and not marks.last_job:
             return "is empty"
-        # A start that was killed has made another server of an older copy, but not of the folder.
-        if record.server not in (marks.server, *marks.former):
+        # A start that was killed has made another server of an older copy, but not of the folder;
+        # or the copy is from before the folder's server became another one.
+        known = record.server in (marks.server, *marks.former) or marks.server in record.former
+        if not known:
             return f"is that of server {marks.server[:8]}"
         return _OLDER if marks.server != record.server or is_older(marks, record) else ""
     pages = [page for kind in FileKind for page in stored_names(folder, kind)]

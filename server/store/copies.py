@@ -237,7 +237,7 @@ def become_another(
     identities = dict(rows.fetchall())
     before = json.loads(identities.get("former", "[]"))
     if beside is not None:
-        before.append(beside.server)
+        before += [*beside.former, beside.server]
     if "server" in identities:
         before.append(identities["server"])
     names = list(dict.fromkeys(before)) if follow else []

@@ -102,6 +102,9 @@ class Place:
             for name in page
         }
 
+    def files_aside(self) -> set[str]:
+        return {name for day in (self.data / UNKNOWN).glob("*") for name in self.files(str(day))}
+
     def remove_database(self) -> None:
         for path in self.database.parent.glob(f"{self.database.name}*"):
             path.unlink()
@@ -205,6 +208,23 @@ async def test_an_older_database_goes_on_as_another_server_and_moves_the_rest_as
     became = place.marks().server
     await place.upload(0)
     assert place.marks().server == became  # once
+
+
+async def test_a_copy_from_before_it_became_another_server_is_an_older_one_too(
+    place: Place,
+) -> None:
+    await place.upload(1)
+    older, servers = place.keep_database("older"), [place.marks().server]
+    for _ in range(3):
+        await place.upload(1)
+        before, aside = place.files(), place.files_aside()
+        place.put_back(older)
+        await place.upload(0)
+        assert place.files() | place.files_aside() == before | aside
+        marks = place.marks()
+        assert set(marks.former) == set(servers), "agents end what they hold for each of them"
+        assert read_record(place.data) == marks
+        servers.append(marks.server)
 
 
 async def test_an_older_database_is_known_by_its_jobs_without_another_start(place: Place) -> None:

@@ -469,6 +469,20 @@ MUTANTS: Final = (
         f"{_TIE}a_copy_from_before_the_last_start_is_known_by_the_count_of_starts",
     ),
     _of(
+        "an older copy can be put back a second time",
+        "server/data_folder.py",
+        " or marks.server in record.former",
+        "",
+        f"{_TIE}a_copy_from_before_it_became_another_server_is_an_older_one_too",
+    ),
+    _of(
+        "agents end what they hold for each former server of the folder",
+        "server/store/copies.py",
+        "before += [*beside.former, beside.server]",
+        "before.append(beside.server)",
+        f"{_TIE}a_copy_from_before_it_became_another_server_is_an_older_one_too",
+    ),
+    _of(
         "the database is ahead of the folder at every step of a start",
         "server/data_folder.py",
         "    copies.count_start(connection, marks.server or secrets.token_hex(16), starts)\n",
