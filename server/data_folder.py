@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -112,6 +113,24 @@ def write_record(folder: Path, marks: copies.Marks) -> None:
         durable.fsync_folder(folder)
 
 
+def _check_mounts(folder: Path) -> None:
+    """Files are moved by a rename, which does not go from one mount to another.
+
+    Raises:
+        OSError: a part of the folder is elsewhere.
+    """
+    for part in (folder / name for name in (*FileKind, "staging", UNKNOWN)):
+        try:  # there is no such file, but it is looked for last
+            (part / "none").rename(folder / "none")
+        except FileNotFoundError:
+            continue
+        except OSError as problem:
+            if problem.errno != errno.EXDEV:
+                raise
+            why = f"is on another file system than {folder}: mount the whole folder there"
+            raise OSError(errno.EXDEV, why, str(part)) from problem
+
+
 def is_older(marks: copies.Marks, record: copies.Marks) -> bool:
     """Whether the database is a copy from before the record was written. The database is always
     written before the record is, so a crash in between leaves a database that is newer.
@@ -130,6 +149,7 @@ async def open_data(
     Raises:
         WrongDatabase, DatabaseUnavailable, OSError
     """
+    _check_mounts(table.data_dir)
     path = database_path(table)
     if not new_database and not file_size(path) and (wrong := look(table.data_dir, path)):
         # Before it is opened: nothing is to be made on a disk that hides the right one.

@@ -37,6 +37,7 @@ from server.storage.scratch import FolderScratch
 from server.store import copies
 from server.store.jobs import SqlJobs
 from shared.wire import JobState, Limits
+from tests.support.disks import mounted
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.inline_database import SimulatedCrash
 from tests.support.server_http import driving
@@ -225,6 +226,31 @@ async def test_a_copy_from_before_it_became_another_server_is_an_older_one_too(
         assert set(marks.former) == set(servers), "agents end what they hold for each of them"
         assert read_record(place.data) == marks
         servers.append(marks.server)
+
+
+@pytest.mark.parametrize(
+    ("name", "disk"),
+    [(name, ("-t", "tmpfs", "none")) for name in (*FileKind, "staging", UNKNOWN)]
+    + [("bundles", ("--bind",))],
+)
+async def test_a_part_of_the_folder_on_another_file_system_is_named_before_anything_is_changed(
+    place: Place, name: str, disk: tuple[str, ...]
+) -> None:
+    """Files are moved there by a rename. One disk that is mounted twice is two, as volumes are."""
+    await place.upload(1)
+    older = place.keep_database("older")
+    await place.upload(1)
+    place.put_back(older)
+    before = (place.data / RECORD).read_bytes(), place.database.read_bytes()
+    if disk == ("--bind",):
+        disk = ("--bind", str(place.folder))
+    with mounted(place.data / name, *disk):
+        for _ in range(2):
+            with pytest.raises(OSError, match="another file system") as refusal:
+                await place.upload(0)
+            assert refusal.value.filename == str(place.data / name)
+        assert ((place.data / RECORD).read_bytes(), place.database.read_bytes()) == before
+    await place.upload(1)
 
 
 async def test_an_older_database_is_known_by_its_jobs_without_another_start(place: Place) -> None:

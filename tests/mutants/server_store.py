@@ -449,7 +449,7 @@ MUTANTS: Final = (
     _of(
         "the database of another server is refused",
         "server/data_folder.py",
-        "        if record.server not in (marks.server, *marks.former):",
+        "        if not known:",
         "        if False:",
         f"{_TIE}the_database_of_another_server_is_refused",
     ),
@@ -481,6 +481,13 @@ MUTANTS: Final = (
         "before += [*beside.former, beside.server]",
         "before.append(beside.server)",
         f"{_TIE}a_copy_from_before_it_became_another_server_is_an_older_one_too",
+    ),
+    _of(
+        "a part of the data folder on another file system is noticed at the start",
+        "server/data_folder.py",
+        "    _check_mounts(table.data_dir)\n",
+        "",
+        f"{_TIE}a_part_of_the_folder_on_another_file_system_is_named_before_anything_is_changed",
     ),
     _of(
         "the database is ahead of the folder at every step of a start",
