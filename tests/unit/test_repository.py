@@ -24,7 +24,7 @@ LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 ADRS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
 EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/run.sh"))
 MAKEFILE = (ROOT / "Makefile").read_text()
-LONGEST, LONGEST_TEST = 500, 700  # lines; a longer file has a second subject
+LONGEST, LONGEST_TEST = 500, 750  # lines; a longer file has a second subject
 TABLES = ("tests/mutants/", "server/store/migrations.py")  # of one kind of row
 
 # Put together here, so that this file does not hold what it forbids.
