@@ -23,7 +23,7 @@ from ferryman.defaults import DEFAULT_URL as DEFAULT_URL
 
 if TYPE_CHECKING:
     from ferryman.agent_models import AgentDoc, AgentState
-    from ferryman.answers import Accepted, Health
+    from ferryman.answers import Accepted, Health, Trouble
     from ferryman.browser_models import LinkDoc, LoginLinkDoc, TicketDoc
     from ferryman.bulk_models import BulkItem
     from ferryman.bundle import Content, Files
@@ -118,6 +118,7 @@ __all__ = [
     "SyncResult",
     "TicketDoc",
     "TokenDoc",
+    "Trouble",
     "TryLater",
     "Unreachable",
     "Usage",
@@ -166,6 +167,7 @@ _ELSEWHERE: Final = {
     "SyncResult": "result",
     "TicketDoc": "browser_models",
     "TokenDoc": "token_models",
+    "Trouble": "answers",
     "Usage": "models",
     "UsageDoc": "usage_models",
     "WaitReason": "states",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="List services; operators pause and resume them, and move their jobs.",
+    help="List services; pause, resume and empty them.",
 )
 
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", hidden=True)]

@@ -81,7 +81,7 @@ async def test_a_running_job_is_seen_in_its_document_its_events_and_its_log(
         async with session.get(here) as found:
             job = await found.json()
         assert (job["progress"], job["output"]) == (
-            {"current": 45.0, "total": 100.0},
+            {"current": 100.0, "total": 100.0},
             {"score": "0.93"},
         )
         spent = {one["status"]: one["seconds"] for one in job["history"]}
