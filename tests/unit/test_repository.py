@@ -24,8 +24,6 @@ LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 ADRS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
 EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/run.sh"))
 MAKEFILE = (ROOT / "Makefile").read_text()
-LONGEST, LONGEST_TEST = 500, 750  # lines; a longer file has a second subject
-TABLES = ("tests/mutants/", "server/store/migrations.py")  # of one kind of row
 
 # Put together here, so that this file does not hold what it forbids.
 REGISTRIES = ["py" + "pi.org", "python" + "hosted.org", "npm" + "js.org", "npm" + "js.com"]
@@ -131,17 +129,6 @@ def test_the_command_exists():
 
 
 # -- files
-
-
-def test_no_module_has_grown_too_long():
-    found = []
-    for path in tracked():
-        name = str(path.relative_to(ROOT))
-        if path.suffix == ".py" and not name.startswith(TABLES):
-            lines = len(path.read_text().splitlines())
-            if lines > (LONGEST_TEST if name.startswith("tests/") else LONGEST):
-                found.append(f"{name}: {lines} lines")
-    assert found == []
 
 
 def test_no_file_names_a_registry_or_a_path_of_somebodys_machine():

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 
-from shared.log_folding import MAX_S, REMEMBERED, Folding
+from shared.log_folding import MAX_S, NEVER, REMEMBERED, SUBJECTS, Folding
+
+ROOT = Path(__file__).parents[3]
 
 
 class Log:
@@ -148,3 +151,12 @@ def test_only_so_many_troubles_are_remembered() -> None:
     assert len(log.folding) == REMEMBERED
     over = [one for one in log.lines if one["event"] == "trouble.over"]
     assert [(one["agent"], one["not_shown"]) for one in over] == [("first", 1)]
+
+
+def test_each_event_that_is_named_here_is_logged_somewhere() -> None:
+    product = "".join(
+        path.read_text()
+        for package in ("server", "client_agent", "shared")
+        for path in (ROOT / package).rglob("*.py")
+    )
+    assert [event for event in {*SUBJECTS, *NEVER} if product.count(f'"{event}"') < 2] == []
