@@ -1,6 +1,6 @@
 # Everything that CI does is a target here; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo serve test test-all perturbed unit soak mutants pictures bench growth sizing coverage lint \
+.PHONY: help setup setup-dev demo serve test test-all perturbed unit soak mutants pictures bench growth coverage lint \
 	format types imports lock deb clean
 SHELL := bash
 
@@ -66,9 +66,6 @@ bench: setup-dev ## measure, and print medians and ratios
 
 growth: setup-dev ## measure what a job costs beside many jobs, users and agents; writes docs/performance.md
 	@.venv/bin/python -m tests.bench.growth --write $(ARGS)
-
-sizing: setup-dev ## measure what docs/sizing.md says and write it there, about five minutes, on a quiet machine
-	@.venv/bin/python -m tests.bench.sizing --write $(ARGS)
 
 lint: setup-dev ## ruff, its formatting, codespell
 	@$(PYTHON_RUN) -m ruff check .

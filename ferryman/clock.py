@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from datetime import UTC, datetime
 from typing import Protocol
@@ -35,8 +34,3 @@ class RealClock:
 def wall_clock() -> datetime:
     """The time of day, in UTC; it may jump."""
     return datetime.now(UTC)
-
-
-def seeded(seed: str | int) -> random.Random:
-    """A source of random numbers that are the same each time; not for secrets."""
-    return random.Random(seed)  # noqa: S311

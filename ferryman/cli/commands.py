@@ -66,9 +66,6 @@ COMMANDS: Final[dict[str, Listed]] = {
     "audit": Listed(
         "audit", "audit", "Show who did what, from where, newest first.", FOR_OPERATORS
     ),
-    "bench": Listed(
-        "bench", "bench", "Put load on a server, measure it, and say what to raise.", FOR_OPERATORS
-    ),
     "statistics": Listed(
         "statistics",
         "statistics",

@@ -14,7 +14,6 @@ import pytest
 
 import client_agent.settings.agent
 import server.settings.load
-from tests.bench.sizing import BEGIN, END, PAGE, Figure, table, written
 from tests.docs.conftest import blocks
 from tests.support.each import each
 
@@ -64,14 +63,3 @@ def test_settings_on_the_page_are_settings(tmp_path: Path) -> None:
         found = server.settings.load.read(file, {}, {})
         assert found.services
         assert found.agents
-
-
-def test_measured_figures_are_put_between_their_marks() -> None:
-    page = PAGE.read_text()
-    figures = table([Figure("jobs a second", "7", "so")], (0.1, 0.1, 0.1))
-    new = written(page, figures)
-    assert f"{BEGIN}\n{figures}\n{END}\n" in new
-    assert "the machine quiet" in new
-    assert written(new, figures) == new
-    assert new.partition(BEGIN)[0] == page.partition(BEGIN)[0]
-    assert new.partition(END)[2] == page.partition(END)[2]

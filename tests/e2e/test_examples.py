@@ -8,6 +8,8 @@ import json
 import math
 import statistics
 import struct
+import subprocess
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -16,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from ferryman import Client, JobState, Reason
-from tests.support.dev_program import EXAMPLES, ROOT, DevProgram
+from ferryman import Client, JobState, Reason, SyncClient
+from tests.support.dev_program import EXAMPLES, ROOT, DevProgram, environment
 
 PDB = ROOT / "tests" / "data"
 
@@ -140,3 +142,19 @@ async def test_a_failure_is_as_instructive_as_the_script_made_it(system, tmp_pat
         assert archive.read("accepted.txt")
         assert "to fix it:" in archive.read("stderr.log").decode()
         assert json.loads(archive.read("ferryman.json"))["reason"] == "exit_code"
+
+
+def test_load_says_how_long_its_jobs_took_and_deletes_them(system):
+    done = subprocess.run(
+        [sys.executable, "-P", EXAMPLES / "load.py", "--service=example", "--jobs=3"],
+        env={**environment(), "FERRYMAN_URL": system.url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "3 jobs in" in done.stdout
+    assert "3 Completed" in done.stdout
+    with SyncClient(system.url) as client:
+        tag = done.stdout.splitlines()[0].removeprefix("tag: ")
+        assert list(client.jobs(tag=tag)) == []

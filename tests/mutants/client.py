@@ -380,19 +380,4 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "",
         "submit.py::test_a_limit_of_requests_is_waited_for_but_not_for_longer_than_asked",
     ),
-    # ------------------------------------------------------------------ load
-    _of(
-        "latencies of a load count from when an upload was due",
-        "bench/measures.py",
-        "upload=times(one.answered_s - one.intended_s for one",
-        "upload=times(one.answered_s - one.begun_s for one",
-        "bench.py::test_a_stalled_server_does_not_hide_the_time_for_which_uploads_waited",
-    ),
-    _of(
-        "no load is put on a server of others without a word",
-        "cli/bench.py",
-        'if is_this_machine(urlsplit(url).hostname or ""):',
-        "if True:",
-        "bench_cli.py::test_wrong_words_are_bad_usage_before_anything_is_sent",
-    ),
 )

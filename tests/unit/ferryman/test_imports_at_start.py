@@ -27,7 +27,7 @@ finally:
     print(json.dumps([*sys.modules]), file=sys.stderr)
 """
 LIBRARIES = {"aiohttp", "asyncio", "pydantic", "rich", "ssl"}
-OTHER_COMMANDS = {"admin", "agents", "bench", "config", "schedules", "tokens", "webhooks"}
+OTHER_COMMANDS = {"admin", "agents", "config", "schedules", "tokens", "webhooks"}
 
 
 def imported(*words: str) -> set[str]:
@@ -74,7 +74,7 @@ async def test_a_command_loads_neither_other_commands_nor_what_draws_tables() ->
     async with serving(("GET", "/api/v1/jobs/17", refuse)) as url:
         found = await asyncio.to_thread(imported, "--url", url, "status", "17")
     assert "ferryman.client" in found
-    assert found & (own(OTHER_COMMANDS) | {"rich", "ferryman.bench"}) == set()
+    assert found & (own(OTHER_COMMANDS) | {"rich"}) == set()
 
 
 @each("name", COMMANDS)

@@ -1,1 +1,0 @@
-"""``ferryman bench``: puts load on a server and measures what becomes of it."""
