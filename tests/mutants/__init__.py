@@ -1,3 +1,3 @@
 """Proof that the tests notice: each protection is taken out in turn,
-and a test must fail. ``make mutants``; docs/protections.md lists those of the threat model.
+and a test must fail. ``make mutants``; ``--table`` prints those of the threat model.
 """

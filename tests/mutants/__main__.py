@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from client_agent.storage.remove_tree import remove_tree
 from tests.mutants.mutant import Mutant
@@ -21,18 +21,6 @@ from tests.mutants.runner import RUNNING, Copy, Run, problem, syntax_problem
 from tests.mutants.table import THREAT_MODEL, all_mutants
 
 T = TypeVar("T")
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "protections.md"
-_HEAD: Final = """\
-# Protections
-
-Generated (`python -m tests.mutants --table`). Each line is a protection of the
-[threat model](threat-model.md), and tests that fail when exactly that protection is taken out.
-`make mutants` takes them out, one after the other, and says which were noticed;
-`make mutants ARGS=2.10` tries those of one rule. Groups of rules: 1 no start without a working
-sandbox, 2 what experiments with bubblewrap showed to be needed, 3 starting a job, 4 limits,
-5 collecting results.
-
-"""
 
 
 @contextmanager
@@ -105,17 +93,13 @@ def run(chosen: Sequence[Mutant], jobs: int) -> list[str]:
     return bad
 
 
-def page() -> str:
-    """The page of the threat model's protections."""
-    rows = ["| rule | protection | where | fails without it |", "|---|---|---|---|"]
+def table() -> str:
+    """Each protection of the threat model, by its rule, with what fails without it."""
+    rows = []
     for mutant in THREAT_MODEL:
-        names = []
-        for test in mutant.tests:
-            file, _, name = test.partition("::")
-            names.append(f"`{name}` ({Path(file).name})")
-        where = mutant.file.removeprefix("client_agent/")
-        rows.append(f"| {mutant.rule} | {mutant.protection} | `{where}` | {', '.join(names)} |")
-    return _HEAD + "\n".join(rows) + "\n"
+        names = ", ".join(test.partition("::")[2] for test in mutant.tests)
+        rows.append(f"{mutant.rule:5} {mutant.file}: {mutant.protection}\n      {names}")
+    return "\n".join(rows)
 
 
 def _end(number: int, _: object) -> None:
@@ -131,10 +115,10 @@ def main() -> None:
     parser.add_argument("words", nargs="*", help="only mutants with one of these in their line")
     parser.add_argument("--only", metavar="PREFIX", help="only mutants of files that start so")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--table", action="store_true", help=f"write {PAGE.name}")
+    parser.add_argument("--table", action="store_true", help="print the protections, run nothing")
     given = parser.parse_args()
     if given.table:
-        PAGE.write_text(page())
+        print(table())
         return
     chosen = [
         mutant

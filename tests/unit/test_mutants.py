@@ -17,6 +17,11 @@ def test_every_mutant_can_be_made_and_names_tests_that_are_there() -> None:
     assert wrong == {}
 
 
+def test_every_rule_of_the_sandbox_has_a_mutant() -> None:
+    rules = {*(f"2.{number}" for number in range(1, 13)), "3", "4", "5"}
+    assert rules <= {mutant.rule for mutant in THREAT_MODEL}
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [

@@ -214,11 +214,3 @@ def test_ci_runs_make_targets():
     assert checks.split() == ["lint", "types", "imports"]
     assert "tests=${1:-test}" in script
     assert {*checks.split(), "test", "test-all"} <= targets()
-
-
-def test_every_fragment_of_the_changelog_says_its_kind():
-    kinds = ("added", "changed", "fixed", "removed", "security")
-    for path in (ROOT / "changelog.d").iterdir():
-        if path.name != "README.md":
-            assert re.fullmatch(rf"[a-z0-9-]+\.({'|'.join(kinds)})\.md", path.name), path.name
-            assert path.read_text().strip()
