@@ -25,9 +25,6 @@ from shared.wire import (
     Usage,
 )
 
-META: Final = ".ferryman-meta.json"
-"""The file with what its user stored with the job, beside the bundle's. No result has it, unless
-the job changed it."""
 INSERT: Final = """
     INSERT INTO payloads (
         server, key, job_id, attempt, service, user_id, timeout_s, heartbeat_timeout_s, limits,

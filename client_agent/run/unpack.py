@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from client_agent.collect.selection import NOTHING, Known, fingerprint, known_files
-from client_agent.payloads.payload import META, Payload
+from client_agent.payloads.payload import Payload
 from client_agent.sandbox.base import HARD, Workspace
 from client_agent.storage.folders import Folders
 from client_agent.storage.shortage import DISK_FULL_ERRNOS
+from shared.files.bundles.format import META
 from shared.files.bundles.inputs import InputsReader
 from shared.files.bundles.reader import BundleReader
 from shared.files.descriptors import closing_fd

@@ -12,7 +12,7 @@ from typing import IO, Final
 from server.domain.errors import BadField
 from server.domain.jobs import BatchRequest
 from server.domain.upload_fields import UploadRequest, check_children
-from shared.files.bundles.format import BundleSummary
+from shared.files.bundles.format import META, BundleSummary
 from shared.files.bundles.lines import lines
 from shared.files.bundles.reader import BundleReader
 from shared.files.durable import remove_quietly, write_all
@@ -29,9 +29,13 @@ async def with_tasks(request: UploadRequest, file: Path, bundle: BundleSummary) 
         file: the sealed ZIP; it is written there, if it is in memory.
 
     Raises:
-        BadField: there is no such file, or it holds no tasks, or too many.
+        BadField: there is no such file, or it holds no tasks, or too many; or the bundle has a
+            file where the upload's ``meta`` goes.
         OSError
     """
+    if request.meta is not None and bundle.has_meta:
+        why = f"Invalid meta: the bundle has a file {META}, and that is where run.sh finds it"
+        raise BadField("meta", "invalid_meta", why)
     batch, count = request.batch, 0
     if batch is not None and batch.file is not None:
         try:

@@ -80,6 +80,10 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     # body, what the message must name
     "no run.sh": (form(part("data.txt")), "run.sh"),
     "no file": (form(), "no file"),
+    "a file where its meta goes": (
+        form(part("d/run.sh"), part("d/.ferryman-meta.json"), field("meta", "{}")),
+        ".ferryman-meta.json",
+    ),
     "unknown service": (
         form(part("run.sh"), head=field("user_id", "7") + field("service", "x")),
         "x",

@@ -34,13 +34,3 @@ def test_children_have_the_meta_of_their_upload_and_without_one_there_is_no_file
     script = 'echo "${FERRYMAN_META-none}"; ls -A | sort | tr "\\n" " "'
     alone = ferryman("submit", bundle(script), "-s", "example", "--wait")
     assert ferryman("logs", int(alone.out)).out == "none\nrun.sh "
-
-
-def test_a_bundle_cannot_take_its_place(ferryman, tmp_path):
-    folder = tmp_path / "bundle"
-    folder.mkdir()
-    (folder / "run.sh").write_text("true\n")
-    (folder / ".ferryman-meta.json").write_text("{}")
-    failed = ferryman("submit", folder, "-s", "example", "--meta", "{}", "--wait")
-    assert failed.code != 0
-    assert "the bundle has .ferryman-meta.json" in failed.err

@@ -31,6 +31,8 @@ from shared.files.names import find_root, shown
 ENTRY: Final = "run.sh"
 GATHER: Final = "gather.sh"
 """Runs when all children of a batch have completed."""
+META: Final = ".ferryman-meta.json"
+"""Where ``run.sh`` finds its upload's ``meta``. No result has it, unless the job changed it."""
 FILE_MODE: Final = 0o644
 PROGRAM_MODE: Final = 0o755
 
@@ -52,6 +54,8 @@ class BundleSummary:
     """For people: names that are not for every system."""
     has_gather: bool = field(default=False, compare=False)
     """There is a ``gather.sh`` beside ``run.sh``."""
+    has_meta: bool = field(default=False, compare=False)
+    """It has a file of its own where the ``meta`` of an upload goes."""
     own_modes: bool = field(default=False, compare=False)
     """A file is executable only because its archive said so: the digest does not tell it from a
     bundle in which it is not."""

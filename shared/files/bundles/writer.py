@@ -13,6 +13,7 @@ from shared.files.archives.zip_headers import FILE, PROGRAM, Headers, end_record
 from shared.files.bundles.format import (
     ENTRY,
     GATHER,
+    META,
     BundleSummary,
     FileDigest,
     digest_of,
@@ -196,9 +197,16 @@ class BundleWriter:
         warnings = not_portable.warnings()
         if f"{root}{ENTRY}" in self._crlf:
             warnings = (_CRLF, *warnings)
-        has_gather = f"{root}{GATHER}" in paths
         return BundleSummary(
-            size, digest, len(paths), self._bytes, warnings, has_gather, self._own_modes, content
+            size,
+            digest,
+            len(paths),
+            self._bytes,
+            warnings,
+            has_gather=f"{root}{GATHER}" in paths,
+            has_meta=f"{root}{META}" in paths,
+            own_modes=self._own_modes,
+            content=content,
         )
 
     def abort(self) -> None:
