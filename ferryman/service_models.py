@@ -19,7 +19,7 @@ class ServiceWebhookDoc(Wire):
 
 
 class ServiceDoc(Wire):
-    """A service: what it allows, and how busy it is. Durations in seconds."""
+    """A service: what it allows, and how busy it is. Durations in seconds, None: no limit."""
 
     name: str
     source: Literal["file", "api", "none"]
@@ -45,11 +45,11 @@ class ServiceDoc(Wire):
     runs_per_user: int
     max_runs: int
     queued_per_user: int
-    timeout_s: float
-    queue_timeout_s: float
-    heartbeat_timeout_s: float
-    expires_after_s: float
-    forget_after_s: float
+    timeout_s: float | None = None
+    queue_timeout_s: float | None = None
+    heartbeat_timeout_s: float | None = None
+    expires_after_s: float | None = None
+    forget_after_s: float | None = None
     retry: RetryDoc
     max_retries: int
     infra_retries: int
@@ -57,7 +57,7 @@ class ServiceDoc(Wire):
     retry_later_limit: int
     on_shutdown: str
     dead_letter: bool
-    dead_letter_expires_after_s: float
+    dead_letter_expires_after_s: float | None = None
     max_children: int
     pack: int = 0
     limits: Limits

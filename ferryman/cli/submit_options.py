@@ -15,7 +15,13 @@ Text: TypeAlias = str | None
 Name = Annotated[Text, _option("--name", "NAME", "A name, shown in lists.")]
 Tag = Annotated[list[str] | None, _option("--tag", "TAG", "For `list --tag`; may be repeated.")]
 Timeout = Annotated[
-    Text, _option("--timeout", "DURATION", "Wall time of an attempt, such as 1h30m.")
+    Text,
+    _option(
+        "--timeout",
+        "DURATION",
+        "Wall time of an attempt, such as 1h30m; default and most: the service's. 0s: no limit, "
+        "where the service has none.",
+    ),
 ]
 Memory = Annotated[Text, _option("--memory", "SIZE", "Memory, such as 512MB.")]
 Cpus = Annotated[Text, _option("--cpus", "NUMBER", "CPUs, such as 2 or 0.5.")]
@@ -37,7 +43,12 @@ Priority = Annotated[
 ]
 Meta = Annotated[Text, _option("--meta", "JSON", "A JSON object, shown with the job.")]
 Retries = Annotated[
-    int | None, _option("--retries", "NUMBER", "How often a failure is tried again.")
+    int | None,
+    _option(
+        "--retries",
+        "NUMBER",
+        "How often a failure is tried again; default: the service's, usually 0.",
+    ),
 ]
 RetryDelays = Annotated[
     Text, _option("--retry-delays", "LIST", "Before each retry, such as 10s,1m; the last repeats.")
@@ -52,7 +63,12 @@ MaxRetryDelay = Annotated[
 ]
 RetryOn = Annotated[
     Text,
-    _option("--retry-on", "LIST", "In place of the service's reasons, such as timeout,exit:3."),
+    _option(
+        "--retry-on",
+        "LIST",
+        "Reasons and exit codes that are retried, such as timeout,exit:3; default: the service's, "
+        "which are exit_code,timeout,heartbeat_timeout unless its operator says others.",
+    ),
 ]
 NoRetryOn = Annotated[
     Text, _option("--no-retry-on", "LIST", "Those that are not retried all the same.")

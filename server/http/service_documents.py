@@ -34,7 +34,7 @@ async def service_document(principal: Principal, context: Context, service: Serv
     where = Visible() if principal.role is Role.AGENT else visible(principal)
     load = await context.services.load(service.name, _COUNTED, where)
     record = service.record
-    own: dict[str, Any] = {}
+    own: dict[str, Any] = {name: getattr(service, name) or None for name in _TIMES}
     if principal.role is Role.OPERATOR:
         own["env"] = sorted(service.env.keys() - service.secrets)
         own["secrets"] = sorted(service.secrets)
@@ -67,23 +67,25 @@ _SAME: Final = (
     "runs_per_user",
     "max_runs",
     "queued_per_user",
-    "timeout_s",
-    "queue_timeout_s",
-    "heartbeat_timeout_s",
-    "expires_after_s",
-    "forget_after_s",
     "max_retries",
     "infra_retries",
     "retry_later_delay_s",
     "retry_later_limit",
     "on_shutdown",
     "dead_letter",
-    "dead_letter_expires_after_s",
     "max_children",
     "pack",
 )
 """What a document shows under the names that the service has for it."""
-
+_TIMES: Final = (
+    "timeout_s",
+    "queue_timeout_s",
+    "heartbeat_timeout_s",
+    "expires_after_s",
+    "forget_after_s",
+    "dead_letter_expires_after_s",
+)
+"""Likewise; a limit of 0 is none."""
 
 SERVICE_FIELDS: Final[Mapping[str, tuple[str, object]]] = {
     "runs_per_user": ("jobs of one user that are sent or running at once", 5),

@@ -138,6 +138,27 @@ async def test_a_link_is_good_for_its_routes_and_for_no_other(world, shows):
             assert status != 404 or "{path" in plain, body
 
 
+async def test_whoever_may_read_a_result_may_fetch_its_bundle_until_it_is_cleaned(tmp_path):
+    async with serving(tmp_path, cleaner_interval=0.02) as world:
+        job_id = await world.job()
+        for what in ("job", "result"):
+            path = f"{JOB.format(job_id)}/bundle?link={await world.link(job_id, what=what)}"
+            assert await world.get(path, Range="bytes=0-1") == (206, "PK")
+        other = await world.get(
+            f"{JOB.format(job_id)}/bundle", Authorization="Bearer the-token-of-bob"
+        )
+        assert (other[0], "job_not_found" in other[1]) == (404, True)
+        brief = await world.job(expires_after="10ms")
+        link = await world.link(brief)
+        events, after = "", 0
+        while "job.cleaned" not in events:
+            path = f"{JOB.format(brief)}/events?link={link}&after={after}&wait=20"
+            _, events = await world.get(path)
+            after = json.loads(events)["reached"]
+        status, body = await world.get(f"{JOB.format(brief)}/bundle?link={link}")
+        assert (status, "result_cleaned" in body) == (410, True)
+
+
 async def test_a_link_altered_by_a_byte_or_expired_is_refused(world):
     job_id = await world.job()
     link, path = await world.link(job_id), JOB.format(job_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tests.support.fake_agent import FakeAgent, serving
@@ -24,6 +25,8 @@ async def test_a_service_without_a_limit_of_time_gives_its_jobs_none(tmp_path) -
         assert [job["warnings"] for job in shown] == [[], [], []]
         assert [order["timeout_s"] for order in agent.orders] == [0, 0, 90.0]
         assert shown[0]["attempts"][0]["timeout_s"] is None
+        _, _, service = await caller.get("/api/v1/services/my_service")
+        assert times(json.loads(service)) == [None] * 4
         _, _, page = await caller.get("/jobs/1")
         assert b"no limit" in page
         _, _, page = await caller.get("/jobs/1/attempts")
