@@ -31,7 +31,7 @@ def lines(text: str) -> dict[int, str]:
 
 
 def followed_at(text: str) -> str:
-    found = re.search(r'data-follow="([^"]+)"', text)
+    found = re.search(r'\sdata-follow="([^"]+)"', text)
     assert found
     return unescape(found[1])
 
