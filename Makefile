@@ -1,6 +1,6 @@
 # Everything that CI does is a target here; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo serve test test-all perturbed unit soak mutants pictures bench growth coverage lint \
+.PHONY: help setup setup-dev demo serve test test-all perturbed unit soak mutants pictures bench coverage lint \
 	format types imports lock deb clean
 SHELL := bash
 
@@ -58,14 +58,11 @@ mutants: setup-dev ## take each protection out in turn; a test must fail (ARGS="
 coverage: setup-dev ## which lines no test runs, programs that tests start included; htmlcov/ shows them
 	@$(PYTHON_RUN) -m pytest -n $(JOBS) --dist worksteal --timeout=600 --cov --cov-report=html --cov-report=term:skip-covered $(ARGS)
 
-pictures: setup-dev ## look at every page, and keep its pictures in docs/pictures
-	@PICTURES=docs/pictures $(PYTHON_RUN) -m pytest -q -m slow -n $(JOBS) tests/e2e/dashboard/test_looks.py
+pictures: setup-dev ## look at every page, and take the pictures of docs/pictures anew
+	@PICTURES=1 $(PYTHON_RUN) -m pytest -q -m slow -n $(JOBS) tests/e2e/dashboard/test_looks.py
 
 bench: setup-dev ## measure, and print medians and ratios
 	@.venv/bin/python -m tests.bench $(ARGS)
-
-growth: setup-dev ## measure what a job costs beside many jobs, users and agents; writes docs/performance.md
-	@.venv/bin/python -m tests.bench.growth --write $(ARGS)
 
 lint: setup-dev ## ruff, its formatting, codespell
 	@$(PYTHON_RUN) -m ruff check .

@@ -1,7 +1,7 @@
-"""``python -m tests.bench.growth [--quick] [--write] [AXIS …]``: what a job costs beside others.
+"""``python -m tests.bench.growth [--quick] [AXIS …]``: what a job costs beside others.
 
-``make growth`` writes the table and the picture of ``docs/performance.md``, if it measured all of
-it. The systems that an axis compares run at the same time, and their rounds take turns.
+Prints a table in Markdown. The systems that an axis compares run at the same time, and their
+rounds take turns.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import json
 import os
 import shutil
 import sqlite3
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from tests.bench import growth_page, jobs
+from tests.bench import jobs
 from tests.bench.bulk import fill, one_bundle
 from tests.bench.table import median
 from tests.support.programs import Program
@@ -69,6 +68,17 @@ AXES: Final = {
     "ended": Axis(JOBS, {"state": "Completed"}),
     "users": Axis((1, 1_000), {"state": "Completed"}),
     "agents": Axis((1, 10, 100)),
+}
+
+
+COLUMNS: Final = {
+    "rate": "jobs/s",
+    "server": "server, ms",
+    "agent": "agent, ms",
+    "chain": "chain, ms",
+    "p50": "p50 alone, ms",
+    "server MiB": "server, MiB",
+    "agent MiB": "an agent, MiB",
 }
 
 
@@ -163,23 +173,24 @@ async def alone(server: Program, bodies: Iterator[bytes]) -> float:
     return median(times) * 1e3
 
 
+def rows(name: str, figures: Mapping[int, Mapping[str, float]]) -> list[str]:
+    """Lines of the table."""
+    lines = [f"| {name} | {' | '.join(COLUMNS.values())} |", "|---" * (len(COLUMNS) + 1) + "|"]
+    for count, row in figures.items():
+        cells = " | ".join(f"{row[key]:.{int('MiB' not in key)}f}" for key in COLUMNS)
+        lines.append(f"| {count:,} | {cells} |")
+    return lines
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.growth", description=__doc__)
     parser.add_argument("axes", nargs="*", metavar="AXIS", help=f"default: {', '.join(AXES)}")
     parser.add_argument("--quick", action="store_true", help="fewer, and one round")
-    parser.add_argument(
-        "--write", action="store_true", help="write docs/performance.md, unless quick or in part"
-    )
-    parser.add_argument("--keep", type=Path, help="file of figures, joined with those in it")
     parser.add_argument("--databases", type=Path, help="folder that keeps the filled databases")
     parser.add_argument("--fill", action="store_true", help="only fill them")
     given = parser.parse_args()
     if unknown := [name for name in given.axes if name not in AXES]:
         parser.error(f"no such axis: {unknown[0]}; there are {', '.join(AXES)}")
-    found: growth_page.Found = {}
-    if given.keep is not None and given.keep.exists():
-        kept = json.loads(given.keep.read_text())
-        found = {name: {int(at): row for at, row in rows.items()} for name, rows in kept.items()}
     folder = Path(tempfile.mkdtemp(prefix="ferryman-growth-"))
     databases = given.databases or folder / "databases"
     databases.mkdir(parents=True, exist_ok=True)
@@ -194,16 +205,9 @@ async def main() -> None:
                 continue
             rounds = 1 if given.quick else 3
             figures = await measure(name, folder / name, databases, rounds, counts)
-            found[name] = figures
-            print("\n".join(growth_page.rows(name, figures)), flush=True)
+            print("\n".join(rows(name, figures)), flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    if given.keep is not None:
-        given.keep.write_text(json.dumps(found, indent=1))
-    if given.write and (given.quick or not AXES.keys() <= found.keys()):
-        print("docs/performance.md is as it was: this is not all that it shows")
-    elif given.write:
-        growth_page.write({name: found[name] for name in AXES if name in found})
 
 
 if __name__ == "__main__":

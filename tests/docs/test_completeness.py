@@ -106,3 +106,11 @@ def test_links_lead_somewhere() -> None:
                 heads = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
                 anchors = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in heads}
                 assert anchor[1:] in anchors, f"{document.name}: {target}{anchor}"
+
+
+def test_every_picture_is_shown() -> None:
+    pages = (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+    shown = {
+        name for page in pages for name in re.findall(r"\(\S*pictures/(\S+)\)", page.read_text())
+    }
+    assert {path.name for path in (ROOT / "docs" / "pictures").iterdir()} == shown

@@ -88,7 +88,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--seed", type=int, default=uuid.uuid4().int % 100_000)
-    parser.add_argument("--report", type=Path, default=Path("soak"), help="FILE.md, .svg, .json")
+    parser.add_argument("--report", type=Path, default=Path("soak"), help="FILE.md, .json")
     parser.add_argument("--only", default="", help="disturbances whose name has this")
     parser.add_argument("--users", type=int, default=5)
     given = parser.parse_args()
@@ -133,16 +133,13 @@ def main() -> int:
         for program in system.programs().values():
             if program.process is not None and not dead(program):
                 program.kill(signal.SIGKILL)
-        done = [(at - begun, name) for at, name in disturbing.done]
         log = errors(system)
         write(
             Findings(
                 given.seed,
                 given.seconds,
                 model,
-                done,
                 sampling.samples,
-                sampling.sizes,
                 log,
                 watching.looks,
                 found_rows,

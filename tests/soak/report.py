@@ -1,4 +1,4 @@
-"""What the soak found, in Markdown, and as a picture."""
+"""What the soak found, in Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -10,22 +10,11 @@ from math import isnan
 from pathlib import Path
 
 from tests.soak.model import Model
-from tests.soak.plot import panels, ticks
-from tests.soak.samples import Life, Sample, Sizes, lives
-from tests.support.plot import svg
+from tests.soak.samples import Life, Sample, lives
 
 MIB = 1 << 20
 LONG_S = 240.0
 """Lives that are shorter say nothing about a leak."""
-_MARKS = {
-    "server killed": ("kill server", "kill all"),
-    "server stopped": ("stop server",),
-    "restored": ("restore",),
-    "agent killed": ("kill agent", "kill all", "lose"),
-    "agent stopped": ("stop agent", "drain by signal"),
-    "reloaded": ("reload", "reload wrong"),
-    "drained, retired": ("drain", "retire"),
-}
 
 
 @dataclass
@@ -35,21 +24,14 @@ class Findings:
     seed: int
     seconds: float
     model: Model
-    done: list[tuple[float, str]]
     samples: list[Sample]
-    sizes: list[Sizes]
     errors: Counter[str]
     looks: int
     rows: dict[str, int]
 
 
 def write(found: Findings, to: Path) -> None:
-    """``to``.md, .svg and .json."""
-    kinds = {name: [at for at, done in found.done if done in of] for name, of in _MARKS.items()}
-    title = f"A soak of {found.seconds / 60:.0f} minutes (seed {found.seed})"
-    until = max([one.at for one in found.samples], default=found.seconds)
-    picture = svg(title, ticks(until), panels(found.samples, found.sizes), kinds)
-    to.with_suffix(".svg").write_text(picture)
+    """``to``.md and .json."""
     to.with_suffix(".md").write_text(markdown(found))
     summary = {
         "seed": found.seed,

@@ -1,15 +1,9 @@
-"""The pictures of the dashboard in ``docs/pictures``, and what they were made from."""
+"""The pages of the dashboard that are looked at, in a real browser."""
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-PICTURES: Final = ROOT / "docs" / "pictures"
-MADE_FROM: Final = "made-from"
-"""File beside the pictures: the digest of what they show."""
 PAGES: Final = {
     "login": "/login",
     "upload": "/new",
@@ -49,7 +43,7 @@ PAGES: Final = {
     "account": "/account",
     "not-found": "/jobs/123456",
 }
-"""What a picture is called -> the page."""
+"""What a picture of it is called -> the page."""
 
 
 NOT_PAGES: Final = (
@@ -62,12 +56,3 @@ NOT_PAGES: Final = (
     "/login/once",
 )
 """Streams, what pages have in frames, and what is seen once."""
-
-
-def looks() -> str:
-    """Digest of the templates and styles: pictures that were made from others are old."""
-    digest = hashlib.sha256()
-    web = ROOT / "server" / "web"
-    for path in sorted([*web.glob("templates/**/*.html"), *web.glob("static/*.css")]):
-        digest.update(f"{path.relative_to(web)}\0".encode() + path.read_bytes())
-    return digest.hexdigest()

@@ -11,12 +11,11 @@ from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from xml.etree import ElementTree as ET
 
 import aiohttp
 import pytest
 
-from tests.bench import growth, growth_page, jobs
+from tests.bench import growth, jobs
 from tests.bench.orchestrator import NAME, beside
 
 BUSY = "import time\nwhile time.process_time() < 0.4: pass\n"
@@ -75,39 +74,11 @@ def test_medians_are_of_each_figure_alone() -> None:
     assert jobs.medians(rounds) == {"rate": 2.0, "server": 8.0}
 
 
-ROW = dict.fromkeys(growth_page.COLUMNS, 7.25)
-FOUND = {"ended": {1: ROW, 1_000: ROW}, "agents": {1: ROW, 100: ROW}}
-
-
 def test_the_table_of_growth_has_a_line_for_each_number() -> None:
-    lines = growth_page.table(FOUND).splitlines()
-    assert [line.split(" | ")[1] for line in lines[4:]] == ["1", "1,000", "1", "100"]
-    assert "| 7.2 | " in lines[4]
-    assert {line.count("|") for line in lines[2:]} == {len(growth_page.COLUMNS) + 3}
-
-
-def test_the_picture_of_growth_steps_by_tens_up_to_the_most() -> None:
-    texts = [one.text for one in ET.fromstring(growth_page.picture(FOUND)).iter() if one.text]
-    assert texts[-4:] == ["1", "10", "100", "1,000"]
-    assert {"ended", "agents", *growth_page.PANELS} <= set(texts)
-
-
-def test_the_page_keeps_what_is_around_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{growth_page.BEGIN}\nold\n{growth_page.END}\nafter\n")
-    monkeypatch.setattr(growth_page, "PAGE", page)
-    monkeypatch.setattr(growth_page, "PICTURE", tmp_path / "picture.svg")
-    growth_page.write(FOUND)
-    head, _, rest = page.read_text().partition(growth_page.BEGIN)
-    assert (head, rest.partition(growth_page.END)[2]) == ("before\n", "\nafter\n")
-    assert "old" not in rest
-
-
-def test_every_axis_of_growth_has_its_words_and_begins_with_few() -> None:
-    assert growth.AXES.keys() == growth_page.NAMES.keys()
-    assert all(axis.counts[0] == 1 for axis in growth.AXES.values())
+    figures = dict.fromkeys(growth.COLUMNS, 7.25)
+    head, _, *lines = growth.rows("ended", {1: figures, 1_000: figures})
+    assert [line.split(" | ")[0] for line in lines] == ["| 1", "| 1,000"]
+    assert {line.count("|") for line in (head, *lines)} == {len(growth.COLUMNS) + 2}
 
 
 async def test_a_database_is_filled_once_and_the_service_waits_where_a_quota_is_held(
@@ -131,9 +102,3 @@ async def test_without_the_other_orchestrator_nothing_is_measured(
     (row,) = await beside(tmp_path, 1, 1)
     assert (row.what, row.met) == (NAME, None)
     assert "cargo install" in row.against
-
-
-def test_the_page_has_a_place_for_the_table() -> None:
-    text = growth_page.PAGE.read_text()
-    assert text.count(growth_page.BEGIN) == text.count(growth_page.END) == 1
-    assert growth_page.PICTURE.exists()

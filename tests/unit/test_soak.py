@@ -1,4 +1,4 @@
-"""What `python -m tests.soak` judges by: the content of results, restores, growth, the picture."""
+"""What `python -m tests.soak` judges by: the content of results, restores, growth."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import math
 import zipfile
 from random import Random  # noqa: TID251 - seeded
 from time import monotonic  # noqa: TID251 - the soak is of real time
-from xml.etree import ElementTree as ET
 
 import pytest
 
 from tests.soak import kinds
 from tests.soak.model import Backup, Known, Model
-from tests.soak.plot import panels, ticks
 from tests.soak.report import life_table
-from tests.soak.samples import Sample, Sizes, lives
-from tests.support.plot import svg
+from tests.soak.samples import Sample, lives
 
 
 def packed(**files: str) -> bytes:
@@ -102,10 +99,3 @@ def test_growth_is_told_for_each_life_once_it_is_warm() -> None:
     table = life_table([short, long])
     assert "+3.4 MiB/h" in table[2]
     assert table[-1].startswith("| 1 shorter")
-
-
-def test_the_picture_breaks_a_line_where_a_life_ends() -> None:
-    sizes = [Sizes(5, 1 << 20, 0, 0), Sizes(10, 3 << 20, 1 << 20, 0)]
-    text = svg("A <soak>", ticks(1260), panels(samples(0), sizes), {"killed": [60.0]})
-    paths = [path.get("d", "") for path in ET.fromstring(text).iter() if path.tag.endswith("}path")]
-    assert max(path.count("M") for path in paths if "L" in path) == 2

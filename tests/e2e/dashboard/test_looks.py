@@ -1,6 +1,6 @@
-"""Every page at three widths in both themes: it fits, everybody can use it, and its picture.
+"""Every page at three widths in both themes: it fits, and everybody can use it.
 
-``make pictures`` keeps the pictures in ``docs/pictures``; otherwise they go to a temporary folder.
+``make pictures`` takes those anew that the documentation shows.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from server.web.routes import ROUTES
 from tests.support.browser import WIDTHS, Visitor, picture, too_wide, violations
-from tests.support.looks import MADE_FROM, PAGES, looks
+from tests.support.dev_program import ROOT
+from tests.support.looks import NOT_PAGES, PAGES
 from tests.support.research_group import ResearchGroup, research_group
 
-pytestmark = pytest.mark.slow
-PICTURES = os.environ.get("PICTURES")
-"""Folder to keep them in."""
+SHOWN = ROOT / "docs" / "pictures"
+ANEW = bool(os.environ.get("PICTURES"))
 HEIGHTS = {390: 844, 1024: 768, 1600: 1000}
 
 NOBODY = frozenset({"login"})
@@ -34,19 +34,10 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ResearchGroup]:
         yield running
 
 
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    if PICTURES is None:
-        return tmp_path
-    folder = Path(PICTURES)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / MADE_FROM).write_text(looks() + "\n")
-    return folder
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_every_page_fits_and_everybody_can_use_it(group, visit, pictures, width, dark):
+def test_every_page_fits_and_everybody_can_use_it(group, visit, width, dark):
     theme = "dark" if dark else "light"
     screen = {"width": width, "height": HEIGHTS[width], "dark": dark}
     operator = visit(group.system.url, token=group.tokens["operator"], **screen, may_complain=True)
@@ -57,7 +48,9 @@ def test_every_page_fits_and_everybody_can_use_it(group, visit, pictures, width,
         page = person.open(path.format(**group.names))
         page.wait_for_load_state("networkidle") if name == "charts" else None
         found = violations(page) + ["too wide"] * too_wide(page)
-        (pictures / f"{name}-{width}-{theme}.webp").write_bytes(picture(page))
+        shown = SHOWN / f"{name}-{width}-{theme}.webp"
+        if ANEW and shown.exists():
+            shown.write_bytes(picture(page))
         if found:
             wrong[name] = found
         page.close()
@@ -66,6 +59,7 @@ def test_every_page_fits_and_everybody_can_use_it(group, visit, pictures, width,
     assert [one for one in operator.problems if "Failed to load resource" not in one] == []
 
 
+@pytest.mark.slow
 def test_no_page_weighs_more_than_100_kilobytes(group):
     assets: dict[str, int] = {}
 
@@ -92,3 +86,21 @@ def test_no_page_weighs_more_than_100_kilobytes(group):
         if weight >= 100_000 or not used:
             heavy[name] = weight
     assert heavy == {}
+
+
+def test_every_page_is_looked_at() -> None:
+    shown = {path.partition("?")[0] for path in PAGES.values()}
+    for route in ROUTES:
+        if route.method != "GET" or route.path in NOT_PAGES:
+            continue
+        parts = route.path.split("/")
+        assert any(_fits(parts, path.split("/")) for path in shown), route.path
+
+
+def _fits(pattern: list[str], path: list[str]) -> bool:
+    if pattern and pattern[-1] == "{path}":
+        pattern, path = pattern[:-1], path[: len(pattern) - 1]
+    return len(pattern) == len(path) and all(
+        one == other or (one.startswith("{") and other != "")
+        for one, other in zip(pattern, path, strict=True)
+    )
