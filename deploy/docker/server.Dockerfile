@@ -30,7 +30,7 @@ LABEL org.opencontainers.image.title="Ferryman server" \
     org.opencontainers.image.licenses="Apache-2.0" \
     org.opencontainers.image.version="${VERSION}" \
     org.opencontainers.image.revision="${REVISION}"
-# A number, so that Kubernetes can check that it is not root.
+# A number, so that a container platform can check that it is not root.
 RUN groupadd --gid 5000 ferryman \
     && useradd --uid 5000 --gid 5000 --no-create-home --home-dir /data ferryman \
     && install --directory --mode=0700 --owner=5000 --group=5000 /data
