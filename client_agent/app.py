@@ -35,8 +35,6 @@ from client_agent.parameters import (
     connection_limits,
     deadlines,
     defaults,
-    describe,
-    free_floor,
     sandbox_settings,
     uid_count,
     worker_count,
@@ -64,7 +62,7 @@ from client_agent.sandbox.watch import SandboxWatch
 from client_agent.settings.agent import AgentSection
 from client_agent.storage.folders import Folders
 from client_agent.storage.shared_bundles import SharedBundles
-from shared import logs, readiness_log
+from shared import readiness_log
 from shared.clock import Clock
 from shared.files.locks import FolderLock
 from shared.heartbeats import Heartbeats
@@ -75,7 +73,6 @@ from shared.http.middleware import Gate, add_middlewares
 from shared.http.proof import proving
 from shared.http.sockets import check_exposure, listen
 from shared.http.tls import TlsFiles
-from shared.live import Live
 from shared.metrics import EventLoopLag
 from shared.service_manager import ServiceManager
 from shared.steady_clock import PersistentClock
@@ -143,9 +140,7 @@ async def serve(
     manager.starting(clock)
     with open_sandbox(settings, clock, worker_count(settings)) as sandbox:
         async with running(settings, clock, sandbox, asked) as agent:
-            agent.live.follow(lambda new: logs.configure(new.log_format, new.log_level))
-            agent.live.follow(lambda new: sandbox.keep_free(free_floor(new)))
-            reload = Reload(agent.live, read or (lambda: settings), agent.tls)
+            reload = Reload(settings, read or (lambda: settings), agent.use, agent.tls)
             reloading = asyncio.create_task(manager.reload_at(hangup, reload.run_once, clock))
             ready(agent.port)
             manager.ready(clock, agent.health.alive, agent.health.sentence)
@@ -166,7 +161,8 @@ class Running:
 
     port: int
     health: Health
-    live: Live[AgentSection]
+    use: Callable[[AgentSection], None]
+    """Takes the tokens and services of other settings."""
     tls: TlsFiles | None = None
     in_time: bool = True
     """Set when it has stopped. False: some attempt's end could not be stored in time."""
@@ -187,8 +183,7 @@ async def running(
 
     Raises: as :func:`serve`.
     """
-    live, tokens = Live(settings), settings.all_tokens()
-    check_exposure(settings.host, bool(tokens), "agent")
+    check_exposure(settings.host, bool(settings.all_tokens()), "agent")
     async with contextlib.AsyncExitStack() as stack:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         stack.callback(FolderLock(settings.data_dir).close)
@@ -253,12 +248,11 @@ async def running(
             bundles,
             admission,
             runner.enqueue,
-            max_bytes=lambda: live.current.max_upload,
-            defaults=lambda: defaults(live.current),
+            max_bytes=settings.max_upload,
+            defaults=defaults(settings),
             clock=clock,
         )
-        limits = partial(connection_limits, connections.raise_open_file_limit(), settings)
-        allowed = limits(settings)
+        allowed = connection_limits(connections.raise_open_file_limit(), settings)
         app = web.Application()
         gate = Gate(settings, allowed, id_field="payload_id")
         add_middlewares(app, gate, answer_problems)
@@ -276,7 +270,7 @@ async def running(
         stack.push_async_callback(listener.close)
 
         stop = asyncio.Event()
-        sweep = RetentionSweep(payloads, folders, bundles, clock, lambda: live.current.retention)
+        sweep = RetentionSweep(payloads, folders, bundles, clock, settings.retention)
         tick = heartbeats.add("retention", retention.INTERVAL_S)
         background = asyncio.gather(
             sweep.run(stop, tick),
@@ -285,12 +279,13 @@ async def running(
         )
         stack.callback(asyncio.create_task(lag.run(stop)).cancel)
         runner.start(prepared)
-        agent = Running(socket.getsockname()[1], health, live, tls)
+
+        def use(new: AgentSection) -> None:
+            identity.services = new.services
+            gate.use_tokens(new)
+
+        agent = Running(socket.getsockname()[1], health, use, tls)
         await listener.start()
-        live.follow(partial(describe, identity))
-        live.follow(lambda new: context.slots.resize(new.slots))
-        live.follow(lambda new: gate.use(new, limits(new)))
-        live.follow(lambda new: listener.use(limits(new), deadlines(new)))
         draining = None
         if asked is not None:
             begin = partial(setattr, admission, "draining", True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from client_agent.intake.admission import Identity
 from client_agent.intake.submission import Defaults
 from client_agent.sandbox.settings import SandboxSettings
 from client_agent.settings.agent import AgentSection
@@ -59,29 +58,19 @@ def sandbox_settings(
     )
 
 
-def describe(identity: Identity, settings: AgentSection) -> None:
-    """Say of the agent what these settings say."""
-    identity.slots, identity.labels = settings.slots, settings.labels
-    identity.services, identity.min_free = settings.services, settings.min_free
-
-
 def defaults(settings: AgentSection) -> Defaults:
     """For bundles of a job-orchestrator server."""
     limits = settings.default_limits.limits()
     return Defaults(settings.default_service, settings.default_timeout, limits)
 
 
-def connection_limits(
-    open_files: int, started: AgentSection, settings: AgentSection
-) -> connections.ConnectionLimits:
-    """Args:
-    started: the settings of the start, by which it has its workers.
-    """
+def connection_limits(open_files: int, settings: AgentSection) -> connections.ConnectionLimits:
+    """As many as the open files that are left allow."""
     return connections.connection_limits(
         open_files,
         most=settings.max_connections,
         per_peer=settings.connections_per_peer,
-        own=_AGENT_FDS + _FDS_PER_WORKER * worker_count(started),
+        own=_AGENT_FDS + _FDS_PER_WORKER * worker_count(settings),
     )
 
 

@@ -1,9 +1,9 @@
-"""SIGHUP: the agent's settings are read again, and what can be changed while it runs is."""
+"""SIGHUP: the agent's settings are read again: its tokens, services and certificates."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -11,50 +11,40 @@ import structlog
 from client_agent.settings.agent import AgentSection
 from shared.http.sockets import CannotListen, check_exposure
 from shared.http.tls import TlsFiles
-from shared.live import Live
 from shared.settings.base import SettingsError
 from shared.settings.differences import differences
-from shared.settings.reloading import LISTENER
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
-
-RESTART: Final[Mapping[str, str]] = {
-    **LISTENER,
-    "name": "servers know it by this one",
-    "data_dir": "its files are open",
-    "database": "it is open",
-    "identity_secret": "servers have proof of this one",
-    "identity_secret_file": "servers have proof of this one",
-    "sandbox": "it was tested at the start",
-    "sandboxing": "it was tested at the start",
-    "grace": "attempts that run began with this one",
-    "shutdown_grace": "the supervisor knows it",
-}
-"""Keys of ``[agent]`` that wait for a restart, and why. All others are applied; ``slots`` up to
-those of the start."""
+APPLIED: Final = frozenset({"tokens", "tokens_file", "metrics_tokens_file", "services"})
+"""Keys of ``[agent]`` that a reload applies; all others wait for a restart."""
 
 
 class Reload:
     """Reads the settings again at each :meth:`run_once`.
 
     Args:
-        live: those in use.
+        settings: those in use.
         read: raises SettingsError.
+        use: applies them.
         tls: the files that it listens with.
+
+    Attributes:
+        settings: those in use.
     """
 
     def __init__(
         self,
-        live: Live[AgentSection],
+        settings: AgentSection,
         read: Callable[[], AgentSection],
+        use: Callable[[AgentSection], None],
         tls: TlsFiles | None = None,
     ) -> None:
-        self._live, self._read, self._tls = live, read, tls
-        self._most_slots = live.current.slots
+        self.settings, self._read, self._use, self._tls = settings, read, use, tls
         self._one_at_a_time = asyncio.Lock()
 
     async def run_once(self) -> bool:
-        """Apply what has changed: all that can be, or nothing. Returns whether it was."""
+        """Apply what has changed: all that is not to wait for a restart, or nothing. Returns
+        whether it was."""
         async with self._one_at_a_time:
             try:
                 new = await asyncio.to_thread(self._read)
@@ -62,20 +52,24 @@ class Reload:
             except (SettingsError, ValueError, CannotListen) as problem:
                 log.warning("settings.not_reloaded", why=str(problem))
                 return False
-            await self._use(new)
+            await self._apply(new)
             return True
 
     def _check(self, new: AgentSection) -> None:
         """Without a token, whoever reaches it could run programs."""
-        if self._live.current.all_tokens() and not new.all_tokens():
+        if self.settings.all_tokens() and not new.all_tokens():
             raise ValueError("agent.tokens: the last token is taken out by a restart only")
         check_exposure(new.host, bool(new.all_tokens()), "agent")
 
-    async def _use(self, new: AgentSection) -> None:
-        old = self._live.current
-        waiting = {*RESTART, *(["slots"] if new.slots > self._most_slots else [])}
-        used = new.model_copy(update={key: getattr(old, key) for key in waiting})
-        self._live.change(used)
+    async def _apply(self, new: AgentSection) -> None:
+        old = self.settings
+        waiting = {
+            key
+            for key in AgentSection.model_fields.keys() - APPLIED
+            if getattr(new, key) != getattr(old, key)
+        }
+        self.settings = new.model_copy(update={key: getattr(old, key) for key in waiting})
+        self._use(self.settings)
         if self._tls is not None:
             await asyncio.to_thread(self._tls.reload)
         applied = 0

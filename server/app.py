@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import secrets
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from importlib import metadata
@@ -23,7 +24,6 @@ from server.data_folder import UNKNOWN, database_path, lock_folder, open_data
 from server.domain.leases import of_server
 from server.exposure import check_change
 from server.fleet import Fleet
-from server.handler_settings import configured
 from server.health import Health
 from server.http.context import Context
 from server.http.problems import problems
@@ -38,7 +38,7 @@ from server.ports import Measures
 from server.reload import Reload
 from server.settings.allowances import allowances
 from server.settings.services import in_file, of_record
-from server.settings.tables import ServerSettings, ServerTable
+from server.settings.tables import ServerSettings
 from server.stages.accept import Accept
 from server.stages.agents import Agents
 from server.stages.batches import Batches
@@ -80,8 +80,8 @@ from shared.http.connections import ConnectionLimits, connection_limits
 from shared.http.measured import METRICS
 from shared.http.middleware import Gate, add_middlewares
 from shared.http.unread import UnreadAnswers
-from shared.live import Live
 from shared.metrics import EventLoopLag
+from shared.multipart.limits import FormLimits
 from shared.principals import Principal
 
 _FORM_BYTES: Final = 256 << 10
@@ -115,12 +115,7 @@ async def compose(
         WrongDatabase, FolderInUse, DatabaseUnavailable, OSError, ValueError: why it cannot be
             opened.
     """
-    live = Live(settings)
     table = settings.server
-
-    def now() -> ServerTable:
-        return live.current.server
-
     machine = machine or RealClock()
     if not locked:
         lock_folder(table, stack)
@@ -128,18 +123,14 @@ async def compose(
     identity, former = await server_identity(database, secrets.token_hex(16))
     wakeups = JobWakeups(clock)
     owner, token = secrets.token_hex(6), functools.partial(secrets.token_hex, 10)
-
-    def min_free() -> int:
-        return now().least_free(disk_bytes)
-
+    min_free = table.least_free(shutil.disk_usage(table.data_dir).total)
     scratch = FolderScratch(table.data_dir / "staging", owner, token, min_free)
-    disk_bytes = scratch.total_bytes()
     storage = FolderStorage(table.data_dir, scratch, owner, token)
 
     async def running_servers() -> set[str]:
         return {owner}  # the lock on the folder proves that there is no other
 
-    who = await callers(live, database, clock, principals, identity)
+    who = await callers(table, database, clock, principals, identity)
     measures = Measures()
     sessions = await agent_sessions(storage, measures, stack)
     allowed = allowances(settings)
@@ -152,8 +143,6 @@ async def compose(
     )
     await services.run_once()
     wakeups.services = services
-    live.follow(lambda new: services.use_file(in_file(new), allowances(new)))
-    live.follow(lambda new: allowed.use(allowances(new)))
     jobs = SqlJobs(database, wakeups.changed, wakeups.noted, services)
     registry = Registry([], clock)
     resources = Resources(
@@ -163,8 +152,8 @@ async def compose(
         fleet=registry,
         services=services,
         clock=clock,
-        unreachable_after_s=lambda: now().agent_timeout,
-        lost_after_s=lambda: now().agent_lost_after,
+        unreachable_after_s=table.agent_timeout,
+        lost_after_s=table.agent_lost_after,
         measures=measures,
         report_delay_s=_REPORT_DELAY_S,
         hints=wakeups.hints,
@@ -176,7 +165,7 @@ async def compose(
     get = Get(resources, on_slot=wakeups.send)
     poll = Poll(resources, get)
     deliver = Deliver(resources, get)
-    send = Send(resources, deliver, get, lambda: now().sender_interval)
+    send = Send(resources, deliver, get, table.sender_interval)
     cancel = Cancel(resources, wakeups, get)
     schedules = Schedules(
         resources,
@@ -186,7 +175,7 @@ async def compose(
         on_change=wakeups.schedules.set,
     )
     webhooks = await webhooks_of(
-        live, database, identity, services, clock, machine, wakeups.webhooks.set, measures, stack
+        table, database, identity, services, clock, machine, wakeups.webhooks.set, measures, stack
     )
     batches = Batches(resources, wakeups.batches.set)
     delete = Delete(resources, cancel)
@@ -219,10 +208,10 @@ async def compose(
 
     upload_limits = UploadLimits(
         clock,
-        at_once=lambda: now().uploads,
+        at_once=table.uploads,
         per_user=lambda user: allowed.of(user).uploads,
-        least_rate=lambda: now().min_upload_rate,
-        patience_s=lambda: now().upload_patience,
+        least_rate=table.min_upload_rate,
+        patience_s=table.upload_patience,
     )
     upload_threads = UploadThreads()
     stack.callback(upload_threads.close)
@@ -231,7 +220,7 @@ async def compose(
     lag = EventLoopLag(clock)
     supervisor = Supervisor(
         loops(
-            live,
+            table,
             wakeups,
             clock,
             Sweeps(
@@ -290,20 +279,37 @@ async def compose(
         transfers=measures.transfers,
         unread=UnreadAnswers(),
     )
-    live.follow(lambda new: gate.use(new.server, limits(new)))
-    live.follow(lambda _: wakeups.services_changed())
-    live.follow(lambda _: supervisor.wake())
+
+    def use_services(new: ServerSettings) -> None:
+        allowed.use(allowances(new))
+        services.use_file(in_file(new), allowed)
+
+    async def use(new: ServerSettings) -> None:
+        await fleet.apply(new.agents)  # first what may fail, and changes nothing then
+        use_services(new)
+        if principals is None:
+            who.use(new.server)
+
+    use_services(settings)
     reload = Reload(
-        live,
+        settings,
         read or (lambda: settings),
-        lambda new: check_change(now(), new.server, others=bool(who.tokens.operators)),
-        fleet.apply,
+        lambda old, new: check_change(old, new, others=bool(who.tokens.operators)),
+        use,
         lambda: [one.tls for one in fleet.clients.values()],
     )
     application = web.Application(client_max_size=_FORM_BYTES)
     add_middlewares(application, gate, problems(error_page))
     context = Context(
-        configured=lambda: configured(now(), token_needed=who.known.needed),
+        form_limits=FormLimits(
+            max_bytes=table.max_upload,
+            max_files=table.max_files,
+            portable=table.names == "portable",
+        ),
+        cancel_patience_s=table.cancel_patience,
+        public_url=table.public_url,
+        return_origins=table.return_origins(),
+        token_needed=lambda: who.known.needed,
         reload=reload.run_once,
         jobs=jobs,
         storage=storage,
@@ -348,4 +354,4 @@ async def compose(
     add_routes(application, context)
     key = await csrf_key(database, secrets.token_bytes(32))
     pages.add_routes(application, Site(context, identity, CsrfTokens(key), LoginTries(clock)))
-    return Server(live, reload, application, supervisor, wakeups, gate, context, fleet)
+    return Server(reload, application, supervisor, wakeups, gate, context, fleet)

@@ -9,9 +9,8 @@ from typing import Final
 from server.domain.leases import RENEW_EVERY_S
 from server.loops.runner import Loop, Sweep, TimedSweep
 from server.loops.wakeups import JobWakeups
-from server.settings.tables import ServerSettings, ServerTable
+from server.settings.tables import ServerTable
 from shared.clock import Clock
-from shared.live import Live, Value
 
 UPLOADS_CHECKED_S: Final = 5.0
 """Between two looks for uploads that are too slow."""
@@ -59,27 +58,22 @@ class Sweeps:
     schedules: TimedSweep
 
 
-def loops(
-    live: Live[ServerSettings], wakeups: JobWakeups, clock: Clock, sweeps: Sweeps
-) -> list[Loop]:
+def loops(table: ServerTable, wakeups: JobWakeups, clock: Clock, sweeps: Sweeps) -> list[Loop]:
     """All loops, not started."""
 
-    def table() -> ServerTable:
-        return live.current.server
-
-    def loop(name: str, every_s: Value[float], wakeup: asyncio.Event | None = None) -> Loop:
+    def loop(name: str, every_s: float, wakeup: asyncio.Event | None = None) -> Loop:
         return Loop(name, getattr(sweeps, name), every_s, wakeup or asyncio.Event(), clock)
 
-    def timed(name: str, every_s: Value[float], wakeup: asyncio.Event | None = None) -> Loop:
+    def timed(name: str, every_s: float, wakeup: asyncio.Event | None = None) -> Loop:
         sweep: TimedSweep = getattr(sweeps, name)
         wakeup = wakeup or asyncio.Event()
         return Loop(name, sweep, every_s, wakeup, clock, sweep.until_next_s)
 
     return [
         loop("leases", RENEW_EVERY_S, wakeups.leases),
-        timed("sender", lambda: table().sender_interval, wakeups.sender),
+        timed("sender", table.sender_interval, wakeups.sender),
         loop("progress", PROGRESS_EVERY_S),
-        loop("getter", lambda: table().getter_interval, wakeups.getter),
+        loop("getter", table.getter_interval, wakeups.getter),
         loop("canceller", CANCEL_AGAIN_S, wakeups.canceller),
         loop("agents", DECIDED_EVERY_S),
         loop("services", DECIDED_EVERY_S),
@@ -88,8 +82,8 @@ def loops(
         loop("uploads", UPLOADS_CHECKED_S),
         loop("dependencies", DEPENDENCIES_EVERY_S, wakeups.dependencies),
         timed("webhooks", WEBHOOKS_EVERY_S, wakeups.webhooks),
-        loop("batches", lambda: table().sender_interval, wakeups.batches),
-        loop("cleaner", lambda: table().cleaner_interval, wakeups.cleaner),
+        loop("batches", table.sender_interval, wakeups.batches),
+        loop("cleaner", table.cleaner_interval, wakeups.cleaner),
         timed("statistics", STATISTICS_EVERY_S),
         timed("schedules", SCHEDULES_EVERY_S, wakeups.schedules),
     ]

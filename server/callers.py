@@ -14,7 +14,7 @@ from server.domain.allowances import Allowances
 from server.domain.permits import Permits
 from server.http.browser_sessions import BrowserSessions
 from server.http.permitted import SignedRequests
-from server.settings.tables import ServerSettings
+from server.settings.tables import ServerTable
 from server.stages.audit import AuditTrail
 from server.stages.sessions import Sessions
 from server.stages.tokens import Tokens
@@ -27,7 +27,6 @@ from shared.clock import Clock
 from shared.http import authentication
 from shared.http.rate_limits import RateLimits
 from shared.http.request_log import peer_address
-from shared.live import Live
 from shared.principals import Principal, Role
 from shared.sql import Database
 from shared.units.rates import UNLIMITED, Rate
@@ -63,6 +62,11 @@ class Callers:
         """Whose request this is by what it shows in place of a token; None: it shows nothing."""
         return self.signed.principal(request) or self.browsers.principal(request)
 
+    def use(self, table: ServerTable) -> None:
+        """Know the tokens of the settings."""
+        found = authentication.of_settings(table.all_tokens(), table.metrics_tokens())
+        self.known.use(found, needed=table.needs_token)
+
     async def run_once(self) -> int:
         """Take up what was decided about tokens and sessions elsewhere."""
         return await self.tokens.run_once() + await self.sessions.run_once()
@@ -74,7 +78,7 @@ class Callers:
 
 
 async def callers(
-    live: Live[ServerSettings],
+    table: ServerTable,
     database: Database,
     clock: Clock,
     principals: Mapping[str, Principal] | None,
@@ -89,15 +93,7 @@ async def callers(
     await tokens.run_once()
     permits = Permits(await signing_key(database, secrets.token_bytes(32)), tokens.revoked)
     known = authentication.Tokens(principals or {}, tokens)
-    if principals is None:
-
-        def use(new: ServerSettings) -> None:
-            table = new.server
-            found = authentication.of_settings(table.all_tokens(), table.metrics_tokens())
-            known.use(found, needed=table.needs_token)
-
-        live.follow(use)
-    audit = AuditTrail(SqlAudit(database), clock, lambda: live.current.server.audit_expires_after)
+    audit = AuditTrail(SqlAudit(database), clock, table.audit_expires_after)
     areas = {(route.method, route.path): route.area for route in ROUTES}
     areas |= {(route.method, route.path): route.area for route in PAGES}
     recorder = Recorder(audit, areas, clock)
@@ -107,13 +103,16 @@ async def callers(
         lambda: known.digests,
         clock,
         _random_text,
-        lambda: live.current.server.session_expires_after,
+        table.session_expires_after,
     )
     await sessions.run_once()
     forms = frozenset((route.method, route.path) for route in PAGES)
     browsers = BrowserSessions(sessions, server_id, forms)
     signed = SignedRequests(permits, clock)
-    return Callers(tokens, known, permits, signed, sessions, browsers, audit, recorder)
+    found = Callers(tokens, known, permits, signed, sessions, browsers, audit, recorder)
+    if principals is None:
+        found.use(table)
+    return found
 
 
 def rate_limits(allowances: Allowances, clock: Clock) -> RateLimits:

@@ -13,9 +13,7 @@ from server.http.context import Context
 from server.loops.supervisor import Supervisor
 from server.loops.wakeups import JobWakeups
 from server.reload import Reload
-from server.settings.tables import ServerSettings
 from shared.http.middleware import Gate
-from shared.live import Live
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +21,10 @@ class Server:
     """A composed server.
 
     Attributes:
-        live: the settings that it uses.
-        reload: reads them again.
+        reload: has the settings that it uses, and reads them again.
         supervisor: its loops, to be started and stopped.
     """
 
-    live: Live[ServerSettings]
     reload: Reload
     application: web.Application
     supervisor: Supervisor

@@ -9,7 +9,6 @@ from server.domain.troubles import Trouble, TroubleKind
 from server.loops.supervisor import Supervisor
 from server.ports import Disk, Scratch, Vitals
 from shared.clock import Clock
-from shared.live import Value, reading
 from shared.probe import Probe
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable
@@ -35,7 +34,7 @@ class Health:
         database: Database,
         scratch: Scratch,
         supervisor: Supervisor,
-        min_free: Value[int],
+        min_free: int,
         results_waiting: Callable[[], str],
         clock: Clock,
         *,
@@ -44,7 +43,7 @@ class Health:
     ) -> None:
         self._aside, self._unknown, self._is_aside = aside, unknown, False
         self._database, self._scratch, self._supervisor = database, scratch, supervisor
-        self._min_free, self._results_waiting = reading(min_free), results_waiting
+        self._min_free, self._results_waiting = min_free, results_waiting
         self._disk = Probe("the data folder", self._check_disk, clock)
         self._measured: Disk | None = None
         self._started_at = clock.now()
@@ -95,7 +94,7 @@ class Health:
         problems = []
         try:
             free, total = self._scratch.free_bytes(), self._scratch.total_bytes()
-            least = self._min_free()
+            least = self._min_free
             self._measured = Disk(free, total, least)
             if free < least:
                 problems.append(_FULL)

@@ -21,7 +21,7 @@ from server.reload import Reload
 from server.settings.tables import ServerSettings, ServerTable
 from server.supervision import Supervision
 from server.web.site.site import compile_template, template_names
-from shared import interpreter, logs, readiness_log
+from shared import interpreter, readiness_log
 from shared.clock import Clock, RealClock
 from shared.http import connections
 from shared.http.listener import Listener
@@ -84,8 +84,6 @@ async def serve(
             server.application, sock, limits(settings), _deadlines(table), ANSWER_S, tls
         )
         stack.push_async_callback(listener.close)
-        server.live.follow(lambda new: listener.use(limits(new), _deadlines(new.server)))
-        server.live.follow(lambda new: logs.configure(new.server.log_format, new.server.log_level))
         await listener.start()
         server.supervisor.start()
         log.info(
@@ -117,8 +115,7 @@ async def serve(
             loop.remove_signal_handler(number)
         server.wakeups.close()
         listener.stop_accepting()  # no new connections; open requests may finish
-        grace_s = server.live.current.server.shutdown_grace
-        if not await server.gate.drain(grace_s, server.context.clock):
+        if not await server.gate.drain(table.shutdown_grace, server.context.clock):
             log.warning("server.cut_off", why="requests did not end within shutdown_grace")
         await listener.close()
         await server.supervisor.stop()

@@ -1,55 +1,57 @@
-"""The settings are read again, and what can be changed while the server runs is."""
+"""The settings are read again: services, users, tokens, agents, and the content of certificates."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
 
 import structlog
 
 from server.domain.errors import NotReloaded
-from server.settings.agents import AgentTable
-from server.settings.reloading import waits, with_old
-from server.settings.tables import ServerSettings
+from server.settings.tables import ServerSettings, ServerTable
 from shared.http.tls import TlsFiles
-from shared.live import Live
 from shared.settings.base import SettingsError
 from shared.settings.differences import differences
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import Reloaded
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
+TOKENS: Final = frozenset({"tokens", "tokens_file", "metrics_tokens_file"})
+"""Keys of ``[server]`` that a reload applies; all others wait for a restart."""
 
 
 class Reload:
     """Reads the settings again at each :meth:`run_once`.
 
     Args:
-        live: those that are in use.
+        settings: those that are in use.
         read: raises SettingsError.
-        check: raises ValueError if nobody could use a server with these settings, or everybody.
-        use_agents: takes the agents; raises ValueError or changes all.
+        check: raises ValueError if nobody could use a server with the second in place of the
+            first, or everybody.
+        use: applies them; raises ValueError or changes all.
         tls: the files that agents are called with.
 
     Attributes:
+        settings: those that are in use.
         listening: the files that the server listens with.
     """
 
     def __init__(
         self,
-        live: Live[ServerSettings],
+        settings: ServerSettings,
         read: Callable[[], ServerSettings],
-        check: Callable[[ServerSettings], None],
-        use_agents: Callable[[Mapping[str, AgentTable]], Awaitable[None]],
+        check: Callable[[ServerTable, ServerTable], None],
+        use: Callable[[ServerSettings], Awaitable[None]],
         tls: Callable[[], Iterable[TlsFiles | None]] = tuple,
     ) -> None:
-        self._live, self._read, self._check, self._use_agents = live, read, check, use_agents
+        self.settings, self._read, self._check, self._use = settings, read, check, use
         self._tls = tls
         self.listening: TlsFiles | None = None
         self._one_at_a_time = asyncio.Lock()
 
     async def run_once(self) -> Reloaded:
-        """Apply what has changed: all that can be, or nothing.
+        """Apply what has changed: all that is not to wait for a restart, or nothing.
 
         Raises:
             NotReloaded: the settings are wrong, and those before are in use.
@@ -65,18 +67,23 @@ class Reload:
                 raise NotReloaded(str(problem)) from problem
 
     async def _reload(self) -> Reloaded:
-        new, old = await asyncio.to_thread(self._read), self._live.current
-        self._check(new)
-        used = with_old(new, old)
-        self._check(used)
-        found = differences(old, new)
-        done = Reloaded(
-            changed=[one for one in found if not waits(one.key)],
-            waiting=[one for one in found if waits(one.key)],
-        )
-        await self._use_agents(used.agents)
-        # First what may fail, and changes nothing then. From here on nothing may fail.
-        self._live.change(used)
+        new, old = await asyncio.to_thread(self._read), self.settings
+        waiting = {
+            key
+            for key in ServerTable.model_fields.keys() - TOKENS
+            if getattr(new.server, key) != getattr(old.server, key)
+        }
+        kept = {key: getattr(old.server, key) for key in waiting}
+        used = new.model_copy(update={"server": new.server.model_copy(update=kept)})
+        self._check(old.server, new.server)
+        self._check(old.server, used.server)
+        done = Reloaded(changed=[], waiting=[])
+        for one in differences(old, new):
+            table, _, key = one.key.partition(".")
+            waits = table == "server" and key in waiting
+            (done.waiting if waits else done.changed).append(one)
+        await self._use(used)
+        self.settings = used
         for files in filter(None, (self.listening, *self._tls())):
             await asyncio.to_thread(files.reload)
         for one in done.changed:

@@ -18,7 +18,7 @@ from shared.wire import Limits
 
 @dataclass(slots=True)
 class Identity:
-    """What the agent says of itself. What its settings say of it may change at a reload."""
+    """What the agent says of itself. A reload may change its services."""
 
     agent_id: str
     """Made at the first start; stays the same under any name."""

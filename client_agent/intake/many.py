@@ -17,7 +17,6 @@ from client_agent.payloads.store import Payloads
 from client_agent.storage.folders import Folders
 from client_agent.storage.shared_bundles import SharedBundles
 from shared.ids import AttemptKey
-from shared.live import Value, reading
 from shared.wire import Order
 
 
@@ -50,11 +49,11 @@ class ManyIntake:
         bundles: SharedBundles,
         admission: Admission,
         accepted: Callable[[Payload], None],
-        max_bytes: Value[int],
+        max_bytes: int,
     ) -> None:
         self._payloads, self._folders, self._admission = payloads, folders, admission
         self._bundles, self._accepted = bundles, accepted
-        self._max_bytes = reading(max_bytes)
+        self._max_bytes = max_bytes
 
     async def check_ready(self, size: int) -> None:
         """Raises Refused if none can be accepted now.
@@ -95,8 +94,8 @@ class ManyIntake:
             return problem
         if order.inputs is not None:
             return Refused(400, "invalid_order", "order: inputs: they have to be sent along")
-        if size > self._max_bytes():
-            limit = f"the limit is {self._max_bytes()} (agent.max_upload)"
+        if size > self._max_bytes:
+            limit = f"the limit is {self._max_bytes} (agent.max_upload)"
             return Refused(413, "too_large", f"the bundle has {size} bytes, {limit}")
         return Checked(order, key)
 

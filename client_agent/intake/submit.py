@@ -23,7 +23,6 @@ from shared.clock import Clock, wait_for
 from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.reader import MAX_FILES
 from shared.ids import AttemptKey
-from shared.live import Value, reading
 from shared.multipart.limits import FormLimits, FormRefused
 from shared.multipart.receive import receive
 
@@ -60,15 +59,15 @@ class Intake:
         admission: Admission,
         enqueue: Callable[[Payload], None],
         *,
-        max_bytes: Value[int],
-        defaults: Value[Defaults],
+        max_bytes: int,
+        defaults: Defaults,
         clock: Clock,
     ) -> None:
         self._payloads, self._folders, self._admission = payloads, folders, admission
         self._bundles = bundles
-        self._enqueue, self._defaults, self._clock = enqueue, reading(defaults), clock
+        self._enqueue, self._defaults, self._clock = enqueue, defaults, clock
         self._submissions: set[Submission] = set()
-        self._max_bytes = reading(max_bytes)
+        self._max_bytes = max_bytes
         self.many = ManyIntake(payloads, folders, bundles, admission, self.accepted, max_bytes)
 
     async def submit(self, request: web.Request) -> Payload:
@@ -76,7 +75,7 @@ class Intake:
         Refused, DigestMismatch, KeyRefused, StaleAttempt, StaleLease or DatabaseUnavailable."""
         await self._admission.check_ready(request.content_length or 0)
         limits = FormLimits(
-            max_bytes=self._max_bytes(), max_files=MAX_FILES, max_field_bytes=MAX_ORDER_BYTES
+            max_bytes=self._max_bytes, max_files=MAX_FILES, max_field_bytes=MAX_ORDER_BYTES
         )
         submission = Submission(self._folders, self._admission, limits)
         self._submissions.add(submission)
@@ -144,7 +143,7 @@ class Intake:
         try:
             self._admission.check_running()
             payload, created = await self._payloads.add(
-                submission.new_payload(summary, self._defaults())
+                submission.new_payload(summary, self._defaults)
             )
         except Exception:
             submission.remove_files()

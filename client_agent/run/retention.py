@@ -15,7 +15,6 @@ from client_agent.storage.folders import Folders
 from client_agent.storage.shared_bundles import SharedBundles
 from shared import logs
 from shared.clock import Clock, wait_for
-from shared.live import Value, reading
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -36,21 +35,21 @@ class RetentionSweep:
         folders: Folders,
         bundles: SharedBundles,
         clock: Clock,
-        retention_s: Value[float],
+        retention_s: float,
     ) -> None:
         self._payloads, self._folders, self._clock = payloads, folders, clock
-        self._bundles, self._retention_s = bundles, reading(retention_s)
+        self._bundles, self._retention_s = bundles, retention_s
 
     async def run_once(self) -> int:
         """One sweep. Returns how many payloads it changed or removed. If that is more than 0,
         there may be more to do."""
         self._bundles.sweep()
         await self._folders.remove_unneeded()
-        expired = await self._payloads.expire(self._retention_s())
+        expired = await self._payloads.expire(self._retention_s)
         if expired:
             await self._folders.remove_results(expired)
             log.warning("results.expired", payloads=expired)
-        return len(expired) + await self._payloads.prune(self._retention_s())
+        return len(expired) + await self._payloads.prune(self._retention_s)
 
     async def run(self, stop: asyncio.Event, tick: Callable[[], None]) -> None:
         """Sweep again and again until ``stop`` is set.

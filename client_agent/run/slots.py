@@ -43,15 +43,6 @@ class SlotQueue:
     def release(self) -> None:
         """Give the slot back, to the oldest that waits."""
         self._free += 1
-        self._grant()
-
-    def resize(self, slots: int) -> None:
-        """Have so many slots. Attempts that run go on, be they too many."""
-        self._free += slots - self._slots
-        self._slots = slots
-        self._grant()
-
-    def _grant(self) -> None:
         while self._free > 0 and self._waiting:
             _, granted = heapq.heappop(self._waiting)
             if not granted.done():

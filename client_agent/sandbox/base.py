@@ -222,10 +222,6 @@ class Sandbox(Protocol):
                 before; then the directory has another name.
         """
 
-    def keep_free(self, floor: int) -> None:
-        """With fewer free bytes on the disk, jobs are ended from now on."""
-        ...
-
     async def pack(self, name: str, slot: int, limits: Limits) -> Pack | None:
         """Make what several attempts share, see :meth:`prepare`; None: this backend has no packs.
         Raises SandboxBroken or OSError."""

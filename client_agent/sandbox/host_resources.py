@@ -7,7 +7,6 @@ import contextlib
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -53,10 +52,6 @@ class HostResources:
         """Separate threads, because other work may take seconds."""
         self._host: Host | None = None
         self._removals: set[asyncio.Task[None]] = set()
-
-    def keep_free(self, floor: int) -> None:
-        """Use this ``free_floor`` from now on, for jobs that run, too."""
-        self.settings = replace(self.settings, free_floor=floor)
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run blocking work in a thread that sees the mounts of :attr:`work_folders`."""

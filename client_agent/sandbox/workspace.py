@@ -226,7 +226,7 @@ class HostWorkspace(ABC):
         resources, settings, limits = self._resources, self._resources.settings, self.limits
         all_dead = threading.Event()
         free = resources.work_folders.free
-        gauges: list[Gauge] = [HostDiskGauge(free, lambda: resources.settings.free_floor)]
+        gauges: list[Gauge] = [HostDiskGauge(free, settings.free_floor)]
         if self.group is not None:
             gauges.append(CgroupGauge(self.group, limits))
         memory, cpu = (self.enforcement[name] != HARD for name in ("memory", "cpu"))

@@ -44,26 +44,16 @@ from shared.principals import Principal, Role
 from shared.wire import ChildCounts, JobDoc, QueueInfo, Reloaded
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configured:
-    """What handlers read of the settings. A reload makes another one.
-
-    Attributes:
-        token_needed: a request without a token is refused.
-        public_url: scheme and host that browsers know us by; None: those of the request.
-        return_origins: where a form that was posted with a ticket may be sent on to.
-    """
-
-    form_limits: FormLimits
-    cancel_patience_s: float
-    token_needed: bool
-    public_url: str | None = None
-    return_origins: frozenset[str] = frozenset()
-
-
 @dataclass(frozen=True, slots=True)
 class Context:
-    configured: Callable[[], Configured]
+    form_limits: FormLimits
+    cancel_patience_s: float
+    token_needed: Callable[[], bool]
+    """Whether a request without a token is refused."""
+    public_url: str | None
+    """Scheme and host that browsers know us by; None: those of the request."""
+    return_origins: frozenset[str]
+    """Where a form that was posted with a ticket may be sent on to."""
     reload: Callable[[], Awaitable[Reloaded]]
     """Reads the settings again; raises NotReloaded."""
     jobs: Jobs
@@ -115,26 +105,6 @@ class Context:
     """Of those who follow the events of all jobs."""
     name_reads: SharedReads[Names | None] = field(default_factory=SharedReads)
     """Of those who want the names in a large result."""
-
-    @property
-    def form_limits(self) -> FormLimits:
-        return self.configured().form_limits
-
-    @property
-    def cancel_patience_s(self) -> float:
-        return self.configured().cancel_patience_s
-
-    @property
-    def token_needed(self) -> bool:
-        return self.configured().token_needed
-
-    @property
-    def public_url(self) -> str | None:
-        return self.configured().public_url
-
-    @property
-    def return_origins(self) -> frozenset[str]:
-        return self.configured().return_origins
 
     def still_accepted(self, request: web.Request) -> bool:
         """Whether the token or link of a request that goes on for long is still good."""

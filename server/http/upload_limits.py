@@ -12,7 +12,6 @@ from aiohttp import StreamReader
 
 from server.http.problems import Refusal
 from shared.clock import Clock
-from shared.live import Value, reading
 from shared.units.sizes import say_count, say_size
 
 _RETRY_S: Final = 1
@@ -100,13 +99,13 @@ class UploadLimits:
         self,
         clock: Clock,
         *,
-        at_once: Value[int],
+        at_once: int,
         per_user: Callable[[str], int],
-        least_rate: Value[int],
-        patience_s: Value[float],
+        least_rate: int,
+        patience_s: float,
     ) -> None:
-        self._clock, self._at_once, self._per_user = clock, reading(at_once), per_user
-        self._least_rate, self._patience_s = reading(least_rate), reading(patience_s)
+        self._clock, self._at_once, self._per_user = clock, at_once, per_user
+        self._least_rate, self._patience_s = least_rate, patience_s
         self._in_flight: set[UploadInFlight] = set()
         self._of_user: Counter[str] = Counter()
 
@@ -152,7 +151,7 @@ class UploadLimits:
     @property
     def at_once(self) -> int:
         """How many there may be."""
-        return self._at_once()
+        return self._at_once
 
     def of_user(self, user: str) -> int:
         """How many uploads of the user are under way."""
@@ -161,7 +160,7 @@ class UploadLimits:
     async def run_once(self) -> int:
         """Cut off those that are too slow; how many."""
         now = self._clock.monotonic()
-        least_rate, patience_s = self._least_rate(), self._patience_s()
+        least_rate, patience_s = self._least_rate, self._patience_s
         return sum(upload.check(now, least_rate, patience_s) for upload in list(self._in_flight))
 
 

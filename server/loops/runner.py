@@ -13,7 +13,6 @@ from prometheus_client import Histogram
 from shared import logs
 from shared.clock import Clock, wait_for
 from shared.heartbeats import PATIENCE_S
-from shared.live import Value, reading
 from shared.metrics import counter, seconds
 
 log = structlog.get_logger()
@@ -65,12 +64,12 @@ class Loop:
         self,
         name: str,
         sweep: Sweep,
-        every_s: Value[float],
+        every_s: float,
         wakeup: asyncio.Event,
         clock: Clock,
         until_next_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        self.name, self._sweep, self._every_s = name, sweep, reading(every_s)
+        self.name, self._sweep, self._every_s = name, sweep, every_s
         self._until_next_s = until_next_s
         self._wakeup, self._clock = wakeup, clock
         self.measured = SweepTimes()
@@ -87,12 +86,12 @@ class Loop:
 
     @property
     def healthy(self) -> bool:
-        return self.last_ok_s < 10 * self._every_s() + 60
+        return self.last_ok_s < 10 * self._every_s + 60
 
     @property
     def stuck(self) -> bool:
         """Whether a sweep does not end, well or not, or the loop has ended."""
-        return self._clock.monotonic() - self._round_at > self._every_s() + PATIENCE_S
+        return self._clock.monotonic() - self._round_at > self._every_s + PATIENCE_S
 
     def wake(self) -> None:
         """Make the next sweep come at once."""
@@ -103,7 +102,7 @@ class Loop:
         while not stop.is_set():
             self._round_at = self._clock.monotonic()
             self._wakeup.clear()
-            wait_s, began = self._every_s(), self._clock.monotonic()
+            wait_s, began = self._every_s, self._clock.monotonic()
             try:
                 touched = await self._sweep.run_once()
             except Exception:

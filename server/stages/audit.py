@@ -12,7 +12,6 @@ import structlog
 from server.domain.audit import AuditEntry, AuditFilter
 from server.ports.audit import AuditRecords
 from shared.clock import SECOND, Clock
-from shared.live import Value, reading
 
 log = structlog.get_logger()
 _AT_ONCE: Final = 1_000
@@ -31,9 +30,9 @@ class AuditTrail:
         expires_after_s: 0: never.
     """
 
-    def __init__(self, records: AuditRecords, clock: Clock, expires_after_s: Value[float]) -> None:
+    def __init__(self, records: AuditRecords, clock: Clock, expires_after_s: float) -> None:
         self._records, self._clock = records, clock
-        self._expires_after_s = reading(expires_after_s)
+        self._expires_after_s = expires_after_s
         self._waiting: deque[AuditEntry] = deque()
         self._dropped = 0
         self._failing = False
@@ -76,7 +75,7 @@ class AuditTrail:
     async def run_once(self) -> int:
         """Write, and now and then remove what has expired. Returns how many were written."""
         written = await self.write()
-        now, expires_after_s = self._clock.monotonic(), self._expires_after_s()
+        now, expires_after_s = self._clock.monotonic(), self._expires_after_s
         if expires_after_s and now - self._cleaned >= _REMOVE_EVERY_S:
             self._cleaned = now
             before = self._clock.now() - round(expires_after_s * SECOND)

@@ -71,9 +71,9 @@ class Poll(Stage):
     async def _move_unreachable(self, name: str, unreachable_s: float) -> int:
         """Only jobs that are to be moved are read: this happens at every sweep."""
         gone = self._fleet.named(name) is None
-        if unreachable_s > self._lost_after_s():
+        if unreachable_s > self._lost_after_s:
             judged = states.AT_AGENT
-        elif gone or unreachable_s > self._unreachable_after_s():
+        elif gone or unreachable_s > self._unreachable_after_s:
             judged = states.AT_AGENT - {JobState.UNKNOWN}
         else:
             return 0
@@ -82,7 +82,7 @@ class Poll(Stage):
             what = f"agent {name} has not been in the server's settings"
         jobs = await self._jobs.in_states(judged, name)
         try:
-            if gone and unreachable_s <= self._lost_after_s():
+            if gone and unreachable_s <= self._lost_after_s:
                 return await self._move_all(map(self._not_in_settings, jobs), name)
             moves = (self._unreached(job, unreachable_s, what) for job in jobs)
             return await self._move_all(moves, name)
@@ -104,8 +104,8 @@ class Poll(Stage):
             job,
             what,
             unreachable_s,
-            unreachable_after_s=self._unreachable_after_s(),
-            lost_after_s=self._lost_after_s(),
+            unreachable_after_s=self._unreachable_after_s,
+            lost_after_s=self._lost_after_s,
         )
 
     async def _ask(self, agent: Agent, job: Job) -> None:

@@ -16,7 +16,6 @@ from server.stages.deliver import Deliver
 from server.stages.get import Get
 from server.stages.stage import Resources, Stage
 from shared.clock import SECOND
-from shared.live import Value, reading
 from shared.units.durations import say_duration
 from shared.wire import Reason
 
@@ -39,11 +38,11 @@ class Send(Stage):
         resources: Resources,
         deliver: Deliver,
         get: Get,
-        look_every_s: Value[float] = 0.0,
+        look_every_s: float = 0.0,
     ) -> None:
         super().__init__(resources)
         self._deliver, self._get = deliver, get
-        self._look_every_s, self._look_due = reading(look_every_s), self._clock.monotonic()
+        self._look_every_s, self._look_due = look_every_s, self._clock.monotonic()
         self._resume_due = self._clock.monotonic()
         self._missing: dict[str, float] = {}
         """Services that are not there, but have queued jobs -> since when (monotonic)."""
@@ -66,7 +65,7 @@ class Send(Stage):
             if due:
                 await self._jobs.release_delayed(self._clock.now())
             return sum([await self._claim(name, hurried=True) for name in self._hints.queued()])
-        self._look_due = now + self._look_every_s()
+        self._look_due = now + self._look_every_s
         self._hints.unsure = False
         moved = await self._look(now)
         await self._hints.look(self._jobs)
@@ -124,9 +123,9 @@ class Send(Stage):
         self._missing_due = self._clock.monotonic() + _MISSING_EVERY_S
         given_up = 0
         for name, since in self._missing.items():
-            if self._clock.monotonic() - since < self._lost_after_s():
+            if self._clock.monotonic() - since < self._lost_after_s:
                 continue
-            waited = say_duration(self._lost_after_s())
+            waited = say_duration(self._lost_after_s)
             message = f"the server has had no service {name} in its settings for {waited}"
             now = self._clock.now()
             given_up += await self._move_all(

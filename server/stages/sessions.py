@@ -14,7 +14,6 @@ from server.domain.tokens import ID_LENGTH, ID_LETTERS, LETTERS
 from server.ports.sessions import SessionRecords
 from server.stages.tokens import USES_EVERY_S, Tokens
 from shared.clock import SECOND, Clock, Micros
-from shared.live import Value, reading
 from shared.principals import Principal
 
 log = structlog.get_logger()
@@ -39,14 +38,14 @@ class Sessions:
         self,
         records: SessionRecords,
         tokens: Tokens,
-        configured: Value[Mapping[str, Principal]],
+        configured: Callable[[], Mapping[str, Principal]],
         clock: Clock,
         random_text: Callable[[str, int], str],
-        lifetime_s: Value[float],
+        lifetime_s: float,
     ) -> None:
-        self._records, self._tokens, self._configured = records, tokens, reading(configured)
+        self._records, self._tokens, self._configured = records, tokens, configured
         self._clock, self._random = clock, random_text
-        self._lifetime_s = reading(lifetime_s)
+        self._lifetime_s = lifetime_s
         self._known: dict[str, SessionRecord] = {}
         self._digests: dict[str, str] = {}
         self._version = 0
@@ -56,7 +55,7 @@ class Sessions:
     @property
     def lifetime_s(self) -> float:
         """Of a session that begins now."""
-        return self._lifetime_s()
+        return self._lifetime_s
 
     # -- every request
 

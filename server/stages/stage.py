@@ -13,7 +13,6 @@ from server.domain.service import Service
 from server.ports import Fleet, Jobs, LeaseLost, Measures, Scratch, Storage
 from server.stages.hints import Hints
 from shared.clock import RANDOM, Clock, Micros
-from shared.live import Value, reading
 
 _MOVED_AT_ONCE: Final = 100
 Args = ParamSpec("Args")
@@ -40,8 +39,8 @@ class Resources:
     fleet: Fleet
     services: Mapping[str, Service]
     clock: Clock
-    unreachable_after_s: Value[float]
-    lost_after_s: Value[float]
+    unreachable_after_s: float
+    lost_after_s: float
     uniform: Uniform = RANDOM.uniform
     measures: Measures = dataclasses.field(default_factory=Measures)
     report_delay_s: float = 0.0
@@ -55,8 +54,8 @@ class Stage:
         self._jobs, self._fleet = resources.jobs, resources.fleet
         self._storage, self._scratch = resources.storage, resources.scratch
         self._services, self._clock = resources.services, resources.clock
-        self._unreachable_after_s = reading(resources.unreachable_after_s)
-        self._lost_after_s = reading(resources.lost_after_s)
+        self._unreachable_after_s = resources.unreachable_after_s
+        self._lost_after_s = resources.lost_after_s
         self._uniform, self._measures = resources.uniform, resources.measures
         self._hints = resources.hints
 

@@ -29,7 +29,6 @@ from server.domain.webhooks import (
 from server.ports import Measures
 from server.ports.webhooks import Deliveries, DeliveryFilter, WebhookClient
 from shared.clock import RANDOM, SECOND, Clock, Micros
-from shared.live import Value, reading
 from shared.principals import Principal
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -61,21 +60,21 @@ class Webhooks:
         deliveries: Deliveries,
         client: WebhookClient,
         services: Mapping[str, Service],
-        secrets: Value[WebhookSecrets],
+        secrets: WebhookSecrets,
         clock: Clock,
         machine: Clock,
         *,
         server: str,
-        expires_after_s: Value[float],
+        expires_after_s: float,
         on_change: Callable[[], None],
         measures: Measures | None = None,
         uniform: Uniform = RANDOM.uniform,
         rehearsal: bool = False,
     ) -> None:
         self._deliveries, self._client, self._services = deliveries, client, services
-        self._secrets, self._server = reading(secrets), server
+        self._secrets, self._server = secrets, server
         self._clock, self._machine = clock, machine
-        self._expires_after_s = reading(expires_after_s)
+        self._expires_after_s = expires_after_s
         self._on_change, self._uniform = on_change, uniform
         self._rehearsal = rehearsal
         self._tries = (measures or Measures()).webhook_tries
@@ -97,7 +96,7 @@ class Webhooks:
         begun = await self._begin_due()
         self._next_at = await self._deliveries.next_at()
         if self._clock.monotonic() >= self._forget_at:
-            before = self._clock.now() - round(self._expires_after_s() * SECOND)
+            before = self._clock.now() - round(self._expires_after_s * SECOND)
             full = await self._deliveries.forget(before, _FORGOTTEN_AT_ONCE) == _FORGOTTEN_AT_ONCE
             self._forget_at = self._clock.monotonic() + (0 if full else _FORGET_EVERY_S)
         return begun
@@ -187,7 +186,7 @@ class Webhooks:
         if signer.kind is SignerKind.SERVICE:
             service = self._services.get(signer.name)
             own = service.webhook.secret if service and service.webhook else None
-        return self._secrets().of(signer, own)
+        return self._secrets.of(signer, own)
 
     # -- callers
 

@@ -17,7 +17,6 @@ from server.storage.space import Reservation, Space
 from server.storage.stream import LocalStream
 from shared.files import durable
 from shared.files.opened import opened, to_end
-from shared.live import Value, reading
 
 _PATIENCE_S: Final = 0.5
 """With a disk that is asked how much is free."""
@@ -91,10 +90,10 @@ class FolderScratch:
     """
 
     def __init__(
-        self, folder: Path, owner: str, token: Callable[[], str], min_free: Value[int] = 0
+        self, folder: Path, owner: str, token: Callable[[], str], min_free: int = 0
     ) -> None:
         self._folder, self._owner, self._token = folder, owner, token
-        self._min_free = reading(min_free)
+        self._min_free = min_free
         self._space = Space(lambda: self.free_bytes(), min_free)
         self.available_bytes = self._space.available
         self._measuring: asyncio.Future[None] | None = None
@@ -131,7 +130,7 @@ class FolderScratch:
         return usage.f_blocks * usage.f_frsize
 
     def most(self) -> int:
-        return self.total_bytes() - self._min_free()
+        return self.total_bytes() - self._min_free
 
     def check_writable(self) -> None:
         self._space.measure()  # it is asked regularly: so what is free is known without waiting

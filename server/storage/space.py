@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from shared.live import Value, reading
-
 _MOST_AHEAD: Final = 4 << 20
 """Bytes that are granted in advance; at most as many as were written, so that a small or stalled
 file holds next to nothing."""
@@ -41,8 +39,8 @@ class Space:
         free_bytes: as they were measured last.
     """
 
-    def __init__(self, free: Callable[[], int], min_free: Value[int]) -> None:
-        self._free, self._min_free = free, reading(min_free)
+    def __init__(self, free: Callable[[], int], min_free: int) -> None:
+        self._free, self._min_free = free, min_free
         self._lock = threading.Lock()
         self._granted = self._written = 0
         """Bytes, ever."""
@@ -67,7 +65,7 @@ class Space:
             return self._available()
 
     def _available(self) -> int:
-        return self.free_bytes - self._min_free() - (self._granted - self._written_before)
+        return self.free_bytes - self._min_free - (self._granted - self._written_before)
 
     @contextmanager
     def reserve(self) -> Iterator[Reservation]:

@@ -26,7 +26,6 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from server.domain.webhook_targets import AllowedTargets, WebhookTarget
 from server.domain.webhooks import Delivery, Try
 from shared.clock import SECOND, Clock, Micros
-from shared.live import Value, reading
 
 _CONNECT_S: Final = 5.0
 _TOTAL_S: Final = 15.0
@@ -56,11 +55,11 @@ class HttpWebhookClient:
 
     def __init__(
         self,
-        allowed: Value[AllowedTargets],
+        allowed: AllowedTargets,
         clock: Clock,
         lookup: Lookup | None = None,
     ) -> None:
-        self._allowed, self._clock = reading(allowed), clock
+        self._allowed, self._clock = allowed, clock
         self._lookup = lookup or functools.partial(socket.getaddrinfo, type=socket.SOCK_STREAM)
         self._threads = ThreadPoolExecutor(_LOOKUPS, "webhook-names")
         self._tls = ssl.create_default_context()
@@ -72,13 +71,13 @@ class HttpWebhookClient:
     async def refusal(self, target: WebhookTarget) -> str | None:
         """Why nothing may be sent to a machine, as far as is known soon; None: it may."""
         if target.address is not None:
-            return self._allowed().refusal(target, None)
+            return self._allowed.refusal(target, None)
         try:
             async with asyncio.timeout(_LOOKUP_S):
                 found = await self.addresses(target.host, target.port)
         except (OSError, TimeoutError):
             return None  # it may be there later
-        refusals = [self._allowed().refusal(target, ip_address(one[4][0])) for one in found]
+        refusals = [self._allowed.refusal(target, ip_address(one[4][0])) for one in found]
         return refusals[0] if refusals and all(refusals) else None
 
     async def addresses(self, host: str, port: int) -> list[tuple[Any, ...]]:
@@ -148,7 +147,7 @@ class HttpWebhookClient:
     def _socket(self, target: WebhookTarget, info: tuple[Any, ...]) -> socket.socket:
         """The socket for an address, as aiohttp asks for it, if the address may be reached."""
         family, kind, protocol, _, address = info
-        refusal = self._allowed().refusal(target, ip_address(address[0]))
+        refusal = self._allowed.refusal(target, ip_address(address[0]))
         if refusal is not None:
             raise Refused(refusal)
         return socket.socket(family, kind, protocol)

@@ -82,13 +82,6 @@ class Listener:
         self._refused = RateLimiter(1.0)
         self._open = False
 
-    def use(self, limits: ConnectionLimits, deadlines: Deadlines) -> None:
-        """For connections that begin from now on. Those that are open stay, be they too many."""
-        self._table.limits, self._max_starting = limits, _starting(limits)
-        self._deadlines = deadlines
-        if isinstance(self._runner.server, _HttpServer):
-            self._runner.server.deadlines = deadlines
-
     async def start(self) -> None:
         """Set the application up and accept connections."""
         await self._runner.setup()

@@ -98,9 +98,13 @@ class Gate:
         self._rates, self._signed = rates, signed
         self._log = RequestLog(id_field)
         self._tokens = Tokens({}) if tokens is None else tokens
-        self._own_tokens = tokens is None
+        if tokens is None:
+            self.use_tokens(settings)
         self._audit = audit
-        self.use(settings, limits)
+        self._hosts = Hosts(settings.host, settings.allowed_hosts or ())
+        self._origins = Origins(settings.allowed_origins or ())
+        self._proxies = TrustedProxies(settings.trusted_proxies or ())
+        self._limits = limits
         self._open = ALWAYS | frozenset(open_paths)
         self._open_forms = frozenset(open_forms)
         self._handling = 0
@@ -110,15 +114,10 @@ class Gate:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def use(self, settings: HttpSection, limits: ConnectionLimits) -> None:
-        """Judge requests by these settings from now on."""
-        self._hosts = Hosts(settings.host, settings.allowed_hosts or ())
-        self._origins = Origins(settings.allowed_origins or ())
-        self._proxies = TrustedProxies(settings.trusted_proxies or ())
-        self._limits = limits
-        if self._own_tokens:
-            known = settings.all_tokens()
-            self._tokens.use(of_settings(known, settings.metrics_tokens()), needed=bool(known))
+    def use_tokens(self, settings: HttpSection) -> None:
+        """Know the tokens of these settings from now on, and no others."""
+        known = settings.all_tokens()
+        self._tokens.use(of_settings(known, settings.metrics_tokens()), needed=bool(known))
 
     # -- around every request
 

@@ -1,12 +1,8 @@
-"""SIGHUP and an agent in use; and what the listeners of both programs get of changed settings."""
+"""SIGHUP and an agent in use."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
 import re
-import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,13 +15,7 @@ from pydantic import SecretStr
 from client_agent import app
 from client_agent.reload import Reload
 from client_agent.settings.agent import AgentSection
-from server import lifecycle
-from server.settings.tables import ServerSettings, ServerTable
-from shared import logs
 from shared.clock import RealClock
-from shared.http.connections import ConnectionLimits
-from shared.http.listener import Listener
-from shared.http.protocol import Deadlines
 from shared.settings.base import SettingsError
 from tests.support.fake_sandbox import FakeSandbox
 
@@ -42,8 +32,8 @@ class World:
 
     def __init__(self, agent: app.Running, folder: Path) -> None:
         self.agent, self.folder, self.wrong = agent, folder, False
-        self.settings = agent.live.current
-        self.reload = Reload(agent.live, self._read)
+        self.settings = settings(folder, OLD)
+        self.reload = Reload(self.settings, self._read, agent.use)
 
     def _read(self) -> AgentSection:
         if self.wrong:
@@ -143,69 +133,8 @@ def test_a_token_for_metrics_may_not_be_one_that_may_do_everything(tmp_path: Pat
 
 
 async def test_a_wrong_file_changes_nothing(world: World) -> None:
-    before, world.wrong = world.agent.live.current, True
+    before, world.wrong = world.reload.settings, True
     world.write(NEW)
     assert not await world.reload.run_once()
-    assert world.agent.live.current is before
+    assert world.reload.settings is before
     assert (await world.answers(OLD), await world.answers(NEW)) == (200, 401)
-
-
-@pytest.mark.parametrize("program", ["server", "agent"])
-async def test_a_hangup_changes_the_times_of_connections_and_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
-) -> None:
-    used: list[Deadlines] = []
-    logged: list[tuple[str, ...]] = []
-    clock, ready = RealClock(), asyncio.Event()
-
-    class Noting(Listener):
-        def use(self, limits: ConnectionLimits, deadlines: Deadlines) -> None:
-            used.append(deadlines)
-            super().use(limits, deadlines)
-
-    def noted(*how: str) -> None:
-        logged.append(how)
-        changed.set()
-
-    def open_sandbox(*_: object) -> Any:
-        return contextlib.nullcontext(FakeSandbox(clock, tmp_path))
-
-    monkeypatch.chdir(tmp_path)
-    for module in (lifecycle, app):
-        monkeypatch.setattr(module, "Listener", Noting)
-    monkeypatch.setattr(app, "open_sandbox", open_sandbox)
-    monkeypatch.setattr(logs, "configure", noted)
-    common: dict[str, Any] = {"port": 0, "data_dir": tmp_path / "data"}
-    new = common | {"head_timeout": 1, "keepalive_timeout": 2, "send_timeout": 3}
-    new |= {"log_format": "json", "log_level": "error"}
-    changed = asyncio.Event()
-    ours, theirs = os.pipe()
-    if program == "server":
-        asyncio.get_running_loop().add_reader(ours, ready.set)
-        serving = lifecycle.serve(
-            ServerSettings(server=ServerTable(**common)),
-            os.dup(theirs),
-            lambda: ServerSettings(server=ServerTable(**new)),
-        )
-    else:
-        serving = app.serve(
-            AgentSection(**common, sandbox="none"),
-            clock,
-            lambda _: ready.set(),
-            lambda: AgentSection(**new, sandbox="none"),
-        )
-    task = asyncio.create_task(serving)
-    try:
-        await asyncio.wait([task, asyncio.create_task(ready.wait())], return_when="FIRST_COMPLETED")
-        assert not task.done()
-        assert (len(used), len(logged)) == (1, 1)
-        changed.clear()
-        signal.raise_signal(signal.SIGHUP)
-        await changed.wait()
-        assert (used[1:], logged[1:]) == ([Deadlines(1, 2, 3)], [("json", "error")])
-    finally:
-        asyncio.get_running_loop().remove_reader(ours)
-        for pipe in (ours, theirs):
-            os.close(pipe)
-        signal.raise_signal(signal.SIGTERM)
-        await task

@@ -57,7 +57,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         return load.read(file, flags, {}).model_copy(update={"agents": found().agents})
 
     def found() -> ServerSettings:
-        return caller.server.live.current
+        return caller.server.reload.settings
 
     async with driving(tmp_path, FakeOrchestrator(), extra=OWN, read=read) as caller:
         yield World(caller, file)
@@ -69,11 +69,10 @@ async def test_it_says_what_has_changed_and_what_waits(world: World) -> None:
     assert status == 200
     assert {one["key"]: (one["old"], one["new"]) for one in done["changed"]} == {
         "server.tokens": ("(secret)", "(secret)"),
-        "server.max_files": ("10000", "9"),
         "services.my_service": ("taken out", None),
         "services.new": (None, "added"),
     }
-    assert [one["key"] for one in done["waiting"]] == ["server.port"]
+    assert [one["key"] for one in done["waiting"]] == ["server.port", "server.max_files"]
     assert TOKEN not in json.dumps(done)
     assert OTHER not in json.dumps(done)
     status, again = await world.reload()
@@ -146,7 +145,7 @@ async def test_a_browser_that_logged_in_with_a_token_is_logged_out_with_it(world
     ],
 )
 async def test_wrong_settings_change_nothing(world: World, text: str | None, words: str) -> None:
-    before = world.caller.server.live.current
+    before = world.caller.server.reload.settings
     if text is None:
         world.file.unlink()
     with structlog.testing.capture_logs() as lines:
@@ -155,7 +154,7 @@ async def test_wrong_settings_change_nothing(world: World, text: str | None, wor
     assert words in answer["detail"]
     assert words in next(one["why"] for one in lines if one["event"] == "settings.not_reloaded")
     assert TOKEN not in answer["detail"]
-    assert world.caller.server.live.current is before
+    assert world.caller.server.reload.settings is before
     assert await world.status_of(TOKEN) == 200
 
 
@@ -170,9 +169,9 @@ async def test_a_server_that_asks_nobody_for_a_token_asks_once_there_is_one(
     first = "[server]\nmax_files = 9\n"
     async with driving(tmp_path, FakeOrchestrator(), extra=first, read=read) as caller:
         world = World(caller, file)
-        assert caller.server.context.token_needed is False
+        assert caller.server.context.token_needed() is False
         status, _ = await world.reload(OWN)
-        assert (status, caller.server.context.token_needed) == (200, True)
+        assert (status, caller.server.context.token_needed()) == (200, True)
         assert (await world.status_of(TOKEN), await world.status_of(OTHER)) == (200, 401)
         assert (await world.reload(first))[1]["code"] == "settings_not_reloaded"
 
@@ -190,18 +189,18 @@ async def test_it_is_for_operators_and_in_the_audit_trail(world: World) -> None:
 
 
 async def test_two_reloads_at_once_follow_each_other(world: World) -> None:
-    world.file.write_text(f"{OWN}max_files = 9\n")
+    world.file.write_text(f"{OWN}[services.new]\n")
     answers = await asyncio.gather(*(world.reload() for _ in range(4)))
     changed = [[one["key"] for one in done["changed"]] for _, done in answers]
-    assert [len(keys) for keys in sorted(changed, key=len)] == [0, 0, 0, 3]
+    assert [len(keys) for keys in sorted(changed, key=len)] == [0, 0, 0, 2]
 
 
 async def test_the_sdk_and_the_command_line(world: World) -> None:
-    world.file.write_text(f"{OWN}max_files = 9\nport = 7\n")
+    world.file.write_text(f"{OWN}port = 7\n[services.my_service]\nmax_runs = 4\n")
     url = ("--url", world.caller.url, "--token", TOKEN)
     code, out, err = await ferryman("config", "reload", *url)
     assert (code, err) == (0, "")
-    assert "server.max_files: 10000 -> 9\n" in out
+    assert "services.my_service.max_runs: 3 -> 4\n" in out
     assert "(restart to apply)" in out
     code, out, err = await ferryman("config", "reload", "--json", *url)
     assert json.loads(out)["changed"] == []
@@ -212,9 +211,10 @@ async def test_the_sdk_and_the_command_line(world: World) -> None:
     with SyncClient(world.caller.url, token=TOKEN) as client:
         with pytest.raises(Conflict, match="did you mean tokens"):
             await asyncio.to_thread(client.reload_settings)
-        world.file.write_text(f"{OWN}max_files = 8\n")
+        world.file.write_text(f"{OWN}[services.my_service]\nmax_runs = 5\n")
         done = await asyncio.to_thread(client.reload_settings)
-    assert ("server.max_files", "9", "8") in [(one.key, one.old, one.new) for one in done.changed]
+    (one,) = done.changed
+    assert (one.key, one.old, one.new) == ("services.my_service.max_runs", "4", "5")
     async with Client(world.caller.url, token="x" * 20) as stranger:
         with pytest.raises(NotAllowed):
             await stranger.reload_settings()
@@ -237,7 +237,7 @@ async def test_jobs_of_a_service_that_was_renamed_are_said_everywhere_and_moved_
         file.write_text(settings)
         flags = {"server": {"data_dir": tmp_path / "data", "getter_interval": 0.02}}
         found = load.read(file, flags, {})
-        return found.model_copy(update={"agents": caller.server.live.current.agents})
+        return found.model_copy(update={"agents": caller.server.reload.settings.agents})
 
     async with driving(tmp_path, client, read=read) as caller:
         to = ("--url", caller.url)

@@ -336,17 +336,9 @@ LIMITS: Final[tuple[Mutant, ...]] = (
         "4",
         "disk: the free space that jobs leave to the host",
         _WORKSPACE,
-        "[HostDiskGauge(free, lambda: resources.settings.free_floor)]",
+        "[HostDiskGauge(free, settings.free_floor)]",
         "[]",
         f"{_IMAGES}an_image_that_fills_the_agents_disk_ends_its_job_with_an_agent_error",
-    ),
-    of(
-        "4",
-        "disk: the free space of settings that were read again holds for jobs that run",
-        "app.py",
-        "sandbox.keep_free(free_floor(new))",
-        "None",
-        "tests/process/test_agent_scarcity.py::test_a_new_min_free_holds_for_jobs_that_run",
     ),
     of(
         "4",

@@ -123,7 +123,7 @@ _NAME_MUTANTS: Final = (
     ),
     _of(
         "the operator's word on names",
-        "server/handler_settings.py",
+        "server/app.py",
         'portable=table.names == "portable"',
         "portable=False",
         f"{_UPLOADS}an_operator_may_refuse_them",

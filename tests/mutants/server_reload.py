@@ -19,8 +19,8 @@ MUTANTS: Final = (
     of(
         "a token that was taken out is refused",
         "server/callers.py",
-        "        live.follow(use)\n",
-        "        use(live.current)\n",
+        "self.known.use(found, needed=table.needs_token)",
+        "self.known.needed or self.known.use(found, needed=table.needs_token)",
         f"{_HTTP}a_token_that_was_taken_out_is_refused_from_then_on",
     ),
     of(
@@ -46,16 +46,16 @@ MUTANTS: Final = (
     ),
     of(
         "what waits for a restart is not used before it",
-        "server/settings/reloading.py",
-        "kept = {key: getattr(old.server, key) for key in RESTART}",
+        "server/reload.py",
+        "kept = {key: getattr(old.server, key) for key in waiting}",
         "kept: dict[str, object] = {}",
         f"{_KEYS}what_waits_for_a_restart_is_said_each_time[port]",
     ),
     of(
         "an agent refuses a token that was taken out",
         "client_agent/app.py",
-        "live.follow(lambda new: gate.use(new, limits(new)))",
-        "gate.use(settings, allowed)",
+        "            gate.use_tokens(new)\n",
+        "            gate.use_tokens(settings)\n",
         f"{_AGENT}a_token_that_was_taken_out_is_refused_from_then_on",
     ),
     of(

@@ -107,16 +107,16 @@ MUTANTS: Final = (
     ),
     of(
         "what needs a restart is not said to be applied",
-        "server/settings/reloading.py",
-        'return table == "server" and more[0] in RESTART',
-        "return False",
+        "server/reload.py",
+        'waits = table == "server" and key in waiting',
+        "waits = False",
         f"{_RELOAD}what_needs_a_restart_is_said_at_each_reload_and_the_rest_once",
     ),
     of(
         "settings that cannot be read change nothing",
         "server/reload.py",
-        "        new, old = await asyncio.to_thread(self._read), self._live.current\n",
-        "        new = old = self._live.current\n",
+        "        new, old = await asyncio.to_thread(self._read), self.settings\n",
+        "        new = old = self.settings\n",
         f"{_RELOAD}settings_that_cannot_be_read_change_nothing",
     ),
     of(

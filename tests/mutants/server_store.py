@@ -433,7 +433,7 @@ MUTANTS: Final = (
     _of(
         "a loop is healthy only while its sweeps end well",
         "server/loops/runner.py",
-        "self.last_ok_s < 10 * self._every_s() + 60",
+        "self.last_ok_s < 10 * self._every_s + 60",
         "True",
         f"{_LOOPS}a_sweep_that_fails_is_followed_by_the_next",
         f"{_LOOPS}a_loop_that_is_stuck_is_named",

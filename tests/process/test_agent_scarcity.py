@@ -121,18 +121,6 @@ def test_min_free_is_kept_free(tmp_path, small):
         assert (status, refusal["code"]) == (507, "disk_full")
 
 
-def test_a_new_min_free_holds_for_jobs_that_run(tmp_path):
-    file = tmp_path / "agent.toml"
-    file.write_text("[agent]\nmin_free = 0\n")
-    with agent(tmp_path, "--config", str(file)) as running:
-        begun = running.submit("1.1", {"run.sh": b"sleep 1000\n"})
-        running.until(begun["id"], "Running")
-        file.write_text('[agent]\nmin_free = "2000TiB"\n')
-        running.process.send_signal(signal.SIGHUP)
-        ended = running.ended(begun["id"])
-        assert "disk has less than 1000.0 TiB left" in ended["message"]
-
-
 def test_too_few_descriptors_delay_it_and_break_nothing(tmp_path):
     with agent(tmp_path, wrap=("prlimit", "--nofile=96:")) as running:
         idle = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(150)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.program_pair import PATIENCE_S, Pair
+from tests.support.program_pair import Pair
 from tests.support.programs import Program, until
 
 FIRST, JOBS = 3, 8
@@ -64,7 +63,7 @@ def test_nothing_is_lost_or_run_twice_and_a_changed_limit_holds(
         until(lambda: len(trace.read_text().splitlines()) == FIRST, "they do not run")
         more = sender.map(submit, range(FIRST, JOBS))
         for label in range(3):
-            text = f"{RUNS.format(1, 1)}{AGENT}labels = {{ round = '{label}' }}\n"
+            text = f"{RUNS.format(1, 1)}{AGENT}services = ['example', 'other-{label}']\n"
             hang_up(config, text, '"settings.reloaded"', *both)
             assert most_runs() == 1
             wrong = RUNS.format(9, 9) + "[agent]\nslots = 'many'\n[server]\nmax_files = 'x'\n"
@@ -79,61 +78,3 @@ def test_nothing_is_lost_or_run_twice_and_a_changed_limit_holds(
     later = [line.split()[0] for line in lines if int(line.split()[1]) >= FIRST]
     assert later == ["b", "e"] * (JOBS - FIRST)  # one at a time, by the new limit
     assert lines.index(next(line for line in lines if int(line.split()[1]) >= FIRST)) == 2 * FIRST
-
-
-def test_the_log_changes_its_format_and_its_level(tmp_path: Path) -> None:
-    say = 'log_format = "{}"\nlog_level = "{}"\n'
-    before, after = say.format("json", "info"), say.format("text", "warning")
-    pair = Pair(tmp_path, f"[server]\n{before}{AGENT}{before}")
-    config, both = tmp_path / "ferryman.toml", (pair.server, pair.agent)
-    for one in both:
-        one.log_flags = ()
-    with pair.running():
-        # A warning, for what waits for a restart, is what is left to be seen.
-        text = f"[server]\n{after}url_prefix = '/x'\n{AGENT}{after}name = 'other'\n"
-        hang_up(config, text, "setting.not_applied", *both)
-        text = f"[server]\n{before}{AGENT}{before}"
-        hang_up(config, text, '"settings.reloaded"', *both)
-    for one in both:
-        lines = one.log.splitlines()
-        (new,) = (place for place, line in enumerate(lines) if "setting.not_applied" in line)
-        assert not lines[new].startswith("{")
-        assert all(json.loads(line)["level"] for line in lines[:new])
-        assert json.loads(lines[new + 1])["event"] == "setting.changed"
-        assert '"settings.reloaded"' in lines[new + 3]
-
-
-def test_times_of_connections_and_of_the_end_change(tmp_path: Path) -> None:
-    """Those of the start are longer than the test waits."""
-    config = tmp_path / "server.toml"
-    long = "shutdown_grace = '10m'\nhead_timeout = '10m'\nkeepalive_timeout = '10m'\n"
-    config.write_text(f"[server]\n{long}")
-    server = Program("server", tmp_path, "reload", "--config", str(config))
-    server.start()
-
-    def connected(text: str) -> socket.socket:
-        line = socket.create_connection((server.host, server.port), PATIENCE_S)
-        line.sendall(text.encode())
-        return line
-
-    try:
-        short = long.replace("10m", "0.2s")
-        hang_up(config, f"[server]\n{short}", '"settings.reloaded"', server)
-        for text, status in (
-            ("GET / HT", b""),
-            ("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n", b" 200 "),
-        ):
-            with connected(text) as line:
-                answer = b""
-                while more := line.recv(4096):
-                    answer += more
-                assert status in answer
-        upload = "POST /upload HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
-        body = "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 999\r\n\r\n"
-        with connected(upload + body) as line:
-            assert b" 100 " in line.recv(4096)
-            assert server.kill(signal.SIGTERM) == 0
-        assert '"server.cut_off"' in server.log
-    finally:
-        if server.process is not None and server.process.poll() is None:
-            server.kill()

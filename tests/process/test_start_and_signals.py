@@ -78,7 +78,7 @@ def test_a_hangup_makes_the_server_read_its_settings_again(tmp_path: Path) -> No
         ("setting.changed", "services.a.timeout"): ("1h", "2h"),
         ("setting.changed", "services.a.secrets.KEY"): ("(secret)", "(secret)"),
         ("setting.changed", "services.b"): (None, "added"),
-        ("setting.changed", "server.max_files"): ("10000", "9"),
+        ("setting.not_applied", "server.max_files"): ("10000", "9"),
         ("setting.not_applied", "server.url_prefix"): ("", "/x"),
     }
     reload("[services.a]\nmax_rans = 9\n", '"settings.not_reloaded"', 1)

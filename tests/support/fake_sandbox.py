@@ -243,9 +243,6 @@ class FakeSandbox:
         await self.step("prepare")
         return FakeWorkspace(self, self.work / name)
 
-    def keep_free(self, floor: int) -> None:
-        """It takes no space."""
-
     async def step(self, name: str) -> None:
         waiting = self.note(name)
         if asyncio.iscoroutine(waiting):

@@ -10,7 +10,6 @@ from client_agent.sandbox.base import Process
 from client_agent.sandbox.kernel.cgroups import Cgroup
 from client_agent.sandbox.kernel.disk_images import DiskImage
 from client_agent.sandbox.limits.meter import EndCause, Gauge
-from shared.live import Value, reading
 from shared.units.sizes import say_size
 from shared.wire import Limits, Reason
 
@@ -112,25 +111,25 @@ class HostDiskGauge(Gauge):
         floor: with fewer free bytes, jobs are ended.
     """
 
-    def __init__(self, free: Callable[[], int], floor: Value[int]) -> None:
-        self._free, self._floor = free, reading(floor)
+    def __init__(self, free: Callable[[], int], floor: int) -> None:
+        self._free, self._floor = free, floor
         self._short: bool | None = None
 
     async def poll(self, attempt: Process) -> None:
         # in a thread, because it may block for ever on a file server
-        self._short = await asyncio.to_thread(self._free) < self._floor()
+        self._short = await asyncio.to_thread(self._free) < self._floor
         if self._short:
-            message = f"the agent's disk has less than {say_size(self._floor())} left"
+            message = f"the agent's disk has less than {say_size(self._floor)} left"
             attempt.stop(Reason.AGENT_ERROR, message, grace=False)
 
     async def read_final(self) -> bool:
         if self._short is None:  # the job was too short for a poll
-            self._short = self._free() < self._floor()
+            self._short = self._free() < self._floor
         return True
 
     def warnings(self) -> Sequence[str]:
         if not self._short:
             return ()
         return (
-            f"agent_disk: at its end the agent's disk had less than {say_size(self._floor())} left",
+            f"agent_disk: at its end the agent's disk had less than {say_size(self._floor)} left",
         )

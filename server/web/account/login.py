@@ -34,7 +34,7 @@ _SAID: Final = {"out": "you have logged out", "ended": "that session is ended; l
 async def form(request: web.Request, site: Site) -> web.StreamResponse:
     """The page that asks for a token."""
     there = _next(request.query.get("next", ""))
-    if not site.context.token_needed:
+    if not site.context.token_needed():
         return site.go_to(there)
     return _page(request, site, there)
 
@@ -43,7 +43,7 @@ async def log_in(request: web.Request, site: Site) -> web.StreamResponse:
     """Begin a session."""
     sent = await request.post()
     token, there = str(sent.get("token", "")).strip(), _next(str(sent.get("next", "")))
-    if not site.context.token_needed:
+    if not site.context.token_needed():
         return site.go_to(there)
     if not token:
         return _page(request, site, there, "a token is needed: paste yours here")

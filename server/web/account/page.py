@@ -26,7 +26,7 @@ _SAID: Final = {
 async def page(request: web.Request, site: Site) -> web.StreamResponse:
     """The account."""
     context, principal = site.context, request[PRINCIPAL]
-    if not context.token_needed:
+    if not context.token_needed():
         return site.go_to("/")
     assert principal.role is not None  # nobody else gets here
     token = context.tokens.record(principal.token_id) if principal.token_id else None

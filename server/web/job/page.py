@@ -61,7 +61,7 @@ async def overview(
             "lines": _lines(events, job.attempt),
             "advice": ADVICE.get(job.reason) if job.reason and job.ended else None,
             "scripts": scripts(request, site, job),
-            "scripts_need_token": context.token_needed,
+            "scripts_need_token": context.token_needed(),
             "log": await last_lines(context, job, latest if own else None),
             "files": await first_files(context, job, latest if own else None),
             "folder_of": folder_of,

@@ -182,7 +182,7 @@ class _Helpers:
             "path": self.request.path,
             "version": self.site.context.version,
             "request_id": self.request.get(REQUEST_ID, ""),
-            "logged_in": self.site.context.token_needed and principal.authenticated,
+            "logged_in": self.site.context.token_needed() and principal.authenticated,
             "asset": self.asset,
             "url": self.url,
             "csrf": self.csrf,

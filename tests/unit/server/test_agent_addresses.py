@@ -13,7 +13,6 @@ from server.maintenance.__main__ import program as maintenance
 from server.reload import Reload
 from server.settings import load
 from server.settings.tables import ServerSettings
-from shared.live import Live
 from shared.settings.base import SettingsError
 
 TWO = "[services.s]\n[agents.a]\nurl = '{}'\n[agents.b]\nurl = '{}'\n"
@@ -57,12 +56,15 @@ async def test_a_reload_may_swap_two_addresses_and_not_make_them_the_same(read) 
     async def use(agents: object) -> None:
         used.append(agents)
 
-    live = Live(read("http://a", "http://b"))
-    await Reload(live, lambda: read("http://b", "http://a"), lambda _: None, use).run_once()
-    assert (live.current.agents["a"].url, len(used)) == ("http://b", 1)
+    new = [("http://b", "http://a"), ("http://a", "http://a")]
+    reload = Reload(
+        read("http://a", "http://b"), lambda: read(*new.pop(0)), lambda _old, _new: None, use
+    )
+    await reload.run_once()
+    assert (reload.settings.agents["a"].url, len(used)) == ("http://b", 1)
     with pytest.raises(NotReloaded, match="have the same url"):
-        await Reload(live, lambda: read("http://a", "http://a"), lambda _: None, use).run_once()
-    assert (live.current.agents["a"].url, len(used)) == ("http://b", 1)
+        await reload.run_once()
+    assert (reload.settings.agents["a"].url, len(used)) == ("http://b", 1)
 
 
 def test_the_check_of_a_file_says_it(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ import pytest
 
 from server.background import Sweeps, loops
 from server.loops.wakeups import JobWakeups
-from server.settings.tables import ServerSettings, ServerTable
-from shared.live import Live
+from server.settings.tables import ServerTable
 from tests.support.sim_clock import SimClock
 
 
@@ -35,8 +34,7 @@ class Sweep:
 async def test_a_sweep_that_knows_when_it_has_something_to_do_comes_then(name: str) -> None:
     clock, stop = SimClock(), asyncio.Event()
     made: dict[str, Any] = {each.name: Sweep(clock) for each in dataclasses.fields(Sweeps)}
-    settings = ServerSettings(server=ServerTable(sender_interval=3600.0))
-    every = loops(Live(settings), JobWakeups(), clock, Sweeps(**made))
+    every = loops(ServerTable(sender_interval=3600.0), JobWakeups(), clock, Sweeps(**made))
     (loop,) = (each for each in every if each.name == name)
     running = asyncio.create_task(loop.run(stop))
     await clock.advance(50)

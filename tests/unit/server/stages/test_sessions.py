@@ -38,7 +38,7 @@ class World:
     def more(self, **configured: Principal) -> Sessions:
         known = configured or {digest_of("admin"): ADMIN}
         records = SqlSessions(self.database)
-        return Sessions(records, self.tokens, known, self.clock, _random, DAY_S)
+        return Sessions(records, self.tokens, lambda: known, self.clock, _random, DAY_S)
 
     async def ann(self, lifetime_s: float | None = None) -> Principal:
         new = NewToken("ann", Role.USER, "ann", (), None, lifetime_s)
