@@ -22,10 +22,9 @@ import typer
 
 from client_agent import app as agent
 from client_agent.check.table import show
-from client_agent.doctor import examine
 from client_agent.sandbox.base import SandboxBroken
 from client_agent.settings.agent import AgentSection, AgentSettings, load, orchestrator
-from shared import findings, logs
+from shared import logs
 from shared.clock import RealClock
 from shared.command_line import run_command
 from shared.files.locks import FolderInUse
@@ -47,8 +46,8 @@ Run a compute agent: it takes bundles from servers and runs them in a sandbox.
 
 Settings come from the table [agent] of --config, from FERRYMAN_AGENT__… variables and from the
 options; later ones win. PORT, DB_PATH, DATA_PATH and MAX_AGE of job-orchestrator work, too.
-`check` and `doctor` take /etc/ferryman/agent.toml, if it is there, unless --config, --data-dir or
-such a variable says otherwise.
+`check` takes /etc/ferryman/agent.toml, if it is there, unless --config, --data-dir or such a
+variable says otherwise.
 
 Exit codes: 0 stopped by a signal; 2 bad settings; 69 the sandbox or the address cannot be used;
 71 the operating system refuses something else, such as one more open file;
@@ -114,7 +113,7 @@ def main(
         settings = load(config, flags)
     except SettingsError as problem:
         _exit(USAGE, str(problem))
-    context.obj = (settings, config)
+    context.obj = settings
     if print_config:
         sources = Sources({"agent": flags}, config, {"agent": orchestrator(os.environ)})
         values = effective(AgentSettings.model_construct(agent=settings), sources)
@@ -135,7 +134,7 @@ def check(
 
     Exit codes: 0 every limit holds as claimed; 1 one does not; 69 the sandbox cannot be used.
     """
-    settings: AgentSection = context.obj[0]
+    settings: AgentSection = context.obj
     logs.configure(settings.log_format, "warning", "agent")
     try:
         table = asyncio.run(agent.check(settings, RealClock()))
@@ -147,35 +146,6 @@ def check(
         show(table)
     if not table.passed:
         raise typer.Exit(UNAVAILABLE if table.report is None else 1)
-
-
-@cli.command(short_help="Look at this host: folder, database, port, limits, sandbox.")
-def doctor(
-    context: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
-) -> None:
-    """Look at this host: folder, database, port, limits, certificates, and the sandbox.
-
-    The agent may run. Exit codes: 0 without a problem, otherwise that of the first one: 1 a limit
-    does not hold, 2 a file of the settings, 69 the sandbox or the port, 73 the folder, 74 the
-    database, 75 the disk is full, 77 a certificate.
-    """
-    settings, file = context.obj
-    logs.configure(settings.log_format, "error", "agent")
-    raise typer.Exit(findings.show(examine(settings, file, RealClock()), as_json=as_json))
-
-
-@cli.command("settings", hidden=True)
-def show_settings(context: typer.Context) -> None:
-    """What the settings amount to, in JSON, for `ferryman config check`."""
-    settings: AgentSection = context.obj[0]
-    facts = {
-        "url": url_of(settings.host, settings.port, tls=settings.tls_cert is not None),
-        "data_dir": str(settings.data_dir),
-        "name": settings.name,
-        "slots": settings.slots,
-    }
-    print(json.dumps(facts))  # noqa: T201 - the result
 
 
 def _run(settings: AgentSection, ready_fd: int | None, read: Callable[[], AgentSection]) -> None:
@@ -217,8 +187,8 @@ def _exit(code: int, message: str) -> NoReturn:
 
 
 def check_last(words: Sequence[str]) -> list[str]:
-    """Move ``check`` or ``doctor`` behind the agent's options: Typer accepts them only before."""
-    if words[:1] not in (["check"], ["doctor"]) or {"-h", "--help"} & {*words}:
+    """Move ``check`` behind the agent's options: Typer accepts them only before."""
+    if words[:1] != ["check"] or {"-h", "--help"} & {*words}:
         return [*words]
     json_flag = [word for word in words if word == "--json"]
     return [*(word for word in words[1:] if word != "--json"), words[0], *json_flag]

@@ -303,22 +303,22 @@ async def running(
             await background
 
 
-async def check(settings: AgentSection, clock: Clock, *, keep: bool = True) -> Table:
-    """Check in a folder of its own; ``keep`` the result for ``/health``. Raises OSError."""
-    if keep:
-        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    where = settings.data_dir if keep or settings.data_dir.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="check-", dir=where) as home:
-        (logs := Path(home) / "logs").mkdir()
+async def check(settings: AgentSection, clock: Clock) -> Table:
+    """Check in a folder of its own. The result is kept for ``/health`` where this user may write
+    the agent's folder. Raises OSError.
+    """
+    home = settings.data_dir if os.access(settings.data_dir, os.W_OK | os.X_OK) else None
+    with tempfile.TemporaryDirectory(prefix="check-", dir=home) as folder:
+        (logs := Path(folder) / "logs").mkdir()
         grants = settings.sandboxing.grants(os.environ)
-        own_folder = settings.model_copy(update={"data_dir": Path(home)})
+        own_folder = settings.model_copy(update={"data_dir": Path(folder)})
         with open_sandbox(own_folder, clock, 1) as sandbox:
             try:
                 table = await limit_tests.check(sandbox, logs, grants.granted)
             finally:
                 await sandbox.close()
-    if keep:
-        check_table.store(settings.data_dir, table, clock.now(), version())
+    if home is not None:
+        check_table.store(home, table, clock.now(), version())
     return table
 
 

@@ -41,9 +41,8 @@ program = typer.Typer(
 )
 
 
-@program.callback(invoke_without_command=True)
+@program.command()
 def main(
-    context: typer.Context,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="TOML file.", envvar="FERRYMAN_CONFIG")
     ] = None,
@@ -93,8 +92,6 @@ def main(
     Exit codes: 0 stopped by a signal; 2 bad settings; 69 cannot listen; 73 data folder in use or
     not writable; 74 database unusable, of a newer version, or not that of the data folder.
     """
-    if context.invoked_subcommand is not None:
-        raise typer.BadParameter(f"options stand behind {context.invoked_subcommand}")
     os.umask(0o077)  # everything that is stored belongs to some user
     flags = {
         "server": {
@@ -137,29 +134,10 @@ def main(
         _end(CANNOT_CREATE, f"{where}{problem.strerror}")
 
 
-def _on_host() -> None:
-    """Only listed here: they are commands of ``server.maintenance``."""
-
-
-for _name, _help in (
-    ("check", "Say what a settings file means before it is used."),
-    ("doctor", "Look at this host: folder, database, port, limits, agents."),
-):
-    program.command(
-        _name,
-        short_help=_help,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    )(_on_host)
-
-
 def _end(code: int, message: str) -> NoReturn:
     sys.stderr.write(f"ferryman server: {message}\n")
     sys.exit(code)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] in (["check"], ["doctor"]):
-        os.execv(  # noqa: S606 - no shell is wanted
-            sys.executable, [sys.executable, "-P", "-m", "server.maintenance", *sys.argv[1:]]
-        )
     run_command(program, "ferryman server", sys.argv[1:])

@@ -92,7 +92,7 @@ COMMANDS: Final[dict[str, Listed]] = {
         "admin", "app", "Verify, recount, requeue, forget a user, roll back.", FOR_OPERATORS
     ),
     "config": Listed(
-        "config", "app", "Check settings, and let a running server use them.", FOR_OPERATORS
+        "config", "app", "Let a running server read its settings again.", FOR_OPERATORS
     ),
     "dev": Listed(
         "programs", "dev", "Run server and agent on this machine, to try them.", PROGRAMS
@@ -111,8 +111,14 @@ COMMANDS: Final[dict[str, Listed]] = {
         PROGRAMS,
         passed_on=True,
     ),
+    "check": Listed(
+        "doctor", "check", "Read a settings file as its programs do, before they start.", PROGRAMS
+    ),
     "doctor": Listed(
-        "doctor", "doctor", "Find what is wrong: server, token, clock, agents, versions.", OWN
+        "doctor",
+        "doctor",
+        "Find what is wrong: server, token, clock, agents, versions, this host.",
+        OWN,
     ),
     "completion": Listed(
         "completion", "completion", "Complete commands and options in bash, zsh and fish.", OWN

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -29,14 +29,11 @@ from server.maintenance.common import (
     server_settings,
     settings_file,
 )
-from server.maintenance.doctor import examine
+from server.maintenance.doctor import examine, warnings
 from server.maintenance.restore import restore
 from server.settings.load import read
-from server.settings.meaning import sentences, warnings
 from shared.clock import RealClock
 from shared.command_line import run_command
-from shared.findings import show
-from shared.http.sockets import url_of
 from shared.units.sizes import say_count, say_size
 
 program = typer.Typer(
@@ -131,70 +128,26 @@ def restore_backup(
 
 
 @program.command()
-def doctor(config: Config = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Look at a server's host: its folder, database, port, limits, certificates, and its agents.
-
-    The server may run. Exit codes: 0 without a problem, otherwise that of the first one: 2 settings
-    or a file of them, 69 an agent or the port, 73 the folder, 74 the database, 75 the disk is full,
-    77 a token or a certificate.
-    """
+def doctor(config: Config = None) -> None:
+    """For `ferryman doctor`: what is found on a server's host, as JSON. The server may run."""
     with problems():
-        file, settings = settings_file(config, data_dir), server_settings(config, data_dir)
-        code = show(examine(settings, file, RealClock()), as_json=as_json)
-    raise typer.Exit(code)
-
-
-@program.command("settings", hidden=True)
-def show_settings(config: Config = None) -> None:
-    """What the settings amount to, in JSON, for `ferryman config check`."""
-    config = settings_file(config)
-    with problems():
-        settings = read(config, {})
-    table = settings.server
-    facts: dict[str, Any] = {
-        "url": url_of(table.host, table.port, tls=table.tls_cert is not None),
-        "data_dir": str(table.data_dir),
-        "services": sorted(settings.services),
-        "agents": sorted(settings.agents),
-        "warnings": warnings(settings, config),
-    }
-    print(json.dumps(facts))  # noqa: T201 - the result
+        file, settings = settings_file(config), server_settings(config, None)
+        found = [asdict(one) for one in examine(settings, file, RealClock())]
+    print(json.dumps({"findings": found}))  # noqa: T201 - the result
 
 
 @program.command()
-def check(
-    context: typer.Context,
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", hidden=True, show_default=False)
-    ] = None,
-    config: Config = None,
-    as_json: AsJson = False,
-) -> None:
-    """Say what a settings file (TOML) means, and the variables that win over it. Nothing starts.
-
-    FILE is the same as --config FILE; default: that of this host's server. Warnings name what can
-    be used and is probably not meant.
-
-    Exit codes: 0; 2 wrong settings.
-    """
-    source = context.get_parameter_source("config")
-    if file is not None and source is not None and source.name == "COMMANDLINE":
-        raise typer.BadParameter("the file is given twice: FILE or --config FILE")
-    config = settings_file(file or config)
+def check(config: Config = None) -> None:
+    """For `ferryman check`: what is probably not meant in a server's settings, as JSON."""
+    file = settings_file(config)
     with problems():
-        settings = read(config, {})
+        settings = read(file, {})
         check_start(settings.server)
-    said, doubts = sentences(settings), warnings(settings, config)
+    doubts = warnings(settings, file)
     with suppress(sqlite3.Error, OSError):  # the doctor says what is wrong with them
         if (wrong := look(*paths_of(settings))) is not None:
             doubts.append(str(wrong))
-    if as_json:
-        print(json.dumps({"meaning": said, "warnings": doubts}))  # noqa: T201 - the result
-        return
-    for line in said:
-        print(line)  # noqa: T201 - the result
-    for line in doubts:
-        print(f"warning: {line}")  # noqa: T201 - the result
+    print(json.dumps({"warnings": doubts}))  # noqa: T201 - the result
 
 
 def _told(made: Manifest) -> str:
@@ -208,5 +161,4 @@ def _told(made: Manifest) -> str:
 
 
 if __name__ == "__main__":
-    of_server = sys.argv[1:2] in (["doctor"], ["check"])  # the others are commands of `ferryman`
-    run_command(program, "ferryman server" if of_server else "ferryman", sys.argv[1:])
+    run_command(program, "ferryman", sys.argv[1:])

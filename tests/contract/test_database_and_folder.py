@@ -344,7 +344,7 @@ async def on_host(place: Place, *words: str, **table: Any) -> tuple[int, Any]:
     file = place.folder / "server.toml"
     lines = {"data_dir": place.data, "port": 0, **table}.items()
     file.write_text("[server]\n" + "".join(f"{key} = '{value}'\n" for key, value in lines))
-    given = [*words, "--config", str(file), "--json"]
+    given = [*words, "--config", str(file)]
     done = await asyncio.to_thread(CliRunner().invoke, program, given)
     return done.exit_code, json.loads(done.stdout) if done.stdout else done.stderr
 
@@ -388,7 +388,7 @@ async def test_start_doctor_check_and_verify_say_the_same_sentence(place: Place,
     assert "database" not in abouts  # nothing good is said of the wrong one
     code, found = await on_host(place, "check", **table)
     assert (code, str(wrong) in found["warnings"]) == (0, True)
-    code, found = await on_host(place, "admin", "verify", **table)
+    code, found = await on_host(place, "admin", "verify", "--json", **table)
     if how in ("missing", "empty"):
         assert (code, str(wrong) in found) == (74, True)
         return

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from ferryman.agent_models import AgentDoc
 from ferryman.cli.agents import _details, _state
-from ferryman.cli.findings import Examination
+from ferryman.cli.doctor import Examination
 from ferryman.client import Client
 from ferryman.clock import wall_clock
 from server.settings.agents import AgentTable

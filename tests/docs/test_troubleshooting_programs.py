@@ -13,7 +13,7 @@ from pathlib import Path
 from aiohttp import web
 
 from ferryman import Client
-from ferryman.cli.findings import Examination
+from ferryman.cli.doctor import Examination
 from server.data_folder import write_record
 from server.store.copies import Marks
 from shared.clock import RealClock, utc

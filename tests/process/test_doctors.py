@@ -1,4 +1,4 @@
-"""``ferryman server doctor`` and ``ferryman agent doctor``, as programs."""
+"""What ``ferryman doctor`` finds on the host of a server, and of an agent."""
 
 from __future__ import annotations
 
@@ -14,53 +14,58 @@ from tests.support.dev_program import environment
 from tests.support.programs import Program
 
 
-def doctor(*words: str) -> tuple[int, dict[str, dict[str, Any]]]:
+def doctor(url: str, file: Path) -> tuple[int, dict[str, dict[str, Any]]]:
     """The exit code, and the findings by what they are about."""
-    command = [sys.executable, "-P", "-m", *words, "--json"]
+    words = ["doctor", "--url", url, "--config", str(file), "--json"]
     done = subprocess.run(
-        command, env=environment(uuid.uuid4().hex), capture_output=True, text=True, check=False
+        [sys.executable, "-P", "-m", "ferryman", *words],
+        env=environment(uuid.uuid4().hex),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stdout, done.stderr
     return done.returncode, {one["about"]: one for one in json.loads(done.stdout)["findings"]}
 
 
-def test_a_servers_finds_a_running_server_and_an_agent_that_is_away(tmp_path: Path) -> None:
+def test_of_a_server_that_runs_or_not(tmp_path: Path) -> None:
     program = Program("server", tmp_path, uuid.uuid4().hex)
     file = tmp_path / "server.toml"
     file.write_text(
         f"[server]\nport = {program.port}\ndata_dir = '{program.data}'\n"
         "[agents.north]\nurl = 'http://127.0.0.1:1'\n"
     )
-    words = ("server.maintenance", "doctor", "--config", str(file))
     program.start()
     assert program.process is not None
-    code, found = doctor(*words)
+    code, found = doctor(program.url, file)
+    assert found["settings"]["text"].startswith(str(file))
     assert f"process {program.process.pid} works with it" in found["lock"]["text"]
     assert f"whole, schema {len(MIGRATIONS)}" in found["database"]["text"]
     assert found["port"]["level"] == "ok"
-    assert (found["agent north"]["level"], code) == ("problem", 69)
+    assert (found["agent north"]["level"], code) == ("problem", 1)
     away = found["agent north"]["text"]
     assert away == "it cannot be reached: 127.0.0.1:1: Connection refused"
     assert program.kill() != 0
     database = program.data / "ferryman.sqlite"
     assert "folder and database" not in found
     database.rename(tmp_path / "away")
-    code, found = doctor(*words)
-    assert (code, found["folder and database"]["level"]) == (74, "problem")
+    code, found = doctor(program.url, file)
+    assert (code, found["server"]["exit_code"]) == (69, 69)
+    assert found["folder and database"]["exit_code"] == 74
     (tmp_path / "away").rename(database)
     database.write_bytes(b"nonsense " * 1000)
     for more in ("-wal", "-shm"):
         Path(f"{database}{more}").unlink(missing_ok=True)
-    code, found = doctor(*words)
-    assert (code, found["database"]["level"]) == (74, "problem")
+    _, found = doctor(program.url, file)
+    assert (found["database"]["level"], found["database"]["exit_code"]) == ("problem", 74)
     assert "restore" in found["database"]["hint"]
     assert found["lock"]["text"] == "nobody works with it now"
 
 
-def test_an_agents_tests_its_sandbox(tmp_path: Path) -> None:
-    more = ("--data-dir", str(tmp_path / "agent"), "--port", "0")
-    code, found = doctor("client_agent", *more, "doctor")
+def test_of_an_agent_its_sandbox(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text(f"[agent]\ndata_dir = '{tmp_path / 'agent'}'\n")
+    _, found = doctor("http://127.0.0.1:1", file)
     assert found["sandbox"]["text"].startswith("bubblewrap")
-    assert found["port"]["level"] == "ok"
-    assert code == 0
+    assert not [one for about, one in found.items() if about != "server" and one["exit_code"]]
     assert not (tmp_path / "agent").exists()

@@ -17,11 +17,11 @@ from client_agent.settings.agent import AgentSettings
 from ferryman.cli.app import app
 from ferryman.cli.options import _TLS
 from ferryman.defaults import VARIABLES
+from ferryman.findings import Finding
 from server.__main__ import program as server
 from server.maintenance.__main__ import program as maintenance
 from server.settings import load
 from server.settings.tables import ServerSettings
-from shared.findings import Finding
 from shared.settings.load import file_of_host
 from tests.support.dev_program import ROOT, environment
 
@@ -74,15 +74,13 @@ def _read_by_commands(command: Any) -> set[str]:
 def test_the_list_of_the_clients_variables_is_what_it_reads_and_what_its_page_says():
     tls = {f"FERRYMAN_{name}" for name in _TLS}
     assert _of_page() | {"FERRYMAN_CONFIG"} == VARIABLES
-    assert _read_by_commands(get_command(app)) | tls == VARIABLES - {"FERRYMAN_CONFIG"}
+    assert _read_by_commands(get_command(app)) | tls == VARIABLES
 
 
 _ADMIN: Any = get_command(maintenance).commands["admin"]  # type: ignore[attr-defined]
 COMMANDS: list[tuple[Any, str]] = [
     (server, "--print-config"),
     (client_agent, "--print-config"),
-    (client_agent, "settings"),
-    (maintenance, "settings"),
     (maintenance, "check"),
     (maintenance, "backup copy"),
     (maintenance, "restore copy"),

@@ -1,4 +1,4 @@
-"""``ferryman config check`` asks the programs themselves."""
+"""``ferryman check`` asks the programs themselves; what ``ferryman config reload`` says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ferryman.cli import config
+from ferryman.cli import doctor
 from ferryman.cli.config import _changed
 from ferryman.settings_models import SettingChange
 from tests.support import forked_programs
@@ -40,24 +40,22 @@ def forked(monkeypatch) -> None:
         module, *words = command[3:]
         return forked_programs.run(module, words, dict(os.environ))
 
-    monkeypatch.setattr(config, "subprocess", SimpleNamespace(run=run, DEVNULL=subprocess.DEVNULL))
+    fake = SimpleNamespace(
+        run=run, DEVNULL=subprocess.DEVNULL, CompletedProcess=subprocess.CompletedProcess
+    )
+    monkeypatch.setattr(doctor, "subprocess", fake)
 
 
 async def test_a_file_of_both_programs_is_read_by_both(ferryman, tmp_path) -> None:
     (tmp_path / "both.toml").write_text(BOTH)
-    said = await ferryman("config", "check", "both.toml")
+    said = await ferryman("check", "both.toml")
     assert (said.code, said.err) == (0, "")
-    server, agent = said.out.splitlines()
-    assert server.startswith("server: fine: url http://127.0.0.1:5001, data_dir ")
-    assert server.endswith("services x, agents local")
-    assert agent.startswith("agent: fine: url http://127.0.0.1:9000, data_dir ")
-    assert agent.endswith(", slots 3")
+    assert said.out.splitlines() == ["server: fine", "agent: fine"]
 
 
-async def test_every_mistake_is_named_with_file_and_key(ferryman, tmp_path, monkeypatch) -> None:
+async def test_every_mistake_is_named_with_file_and_key(ferryman, tmp_path) -> None:
     (tmp_path / "bad.toml").write_text(BAD)
-    monkeypatch.setenv("FERRYMAN_CONFIG", "bad.toml")
-    said = await ferryman("config", "check")
+    said = await ferryman("check", "bad.toml")
     assert (said.code, said.out) == (2, "")
     assert said.err.splitlines() == [
         "server: bad.toml: server.prot: no such setting; did you mean port?",
@@ -68,10 +66,9 @@ async def test_every_mistake_is_named_with_file_and_key(ferryman, tmp_path, monk
 
 async def test_only_the_program_that_has_tables_is_asked(ferryman, tmp_path) -> None:
     (tmp_path / "agent.toml").write_text("[agent]\nslots = 3\n")
-    said = await ferryman("config", "check", "agent.toml", "--json")
+    said = await ferryman("check", "agent.toml", "--json")
     (agent,) = json.loads(said.out)["programs"]
     assert (said.code, agent["program"], agent["ok"]) == (0, "agent", True)
-    assert agent["settings"]["slots"] == 3
 
 
 @pytest.mark.parametrize(
@@ -81,17 +78,16 @@ async def test_only_the_program_that_has_tables_is_asked(ferryman, tmp_path) -> 
 async def test_a_file_that_cannot_be_read_is_named(ferryman, tmp_path, content, text) -> None:
     if content is not None:
         (tmp_path / "no.toml").write_text(content)
-    said = await ferryman("config", "check", "no.toml")
+    said = await ferryman("check", "no.toml")
     assert (said.code, said.out) == (2, "")
     assert text in said.err
 
 
-async def test_no_secret_is_printed(ferryman, tmp_path, monkeypatch) -> None:
-    secret = "a-token-that-nobody-may-see-0123456789"
-    (tmp_path / "s.toml").write_text(f"[server]\ntokens = ['{secret}']\n[agent]\n")
-    said = await ferryman("config", "check", "s.toml", "--json")
-    assert said.code == 0, said.err
-    assert secret not in said.out + said.err
+async def test_what_is_probably_not_meant_is_a_warning(ferryman, tmp_path) -> None:
+    (tmp_path / "s.toml").write_text("[services.s]\nruns_per_user = 11\n")
+    said = await ferryman("check", "s.toml")
+    assert (said.code, said.out) == (0, "server: fine\n")
+    assert "server: warning: services.s: runs_per_user is 11" in said.err
 
 
 @pytest.mark.parametrize(

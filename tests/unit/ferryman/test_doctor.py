@@ -222,7 +222,7 @@ async def test_a_disk_that_is_nearly_full_is_said(ferryman, monkeypatch) -> None
 async def test_where_the_package_is_installed_the_package_is_advised(
     ferryman, monkeypatch, tmp_path
 ) -> None:
-    monkeypatch.setattr("ferryman.cli.findings.PACKAGED", tmp_path / "ferryman.list")
+    monkeypatch.setattr("ferryman.cli.doctor.PACKAGED", tmp_path / "ferryman.list")
     monkeypatch.setattr("sys.prefix", "/opt/ferryman")
     (tmp_path / "ferryman.list").write_text("/opt/ferryman\n")
     sick = Sick()

@@ -1,8 +1,7 @@
-"""What ``--print-config`` and ``ferryman server check`` say of settings."""
+"""What ``--print-config`` and ``ferryman check`` say of settings."""
 
 from __future__ import annotations
 
-import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ from typer.testing import CliRunner
 
 from client_agent.__main__ import cli as agent
 from server.__main__ import program as server
-from server.maintenance.__main__ import program as maintenance
+from server.maintenance.doctor import warnings
 from server.settings import load
-from server.settings.meaning import sentences, warnings
 from shared.settings.differences import differences
 
 SECRET = "a-long-random-text"
@@ -99,45 +97,10 @@ def test_without_tokens_on_this_machine_none_is_needed(file: Path) -> None:
     assert 'auth = "none"  # default' in printed(server, "--config", str(file), "--print-config")
 
 
-@pytest.mark.parametrize(
-    ("program", "name"),
-    [(server, "check"), (server, "doctor"), (agent, "check"), (agent, "doctor")],
-)
-def test_the_help_lists_what_looks_at_files_and_hosts_in_whole_sentences(
-    program: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    listed = printed(program, "--help").partition("Commands:")[2]
-    assert f"  {name} " in listed
-    assert "..." not in listed
-    assert listed.rstrip().endswith(".")
-
-
 def test_an_agent_prints_its_own(file: Path) -> None:
     text = printed(agent, "--config", str(file), "--slots", "2", "--print-config")
     assert "slots = 2  # flag --slots" in text
     assert tomllib.loads(text).keys() == {"agent"}
-
-
-def without_sizes(text: str) -> str:
-    """What is free on the disk changes while others write to it."""
-    return re.sub(r"[0-9.]+ [KMGT]iB", "…", text)
-
-
-def test_a_check_says_what_the_file_means(file: Path) -> None:
-    text = printed(maintenance, "check", "--config", str(file))
-    assert "It listens at http://127.0.0.1:5000; whoever reaches it needs a token." in text
-    assert "Service a: at most 10 at once, 5 of one user; each try at most 1h;" in text
-    assert "Agent n: a Ferryman agent at http://***@n:9000, for every service, with a" in text
-    assert "; 1 CPU, 2.0 GiB of memory, " in text
-    assert SECRET not in text
-    assert without_sizes(printed(maintenance, "check", str(file))) == without_sizes(text)
-    both = CliRunner().invoke(maintenance, ["check", str(file), "--config", str(file)])
-    assert both.exit_code == 2
-    assert printed(maintenance, "check", "--config", str(file), "--json").startswith('{"meaning"')
-    file.write_text("[server]\nprot = 1\n")
-    done = CliRunner().invoke(maintenance, ["check", "--config", str(file)])
-    assert done.exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -162,4 +125,3 @@ def test_what_is_well_has_no_warning(file: Path) -> None:
     file.write_text("[services.s]\n")
     settings = load.read(file, {}, {})
     assert warnings(settings, file) == []
-    assert "without a token" in sentences(settings)[0]

@@ -1,9 +1,8 @@
-"""What the doctors look at on their hosts."""
+"""What the doctor looks at on a server's host."""
 
 from __future__ import annotations
 
 import grp
-import json
 import os
 import socket
 import subprocess
@@ -12,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from client_agent.settings.agent import load
-from shared import findings
+from ferryman.findings import Finding, exit_code, lines
+from server.maintenance import doctor
 from shared.clock import SECOND, RealClock
 from shared.files.locks import FolderLock
-from shared.findings import Finding
 from shared.settings.base import SettingsError
 from tests.support.certificates import authority
 from tests.support.sim_clock import SimClock
@@ -27,34 +26,34 @@ def levels(found: list[Finding]) -> dict[str, str]:
 
 def test_a_folder_of_ones_own_with_room_is_fine(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    found = levels(list(findings.of_folder(tmp_path, 0)))
+    found = levels(list(doctor.of_folder(tmp_path, 0)))
     assert found == {"folder": "ok", "filesystem": "ok", "disk": "ok"}
 
 
 def test_a_full_disk_and_a_folder_that_others_may_write_are_found(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    found = {one.about: one for one in findings.of_folder(tmp_path, 1 << 60)}
+    found = {one.about: one for one in doctor.of_folder(tmp_path, 1 << 60)}
     assert (found["disk"].level, found["disk"].exit_code) == ("problem", 75)
     assert found["folder"].hint == f"chmod go-w {tmp_path}"
 
 
 def test_a_folder_that_is_missing_will_be_made_and_one_in_a_file_cannot(tmp_path: Path) -> None:
-    (missing,) = findings.of_folder(tmp_path / "data", 0)
+    (missing,) = doctor.of_folder(tmp_path / "data", 0)
     assert missing.hint is not None
     assert "-o USER" in missing.hint  # as root, it would make a folder of root
     assert missing.level == "warning"
     (tmp_path / "file").write_text("")
-    (wrong,) = findings.of_folder(tmp_path / "file" / "data", 0)
+    (wrong,) = doctor.of_folder(tmp_path / "file" / "data", 0)
     assert (wrong.level, wrong.exit_code) == ("problem", 73)
 
 
 def test_who_holds_the_lock_is_said_and_the_lock_is_left_alone(tmp_path: Path) -> None:
-    assert findings.holder(tmp_path) is None
+    assert doctor.holder(tmp_path) is None
     lock = FolderLock(tmp_path)
-    pid = findings.holder(tmp_path)
+    pid = doctor.holder(tmp_path)
     assert pid is not None
     lock.close()
-    assert findings.holder(tmp_path) is None
+    assert doctor.holder(tmp_path) is None
 
 
 def test_a_port_that_another_program_has_is_a_problem() -> None:
@@ -62,10 +61,10 @@ def test_a_port_that_another_program_has_is_a_problem() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        assert findings.of_port("127.0.0.1", port, None).exit_code == 69
-        assert findings.of_port("127.0.0.1", port, "7").level == "ok"
-    assert findings.of_port("127.0.0.1", 0, None).level == "ok"
-    assert findings.of_port("127.0.0.1", 0, "7").level == "warning"
+        assert doctor.of_port("127.0.0.1", port, None).exit_code == 69
+        assert doctor.of_port("127.0.0.1", port, "7").level == "ok"
+    assert doctor.of_port("127.0.0.1", 0, None).level == "ok"
+    assert doctor.of_port("127.0.0.1", 0, "7").level == "warning"
 
 
 def test_a_secret_that_others_may_read_is_found(tmp_path: Path) -> None:
@@ -73,7 +72,7 @@ def test_a_secret_that_others_may_read_is_found(tmp_path: Path) -> None:
     for file, mode in ((open_file, 0o644), (closed, 0o600)):
         file.write_text("x")
         file.chmod(mode)
-    found = list(findings.of_secrets([open_file, closed, None, tmp_path / "missing"], tmp_path))
+    found = list(doctor.of_secrets([open_file, closed, None, tmp_path / "missing"], tmp_path))
     assert [one.level for one in found] == ["warning", "ok", "problem"]
 
 
@@ -97,7 +96,7 @@ def test_a_secret_may_be_read_by_the_group_of_the_program_alone(
     file.chmod(mode)
     nobody_elses = grp.struct_group(("ferryman", "x", file.stat().st_gid, members))
     monkeypatch.setattr(grp, "getgrgid", lambda _: nobody_elses)
-    (found,) = findings.of_secrets([file], tmp_path)
+    (found,) = doctor.of_secrets([file], tmp_path)
     assert found.level == level
 
 
@@ -112,36 +111,35 @@ def test_what_the_doctor_advises_leaves_a_secret_readable_for_the_program(
     file.write_text("x")
     os.chown(file, owner, 0)
     file.chmod(0o644)
-    (found,) = findings.of_secrets([file], data)
+    (found,) = doctor.of_secrets([file], data)
     assert found.hint is not None
     command = found.hint.partition(" (")[0].replace("GROUP", "4343")
     subprocess.run(["sh", "-c", command], check=True)
     about = file.stat()
     owns, in_group = about.st_uid == 4242, about.st_gid == 4343
     assert (owns and about.st_mode & 0o400) or (in_group and about.st_mode & 0o040), command
-    assert [one.level for one in findings.of_secrets([file], data)] == ["ok"]
+    assert [one.level for one in doctor.of_secrets([file], data)] == ["ok"]
 
 
 def test_a_certificate_is_looked_at_for_its_end(tmp_path: Path) -> None:
     certificate = authority(tmp_path, "ca")
     now = RealClock().now()
-    assert [one.level for one in findings.of_certificate(certificate.cert, SimClock(now))] == ["ok"]
+    assert [one.level for one in doctor.of_certificate(certificate.cert, SimClock(now))] == ["ok"]
     later = SimClock(now + 400 * 365 * 86_400 * SECOND)
-    (expired,) = findings.of_certificate(certificate.cert, later)
+    (expired,) = doctor.of_certificate(certificate.cert, later)
     assert (expired.level, expired.exit_code) == ("problem", 77)
     (tmp_path / "none.pem").write_text("nothing")
-    (none,) = findings.of_certificate(tmp_path / "none.pem", SimClock(now))
+    (none,) = doctor.of_certificate(tmp_path / "none.pem", SimClock(now))
     assert none.level == "problem"
 
 
-def test_the_exit_code_is_that_of_the_first_problem(capsys: pytest.CaptureFixture[str]) -> None:
-    found = [Finding("a", "ok", "x"), Finding("b", "problem", "y\x1b", "do", 74)]
-    assert findings.show([*found, Finding("c", "problem", "z")], as_json=False) == 74
-    said = capsys.readouterr().out.splitlines()
-    assert said == ["ok       a: x", "PROBLEM  b: y?", "         do", "PROBLEM  c: z"]
-    assert findings.show(found[:1], as_json=True) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["findings"][0]["about"] == "a"
+def test_the_exit_code_is_that_of_the_first_problem() -> None:
+    found = [Finding("a", "ok", "x"), Finding("b", "problem", "y", "do", 74)]
+    found.append(Finding("c", "problem", "z"))
+    assert exit_code(found) == 74
+    said = [line for one in found for line in lines(one)]
+    assert said == ["ok       a: x", "PROBLEM  b: y", "         do", "PROBLEM  c: z"]
+    assert exit_code(found[:1]) == 0
 
 
 def test_settings_that_this_user_may_not_read_name_who_may(tmp_path: Path) -> None:
