@@ -11,6 +11,7 @@ from aiohttp import hdrs, web
 from server.domain.access import Area, check_area, scope_of
 from server.http.permitted import BY_PERMIT, check_permit
 from server.http.problems import Refusal
+from server.web import jobs, schedules
 from server.web.account import audit, login, tokens
 from server.web.account import page as account
 from server.web.job import actions as job_actions
@@ -21,8 +22,6 @@ from server.web.job import page as job
 from server.web.job.files import page as job_files
 from server.web.job.log import page as job_log
 from server.web.job.log.index import INDEXES, LogIndexes
-from server.web.jobs import bulk, schedules
-from server.web.jobs import page as jobs
 from server.web.operators import agents, charts, services, status, users, webhooks
 from server.web.site import live, static
 from server.web.site.page_route import PageRoute
@@ -34,7 +33,6 @@ ROUTES: Final[tuple[PageRoute, ...]] = (
     *static.ROUTES,
     *live.ROUTES,
     *jobs.ROUTES,
-    *bulk.ROUTES,
     *schedules.ROUTES,
     *job.ROUTES,
     *job_actions.ROUTES,

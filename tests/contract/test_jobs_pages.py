@@ -105,8 +105,6 @@ async def test_a_list_without_jobs_says_what_to_do(world):
     status, page = await world.see("/jobs?tag=none&user=ann")
     assert "No job fits these filters." in page
     assert "Remove all filters" in page
-    status, page = await world.see("/dead-letters")
-    assert "no job has failed for good" in page
 
 
 async def test_a_row_says_about_when_a_job_starts_and_gives_times_for_people(tmp_path, monkeypatch):
@@ -209,7 +207,7 @@ async def test_hostile_text_stays_text(world):
 
 
 async def test_pages_lead_to_older_jobs(world, monkeypatch):
-    monkeypatch.setattr("server.web.jobs.page.ROWS", 2)
+    monkeypatch.setattr("server.web.jobs.ROWS", 2)
     jobs = [await world.job(tags="t") for _ in range(5)][::-1]
     found, page, path = list[list[int]](), "", "/jobs?tag=t"
     for _ in range(3):
@@ -224,8 +222,8 @@ async def test_pages_lead_to_older_jobs(world, monkeypatch):
 
 async def test_a_search_says_how_far_it_went(world, monkeypatch):
     monkeypatch.setattr("server.store.pages._SLICE", 1)
-    monkeypatch.setattr("server.web.jobs.page._SLICES", 2)
-    monkeypatch.setattr("server.web.jobs.page._SEARCH_S", 60)
+    monkeypatch.setattr("server.web.jobs._SLICES", 2)
+    monkeypatch.setattr("server.web.jobs._SEARCH_S", 60)
     wanted = await world.job(name="wanted")
     jobs = [await world.job() for _ in range(3)]
     _, page = await world.see("/jobs?text=wanted")
@@ -233,7 +231,7 @@ async def test_a_search_says_how_far_it_went(world, monkeypatch):
     assert f"Searched back to job {jobs[1]}." in page
     assert "No job fits these filters, as far as was searched." in page
     assert rows((await world.see(older(page)))[1]) == [wanted]
-    monkeypatch.setattr("server.web.jobs.page._SEARCH_S", 0)
+    monkeypatch.setattr("server.web.jobs._SEARCH_S", 0)
     assert f"Searched back to job {jobs[2]}." in (await world.see("/jobs?text=wanted"))[1]
     _, page = await world.see(f"/jobs?text={wanted}")  # by its number it is there at once
     assert f'<a href="/jobs/{wanted}">Job {wanted}</a>' in page
@@ -302,7 +300,7 @@ async def test_all_that_match_are_those_of_the_moment_of_the_question(world):
 
 
 async def test_more_than_a_step_takes_goes_on_with_a_button(world, monkeypatch):
-    monkeypatch.setattr("server.web.jobs.bulk._MOST", 2)
+    monkeypatch.setattr("server.web.jobs._MOST", 2)
     for _ in range(3):
         await world.job()
     fields = [("action", "delete"), ("all", "1"), ("before", "1000")]
@@ -369,7 +367,6 @@ WRONG: list[tuple[list[tuple[str, str]], int]] = [
     ([("action", "delete"), ("id", "x")], 400),
     ([("action", "delete"), ("id", "9" * 30)], 400),
     ([("action", "delete"), ("id", "-1")], 400),
-    ([("action", "cancel"), ("list", "/dead-letters"), ("id", "1")], 400),
     ([("action", "delete"), ("all", "1"), ("query", "since=never")], 400),
     ([("action", "delete"), ("ids", ",".join(str(one) for one in range(1, 1_002)))], 400),
     ([("action", "delete"), ("ids", "1,x")], 400),
@@ -451,30 +448,3 @@ async def test_all_that_match_are_the_batches_where_these_are_listed(world):
     fields = [("action", "delete"), ("id", str(alone))]
     assert "A batch" not in (await world.send("/jobs/bulk", fields))[1]
     assert await world.rows(f"/jobs?parent={parent}") == []
-
-
-# -- dead letters
-
-
-async def test_dead_letters_are_jobs_that_failed_for_good(tmp_path):
-    environment = "[services.kept]\ndead_letter = true\nqueue_timeout = '50ms'\n"
-    async with driving(
-        tmp_path, FakeOrchestrator(), principals=PRINCIPALS, extra=environment
-    ) as caller:
-        world = World(caller)
-        dead = await world.job(service="kept", tags="x")  # no agent takes it in time
-        await world.job()
-        assert await world.rows("/dead-letters") == [dead]
-        assert await world.rows("/dead-letters", "bob") == []
-        assert await world.rows("/dead-letters?reason=queue_timeout") == [dead]
-        assert await world.rows("/dead-letters?reason=timeout") == []
-        assert await world.rows("/dead-letters?tag=y") == []
-        _, page = await world.see("/dead-letters")
-        assert "<code>queue_timeout</code>" in page
-        assert 'value="cancel"' not in page
-        fields = [("action", "delete"), ("list", "/dead-letters"), ("all", "1")]
-        _, page, _ = await world.send("/jobs/bulk", fields)
-        assert "Delete 1 job?" in page
-        status, _, there = await world.send("/jobs/bulk/now", fields)
-        assert (status, there) == (303, "/dead-letters?done=delete&number=1")
-        assert len(await world.rows("/jobs")) == 1

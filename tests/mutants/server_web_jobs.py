@@ -1,4 +1,4 @@
-"""The lists of jobs as pages."""
+"""The list of jobs as a page."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ def _mutant(protection: str, file: str, old: str, new: str, test: str) -> Mutant
 MUTANTS: Final = (
     _mutant(
         "a search by number finds the caller's own jobs only",
-        "web/jobs/page.py",
+        "web/jobs.py",
         "await read_job(context.jobs, principal, number)",
         "await context.jobs.get(number)",
         f"{_PAGES}everybody_sees_their_own_jobs_only",
     ),
     _mutant(
         "a question about many jobs names the caller's own only",
-        "web/jobs/bulk.py",
+        "web/jobs.py",
         "found.append(await read_job(context.jobs, principal, job_id))",
         "found.append(await context.jobs.get(job_id))",
         f"{_PAGES}what_cannot_be_done_is_said_of_each_job",
     ),
     _mutant(
         "jobs that are uploaded after the question are left alone",
-        "web/jobs/bulk.py",
+        "web/jobs.py",
         "principal, asked.action, asked.which.where, asked.before, _MOST",
         "principal, asked.action, asked.which.where, None, _MOST",
         f"{_PAGES}all_that_match_are_those_of_the_moment_of_the_question",
     ),
     _mutant(
         "a filter that means nothing does not mean all jobs",
-        "web/jobs/bulk.py",
+        "web/jobs.py",
         "if every and which.problem is not None:",
         "if every and which.problem is not None and not which.given:",
         f"{_PAGES}a_wrong_form_is_refused",
     ),
     _mutant(
         "one form acts on a bounded number of jobs",
-        "web/jobs/bulk.py",
+        "web/jobs.py",
         "if len(known) > _MOST:",
         "if len(known) > 10 * _MOST:",
         f"{_PAGES}a_wrong_form_is_refused",
@@ -66,7 +66,7 @@ MUTANTS: Final = (
     ),
     _mutant(
         "all that match are the batches, not their children, where only these are listed",
-        "web/jobs/chosen.py",
+        "web/jobs.py",
         "return Chosen(given, replace(where, top_level=hidden))",
         "return Chosen(given, where)",
         f"{_PAGES}all_that_match_are_the_batches_where_these_are_listed",

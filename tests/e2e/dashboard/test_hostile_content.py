@@ -61,7 +61,6 @@ PATHS = (
     "/agents",
     "/users/%3Cscript%3Estolen()%3C%2Fscript%3E",
     "/audit",
-    "/dead-letters",
     "/login?next=javascript:stolen()",
     "/nothing/%3Cscript%3Estolen()%3C%2Fscript%3E",
 )

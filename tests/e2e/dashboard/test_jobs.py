@@ -202,7 +202,7 @@ def test_everything_is_there_without_scripts(filled, visit):
 def test_the_lists_fit_and_everybody_can_use_them(system, visit, width, dark):
     submit(system, "sleep 1", name="x" * 60, tags=["t" * 50])
     person = visit(system.url, width=width, dark=dark)
-    for path in ("/jobs", "/jobs?tag=none&text=a", "/dead-letters", "/schedules"):
+    for path in ("/jobs", "/jobs?tag=none&text=a", "/schedules"):
         page = person.open(path)
         assert not too_wide(page), path
         assert violations(page) == []
