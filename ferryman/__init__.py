@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         WaitedTooLong,
     )
     from ferryman.event_models import EventDoc
-    from ferryman.fields import JobOptions
+    from ferryman.fields import JobFilter, JobOptions
     from ferryman.file_models import FileDoc
     from ferryman.forgotten_models import ForgottenDoc
     from ferryman.form import ProgressCallback
@@ -95,6 +95,7 @@ __all__ = [
     "ForgottenDoc",
     "Health",
     "JobDoc",
+    "JobFilter",
     "JobOptions",
     "JobState",
     "LinkDoc",
@@ -149,6 +150,7 @@ _ELSEWHERE: Final = {
     "Files": "bundle",
     "Health": "answers",
     "JobDoc": "models",
+    "JobFilter": "fields",
     "JobOptions": "fields",
     "JobState": "states",
     "LinkDoc": "browser_models",

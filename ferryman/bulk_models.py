@@ -5,16 +5,6 @@ from __future__ import annotations
 from ferryman.models import Wire
 
 
-class TagPage(Wire):
-    """``GET /api/v1/tags/{tag}``."""
-
-    tag: str
-    ids: list[int]
-    """The newest first."""
-    next: str | None
-    """Cursor of the next page; None on the last."""
-
-
 class BulkItem(Wire):
     """What became of one job."""
 

@@ -16,11 +16,11 @@ from ferryman.clock import RealClock
 from ferryman.connection import connection
 from ferryman.defaults import DEFAULT_URL
 from ferryman.event_models import EventDoc
-from ferryman.fields import JobOptions
+from ferryman.fields import JobFilter, JobOptions, filter_query
 from ferryman.file_calls import FileCalls
 from ferryman.job_calls import JobCalls
 from ferryman.logs import Stream, fetch_log, follow_log
-from ferryman.models import AttemptDoc, AttemptPage, JobDoc, JobPage
+from ferryman.models import JobDoc, JobPage
 from ferryman.operator_calls import OperatorCalls
 from ferryman.ordered import buffered
 from ferryman.polling import follow_events, wait_for_end
@@ -186,27 +186,15 @@ class Client(
         return follow_events(self._transport, job_id, after)
 
     async def jobs(
-        self,
-        *,
-        user: str | None = None,
-        service: str | None = None,
-        state: JobState | str | None = None,
-        tag: str | None = None,
-        text: str | None = None,
-        top_level: bool = False,
-        limit: int | None = None,
+        self, *, limit: int | None = None, **where: Unpack[JobFilter]
     ) -> AsyncGenerator[JobDoc, None]:
         """Jobs, newest first, fetched page by page as they are asked for.
 
         Args:
-            text: their number, or part of the name, a tag or the message.
-            top_level: without the children of batches.
             limit: at most so many; None: all.
+            where: see :class:`~ferryman.fields.JobFilter`.
         """
-        wanted = {"user": user, "service": service, "tag": tag, "text": text}
-        wanted["state"] = state and str(state)
-        wanted["top_level"] = "true" if top_level else None
-        query = {key: value for key, value in wanted.items() if value}
+        query = filter_query(where)
         left = limit
         while left is None or left > 0:
             query["limit"] = str(PAGE_SIZE if left is None else min(PAGE_SIZE, left))
@@ -217,10 +205,6 @@ class Client(
                 return
             query["cursor"] = page.next
             left = None if left is None else left - len(page.items)
-
-    async def attempts(self, job_id: int) -> list[AttemptDoc]:
-        """Every attempt that an agent took, the first one first."""
-        return (await self._transport.get(f"api/v1/jobs/{job_id}/attempts", AttemptPage)).items
 
     async def log(self, job_id: int, attempt: int | None = None, stream: Stream = "stdout") -> str:
         """What an attempt wrote; bytes that are not UTF-8 are replaced.

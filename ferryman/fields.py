@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 from ferryman.errors import BadArgument
+from ferryman.states import JobState, Reason
 
 Duration: TypeAlias = str | float
 """Such as ``"1h30m"``, or seconds."""
@@ -63,6 +64,47 @@ class JobOptions(TypedDict, total=False):
     """Patterns of the files that its result is to have, such as ``"out/*.csv"``; None: all."""
     result_files: Literal["all", "changed"] | None
     """``"changed"``: without files of the bundle and inputs that are as they were."""
+
+
+class JobFilter(TypedDict, total=False):
+    """Which jobs are meant; all may be left out."""
+
+    user: str | None
+    service: str | None
+    state: JobState | str | None
+    tag: str | None
+    name: str | None
+    text: str | None
+    """Their number, or part of the name, a tag or the message."""
+    reason: Reason | str | None
+    """Why they failed."""
+    dead_letter: bool
+    """Only those that failed for good and are kept."""
+    batch: bool
+    """Only parents of batches."""
+    parent: int | None
+    """Only the children of this job."""
+    top_level: bool
+    """Without the children of batches."""
+    schedule: int | None
+    """Only those that this schedule made."""
+    since: str | None
+    """Uploaded then or later: a time with its offset from UTC, or how long ago, such as ``"2h"``.
+    """
+    until: str | None
+
+
+def filter_query(where: JobFilter) -> dict[str, str]:
+    """As the server takes it.
+
+    Raises:
+        TypeError: there is no such filter.
+    """
+    for name in where:
+        if name not in JobFilter.__annotations__:
+            raise TypeError(f"jobs cannot be chosen by {name!r}")
+    given = {name: value for name, value in where.items() if value}
+    return {name: "true" if value is True else str(value) for name, value in given.items()}
 
 
 _DURATIONS: Final = frozenset(

@@ -53,6 +53,7 @@ class FileCalls(Calls):
             OSError: the file cannot be written.
         """
         name, path = f"job-{job_id}", f"api/v1/jobs/{job_id}/result"
+        query: dict[str, str] = {}
         if partial:
             name, path = f"{name}-partial", f"download_partial/{job_id}"
         if partial + children + bundle + (attempt is not None) > 1:
@@ -60,12 +61,11 @@ class FileCalls(Calls):
         if bundle:
             name, path = f"{name}-bundle", f"api/v1/jobs/{job_id}/bundle"
         if children:
-            name, path = f"{name}-children", f"api/v1/batches/{job_id}/result"
+            name, query = f"{name}-children", {"children": "1"}
         if attempt is not None:
-            name = f"{name}-attempt-{attempt}"
-            path = f"api/v1/jobs/{job_id}/attempts/{attempt}/result"
+            name, query = f"{name}-attempt-{attempt}", {"attempt": str(attempt)}
         sink = await sink_for(to, f"{name}.zip")
-        return await Download(self._transport, path, sink, on_progress=progress).run()
+        return await Download(self._transport, path, sink, query=query, on_progress=progress).run()
 
     async def save(
         self,

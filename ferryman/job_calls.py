@@ -8,11 +8,10 @@ from typing import Any, Final, Literal, TypeAlias
 from ferryman.bulk_models import BulkAnswer, BulkItem
 from ferryman.calls import Calls
 from ferryman.errors import BadArgument
-from ferryman.models import JobDoc, JobPage
-from ferryman.states import JobState
+from ferryman.fields import JobFilter, filter_query
+from ferryman.models import JobDoc
 
 BulkAction: TypeAlias = Literal["cancel", "retry", "delete", "tag", "untag", "move"]
-PAGE_SIZE: Final = 100
 _MAX_IDS: Final = 1_000
 """That the server takes in one request."""
 
@@ -51,7 +50,7 @@ class JobCalls(Calls):
         self,
         action: BulkAction,
         ids: Iterable[int] | None = None,
-        where: Mapping[str, str] | None = None,
+        where: JobFilter | None = None,
         *,
         tags: Iterable[str] = (),
         service: str | None = None,
@@ -62,8 +61,6 @@ class JobCalls(Calls):
             ids: which ones; None: those that fit ``where``; all where that is empty.
             tags: to add or take away.
             service: that jobs are moved to; for operators.
-            where: ``user``, ``service``, ``state``, ``tag``, ``text``, ``reason``,
-                ``dead_letter``, ``top_level``, ``since``, ``until``.
 
         Returns:
             What became of each.
@@ -76,7 +73,8 @@ class JobCalls(Calls):
         if ids is None:
             if where is None:
                 raise BadArgument("say which jobs: ids, or where; where={} is all of them")
-            body |= {"filter": dict(where)} if where else {"all": True}
+            chosen = filter_query(where)
+            body |= {"filter": chosen} if chosen else {"all": True}
             more = True
             while more:
                 answer = await self._bulk(body)
@@ -92,43 +90,6 @@ class JobCalls(Calls):
 
     async def _bulk(self, body: Mapping[str, Any]) -> BulkAnswer:
         return (await self._transport.post("api/v1/jobs/bulk", BulkAnswer, json=body))[1]
-
-    async def children(
-        self, job_id: int, *, state: JobState | str | None = None
-    ) -> AsyncGenerator[JobDoc, None]:
-        """The children of a parent, fetched page by page as they are asked for."""
-        query = {"limit": str(PAGE_SIZE)} | ({"state": str(state)} if state else {})
-        async for job in self._pages(f"api/v1/batches/{job_id}/children", query):
-            yield job
-
-    async def batches(self, where: Mapping[str, str] | None = None) -> AsyncGenerator[JobDoc, None]:
-        """The parents of batches, newest first.
-
-        Args:
-            where: ``user``, ``service``, ``state``, ``tag``, ``since``, ``until``.
-        """
-        async for job in self._pages("api/v1/batches", dict(where or {})):
-            yield job
-
-    async def dead_letters(
-        self, where: Mapping[str, str] | None = None
-    ) -> AsyncGenerator[JobDoc, None]:
-        """Jobs that failed for good and are kept, newest first.
-
-        Args:
-            where: ``user``, ``service``, ``reason``, ``tag``, ``since``, ``until``.
-        """
-        async for job in self._pages("api/v1/dead-letters", dict(where or {})):
-            yield job
-
-    async def _pages(self, path: str, query: dict[str, str]) -> AsyncGenerator[JobDoc, None]:
-        while True:
-            page = await self._transport.get(path, JobPage, query=query)
-            for job in page.items:
-                yield job
-            if page.next is None:
-                return
-            query["cursor"] = page.next
 
     async def graph(self, job_id: int) -> str:
         """What hangs on what, as a Mermaid diagram."""

@@ -15,7 +15,7 @@ from ferryman.errors import (
     TryLater,
     Unreachable,
 )
-from ferryman.models import AttemptDoc, AttemptPage, JobDoc
+from ferryman.models import AttemptDoc, JobDoc
 from ferryman.transport import Transport
 
 Stream: TypeAlias = Literal["stdout", "stderr"]
@@ -28,11 +28,10 @@ async def fetch_log(transport: Transport, job_id: int, attempt: int | None, stre
     """The log of an attempt, or of the latest one that has logs; see :meth:`Client.log`."""
     if stream not in get_args(Stream):
         raise BadArgument(f"a log is stdout or stderr, not {stream!r}")
-    jobs_attempts = f"api/v1/jobs/{job_id}/attempts"
     if attempt is None:
-        latest = latest_with_logs((await transport.get(jobs_attempts, AttemptPage)).items)
+        job = await transport.get(f"api/v1/jobs/{job_id}", JobDoc)
+        latest = latest_with_logs(job.attempts or ())
         if latest is None:
-            job = await transport.get(f"api/v1/jobs/{job_id}", JobDoc)
             kind = NoResult if job.ended else NotReady
             why = f"no agent has taken job {job_id}: {job.message}"
             if job.children is not None:

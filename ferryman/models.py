@@ -140,11 +140,9 @@ class Links(Wire):
     bundle: str | None = None
     """What was uploaded."""
     partial: str | None = None
-    attempts: str | None = None
     files: str | None = None
     parent: str | None = None
     children: str | None = None
-    batch: str | None = None
     graph: str | None = None
     deliveries: str | None = None
     """Of its webhooks."""
@@ -262,12 +260,6 @@ class JobDoc(Wire):
     attempts: list[AttemptDoc] | None = None
     """In the document of a single job."""
     links: Links
-
-
-class AttemptPage(Wire):
-    """All attempts of a job, the first one first."""
-
-    items: list[AttemptDoc]
 
 
 class JobPage(Wire):

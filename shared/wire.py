@@ -20,7 +20,6 @@ from ferryman.browser_models import LoginLinkDoc as LoginLinkDoc
 from ferryman.browser_models import TicketDoc as TicketDoc
 from ferryman.bulk_models import BulkAnswer as BulkAnswer
 from ferryman.bulk_models import BulkItem as BulkItem
-from ferryman.bulk_models import TagPage as TagPage
 from ferryman.event_models import EventDoc as EventDoc
 from ferryman.event_models import EventPage as EventPage
 from ferryman.event_models import Level as Level
@@ -33,7 +32,6 @@ from ferryman.graph_models import GraphEdge as GraphEdge
 from ferryman.graph_models import GraphNode as GraphNode
 from ferryman.models import AttemptDoc as AttemptDoc
 from ferryman.models import AttemptLinks as AttemptLinks
-from ferryman.models import AttemptPage as AttemptPage
 from ferryman.models import ChildCounts as ChildCounts
 from ferryman.models import HistoryEntry as HistoryEntry
 from ferryman.models import JobDoc as JobDoc

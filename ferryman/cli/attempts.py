@@ -1,4 +1,4 @@
-"""``ferryman attempts`` and ``ferryman logs``, thin over the SDK."""
+"""``ferryman logs``, thin over the SDK."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.options import Attempt, JobId, JobIds, Json, Quiet, Server, on_server, whole
+from ferryman.cli.options import Attempt, JobIds, Json, Quiet, Server, on_server, whole
 from ferryman.cli.results import explained, partial_hint
 from ferryman.errors import BadArgument, NoResult, NotReady
 
@@ -17,29 +17,6 @@ if TYPE_CHECKING:
     from ferryman.client import Client
     from ferryman.logs import Stream
     from ferryman.models import AttemptDoc
-
-
-@on_server
-async def attempts(
-    job_id: JobId,
-    json: Json = False,
-    *,
-    server: Server,
-    client: Client,
-) -> None:
-    """List the attempts of a job.
-
-    When each one ran, where, and how it ended. `ferryman logs` and `ferryman download` with
-    --attempt show what one left.
-    """
-    attempts = await client.attempts(job_id)
-    if json:
-        show.print_json_list(attempts)
-    elif attempts:
-        show.print_attempts(attempts)
-    else:
-        how = server.command(f"status {job_id}")
-        show.print_message(f"no agent has taken job {job_id}; its state: {how}")
 
 
 @on_server
@@ -98,7 +75,7 @@ async def _log(
 
     try:
         if attempt is None:
-            attempts = await client.attempts(job_id)
+            attempts = (await client.status(job_id)).attempts or []
             chosen = latest_with_logs(attempts)
             if chosen is not None:
                 attempt = chosen.number

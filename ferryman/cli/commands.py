@@ -36,7 +36,6 @@ COMMANDS: Final[dict[str, Listed]] = {
     "wait": Listed("jobs", "wait_for_jobs", "Wait until jobs have ended."),
     "logs": Listed("attempts", "logs", "Print what jobs write, while they run, too."),
     "events": Listed("webhooks", "events", "Show what happened to a job, or to all jobs."),
-    "attempts": Listed("attempts", "attempts", "List the attempts of a job."),
     "files": Listed("files", "files", "List the files of a job, while it runs, too."),
     "download": Listed("results", "download", "Fetch the result, a ZIP, or some of its files."),
     "cancel": Listed("many", "cancel", "Cancel jobs."),
@@ -49,16 +48,12 @@ COMMANDS: Final[dict[str, Listed]] = {
     "delete": Listed(
         "many", "retry_or_delete", "Delete jobs with all that they left.", help="DELETE_HELP"
     ),
-    "dead-letters": Listed(
-        "batches", "dead_letters", "List the jobs that failed for good and are kept."
-    ),
     "graph": Listed("batches", "graph", "Draw what depends on a job, and on what it depends."),
     "whoami": Listed("tokens", "whoami", "Show who you are to the server, and what you may do."),
     "usage": Listed("usage", "usage", "Show what a user may use, and what is left of it."),
     "link": Listed("browsers", "link", "Print an address that shows a job without a token."),
     "ticket": Listed("browsers", "ticket", "Print an address to upload to once without a token."),
     "dashboard": Listed("browsers", "dashboard", "Open the dashboard in the browser, logged in."),
-    "batch": Listed("batches", "app", "List batches, and the children of one."),
     "schedule": Listed("schedules", "app", "Have a job made at each time of a cron line."),
     "deliveries": Listed("webhooks", "app", "List webhooks and their tries, and send one again."),
     "services": Listed("services", "app", "List services; pause, resume and empty them."),

@@ -23,6 +23,6 @@ def conclude(job: JobDoc, server: Server, *, quiet: bool) -> None:
     for line in show.stderr_lines(job):
         show.print_message(line)
     if job.children is not None and job.children.failed:
-        failed = server.command(f"batch children {job.id} --state Failed")
+        failed = server.command(f"list --parent {job.id} --state Failed")
         show.print_message(f"children that failed: {failed}")
     show.print_message(partial_hint(server, job.id))

@@ -6,6 +6,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from ferryman.cli.options import job_id
+
 OfUser: TypeAlias = Annotated[
     str | None, typer.Option("--user", "-u", metavar="NAME", help="Those of this user.")
 ]
@@ -21,8 +23,14 @@ WithTag: TypeAlias = Annotated[
 WithReason: TypeAlias = Annotated[
     str | None, typer.Option("--reason", metavar="CODE", help="Those that failed for this reason.")
 ]
-
-
-def chosen(**given: str | None) -> dict[str, str]:
-    """The filters that were given."""
-    return {name: value for name, value in given.items() if value}
+DeadLetters: TypeAlias = Annotated[
+    bool, typer.Option("--dead-letters", help="Those that failed for good and are kept.")
+]
+Since: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="Those uploaded since; 2h: two hours ago."),
+]
+Parent: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--parent", metavar="ID", parser=job_id, help="The children of this job."),
+]

@@ -9,7 +9,16 @@ import typer
 from ferryman.cli import show
 from ferryman.cli.conclusion import conclude
 from ferryman.cli.exits import exit_code_of_jobs
-from ferryman.cli.filters import InState, OfService, OfUser, WithTag
+from ferryman.cli.filters import (
+    DeadLetters,
+    InState,
+    OfService,
+    OfUser,
+    Parent,
+    Since,
+    WithReason,
+    WithTag,
+)
 from ferryman.cli.options import (
     CancelOnInterrupt,
     JobIds,
@@ -48,7 +57,8 @@ def status(
 ) -> None:
     """Show jobs.
 
-    With --wait: once they have ended, as `ferryman wait` does.
+    With their attempts, where there are several. With --wait: once they have ended, as `ferryman
+    wait` does.
     """
     from ferryman.cli.waiting import wait_for
 
@@ -69,7 +79,7 @@ def status(
             if json:
                 show.print_one_or_list(jobs)
             else:
-                _print(jobs, server)
+                _print(jobs)
             if missing is not None:
                 raise missing
             return exit_code_of_jobs(jobs) if wait else 0
@@ -77,13 +87,14 @@ def status(
     run(work())
 
 
-def _print(jobs: list[JobDoc], server: Server) -> None:
+def _print(jobs: list[JobDoc]) -> None:
     for at, job in enumerate(jobs):
         if at:
             typer.echo()
-        about = show.details(job, server.command(f"attempts {job.id}"))
-        for line in (*about, *show.stderr_lines(job)):
+        for line in (*show.details(job), *show.stderr_lines(job)):
             typer.echo(show.printable(line))
+        if len(job.attempts or ()) > 1:
+            show.print_attempts(job.attempts or ())
 
 
 @on_server
@@ -174,11 +185,16 @@ def list_jobs(
             help="Those with this number, or with it in the name, a tag or the message.",
         ),
     ] = None,
+    reason: WithReason = None,
+    since: Since = None,
+    parent: Parent = None,
+    batches: Annotated[
+        bool, typer.Option("--batches", help="Only parents: jobs with children.")
+    ] = False,
+    dead_letters: DeadLetters = False,
     limit: Annotated[
         int,
-        typer.Option(
-            "--limit", "-n", parser=whole(0), metavar="N", help="At most so many; 0: all."
-        ),
+        typer.Option("--limit", "-n", parser=whole(1), metavar="N", help="At most so many."),
     ] = 50,
     top_level: Annotated[
         bool, typer.Option("--top-level", help="Without the children of batches.")
@@ -190,7 +206,7 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first."""
     wanted = state_named(state)
-    most = 0 if every else limit
+    most = None if every else limit
 
     async def work() -> int:
         async with server.client() as client:
@@ -200,12 +216,17 @@ def list_jobs(
                 state=wanted,
                 tag=tag,
                 text=text,
+                reason=reason,
+                since=since,
+                parent=parent,
+                batch=batches,
+                dead_letter=dead_letters,
                 top_level=top_level,
-                limit=most + 1 if most else None,
+                limit=None if most is None else most + 1,
             )
             listed = [job async for job in jobs]
-            more = bool(most) and len(listed) > most
-            listed = listed[:most] if most else listed
+            more = most is not None and len(listed) > most
+            listed = listed[:most]
             if json:
                 show.print_json_list(listed)
             else:

@@ -9,12 +9,13 @@ import typer
 
 from ferryman.cli import options, show
 from ferryman.cli.exits import FAILED
-from ferryman.cli.filters import InState, OfService, OfUser, WithReason, WithTag, chosen
+from ferryman.cli.filters import DeadLetters, InState, OfService, OfUser, WithReason, WithTag
 from ferryman.cli.options import Json, Quiet, Server, on_server, run, state_named
 from ferryman.errors import BadArgument
 
 if TYPE_CHECKING:
     from ferryman.bulk_models import BulkItem
+    from ferryman.fields import JobFilter
     from ferryman.job_calls import BulkAction
 
 JobIds: TypeAlias = Annotated[
@@ -23,9 +24,6 @@ JobIds: TypeAlias = Annotated[
 ]
 All: TypeAlias = Annotated[
     bool, typer.Option("--all", help="All jobs that fit the options; without any, all you may see.")
-]
-DeadLetters: TypeAlias = Annotated[
-    bool, typer.Option("--dead-letters", help="Those that failed for good and are kept.")
 ]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -49,8 +47,8 @@ def cancel(
     Give IDs (or last), or --all with options that choose: all that have not ended and fit. Of a
     single one it returns when none of its processes is left.
     """
-    where = chosen(user=user, service=service, state=state_named(state), tag=tag)
-    if job_ids is not None and len(job_ids) == 1 and not (where or every):
+    where: JobFilter = {"user": user, "service": service, "state": state_named(state), "tag": tag}
+    if job_ids is not None and len(job_ids) == 1 and not (any(where.values()) or every):
         from ferryman.cli.jobs import cancel_one
 
         cancel_one(server, job_ids[0], quiet=quiet, json=json)
@@ -86,9 +84,8 @@ def retry_or_delete(
     server: Server,
 ) -> None:
     """``ferryman retry`` and ``ferryman delete``, by the name of the command."""
-    where = chosen(user=user, service=service, state=state_named(state), tag=tag, reason=reason)
-    if dead_letters:
-        where["dead_letter"] = "true"
+    where: JobFilter = {"user": user, "service": service, "state": state_named(state), "tag": tag}
+    where |= {"reason": reason, "dead_letter": dead_letters}
     action: BulkAction = "retry" if context.info_name == "retry" else "delete"
     _do(server, action, job_ids, where, every=every, yes=yes, quiet=quiet, json=json)
 
@@ -97,18 +94,19 @@ def _do(
     server: Server,
     action: BulkAction,
     job_ids: list[int] | None,
-    where: dict[str, str],
+    where: JobFilter,
     *,
     every: bool,
     yes: bool,
     quiet: bool,
     json: bool,
 ) -> None:
-    which = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in where.items())
-    if bool(job_ids) == every or (job_ids and where):
+    given = [(name.replace("_", " "), value) for name, value in where.items() if value]
+    which = ", ".join(name if value is True else f"{name} {value}" for name, value in given)
+    if bool(job_ids) == every or (job_ids and given):
         problem = BadArgument(
             "give the numbers of jobs, or --all and options that choose; not both"
-            if job_ids or not where
+            if job_ids or not given
             else f"to {action} all jobs with {which}, add --all"
         )
         problem.add_note(f"all of one user: {server.command(f'{action} --all --user NAME')}")

@@ -95,12 +95,8 @@ def _progress(job: JobDoc) -> str:
     return f"{job.progress.current:g}{total}"
 
 
-def details(job: JobDoc, attempts_command: str) -> Iterator[str]:
-    """A job, in a few lines.
-
-    Args:
-        attempts_command: shows its attempts.
-    """
+def details(job: JobDoc) -> Iterator[str]:
+    """A job, in a few lines."""
     reason = f" ({job.reason})" if job.reason else ""
     yield f"job {job.id}: {job.status}{reason}"
     if job.message:
@@ -112,8 +108,7 @@ def details(job: JobDoc, attempts_command: str) -> Iterator[str]:
         yield f"  waiting at position {job.queue.position}: {_waits(job.queue)}"
     if job.attempt:
         where = f" on {job.agent}" if job.agent else ""
-        others = f"; all attempts: {attempts_command}" if job.attempt > 1 else ""
-        yield f"  attempt {job.attempt}{where}{others}"
+        yield f"  attempt {job.attempt}{where}"
     if job.cancel_requested_at and not job.ended:
         yield f"  cancel asked for {local(job.cancel_requested_at)}, not confirmed by the agent yet"
     if job.progress is not None and job.status != "Completed":  # it is full then

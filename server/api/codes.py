@@ -85,7 +85,6 @@ CODES: Final[Mapping[int, Mapping[str, str]]] = {
         "agent_not_found": "the server knows no such agent",
         "service_not_found": "the server has no such service",
         "no_batch": "the job has no children",
-        "no_log": "a log is stdout or stderr",
         "file_not_found": "the result has no such file",
         "delivery_not_found": "no such delivery, or none that the caller may see",
         "token_not_found": "no token has this id",

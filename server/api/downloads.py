@@ -14,21 +14,28 @@ from aiohttp import web
 from server.api.codes import FILE, NO_RESULT
 from server.domain import states
 from server.domain.access import Area
+from server.domain.errors import NotAllowed
 from server.domain.files import FileKind
 from server.domain.jobs import Job
 from server.domain.permits import Shows
 from server.http import documents
-from server.http.batch_result import send_batch
+from server.http.attempt_files import MAX_ATTEMPT
 from server.http.context import Context
+from server.http.parameter_types import flag, whole
+from server.http.params import flag_param, int_param
 from server.http.paths import JOB
 from server.http.problems import Refusal
 from server.http.query import WAIT
 from server.http.requested_job import requested_job, wait_for_job
-from server.http.results import cleaned, send_result
+from server.http.results import cleaned, send_batch, send_result
 from server.http.route import Route, json_answer
+from server.http.stored_log import nothing_left
 from server.ports import AgentError, ScratchFile
 from shared import wire
+from shared.http.authentication import PRINCIPAL
 from shared.http.file_response import send_file
+from shared.ids import AttemptKey
+from shared.principals import Role
 from shared.wire import JobState
 
 
@@ -70,7 +77,15 @@ async def partial(request: web.Request, context: Context) -> web.StreamResponse:
 
 
 async def result(request: web.Request, context: Context) -> web.StreamResponse:
-    """The result with plain HTTP meanings."""
+    """The result with plain HTTP meanings; or what one attempt, or the children, have left."""
+    of_children = flag_param(request, "children")
+    if of_children or "attempt" in request.query:
+        if request[PRINCIPAL].role is Role.LINK:
+            raise NotAllowed("a signed link is good for the job's own result")
+        job = await requested_job(request, context)
+        if of_children:
+            return await _of_children(request, context, job)
+        return await _of_attempt(request, context, job)
     job = await wait_for_job(request, context, until_ended=True)
     if job.state is JobState.COMPLETED and job.result is not None:
         return await send_result(request, context, job, job.result)
@@ -85,6 +100,26 @@ async def result(request: web.Request, context: Context) -> web.StreamResponse:
         raise Refusal(HTTPStatus.CONFLICT, job.reason or f"job_{job.state.lower()}", why)
     headers = documents.when_to_ask_again(job, context.clock.now())
     return json_answer(context.document(job), HTTPStatus.ACCEPTED, headers)
+
+
+async def _of_attempt(request: web.Request, context: Context, job: Job) -> web.StreamResponse:
+    """What an attempt left, also one that failed or was cancelled."""
+    number = int_param(request, "attempt", 1, 1, MAX_ATTEMPT)
+    attempt = await context.jobs.attempt(AttemptKey(job.id, number))
+    if attempt.result is None:
+        raise nothing_left(job, attempt)
+    return await send_result(request, context, job, attempt.result, attempt.number)
+
+
+async def _of_children(request: web.Request, context: Context, job: Job) -> web.StreamResponse:
+    """One ZIP of what the children have left by now."""
+    batch = await context.jobs.batch(job.id)
+    if batch is None or not batch.total:
+        message = f"job {job.id} has no children"
+        raise Refusal(HTTPStatus.NOT_FOUND, "no_batch", message, job_id=job.id, state=job.state)
+    if job.state is JobState.CLEANED:
+        raise cleaned(job)
+    return await send_batch(request, context, job)
 
 
 async def bundle(request: web.Request, context: Context) -> web.StreamResponse:
@@ -113,6 +148,10 @@ def _only_the_document(job: Job, context: Context) -> bytes:
 
 _ZIP: Final = "application/zip"
 _ZIP_OR_PART: Final = {200: _ZIP, 206: _ZIP, 304: None}
+_WHOSE: Final = {
+    "attempt": whole("what this attempt left, whatever became of it", 1, MAX_ATTEMPT),
+    "children": flag("1: of a parent, one ZIP of what its children have left by now"),
+}
 _FILE: Final = (*FILE, "result_missing", "too_many_batch_zips")
 
 ROUTES: Final = (
@@ -139,8 +178,8 @@ ROUTES: Final = (
         Area.JOBS,
         result,
         _ZIP_OR_PART | {202: wire.JobDoc},
-        (*_FILE, *NO_RESULT),
-        WAIT,
+        (*_FILE, *NO_RESULT, "attempt_not_found", "no_batch", "no_result", "not_ended"),
+        WAIT | _WHOSE,
         by_link=(Shows.JOB, Shows.RESULT),
     ),
     Route(

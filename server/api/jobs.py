@@ -20,15 +20,14 @@ from server.http.filters import job_filter
 from server.http.parameter_types import choice, word
 from server.http.params import int_param, job_id
 from server.http.paths import JOB
-from server.http.query import FILTERS, WAIT, filters, paging
+from server.http.query import FILTERS, WAIT, paging
 from server.http.requested_job import wait_for_job
 from server.http.route import Route, json_answer
-from server.ports import Filter
-from server.stages.read import job_of_key, list_ids, list_jobs
+from server.stages.read import job_of_key, list_jobs
 from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.principals import Role
-from shared.wire import JobPage, JobState, TagPage
+from shared.wire import JobPage, JobState
 
 _KEY: Final = "idempotency_key"
 _MOST: Final = 200
@@ -69,31 +68,11 @@ async def page(request: web.Request, context: Context) -> JobPage:
     if _KEY in request.query:
         user = where.user_id or visible(request[PRINCIPAL]).user_id
         return await _page_of_key(request, context, user, request.query[_KEY])
-    return await _page(request, context, where)
-
-
-async def _page(request: web.Request, context: Context, where: Filter) -> JobPage:
     limit = int_param(request, "limit", 50, 1, 500)
     before = int_param(request, "cursor", 0, 0, 2**63 - 1) or None
     jobs, following = await list_jobs(context.jobs, request[PRINCIPAL], where, before, limit)
     items = await context.documents(jobs)
     return JobPage(items=items, next=None if following is None else str(following))
-
-
-async def dead_letters(request: web.Request, context: Context) -> JobPage:
-    """Jobs that failed for good and are kept until somebody retries or drops them, newest first."""
-    where = replace(job_filter(request.query, context.clock.now()), dead_letter=True)
-    return await _page(request, context, where)
-
-
-async def tagged(request: web.Request, context: Context) -> TagPage:
-    """The numbers of the jobs with a tag, newest first."""
-    limit = int_param(request, "limit", 500, 1, 1_000)
-    before = int_param(request, "cursor", 0, 0, 2**63 - 1) or None
-    tag = request.match_info["tag"]
-    where = Filter(tag=tag)
-    ids, following = await list_ids(context.jobs, request[PRINCIPAL], where, before, limit)
-    return TagPage(tag=tag, ids=ids, next=None if following is None else str(following))
 
 
 async def _page_of_key(
@@ -162,11 +141,9 @@ def _why_not_yet(context: Context, job: Job) -> str:
 
 _STATUS: Final = {200: wire.StatusBody, 202: wire.StatusBody}
 _SEEN: Final = {"seen": choice("return as soon as the state is another than this", JobState)}
-_PAGING: Final = paging(50, 500)
 _OF_KEY: Final = {
     _KEY: word("with user, and nothing else: the job that was uploaded under this key", 255)
 }
-_DEAD_LETTERS: Final = filters("user", "user_id", "service", "reason", "tag", "since", "until")
 _KEPT: Final = ("not_ended", "child_of_batch", "still_needed")
 _NOT_RETRIED: Final = (
     "not_retryable",
@@ -187,15 +164,7 @@ ROUTES: Final = (
         page,
         {200: wire.JobPage},
         ("missing_user",),
-        FILTERS | _PAGING | _OF_KEY,
-    ),
-    Route(
-        "GET",
-        "/api/v1/tags/{tag}",
-        Area.JOBS,
-        tagged,
-        {200: wire.TagPage},
-        query=paging(500, 1_000),
+        FILTERS | paging(50, 500) | _OF_KEY,
     ),
     Route(
         "GET",
@@ -222,13 +191,4 @@ ROUTES: Final = (
         {200: wire.JobDoc, 202: wire.JobDoc},
     ),
     Route("POST", f"{JOB}/retry", Area.JOBS, retry, {200: wire.JobDoc}, _NOT_RETRIED),
-    Route(
-        "GET",
-        "/api/v1/dead-letters",
-        Area.JOBS,
-        dead_letters,
-        {200: wire.JobPage},
-        (),
-        _DEAD_LETTERS | _PAGING,
-    ),
 )

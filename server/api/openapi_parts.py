@@ -6,9 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from server.domain.access import Area
-from server.http.parameter_types import MAX_ID, Param, choice, word
+from server.http.parameter_types import MAX_ID, Param, word
 from server.http.route import LINK_PARAMETER, TICKET_PARAMETER, Route
-from server.http.stored_log import STREAMS
 from shared.http.middleware import ALWAYS
 from shared.http.origins import SAFE_METHODS
 
@@ -19,9 +18,6 @@ _NUMBER: Final[Mapping[str, Any]] = {"type": "integer", "minimum": 1, "maximum":
 # A path of 680 characters fits into the first line of a request, whichever characters they are.
 PATH: Final[Mapping[tuple[str, str], Param]] = {
     ("", "id"): Param("number of the job", _NUMBER, 1),
-    ("", "attempt"): Param("number of the attempt, from 1", _NUMBER, 1),
-    ("", "stream"): choice("which log", STREAMS),
-    ("", "tag"): word("the tag of the jobs", 64, r"^[^\s,/]+$", "batch-7"),
     ("", "delivery"): Param("number of the delivery", _NUMBER, 1),
     ("", "schedule"): Param("number of the schedule", _NUMBER, 1),
     ("agents", "name"): word("name or id of the agent", 64, _NAME, "local"),
@@ -68,9 +64,6 @@ TAGS: Final = {
     "server": "The server itself, and this description",
     "jobs": "Everything of the life of a job",
     "events": "What happened, as pages and as server-sent events",
-    "tags": "Jobs by tag",
-    "dead-letters": "Jobs that failed for good and are kept",
-    "batches": "Parents and their children",
     "schedules": "Uploads that become jobs at set times",
     "services": "Kinds of work, with their limits and quotas",
     "agents": "The compute hosts",
@@ -192,7 +185,6 @@ _TICKET: Final = ("ticket_invalid", "ticket_expired", "ticket_revoked", "ticket_
 _LINK: Final = ("link_invalid", "link_expired", "link_revoked")
 _OF_PATH: Final = {
     "id": "job_not_found",
-    "attempt": "attempt_not_found",
     "schedule": "schedule_not_found",
     "delivery": "delivery_not_found",
 }

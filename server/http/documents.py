@@ -70,7 +70,6 @@ def job_doc(
             logs=None if cleaned or not job.attempt else f"{here}/logs",
             result=f"{here}/result" if job.state is JobState.COMPLETED else None,
             bundle=None if cleaned else f"{here}/bundle",
-            attempts=f"{here}/attempts",
             files=None if cleaned or not job.attempt or job.deferred else f"{here}/files",
             graph=f"{here}/graph",
             deliveries=f"{here}/deliveries",
@@ -81,8 +80,7 @@ def job_doc(
     if service is not None:  # what holds; without a service it shows what its upload said
         own |= {name: held(job, service) or None for name, held in _TIMES_THAT_HOLD.items()}
     if batch is not None:
-        whole = f"{prefix}/api/v1/batches/{job.id}"
-        links = {"batch": whole, "children": f"{whole}/children"}
+        links = {"children": f"{prefix}/api/v1/jobs?parent={job.id}"}
         own |= {"children": batch, "links": own["links"].model_copy(update=links)}
     if job.state is not JobState.QUEUED or not job.not_before:
         own["not_before"] = None
@@ -127,13 +125,15 @@ def retry_doc(rules: RetryPolicy) -> RetryDoc:
 
 def attempt_doc(attempt: Attempt, prefix: str = "") -> AttemptDoc:
     """The attempt document."""
-    here = f"{prefix}/api/v1/jobs/{attempt.job_id}/attempts/{attempt.number}"
+    here, which = f"{prefix}/api/v1/jobs/{attempt.job_id}", f"attempt={attempt.number}"
     own: dict[str, Any] = {"status": attempt.state, "links": AttemptLinks()}
     own["timeout_s"] = attempt.timeout_s or None
     if attempt.result is not None:
         own["result_size"] = attempt.result.size
         own["links"] = AttemptLinks(
-            result=f"{here}/result", stdout=f"{here}/logs/stdout", stderr=f"{here}/logs/stderr"
+            result=f"{here}/result?{which}",
+            stdout=f"{here}/logs?{which}",
+            stderr=f"{here}/logs?{which}&stream=stderr",
         )
     return AttemptDoc(**shown(attempt, AttemptDoc) | own)
 

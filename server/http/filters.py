@@ -30,8 +30,8 @@ def job_filter(given: Mapping[str, str], now: Micros) -> Filter:
             try:
                 chosen[field] = moment(text, now) if read is None else read(text)
             except ValueError as problem:
-                code = f"invalid_{'state' if field == 'state' else name}"
-                raise BadField(name, code, f"Invalid {name}: {problem}") from None
+                message = f"Invalid {name}: {problem}"
+                raise BadField(name, f"invalid_{name}", message) from None
     return Filter(**chosen)
 
 
@@ -76,16 +76,15 @@ def _only(text: str) -> bool:
 
 FILTERS: Final[Mapping[str, tuple[str, Callable[[str], Any] | None]]] = {
     "user": ("user_id", _text),
-    "user_id": ("user_id", _text),
     "service": ("service", _text),
     "state": ("state", _state),
-    "status": ("state", _state),
     "tag": ("tag", _text),
     "name": ("name", _text),
     "text": ("text", _search),
     "reason": ("reason", _reason),
     "dead_letter": ("dead_letter", _only),
     "top_level": ("top_level", _only),
+    "batch": ("batch", _only),
     "since": ("since", None),
     "until": ("until", None),
     "parent": ("parent_id", _number),

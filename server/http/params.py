@@ -35,19 +35,6 @@ def job_id(request: web.Request) -> int:
     return number
 
 
-def attempt_number(request: web.Request) -> int:
-    """The attempt that the path names.
-
-    Raises:
-        Refusal: no number.
-    """
-    text = request.match_info["attempt"]
-    number = whole_number(text, least=1, most=MAX_ID)
-    if number is None:
-        raise Refusal(404, "attempt_not_found", f"{text[:20]!r} is not the number of an attempt")
-    return number
-
-
 def schedule_number(request: web.Request) -> int:
     """The schedule that the path names.
 

@@ -6,8 +6,6 @@ from typing import Final
 
 JOB: Final = "/api/v1/jobs/{id}"
 JOB_PAGE: Final = "/jobs/{id}"
-BATCH: Final = "/api/v1/batches/{id}"
-ATTEMPT: Final = f"{JOB}/attempts/{{attempt}}"
 SCHEDULE: Final = "/api/v1/schedules/{schedule}"
 AGENT: Final = "/api/v1/agents/{name}"
 SERVICES: Final = "/api/v1/services"

@@ -23,29 +23,20 @@ def paging(default: int, most: int) -> dict[str, Param]:
 
 USER: Final = word("only of this user", MAX_TEXT)
 SERVICE: Final = word("only of this service", MAX_TEXT)
-STATE: Final = {
-    "state": choice("only in this state", _STATES),
-    "status": choice("the same as state", _STATES),
-}
 FILTERS: Final = {
     "user": USER,
-    "user_id": word("the same as user", MAX_TEXT),
     "service": SERVICE,
-    **STATE,
+    "state": choice("only in this state", _STATES),
     "tag": word("only with this tag", MAX_TEXT),
     "name": word("only with this name", MAX_TEXT),
     "text": word("only with this number, or with this in the name, a tag or the message", MAX_TEXT),
     "reason": choice("only failed for this reason", Reason),
     "dead_letter": choice("only dead letters", ("true", "1")),
     "top_level": choice("only jobs without a parent: no children of batches", ("true", "1")),
+    "batch": choice("only parents of batches: jobs with children", ("true", "1")),
     "since": Param(f"only uploaded then or later: {_MOMENT}", example="2h"),
     "until": Param(f"only uploaded before: {_MOMENT}", example="2h"),
     "parent": whole("only children of this job"),
     "schedule": whole("only made by this schedule"),
 }
 """Of lists of jobs; :mod:`server.http.filters` reads them."""
-
-
-def filters(*names: str) -> dict[str, Param]:
-    """Some of them."""
-    return {name: FILTERS[name] for name in names}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import Final
 
 from aiohttp import web
 
@@ -11,9 +12,12 @@ from server.domain.jobs import Job, Result
 from server.http import documents
 from server.http.context import Context
 from server.http.problems import Refusal
+from server.stages.merged_results import Part, merged_results
 from shared.http.file_response import send_file
 from shared.ids import AttemptKey
 from shared.wire import JobState
+
+_LEFT_OUT: Final = "left-out.txt"
 
 
 async def send_result(
@@ -31,6 +35,47 @@ async def send_result(
             )
     except FileNotFoundError:
         raise await missing_result(context, job, attempt or job.attempt) from None
+
+
+async def send_batch(request: web.Request, context: Context, parent: Job) -> web.StreamResponse:
+    """What the children left, each below a folder of its name; a file at the root names those that
+    have no result, or none that can be read.
+
+    Raises:
+        Refusal: as many as may be are being sent to the caller.
+    """
+    async with context.reads.batch_zips.turn():
+        return await _send(request, context, parent)
+
+
+async def _send(request: web.Request, context: Context, parent: Job) -> web.StreamResponse:
+    results = await context.jobs.child_results(parent.id)
+    parts = [Part(f"{name}/", result) for name, result in results if result is not None]
+    missing = [f"{name}/: there is none" for name, result in results if result is None]
+    note = _LEFT_OUT
+    while any(note == name for name, _ in results):
+        note = f"_{note}"
+    async with merged_results(
+        *(context.storage, context.scratch, parts),
+        note=note,
+        missing=missing,
+        run=context.reads.run,
+    ) as merged:
+        response = web.StreamResponse(
+            headers={
+                "Content-Type": "application/zip",
+                "Content-Disposition": f'attachment; filename="batch-{parent.id}.zip"',
+                "Content-Length": str(merged.size),
+                "X-Content-Type-Options": "nosniff",
+                "Cache-Control": "no-store",
+            }
+        )
+        await response.prepare(request)
+        if request.method != "HEAD":
+            async for piece in merged:
+                await response.write(piece)
+        await response.write_eof()
+    return response
 
 
 async def missing_result(context: Context, job: Job, attempt: int) -> Refusal:

@@ -7,7 +7,6 @@ from typing import Protocol
 
 from server.domain.batch import Batch, Child, NewChild
 from server.domain.jobs import Bundle, Job, Move, Result
-from server.ports.lists import Filter
 from shared.clock import Micros
 from shared.wire import JobState
 
@@ -21,14 +20,6 @@ class Batches(Protocol):
 
     async def batches_of(self, parents: Sequence[int]) -> Mapping[int, Batch]:
         """Likewise, of those jobs that have some or may leave some."""
-        ...
-
-    async def parents(
-        self, where: Filter, before_id: int | None, limit: int
-    ) -> tuple[list[Job], int | None]:
-        """As :meth:`server.ports.Jobs.page`, of the jobs that have children. Of the filter, user,
-        service, states and submitter count.
-        """
         ...
 
     async def due_batches(self, services: Collection[str], limit: int) -> list[tuple[Job, Batch]]:

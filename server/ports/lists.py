@@ -36,6 +36,8 @@ class Filter:
     letters."""
     top_level: bool = False
     """Only jobs without a parent: a batch is one job of the list."""
+    batch: bool = False
+    """Only jobs with children."""
 
     @property
     def states(self) -> tuple[JobState, ...] | None:

@@ -67,18 +67,6 @@ async def list_jobs(
     return ([], None) if visible is None else await jobs.page(visible, before_id, limit)
 
 
-async def list_parents(
-    jobs: Jobs, principal: Principal, where: Filter, before_id: int | None, limit: int
-) -> tuple[list[Job], int | None]:
-    """As :func:`list_jobs`, of those only that have children.
-
-    Raises:
-        NotAllowed
-    """
-    visible = _visible(principal, where)
-    return ([], None) if visible is None else await jobs.parents(visible, before_id, limit)
-
-
 async def list_ids(
     jobs: Jobs, principal: Principal, where: Filter, before_id: int | None, limit: int
 ) -> tuple[list[int], int | None]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from server.domain import ending
 from server.domain.batch import NAMED, Batch, Child, NewChild
 from server.domain.jobs import Bundle, Job, Move, Result
-from server.ports import Filter, LeaseLost
+from server.ports import LeaseLost
 from server.store import bundles, counters, leases, records
 from server.store.children import cancel_children, insert_children, queue_again
 from server.store.moves import get_job, make_move
@@ -53,27 +53,6 @@ class Batches(Part):
             for row in await self._database.rows(sql, params):
                 found[row["parent_id"]] = _batch(row)
         return found
-
-    async def parents(
-        self, where: Filter, before_id: int | None, limit: int
-    ) -> tuple[list[Job], int | None]:
-        looked_at = await self._database.list_rows(
-            "SELECT parent_id, total FROM batches WHERE parent_id < :before "
-            "ORDER BY parent_id DESC LIMIT :limit",
-            {"before": 2**63 - 1 if before_id is None else before_id, "limit": _AT_ONCE},
-        )
-        found: list[Job] = []
-        for names, params in batches([row["parent_id"] for row in looked_at if row["total"]]):
-            sql = f"SELECT * FROM jobs WHERE id IN ({names}) ORDER BY id DESC"  # noqa: S608
-            found += [
-                job
-                for row in await self._database.list_rows(sql, params)
-                if _fits(job := records.job(row), where)
-            ]
-        if len(found) > limit:
-            return found[:limit], found[limit - 1].id
-        more = len(looked_at) == _AT_ONCE
-        return found, looked_at[-1]["parent_id"] if more else None
 
     async def due_batches(self, services: Collection[str], limit: int) -> list[tuple[Job, Batch]]:
         params: dict[str, Any] = {f"s{n}": name for n, name in enumerate(services)}
@@ -273,12 +252,3 @@ def _batch(row: Row) -> Batch:
         fields["bundle"] = Bundle(row["bundle_file"], row["bundle_size"], row["bundle_digest"])
     fields |= {name: bool(row[name]) for name in ("fail_fast", "has_gather")}
     return Batch(**fields)
-
-
-def _fits(job: Job, where: Filter) -> bool:
-    return (
-        where.user_id in (None, job.user_id)
-        and where.service in (None, job.service)
-        and where.submitted_by in (None, job.submitted_by)
-        and (where.states is None or job.state in where.states)
-    )

@@ -27,7 +27,9 @@ _COLUMNS: Final = (
     *("user_id", "service", "state", "submitted_by", "reason", "name", "parent_id", "schedule_id"),
     *("dead_letter", "created_at"),
 )
-_ALONE: Final = ("tag", "submitted_by", "reason", "name", "parent_id", "schedule_id", "dead_letter")
+_ALONE: Final = (
+    *("tag", "submitted_by", "reason", "name", "parent_id", "schedule_id", "dead_letter", "batch"),
+)
 """Choices that have an index of their own."""
 _ANY: Final = (None, None, None, False)
 _Bounds: TypeAlias = tuple[int, int]
@@ -102,6 +104,11 @@ class Pages(Part):
                 "SELECT job_id AS id FROM job_tags WHERE tag = :tag AND job_id >= :least "
                 "AND job_id < :before ORDER BY job_id DESC LIMIT :limit"
             )
+        elif where.batch:
+            sql = (
+                "SELECT parent_id AS id FROM batches WHERE total > 0 AND parent_id >= :least "
+                "AND parent_id < :before ORDER BY parent_id DESC LIMIT :limit"
+            )
         elif where.dead_letter:
             sql = f"SELECT id FROM jobs WHERE dead_letter = 1 AND {between}"  # noqa: S608
         else:
@@ -156,6 +163,11 @@ class Pages(Part):
                 sql = f"SELECT job_id FROM job_tags WHERE tag = :tag AND job_id IN ({names})"  # noqa: S608
                 tagged = await self._database.list_rows(sql, params | {"tag": where.tag})
                 fitting -= set(params.values()) - {row["job_id"] for row in tagged}
+        if where.batch:
+            for names, params in batches(list(fitting)):
+                sql = f"SELECT parent_id FROM batches WHERE total > 0 AND parent_id IN ({names})"  # noqa: S608
+                rows = await self._database.list_rows(sql, params)
+                fitting -= set(params.values()) - {row["parent_id"] for row in rows}
         return fitting
 
     async def _read(self, ids: list[int]) -> list[Job]:

@@ -46,7 +46,7 @@ async def test_each_attempt_and_each_end_is_one_line_that_can_be_charged_and_exp
             await client.wait(failed)
             done = (await client.submit(folder, service="example")).id
             await client.wait(done)
-            result = (await client.attempts(done))[0].result_size
+            result = ((await client.status(done)).attempts or [])[0].result_size
             waiting = (await client.submit(folder, service="example", not_before="in 1h")).id
             await client.cancel(waiting)
             array = (await client.submit(folder, service="example", array="0-9")).id
@@ -54,7 +54,7 @@ async def test_each_attempt_and_each_end_is_one_line_that_can_be_charged_and_exp
                 if event.event == "job.running" and (event.job_id or 0) > array:
                     break
             await client.cancel(array)
-            children = [one.id async for one in client.children(array)]
+            children = [one.id async for one in client.jobs(parent=array)]
             for child in children:
                 await client.wait(child)
             await client.wait(array)

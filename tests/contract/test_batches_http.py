@@ -36,24 +36,24 @@ async def test_an_array_from_its_upload_to_the_zip_of_all_results(tmp_path: Path
         assert job["children"] == counts
         assert job["progress"] == {"current": 4.0, "total": 4.0}
 
-        _, batches = await read(caller, "/api/v1/batches?user=7&state=Completed")
+        _, batches = await read(caller, "/api/v1/jobs?batch=true&user=7&state=Completed")
         assert [one["id"] for one in batches["items"]] == [parent]
-        assert (await read(caller, "/api/v1/batches?user=8"))[1]["items"] == []
-        status, problem = await read(caller, f"/api/v1/batches/{other}")
+        assert (await read(caller, "/api/v1/jobs?batch=true&user=8"))[1]["items"] == []
+        status, problem = await read(caller, f"/api/v1/jobs/{other}/result?children=1")
         assert (status, problem["code"]) == (404, "no_batch")
-        _, single = await read(caller, f"/api/v1/batches/{parent}")
-        assert single["links"]["children"] == f"/api/v1/batches/{parent}/children"
+        assert (await read(caller, "/api/v1/jobs?batch=true"))[1] == batches
+        children = f"/api/v1/jobs?parent={parent}"
+        assert job["links"]["children"] == children
 
-        children = f"/api/v1/batches/{parent}/children"
-        _, page = await read(caller, f"{children}?limit=3")
-        _, rest = await read(caller, f"{children}?limit=3&cursor={page['next']}")
+        _, page = await read(caller, f"{children}&limit=3")
+        _, rest = await read(caller, f"{children}&limit=3&cursor={page['next']}")
         found = page["items"] + rest["items"]
         assert [one["array_index"] for one in found] == [3, 2, 1, 0]
         assert (found[0]["name"], found[0]["parent_id"]) == ("scan[3]", parent)
         assert found[0]["links"]["parent"] == f"/api/v1/jobs/{parent}"
-        assert (await read(caller, f"{children}?state=Failed"))[1]["items"] == []
+        assert (await read(caller, f"{children}&state=Failed"))[1]["items"] == []
 
-        for path in (f"/api/v1/batches/{parent}/result", f"/download/{parent}"):
+        for path in (f"/api/v1/jobs/{parent}/result?children=1", f"/download/{parent}"):
             status, kind, body = await caller.get(path)
             assert (status, kind) == (200, "application/zip")
             names = zipfile.ZipFile(io.BytesIO(body)).namelist()
@@ -72,9 +72,9 @@ async def test_results_that_are_not_there_are_named(tmp_path: Path) -> None:
     async with serving(tmp_path, FakeAgent(ends="Running")) as caller:
         parent = await caller.upload(array="3-4")
         await caller.job(parent, until="Running")
-        children = f"/api/v1/batches/{parent}/children"
+        children = f"/api/v1/jobs?parent={parent}"
         await eventually(lambda: read(caller, children), lambda it: len(it[1]["items"]) == 2)
-        for path in (f"/api/v1/batches/{parent}/result", f"/download_partial/{parent}"):
+        for path in (f"/api/v1/jobs/{parent}/result?children=1", f"/download_partial/{parent}"):
             _, _, body = await caller.get(path)
             archive = zipfile.ZipFile(io.BytesIO(body))
             assert archive.namelist() == ["left-out.txt"]

@@ -157,7 +157,7 @@ async def test_what_run_sh_names_and_gives_as_json_is_stored_as_given(tmp_path) 
             ("job.output", None, {"name": "bad", "value": "[" * 99}),
             ("job.completed", None, {}),
         ]
-        for part in ("", "/events", "/attempts"):
+        for part in ("", "/events"):
             status, _, body = await caller.get(f"/jobs/{job_id}{part}")
             assert status == 200
             assert b"pages.done" in body or part != "/events"
@@ -289,7 +289,5 @@ async def test_the_document_of_a_job_says_how_long_it_was_in_which_state(tmp_pat
         assert all(one["seconds"] >= 0 for one in job["history"])
         (attempt,) = job["attempts"]
         assert (attempt["number"], attempt["progress"]) == (1, {"current": 45, "total": 100})
-        attempts = await page(caller, f"/api/v1/jobs/{job_id}/attempts")
-        assert attempts["items"] == [attempt]
         (listed,) = (await page(caller, "/api/v1/jobs"))["items"]
         assert (listed["history"], listed["attempts"]) == (None, None)

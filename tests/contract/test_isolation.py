@@ -180,12 +180,9 @@ async def owned_by_ann(world: World, maker: Principal) -> Owned:
     token = await world.ask(ADMIN, "POST", "/api/v1/tokens", {"name": "ann", "role": "user"})
     values = {
         "id": [str(job) for job in jobs],
-        "attempt": ["1"],
-        "stream": ["stdout"],
         "path": ["output.txt", f"{MARK}.txt"],
         "schedule": [str(schedule)],
         "delivery": [await world.delivery(done)],
-        "tag": [MARK],
         "name": ["my_service"],
         "token": [token.document["id"]],
         "file": ["start.js"],

@@ -172,7 +172,7 @@ async def test_attempts_stand_side_by_side_and_differences_are_marked(tmp_path):
         page = await world.page(f"/jobs/{job_id}/attempts")
     assert '<h2 id="attempt-1">' in page
     assert f'href="/jobs/{job_id}/log?attempt=1"' in page
-    assert f'href="/api/v1/jobs/{job_id}/attempts/1/result"' in page
+    assert f'href="/api/v1/jobs/{job_id}/result?attempt=1"' in page
 
 
 async def test_events_are_paged_the_newest_first(world):

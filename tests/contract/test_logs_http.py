@@ -137,7 +137,7 @@ async def test_a_part_of_a_log_is_sent_as_a_part_of_any_file(tmp_path) -> None:
         # What was begun in the log of one attempt does not go on in that of another.
         status, _, body = await here.get(Range="bytes=8-", If_Range=tag)
         assert (status, body) == (200, b"ABCDEFGHIJ")
-        there = f"{here.caller.url}/api/v1/jobs/{here.job_id}/attempts/1/logs/stdout"
+        there = f"{here.caller.url}/api/v1/jobs/{here.job_id}/logs?attempt=1"
         for wanted, status, text in (("bytes=-3", 206, b"789"), ("bytes=-0", 416, None)):
             async with here.caller.session.get(there, headers={"Range": wanted}) as answer:
                 assert answer.status == status
@@ -175,7 +175,9 @@ async def test_a_log_costs_the_same_however_many_files_the_result_has(
         monkeypatch.setattr(listed, counted(read_listed))
         assert (await here.get())[2] == b""
         assert (await here.get("follow=1"))[2] == b""
-        _, _, body = await here.caller.get(f"/api/v1/jobs/{here.job_id}/attempts/1/logs/stderr")
+        _, _, body = await here.caller.get(
+            f"/api/v1/jobs/{here.job_id}/logs?attempt=1&stream=stderr"
+        )
         assert body == b""
         assert entries < 50
 

@@ -31,7 +31,7 @@ async def ask(caller: ServerClient, path: str, **headers: str) -> Found:
         "/api/v1/services",
         "/api/v1/schedules",
         "/api/v1/deliveries",
-        "/api/v1/tags/a",
+        "/api/v1/jobs?tag=a",
     ],
 )
 async def test_a_document_that_is_known_already_is_not_sent_again(tmp_path, path):

@@ -234,8 +234,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _of(
         "attempt 0 is not the job",
         "file_calls.py",
-        '        if attempt is not None:\n            name = f"{name}-attempt',
-        '        if attempt:\n            name = f"{name}-attempt',
+        "        if attempt is not None:\n            name, query",
+        "        if attempt:\n            name, query",
         "attempts.py::test_what_an_attempt_left_is_saved_under_its_number",
     ),
     _of(

@@ -157,7 +157,6 @@ MUTANTS: Final = (
         f"{_HIDDEN}[GET /download/{{id}}]",
         f"{_HIDDEN}[GET /api/v1/jobs/{{id}}/result]",
         f"{_HIDDEN}[GET /download_partial/{{id}}]",
-        f"{_HIDDEN}[GET /api/v1/jobs/{{id}}/attempts/{{attempt}}/result]",
     ),
     of(
         "Expect is looked at after the principal, on every path",

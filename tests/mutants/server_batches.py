@@ -140,7 +140,7 @@ MUTANTS: Final = (
     ),
     _of(
         "a child without a result is named in the ZIP of the batch",
-        "server/http/batch_result.py",
+        "server/http/results.py",
         "        missing=missing,\n",
         "        missing=[],\n",
         f"{_HTTP}results_that_are_not_there_are_named",

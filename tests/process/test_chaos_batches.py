@@ -150,7 +150,7 @@ def verify(server: Program, work: Work) -> None:
             assert status == 200, body
             assert zipfile.ZipFile(io.BytesIO(body)).read("out.txt").decode() == text
         if kind == "array":
-            status, body = call(server.url, "GET", f"/api/v1/batches/{job_id}/result")
+            status, body = call(server.url, "GET", f"/api/v1/jobs/{job_id}/result?children=1")
             assert status == 200, body
             result = zipfile.ZipFile(io.BytesIO(body))
             found = {index: result.read(f"{index}/out.txt").decode() for index in range(5)}

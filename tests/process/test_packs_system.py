@@ -26,7 +26,7 @@ def test_children_of_a_packed_array_end_and_are_reported_as_any_other(
         parent = submit(system, job, "packed", array_file="lines")
         ended = system.user.wait(parent)
         assert (ended.status, ended.reason) == ("Failed", "child_failed")
-        children = list(system.user.children(parent))
+        children = list(system.user.jobs(parent=parent))
         assert len(children) == CHILDREN
         for child in children:
             index = child.array_index

@@ -109,7 +109,7 @@ def restart_under_load(pair: Pair, south: Program, folder: Path) -> None:
         parent = upload_array(pair)
 
         def completed() -> int:
-            page = json.loads(pair.get(f"/api/v1/batches/{parent}/children?limit=100"))
+            page = json.loads(pair.get(f"/api/v1/jobs?parent={parent}&limit=100"))
             return sum(child["status"] == "Completed" for child in page["items"])
 
         steps = itertools.product((signal.SIGTERM, signal.SIGUSR1), (pair.agent, south))
@@ -132,7 +132,7 @@ def restart_under_load(pair: Pair, south: Program, folder: Path) -> None:
         assert set(jobs) >= {one for one, of in load.jobs.items() if of == service}
         assert load.lines("ended", service) == jobs, "each ran to its end once"
     assert load.lines("began", "careful") == load.lines("ended", "careful"), "none was stopped"
-    page = json.loads(pair.get(f"/api/v1/batches/{parent}/children?limit=100"))
+    page = json.loads(pair.get(f"/api/v1/jobs?parent={parent}&limit=100"))
     indices = []
     for child in page["items"]:
         own, index = pair.result(child["id"]).read("out.txt").split()

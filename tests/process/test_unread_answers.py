@@ -37,9 +37,7 @@ ENDLESS = {"/live", "/live/{id}", "/live/{id}/log"}
 FOUND = {
     "id": "1",
     "attempt": "1",
-    "stream": "stdout",
     "path": "page.html",
-    "tag": "many",
     "file": "swagger-ui-bundle.js",
     "name": "my_service",
     "schedule": "1",
@@ -49,7 +47,6 @@ FOUND = {
 """What the paths of routes are filled with."""
 QUERIES = {
     "/api/v1/jobs": "limit=500",
-    "/api/v1/tags/{tag}": "limit=1000",
     "/api/v1/jobs/{id}/events": "limit=1000",
     "/api/v1/events": "limit=1000",
     "/api/v1/jobs/{id}/files": "limit=10000",
@@ -59,6 +56,8 @@ QUERIES = {
 """With which routes answer most."""
 MORE = {
     "/download/{id} (part)": ("/download/1", "Range: bytes=1-\r\n"),
+    "result (of children)": ("/api/v1/jobs/2/result?children=1", ""),
+    "result (of an attempt)": ("/api/v1/jobs/1/result?attempt=1", ""),
     "logs (part)": ("/api/v1/jobs/1/logs", "Range: bytes=1-\r\n"),
     "logs (followed)": ("/api/v1/jobs/1/logs?follow=1", ""),
     "logs (events)": ("/api/v1/jobs/1/logs", SSE),
@@ -206,8 +205,7 @@ def routes(program: Program) -> dict[str, tuple[str, str]]:
     for name, headers in api + pages:
         if name in ENDLESS:
             continue
-        values = {**FOUND, "id": "2"} if "/batches/" in name else FOUND
-        path = name.format_map(values | assets if name.startswith("/assets/") else values)
+        path = name.format_map(FOUND | assets if name.startswith("/assets/") else FOUND)
         query = QUERIES.get(name)
         found[name] = (f"{path}?{query}" if query else path, headers)
     return found | MORE
@@ -235,7 +233,7 @@ async def test_200_readers_who_read_nothing_hold_little_memory_on_any_route(
         assert large >= {
             *("/download/{id}", "/api/v1/jobs/{id}/result", "/api/v1/jobs/{id}/logs"),
             *("/api/v1/jobs", "/api/v1/jobs/{id}/files", "/api/v1/jobs/{id}/files/{path}"),
-            *("/api/v1/batches/{id}/result", "/api/v1/jobs/{id}/attempts/{attempt}/result"),
+            *("result (of children)", "result (of an attempt)"),
             *("/jobs/{id}/rendered/{path}", "/openapi.json", "/swagger/{file}"),
         }, sizes
         held = {}

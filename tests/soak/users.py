@@ -144,7 +144,7 @@ class User(threading.Thread):
     def _nothing_runs(self, known: Known) -> None:
         ids = {known.job_id}
         if known.bundle.kind in ("array", "fan-out"):
-            _, page = document(self._url, f"/api/v1/batches/{known.job_id}/children?limit=50", 404)
+            _, page = document(self._url, f"/api/v1/jobs?parent={known.job_id}&limit=50", 404)
             ids |= {child["id"] for child in page.get("items", [])}
         restored_s = time.monotonic() - self._model.restored_at
         patience = 30.0 if self._model.generation > 1 and restored_s < 60 else 0.0
@@ -187,7 +187,7 @@ class User(threading.Thread):
         if found[0] == "Completed":
             path = f"/api/v1/jobs/{known.job_id}/result"
         if kind == "array":
-            path = f"/api/v1/batches/{known.job_id}/result"
+            path = f"/api/v1/jobs/{known.job_id}/result?children=1"
         status, content = ask(self._url, "GET", path)
         if status == 410:
             return "gone"
@@ -210,7 +210,7 @@ class User(threading.Thread):
             return bool(document(self._url, path, 404)[1].get("status") != "Completed")
         if known.bundle.kind not in ("array", "fan-out"):
             return False
-        _, page = document(self._url, f"/api/v1/batches/{known.job_id}/children?limit=50", 404)
+        _, page = document(self._url, f"/api/v1/jobs?parent={known.job_id}&limit=50", 404)
         return any(child["id"] in self._model.touched for child in page.get("items", []))
 
     def _wrong_history(self, known: Known, job: dict[str, Any]) -> str:

@@ -203,6 +203,6 @@ def _settle(ana: SyncClient, ben: SyncClient, jobs: dict[str, int]) -> None:
     for event in ana.events(jobs["running"]):
         if event.event == "job.progress":
             break
-    for child in ben.children(jobs["array"]):
+    for child in ben.jobs(parent=jobs["array"]):
         if (child.array_index or 0) < ENDING:
             ben.wait(child.id)

@@ -21,7 +21,7 @@ from shared.units.durations import say_duration
 from shared.units.sizes import say_size
 
 _MOST: Final = 50
-"""The newest; the API has all of them."""
+"""The newest."""
 _MAX_VALUES: Final = 300
 """Characters."""
 
@@ -43,8 +43,8 @@ class Row:
 async def page(request: web.Request, site: Site) -> web.StreamResponse:
     """Each attempt, the newest first."""
     frame = await job_frame(request, site)
-    found = await site.context.jobs.attempts(frame.job.id, _MOST + 1)
-    newest = found[-_MOST:][::-1]
+    found = await site.context.jobs.attempts(frame.job.id, _MOST)
+    newest = found[::-1]
     return frame_page(
         request,
         site,
@@ -52,7 +52,6 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
         "attempts",
         attempts=newest,
         rows=rows(newest),
-        older=len(found) > _MOST,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -23,11 +22,11 @@ from ferryman import (
     Unreachable,
 )
 from ferryman.cli import show
-from shared.wire import AttemptLinks, AttemptPage, JobDoc, Limits, Reason
+from shared.wire import AttemptLinks, JobDoc, Limits, Reason
 from tests.unit.ferryman.conftest import ZIP, Host
 from tests.unit.ferryman.fake_server import InstantClock, answer, hang_up, job, problem, serving
 
-HERE = "/api/v1/jobs/17/attempts"
+HERE = "/api/v1/jobs/17"
 LIMITS = Limits(cpus=1, memory=1, pids=1, disk=1, log=1, results=1, network=False)
 
 
@@ -35,9 +34,11 @@ def attempt(number: int, status: JobState = JobState.COMPLETED, **changes: Any) 
     """An attempt that left a result, unless ``left`` is false."""
     links = AttemptLinks()
     if changes.pop("left", status is not JobState.RUNNING):
-        here = f"{HERE}/{number}"
+        stdout = f"{HERE}/logs?attempt={number}"
         links = AttemptLinks(
-            result=f"{here}/result", stdout=f"{here}/logs/stdout", stderr=f"{here}/logs/stderr"
+            result=f"{HERE}/result?attempt={number}",
+            stdout=stdout,
+            stderr=f"{stdout}&stream=stderr",
         )
     values: dict[str, Any] = {
         "number": number,
@@ -69,9 +70,6 @@ class Attempts(Host):
         super().__init__(final or job())
         self.attempts = attempts
 
-    async def page(self, _: web.Request) -> web.StreamResponse:
-        return answer(AttemptPage(items=list(self.attempts)))
-
     def refusal(self, number: str) -> web.StreamResponse | None:
         """What the server says where an attempt left nothing."""
         for one in self.attempts:
@@ -86,7 +84,7 @@ class Attempts(Host):
         return problem(404, "attempt_not_found", f"job 17 has no attempt {number}")
 
     async def attempt_result(self, request: web.Request) -> web.StreamResponse:
-        return self.refusal(request.match_info["number"]) or await self.result(request)
+        return self.refusal(request.query["attempt"]) or await self.result(request)
 
     async def log(self, request: web.Request) -> web.StreamResponse:
         number, stream = request.query["attempt"], request.query["stream"]
@@ -98,23 +96,17 @@ class Attempts(Host):
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:
         async with serving(
-            ("GET", "/api/v1/jobs/17", self.one),
-            ("GET", HERE, self.page),
-            ("GET", f"{HERE}/{{number}}/result", self.attempt_result),
-            ("GET", "/api/v1/jobs/17/logs", self.log),
+            ("GET", HERE, self.one),
+            ("GET", f"{HERE}/result", self.attempt_result),
+            ("GET", f"{HERE}/logs", self.log),
         ) as url:
             yield url
 
     async def one(self, _: web.Request) -> web.StreamResponse:
-        return answer(self.final)
+        return answer(self.final.model_copy(update={"attempts": list(self.attempts)}))
 
 
 # ------------------------------------------------------------------ the SDK
-
-
-async def test_attempts_come_in_order():
-    async with Attempts(FAILED, FINE).serving() as url, Client(url) as client:
-        assert await client.attempts(17) == [FAILED, FINE]
 
 
 async def test_what_an_attempt_left_is_saved_under_its_number(tmp_path):
@@ -205,38 +197,30 @@ async def test_half_a_log_is_not_given_for_the_whole():
 
 
 def test_the_synchronous_client_has_them_too():
-    assert SyncClient.attempts.__doc__ == Client.attempts.__doc__
     assert SyncClient.log.__doc__ == Client.log.__doc__
 
 
 # ------------------------------------------------------------------ the command line
 
 
-async def test_attempts_are_lines_with_tabs_where_nobody_looks(ferryman):
-    host = Attempts(FAILED, RUNNING)
-    async with host.serving() as url:
-        listed = await ferryman("attempts", 17, "--url", url)
-        as_json = await ferryman("attempts", 17, "--url", url, "--json")
-    assert (listed.code, listed.err) == (0, "")
+async def test_status_shows_several_attempts_as_lines_with_tabs(ferryman):
+    async with Attempts(FAILED, RUNNING).serving() as url:
+        done = await ferryman("status", 17, "--url", url)
+        as_json = await ferryman("status", 17, "--url", url, "--json")
     assert RUNNING.started_at is not None
     started = show.local(RUNNING.started_at)
-    assert listed.out.splitlines() == [
+    assert done.out.splitlines()[-3:] == [
         "ATTEMPT\tSTATUS\tAGENT\tSTARTED\tTOOK\tEXIT\tREASON",
         f"1\tFailed\tnode-3\t{started}\t1m 30s\t3\texit_code",
         f"2\tRunning\tnode-3\t{started}\t\t\t",
     ]
-    assert [AttemptDoc.model_validate(one) for one in json.loads(as_json.out)] == [FAILED, RUNNING]
+    assert JobDoc.model_validate_json(as_json.out).attempts == [FAILED, RUNNING]
 
 
-async def test_a_job_that_no_agent_took_has_a_sentence_in_place_of_a_table(ferryman):
+async def test_a_job_that_no_agent_took_has_no_logs(ferryman):
     async with Attempts().serving() as url:
-        listed = await ferryman("attempts", 17, "--url", url)
-        as_json = await ferryman("attempts", 17, "--url", url, "--json")
         logs = await ferryman("logs", 17, "--url", url)
     hint = f"its state: ferryman status 17 --url {url}\n"
-    assert (listed.code, listed.out) == (0, "")
-    assert listed.err == f"no agent has taken job 17; {hint}"
-    assert json.loads(as_json.out) == []
     assert (logs.code, logs.out) == (75, "")
     assert logs.err == f"ferryman: no agent has taken job 17: it runs\n{hint}"
 
@@ -358,11 +342,3 @@ async def test_a_log_is_followed_through_breaks_until_its_attempt_has_ended(ferr
 @pytest.mark.parametrize("command", ["download", "logs"])
 async def test_attempts_are_counted_from_1(ferryman, command):
     assert (await ferryman(command, 17, "--attempt", 0)).code == 2
-
-
-async def test_status_says_when_there_were_several_attempts(ferryman):
-    for number, more in ((1, False), (2, True)):
-        async with Attempts(final=job(attempt=number, agent="node-3")).serving() as url:
-            done = await ferryman("status", 17, "--url", url)
-        hint = f"  attempt {number} on node-3; all attempts: ferryman attempts 17 --url {url}"
-        assert (hint in done.out.splitlines()) == more

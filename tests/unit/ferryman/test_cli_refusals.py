@@ -254,7 +254,7 @@ async def test_what_cannot_be_a_bundle_is_65(ferryman, tmp_path):
     assert said.err.count("\n") == 1
 
 
-COMMANDS = ("submit", "status", "attempts", "logs", "download", "cancel", "list", "dev")
+COMMANDS = ("submit", "status", "logs", "download", "cancel", "list", "dev")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

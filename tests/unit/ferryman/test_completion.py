@@ -26,7 +26,7 @@ from tests.support.installed import program
         (["agents", "--url", "X", "dr"], ["drain"]),
         (["status", "--js"], ["--json"]),
         (["status", "1", "--wait", "--js"], ["--json"]),
-        (["batch", "children", "1", "--sta"], ["--state"]),
+        (["list", "--sta"], ["--state"]),
         (["list", "--state", "F"], ["Failed"]),
         (["submit", "--batch-policy", ""], ["wait_all", "fail_fast"]),
         (["status", "la"], ["last"]),

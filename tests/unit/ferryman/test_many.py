@@ -64,7 +64,7 @@ async def test_states_are_taken_in_any_case(ferryman) -> None:
     host = Bulk()
     async with host.serving() as url:
         await ferryman("retry", "--all", "--state", "failed", "--yes", "--url", url)
-        wrong = await ferryman("batch", "children", 1, "--state", "broken", "--url", url)
+        wrong = await ferryman("list", "--state", "broken", "--url", url)
     assert host.asked[0]["filter"] == {"state": "Failed"}
     assert wrong.code == 2
     assert "--state broken: there are Queued, " in wrong.err
@@ -111,21 +111,25 @@ async def test_a_filter_without_a_terminal_needs_a_yes(ferryman, monkeypatch) ->
     assert "cancel all jobs with user ann? --yes says so" in done.err
 
 
-async def test_batches_children_and_dead_letters_are_listed_page_by_page(ferryman) -> None:
-    pages = {
-        "": JobPage(items=[job(id=3)], next="3"),
-        "3": JobPage(items=[job(JobState.FAILED, id=2)], next=None),
-    }
-
+@pytest.mark.parametrize(
+    ("words", "query"),
+    [
+        (("--parent", 1, "--state", "failed"), {"parent": "1", "state": "Failed"}),
+        (("--batches", "--since", "2h"), {"batch": "true", "since": "2h"}),
+        (("--dead-letters", "--reason", "timeout"), {"dead_letter": "true", "reason": "timeout"}),
+    ],
+)
+async def test_a_list_is_chosen_by_the_filters_of_the_server(ferryman, words, query) -> None:
     async def page(request: web.Request) -> web.StreamResponse:
-        return answer(pages[request.query.get("cursor", "")])
+        assert {**query, "limit": "51"} == request.query
+        return answer(JobPage(items=[job(id=3)], next=None))
 
-    paths = ("/api/v1/batches/1/children", "/api/v1/batches", "/api/v1/dead-letters")
-    async with serving(*(("GET", path, page) for path in paths)) as url:
-        for words in (("batch", "children", 1), ("batch",), ("dead-letters",)):
-            done = await ferryman(*words, "--url", url)
-            lines = [line.split("\t")[:2] for line in done.out.splitlines()]
-            assert lines == [["ID", "STATUS"], ["3", "Running"], ["2", "Failed"]]
+    async with serving(("GET", "/api/v1/jobs", page)) as url:
+        done = await ferryman("list", *words, "--url", url)
+    assert [line.split("\t")[:2] for line in done.out.splitlines()] == [
+        ["ID", "STATUS"],
+        ["3", "Running"],
+    ]
 
 
 def test_what_happens_in_a_state_is_called_by_its_own_name() -> None:

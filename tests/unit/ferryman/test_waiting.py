@@ -47,9 +47,6 @@ class Jobs:
     async def log(self, request: web.Request) -> web.StreamResponse:
         return web.Response(text=f"log {request.match_info['id']}\n", content_type="text/plain")
 
-    async def attempts(self, request: web.Request) -> web.StreamResponse:
-        return web.json_response({"items": []})
-
     async def page(self, request: web.Request) -> web.StreamResponse:
         self.queries.append(dict(request.query))
         whose = [job(id=19, parent_id=18)] if request.query["user"] == "ada" else []
@@ -72,7 +69,6 @@ class Jobs:
             ("POST", "/api/v1/jobs/bulk", self.cancel_many),
             ("GET", "/api/v1/jobs/{id}", self.read),
             ("GET", "/api/v1/jobs/{id}/events", self.events),
-            ("GET", "/api/v1/jobs/{id}/attempts", self.attempts),
             ("GET", "/api/v1/jobs/{id}/logs", self.log),
             ("POST", "/api/v1/jobs/{id}/cancel", self.cancel),
         )

@@ -110,7 +110,7 @@ def _whole(request: web.Request, frame: JobFrame, attempt: Attempt | None) -> st
     if attempt.number == frame.record.attempt and frame.job.links.result:
         return f"{address}/result"
     by_link = request[PRINCIPAL].role is Role.LINK  # it shows no other attempt's result
-    return None if by_link else f"{address}/attempts/{attempt.number}/result"
+    return None if by_link else f"{address}/result?attempt={attempt.number}"
 
 
 async def _folder(context: Context, frame: JobFrame, attempt: Attempt, asked: _Asked) -> FolderPage:
