@@ -33,7 +33,6 @@ from client_agent.intake.submit import Intake
 from client_agent.output.outputs import LiveOutputs
 from client_agent.parameters import (
     connection_limits,
-    deadlines,
     defaults,
     sandbox_settings,
     uid_count,
@@ -71,6 +70,7 @@ from shared.http.listener import Listener
 from shared.http.measured import METRICS
 from shared.http.middleware import Gate, add_middlewares
 from shared.http.proof import proving
+from shared.http.protocol import Deadlines
 from shared.http.sockets import check_exposure, listen
 from shared.http.tls import TlsFiles
 from shared.metrics import EventLoopLag
@@ -266,7 +266,7 @@ async def running(
         app.add_routes(Files(payloads, runner, folders).routes())
         response_s = settings.shutdown_grace * _RESPONSE_SHARE
         tls = settings.tls()
-        listener = Listener(app, socket, allowed, deadlines(settings), response_s, tls)
+        listener = Listener(app, socket, allowed, Deadlines(), response_s, tls)
         stack.push_async_callback(listener.close)
 
         stop = asyncio.Event()

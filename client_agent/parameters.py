@@ -9,7 +9,6 @@ from client_agent.intake.submission import Defaults
 from client_agent.sandbox.settings import SandboxSettings
 from client_agent.settings.agent import AgentSection
 from shared.http import connections
-from shared.http.protocol import Deadlines
 
 _MAX_EXTRA_WORKERS: Final = 8
 """At most so many attempts are prepared or packed besides those that run."""
@@ -68,12 +67,5 @@ def connection_limits(open_files: int, settings: AgentSection) -> connections.Co
     """As many as the open files that are left allow."""
     return connections.connection_limits(
         open_files,
-        most=settings.max_connections,
-        per_peer=settings.connections_per_peer,
         own=_AGENT_FDS + _FDS_PER_WORKER * worker_count(settings),
     )
-
-
-def deadlines(settings: AgentSection) -> Deadlines:
-    """Of its connections."""
-    return Deadlines(settings.head_timeout, settings.keepalive_timeout, settings.send_timeout)

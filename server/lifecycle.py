@@ -18,7 +18,7 @@ from server.data_folder import lock_folder
 from server.domain.errors import NotReloaded
 from server.exposure import check_tokens
 from server.reload import Reload
-from server.settings.tables import ServerSettings, ServerTable
+from server.settings.tables import ServerSettings
 from server.supervision import Supervision
 from server.web.site.site import compile_template, template_names
 from shared import interpreter, readiness_log
@@ -80,9 +80,7 @@ async def serve(
         )
         check_tokens(table, others=bool(server.context.tokens.operators))
         tls = server.reload.listening = table.tls()
-        listener = Listener(
-            server.application, sock, limits(settings), _deadlines(table), ANSWER_S, tls
-        )
+        listener = Listener(server.application, sock, limits(settings), Deadlines(), ANSWER_S, tls)
         stack.push_async_callback(listener.close)
         await listener.start()
         server.supervisor.start()
@@ -125,14 +123,8 @@ async def serve(
 def _limits(open_files: int, settings: ServerSettings) -> connections.ConnectionLimits:
     return connections.connection_limits(
         open_files,
-        most=settings.server.max_connections,
-        per_peer=settings.server.connections_per_peer,
         own=OWN_FILES * min(16, len(settings.agents)),
     )
-
-
-def _deadlines(table: ServerTable) -> Deadlines:
-    return Deadlines(table.head_timeout, table.keepalive_timeout, table.send_timeout)
 
 
 async def _prepare_pages(clock: Clock) -> None:

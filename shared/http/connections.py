@@ -11,7 +11,8 @@ from typing import Final, Protocol
 from shared.http.origins import is_loopback
 from shared.logs import RateLimiter
 
-_MAX_CONNECTIONS: Final = 4096
+MAX_CONNECTIONS: Final = 4096
+"""In all, where the open files allow so many: each may hold some 100 KiB of buffers."""
 _MIN_RESERVED: Final = 64
 """Descriptors reserved for the program's own files, at least; otherwise a quarter of all."""
 _MALFORMED_A_SECOND: Final = 10.0
@@ -29,8 +30,7 @@ class ConnectionLimits:
 
     Attributes:
         connections: in all.
-        per_peer: of one address.
-        loopback_too: ``per_peer`` also holds for this machine's own addresses.
+        per_peer: of one address, but for this machine's own.
         requests: being handled; fewer than connections, so that there is always one to close.
         waits: long polls: requests that only wait for something to happen.
         waits_per_caller: long polls of one caller.
@@ -38,7 +38,6 @@ class ConnectionLimits:
 
     connections: int
     per_peer: int
-    loopback_too: bool
     requests: int
     waits: int
     waits_per_caller: int
@@ -55,25 +54,21 @@ def raise_open_file_limit() -> int:
     return wanted
 
 
-def connection_limits(
-    open_files: int, *, most: int = 0, per_peer: int = 0, own: int = 0
-) -> ConnectionLimits:
+def connection_limits(open_files: int, *, own: int = 0) -> ConnectionLimits:
     """Divide the descriptors between connections, the files that these need, and own files.
 
     Args:
         open_files: the limit of open files.
-        most, per_peer: from the settings; 0: chosen here.
         own: descriptors that the program needs for itself, at least.
     """
     reserved = max(_MIN_RESERVED, own, min(open_files // 4, _MAX_RESERVED))
     # Three of four requests have a file open, too.
     fitting = max(8, (open_files - reserved) * 4 // 7)
-    connections = min(most or _MAX_CONNECTIONS, fitting)
+    connections = min(MAX_CONNECTIONS, fitting)
     requests = max(1, connections * 3 // 4)
     return ConnectionLimits(
         connections=connections,
-        per_peer=min(per_peer, connections) or max(1, connections // 2),
-        loopback_too=per_peer > 0,
+        per_peer=max(1, connections // 2),
         requests=requests,
         waits=max(1, requests * 2 // 3),
         waits_per_caller=max(1, requests // 3),
@@ -135,8 +130,7 @@ class Connections:
         """Whether one more connection of this peer is accepted; closes an idle one if necessary. It
         is counted from here on: :meth:`add` it, or :meth:`release` it.
         """
-        counted = self.limits.loopback_too or not is_loopback(peer)
-        if counted and self._count[peer] >= self.limits.per_peer:
+        if not is_loopback(peer) and self._count[peer] >= self.limits.per_peer:
             admitted = self._drop_one(peer)
         else:
             admitted = len(self) < self.limits.connections or self.close_idle()

@@ -42,11 +42,14 @@ _REQUEST_TIMEOUT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Seconds; see :class:`shared.http.settings.HttpSection`."""
+    """Seconds."""
 
     head_s: float = 20.0
+    """From the first byte of a request to the end of its head: a slow line brings it in one."""
     keepalive_s: float = 75.0
+    """For which an idle connection is kept: longer than the minute that proxies keep theirs."""
     send_s: float = 60.0
+    """An answer is cut off whose peer reads less than MIN_READ_RATE for so long."""
     linger_s: float = 2.0
     """For which the rest of a refused request is discarded, so that its sender reads the answer."""
 
@@ -196,7 +199,7 @@ class Connection(web.RequestHandler):
         if begun or self._request_count == 0:
             request_id = new_request_id()
             self._tcp.write(_REQUEST_TIMEOUT % request_id.encode())
-            self._log_malformed("its head did not come within head_timeout", request_id)
+            self._log_malformed("its head did not come in time", request_id)
         self.force_close()
         if self._tcp.get_write_buffer_size():
             self._tcp.abort()

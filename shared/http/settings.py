@@ -18,7 +18,6 @@ from shared.http.origins import normal_host, normal_origin
 from shared.http.proxies import check_networks
 from shared.http.tls import TlsFiles
 from shared.settings.base import File, Section, StringList, split_commas
-from shared.units.durations import Duration
 
 MIN_TOKEN: Final = 16
 """Characters: fewer can be guessed."""
@@ -49,16 +48,6 @@ class HttpSection(Section):
     """None: the private key is in ``tls_cert``, too."""
     tls_client_ca: File = None
     """CAs of which every caller needs a certificate; None: callers need none."""
-    max_connections: int = Field(0, ge=0)
-    """0: as many as the limit of open files allows, at most 4096."""
-    connections_per_peer: int = Field(0, ge=0)
-    """0: half of all for each address, any number from this machine."""
-    head_timeout: Duration = Field(20.0, gt=0)
-    """Seconds from the first byte of a request to the end of its head."""
-    keepalive_timeout: Duration = Field(75.0, gt=0)
-    """Seconds for which an idle connection is kept."""
-    send_timeout: Duration = Field(60.0, gt=0)
-    """An answer is cut off when its peer reads less than 512 bytes a second for so many seconds."""
     _tokens: tuple[str, ...] | None = PrivateAttr(None)
     _metrics_tokens: tuple[str, ...] | None = PrivateAttr(None)
 

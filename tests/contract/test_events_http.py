@@ -14,6 +14,7 @@ import pytest
 
 from server.http import event_stream
 from server.store import events
+from shared.http import connections
 from shared.wire import EventDoc
 from tests.support.fake_agent import FakeAgent, HeldPayload, serving
 from tests.support.server_http import ServerClient
@@ -255,8 +256,9 @@ async def test_a_stream_about_an_unknown_job_is_refused(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/v1/events", "/api/v1/jobs/1/events?after=4"])
-async def test_open_streams_are_counted_as_waits(tmp_path, path: str) -> None:
-    async with a_running_job(tmp_path, max_connections=8) as (caller, _, _, _):
+async def test_open_streams_are_counted_as_waits(tmp_path, monkeypatch, path: str) -> None:
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 8)
+    async with a_running_job(tmp_path) as (caller, _, _, _):
         most = caller.server.gate._limits.waits_per_caller
         open_ = [followed(caller, path) for _ in range(most)]
         for one in open_:

@@ -20,6 +20,7 @@ from structlog.testing import capture_logs
 
 from client_agent.storage.folders import Folders
 from server.storage.scratch import FolderScratch
+from shared.http import connections
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable
 from tests.support import raw_http
@@ -508,9 +509,10 @@ async def until_status(ask, status):
     return await eventually(ask, lambda answer: answer.status == status)
 
 
-async def test_more_requests_than_fit_are_sent_away_and_health_is_not(name, tmp_path):
+async def test_more_requests_than_fit_are_sent_away_and_health_is_not(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 8)
     async with (
-        serving(name, tmp_path, max_connections=8) as program,
+        serving(name, tmp_path) as program,
         contextlib.AsyncExitStack() as held,
     ):
         head = (
@@ -527,8 +529,9 @@ async def test_more_requests_than_fit_are_sent_away_and_health_is_not(name, tmp_
         await until_status(lambda: program.ask("GET", program.private), 200)
 
 
-async def test_more_waits_than_fit_are_sent_away(name, tmp_path):
-    async with serving(name, tmp_path, max_connections=8) as program:
+async def test_more_waits_than_fit_are_sent_away(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 8)
+    async with serving(name, tmp_path) as program:
         path = await program.unfinished()
         head = f"GET {path}?wait=60 HTTP/1.1\r\nHost: localhost\r\n\r\n"
         async with program.holding(head):

@@ -7,6 +7,7 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ async def answering(connections: int = 1024, **keys: Any) -> AsyncIterator[tuple
     application = web.Application()
     application.router.add_get("/", hello)
     sock, tls = listen("127.0.0.1", 0), HttpSection(**keys).tls()
-    limits = connection_limits(1024, most=connections)
+    limits = replace(connection_limits(1024), connections=connections)
     listener = Listener(application, sock, limits, Deadlines(head_s=30), 0.1, tls)
     port = sock.getsockname()[1]
     await listener.start()

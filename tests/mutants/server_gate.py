@@ -364,7 +364,7 @@ MUTANTS: Final = (
     _of(
         "an address has no more than its share",
         f"{_HTTP}connections.py",
-        "if counted and self._count[peer] >= self.limits.per_peer:",
+        "if not is_loopback(peer) and self._count[peer] >= self.limits.per_peer:",
         "if False:",
         f"{_COUNT}an_address_at_its_limit_loses_an_idle_connection_of_its_own",
         f"{_COUNT}an_address_at_its_limit_without_an_idle_one_gets_no_more",

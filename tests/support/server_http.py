@@ -148,7 +148,7 @@ async def hosted(
     new_database: bool = False,
 ) -> ServerClient:
     """The server that these settings ask for, until the stack closes."""
-    fits = connection_limits(1024, most=found.server.max_connections)
+    fits = connection_limits(1024)
     composed = await compose(
         found, stack, machine, lambda _: fits, principals, read, new_database=new_database
     )

@@ -22,8 +22,8 @@ class FakeConnection:
         self.dropped = True
 
 
-def table(connections: int = 4, per_peer: int = 2, loopback_too: bool = False) -> Connections:
-    return Connections(ConnectionLimits(connections, per_peer, loopback_too, 3, 2, 1))
+def table(connections: int = 4, per_peer: int = 2) -> Connections:
+    return Connections(ConnectionLimits(connections, per_peer, 3, 2, 1))
 
 
 def connect(connections: Connections, peer: str) -> FakeConnection | None:
@@ -72,13 +72,10 @@ def test_an_address_at_its_limit_without_an_idle_one_gets_no_more():
     assert connect(connections, "10.0.0.2") is not None
 
 
-@pytest.mark.parametrize("loopback_too", [False, True])
-def test_this_machines_own_addresses_count_only_if_that_is_asked_for(loopback_too):
-    connections = table(connections=10, loopback_too=loopback_too)
+def test_this_machines_own_addresses_do_not_count():
+    connections = table(connections=10)
     lines = [connect(connections, "127.0.0.1") for _ in range(5)]
-    assert sum(connection is not None and connection.dropped for connection in lines) == (
-        3 if loopback_too else 0
-    )
+    assert not any(connection is None or connection.dropped for connection in lines)
 
 
 def test_when_all_connections_are_busy_no_more_are_accepted():
@@ -132,12 +129,6 @@ def test_costly_reading_gets_a_quarter_of_the_time_all_together():
         spent += 0.002
         resting[due] = at + share.pause_s(at, 0.002)
     assert 0.2 < spent / 10.0 < 0.3
-
-
-def test_settings_lower_the_number_and_never_pass_what_fits():
-    assert connection_limits(20_000, most=100).connections == 100
-    assert connection_limits(300, most=100_000).connections == connection_limits(300).connections
-    assert connection_limits(20_000, most=100, per_peer=7).per_peer == 7
 
 
 @pytest.mark.parametrize(
