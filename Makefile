@@ -1,7 +1,7 @@
 # Everything that CI does is a target here; `make` alone lists them.
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev demo serve test test-all perturbed unit soak mutants pictures bench coverage lint \
-	format types imports lock deb clean
+	format types imports lines lock deb clean
 SHELL := bash
 
 PYTHON_RUN := .venv/bin/python -P
@@ -77,6 +77,9 @@ types: setup-dev ## mypy, strict
 
 imports: setup-dev ## who may import whom
 	@.venv/bin/lint-imports
+
+lines: ## how long the product, its tests and its pages are
+	@$(PYTHON_RUN) scripts/lines.py
 
 lock: ## write requirements/*.txt from pyproject.toml (ARGS=--upgrade moves versions)
 	@scripts/lock $(ARGS)
