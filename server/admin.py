@@ -33,7 +33,7 @@ def forget_user(
         await who.audit.write()
 
     def copies() -> list[str]:
-        kinds = ("schema-*", "rolled-back*")
+        kinds = ("schema-*",)
         return sorted(
             path.name for kind in kinds for path in db_path.parent.glob(f"{db_path.name}.{kind}")
         )

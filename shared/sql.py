@@ -70,8 +70,8 @@ class Database(Protocol):
         """Of these, what is not in use."""
         ...
 
-    async def erase(self) -> bool:
-        """Remove what is left of deleted rows. False: there is too much to do it now."""
+    async def empty_log(self) -> bool:
+        """Cut off the log of changes, with what it holds of deleted rows. False: somebody reads."""
         ...
 
     async def maintain(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TypeAlias
 
 import typer
 
@@ -39,28 +39,21 @@ Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Verify, recount, requeue, forget a user, roll back.",
+    help="Verify, requeue, forget a user.",
 )
-_PASSED_ON: Final[dict[str, Any]] = {
-    "allow_extra_args": True,
-    "ignore_unknown_options": True,
-    "help_option_names": [],
-}
 
 
-def _on_folder(context: typer.Context) -> NoReturn:
-    run_program("server.maintenance", ["admin", context.info_name or "", *context.args])
-
-
-for _name, _help in (
-    ("verify", "On the data folder: check every file, digest and row."),
-    ("recount", "On the data folder: count again what is counted."),
-    ("vacuum", "On the data folder, server stopped: write the database again."),
-    ("size", "On the data folder: show what the database takes, by table."),
-    ("upgrade", "On the data folder, server stopped: bring it to this schema."),
-    ("rollback", "On the data folder, server stopped: undo an upgrade."),
-):
-    app.command(_name, help=_help, context_settings=_PASSED_ON)(_on_folder)
+@app.command(
+    "verify",
+    help="On the data folder: check every file, digest and row.",
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "help_option_names": [],
+    },
+)
+def _verify(context: typer.Context) -> NoReturn:
+    run_program("server.maintenance", ["admin", "verify", *context.args])
 
 
 @app.command()

@@ -83,9 +83,7 @@ COMMANDS: Final[dict[str, Listed]] = {
     ),
     "agents": Listed("agents", "app", "List agents; drain, retire or give one up.", FOR_OPERATORS),
     "token": Listed("tokens", "app", "Make, list, rotate and revoke tokens.", FOR_OPERATORS),
-    "admin": Listed(
-        "admin", "app", "Verify, recount, requeue, forget a user, roll back.", FOR_OPERATORS
-    ),
+    "admin": Listed("admin", "app", "Verify, requeue, forget a user.", FOR_OPERATORS),
     "config": Listed(
         "config", "app", "Let a running server read its settings again.", FOR_OPERATORS
     ),
@@ -112,7 +110,7 @@ COMMANDS: Final[dict[str, Listed]] = {
     "doctor": Listed(
         "doctor",
         "doctor",
-        "Find what is wrong: server, token, clock, agents, versions, this host.",
+        "Find what is wrong: server, token, agents, versions, host.",
         OWN,
     ),
     "completion": Listed(

@@ -142,7 +142,7 @@ async def doctor(
     server: Server,
     client: Client,
 ) -> int:
-    """Find what is wrong: server, token, clock, agents, versions, this host.
+    """Find what is wrong: server, token, agents, versions, host.
 
     Looks at what a job needs, from this machine on: whether the server answers and takes work, what
     the token is good for, whether clocks and versions agree, whether agents offer the services, and

@@ -15,7 +15,6 @@ import typer
 from server.data_folder import WrongDatabase
 from server.maintenance.backup import DATABASE
 from server.maintenance.restore import BadBackup, NotEmpty
-from server.maintenance.rollback import NoCopy
 from server.settings.load import read
 from server.settings.tables import ServerSettings
 from shared.files.locks import FolderInUse
@@ -40,10 +39,6 @@ DataDir: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="DIR", help="The server's data folder [as the file says].")
 ]
 Verify: TypeAlias = Annotated[bool, typer.Option("--verify", help="Check every file's digest.")]
-Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun: TypeAlias = Annotated[
-    bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")
-]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 
 
@@ -76,7 +71,6 @@ def problems() -> Iterator[None]:
         _end(CANNOT_CREATE, str(problem))
     except (
         BadBackup,
-        NoCopy,
         WrongDatabase,
         DatabaseUnavailable,
         NewerSchema,
@@ -101,12 +95,3 @@ def _end(code: int, message: str) -> NoReturn:
     else:
         sys.stderr.write(f"ferryman: {message}\n")
     sys.exit(code)
-
-
-def confirm(question: str, command: str) -> None:
-    """Ask; whoever does not say yes ends the command."""
-    if not sys.stdin.isatty():
-        _end(USAGE, f"{command} asks first: give --yes where there is no terminal")
-    if not typer.confirm(question, err=True):
-        sys.stderr.write("ferryman: nothing was changed\n")
-        raise typer.Exit(FAILED)

@@ -67,12 +67,12 @@ class Verified:
 
 
 class OldSchema(DatabaseUnavailable):
-    """It has to be upgraded first."""
+    """It has to be upgraded first, by a start."""
 
     def __init__(self, path: Path, version: int) -> None:
         cause = sqlite3.DatabaseError(
             f"{path} has schema version {version}, this program works with {len(MIGRATIONS)}: "
-            "run ferryman admin upgrade, or start the server once"
+            "start the server once"
         )
         super().__init__(cause)
 

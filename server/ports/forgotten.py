@@ -34,8 +34,6 @@ class ForgottenRecords(Protocol):
         """Names and ids of other principals' live tokens that name the user."""
         ...
 
-    async def erase(self) -> bool:
-        """Remove the remains of deleted rows from the database's file. False: it is too large for
-        that beside a running server.
-        """
+    async def empty_log(self) -> bool:
+        """Cut off the database's log of changes. False: somebody reads, so part of it is there."""
         ...

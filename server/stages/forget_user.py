@@ -105,10 +105,9 @@ class ForgetUser(Stage):
         report.done = not report.waiting
         if report.waiting and not report.removed:  # whoever calls again at once need not
             await self._clock.sleep(_AGAIN_S)
-        if report.done and not await self._records.erase():
+        if report.done and not await self._records.empty_log():
             report.kept.append(
-                "remains of deleted rows in the database file, which is too large to be written "
-                "again meanwhile: stop the server and run ferryman admin vacuum"
+                "remains of deleted rows in the log of the database, for some minutes: it was read"
             )
         if report.done:
             self._instead.pop(user, None)

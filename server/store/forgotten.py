@@ -140,5 +140,5 @@ class SqlForgotten:
         )
         return [f"{row['name']} ({row['id']})" for row in rows]
 
-    async def erase(self) -> bool:
-        return await self._database.erase()
+    async def empty_log(self) -> bool:
+        return await self._database.empty_log()

@@ -61,12 +61,6 @@ def check_structure(connection: sqlite3.Connection) -> None:
         raise sqlite3.DatabaseError(f"database disk image is malformed: {result}")
 
 
-def write_anew(connection: sqlite3.Connection) -> None:
-    """Without what was deleted."""
-    connection.execute("VACUUM")
-    empty_log(connection)
-
-
 def empty_log(connection: sqlite3.Connection) -> sqlite3.Row:
     """Move it to the file and cut it off; the first number is 1 where somebody reads."""
     row: sqlite3.Row = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

@@ -21,7 +21,7 @@ from shared.clock import Clock, RealClock
 from shared.files.locks import FileLock
 from shared.sql import Change, Params, T, Transaction
 from shared.sqlite.connection import Connection
-from shared.sqlite.copies import check_structure, empty_log, file_size, write_anew
+from shared.sqlite.copies import check_structure, empty_log, file_size
 from shared.sqlite.errors import DatabaseUnavailable, NoRoomForCopy
 from shared.sqlite.measured import Commits
 from shared.sqlite.migrations import Migration, migrate
@@ -31,8 +31,6 @@ _FREE_PAGES_KEPT: Final = 1_000  # they will soon be needed again
 _PAGES_FREED_AT_ONCE: Final = 1_000  # some milliseconds, in which others wait
 _MAX_CHECKED_BYTES: Final = 1 << 30
 """Up to this size a database is checked after a crash: some seconds of a slow disk."""
-_MAX_ERASED_BYTES: Final = 256 << 20
-"""Up to this size a file is written again beside those who use it: some seconds of a slow disk."""
 _PROBE_BYTES: Final = 1 << 16
 """Written to find out whether there is space again."""
 _MAX_BATCH: Final = 256  # changes in one commit: bounds how long the first of them waits
@@ -201,20 +199,6 @@ class Database:
     def writes_waiting(self) -> int:
         """Changes that have not begun."""
         return self._waiting.qsize()
-
-    async def erase(self) -> bool:
-        """Write the whole file again, so that nothing is left of deleted rows. Others wait.
-
-        Returns:
-            False: it is too large for that.
-
-        Raises:
-            DatabaseUnavailable
-        """
-        if await self.size() > _MAX_ERASED_BYTES:
-            return False
-        await self.run(write_anew)
-        return True
 
     async def empty_log(self) -> bool:
         """Move all changes from the log to the file and cut the log off, so that nothing of what

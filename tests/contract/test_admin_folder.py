@@ -11,29 +11,24 @@ import zipfile
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from server.data_folder import mismatch, write_record
+from server.data_folder import write_record
 from server.domain.files import FileKind
 from server.maintenance.__main__ import program
-from server.maintenance.verify import OldSchema
 from server.storage.folder import stored_path
 from server.store import copies
 from server.store.identity import server_identity
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
-from shared.clock import RealClock
 from shared.files.locks import FolderLock
-from shared.sqlite.copies import copy_database
 from shared.sqlite.database import Database
 from shared.wire import JobState
 from tests.contract.test_backup import Folder, rows
 from tests.support.dev_program import environment
 from tests.support.first_release import lay_out
-from tests.support.past_week import write_past_week
 
 
 @pytest.fixture(autouse=True)
@@ -97,27 +92,6 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-def test_the_size_is_predicted_from_the_last_week(folder: Folder, tmp_path: Path) -> None:
-    assert "nothing is predicted before a day of history" in admin(folder, "size")
-    assert json.loads(admin(folder, "size", "--json"))["growth"] is None
-    asyncio.run(write_past_week(folder.database_path, RealClock().now()))
-    rows_of = "INSERT INTO services (name, settings) VALUES"
-    change(
-        folder,
-        f"""{rows_of} ('folding', '{{"forget_after": "0s"}}');
-        {rows_of} ('docking', '{{"forget_after": "nonsense"}}')""",
-    )
-    shown = admin(folder, "size")
-    assert "database grows for ever, files settle at about" in shown
-    assert "never forgotten: the jobs of folding" in shown
-    growth = json.loads(admin(folder, "size", "--json"))["growth"]
-    assert growth["database_bytes"] is None
-    assert growth["jobs_a_day"] > 500
-    config = tmp_path / "server.toml"
-    config.write_text("[services.folding]\nforget_after = '1d'\n")
-    assert "database settles at about" in admin(folder, "size", "--config", config)
-
-
 def test_a_sound_folder_is_found_sound_beside_a_server_too(folder: Folder) -> None:
     shown = admin(folder, "verify")
     assert "3 jobs" in shown
@@ -127,8 +101,6 @@ def test_a_sound_folder_is_found_sound_beside_a_server_too(folder: Folder) -> No
     try:
         assert json.loads(admin(folder, "verify", "--json"))["left"] == 0
         admin(folder, "verify", "--repair", code=73)
-        admin(folder, "vacuum", code=73)
-        admin(folder, "rollback", "--yes", code=74)
     finally:
         lock.close()
 
@@ -226,7 +198,6 @@ def test_a_damaged_database_does_not_say_which_files_are_strays(folder: Folder) 
 def test_a_folder_may_have_any_name(folder: Folder, name: str) -> None:
     folder.path = folder.path.rename(folder.path.with_name(name))
     admin(folder, "verify")
-    admin(folder, "upgrade", "--check")
     assert [path.name for path in folder.path.parent.iterdir()] == [name]
 
 
@@ -280,46 +251,19 @@ COUNTS = {
 
 @pytest.mark.parametrize("kind", COUNTS)
 def test_what_is_counted_wrongly_is_counted_again(folder: Folder, kind: str) -> None:
-    assert admin(folder, "recount") == "all counts are right\n"
     change(folder, COUNTS[kind])
     before = folder.database_path.read_bytes()
-    found = json.loads(admin(folder, "recount", "--dry-run", "--json", code=1))
-    assert {one["kind"] for one in found["items"]} == {kind}
+    found = json.loads(admin(folder, "verify", "--json", code=1))["findings"]
+    assert {one["kind"] for one in found} == {kind}
     assert folder.database_path.read_bytes() == before
-    lock = FolderLock(folder.path)  # a server runs
-    try:
-        assert json.loads(admin(folder, "recount", "--json"))["mended"] == len(found["items"])
-    finally:
-        lock.close()
-    assert admin(folder, "recount") == "all counts are right\n"
-    admin(folder, "verify")
+    assert json.loads(admin(folder, "verify", "--repair", "--json"))["repaired"] == len(found)
+    assert "all is well" in admin(folder, "verify")
 
 
 def test_a_bundle_that_nobody_uses_any_more_goes(folder: Folder) -> None:
     change(folder, "UPDATE jobs SET bundle_file = NULL WHERE id = 3")
-    assert "mended 1 count" in admin(folder, "recount")
+    assert "counted again" in admin(folder, "verify", "--repair", code=1)
     assert rows(folder.database_path, "SELECT min(refs) FROM bundles") == [(1,)]
-
-
-def test_a_vacuum_gives_back_what_is_free_and_makes_old_files_shrink_by_themselves(
-    folder: Folder,
-) -> None:
-    change(
-        folder,
-        """
-        PRAGMA journal_mode=DELETE; PRAGMA auto_vacuum=NONE; VACUUM;
-        CREATE TABLE filler (x BLOB);
-        INSERT INTO filler VALUES (zeroblob(1000000));
-        DROP TABLE filler;
-        """,
-    )
-    size = json.loads(admin(folder, "size", "--json"))
-    assert size["free_bytes"] > 900_000
-    done = json.loads(admin(folder, "vacuum", "--json"))
-    assert done["after"] < done["before"] - 900_000
-    assert rows(folder.database_path, "PRAGMA auto_vacuum") == [(2,)]
-    assert "jobs" in admin(folder, "size")
-    admin(folder, "verify")
 
 
 def test_an_old_database_is_upgraded_first(tmp_path: Path) -> None:
@@ -327,68 +271,9 @@ def test_an_old_database_is_upgraded_first(tmp_path: Path) -> None:
     lay_out("server", path)
     folder = Folder.__new__(Folder)
     folder.path, folder.database_path = path, path / "ferryman.sqlite"
-    shown = admin(folder, "upgrade", "--check")
-    assert "schema 1" in shown
-    assert "about" in shown
-    assert "ferryman admin upgrade" in admin(folder, "verify", code=74)
-    assert "schema-1" in admin(folder, "upgrade")
-    assert "nothing is to be done" in admin(folder, "upgrade")
+    assert "start the server once" in admin(folder, "verify", code=74)
+    asyncio.run(_made(folder.database_path))
     assert json.loads(admin(folder, "verify", "--json"))["checked"]["jobs"] == 7
-    assert issubclass(OldSchema, Exception)
-
-
-def test_a_rollback_makes_another_server_of_the_copy(folder: Folder) -> None:
-    path = folder.database_path
-    with closing(sqlite3.connect(path)) as database:
-        copy_database(database, path.with_name(f"{path.name}.schema-{len(MIGRATIONS)}"))
-    change(folder, "UPDATE jobs SET name = 'since'")
-    stored(folder, FileKind.RESULT).unlink()  # its job was deleted since
-
-    plan: dict[str, Any] = json.loads(admin(folder, "rollback", "--dry-run", "--json"))
-    assert (plan["jobs"], plan["lost_jobs"]) == (3, 0)
-    assert rows(path, "SELECT value FROM meta WHERE key = 'server'") == [("the-first",)]
-    assert "--yes" in admin(folder, "rollback", code=2)
-
-    done = json.loads(admin(folder, "rollback", "--yes", "--json"))
-    assert (done["jobs"], done["left_out"]) == (2, 1)
-    assert done["next_id"] > 1_000_000
-    meta = dict(rows(path, "SELECT key, value FROM meta"))
-    assert meta["server"] != "the-first"
-    assert json.loads(meta["former"]) == ["the-first"]
-    assert rows(path, "SELECT DISTINCT name FROM jobs") == [(None,)]
-    assert rows(Path(done["kept"]), "SELECT count(*) FROM jobs WHERE name = 'since'") == [(3,)]
-    assert not list(folder.path.glob("*.rolling-back*"))
-    admin(folder, "verify", "--repair")
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_rollback_by_root_leaves_the_database_to_the_server(folder: Folder) -> None:
-    path = folder.database_path
-    with closing(sqlite3.connect(path)) as database:
-        copy_database(database, path.with_name(f"{path.name}.schema-{len(MIGRATIONS)}"))
-    os.chown(folder.path, 1234, 1235)
-    admin(folder, "rollback", "--yes")
-    assert (path.stat().st_uid, path.stat().st_gid) == (1234, 1235)
-
-
-def test_a_rollback_of_the_first_schema_keeps_it(tmp_path: Path) -> None:
-    path = tmp_path / "old"
-    lay_out("server", path)
-    folder = Folder.__new__(Folder)
-    folder.path, folder.database_path = path, path / "ferryman.sqlite"
-    admin(folder, "upgrade")
-    admin(folder, "rollback", "--yes", "--skip-ids", 5)
-    assert rows(folder.database_path, "SELECT max(version) FROM schema_version") == [(1,)]
-    assert rows(folder.database_path, "SELECT count(*) FROM jobs") == [(7,)]
-
-
-def test_a_damaged_copy_is_no_way_back(folder: Folder) -> None:
-    copy = folder.path / "ferryman.sqlite.schema-5"
-    copy.write_bytes(b"no database" * 1_000)
-    before = folder.database_path.read_bytes()
-    admin(folder, "rollback", "--yes", code=74)
-    admin(folder, "rollback", "--yes", "--copy", folder.path / "none", code=74)
-    assert folder.database_path.read_bytes() == before
 
 
 @pytest.mark.parametrize("how", ["another", "older", "new"])
@@ -415,19 +300,3 @@ async def _made(path: Path) -> None:
     database = await Database.open(path, MIGRATIONS)
     await server_identity(database, "fresh")
     await database.close()
-
-
-def test_a_rollback_makes_the_folder_the_other_servers_too(folder: Folder) -> None:
-    path = folder.database_path
-    with closing(sqlite3.connect(path)) as database:
-        write_record(folder.path, copies.marks(database))
-        copy_database(database, path.with_name(f"{path.name}.schema-{len(MIGRATIONS)}"))
-    later = stored_path(folder.path, FileKind.RESULT, "ab" * 16)
-    later.parent.mkdir(exist_ok=True)
-    later.write_bytes(b"of a job since then")
-    done = json.loads(admin(folder, "rollback", "--yes", "--json"))
-    assert done["moved"] == 1  # the older version would delete it within a second
-    assert stored_path(Path(done["aside"]), FileKind.RESULT, later.name).is_file()
-    assert stored(folder, FileKind.RESULT).is_file()
-    with closing(sqlite3.connect(path)) as database:
-        assert mismatch(database, folder.path) == ""

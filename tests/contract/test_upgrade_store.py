@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -10,12 +9,9 @@ from pathlib import Path
 from server.domain.jobs import Bundle
 from server.domain.placement import Candidate
 from server.domain.service import Service
-from server.maintenance.rollback import plan, roll_back
 from server.ports import Filter
-from server.store.identity import server_identity
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
-from shared.clock import RealClock
 from shared.sqlite.database import Database
 from shared.sqlite.migrations import migrate
 from shared.wire import JobState
@@ -55,36 +51,6 @@ async def test_waiting_delayed_and_ended_jobs_are_where_they_belong(tmp_path: Pa
         assert await jobs.cleaned_services() == ["example"]
         assert await jobs.forget("example", now, 9) == 1
         assert (await jobs.insert(new(), "queued"))[0].id == 8
-    finally:
-        await database.close()
-
-
-def _roll_back(path: Path) -> None:
-    chosen = plan(path, None)
-    roll_back(path.parent, path, chosen, RealClock(), skip=1_000_000)
-
-
-async def test_the_way_back_makes_another_server(tmp_path: Path) -> None:
-    path = lay_out("server", tmp_path / "data")
-    database = await Database.open(path, MIGRATIONS)
-    assert (await SqlJobs(database, lambda job: None).insert(new(), "queued"))[0].id == 8
-    identity, _ = await server_identity(database, "x")
-    copy = database.upgraded_from
-    await database.close()
-    assert copy is not None
-    await asyncio.to_thread(_roll_back, path)
-    with closing(sqlite3.connect(path)) as older:
-        assert older.execute("SELECT max(version) FROM schema_version").fetchone() == (1,)
-        assert older.execute("SELECT value FROM meta WHERE key = 'server'").fetchone() != (
-            identity,
-        )
-    # What the older version would go on with, as the next upgrade finds it.
-    database = await Database.open(path, MIGRATIONS)
-    try:
-        assert (await SqlJobs(database, lambda job: None).insert(new(), "queued"))[
-            0
-        ].id == 1_000_008
-        assert database.upgraded_from == path.with_name(f"{path.name}.schema-1.2")
     finally:
         await database.close()
 

@@ -58,7 +58,6 @@ AGENT = "ferryman agent --config /etc/ferryman/agent.toml"
 ON_THE_HOST = (
     "ferryman backup /var/backups/ferryman/a-day --verify",
     "ferryman admin verify",
-    "ferryman admin size",
     "ferryman check /etc/ferryman/server.toml",
     "rm -r /var/backups/ferryman/a-day",
 )

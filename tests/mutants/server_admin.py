@@ -114,18 +114,4 @@ MUTANTS: Final = (
         "",
         f"{_FOLDER}a_sound_folder_is_found_sound_beside_a_server_too",
     ),
-    _of(
-        "a dry run mends nothing",
-        "server/maintenance/admin.py",
-        "mended = [] if dry_run else",
-        "mended = [] if False else",
-        f"{_FOLDER}what_is_counted_wrongly_is_counted_again",
-    ),
-    _of(
-        "a rollback leaves out jobs whose files are gone",
-        "server/maintenance/rollback.py",
-        "            copies.leave_out(copy, gone)\n",
-        "",
-        f"{_FOLDER}a_rollback_makes_another_server_of_the_copy",
-    ),
 )

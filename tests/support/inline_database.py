@@ -90,7 +90,7 @@ class InlineDatabase:
     async def free_bytes(self) -> int:
         return 0
 
-    async def erase(self) -> bool:
+    async def empty_log(self) -> bool:
         return True
 
     async def maintain(self) -> bool:
