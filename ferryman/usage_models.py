@@ -48,6 +48,3 @@ class UsageDoc(Wire):
     services: list[ServiceUsage]
     group: str | None = None
     """Group of the server's settings that it is a member of; for operators."""
-    sources: dict[str, str] | None = None
-    """What is limited, as in ``stored`` or ``my_service.waiting`` -> the table of the settings that
-    says how much of it there may be; for operators."""

@@ -34,18 +34,8 @@ class Allowance:
     """Of requests."""
     runs: Mapping[str, int] = field(default_factory=dict)
     queued: Mapping[str, int] = field(default_factory=dict)
-    sources: Mapping[str, str] = field(default_factory=dict)
-    """Field, or ``runs.SERVICE`` and ``queued.SERVICE`` -> the table of the settings that it comes
-    from; what is not here comes from what holds for everybody."""
     group: str = ""
     """Of the settings, that the user is a member of."""
-
-    def source(self, quota: str, service: str) -> str:
-        """Which table of the settings says how much of ``runs`` or ``queued`` it may have."""
-        for name in (service, EVERY_SERVICE):
-            if f"{quota}.{name}" in self.sources:
-                return self.sources[f"{quota}.{name}"]
-        return f"services.{service}"
 
 
 class Allowances:

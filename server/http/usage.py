@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any, Final
 
-from server.domain.allowances import Allowance, end_of_day
+from server.domain.allowances import end_of_day
 from server.http.context import Context
 from shared.clock import utc
 from shared.wire import UsageDoc
@@ -52,20 +51,7 @@ async def usage_of(context: Context, user: str, *, for_operators: bool = False) 
     }
     if for_operators:
         found["group"] = allowed.group or None
-        found["sources"] = _sources(allowed, [one["service"] for one in services])
     return UsageDoc.model_validate(found)
-
-
-def _sources(allowed: Allowance, services: Sequence[str]) -> dict[str, str]:
-    of_user = {"stored": "stored", "uploaded_today": "uploaded", "uploads": "uploads"}
-    found = {
-        name: allowed.sources.get(field, "server")
-        for name, field in (of_user | {"rate_limit": "rate"}).items()
-    }
-    for service in services:
-        found[f"{service}.under_way"] = allowed.source("runs", service)
-        found[f"{service}.waiting"] = allowed.source("queued", service)
-    return found
 
 
 def _quota(used: int, limit: int) -> dict[str, Any]:

@@ -24,38 +24,28 @@ def allowances(settings: ServerSettings) -> Allowances:
     table = settings.server
     usual = Allowance(**{field: getattr(table, key) for key, field in _KEYS.items()})
     exceptions = {
-        user: replace(_with(usual, group, f"groups.{name}"), group=name)
+        user: replace(_with(usual, group), group=name)
         for name, group in settings.groups.items()
         for user in group.members
     }
     for user, own in settings.users.items():
-        exceptions[user] = _with(exceptions.get(user, usual), own, f"users.{user}")
+        exceptions[user] = _with(exceptions.get(user, usual), own)
     return Allowances(usual, exceptions)
 
 
-def _with(allowed: Allowance, table: UserTable, where: str) -> Allowance:
-    """Args:
-    where: the name of the table.
-    """
+def _with(allowed: Allowance, table: UserTable) -> Allowance:
     changes: dict[str, Any] = {
         field: value for key, field in _KEYS.items() if (value := getattr(table, key)) is not None
     }
-    sources = dict(allowed.sources) | dict.fromkeys(changes, where)
     for field, key, before in (
         ("runs", "runs_per_user", allowed.runs),
         ("queued", "queued_per_user", allowed.queued),
     ):
         # A number for every service is nearer than a group's for one of them.
         numbers = {} if getattr(table, key) is not None else dict(before)
-        sources = {
-            name: source
-            for name, source in sources.items()
-            if not name.startswith(f"{field}.") or name.removeprefix(f"{field}.") in numbers
-        }
         for service, named in ((EVERY_SERVICE, table), *table.services.items()):
             number = getattr(named, key)
             if number is not None:
                 numbers[service] = number
-                sources[f"{field}.{service}"] = where
         changes[field] = numbers
-    return replace(allowed, **changes, sources=sources)
+    return replace(allowed, **changes)

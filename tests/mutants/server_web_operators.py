@@ -18,13 +18,6 @@ def of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 MUTANTS: Final = (
     of(
-        "who decided what is shown only to whoever may read the audit trail",
-        "decisions.py",
-        "if not may_use(request[PRINCIPAL], Area.ADMIN):",
-        "if False:",
-        f"{_AGENTS}who_decided_is_shown_to_whoever_may_read_the_audit_trail",
-    ),
-    of(
         "an agent's name leads to its page, whatever characters it has",
         "agents.py",
         "{quote(name, safe='')}",
@@ -33,7 +26,7 @@ MUTANTS: Final = (
     ),
     of(
         "what an agent says without end is cut",
-        "sandbox.py",
+        "agents.py",
         "value[:_LONGEST] if isinstance(value, str)",
         "value if isinstance(value, str)",
         f"{_SANDBOX}what_makes_no_sense_is_left_out[said5]",
@@ -41,8 +34,8 @@ MUTANTS: Final = (
     of(
         "a form about services is for operators",
         "services.py",
-        'PageRoute("POST", "/new-service", Area.SERVICES, make)',
-        'PageRoute("POST", "/new-service", Area.JOBS, make)',
+        'PageRoute("POST", f"{_NAME}/{action}", Area.SERVICES, _decide(action))',
+        'PageRoute("POST", f"{_NAME}/{action}", Area.STATUS, _decide(action))',
         f"{_SERVICES}users_see_services_and_their_own_numbers_and_change_nothing",
     ),
     of(
@@ -55,10 +48,8 @@ MUTANTS: Final = (
     of(
         "the list of users is for operators",
         "users.py",
-        """"/users",
-        Area.AGENTS,""",
-        """"/users",
-        Area.STATUS,""",
+        'PageRoute("GET", "/users", Area.AGENTS',
+        'PageRoute("GET", "/users", Area.STATUS',
         f"{_STATUS}the_pages_are_for_operators",
     ),
     Mutant(

@@ -31,7 +31,6 @@ PAGES: Final = {
     "agent": "/agents/local",
     "services": "/services",
     "service": "/services/docking",
-    "new-service": "/new-service",
     "users": "/users",
     "user": "/users/ana",
     "dead-letters": "/dead-letters",

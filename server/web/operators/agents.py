@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
@@ -16,11 +17,8 @@ from server.domain.agents import AgentRecord
 from server.domain.errors import AgentRefusal
 from server.domain.jobs import Job
 from server.http import agent_documents
-from server.http.parameter_types import flag
 from server.http.params import flag_param, message_of
 from server.stages.agents import DRAINED, LOST, RETIRED, Agents
-from server.web.operators.decisions import decisions
-from server.web.operators.sandbox import SOFT, SandboxView, load_of, sandbox_of
 from server.web.site.page_route import Handler, PageRoute
 from server.web.site.site import Site
 from shared.clock import utc
@@ -35,6 +33,56 @@ _DONE: Final = {
     "retire": "it is retired: it gets no jobs and is not contacted",
     "lost": "it was declared lost: its attempts were ended, and are tried again elsewhere",
 }
+_LONGEST: Final = 500
+_MOST: Final = 40
+SOFT: Final = (
+    "A soft limit is watched, and enforced by ending the job: between two looks a job can use more "
+    "than it may. A hard limit is enforced by the kernel."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One limit: how it is enforced, and how its last test went.
+
+    Attributes:
+        enforcement: hard, soft, none or opened.
+        passed: None: it was not tested.
+        seen: what happened to the test.
+    """
+
+    name: str
+    enforcement: str
+    passed: bool | None = None
+    seen: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxView:
+    """Attributes:
+    broken: why it cannot be used now.
+    warning: what the host's operator has opened.
+    advice: how soft limits become hard.
+    checked_at: of ``ferryman agent check``; None: it was never run, or its time cannot be read.
+    passed: whether each limit worked as reported; None: it was never run.
+    """
+
+    backend: str
+    broken: str
+    warning: str
+    advice: tuple[str, ...]
+    limits: tuple[Limit, ...]
+    checked_at: datetime | None
+    passed: bool | None
+
+    def named(self, enforcement: str) -> list[str]:
+        """The limits that are enforced so."""
+        return [one.name for one in self.limits if one.enforcement == enforcement]
+
+    @property
+    def failed(self) -> list[str]:
+        """The limits that did not work when they were tested."""
+        return [one.name for one in self.limits if one.passed is False]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +199,6 @@ async def _page(
         refresh_s=_AGAIN_S,
         agent=_view(found, jobs),
         actions=ACTIONS,
-        decisions=await decisions(request, context, record.name, "agents/{name}"),
         soft=SOFT,
         utc=utc,
         **more,
@@ -236,15 +283,72 @@ def _actions(doc: AgentDoc) -> list[str]:
     return found
 
 
+# -- the sandbox, read with care: an agent can say anything
+
+
+def sandbox_of(agent: AgentDoc) -> SandboxView | None:
+    """What the agent said last; None: nothing."""
+    said = (agent.health or {}).get("sandbox")
+    if not isinstance(said, Mapping):
+        return None
+    check = _table(said.get("check"))
+    rows = check.get("rows")
+    tests = {
+        _text(row["limit"]): row
+        for row in (rows if isinstance(rows, list) else [])[:_MOST]
+        if isinstance(row, Mapping) and _text(row.get("limit"))
+    }
+    enforcement = {_text(name): _text(how) for name, how in _table(said.get("enforcement")).items()}
+    for name, row in tests.items():
+        enforcement.setdefault(name, _text(row.get("enforcement")))
+    version = _text(said.get("version"))
+    advice = said.get("advice")
+    return SandboxView(
+        backend=f"{_text(said.get('backend'))} {version}".strip(),
+        broken=_text(said.get("broken")),
+        warning=_text(said.get("warning")),
+        advice=tuple(map(_text, advice[:_MOST])) if isinstance(advice, list) else (),
+        limits=tuple(
+            Limit(name, how, _flag(row.get("passed")), _text(row.get("seen")))
+            for name, how in sorted(enforcement.items())[:_MOST]
+            for row in [tests.get(name, {})]
+        ),
+        checked_at=_time(check.get("at")),
+        passed=_flag(check.get("passed")),
+    )
+
+
+def load_of(agent: AgentDoc) -> float | None:
+    """Percent of its host's processors; None: it does not say."""
+    said = (agent.health or {}).get("load")
+    if isinstance(said, bool) or not isinstance(said, int | float):
+        return None
+    return min(100.0, max(0.0, float(said)))
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(value: Any) -> str:
+    return value[:_LONGEST] if isinstance(value, str) else ""
+
+
+def _flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _time(value: Any) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(_text(value))
+        return found.astimezone(UTC) if found.tzinfo else None
+    except (ValueError, OverflowError):
+        return None
+
+
 ROUTES: Final = (
-    PageRoute(
-        "GET",
-        "/agents",
-        Area.AGENTS,
-        listing,
-        query={"all": flag("1: also those that were retired and are not in the settings")},
-    ),
-    PageRoute("GET", "/agents/{name}", Area.AGENTS, page, query={"done": "what was just done"}),
+    PageRoute("GET", "/agents", Area.AGENTS, listing),
+    PageRoute("GET", "/agents/{name}", Area.AGENTS, page),
     *(
         PageRoute("POST", f"/agents/{{name}}/{name}", Area.AGENTS, _decide(name))
         for name in ACTIONS

@@ -1,4 +1,4 @@
-"""The services: how busy each is, its settings, and what operators decide about them."""
+"""The services: how busy each is, the settings that hold, and pause, resume and retire."""
 
 from __future__ import annotations
 
@@ -9,29 +9,25 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from server.domain.access import Area, may_use
-from server.domain.errors import BadField, ServiceRefusal
+from server.domain.access import Area
+from server.domain.errors import ServiceRefusal
 from server.domain.service import Service
-from server.http.parameter_types import flag, word
 from server.http.params import flag_param, message_of
-from server.http.service_documents import gone_documents, service_document
+from server.http.service_documents import SERVICE_FIELDS, gone_documents, service_document
 from server.stages.services import PAUSED
-from server.web.operators import settings
-from server.web.operators.decisions import decisions
 from server.web.site.page_route import Handler, PageRoute
 from server.web.site.site import Site
 from shared.http.authentication import PRINCIPAL
-from shared.principals import Scope
-from shared.wire import JobState, ServiceDoc
+from shared.units.durations import say_duration
+from shared.units.sizes import say_size
+from shared.wire import JobState, Limits, ServiceDoc
 
 _AGAIN_S: Final = 5
 _DONE: Final = {
     "pause": "its queued jobs wait; those that were sent go on",
     "resume": "its jobs are sent again",
     "retire": "it takes no new jobs; those that it has go on to their end",
-    "settings": "its settings hold for new work from now on",
 }
-_VARIABLES: Final = ("env", "secrets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,136 +85,43 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
 
 
 async def _page(
-    request: web.Request,
-    site: Site,
-    status: int = HTTPStatus.OK,
-    texts: Mapping[str, str] | None = None,
-    errors: Mapping[str, str] | None = None,
-    **more: Any,
+    request: web.Request, site: Site, status: int = HTTPStatus.OK, **more: Any
 ) -> web.StreamResponse:
-    """Args:
-    texts: what was typed into the form, if it is to be shown again.
-    errors: field -> what is wrong with it.
-    """
     context, principal = site.context, request[PRINCIPAL]
     service = context.services.find(request.match_info["name"])
     doc = await service_document(principal, context, service)
-    operates = may_use(principal, Area.SERVICES, "POST")
-    given = settings.given_texts(doc.settings or {}) if texts is None else texts
     return site.page(
         request,
         "operators/service.html",
         status=status,
         title=f"Service {service.name}",
-        refresh_s=None if errors else _AGAIN_S,
+        refresh_s=_AGAIN_S,
         service=_view(doc),
-        settings=settings.settings_of(service),
-        fields=settings.form_of(given, errors or {}) if operates and not service.in_file else None,
-        texts=given,
-        errors=errors or {},
-        is_open=bool(errors),
+        settings=settings_of(service),
         states=[(one, count) for one, count in doc.counts.items() if count],
-        decisions=await decisions(request, context, service.name, "services/{name}"),
         **more,
     )
 
 
-async def pause(site: Site, service: Service, form: Mapping[str, Any], by: str) -> None:
-    message = message_of(str(form.get("message", "")), PAUSED)
-    await site.context.services.pause(service.name, message, by)
-
-
-async def resume(site: Site, service: Service, _: Mapping[str, Any], by: str) -> None:
-    await site.context.services.resume(service.name, by)
-
-
-async def retire(site: Site, service: Service, _: Mapping[str, Any], by: str) -> None:
-    await site.context.services.retire(service.name, by)
-
-
 def _decide(action: str) -> Handler:
-    do = {"pause": pause, "resume": resume, "retire": retire}[action]
-
     async def handler(request: web.Request, site: Site) -> web.StreamResponse:
-        service = site.context.services.find(request.match_info["name"])
+        services, by = site.context.services, request[PRINCIPAL].name
+        name = services.find(request.match_info["name"]).name
         try:
-            await do(site, service, await request.post(), request[PRINCIPAL].name)
+            if action == "pause":
+                typed = str((await request.post()).get("message", ""))
+                await services.pause(name, message_of(typed, PAUSED), by)
+            elif action == "resume":
+                await services.resume(name, by)
+            else:
+                await services.retire(name, by)
         except ServiceRefusal as problem:
             return await _page(
                 request, site, HTTPStatus.CONFLICT, notice=str(problem), notice_kind="bad"
             )
-        return site.go_to(service_path(service.name), done=action)
+        return site.go_to(service_path(name), done=action)
 
     return handler
-
-
-async def change(request: web.Request, site: Site) -> web.StreamResponse:
-    """Replace the settings of a service that operators made."""
-    site.context.services.find(request.match_info["name"])
-    errors = await _put(request, site, request.match_info["name"])
-    if not errors:
-        return site.go_to(service_path(request.match_info["name"]), done="settings")
-    form = await request.post()
-    texts = {name: str(value) for name, value in form.items()}
-    return await _page(request, site, HTTPStatus.BAD_REQUEST, texts, errors)
-
-
-async def _put(request: web.Request, site: Site, name: str) -> dict[str, str]:
-    """Make a service, or replace its settings; field -> what is wrong."""
-    form, by = await request.post(), request[PRINCIPAL].name
-    given: dict[str, Any] = {}
-    for field in _VARIABLES:
-        try:
-            given[field] = settings.sent_variables(str(form.get(field, "")))
-        except ValueError as problem:
-            return {field: str(problem)}
-    try:
-        await site.context.services.put(
-            name, settings.sent_settings(form), given["env"], given["secrets"], by
-        )
-    except BadField as problem:
-        found = settings.errors_of(str(problem))
-        return found if problem.code == "invalid_settings" else {problem.field: str(problem)}
-    except ServiceRefusal as problem:
-        return {"name": str(problem)}
-    return {}
-
-
-async def new(request: web.Request, site: Site) -> web.StreamResponse:
-    """The form for a new service."""
-    return _new_page(request, site, {}, {})
-
-
-async def make(request: web.Request, site: Site) -> web.StreamResponse:
-    """Make a service."""
-    form = await request.post()
-    name = str(form.get("name", "")).strip()
-    if name in site.context.services:
-        errors = {"name": f"there is a service {name[:64]} already"}
-    else:
-        errors = await _put(request, site, name)
-    if not errors:
-        return site.go_to(service_path(name), done="settings")
-    texts = {field: str(value) for field, value in form.items()}
-    return _new_page(request, site, texts, errors, HTTPStatus.BAD_REQUEST)
-
-
-def _new_page(
-    request: web.Request,
-    site: Site,
-    texts: Mapping[str, str],
-    errors: Mapping[str, str],
-    status: int = HTTPStatus.OK,
-) -> web.StreamResponse:
-    return site.page(
-        request,
-        "operators/new_service.html",
-        status=status,
-        title="New service",
-        fields=settings.form_of(texts, errors),
-        texts=texts,
-        errors=errors,
-    )
 
 
 def service_path(name: str) -> str:
@@ -240,19 +143,106 @@ def _view(doc: ServiceDoc) -> ServiceView:
     return ServiceView(doc, service_path(doc.name), kind, shown, why)
 
 
+# -- the settings that hold, in people's words
+
+_ZERO: Final = {
+    "queued_per_user": "any number",
+    "timeout": "no limit",
+    "queue_timeout": "for ever",
+    "expires_after": "for ever",
+    "forget_after": "never",
+    "heartbeat_timeout": "off",
+    "dead_letter_expires_after": "for ever",
+}
+"""What 0 means."""
+_DURATIONS: Final = {
+    "timeout",
+    "queue_timeout",
+    "heartbeat_timeout",
+    "expires_after",
+    "forget_after",
+    "retry_later_delay",
+    "dead_letter_expires_after",
+}
+_PLAIN: Final = ("env", "secrets", "webhook", "limits")
+"""They are no single values."""
+_LIMITS: Final = {
+    "limits.cpus": "processors of an attempt",
+    "limits.memory": "memory of an attempt",
+    "limits.pids": "processes and threads of an attempt",
+    "limits.disk": "what an attempt may write",
+    "limits.log": "what is kept of stdout, and of stderr",
+    "limits.results": "what a result may have",
+    "limits.network": "whether an attempt may use its host's network",
+}
+MEANINGS: Final[Mapping[str, str]] = {
+    **{key: text for key, (text, _) in SERVICE_FIELDS.items() if key not in _PLAIN},
+    **_LIMITS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting as it is: its value and the default in people's units."""
+
+    key: str
+    means: str
+    value: str
+    default: str
+    given: bool
+
+
+def values_of(service: Service) -> dict[str, str]:
+    """Each setting, as people read it."""
+    retry, limits = service.retry, service.limits
+    found: dict[str, Any] = {
+        key: getattr(service, f"{key}_s") if key in _DURATIONS else getattr(service, key, None)
+        for key in MEANINGS
+        if "." not in key
+    }
+    found |= {
+        "retries": retry.retries,
+        "retry_delays": ", ".join(map(say_duration, retry.delays_s)),
+        "backoff": retry.backoff.value if retry.backoff else "none: retry_delays say",
+        "retry_delay": say_duration(retry.delay_s),
+        "max_retry_delay": say_duration(retry.max_delay_s),
+        "retry_on": ", ".join(sorted(retry.retry_on)) or "nothing",
+        "no_retry_on": ", ".join(sorted(retry.no_retry_on)) or "nothing",
+    }
+    found |= {f"limits.{name}": getattr(limits, name) for name in Limits.model_fields}
+    return {key: _said(key, found[key]) for key in MEANINGS}
+
+
+def _said(key: str, value: Any) -> str:
+    if key in _ZERO and not value:
+        return _ZERO[key]
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if key in _DURATIONS:
+        return say_duration(value)
+    if key.startswith("limits.") and key not in ("limits.cpus", "limits.pids"):
+        return say_size(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+_DEFAULTS: Final[Mapping[str, str]] = values_of(Service("default"))
+
+
+def settings_of(service: Service) -> list[Setting]:
+    """All settings of a service but variables and webhook."""
+    values = values_of(service)
+    return [
+        Setting(key, means, values[key], _DEFAULTS[key], key in service.given)
+        for key, means in MEANINGS.items()
+    ]
+
+
 _NAME: Final = "/services/{name}"
 ROUTES: Final = (
-    PageRoute(
-        "GET",
-        "/services",
-        Area.STATUS,
-        listing,
-        query={"all": flag("1: also those that were retired")},
-    ),
-    PageRoute("GET", _NAME, Area.STATUS, page, query={"done": word("what was just done", 16)}),
-    PageRoute("POST", _NAME, Area.SERVICES, change),
-    PageRoute("GET", "/new-service", Area.SERVICES, new, needs=Scope.OPERATE),
-    PageRoute("POST", "/new-service", Area.SERVICES, make),
+    PageRoute("GET", "/services", Area.STATUS, listing),
+    PageRoute("GET", _NAME, Area.STATUS, page),
     *(
         PageRoute("POST", f"{_NAME}/{action}", Area.SERVICES, _decide(action))
         for action in ("pause", "resume", "retire")

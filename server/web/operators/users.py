@@ -14,13 +14,11 @@ from server.domain.access import Area
 from server.domain.errors import BadField
 from server.domain.upload_fields import USER_ID
 from server.http.context import Context
-from server.http.parameter_types import word
 from server.http.problems import Refusal
 from server.http.usage import usage_of
 from server.ports.users import UserLoad
 from server.web.site.page_route import PageRoute
 from server.web.site.site import Site
-from shared.wire import Quota
 
 _AGAIN_S: Final = 5
 _ROWS: Final = 50
@@ -108,37 +106,13 @@ def _view(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Meter:
-    """One quota. source: the table of the settings that says how much there may be."""
-
-    label: str
-    quota: Quota
-    is_size: bool
-    source: str
-
-
 async def page(request: web.Request, site: Site) -> web.StreamResponse:
-    """One user: every quota, and where it comes from."""
+    """One user: every quota."""
     user = request.match_info["name"]
     if not USER_ID.fullmatch(user):
         raise Refusal(HTTPStatus.NOT_FOUND, "user_not_found", "no user can be called so")
     context = site.context
     usage = await usage_of(context, user, for_operators=True)
-    sources = usage.sources or {}
-    meters = [
-        Meter("Stored", usage.stored, True, sources["stored"]),
-        Meter("Uploaded today", usage.uploaded_today, True, sources["uploaded_today"]),
-        Meter("Uploads at once", usage.uploads, False, sources["uploads"]),
-    ]
-    services = [
-        (
-            one.service,
-            Meter("Under way", one.under_way, False, sources[f"{one.service}.under_way"]),
-            Meter("Waiting", one.waiting, False, sources[f"{one.service}.waiting"]),
-        )
-        for one in usage.services
-    ]
     return site.page(
         request,
         "operators/user.html",
@@ -146,19 +120,10 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
         refresh_s=_AGAIN_S,
         usage=usage,
         known=context.allowances.has(user) or await context.jobs.users(user, 1) == [user],
-        meters=meters,
-        services=services,
-        rate_source=sources["rate_limit"],
     )
 
 
 ROUTES: Final = (
-    PageRoute(
-        "GET",
-        "/users",
-        Area.AGENTS,
-        listing,
-        query={"from": word("users from this name on", _LONGEST)},
-    ),
+    PageRoute("GET", "/users", Area.AGENTS, listing),
     PageRoute("GET", "/users/{name}", Area.AGENTS, page),
 )

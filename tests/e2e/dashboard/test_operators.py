@@ -12,7 +12,6 @@ PAGES = (
     "/agents/local",
     "/services",
     "/services/example",
-    "/new-service",
     "/users",
     "/users/ada",
     "/status",

@@ -413,20 +413,12 @@ def test_users_have_their_own_allowance_then_their_groups_then_everybodys(tmp_pa
     file = tmp_path / "ferryman.toml"
     file.write_text(USERS)
     allowed = allowances(load.read(file, {}, {}))
-    found = {
-        user: replace(allowed.of(user), sources={}, group="")
-        for user in ("ann", "bob", "cy", "portal")
-    }
+    found = {user: replace(allowed.of(user), group="") for user in ("ann", "bob", "cy", "portal")}
     assert found["cy"] == Allowance(stored=10**9, rate=Rate(50, "s"))
     assert found["ann"] == replace(found["cy"], stored=5 * 10**9, runs={"": 7}, queued={"s": 9})
     assert found["bob"] == replace(found["ann"], stored=0, rate=Rate(), queued={"": 3})
     assert found["portal"] == replace(found["cy"], rate=Rate(1_000, "m"))
     assert (allowed.of("ann").group, allowed.of("cy").group) == ("lab", "")
-    assert allowed.of("ann").sources == {
-        "stored": "groups.lab",
-        "runs.": "groups.lab",
-        "queued.s": "groups.lab",
-    }
 
 
 @pytest.mark.parametrize(

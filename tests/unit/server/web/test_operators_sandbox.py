@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from server.web.operators.sandbox import load_of, sandbox_of
+from server.web.operators.agents import load_of, sandbox_of
 from shared.wire import AgentDoc, AgentState
 
 
