@@ -54,9 +54,8 @@ if TYPE_CHECKING:
     from ferryman.file_models import FileDoc
     from ferryman.forgotten_models import ForgottenDoc
     from ferryman.form import ProgressCallback
-    from ferryman.models import AttemptDoc, JobDoc, Usage
+    from ferryman.models import AttemptDoc, JobDoc, ScheduleDoc, Usage
     from ferryman.result import Result, SyncResult
-    from ferryman.schedule_models import ScheduleDoc
     from ferryman.service_models import ServiceDoc
     from ferryman.settings_models import Reloaded, SettingChange
     from ferryman.states import JobState, Reason, WaitReason
@@ -160,7 +159,7 @@ _ELSEWHERE: Final = {
     "Reason": "states",
     "Reloaded": "settings_models",
     "Result": "result",
-    "ScheduleDoc": "schedule_models",
+    "ScheduleDoc": "models",
     "ServiceDoc": "service_models",
     "SettingChange": "settings_models",
     "ForgottenDoc": "forgotten_models",

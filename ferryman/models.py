@@ -266,3 +266,38 @@ class JobPage(Wire):
     items: list[JobDoc]
     next: str | None
     """Cursor of the next page; None on the last."""
+
+
+class ScheduleLinks(Wire):
+    jobs: str
+
+
+class ScheduleDoc(Wire):
+    """A schedule: an upload that becomes a job again and again."""
+
+    id: int
+    name: str
+    user_id: str
+    service: str
+    cron: str
+    """Minute, hour, day of the month, month, day of the week."""
+    time_zone: str
+    fields: dict[str, str]
+    """The fields of the upload, which each of its jobs gets."""
+    bundle_size: int
+    """Bytes of the stored ZIP."""
+    next_at: AwareDatetime
+    """When it is due next."""
+    last_at: AwareDatetime | None
+    """When it made a job last."""
+    last_job_id: int | None
+    message: str
+    """Why the latest time made no job; empty: it did."""
+    created_at: AwareDatetime
+    links: ScheduleLinks
+
+
+class SchedulePage(Wire):
+    items: list[ScheduleDoc]
+    next: str | None
+    """Cursor of the next page; None on the last."""

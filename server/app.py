@@ -66,7 +66,6 @@ from server.store.growth import SqlGrowth
 from server.store.identity import csrf_key, server_identity
 from server.store.jobs import SqlJobs
 from server.store.leases import SqlLeases
-from server.store.schedules import SqlSchedules
 from server.store.services import SqlServices
 from server.store.statistics import SqlStatistics
 from server.web import routes as pages
@@ -168,12 +167,9 @@ async def compose(
     send = Send(resources, deliver, get, table.sender_interval)
     cancel = Cancel(resources, wakeups, get)
     schedules = Schedules(
-        resources,
-        SqlSchedules(database, wakeups.changed),
-        accept,
-        allowances=allowed,
-        on_change=wakeups.schedules.set,
+        resources, database, accept, allowed, wakeups.changed, wakeups.schedules.set
     )
+    await schedules.load()
     webhooks = await webhooks_of(
         table, database, identity, services, clock, machine, wakeups.webhooks.set, measures, stack
     )

@@ -26,7 +26,7 @@ seen within one."""
 DEPENDENCIES_EVERY_S: Final = 10.0
 """Between two looks for dependencies on jobs that no move has ended."""
 SCHEDULES_EVERY_S: Final = 60.0
-"""Between two looks at the schedules, where none is due: another server may have changed one."""
+"""Between two looks at the schedules, where none is due."""
 STATISTICS_EVERY_S: Final = 60.0
 """Between two samples for charts, at the latest."""
 CANCEL_AGAIN_S: Final = 5.0

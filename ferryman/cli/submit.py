@@ -23,22 +23,8 @@ def submit(
         list[Path],
         typer.Argument(metavar="PATH", hidden=True),  # the help would show a type of Python's
     ],
-    service: Annotated[
-        str,
-        typer.Option(
-            "--service", "-s", metavar="NAME", envvar="FERRYMAN_SERVICE", help="Which kind of work."
-        ),
-    ],
-    user: Annotated[
-        str | None,
-        typer.Option(
-            "--user",
-            "-u",
-            metavar="NAME",
-            envvar="FERRYMAN_USER",
-            help="Whose job it is; default: the token's, or else your login name.",
-        ),
-    ] = None,
+    service: submit_options.Service,
+    user: submit_options.User = None,
     name: submit_options.Name = None,
     tag: submit_options.Tag = None,
     timeout: submit_options.Timeout = None,

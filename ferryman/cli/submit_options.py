@@ -12,6 +12,24 @@ def _option(name: str, metavar: str, about: str) -> Any:
 
 
 Text: TypeAlias = str | None
+Service = Annotated[
+    str,
+    typer.Option(
+        *("--service", "-s"),
+        metavar="NAME",
+        envvar="FERRYMAN_SERVICE",
+        help="Which kind of work.",
+    ),
+]
+User = Annotated[
+    Text,
+    typer.Option(
+        *("--user", "-u"),
+        metavar="NAME",
+        envvar="FERRYMAN_USER",
+        help="Whose job it is; default: the token's, or else your login name.",
+    ),
+]
 Name = Annotated[Text, _option("--name", "NAME", "A name, shown in lists.")]
 Tag = Annotated[list[str] | None, _option("--tag", "TAG", "For `list --tag`; may be repeated.")]
 Timeout = Annotated[

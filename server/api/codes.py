@@ -115,7 +115,7 @@ CODES: Final[Mapping[int, Mapping[str, str]]] = {
         "name_taken": "another principal has this name",
         "token_ended": "the token was revoked or has expired",
         "schedule_exists": "the user has a schedule of this name",
-        "schedule_not_run": "the schedule made no job; the sentence says why",
+        "too_many_schedules": "the user has as many schedules as one may have",
         "too_many_services": "there are as many services as there may be",
         "service_in_file": "the settings file has the service: change it there",
         "agent_retired": "the agent was retired",
@@ -161,7 +161,6 @@ CODES: Final[Mapping[int, Mapping[str, str]]] = {
         "too_many_waits": "too many requests wait: ask without wait",
         "too_many_batch_zips": "as many ZIPs of batches are being sent as one caller may have",
         "unread_answers": "the caller has not read large answers that were sent",
-        "too_many_schedules": "the user has as many schedules as one may have",
     },
     500: {
         "internal_error": "a defect of the server; its log has the details",

@@ -6,18 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from server.domain.schedules import NOT_REPEATED
-from server.http.form_texts import FIELDS, NEEDED, field_of, words_of
+from server.http.form_texts import FIELDS, NEEDED, field_of
 from server.http.parameter_types import Param
 from server.http.route import Body
-from shared.wire import Missed, Overlap
 
-_OVERLAPS: Final[tuple[Overlap, ...]] = ("skip_if_running", "queue", "replace")
-_MISSED: Final[tuple[Missed, ...]] = ("skip", "run_once")
-_TIMES: Final = {
-    "time_zone": field_of("where the times of cron are", "Europe/Berlin"),
-    "overlap": words_of("at a time when a job of it has not ended", "queue", _OVERLAPS),
-    "missed": words_of("with times at which no server was running", "run_once", _MISSED),
-}
 _FILES: Final = {
     "file": {
         "type": "array",
@@ -64,7 +56,8 @@ SCHEDULE: Final = _form(
             "minute, hour, day of the month, month, day of the week", "30 2 * * MON-FRI"
         ),
     },
-    {name: one for name, one in FIELDS.items() if name not in NOT_REPEATED} | _TIMES,
+    {name: one for name, one in FIELDS.items() if name not in NOT_REPEATED}
+    | {"time_zone": field_of("where the times of cron are", "Europe/Berlin")},
 )
 
 

@@ -303,7 +303,6 @@ def _links(route: Route, status: int, routes: Sequence[Route]) -> dict[str, Any]
     made = {
         "upload_upload": "id",
         "schedules_create": "schedule",
-        "schedules_run": "id",
         "tokens_create": "token",
     }
     name = made.get(operation_id(route))

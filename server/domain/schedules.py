@@ -1,96 +1,59 @@
-"""Schedules: a stored upload that becomes a job again and again."""
+"""Schedules: a stored upload that becomes a job at each time of a cron line.
+
+A line is read as Debian's cron reads it, in a time zone: where clocks are set forward, a time that
+does not exist is due as soon as the clock goes on; where they are set back, the first time only.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Final
+from datetime import UTC, datetime
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from server.domain.cron import cron_line
+from cronsim import CronSim, CronSimError
+
 from server.domain.errors import BadField, FerrymanError
-from server.domain.field_values import check_length
 from server.domain.jobs import Bundle
 from server.domain.service import Service
 from server.domain.upload_fields import HEADER, check_field, given
-from shared.clock import Micros
+from shared.clock import SECOND, Micros
 from shared.principals import Principal
-from shared.wire import Missed, Overlap
 
-LATE_S: Final = 60.0
-"""A time that is noticed later than this was missed."""
-MOST_OPEN: Final = 100
-"""Jobs of one schedule that have not ended, with ``queue``: then times are skipped."""
-_ZONE: Final = re.compile(r"[A-Za-z0-9_+-]{1,32}(/[A-Za-z0-9_+-]{1,32}){0,3}")
-NOT_REPEATED: Final = ("after", "inputs_from", "not_before")
+NOT_REPEATED: Final = ("after", "inputs_from", "not_before", "array_file")
 """What an upload may say of its one job."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """When a schedule is due, and what happens then."""
-
-    cron: str
-    time_zone: str = "UTC"
-    """Of the IANA database."""
-    overlap: Overlap = "skip_if_running"
-    missed: Missed = "skip"
+_TIMES: Final = ("cron", "time_zone")
+_LONGEST: Final = 200
+_LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC).timestamp() * SECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewSchedule:
-    """What is asked for."""
+class Schedule:
+    """A row of the store.
 
+    Attributes:
+        fields: those of the upload, for each of its jobs.
+        has_gather: the bundle has a gather.sh.
+        last_at: when it made a job last.
+        message: why the latest time made no job; empty: it did.
+    """
+
+    id: int
     name: str
     user_id: str
     service: str
     submitted_by: str | None
-    timing: Timing
+    cron: str
+    time_zone: str
     fields: Mapping[str, str]
-    """The fields of the upload, for each of its jobs."""
     bundle: Bundle
-    next_at: Micros
+    has_gather: bool
     created_at: Micros
-    tasks: int = 0
-    """Lines of the bundle's ``array_file``; 0: it has none."""
-    has_gather: bool = False
-    """The bundle has a gather.sh."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule(NewSchedule):
-    """A row of the store."""
-
-    id: int
-    paused: bool = False
-    pending: bool = False
-    """It was due, and its job is made as soon as the one before is cancelled."""
-    last_at: Micros | None = None
-    """When it made a job last."""
-    last_job_id: int | None = None
-    message: str = ""
-    """Why the latest time made no job; empty: it did."""
-
-
-class Outcome(StrEnum):
-    """What became of a time that was due."""
-
-    QUEUED = "queued"
-    SKIPPED = "skipped"
-    PENDING = "pending"
-    REFUSED = "refused"
-    GONE = "gone"
-    """Another server was first, or the schedule was paused, changed or deleted meanwhile."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fired:
-    """How it ended, and what it led to."""
-
-    how: Outcome
-    message: str = ""
-    job_id: int | None = None
+    next_at: Micros
+    last_at: Micros | None
+    last_job_id: int | None
+    message: str
 
 
 class NoSuchSchedule(FerrymanError):
@@ -108,41 +71,6 @@ class ScheduleRefusal(FerrymanError):
         self.code = code
 
 
-class TooManySchedules(FerrymanError):
-    code = "too_many_schedules"
-
-    def __init__(self, user_id: str, most: int) -> None:
-        super().__init__(
-            f"user {user_id} has {most} schedules, which is the most one user may have "
-            "(schedules_per_user); delete one first"
-        )
-
-
-def _zone(text: str) -> str:
-    if not _ZONE.fullmatch(text):
-        raise ValueError(
-            f"{text[:64]!r} is not the name of a time zone such as Europe/Berlin or UTC"
-        )
-    return text
-
-
-def _one_of(*words: str) -> Any:
-    def parse(text: str) -> str:
-        if text not in words:
-            raise ValueError(f"{text[:32]!r} is none of {', '.join(words)}")
-        return text
-
-    return parse
-
-
-_TIMING: Final[Mapping[str, Any]] = {
-    "cron": cron_line,
-    "time_zone": _zone,
-    "overlap": _one_of("skip_if_running", "queue", "replace"),
-    "missed": _one_of("skip", "run_once"),
-}
-
-
 def check_schedule_field(
     name: str, value: str, services: Mapping[str, Service], principal: Principal
 ) -> None:
@@ -152,42 +80,56 @@ def check_schedule_field(
         BadField, NotAllowed
     """
     if name in NOT_REPEATED and value:
-        message = f"Invalid {name}: a job that comes again and again cannot have it"
-        raise BadField(name, f"invalid_{name}", message)
-    if name not in _TIMING:
+        raise _wrong(name, "a job that comes again and again cannot have it")
+    if name == "cron":
+        next_time(value, "UTC", 0)
+    elif name != "time_zone":
         check_field(name, value, services, principal)
-    elif value or name == "cron":
-        _timing_value(name, value)
-
-
-def _timing_value(name: str, text: str) -> Any:
-    try:
-        check_length(name, text)
-        return _TIMING[name](text)
-    except ValueError as problem:
-        raise BadField(name, f"invalid_{name}", f"Invalid {name}: {problem}") from None
-
-
-def timing_of(fields: Mapping[str, str]) -> Timing:
-    """When a form says that its schedule is due.
-
-    Raises:
-        BadField
-    """
-    if not fields.get("cron"):
-        raise BadField("cron", "missing_cron", "Missing cron field")
-    return Timing(
-        **{name: _timing_value(name, fields[name]) for name in _TIMING if fields.get(name)}
-    )
+    elif value:
+        next_time("0 0 1 1 *", value, 0)
 
 
 def job_fields(fields: Mapping[str, str]) -> dict[str, str]:
     """Those of a form that each of the schedule's jobs has.
 
     Raises:
-        BadField: it has no name.
+        BadField: it has no name, or no cron line.
     """
-    if not fields.get("name"):
-        raise BadField("name", "missing_name", "Missing name field: a schedule has a name")
-    own = {*_TIMING, HEADER}
-    return given({name: value for name, value in fields.items() if name not in own})
+    for name, why in (("name", ": a schedule has a name"), ("cron", "")):
+        if not fields.get(name):
+            raise BadField(name, f"missing_{name}", f"Missing {name} field{why}")
+    return given({name: value for name, value in fields.items() if name not in (*_TIMES, HEADER)})
+
+
+def next_time(line: str, time_zone: str, after: Micros) -> Micros:
+    """The first time behind ``after`` that fits a cron line.
+
+    Raises:
+        BadField: it is none, or no time of the next fifty years fits it; or there is no such zone.
+    """
+    if len(line.split()) != 5 or len(line) > _LONGEST:
+        raise _wrong("cron", f"{line[:64]!r} has not the five fields {_SUCH_AS}")
+    try:
+        zone = ZoneInfo(time_zone)
+    except (ZoneInfoNotFoundError, OSError, ValueError):
+        why = f"{time_zone[:64]!r} is no time zone known here, such as Europe/Berlin or UTC"
+        raise _wrong("time_zone", why) from None
+    try:
+        for time in CronSim(line, datetime.fromtimestamp(min(after, _LATEST) / SECOND, zone)):
+            at = round(time.timestamp() * SECOND)
+            if at > after:  # in an hour that comes twice, it may have been the first time
+                return at
+    except CronSimError as problem:
+        why = f"{line!r} is no cron line ({str(problem).lower()}); its fields are {_SUCH_AS}"
+        raise _wrong("cron", why) from None
+    raise _wrong("cron", f"no time fits {line!r}")
+
+
+_SUCH_AS: Final = (
+    "minute, hour, day of the month, month and day of the week, such as 30 2 * * 1-5 "
+    "for half past two from Monday to Friday"
+)
+
+
+def _wrong(field: str, why: str) -> BadField:
+    return BadField(field, f"invalid_{field}", f"Invalid {field}: {why}")

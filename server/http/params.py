@@ -35,19 +35,6 @@ def job_id(request: web.Request) -> int:
     return number
 
 
-def schedule_number(request: web.Request) -> int:
-    """The schedule that the path names.
-
-    Raises:
-        Refusal: no number, or none that a schedule can have.
-    """
-    text = request.match_info["schedule"]
-    number = whole_number(text, 1, MAX_ID)
-    if number is None:
-        raise Refusal(404, "schedule_not_found", f"{text[:20]!r} is not the number of a schedule")
-    return number
-
-
 def seconds_param(request: web.Request, name: str) -> float:
     """A query parameter in seconds, at most MAX_WAIT_S; 0 if missing."""
     text = request.query.get(name, "0")

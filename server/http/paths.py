@@ -6,7 +6,6 @@ from typing import Final
 
 JOB: Final = "/api/v1/jobs/{id}"
 JOB_PAGE: Final = "/jobs/{id}"
-SCHEDULE: Final = "/api/v1/schedules/{schedule}"
 AGENT: Final = "/api/v1/agents/{name}"
 SERVICES: Final = "/api/v1/services"
 TOKENS: Final = "/api/v1/tokens"

@@ -34,7 +34,7 @@ from server.domain.errors import (
     StorageFull,
 )
 from server.domain.permits import PermitRefused, TicketUsed
-from server.domain.schedules import NoSuchSchedule, ScheduleRefusal, TooManySchedules
+from server.domain.schedules import NoSuchSchedule, ScheduleRefusal
 from server.domain.sessions import LoginUsed, NoSuchSession
 from server.domain.tokens import NoSuchToken, TokenRefusal
 from server.domain.webhooks import NoSuchDelivery
@@ -67,7 +67,6 @@ _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     LoginUsed: HTTPStatus.FORBIDDEN,
     TokenRefusal: HTTPStatus.CONFLICT,
     ScheduleRefusal: HTTPStatus.CONFLICT,
-    TooManySchedules: HTTPStatus.TOO_MANY_REQUESTS,
     NotEnded: HTTPStatus.CONFLICT,
     NotReloaded: HTTPStatus.CONFLICT,
     ChildOfBatch: HTTPStatus.CONFLICT,
@@ -84,7 +83,6 @@ _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
 _RETRY_AFTER_S: Final[dict[type[FerrymanError], int]] = {
     QueueFull: 30,
     ServerPaused: 30,
-    TooManySchedules: 3600,  # only a deletion helps, and nobody knows when there is one
 }
 _LOGGED_A_SECOND: Final = 10.0
 

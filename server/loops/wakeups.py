@@ -54,8 +54,6 @@ class JobWakeups(Wakeups):
             self.dependencies.set()
         if job.cancel_requested_at is not None and not job.ended:
             self.canceller.set()
-        if job.schedule_id is not None and job.ended:
-            self.schedules.set()  # its schedule may wait for it
         if job.deferred or (job.parent_id is not None and job.ended):
             self.batches.set()
         if job.delete_requested_at is not None and job.ended:

@@ -130,9 +130,7 @@ class Accept(Stage):
             BadField: it depends on a job that the caller cannot see.
         """
         await self._check_dependencies(principal, request)
-        if bundle.bytes > request.limits.disk:
-            service, most = request.service, request.limits.disk
-            raise BundleTooLarge(service.name, service.limits.disk, most, bundle.bytes)
+        check_size(request, bundle)
         request = await with_tasks(request, content.path, bundle)
         warnings = (*bundle.warnings, *self._not_offered(request), *self._not_chosen(request))
 
@@ -262,6 +260,13 @@ class Accept(Stage):
             if refers:
                 pending.commit()  # else it shares the file of an earlier upload
         return row
+
+
+def check_size(request: UploadRequest, bundle: BundleSummary) -> None:
+    """Raises BundleTooLarge."""
+    if bundle.bytes > request.limits.disk:
+        service, most = request.service, request.limits.disk
+        raise BundleTooLarge(service.name, service.limits.disk, most, bundle.bytes)
 
 
 def new_job(

@@ -36,7 +36,7 @@ async def with_tasks(request: UploadRequest, file: Path, bundle: BundleSummary) 
     if request.meta is not None and bundle.has_meta:
         why = f"Invalid meta: the bundle has a file {META}, and that is where run.sh finds it"
         raise BadField("meta", "invalid_meta", why)
-    batch, count = request.batch, 0
+    batch = request.batch
     if batch is not None and batch.file is not None:
         try:
             if bundle.content is not None:
@@ -46,7 +46,11 @@ async def with_tasks(request: UploadRequest, file: Path, bundle: BundleSummary) 
             raise _bad_file(str(problem)) from None
         if not count:
             raise _bad_file(f"{batch.file!r} has no lines, so there are no tasks")
-    return with_counted_tasks(request, count, has_gather=bundle.has_gather)
+        check_children("array_file", count, request.service)
+        batch = dataclasses.replace(batch, ranges=((0, count - 1, 1),))
+    if bundle.has_gather:
+        batch = dataclasses.replace(batch or BatchRequest(()), has_gather=True)
+    return request if batch is request.batch else dataclasses.replace(request, batch=batch)
 
 
 async def _write(content: bytes, path: Path) -> None:
@@ -59,21 +63,6 @@ async def _write(content: bytes, path: Path) -> None:
 
     async with opened(write, partial(remove_quietly, path)):
         pass
-
-
-def with_counted_tasks(request: UploadRequest, count: int, *, has_gather: bool) -> UploadRequest:
-    """The same, where it is known how many lines the ``array_file`` has.
-
-    Raises:
-        BadField: there are too many.
-    """
-    batch = request.batch
-    if batch is not None and batch.file is not None:
-        check_children("array_file", count, request.service)
-        batch = dataclasses.replace(batch, ranges=((0, count - 1, 1),))
-    if has_gather:
-        batch = dataclasses.replace(batch or BatchRequest(()), has_gather=True)
-    return request if batch is request.batch else dataclasses.replace(request, batch=batch)
 
 
 async def count_lines(bundle: Path, name: str, most: int) -> int:

@@ -248,7 +248,6 @@ def become_another(
     if not follow:
         _set(connection, "rehearsal", "yes")
         connection.execute(_END_DELIVERIES)
-        connection.execute("UPDATE schedules SET paused = 1, pending = 0")
     if _has_table(connection, "sessions"):  # those that were ended since would be good again
         connection.execute("DELETE FROM sessions")
     given = (0, 0) if beside is None else (beside.last_job, beside.last_event)

@@ -38,10 +38,9 @@ async def insert_job(
         jobs = max(1, new.batch.total) if new.batch is not None else 1
         if queued + jobs > most_queued:
             return QueueFull(new.user_id, new.service, most_queued, jobs)
-    if most_stored:
-        stored = await stored_bytes(tx, new.user_id)
-        if stored + new.bundle.size > most_stored:
-            return StorageFull(new.user_id, stored, most_stored)
+    too_much = await over_bytes(tx, new.user_id, new.bundle.size, most_stored)
+    if too_much is not None:
+        return too_much
     counts = new.schedule_id is None  # the bundle of a schedule was uploaded once
     if counts:
         refusal = await uploaded.check(
@@ -124,6 +123,12 @@ async def _forget_use(tx: Transaction, new: NewJob) -> None:
     """Nothing was written after all."""
     if new.ticket is not None:
         await forget_ticket(tx, new.ticket)
+
+
+async def over_bytes(tx: Transaction, user: str, size: int, most: int) -> StorageFull | None:
+    """The refusal of more bytes than a user may have stored (0: any number)."""
+    stored = await stored_bytes(tx, user) if most else 0
+    return StorageFull(user, stored, most) if most and stored + size > most else None
 
 
 async def stored_bytes(source: Database | Transaction, user_id: str) -> int:

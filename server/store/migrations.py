@@ -152,16 +152,11 @@ _6: Migration = (
         submitted_by TEXT,
         cron TEXT NOT NULL,
         time_zone TEXT NOT NULL,
-        overlap TEXT NOT NULL,
-        missed TEXT NOT NULL,
         fields TEXT NOT NULL,
         bundle_file TEXT NOT NULL,
         bundle_size INTEGER NOT NULL,
         bundle_digest TEXT NOT NULL,
-        tasks INTEGER NOT NULL DEFAULT 0,
         has_gather INTEGER NOT NULL DEFAULT 0,
-        paused INTEGER NOT NULL DEFAULT 0,
-        pending INTEGER NOT NULL DEFAULT 0,
         next_at INTEGER NOT NULL,
         last_at INTEGER,
         last_job_id INTEGER,
@@ -169,13 +164,7 @@ _6: Migration = (
         created_at INTEGER NOT NULL
     ) STRICT
     """,
-    "CREATE INDEX schedules_due ON schedules (next_at) WHERE paused = 0",
-    "CREATE INDEX schedules_pending ON schedules (id) WHERE pending = 1",
     "CREATE UNIQUE INDEX schedules_of_user ON schedules (user_id, name)",
-    """
-    CREATE INDEX schedules_by_submitter ON schedules (submitted_by, id)
-        WHERE submitted_by IS NOT NULL
-    """,
 )
 
 _7: Migration = (

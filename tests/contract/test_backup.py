@@ -248,9 +248,9 @@ def give_to_schedule(path: Path) -> str:
     """The bundle of job 1 is of a schedule alone; its name."""
     with closing(sqlite3.connect(path)) as raw:
         raw.execute(
-            "INSERT INTO schedules (name, user_id, service, cron, time_zone, overlap, missed, "
+            "INSERT INTO schedules (name, user_id, service, cron, time_zone, "
             "fields, bundle_file, bundle_size, bundle_digest, next_at, created_at) "
-            "SELECT 'nightly', user_id, service, '0 0 * * *', 'UTC', 'queue', 'skip', '{}', "
+            "SELECT 'nightly', user_id, service, '0 0 * * *', 'UTC', '{}', "
             "bundle_file, bundle_size, bundle_digest, 1, 1 FROM jobs WHERE id = 1"
         )
         raw.execute("UPDATE jobs SET state = 'Cleaned', bundle_file = NULL WHERE id = 1")

@@ -140,7 +140,6 @@ class World:
             *(f"/api/v1/jobs/{job}/events" for job in owned.jobs),
             *(f"/api/v1/jobs/{job}/deliveries" for job in owned.jobs),
             *(f"/api/v1/deliveries/{one}" for one in owned.values["delivery"]),
-            *(f"/api/v1/schedules/{one}" for one in owned.values["schedule"]),
             *(f"/api/v1/services/{one}" for one in owned.values["name"]),
             *(f"/api/v1/agents/{one}" for one in owned.values["name"]),
             "/api/v1/tokens?all=1",
@@ -149,6 +148,8 @@ class World:
             for volatile in VOLATILE:
                 document.pop(volatile, None)
             found[path] = document
+        listed = (await self.ask(ADMIN, "GET", "/api/v1/schedules")).document["items"]
+        found["schedules"] = [one for one in listed if str(one["id"]) in owned.values["schedule"]]
         return found
 
 

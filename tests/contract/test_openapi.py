@@ -222,7 +222,7 @@ def test_forms_have_every_field_and_fill_nothing_in() -> None:
         if route.path == "/upload":
             assert fields == {*NEEDED, *OPTIONAL, "file", "bundle"}
         else:
-            assert fields - {"cron", "time_zone", "overlap", "missed"} == (
+            assert fields - {"cron", "time_zone"} == (
                 {*NEEDED, *OPTIONAL, "file", "bundle"} - set(NOT_REPEATED)
             )
         for name, field in schema["properties"].items():

@@ -17,7 +17,7 @@ from server.maintenance.restore import as_another
 from server.settings.tables import ServerTable
 from server.store import copies
 from shared.clock import RealClock
-from tests.contract.test_backup import Folder, call, give_to_schedule, rows
+from tests.contract.test_backup import Folder, call, rows
 from tests.support.dev_program import environment
 from tests.support.inline_database import SimulatedCrash
 
@@ -77,10 +77,7 @@ def give_delivery(path: Path, job_id: int) -> None:
         raw.commit()
 
 
-def test_a_rehearsal_has_nothing_to_deliver_and_no_schedule_that_runs(
-    folder: Folder, tmp_path: Path
-) -> None:
-    give_to_schedule(folder.database_path)
+def test_a_rehearsal_has_nothing_to_deliver(folder: Folder, tmp_path: Path) -> None:
     give_delivery(folder.database_path, 2)
     call("backup", tmp_path / "copy", "--data-dir", folder.path)
     call("restore", tmp_path / "copy", "--data-dir", tmp_path / "tried", "--rehearsal")
@@ -88,14 +85,13 @@ def test_a_rehearsal_has_nothing_to_deliver_and_no_schedule_that_runs(
     found = {
         name: (
             rows(path, "SELECT state, next_at FROM deliveries"),
-            rows(path, "SELECT paused FROM schedules"),
             rows(path, "SELECT count(*) FROM meta WHERE key = 'rehearsal'"),
         )
         for name in ("tried", "new")
         for path in [tmp_path / name / "ferryman.sqlite"]
     }
-    assert found["tried"] == ([("failed", None)], [(1,)], [(1,)])
-    assert found["new"] == ([("pending", 5)], [(0,)], [(0,)])
+    assert found["tried"] == ([("failed", None)], [(1,)])
+    assert found["new"] == ([("pending", 5)], [(0,)])
 
 
 def test_a_job_that_is_left_out_leaves_no_delivery(folder: Folder) -> None:

@@ -10,7 +10,7 @@ import pytest
 from server.domain.allowances import Allowance, Allowances, DayUsed
 from server.domain.errors import BadField, BundleTooLarge, StorageFull
 from server.domain.files import FileKind
-from server.domain.schedules import NoSuchSchedule, ScheduleRefusal, TooManySchedules
+from server.domain.schedules import NoSuchSchedule, Schedule, ScheduleRefusal
 from server.domain.service import Service
 from shared.clock import iso
 from shared.principals import LOCAL, Principal, Role
@@ -53,16 +53,23 @@ async def sweep(world: World) -> None:
     await world.settle()
 
 
-async def due(world: World, times: int = 1) -> None:
-    """Sweep behind each of the next full hours."""
+async def due(world: World, times: int = 1, ending: int = 0) -> None:
+    """Sweep behind each of the next full hours; ``ending``: and end the schedule's jobs then."""
     for _ in range(times):
         await until(world, 0)
         await world.clock.advance(1.0)
         await sweep(world)
+        if ending:
+            await end(world, *(job.id for job in await world.jobs_of(ending) if not job.ended))
+
+
+def read(world: World, number: int) -> Schedule:
+    [found] = [one for one in world.schedules.page(LOCAL, None, 99, 99)[0] if one.id == number]
+    return found
 
 
 async def message(world: World, number: int) -> str:
-    return (await world.schedules.read(LOCAL, number)).message
+    return read(world, number).message
 
 
 async def restart(world: World, away_s: float) -> None:
@@ -79,19 +86,15 @@ async def end(world: World, *jobs: int) -> None:
 
 async def test_each_time_makes_one_job_with_what_the_upload_said(world: World) -> None:
     await world.start()
-    number = await world.schedule(
-        "ann", "example", HOURLY, tags="a,b", priority="7", overlap="queue"
-    )
+    number = await world.schedule("ann", "example", HOURLY, tags="a,b", priority="7")
     await sweep(world)
     assert await world.jobs_of(number) == []
-    await due(world, 3)
+    await due(world, 3, ending=number)
     await sweep(world)
     jobs = await world.jobs_of(number)
-    assert [(job.state, job.tags, job.priority, job.user_id) for job in jobs] == [
-        (JobState.QUEUED, ("a", "b"), 7, "ann")
-    ] * 3
+    assert [(job.tags, job.priority, job.user_id) for job in jobs] == [(("a", "b"), 7, "ann")] * 3
     assert {job.submitted_by for job in jobs} == {"local"}
-    schedule = await world.schedules.read(LOCAL, number)
+    schedule = read(world, number)
     assert schedule.last_job_id == jobs[-1].id
     assert schedule.message == ""
     assert iso(schedule.next_at)[14:] == "00:00.000000Z"
@@ -101,7 +104,7 @@ async def test_each_time_makes_one_job_with_what_the_upload_said(world: World) -
 async def test_jobs_run_and_hold_the_bundle_which_goes_with_the_last_of_them(world: World) -> None:
     await world.start()
     number = await world.schedule("ann", "example", HOURLY)
-    bundle = (await world.schedules.read(LOCAL, number)).bundle
+    bundle = read(world, number).bundle
     await due(world)
     [job] = await world.jobs_of(number)
     await world.send.run_once()
@@ -115,14 +118,13 @@ async def test_jobs_run_and_hold_the_bundle_which_goes_with_the_last_of_them(wor
     await due(world)
     assert await world.jobs_of(number) == []
     assert not world.stored(FileKind.BUNDLE, bundle.file).exists()
-    with pytest.raises(NoSuchSchedule):
-        await world.schedules.read(LOCAL, number)
+    assert world.schedules.page(LOCAL, None, 99, 99) == ([], None)
 
 
 async def test_a_bundle_that_only_a_schedule_has_is_kept_and_removed_with_it(world: World) -> None:
     await world.start()
     number = await world.schedule("ann", "example", HOURLY)
-    file = (await world.schedules.read(LOCAL, number)).bundle.file
+    file = read(world, number).bundle.file
     await world.remove_orphans()
     assert world.stored(FileKind.BUNDLE, file).exists()
     assert await world.jobs.stored("ann") > 0
@@ -143,75 +145,44 @@ async def test_a_time_is_skipped_while_a_job_of_it_has_not_ended(world: World) -
     assert await message(world, number) == ""
 
 
-async def test_replace_cancels_the_former_job_before_it_makes_the_next(world: World) -> None:
+async def test_times_of_a_downtime_make_one_job(world: World) -> None:
     await world.start()
-    number = await world.schedule("ann", "example", HOURLY, overlap="replace")
-    await due(world)
-    [first] = await world.jobs_of(number)
-    await world.send.run_once()
-    await world.settle()
-    for agent in world.agents:
-        agent.drop()  # it cannot be asked to kill
-    await due(world, 2)
-    [former] = await world.jobs_of(number)
-    assert former.cancel_requested_at is not None
-    said = [e.message for e in await world.jobs.events(first.id) if "cancel_req" in e.event]
-    assert said == [f"schedule {number} asked to cancel it"]
-    assert (await world.schedules.read(LOCAL, number)).pending
-    assert await message(world, number) == f"waits until job {first.id} has been cancelled"
-    for agent in world.agents:
-        await agent.connect()
-    await world.cancel.run_once()
-    await world.settle()
-    assert (await world.jobs.get(first.id)).state is JobState.CANCELLED
-    await sweep(world)
-    await sweep(world)
-    _, second = await world.jobs_of(number)
-    assert second.state is JobState.QUEUED
-    schedule = await world.schedules.read(LOCAL, number)
-    assert (schedule.pending, schedule.message) == (False, "")
-
-
-async def test_jobs_that_queue_up_are_bounded(world: World, monkeypatch) -> None:
-    monkeypatch.setattr("server.store.schedules.MOST_OPEN", 2)
-    await world.start()
-    number = await world.schedule("ann", "example", HOURLY, overlap="queue")
-    await due(world, 4)
-    assert len(await world.jobs_of(number)) == 2
-    assert await message(world, number) == "skipped: 2 of its jobs have not ended"
-
-
-@pytest.mark.parametrize(("policy", "made"), [("skip", 0), ("run_once", 1)])
-async def test_times_of_a_downtime_make_one_job_or_none(world: World, policy, made) -> None:
-    await world.start()
-    number = await world.schedule("ann", "example", HOURLY, missed=policy, overlap="queue")
+    number = await world.schedule("ann", "example", HOURLY)
     await until(world, 30)
     await restart(world, 5 * HOUR)
     await sweep(world)
-    await sweep(world)
-    assert len(await world.jobs_of(number)) == made
-    if not made:
-        assert "no server was running at" in await message(world, number)
-    await due(world)
-    assert len(await world.jobs_of(number)) == made + 1
-
-
-async def test_a_time_that_a_short_restart_delays_is_not_missed(world: World) -> None:
-    await world.start()
-    number = await world.schedule("ann", "example", HOURLY)
-    await until(world, 59)
-    await restart(world, 100.0)
+    [job] = await world.jobs_of(number)
+    await end(world, job.id)
     await sweep(world)
     assert len(await world.jobs_of(number)) == 1
+    await due(world)
+    assert len(await world.jobs_of(number)) == 2
+
+
+async def test_each_job_is_an_array_with_its_gather_where_the_upload_is(world: World) -> None:
+    await world.start()
+    await world.schedule("ann", "example", HOURLY, gather=True, array="0-2")
+    await due(world)
+    rows = world.database._run("SELECT total, has_gather FROM batches", None)
+    assert [(row["total"], row["has_gather"]) for row in rows] == [(3, 1)]
+
+
+async def test_a_rehearsal_makes_no_jobs_of_schedules(world: World) -> None:
+    await world.start()
+    number = await world.schedule("ann", "example", HOURLY)
+    world.database._run("INSERT INTO meta (key, value) VALUES ('rehearsal', 'yes')", None)
+    await restart(world, 1.0)
+    await due(world, 2)
+    assert await world.jobs_of(number) == []
 
 
 @pytest.mark.parametrize("jump", [90 * 86_400.0, -90 * 86_400.0])
 async def test_a_clock_that_jumps_makes_no_job_and_leaves_none_out(world: World, jump) -> None:
     await world.start()
-    number = await world.schedule("ann", "example", HOURLY, overlap="queue")
-    await due(world)
+    number = await world.schedule("ann", "example", HOURLY)
+    await due(world, ending=number)
     world.clock.jump(jump)
-    await due(world, 3)
+    await due(world, 3, ending=number)
     assert len(await world.jobs_of(number)) == 4
 
 
@@ -220,8 +191,6 @@ async def test_a_time_from_a_clock_that_was_ahead_is_corrected_at_the_start(worl
     number = await world.schedule("ann", "example", HOURLY)
     await sweep(world)
     world.database._run("UPDATE schedules SET next_at = next_at * 2", None)
-    await due(world)
-    assert await world.jobs_of(number) == []
     await restart(world, 1.0)
     await sweep(world)
     await due(world)
@@ -237,73 +206,26 @@ async def test_a_schedule_that_can_make_no_job_says_why_and_goes_on(world: World
     world.services["example"] = example
     await due(world)
     assert len(await world.jobs_of(number)) == 1
-    full = await world.schedule("bob", "full", HOURLY, overlap="queue")
-    await due(world, 2)
-    assert len(await world.jobs_of(full)) == 1
-    assert "which is the most the service allows" in await message(world, full)
-
-
-async def test_a_paused_schedule_makes_no_jobs_and_misses_none(world: World) -> None:
-    await world.start()
-    number = await world.schedule("ann", "example", HOURLY, missed="run_once")
-    await world.schedules.pause(ANN, number)
-    await due(world, 2)
-    assert (await world.schedules.resume(ANN, number)).next_at > world.steady.now()
-    await sweep(world)
-    assert await world.jobs_of(number) == []
+    await world.upload("bob", "full")
+    full = await world.schedule("bob", "full", HOURLY)
     await due(world)
-    assert len(await world.jobs_of(number)) == 1
-
-
-async def test_a_job_by_hand_leaves_the_times_as_they_are(world: World) -> None:
-    await world.start()
-    number = await world.schedule("ann", "example", HOURLY)
-    await world.schedules.pause(ANN, number)
-    before = (await world.schedules.read(ANN, number)).next_at
-    fired = await world.schedules.run(ANN, number)
-    [job] = await world.jobs_of(number)
-    assert fired.job_id == job.id
-    schedule = await world.schedules.read(ANN, number)
-    assert (schedule.next_at, schedule.paused) == (before, True)
-    with pytest.raises(ScheduleRefusal, match=f"job {job.id} has not ended"):
-        await world.schedules.run(ANN, number)
-
-
-async def test_two_servers_make_one_job_for_each_time(world: World) -> None:
-    await world.start()
-    other = world.beside()
-    await other.start()
-    number = await world.schedule("ann", "example", HOURLY, overlap="queue")
-    await until(world, 0)
-    await world.clock.advance(1.0)
-    [seen] = await other.schedules._store.due(other.steady.now(), 9)
-    await sweep(world)
-    await other.schedules._fire(seen)  # it had read the row before
-    await sweep(other)
-    assert len(await world.jobs_of(number)) == 1
-    await other.die()
+    assert "which is the most the service allows" in await message(world, full)
 
 
 async def test_a_schedule_is_its_users_alone(world: World) -> None:
     await world.start()
     number = await world.schedule("ann", "example", HOURLY)
     await world.schedule("bob", "example", HOURLY)
-    for call in (
-        world.schedules.read,
-        world.schedules.delete,
-        world.schedules.pause,
-        world.schedules.resume,
-        world.schedules.run,
-    ):
-        with pytest.raises(NoSuchSchedule):
-            await call(BOB, number)
-    listed, _ = await world.schedules.page(ANN, None, None, 9)
+    with pytest.raises(NoSuchSchedule):
+        await world.schedules.delete(BOB, number)
+    listed, _ = world.schedules.page(ANN, None, 99, 9)
     assert [one.id for one in listed] == [number]
-    assert await world.schedules.page(ANN, "bob", None, 9) == ([], None)
+    assert world.schedules.page(ANN, "bob", 99, 9) == ([], None)
     other = Principal("portal", Role.PORTAL)
-    assert await world.schedules.page(other, None, None, 9) == ([], None)
-    first, following = await world.schedules.page(LOCAL, None, None, 1)
-    rest, end = await world.schedules.page(LOCAL, None, following, 1)
+    assert world.schedules.page(other, None, 99, 9) == ([], None)
+    first, following = world.schedules.page(LOCAL, None, 99, 1)
+    assert following is not None
+    rest, end = world.schedules.page(LOCAL, None, following, 1)
     assert ([one.user_id for one in first + rest], end) == (["bob", "ann"], None)
 
 
@@ -320,7 +242,7 @@ async def test_what_a_schedule_may_not_be_is_refused_and_leaves_nothing(world: W
     ]
     for refusal, fields in refusals:
         with pytest.raises(refusal):
-            await world.schedule("ann", **({"service": "example"} | fields))
+            await world.schedule("ann", gather=False, **({"service": "example"} | fields))
     await world.schedule("ann", "example", HOURLY, name="nightly")
     with pytest.raises(ScheduleRefusal, match="has a schedule 'nightly'"):
         await world.schedule("ann", "example", HOURLY, name="nightly")
@@ -332,7 +254,7 @@ async def test_what_a_schedule_may_not_be_is_refused_and_leaves_nothing(world: W
         await world.schedule("ann", "example", HOURLY)
     world.allowances.use(Allowances(Allowance(schedules=3)))
     await world.schedule("ann", "example", HOURLY)
-    with pytest.raises(TooManySchedules):
+    with pytest.raises(ScheduleRefusal, match="has 3 schedules"):
         await world.schedule("ann", "example", HOURLY)
     await world.schedule("bob", "example", HOURLY)
     await world.remove_orphans()

@@ -20,7 +20,6 @@ from server.ports import Filter
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from server.store.queue import READY
-from server.store.schedules import SqlSchedules
 from server.store.webhooks import SqlDeliveries
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits, Reason
@@ -208,35 +207,6 @@ async def test_what_may_be_sent_is_read_from_the_index_in_its_order(tmp_path: Pa
     steps = [row["detail"] for row in plan]
     assert any("jobs_queued" in step for step in steps), steps
     assert not any("TEMP B-TREE" in step for step in steps), steps
-
-
-async def test_schedules_that_are_not_due_are_not_looked_at(tmp_path: Path) -> None:
-    counts = []
-    for many in (10, 1_000):
-        database = await Database.open(tmp_path / f"{many}.sqlite", MIGRATIONS)
-        await database._writer.rows(
-            """
-            WITH RECURSIVE numbers (n) AS (
-                SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < :many
-            )
-            INSERT INTO schedules (name, user_id, service, cron, time_zone, overlap, missed, fields,
-                                   bundle_file, bundle_size, bundle_digest, paused, next_at,
-                                   created_at)
-            SELECT n, 'ann', 's', '* * * * *', 'UTC', 'queue', 'skip', '{}', 'b', 1, 'd', n % 2,
-                   1000 + n, 1
-            FROM numbers
-            """,
-            {"many": many},
-        )
-
-        async def sweep(jobs: SqlJobs, database: Database = database) -> None:
-            schedules = SqlSchedules(database, lambda job: None)
-            assert await schedules.due(1_000, 100) == []
-            assert await schedules.next_at() == 1_002
-
-        counts.append(await steps(database, sweep))
-        await database.close()
-    assert counts[1] <= counts[0] + 2
 
 
 DELIVERIES = """

@@ -313,8 +313,8 @@ _UPLOAD_MUTANTS: Final = (
     _of(
         "a bundle over the disk limit is refused",
         "server/stages/accept.py",
-        "        if bundle.bytes > request.limits.disk:",
-        "        if False:",
+        "    if bundle.bytes > request.limits.disk:",
+        "    if False:",
         f"{_LIMITS}a_bundle_over_the_services_disk_is_refused_before_it_has_come",
     ),
     _of(

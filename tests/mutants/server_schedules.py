@@ -1,4 +1,4 @@
-"""Schedules: one job for each time, and what overlaps or was missed. Actions on many jobs."""
+"""Schedules: one job for each time. Actions on many jobs."""
 
 from __future__ import annotations
 
@@ -43,25 +43,18 @@ MUTANTS: Final = (
         "test_a_job_has_thirty_two_tags_at_most_however_they_come",
     ),
     _of(
-        "a time makes one job, however many servers see it",
+        "a time makes no job while the one before has not ended",
         _STORE,
-        "AND next_at = :seen AND (next_at <= :now OR pending = 1)",
-        "",
-        "two_servers_make_one_job_for_each_time",
-    ),
-    _of(
-        "the next job waits until the former one is dead",
-        _STORE,
-        'if open_jobs and overlap == "replace":',
+        'if open_job["id"] is not None:',
         "if False:",
-        "replace_cancels_the_former_job_before_it_makes_the_next",
+        "a_time_is_skipped_while_a_job_of_it_has_not_ended",
     ),
     _of(
-        "a job that was to replace another is not forgotten by a crash",
+        "a rehearsal makes no jobs of schedules",
         _STORE,
-        "SELECT * FROM schedules WHERE pending = 1 AND paused = 0 AND NOT EXISTS (",
-        "SELECT * FROM schedules WHERE pending = 2 AND paused = 0 AND NOT EXISTS (",
-        "replace_cancels_the_former_job_before_it_makes_the_next",
+        "WHERE NOT EXISTS (SELECT 1 FROM meta WHERE key = 'rehearsal')",
+        "",
+        "a_rehearsal_makes_no_jobs_of_schedules",
     ),
     _of(
         "a schedule keeps its bundle",
@@ -73,7 +66,7 @@ MUTANTS: Final = (
     _of(
         "a bundle goes with its schedule",
         _STORE,
-        "if await bundles.forget_reference(tx, file)",
+        'if await bundles.forget_reference(tx, row["bundle_file"]):',
         "if False",
         "a_bundle_that_only_a_schedule_has_is_kept_and_removed_with_it",
     ),
@@ -85,13 +78,6 @@ MUTANTS: Final = (
         "a_bundle_that_only_a_schedule_has_is_kept_and_removed_with_it",
     ),
     _of(
-        "times that were missed make no job, unless that was asked for",
-        _STAGE,
-        'if late_s <= LATE_S or schedule.timing.missed == "run_once":',
-        "if True:",
-        "times_of_a_downtime_make_one_job_or_none",
-    ),
-    _of(
         "a schedule that can make no job goes on with its next time",
         _STAGE,
         "except FerrymanError as problem:  # the settings have changed since",
@@ -101,13 +87,13 @@ MUTANTS: Final = (
     _of(
         "a schedule is its user's alone",
         _STAGE,
-        "if not visible.has(schedule):",
-        "if False:",
+        "or not visible.has(self._known[number])",
+        "",
         "a_schedule_is_its_users_alone",
     ),
     _of(
         "a time that comes twice is due once",
-        "server/domain/cron.py",
+        "server/domain/schedules.py",
         "if at > after:",
         "if at:",
         "tests/unit/server/domain/test_cron.py::test_a_time_that_comes_twice_is_due_the_first_time",

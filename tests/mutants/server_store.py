@@ -410,8 +410,8 @@ MUTANTS: Final = (
     _of(
         "a user stores no more than is allowed",
         "server/store/inserts.py",
-        "if stored + new.bundle.size > most_stored:",
-        "if False:",
+        "if most and stored + size > most else None",
+        "if False else None",
         "tests/contract/store/test_jobs.py::"
         "test_of_fifty_at_once_as_many_are_taken_as_the_users_bytes_allow",
     ),
@@ -540,7 +540,7 @@ MUTANTS: Final = (
         "server/store/copies.py",
         "        connection.execute(_END_DELIVERIES)\n",
         "",
-        f"{_RESTORE}a_rehearsal_has_nothing_to_deliver_and_no_schedule_that_runs",
+        f"{_RESTORE}a_rehearsal_has_nothing_to_deliver",
     ),
     _of(
         "a rehearsal sends no webhooks",

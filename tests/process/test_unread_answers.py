@@ -40,7 +40,6 @@ FOUND = {
     "path": "page.html",
     "file": "swagger-ui-bundle.js",
     "name": "my_service",
-    "schedule": "1",
     "delivery": "1",
     "token": "1",
 }

@@ -24,7 +24,6 @@ PAGES: Final = {
     "file-picture": "/jobs/{picture}/files/mandelbrot.png",
     "file-text": "/jobs/{contacts}/files/helices.pdb",
     "schedules": "/schedules",
-    "schedule": "/schedules/{schedule}",
     "status": "/status",
     "charts": "/charts",
     "agents": "/agents",

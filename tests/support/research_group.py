@@ -79,13 +79,12 @@ class ResearchGroup:
     system: DevProgram
     tokens: dict[str, str]
     jobs: dict[str, int] = field(default_factory=dict)
-    schedule: int = 0
 
     @property
     def names(self) -> dict[str, int | str]:
-        """What stands in addresses: the jobs, the schedule, the token of ana."""
+        """What stands in addresses: the jobs, the token of ana."""
         token = self.tokens["ana"].split("_")[1]
-        return {**self.jobs, "schedule": self.schedule, "token": token}
+        return {**self.jobs, "token": token}
 
 
 @contextmanager
@@ -191,9 +190,9 @@ def _fill(group: ResearchGroup) -> None:
             name="compare the poses",
             after=[jobs["running"]],
         )
-        group.schedule = ana.add_schedule(
+        ana.add_schedule(
             EXAMPLES / "csv-stats", service="example", cron="0 6 * * 1-5", name="assay, daily"
-        ).id
+        )
         jobs["tonight"] = run(chen, {"run.sh": b"true\n"}, name="nightly fit", not_before="in 9h")
         _settle(ana, ben, jobs)
 

@@ -48,7 +48,6 @@ from server.storage import folder, scratch
 from server.store.jobs import SqlJobs
 from server.store.leases import SqlLeases
 from server.store.migrations import MIGRATIONS
-from server.store.schedules import SqlSchedules
 from shared.files.bundles.format import BundleSummary
 from shared.principals import LOCAL
 from shared.steady_clock import PersistentClock
@@ -171,11 +170,9 @@ class World:
         self.cancel = Cancel(resources, wakeups, self.get)
         self.allowances = Allowances(Allowance(schedules=3))
         self.schedules = Schedules(
-            resources,
-            SqlSchedules(self.database, wakeups.changed),
-            self.accept,
-            allowances=self.allowances,
+            resources, self.database, self.accept, self.allowances, wakeups.changed
         )
+        await self.schedules.load()
         self.batches = Batches(resources, child_names=lambda _: CHILDREN)
         self.dependencies = Dependencies(resources)
         self.delete = Delete(resources, self.cancel)
@@ -266,13 +263,15 @@ class World:
         self.acknowledged[job.id] = token
         return job.id
 
-    async def schedule(self, user: str, service: str, cron: str, **optional: str) -> int:
+    async def schedule(
+        self, user: str, service: str, cron: str, *, gather: bool = False, **optional: str
+    ) -> int:
         number = next(self.names)
         token = f"token {number}"
         fields = {"user_id": user, "service": service, "cron": cron, "name": f"n{number}"}
         with self.scratch.file() as content:
             content.path.write_text(token)
-            summary = BundleSummary(len(token), token, 1, len(token))
+            summary = BundleSummary(len(token), token, 1, len(token), has_gather=gather)
             schedule = await self.schedules.create(LOCAL, fields | optional, content, summary)
         return schedule.id
 

@@ -30,7 +30,7 @@ from tests.support.installed import program
         (["list", "--state", "F"], ["Failed"]),
         (["submit", "--batch-policy", ""], ["wait_all", "fail_fast"]),
         (["status", "la"], ["last"]),
-        (["schedule", "pause", "la"], []),
+        (["schedule", "delete", "la"], []),
         (["submit", "--output", ""], []),
         (["submit", "my"], []),
         (["submit", "--", "--js"], []),

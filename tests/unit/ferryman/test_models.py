@@ -16,7 +16,6 @@ from ferryman import (
     event_models,
     graph_models,
     models,
-    schedule_models,
     service_models,
 )
 from ferryman.event_models import EventDoc
@@ -24,7 +23,7 @@ from tests.support.each import each
 
 MODULES = (
     *(agent_models, bulk_models, event_models, graph_models, models),
-    *(schedule_models, service_models),
+    service_models,
 )
 DOCUMENTS = sorted(
     {
