@@ -104,6 +104,8 @@ def requeue(
         "progress": None,
         "output": {},
     }
+    if changes and "started_at" in changes:  # reported with its end: the first start of the run
+        back["started_at"] = changes["started_at"]
     if again.event:
         said = {"delay_s": again.delay_s, "reason": reason, **again.fields, **(fields or {})}
         how |= {"event": again.event, "fields": said}

@@ -99,6 +99,13 @@ async def test_a_job_has_the_first_start_and_each_attempt_its_own(tmp_path) -> N
     assert job["heartbeat_at"] == second
 
 
+async def test_a_start_that_is_reported_with_its_end_is_the_first_of_the_job(tmp_path) -> None:
+    async with serving(tmp_path, FakeAgent(ends="Failed"), extra=TWICE) as caller:
+        job = await caller.job(await caller.upload())
+    first, second = (one["started_at"] for one in job["attempts"])
+    assert job["started_at"] == first < second
+
+
 async def test_a_completed_job_has_its_progress_full(tmp_path) -> None:
     agent = FakeAgent(ends="Running")
     async with serving(tmp_path, agent) as caller:
