@@ -22,10 +22,10 @@ class ForgottenDoc(Wire):
     found: dict[str, int] = Field(default_factory=dict)
     """With ``dry_run``: kind -> how much there is."""
     removed: dict[str, int] = Field(default_factory=dict)
-    """Kind -> how much this call has removed. ``audit``: entries with another name now."""
+    """Kind -> how much was removed. ``audit``: entries with another name now."""
     waiting: list[WaitingJob] = Field(default_factory=list)
     """Jobs that go as soon as it is known that they do not run."""
     kept: list[str] = Field(default_factory=list)
     """What stays, in sentences."""
     done: bool
-    """Nothing is left to be done; else call it again."""
+    """Nothing is left; else call it again when the agents of the jobs that wait are back."""

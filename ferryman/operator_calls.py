@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from typing import Final
 from urllib.parse import quote
 
 from ferryman.agent_models import AgentAction, AgentDoc, AgentPage
@@ -15,6 +16,8 @@ from ferryman.service_models import ServiceDoc, ServicePage
 from ferryman.settings_models import Reloaded
 from ferryman.statistics_models import StatisticsDoc, StatisticsPeriod
 from ferryman.usage_models import UsageDoc
+
+_LONG_S: Final = 3_600.0
 
 
 class OperatorCalls(Calls):
@@ -130,14 +133,15 @@ class OperatorCalls(Calls):
         return (await self._transport.post(path, JobDoc, query=query))[1]
 
     async def forget_user(self, user: str, *, dry_run: bool = False) -> ForgottenDoc:
-        """Remove all data of a user, some at a time: call it until the report is ``done``. For
-        operators with the scope ``admin``.
+        """Remove all data of a user. For operators with the scope ``admin``. Of thousands of jobs
+        this takes minutes; what is interrupted goes on when it is called again.
 
         Args:
             dry_run: only count it.
         """
         fields = {"user": user, "dry_run": dry_run}
-        return (await self._transport.post("api/v1/forget-user", ForgottenDoc, json=fields))[1]
+        path = "api/v1/forget-user"
+        return (await self._transport.post(path, ForgottenDoc, json=fields, hold_s=_LONG_S))[1]
 
     async def pause_service(self, name: str, message: str | None = None) -> ServiceDoc:
         """Let the queued jobs of a service wait; those that run go on. For operators.

@@ -112,11 +112,12 @@ class Transport:
         *,
         query: Mapping[str, str] | None = None,
         json: Mapping[str, Any] | None = None,
+        hold_s: float = 0,
     ) -> tuple[int, M]:
         """POST what may be repeated; HTTP status (below 400) and JSON document."""
 
         async def once() -> tuple[int, M]:
-            async with self.answer("POST", path, query=query, json=json) as answer:
+            async with self.answer("POST", path, query=query, json=json, hold_s=hold_s) as answer:
                 return answer.status, await self.read(answer, model)
 
         return await self.retry(once)

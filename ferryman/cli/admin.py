@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TypeAlias
 
@@ -11,7 +10,7 @@ import typer
 
 from ferryman.cli import show
 from ferryman.cli.exits import FAILED, TRY_LATER
-from ferryman.cli.options import Json, on_server, whole
+from ferryman.cli.options import Json, on_server
 from ferryman.cli.programs import run_program
 from ferryman.errors import BadArgument, FerrymanError
 from ferryman.units import say_count
@@ -19,6 +18,7 @@ from ferryman.units import say_count
 if TYPE_CHECKING:
     from ferryman.client import Client
 
+_COMMAND: Final = "admin forget-user"
 _RENAMED: Final = "audit"
 _KINDS: Final = {
     "jobs": "job",
@@ -103,15 +103,6 @@ async def requeue(
 @on_server
 async def forget_user(
     user: Annotated[str, typer.Argument(metavar="USER", hidden=True)],
-    wait: Annotated[
-        int,
-        typer.Option(
-            "--patience",
-            parser=whole(0),
-            metavar="SECONDS",
-            help="How long to wait for jobs that still run.",
-        ),
-    ] = 60,
     dry_run: DryRun = False,
     yes: Yes = False,
     json: Json = False,
@@ -126,46 +117,28 @@ async def forget_user(
 
     Exit codes: 1 nothing is known of the user; 75 jobs are left whose agent cannot be reached.
     """
-    known = await client.forget_user(user, dry_run=True)
-    before = +Counter(known.found)
-    if dry_run and before:
-        if json:
-            show.print_json(known)
-        else:
-            show.print_message(f"{user}: {_counts(before, 'would be given')}")
-        return 0
-    if dry_run:
-        raise _nothing_known(user)
-    if before and not yes:
-        _ask(
-            f"remove all data of user {user}, {_counts(before, 'would be given')}? "
-            "It cannot be brought back",
-            "admin forget-user",
-        )
-    removed: Counter[str] = Counter()
-    tries = wait
-    while True:
-        report = await client.forget_user(user)
-        removed.update(report.removed)
-        if report.done or (not report.removed and tries <= 0):
-            break
-        if not report.removed:  # the server has waited
-            tries -= 1
-    left: Counter[str] = Counter()
-    if not report.done:
-        left.update((await client.forget_user(user, dry_run=True)).found)
-    removed |= before - left  # what went with a job, too
-    report = report.model_copy(update={"removed": dict(removed)})
+    if dry_run or not yes:
+        known = await client.forget_user(user, dry_run=True)
+        if not any(known.found.values()):
+            raise _nothing_known(user)
+        text = _counts(known.found, "would be given")
+        if dry_run:
+            if json:
+                show.print_json(known)
+            else:
+                show.print_message(f"{user}: {text}")
+            return 0
+        _ask(f"remove all data of user {user}, {text}? It cannot be brought back", _COMMAND)
+    report = await client.forget_user(user)
     if json:
         show.print_json(report)
-    else:
-        if removed or before:
-            show.print_message(f"{user}: removed {_counts(removed, 'were given')}")
-        for job in report.waiting:
-            show.print_message(f"  job {job.id} is not gone yet: {job.why}")
-        for line in report.kept:
-            show.print_message(f"  kept: {line}")
-    if not (removed or before):  # it was called all the same, as it may have been interrupted
+    elif report.removed:
+        show.print_message(f"{user}: removed {_counts(report.removed, 'were given')}")
+    for job in () if json else report.waiting:
+        show.print_message(f"  job {job.id} is not gone yet: {job.why}")
+    for line in () if json else report.kept:
+        show.print_message(f"  kept: {line}")
+    if report.done and not report.removed:
         raise _nothing_known(user)
     return 0 if report.done else TRY_LATER
 

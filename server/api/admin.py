@@ -54,7 +54,7 @@ async def requeue(request: web.Request, context: Context) -> web.StreamResponse:
 
 
 async def forget_user(request: web.Request, context: Context) -> ForgottenDoc:
-    """Remove all data of a user, some at a time: call it until it is done."""
+    """Remove all data of a user. Jobs whose agent is away are left: call it again then."""
     body = await read_body(request, ForgetUserBody)
     request[TARGET] = context.forget_user.instead(body.user)
     if body.dry_run:
@@ -62,10 +62,10 @@ async def forget_user(request: web.Request, context: Context) -> ForgottenDoc:
         return ForgottenDoc(found=found, done=not any(found.values()))
     report = await context.forget_user(request[PRINCIPAL], body.user)
     return ForgottenDoc(
-        removed={name: count for name, count in report.removed.items() if count},
+        removed=report.removed,
         waiting=[WaitingJob(id=job, why=why) for job, why in sorted(report.waiting.items())],
         kept=report.kept,
-        done=report.done,
+        done=not report.waiting,
     )
 
 

@@ -10,20 +10,23 @@ import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 import structlog
 
-from server.domain.errors import FerrymanError, NoSuchJob, StillNeeded
-from server.ports.forgotten import ForgottenRecords
+from server.domain.errors import FerrymanError, NoSuchJob
 from server.stages.delete import Delete
 from server.stages.schedules import Schedules
 from server.stages.stage import Resources, Stage
+from server.store.forgotten import SqlForgotten
 from shared.principals import Principal
 
 log = structlog.get_logger()
-_AT_ONCE = 200
-"""Jobs in one call."""
-_AGAIN_S = 1.0
+_AT_ONCE: Final = 200
+"""Jobs in one read."""
+PATIENCE_S = 30.0
+"""For jobs that are being cancelled; below what proxies wait for an answer."""
+_AGAIN_S: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -34,13 +37,11 @@ class Forgotten:
         removed: kind -> how many; ``audit`` entries were given another name.
         waiting: job -> why it is not gone yet.
         kept: what stays, in sentences.
-        done: nothing more is to be done; else: call again.
     """
 
-    removed: Counter[str] = field(default_factory=Counter)
-    waiting: dict[int, str] = field(default_factory=dict)
+    removed: Counter[str]
+    waiting: dict[int, str]
     kept: list[str] = field(default_factory=list)
-    done: bool = False
 
 
 class ForgetUser(Stage):
@@ -55,7 +56,7 @@ class ForgetUser(Stage):
     def __init__(
         self,
         resources: Resources,
-        records: ForgottenRecords,
+        records: SqlForgotten,
         delete: Delete,
         schedules: Schedules,
         take_up: Callable[[], Awaitable[None]],
@@ -66,7 +67,7 @@ class ForgetUser(Stage):
         self._take_up, self._copies = take_up, copies
         self._instead: dict[str, str] = {}
 
-    async def look(self, user: str) -> dict[str, int]:
+    async def look(self, user: str) -> Counter[str]:
         """Kind -> how much there is."""
         await self._take_up()
         return await self._records.found(user)
@@ -78,21 +79,24 @@ class ForgetUser(Stage):
         return self._instead.setdefault(user, f"forgotten-{secrets.token_hex(6)}")
 
     async def __call__(self, principal: Principal, user: str) -> Forgotten:
-        """Remove some of it: what is wanted first, then the jobs, the newest first.
+        """Remove what is wanted first, then the jobs, then the rest. Waits a little for jobs that
+        run: none is waiting when all is done.
 
         Raises:
             NotAllowed
         """
-        report, instead = Forgotten(), self.instead(user)
-        report.removed.update(await self._records.end_access(user, instead, self._clock.now()))
+        before, instead = await self.look(user), self.instead(user)
+        await self._records.end_access(user, instead, self._clock.now())
         await self._take_up()
         for number in await self._records.schedules(user):
             await self._schedules.delete(principal, number)
-            report.removed["schedules"] += 1
-        more = await self._delete_jobs(principal, user, report)
-        if more:
-            return report
-        report.removed.update(await self._records.remove_rest(user, instead))
+        until = self._clock.monotonic() + PATIENCE_S
+        while waiting := await self._delete_jobs(principal, user):
+            if self._clock.monotonic() >= until:
+                break
+            await self._clock.sleep(_AGAIN_S)
+        await self._records.remove_rest(user, instead)
+        report = Forgotten(before - await self._records.found(user), waiting)
         report.kept += [
             f"token {name} of another principal names the user"
             for name in await self._records.tokens_that_name(user)
@@ -102,24 +106,22 @@ class ForgetUser(Stage):
             "back any more"
             for name in self._copies()
         ]
-        report.done = not report.waiting
-        if report.waiting and not report.removed:  # whoever calls again at once need not
-            await self._clock.sleep(_AGAIN_S)
-        if report.done and not await self._records.empty_log():
-            report.kept.append(
-                "remains of deleted rows in the log of the database, for some minutes: it was read"
-            )
-        if report.done:
+        if not waiting:
+            if not await self._records.empty_log():
+                report.kept.append(
+                    "remains of deleted rows in the log of the database, for some minutes: it was "
+                    "read"
+                )
             self._instead.pop(user, None)
             log.info(
                 "user.forgotten", instead=instead, by=principal.name, removed=dict(report.removed)
             )
         return report
 
-    async def _delete_jobs(self, principal: Principal, user: str, report: Forgotten) -> bool:
-        """Returns whether there are more that can be deleted."""
+    async def _delete_jobs(self, principal: Principal, user: str) -> dict[int, str]:
+        """Delete all that can be deleted, the newest first; why the others cannot, yet."""
+        waiting: dict[int, str] = {}
         below: int | None = None
-        deleted = 0
         while numbers := await self._records.jobs(user, below, _AT_ONCE):
             for number in numbers:
                 below = number
@@ -127,20 +129,13 @@ class ForgetUser(Stage):
                     left = await self._delete.forget(principal, number)
                 except NoSuchJob:
                     continue
-                except StillNeeded as problem:
-                    report.waiting[number] = str(problem)
                 except FerrymanError as problem:
-                    report.waiting[number] = str(problem)
-                else:
-                    if left is None:
-                        deleted += 1
-                        report.removed["jobs"] += 1
-                    else:
-                        report.waiting[number] = (
-                            f"agent {left.agent} has it, and has not said that it is dead"
-                            if left.agent
-                            else "it is being cancelled"
-                        )
-            if deleted >= _AT_ONCE:
-                return True
-        return False
+                    waiting[number] = str(problem)
+                    continue
+                if left is not None:
+                    waiting[number] = (
+                        f"agent {left.agent} has it, and has not said that it is dead"
+                        if left.agent
+                        else "it is being cancelled"
+                    )
+        return waiting

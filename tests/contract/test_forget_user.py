@@ -48,12 +48,9 @@ async def upload(caller: ServerClient, user: str, script: bytes, **fields: str) 
         return int((await answer.json())["id"])
 
 
-async def forget(caller: ServerClient, user: str = USER, *, calls: int = 500) -> ForgottenDoc:
+async def forget(caller: ServerClient, user: str = USER) -> ForgottenDoc:
     async with Client(caller.url) as client:
-        report = await client.forget_user(user)
-        while not report.done and (calls := calls - 1):
-            report = await client.forget_user(user)
-        return report
+        return await client.forget_user(user)
 
 
 def places(folder: Path, *words: str) -> list[str]:
@@ -135,32 +132,30 @@ async def test_a_bundle_that_others_have_too_stays(
 
 
 async def test_a_job_whose_agent_is_away_is_named_and_goes_later(
-    caller: ServerClient, agent: FakeAgent
+    caller: ServerClient, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(forget_user, "PATIENCE_S", 0)
     agent.ends = "Running"
     job_id = await upload(caller, USER, b"sleep 9")
     await caller.job(job_id, until="Running")
     await unreachable(caller, agent)
-    report = await forget(caller, calls=2)
+    report = await forget(caller)
     assert not report.done
     assert [(one.id, "agent north" in one.why) for one in report.waiting] == [(job_id, True)]
     agent.trick = None
+    monkeypatch.setattr(forget_user, "PATIENCE_S", 30)
     assert (await forget(caller)).done
     assert agent.killed
 
 
-async def test_a_server_that_dies_in_between_goes_on_with_what_is_left(
-    tmp_path: Path, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+async def test_all_jobs_go_in_one_call_however_many_are_read_at_once(
+    caller: ServerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forget_user, "_AT_ONCE", 1)
-    async with serving(tmp_path, agent, **SLOW) as caller:
-        for number in range(3):
-            await caller.job(await upload(caller, USER, f"echo {SECRET} {number}".encode()))
-        report = await forget(caller, calls=1)
-        assert (report.done, report.removed) == (False, {"jobs": 1})
-    async with serving(tmp_path, agent, **SLOW) as caller:
-        assert (await forget(caller)).done
-        assert places(tmp_path / "data", USER, SECRET) == []
+    for number in range(3):
+        await caller.job(await upload(caller, USER, f"echo {SECRET} {number}".encode()))
+    report = await forget(caller)
+    assert (report.done, report.removed["jobs"]) == (True, 3)
 
 
 async def test_a_name_that_no_user_can_have_is_refused(caller: ServerClient) -> None:
@@ -211,13 +206,14 @@ async def test_a_mistyped_name_does_not_look_done(caller: ServerClient, how: str
 
 
 async def test_the_command_ends_with_75_when_an_agent_is_away(
-    caller: ServerClient, agent: FakeAgent
+    caller: ServerClient, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(forget_user, "PATIENCE_S", 0)
     agent.ends = "Running"
     job_id = await upload(caller, USER, b"sleep 9")
     await caller.job(job_id, until="Running")
     await unreachable(caller, agent)
-    words = ("admin", "forget-user", USER, "--yes", "--patience", "0")
+    words = ("admin", "forget-user", USER, "--yes")
     code, _, said = await ferryman(*words, FERRYMAN_URL=caller.url)
     assert code == 75
     assert f"job {job_id} is not gone yet: agent north has it" in said

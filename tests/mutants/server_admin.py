@@ -75,15 +75,15 @@ MUTANTS: Final = (
     _of(
         "who is forgotten can do nothing any more",
         "server/store/forgotten.py",
-        "WHERE role = 'user' AND user_id = :user RETURNING id",
-        "WHERE role = 'user' AND user_id = '' RETURNING id",
+        "                WHERE role = 'user' AND user_id = :user\n",
+        "                WHERE role = 'user' AND user_id = ''\n",
         f"{_FORGET}nothing_of_the_user_is_found_afterwards",
     ),
     _of(
         "the audit trail does not name who is forgotten",
         "server/store/forgotten.py",
-        '("principal", "principal = :instead, peer = \'\'"),',
-        "",
+        "principal = :instead, peer = ''",
+        "principal = principal",
         f"{_FORGET}nothing_of_the_user_is_found_afterwards",
     ),
     _of(
@@ -96,8 +96,8 @@ MUTANTS: Final = (
     _of(
         "a user is not called forgotten while jobs are left",
         "server/stages/forget_user.py",
-        "report.done = not report.waiting",
-        "report.done = True",
+        "report = Forgotten(before - await self._records.found(user), waiting)",
+        "report = Forgotten(before - await self._records.found(user), {})",
         f"{_FORGET}a_job_whose_agent_is_away_is_named_and_goes_later",
     ),
     _of(
