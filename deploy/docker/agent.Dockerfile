@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
 # The agent, with the programs that its sandbox needs. Build it from the root of the repository:
 #   docker build -f deploy/docker/agent.Dockerfile -t ferryman-agent .
-# What the container must be allowed at run time, and why: deploy/README.md.
+# What the container must be allowed at run time, and why: docs/install.md.
 # To pin it to one build: --build-arg PYTHON=3.13-slim-bookworm@sha256:... of `docker buildx imagetools
 # inspect python:3.13-slim-bookworm`.
 ARG PYTHON=3.13-slim-bookworm

@@ -24,7 +24,7 @@ from ferryman.defaults import VARIABLES
 from shared.settings.base import PREFIX, Section, Settings, SettingsError
 
 INSTALLED: Final = Path("/etc/ferryman")
-"""Where a package, or who follows deploy/README.md, has the settings of each program."""
+"""Where a package, or who follows docs/install.md, has the settings of each program."""
 _FOLDERS: Final = frozenset({"DATA_PATH", "DB_PATH"})
 """Variables of job-orchestrator that say where the data is."""
 

@@ -179,8 +179,9 @@ def test_settings_that_it_cannot_change_stop_the_upgrade_and_it_says_what_to_do(
     machine.run("dpkg --purge ferryman && rm -rf /etc/ferryman && dpkg --install /ferryman.deb")
 
 
-README = blocks("deploy/README.md")
-(ORDINARY,) = (block.text for block in README if block.kind == "sh ordinary-agent")
+(ORDINARY,) = (
+    block.text for block in blocks("docs/install.md") if block.kind == "sh ordinary-agent"
+)
 AS_ITS_UNIT = (
     "setpriv --reuid=ferryman-agent --regid=ferryman-agent --init-groups --no-new-privs"
     " --inh-caps=-all --bounding-set=-all env HOME=/var/lib/ferryman-agent"

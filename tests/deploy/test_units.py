@@ -81,7 +81,7 @@ def test_its_exposure_is_what_the_documentation_says(name, most, tool):
     assert done.returncode == 0, done.stdout
     figure = re.search(r"exposure level for \S+ ([\d.]+)", done.stdout)
     assert figure is not None
-    assert f"`{name}` {figure[1]}" in (ROOT / "deploy/README.md").read_text()
+    assert f"`{name}` {figure[1]}" in (ROOT / "docs/install.md").read_text()
 
 
 @pytest.mark.parametrize("drop_in", ["own-journal.conf", "log-to-files.conf"])
