@@ -202,13 +202,7 @@ async def compose(
     )
     await fleet.apply(settings.agents)
 
-    upload_limits = UploadLimits(
-        clock,
-        at_once=table.uploads,
-        per_user=lambda user: allowed.of(user).uploads,
-        least_rate=table.min_upload_rate,
-        patience_s=table.upload_patience,
-    )
+    upload_limits = UploadLimits(clock, lambda user: allowed.of(user).uploads)
     upload_threads = UploadThreads()
     stack.callback(upload_threads.close)
     reads = Reads()
@@ -302,7 +296,6 @@ async def compose(
             max_files=table.max_files,
             portable=table.names == "portable",
         ),
-        cancel_patience_s=table.cancel_patience,
         public_url=table.public_url,
         return_origins=table.return_origins(),
         token_needed=lambda: who.known.needed,

@@ -91,7 +91,7 @@ CODES: Final[Mapping[int, Mapping[str, str]]] = {
         "not_found": "there is nothing at this path",
     },
     405: {"method_not_allowed": "the route takes another method; Allow names it"},
-    408: {"upload_too_slow": "too little of the body came for too long (min_upload_rate)"},
+    408: {"upload_too_slow": "too little of the body came for too long"},
     409: {
         "already_ended": "the job ended before it could be cancelled",
         "not_ended": "the job has not ended",

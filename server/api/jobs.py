@@ -89,7 +89,7 @@ async def _page_of_key(
 async def cancel(request: web.Request, context: Context) -> web.StreamResponse:
     """Cancel: 200 when it has ended, 202 where the death of its processes takes longer."""
     try:
-        job = await context.cancel(request[PRINCIPAL], job_id(request), context.cancel_patience_s)
+        job = await context.cancel(request[PRINCIPAL], job_id(request))
     except AlreadyEnded as ended:
         job = await context.jobs.get(ended.job_id)
     return await _cancelled(context, job)
@@ -97,7 +97,7 @@ async def cancel(request: web.Request, context: Context) -> web.StreamResponse:
 
 async def delete(request: web.Request, context: Context) -> web.StreamResponse:
     """Delete a job that has ended: 204; cancel one that has not, as ``POST …/cancel`` does."""
-    job = await context.delete(request[PRINCIPAL], job_id(request), context.cancel_patience_s)
+    job = await context.delete(request[PRINCIPAL], job_id(request))
     if job is None:
         return web.Response(status=HTTPStatus.NO_CONTENT)
     return await _cancelled(context, job)
@@ -119,7 +119,7 @@ async def retry(request: web.Request, context: Context) -> web.StreamResponse:
 async def terminate(request: web.Request, context: Context) -> web.StreamResponse:
     """Cancel, in job-orchestrator's words."""
     try:
-        job = await context.cancel(request[PRINCIPAL], job_id(request), context.cancel_patience_s)
+        job = await context.cancel(request[PRINCIPAL], job_id(request))
     except AlreadyEnded as problem:
         job = await context.jobs.get(problem.job_id)
         body = documents.status_body(job, str(problem))

@@ -47,7 +47,6 @@ from shared.wire import ChildCounts, JobDoc, QueueInfo, Reloaded
 @dataclass(frozen=True, slots=True)
 class Context:
     form_limits: FormLimits
-    cancel_patience_s: float
     token_needed: Callable[[], bool]
     """Whether a request without a token is refused."""
     public_url: str | None

@@ -14,6 +14,12 @@ from server.http.problems import Refusal
 from shared.clock import Clock
 from shared.units.sizes import say_count, say_size
 
+AT_ONCE: Final = 256
+"""Uploads in all: each may hold some files open and 1 MiB in memory."""
+LEAST_RATE: Final = 1024
+"""Bytes a second: slower than any line, and fast enough to show that somebody sends."""
+PATIENCE_S: Final = 30.0
+"""For which an upload may be slower. Time in which our own disk is behind does not count."""
 _RETRY_S: Final = 1
 
 
@@ -60,8 +66,8 @@ class UploadInFlight:
             yield chunk
             del chunk  # not to be held while the next one is waited for
 
-    def check(self, now: float, least_rate: int, patience_s: float) -> bool:
-        """Cut it off if less than ``least_rate`` bytes a second came for ``patience_s``; whether.
+    def check(self, now: float) -> bool:
+        """Cut it off if less than LEAST_RATE bytes a second came for PATIENCE_S; whether.
 
         Only time in which we wait for its sender counts.
         """
@@ -69,17 +75,17 @@ class UploadInFlight:
             self._since, self._came = now, 0
             return False
         waited = now - self._since
-        if waited < patience_s:
+        if waited < PATIENCE_S:
             return False
-        if self._came >= least_rate * waited:
+        if self._came >= LEAST_RATE * waited:
             self._since, self._came = now, 0
             return False
         self._content.set_exception(
             Refusal(
                 HTTPStatus.REQUEST_TIMEOUT,
                 "upload_too_slow",
-                f"the upload was cut off: less than {say_size(least_rate)} a second of it came for "
-                f"{patience_s:.0f} seconds",
+                f"the upload was cut off: less than {say_size(LEAST_RATE)} a second of it came for "
+                f"{PATIENCE_S:.0f} seconds",
             )
         )
         return True
@@ -89,23 +95,11 @@ class UploadLimits:
     """Of all uploads in flight; also the sweep that cuts off slow ones.
 
     Args:
-        at_once: in all.
         per_user: how many a user may have.
-        least_rate: bytes a second.
-        patience_s: for which an upload may be slower.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        *,
-        at_once: int,
-        per_user: Callable[[str], int],
-        least_rate: int,
-        patience_s: float,
-    ) -> None:
-        self._clock, self._at_once, self._per_user = clock, at_once, per_user
-        self._least_rate, self._patience_s = least_rate, patience_s
+    def __init__(self, clock: Clock, per_user: Callable[[str], int]) -> None:
+        self._clock, self._per_user = clock, per_user
         self._in_flight: set[UploadInFlight] = set()
         self._of_user: Counter[str] = Counter()
 
@@ -116,8 +110,8 @@ class UploadLimits:
         Raises:
             Refusal: there are too many uploads now.
         """
-        if len(self._in_flight) >= self.at_once:
-            raise _too_many(f"{self.at_once} uploads are under way, the most this server takes")
+        if len(self._in_flight) >= AT_ONCE:
+            raise _too_many(f"{AT_ONCE} uploads are under way, the most this server takes")
         upload = UploadInFlight(self, content)
         self._in_flight.add(upload)
         try:
@@ -148,11 +142,6 @@ class UploadLimits:
         """How many uploads there are, of all users."""
         return len(self._in_flight)
 
-    @property
-    def at_once(self) -> int:
-        """How many there may be."""
-        return self._at_once
-
     def of_user(self, user: str) -> int:
         """How many uploads of the user are under way."""
         return self._of_user[user]
@@ -160,8 +149,7 @@ class UploadLimits:
     async def run_once(self) -> int:
         """Cut off those that are too slow; how many."""
         now = self._clock.monotonic()
-        least_rate, patience_s = self._least_rate, self._patience_s
-        return sum(upload.check(now, least_rate, patience_s) for upload in list(self._in_flight))
+        return sum(upload.check(now) for upload in list(self._in_flight))
 
 
 def _too_many(message: str) -> Refusal:

@@ -11,6 +11,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from server.domain.agents import AgentRecord
+from server.http import upload_limits
 from server.http.context import Context
 from server.metrics import jobs, parts
 from server.metrics.jobs import Now
@@ -67,7 +68,7 @@ class ServerMetrics(ProgramMetrics):
         found += parts.of_services(services, of.fleet)
         for name, meaning, value in (
             ("ferryman_uploads_in_flight", "Uploads under way.", of.upload_limits.under_way),
-            ("ferryman_uploads_limit", "Uploads that there may be.", of.upload_limits.at_once),
+            ("ferryman_uploads_limit", "Uploads that there may be.", upload_limits.AT_ONCE),
             ("ferryman_database_writes_waiting", "Changes not begun.", writes),
             ("ferryman_webhooks_sending", "Webhooks that are being sent.", of.webhooks.sending),
             ("ferryman_store_readable", "1: the store could be read.", bool(self._stored)),

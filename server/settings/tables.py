@@ -66,19 +66,12 @@ class ServerTable(BrowserSection):
     """Requests of one user or portal."""
     schedules_per_user: int = Field(100, ge=0)
     """0: any number."""
-    uploads: int = Field(256, ge=1)
-    """Under way at once, in all."""
     uploads_per_user: int = Field(64, ge=1)
-    min_upload_rate: Size = Field(1024, ge=0)
-    """Bytes a second; an upload that brings less for ``upload_patience`` is cut off."""
-    upload_patience: Duration = Field(30.0, gt=0)
     sender_interval: Duration = Field(0.5, gt=0)
     getter_interval: Duration = Field(0.5, gt=0)
     cleaner_interval: Duration = Field(60.0, gt=0)
     agent_timeout: Duration = Field(60.0, gt=0)
     agent_lost_after: Duration = Field(86_400.0, gt=0)
-    cancel_patience: Duration = Field(25.0, gt=0)
-    """How long a cancel waits for the processes' death before it answers 202."""
     shutdown_grace: Duration = Field(30.0, ge=0)
     webhook_allow: StringList = None
     """Networks and hosts that webhooks may be sent to although they are not on the Internet."""

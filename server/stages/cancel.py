@@ -28,6 +28,8 @@ from shared.principals import Principal
 from shared.wire import JobState, PayloadDoc, PayloadState
 
 log = structlog.get_logger()
+PATIENCE_S: Final = 25.0
+"""For which a cancel waits for the death of the processes: proxies wait for an answer for 30 s."""
 _CHECK_AGAIN_S: Final = 5.0
 """Until a job is read again that another stage or server has to move, if no move is seen."""
 
@@ -48,8 +50,13 @@ class Cancel(Stage):
         """job -> wakes its task, which waits for the server that uses the job's agent"""
         self._waiting: dict[int, str] = {}  # why, as logged: a job is tried every few seconds
 
-    async def __call__(self, principal: Principal, job_id: int, patience_s: float) -> Job:
+    async def __call__(
+        self, principal: Principal, job_id: int, patience_s: float | None = None
+    ) -> Job:
         """Cancel a job.
+
+        Args:
+            patience_s: how long it may take; None: PATIENCE_S.
 
         Returns:
             The job: Cancelled; or not ended yet when the patience is over: then it will be, as soon
@@ -64,6 +71,7 @@ class Cancel(Stage):
         if not job.ended:
             done = asyncio.Event()
             self._start(job).add_done_callback(lambda _: done.set())
+            patience_s = PATIENCE_S if patience_s is None else patience_s
             await wait_for(done, patience_s, self._clock)
             job = await self._jobs.get(job_id)
         if job.ended and job.state is not JobState.CANCELLED:

@@ -23,7 +23,9 @@ class Delete(Stage):
         super().__init__(resources)
         self._cancel = cancel
 
-    async def __call__(self, principal: Principal, job_id: int, patience_s: float) -> Job | None:
+    async def __call__(
+        self, principal: Principal, job_id: int, patience_s: float | None = None
+    ) -> Job | None:
         """Delete a job that has ended; cancel one that has not.
 
         Returns:

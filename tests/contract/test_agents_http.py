@@ -244,9 +244,12 @@ async def test_a_running_server_leaves_an_agent_that_is_retired(tmp_path: Path) 
         assert not (await agent_of(caller, "fake"))["reachable"]
 
 
-async def test_what_a_lost_agent_has_is_tried_again_at_once_or_cancelled(tmp_path: Path) -> None:
+async def test_what_a_lost_agent_has_is_tried_again_at_once_or_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.stages.cancel.PATIENCE_S", 0.1)
     agent, other = FakeAgent("north", ends="Running"), FakeAgent("other", slots=0)
-    async with serving(tmp_path, agent, other, cancel_patience=0.1, **SLOW) as caller:
+    async with serving(tmp_path, agent, other, **SLOW) as caller:
         jobs = [await caller.upload() for _ in range(3)]
         for job_id in jobs:
             await caller.job(job_id, until="Running")

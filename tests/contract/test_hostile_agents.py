@@ -95,9 +95,10 @@ async def test_a_stranger_gets_no_bundle_and_fails_no_job(tmp_path, trick, url):
 
 
 @stranger
-async def test_a_proxy_in_between_ends_no_job_and_calls_none_dead(tmp_path, trick):
+async def test_a_proxy_in_between_ends_no_job_and_calls_none_dead(tmp_path, trick, monkeypatch):
+    monkeypatch.setattr("server.stages.cancel.PATIENCE_S", 0.2)
     agent = FakeAgent(ends="Running")
-    async with serving(tmp_path, agent, extra=ONCE, cancel_patience=0.2) as caller:
+    async with serving(tmp_path, agent, extra=ONCE) as caller:
         running, cancelled = [await caller.upload() for _ in range(2)]
         for job_id in (running, cancelled):
             await caller.job(job_id, until="Running")

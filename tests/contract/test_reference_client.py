@@ -190,9 +190,10 @@ async def test_the_wall_time_there_is_retried_as_the_service_says(tmp_path, clie
     assert client.killed == [1, 2]
 
 
-async def test_a_404_alone_does_not_say_that_a_job_is_dead(tmp_path, client):
+async def test_a_404_alone_does_not_say_that_a_job_is_dead(tmp_path, client, monkeypatch):
+    monkeypatch.setattr("server.stages.cancel.PATIENCE_S", 0.1)
     client.then, client.kill_status = "Running", 404
-    async with driving(tmp_path, client, cancel_patience=0.1) as caller:
+    async with driving(tmp_path, client) as caller:
         job_id = await caller.upload()
         await caller.job(job_id, until="Running")
         async with caller.session.post(f"{caller.url}/terminate/{job_id}") as answer:

@@ -58,10 +58,11 @@ async def test_what_cannot_be_retried_says_why(tmp_path: Path) -> None:
 
 
 async def test_a_delete_cancels_and_keeps_what_has_not_ended_and_deletes_what_has(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("server.stages.cancel.PATIENCE_S", 0.05)
     client = FakeOrchestrator(then="Running", kill_status=500)
-    async with driving(tmp_path, client, cancel_patience=0.05) as caller:
+    async with driving(tmp_path, client) as caller:
         waiting, needed = await caller.upload(not_before="in 1h"), await caller.upload()
         child = await caller.upload(after=str(needed))
         await caller.job(needed, until="Running")

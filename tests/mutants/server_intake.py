@@ -233,7 +233,7 @@ _UPLOAD_MUTANTS: Final = (
     _of(
         "uploads at once, in all",
         "server/http/upload_limits.py",
-        "        if len(self._in_flight) >= self.at_once:",
+        "        if len(self._in_flight) >= AT_ONCE:",
         "        if False:",
         f"{_LIMITS}only_so_many_uploads_at_once",
     ),
@@ -247,7 +247,7 @@ _UPLOAD_MUTANTS: Final = (
     _of(
         "an upload that stalls is cut off",
         "server/http/upload_limits.py",
-        "        if self._came >= least_rate * waited:",
+        "        if self._came >= LEAST_RATE * waited:",
         "        if True:",
         f"{_LIMITS}an_upload_that_stalls_is_cut_off_and_leaves_nothing",
     ),

@@ -40,9 +40,9 @@ class Nuisance(threading.Thread):
         line.sendall(_HEAD.encode() + b"x" * self._random.randrange(100_000))
 
     def trickles(self, line: socket.socket) -> None:
-        """Until it is cut off: it is slower than `min_upload_rate`."""
+        """For longer than the server has patience with one so slow."""
         line.sendall(_HEAD.encode())
-        line.settimeout(0.3)
+        line.settimeout(1)
         for _ in range(40):
             if self.stop.is_set():
                 return

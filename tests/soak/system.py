@@ -22,8 +22,6 @@ SERVER = """
 [server]
 agent_timeout = "5s"
 cleaner_interval = "2s"
-upload_patience = "3s"
-min_upload_rate = 4096
 audit_expires_after = "60s"
 """
 SERVICE = """

@@ -339,7 +339,6 @@ def test_an_agent_offers_services_that_there_are(tmp_path) -> None:
         'cleaner_interval = "0s"',
         'agent_timeout = "0s"',
         'agent_lost_after = "0s"',
-        'cancel_patience = "0s"',
         'log_level = "loud"',
         'log_format = "xml"',
         'names = "any"',
