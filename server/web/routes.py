@@ -14,10 +14,6 @@ from server.http.problems import Refusal
 from server.web import jobs, schedules
 from server.web.account import audit, login, tokens
 from server.web.account import page as account
-from server.web.job import actions as job_actions
-from server.web.job import attempts as job_attempts
-from server.web.job import children as job_children
-from server.web.job import events as job_events
 from server.web.job import page as job
 from server.web.job.files import page as job_files
 from server.web.job.log import page as job_log
@@ -35,10 +31,6 @@ ROUTES: Final[tuple[PageRoute, ...]] = (
     *jobs.ROUTES,
     *schedules.ROUTES,
     *job.ROUTES,
-    *job_actions.ROUTES,
-    *job_attempts.ROUTES,
-    *job_children.ROUTES,
-    *job_events.ROUTES,
     *job_log.ROUTES,
     *job_files.ROUTES,
     *login.ROUTES,

@@ -7,7 +7,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _FRAME: Final = "server/web/job/frame.py"
-_ACTIONS: Final = "server/web/job/actions.py"
+_ACTIONS: Final = "server/web/job/page.py"
 _OVERVIEW: Final = "server/web/templates/job/overview.html"
 _PAGES: Final = "tests/contract/test_job_pages.py::test_"
 _FORMS: Final = "tests/contract/test_job_forms.py::test_"
@@ -36,8 +36,8 @@ MUTANTS: Final = (
     _of(
         "a link shows no children: they are other jobs",
         _FRAME,
-        "if job.children is not None and principal.role is not Role.LINK:",
-        "if job.children is not None:",
+        "with_children = job.children is not None and principal.role is not Role.LINK",
+        "with_children = job.children is not None",
         f"{_FORMS}whoever_comes_by_a_link_sees_the_job_keeps_the_link_and_changes_nothing",
     ),
     _of(

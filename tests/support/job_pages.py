@@ -24,7 +24,7 @@ PRINCIPALS = {
     "the-token-of-a-reader": Principal("reader", Role.USER, "ann", scopes=frozenset({Scope.READ})),
     "the-token-of-admin": Principal("admin", Role.OPERATOR),
 }
-TABS = ("", "/log", "/files", "/attempts", "/events")
+TABS = ("", "/log", "/files")
 EVIL = "<img src=x onerror=alert(1)>\"'&{{7*7}}"
 _PAGE = "text/html,application/xhtml+xml"
 SAFE = "&lt;img src=x onerror=alert(1)&gt;"

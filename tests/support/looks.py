@@ -15,8 +15,6 @@ PAGES: Final = {
     "job-failed": "/jobs/{failed}",
     "job-array": "/jobs/{array}",
     "children": "/jobs/{array}/children",
-    "attempts": "/jobs/{retried}/attempts",
-    "events": "/jobs/{retried}/events",
     "log": "/jobs/{running}/log",
     "files": "/jobs/{contacts}/files",
     "files-running": "/jobs/{running}/files",

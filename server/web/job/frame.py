@@ -39,9 +39,7 @@ class Tab:
 _OVERVIEW: Final = Tab("overview", "Overview", "")
 _LOG: Final = Tab("log", "Log", "/log")
 _FILES: Final = Tab("files", "Files", "/files")
-_ATTEMPTS: Final = Tab("attempts", "Attempts", "/attempts")
 _CHILDREN: Final = Tab("children", "Children", "/children")
-_EVENTS: Final = Tab("events", "Events", "/events")
 
 
 _DONE: Final = {
@@ -146,11 +144,10 @@ def _title(frame: JobFrame, tab: str) -> str:
 
 
 def _tabs(job: JobDoc, principal: Principal) -> tuple[Tab, ...]:
-    tabs = [_OVERVIEW, _LOG, _FILES, _ATTEMPTS]
+    tabs = (_OVERVIEW, _LOG, _FILES)
     # A link shows one job: its children are others.
-    if job.children is not None and principal.role is not Role.LINK:
-        tabs.append(_CHILDREN)
-    return (*tabs, _EVENTS)
+    with_children = job.children is not None and principal.role is not Role.LINK
+    return (*tabs, _CHILDREN) if with_children else tabs
 
 
 def possible_actions(job: Job, principal: Principal) -> frozenset[str]:

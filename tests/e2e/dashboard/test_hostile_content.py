@@ -43,8 +43,6 @@ PATHS = (
     "/jobs/{id}/log",
     "/jobs/{id}/log?stream=stderr",
     "/jobs/{id}/log?search=%3Cimg",
-    "/jobs/{id}/attempts",
-    "/jobs/{id}/events",
     "/jobs/{id}/files",
     "/jobs/{id}/files?folder=out",
     "/jobs/{id}/files/out/table.csv",

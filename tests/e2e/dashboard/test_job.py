@@ -106,10 +106,10 @@ def test_a_failure_says_what_to_do_and_is_retried_and_its_attempts_compared(syst
     expect(notice).to_be_focused()  # that is where who uses the keyboard goes on
     expect(page.locator("h1 .state")).to_have_text("Failed")
     expect(page.get_by_text("2, of run 2")).to_be_visible()
-    page.get_by_role("link", name="Attempts").click()
-    expect(page.get_by_role("heading", name="Attempt 2")).to_be_visible()
-    expect(page.locator("[data-differs] .label").first).to_have_text("Exit code")
-    page.get_by_role("link", name="Events").click()
+    rows = page.locator("#attempts tbody tr")
+    expect(rows.nth(0)).to_contain_text("exit code 4")
+    expect(rows.nth(1)).to_contain_text("exit code 3")
+    page.get_by_text("Exact times").click()
     expect(page.get_by_text("job.retried")).to_be_visible()
 
 
@@ -149,7 +149,7 @@ def test_without_scripts_the_page_loads_itself_again_and_its_forms_work(system, 
 @pytest.mark.slow  # test_frame.py asks the same of some pages
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_every_tab_fits_every_screen_and_everybody_can_use_it(system, visit, dark, width):
+def test_the_page_fits_every_screen_and_everybody_can_use_it(system, visit, dark, width):
     with SyncClient(system.url, user="ada") as client:
         known = [job.id for job in client.jobs(tag="looked-at")]
     if not known:
@@ -158,11 +158,10 @@ def test_every_tab_fits_every_screen_and_everybody_can_use_it(system, visit, dar
         known = [submit(system, run, name=name, tags=["looked-at"], meta={"a": "b" * 200})]
         ended(system, known[0])
     person = visit(system.url, width=width, dark=dark)
-    for tab in ("", "/attempts", "/events"):
-        page = person.open(f"/jobs/{known[0]}{tab}")
-        page.evaluate("document.querySelectorAll('main details').forEach(one => one.open = true)")
-        assert not too_wide(page), tab
-        assert violations(page) == [], tab
+    page = person.open(f"/jobs/{known[0]}")
+    page.evaluate("document.querySelectorAll('main details').forEach(one => one.open = true)")
+    assert not too_wide(page)
+    assert violations(page) == []
 
 
 def test_details_that_were_opened_stay_open_while_the_page_is_live(system, visit):

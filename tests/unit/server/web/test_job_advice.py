@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.web.job.advice import ADVICE
+from server.web.job.shown import ADVICE
 from shared.wire import Reason
 
 

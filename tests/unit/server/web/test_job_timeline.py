@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.web.job.timeline import pieces, took_s
+from server.web.job.shown import pieces, took_s
 from shared.wire import HistoryEntry, JobState
 
 S = JobState
