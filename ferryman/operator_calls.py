@@ -165,14 +165,14 @@ class OperatorCalls(Calls):
         path = f"api/v1/services/{quote(name, safe='')}/resume"
         return (await self._transport.post(path, ServiceDoc))[1]
 
-    async def agents(self, *, every: bool = False) -> list[AgentDoc]:
+    async def agents(self, *, retired: bool = False) -> list[AgentDoc]:
         """The agents that the server sends jobs to, and how they are. For operators, as what
         follows.
 
         Args:
-            every: those, too, that were retired and are not in the settings any more.
+            retired: those, too, that were retired and are not in the settings any more.
         """
-        query = {"all": "1"} if every else None
+        query = {"retired": "1"} if retired else None
         return (await self._transport.get("api/v1/agents", AgentPage, query=query)).items
 
     async def agent(self, name: str) -> AgentDoc:
@@ -198,9 +198,8 @@ class OperatorCalls(Calls):
             Conflict: not as it is now; the text says why.
             NotFound
         """
-        path = f"{_agent_path(name)}/{action}"
-        query = {"message": message} if message else None
-        return (await self._transport.post(path, AgentDoc, query=query))[1]
+        body = {"action": action} | ({"message": message} if message else {})
+        return (await self._transport.post(_agent_path(name), AgentDoc, json=body))[1]
 
 
 def _date(header: str | None) -> datetime | None:

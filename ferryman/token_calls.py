@@ -70,14 +70,14 @@ class TokenCalls(Calls):
         return await self._new_token("api/v1/tokens", body)
 
     async def tokens(
-        self, *, name: str | None = None, role: RoleName | None = None, every: bool = False
+        self, *, name: str | None = None, role: RoleName | None = None, ended: bool = False
     ) -> AsyncGenerator[TokenDoc, None]:
         """Tokens, newest first, without their secrets.
 
         Args:
-            every: those, too, that were revoked or have expired.
+            ended: those, too, that were revoked or have expired.
         """
-        query = {"all": "1"} if every else {}
+        query = {"ended": "1"} if ended else {}
         query |= {key: one for key, one in (("name", name), ("role", role)) if one is not None}
         while True:
             page = await self._transport.get("api/v1/tokens", TokenPage, query=query)

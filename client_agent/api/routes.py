@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from aiohttp import hdrs, web
@@ -29,7 +29,7 @@ from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import BATCH, Payloads
 from client_agent.report.cpu_load import CpuLoad
 from client_agent.report.event_stream import EventStream, Wanted
-from client_agent.report.health import READINESS, Health
+from client_agent.report.health import Health
 from client_agent.run.runner import Runner
 from client_agent.storage.folders import Folders
 from shared.clock import Clock, wait_for
@@ -117,17 +117,10 @@ class Api:
         """Looks at neither disk nor database."""
         return web.json_response({"status": "ok"}, headers=_NO_STORE)
 
-    async def readyz(self, request: web.Request) -> web.StreamResponse:
-        """Whether bundles are taken now; the sentences are the operator's."""
+    async def readyz(self, _: web.Request) -> web.StreamResponse:
+        """Whether bundles are taken now."""
         reasons = await self._health.unready()
-        body: dict[str, Any] = {"status": "error" if reasons else "ok", "reasons": [*reasons]}
-        verbose = request.query.get("verbose", "0") in ("", "1", "true")
-        if verbose and request[PRINCIPAL].authenticated:
-            body["checks"] = [
-                {"name": name, "status": "error" if name in reasons else "ok"}
-                | ({"message": reasons[name]} if name in reasons else {})
-                for name in READINESS
-            ]
+        body = {"status": "error" if reasons else "ok", "reasons": [*reasons]}
         if not reasons:
             return web.json_response(body, headers=_NO_STORE)
         return web.json_response(body, status=503, headers={**_NO_STORE, "Retry-After": "10"})

@@ -46,16 +46,16 @@ _HEADS: Final = (
 @app.command("list")
 @on_server
 async def list_agents(
-    every: Annotated[
+    retired: Annotated[
         bool,
-        typer.Option("--all", help="Also those that were retired and are not in the settings."),
+        typer.Option("--retired", help="Also those that were retired and are not in the settings."),
     ] = False,
     json: Json = False,
     *,
     client: Client,
 ) -> None:
     """List the agents, and why some get no jobs."""
-    listed = await client.agents(every=every)
+    listed = await client.agents(retired=retired)
     if json:
         show.print_json_list(listed)
     elif not listed:

@@ -122,15 +122,15 @@ async def list_tokens(
     role: Annotated[
         str | None, typer.Option("--role", "-r", metavar="ROLE", help="Only of this role.")
     ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Also those that were revoked or have expired.")
+    ended: Annotated[
+        bool, typer.Option("--ended", help="Also those that were revoked or have expired.")
     ] = False,
     json: Json = False,
     *,
     client: Client,
 ) -> None:
     """List the tokens, newest first, without their secrets."""
-    found = client.tokens(name=name, role=cast("RoleName | None", role), every=every)
+    found = client.tokens(name=name, role=cast("RoleName | None", role), ended=ended)
     listed = [one async for one in found]
     if json:
         show.print_json_list(listed)

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal
 
 from aiohttp import web
 
+from server.api.codes import JSON
 from server.domain.access import Area
 from server.http.agent_documents import document, listed
+from server.http.bodies import JsonBody, read_body
 from server.http.context import Context
-from server.http.parameter_types import flag, word
-from server.http.params import MAX_MESSAGE, flag_param, message_param
+from server.http.parameter_types import flag
+from server.http.params import MAX_MESSAGE, flag_param, message_of
 from server.http.paths import AGENT
-from server.http.route import Route
+from server.http.route import Body, Route
 from server.stages.agents import DRAINED, LOST, RETIRED
 from shared import wire
+from shared.http.request_log import TARGET
 from shared.units.sizes import say_count
 from shared.wire import AgentDoc, AgentPage
 
 
 async def listing(request: web.Request, context: Context) -> AgentPage:
     """The agents, and what each does now."""
-    return AgentPage(items=await listed(context, every=flag_param(request, "all")))
+    return AgentPage(items=await listed(context, every=flag_param(request, "retired")))
 
 
 async def read(request: web.Request, context: Context) -> AgentDoc:
@@ -30,33 +33,52 @@ async def read(request: web.Request, context: Context) -> AgentDoc:
     return await document(context, await context.agents.find(request.match_info["name"]))
 
 
-async def drain(request: web.Request, context: Context) -> AgentDoc:
-    """Give the agent no new jobs; those that it has are followed to their end."""
-    message = message_param(request, DRAINED)
-    return await document(context, await context.agents.drain(request.match_info["name"], message))
+class ChangeBody(JsonBody):
+    """What ``POST /api/v1/agents/{name}`` takes."""
+
+    action: Literal["drain", "resume", "retire", "lost"]
+    """drain: no new jobs. resume: it is used again. retire: no jobs, no contact. lost: it will not
+    come back, and its attempts end."""
+    message: str = ""
+    """Why, on one line; shown with the agent."""
 
 
-async def resume(request: web.Request, context: Context) -> AgentDoc:
-    """Use the agent again, after it was drained, retired or declared lost."""
-    return await document(context, await context.agents.resume(request.match_info["name"]))
+async def change(request: web.Request, context: Context) -> AgentDoc:
+    """Drain an agent, use it again, retire it, or give it up."""
+    body, name = await read_body(request, ChangeBody), request.match_info["name"]
+    request[TARGET] = f"{body.action} {name}"
+    agents, message = context.agents, body.message
+    match body.action:
+        case "drain":
+            record = await agents.drain(name, message_of(message, DRAINED))
+        case "resume":
+            record = await agents.resume(name)
+        case "retire":
+            record = await agents.retire(name, message_of(message, RETIRED))
+        case _:
+            record, ended = await agents.declare_lost(name, message_of(message, LOST))
+            attempts = f"{say_count(ended, 'attempt')} ended" if ended else "it had no jobs"
+            record = replace(record, message=f"{record.message}; {attempts}")
+    return await document(context, record)
 
 
-async def retire(request: web.Request, context: Context) -> AgentDoc:
-    """Use the agent no more: it gets no jobs and is not contacted."""
-    message = message_param(request, RETIRED)
-    return await document(context, await context.agents.retire(request.match_info["name"], message))
-
-
-async def lost(request: web.Request, context: Context) -> AgentDoc:
-    """End all attempts of an agent that cannot be reached, because it will not come back."""
-    message = message_param(request, LOST)
-    record, ended = await context.agents.declare_lost(request.match_info["name"], message)
-    attempts = f"{say_count(ended, 'attempt')} ended" if ended else "it had no jobs"
-    return await document(context, replace(record, message=f"{record.message}; {attempts}"))
-
-
-_AGENT_MESSAGE: Final = {"message": word("why; shown with the agent, one line", MAX_MESSAGE)}
-_ALL_AGENTS: Final = {"all": flag("1: also those that were retired and are not in the settings")}
+_RETIRED_TOO: Final = {
+    "retired": flag("1: also those that were retired and are not in the settings")
+}
+_CHANGE: Final = Body(
+    "application/json",
+    {
+        "type": "object",
+        "properties": {
+            "action": {"enum": ["drain", "resume", "retire", "lost"]},
+            "message": {"type": "string", "maxLength": MAX_MESSAGE},
+        },
+        "required": ["action"],
+        "additionalProperties": False,
+    },
+    {"action": "drain", "message": "a new disk"},
+    ChangeBody,
+)
 _REFUSALS: Final = (
     "agent_not_found",
     "agent_retired",
@@ -73,19 +95,16 @@ ROUTES: Final = (
         Area.AGENTS,
         listing,
         {200: wire.AgentPage},
-        query=_ALL_AGENTS,
+        query=_RETIRED_TOO,
     ),
     Route("GET", AGENT, Area.AGENTS, read, {200: wire.AgentDoc}, ("agent_not_found",)),
-    *(
-        Route(
-            "POST",
-            f"{AGENT}/{handler.__name__}",
-            Area.AGENTS,
-            handler,
-            {200: wire.AgentDoc},
-            _REFUSALS,
-            {} if handler is resume else _AGENT_MESSAGE,
-        )
-        for handler in (drain, resume, retire, lost)
+    Route(
+        "POST",
+        AGENT,
+        Area.AGENTS,
+        change,
+        {200: wire.AgentDoc},
+        (*JSON, "missing_action", *_REFUSALS),
+        body=_CHANGE,
     ),
 )

@@ -24,6 +24,7 @@ CODES: Final[Mapping[int, Mapping[str, str]]] = {
         "missing_name": "it needs a name",
         "missing_role": "a token needs a role",
         "missing_cron": "a schedule needs times",
+        "missing_action": "what is to be done has to be said: action",
         "unknown_service": "the server has no such service, or it was retired",
         "result_gone": "a job of inputs_from has expired",
         "not_multipart": "the body is no multipart/form-data",
@@ -186,7 +187,7 @@ CODES: Final[Mapping[int, Mapping[str, str]]] = {
 _OF_SOME: Final = frozenset(
     {
         *("bad_request", "invalid_json", "invalid_last_event_id", "fixed_by_ticket", "result_gone"),
-        *("missing_user", "missing_name", "missing_role", "missing_cron"),
+        *("missing_user", "missing_name", "missing_role", "missing_cron", "missing_action"),
     }
 )
 """Not of every form."""

@@ -6,22 +6,18 @@ from http import HTTPStatus
 from typing import Final, Literal
 
 from aiohttp import web
+from pydantic import Field
 
 from server.domain.access import Area, may_use
 from server.domain.troubles import DATABASE_TROUBLES
 from server.http.context import Context
-from server.http.parameter_types import choice
-from server.http.params import flag_param
 from server.http.problems import wants_page
-from server.http.readiness import ReadyDoc, readiness
 from server.http.route import Route, json_answer
 from server.http.status import StatusDoc, status_of
 from shared.http.authentication import PRINCIPAL
 from shared.wire import Wire
 
-_VERBOSE: Final = choice(
-    "what was looked at, for operators; also without a value", ("", "1", "true", "0", "false")
-)
+STOPPING: Final = "stopping"
 
 
 class Pong(Wire):
@@ -51,6 +47,15 @@ class HealthDoc(Wire):
     """Name -> whether it may get new jobs; for operators."""
     message: str | None = None
     """What is wrong; for operators."""
+
+
+class ReadyDoc(Wire):
+    """Whether uploads are taken now."""
+
+    status: Literal["ok", "error"]
+    """error: send them elsewhere, or later."""
+    reasons: list[str] = Field(default_factory=list)
+    """Why not: kinds of trouble, and ``stopping``."""
 
 
 async def ping(request: web.Request, context: Context) -> web.StreamResponse:
@@ -85,12 +90,14 @@ async def livez(_: web.Request, __: Context) -> web.StreamResponse:
     return _answer(LiveDoc(), is_well=True)
 
 
-async def readyz(request: web.Request, context: Context) -> web.StreamResponse:
-    """200 when uploads are taken, 503 with the reasons when not."""
-    asked = request.query.get("verbose") == "" or flag_param(request, "verbose")
-    with_checks = asked and may_use(request[PRINCIPAL], Area.AGENTS)
-    ready = await readiness(context, with_checks=with_checks)
-    return _answer(ready, is_well=ready.status == "ok")
+async def readyz(_: web.Request, context: Context) -> web.StreamResponse:
+    """200 when uploads are taken, 503 with the reasons when not; waits for neither disk nor
+    database."""
+    reasons = sorted({one.kind.value for one in await context.troubles()})
+    if context.watch.closing:
+        reasons.append(STOPPING)
+    ready = ReadyDoc(status="error" if reasons else "ok", reasons=reasons)
+    return _answer(ready, is_well=not reasons)
 
 
 def _answer(body: Wire, *, is_well: bool) -> web.Response:
@@ -109,13 +116,6 @@ ROUTES: Final = (
     Route("GET", "/", Area.OPEN, ping, {200: Pong, 303: None}),
     Route("GET", "/health", Area.OPEN, health, {200: HealthDoc, 503: HealthDoc}),
     Route("GET", "/livez", Area.OPEN, livez, {200: LiveDoc}),
-    Route(
-        "GET",
-        "/readyz",
-        Area.OPEN,
-        readyz,
-        {200: ReadyDoc, 503: ReadyDoc},
-        query={"verbose": _VERBOSE},
-    ),
+    Route("GET", "/readyz", Area.OPEN, readyz, {200: ReadyDoc, 503: ReadyDoc}),
     Route("GET", "/api/v1/status", Area.AGENTS, status, {200: StatusDoc}),
 )

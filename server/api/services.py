@@ -28,7 +28,7 @@ _VARIABLES: Final = ("env", "secrets")
 
 async def listing(request: web.Request, context: Context) -> ServicePage:
     """The services: what may be asked for, and how busy each is."""
-    every = flag_param(request, "all")
+    every = flag_param(request, "retired")
     shown = [one for one in context.services.values() if every or not one.retired]
     items = [await _shown(request, context, service) for service in shown]
     return ServicePage(items=items + await gone_documents(request[PRINCIPAL], context))
@@ -90,7 +90,7 @@ def _variables(field: str, given: Any) -> Mapping[str, str] | None:
     return given
 
 
-_ALL_SERVICES: Final = {"all": flag("1: also those that were retired")}
+_ALL_SERVICES: Final = {"retired": flag("1: also those that were retired")}
 _SERVICE_MESSAGE: Final = {
     "message": word("why; shown with the service and its jobs, one line", MAX_MESSAGE)
 }

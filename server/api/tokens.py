@@ -45,21 +45,13 @@ async def create(request: web.Request, context: Context) -> web.StreamResponse:
     new = new_token(await read_body(request, NewTokenBody))
     record, text = await context.tokens.create(new, request[PRINCIPAL].name)
     request[TARGET] = record.id
-    location = f"{context.url_prefix}{TOKENS}/{record.id}"
-    headers = {**_NO_STORE, "Location": location}
-    return json_answer(_shown_once(context, record, text), HTTPStatus.CREATED, headers)
+    return json_answer(_shown_once(context, record, text), HTTPStatus.CREATED, _NO_STORE)
 
 
 async def page(request: web.Request, context: Context) -> TokenPage:
     """The tokens, newest first, without their secrets."""
     limit = int_param(request, "limit", 500, 1, 1_000)
     return await token_page(context, request.query, limit)
-
-
-async def read(request: web.Request, context: Context) -> TokenDoc:
-    """One token, without its secret."""
-    record = await context.tokens.find(request.match_info["token"])
-    return token_document(record, context.tokens.now())
 
 
 async def revoke(request: web.Request, context: Context) -> TokenDoc:
@@ -147,7 +139,6 @@ ROUTES: Final = (
         {201: wire.NewTokenDoc},
         (*_JSON, "missing_name", "missing_role", "missing_user_id", "name_taken"),
         body=_NEW_TOKEN,
-        sends=("Location",),
     ),
     Route(
         "GET",
@@ -157,15 +148,15 @@ ROUTES: Final = (
         {200: wire.TokenPage},
         (),
         {
+            "id": word("only the one with this id, whatever became of it", 10),
             "name": word("only this principal's", 64),
             "role": choice("only of this role", TOKEN_ROLES),
             "user": word("only this user's", 64),
-            "all": flag("1: also those that were revoked or have expired"),
+            "ended": flag("1: also those that were revoked or have expired"),
             "limit": whole("items of a page", 1, 1_000, 500),
             "cursor": Param("where the page begins: what the page before gave as next"),
         },
     ),
-    Route("GET", TOKEN, Area.ADMIN, read, {200: wire.TokenDoc}, ("token_not_found",)),
     Route("DELETE", TOKEN, Area.ADMIN, revoke, {200: wire.TokenDoc}, ("token_not_found",)),
     Route(
         "POST",

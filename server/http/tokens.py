@@ -89,21 +89,22 @@ async def token_page(context: Context, chosen: Mapping[str, str], limit: int) ->
     """Tokens, newest first, without their secrets.
 
     Args:
-        chosen: ``name``, ``role``, ``user``, ``all`` and ``cursor``, as far as they are given.
+        chosen: ``id``, ``name``, ``role``, ``user``, ``ended`` and ``cursor``, as far as given.
 
     Raises:
         BadField
     """
     role = chosen.get("role")
-    every = chosen.get("all", "0")
+    every = chosen.get("ended", "0")
     if every not in ("1", "true", "0", "false"):
-        raise BadField("all", "invalid_all", f"all should be 1 or 0, not {every[:32]!r}")
+        raise BadField("ended", "invalid_ended", f"ended should be 1 or 0, not {every[:32]!r}")
     now = context.tokens.now()
     which = TokenFilter(
         chosen.get("name"),
         None if role is None else _role(role),
         chosen.get("user"),
-        now if every in ("0", "false") else None,
+        now if every in ("0", "false") and "id" not in chosen else None,
+        chosen.get("id"),
     )
     found = await context.tokens.page(which, limit + 1, _cursor(chosen.get("cursor")))
     last = found[limit - 1] if len(found) > limit else None

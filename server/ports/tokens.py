@@ -20,6 +20,7 @@ class TokenFilter:
     user_id: str | None = None
     live_at: Micros | None = None
     """Only those that were neither revoked nor expired then."""
+    id: str | None = None
 
 
 class TokenRecords(Protocol):

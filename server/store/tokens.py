@@ -60,7 +60,7 @@ class SqlTokens:
     async def page(
         self, which: TokenFilter, limit: int, before: tuple[Micros, str] | None
     ) -> Sequence[TokenRecord]:
-        wanted = {"name": which.name, "role": which.role, "user_id": which.user_id}
+        wanted = {"name": which.name, "role": which.role, "user_id": which.user_id, "id": which.id}
         params: dict[str, Any] = {key: value for key, value in wanted.items() if value is not None}
         where = [f"{column} = :{column}" for column in params]
         if which.live_at is not None:

@@ -49,7 +49,7 @@ async def test_agents_are_listed_and_shown(operator: Operator, agent: FakeAgent)
         "AGENT\tSTATE\tREADY\tJOBS\tRUNNING\tSLOTS\tLOAD\tADDRESS\tWHY",
         f"north\tactive\tyes\t1\t1\t4\t\t{agent.url}\t",
     ]
-    code, out, _ = await operator("list", "--json", "--all")
+    code, out, _ = await operator("list", "--json", "--retired")
     assert (code, [one["id"] for one in json.loads(out)]) == (0, ["abc"])
     code, out, _ = await operator("show", "north")
     assert code == 0

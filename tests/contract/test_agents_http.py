@@ -16,8 +16,13 @@ SLOW: dict[str, Any] = {"agent_timeout": 3_600.0, "agent_lost_after": 86_400.0}
 
 
 async def ask(caller: ServerClient, method: str, path: str = "", **query: str) -> tuple[int, Any]:
+    """A POST's path ends with what is to be done."""
+    given: dict[str, Any] = {"params": query}
+    if method == "POST":
+        path, _, action = path.rpartition("/")
+        given = {"json": {"action": action, **query}}
     url = f"{caller.url}/api/v1/agents{path}"
-    async with caller.session.request(method, url, params=query) as answer:
+    async with caller.session.request(method, url, **given) as answer:
         return answer.status, await answer.json()
 
 
@@ -296,7 +301,7 @@ async def test_an_agent_that_was_taken_out_of_the_settings_is_declared_lost_and_
         async with serving(tmp_path, other, **SLOW) as caller:
             while "north" in await names(caller):
                 await caller.server.context.agents.run_once()
-            assert await names(caller, all="1") == {"north": "retired", "other": "active"}
+            assert await names(caller, retired="1") == {"north": "retired", "other": "active"}
         async with serving(tmp_path, agent, **SLOW) as caller:  # and when it is there again
             assert (await up(caller, agent))["state"] == "active"
 
@@ -316,7 +321,7 @@ async def test_an_agent_under_a_new_name_goes_on_with_its_jobs(tmp_path: Path) -
                 job = await caller.job(job_id)
                 shown = job["status"], job["attempt"], job["agent"]
                 assert shown == ("Completed", 1, "south")
-            assert await names(caller, all="1") == {"south": "active"}
+            assert await names(caller, retired="1") == {"south": "active"}
     assert set(agent.starts.values()) == {1}
 
 

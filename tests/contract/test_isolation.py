@@ -56,7 +56,8 @@ QUERIES: Final = {
     "tag": (MARK,),
     "idempotency_key": (MARK,),
     "state": ("Queued", "Completed"),
-    "all": ("1",),
+    "ended": ("1",),
+    "retired": ("1",),
     "of": ("ann", "portal"),
     "principal": ("portal",),
 }
@@ -142,7 +143,7 @@ class World:
             *(f"/api/v1/deliveries/{one}" for one in owned.values["delivery"]),
             *(f"/api/v1/services/{one}" for one in owned.values["name"]),
             *(f"/api/v1/agents/{one}" for one in owned.values["name"]),
-            "/api/v1/tokens?all=1",
+            "/api/v1/tokens?ended=1",
         ):
             document = (await self.ask(ADMIN, "GET", path)).document
             for volatile in VOLATILE:
@@ -208,6 +209,7 @@ def bodies(owned: Owned) -> dict[tuple[str, str], list[Any]]:
         ("POST", "/api/v1/tickets"): [{"user_id": "ann", "service": "my_service"}],
         ("POST", "/api/v1/jobs/{id}/links"): [{"what": "job"}, {"what": "result"}],
         ("PUT", "/api/v1/services/{name}"): [{"timeout": "1h"}],
+        ("POST", "/api/v1/agents/{name}"): [{"action": "drain"}],
         ("POST", "/api/v1/tokens"): [{"name": "stolen", "role": "operator"}],
         ("POST", "/api/v1/tokens/{token}/rotate"): [{}],
         ("POST", "/api/v1/forget-user"): [{"user": "ann"}, {"user": "ann", "dry_run": True}],

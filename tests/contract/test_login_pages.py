@@ -347,7 +347,9 @@ async def test_a_session_ends_with_its_token(world):
     assert (await eve.ask("/jobs")).status == 303
     while (await mia.ask("/jobs")).status == 200:
         await RealClock().sleep(0.1)
-    assert (await world.api("GET", f"/api/v1/tokens/{made['mia']['id']}"))["state"] == "expired"
+    assert (await world.api("GET", f"/api/v1/tokens?id={made['mia']['id']}"))["items"][0][
+        "state"
+    ] == "expired"
 
 
 async def test_sessions_outlive_a_restart_unless_their_token_left_the_settings(tmp_path):

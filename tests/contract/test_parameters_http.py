@@ -52,8 +52,8 @@ async def test_a_parameter_is_given_once(caller) -> None:
 @pytest.mark.parametrize(
     ("query", "code"),
     [
-        ("agents?all=yes", "invalid_all"),
-        ("services?all=2", "invalid_all"),
+        ("agents?retired=yes", "invalid_retired"),
+        ("tokens?ended=2", "invalid_ended"),
         ("jobs?limit=0", "invalid_limit"),
         ("jobs?since=yesterday", "invalid_since"),
         ("events?wait=inf", "invalid_wait"),

@@ -78,15 +78,6 @@ async def test_where_all_is_well_each_says_so_to_everybody(guarded: Program) -> 
         assert (head.status, head.body) == (200, b"")
 
 
-async def test_what_was_looked_at_is_for_operators_who_ask_for_it(guarded: Program) -> None:
-    for query in ("?verbose", "?verbose=1"):
-        assert "checks" not in (await guarded.ask(f"/readyz{query}")).document
-        checks = (await guarded.ask(f"/readyz{query}", token=TOKEN)).document["checks"]
-        assert {one["status"] for one in checks} <= {"ok", "warning"}
-        assert {"database", "sandbox", "loops"} & {one["name"] for one in checks}
-    assert "checks" not in (await guarded.ask("/readyz", token=TOKEN)).document
-
-
 async def test_a_failure_of_the_database_is_a_reason_and_its_words_are_the_operators(
     guarded: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,13 +88,14 @@ async def test_a_failure_of_the_database_is_a_reason_and_its_words_are_the_opera
         raise failure
 
     monkeypatch.setattr(Database, "write", fail)
-    for path in ("/readyz?verbose", "/health"):
-        stranger, operator = await guarded.ask(path), await guarded.ask(path, token=TOKEN)
-        assert (stranger.status, operator.status) == (503, 503)
-        assert int(stranger.headers.get("retry-after", "1")) > 0
-        assert b"I/O" not in stranger.body
-        assert b"disk I/O error" in operator.body
-    (reason,) = (await guarded.ask("/readyz")).document["reasons"]
+    stranger, operator = await guarded.ask("/health"), await guarded.ask("/health", token=TOKEN)
+    assert (stranger.status, operator.status) == (503, 503)
+    assert b"I/O" not in stranger.body
+    assert b"disk I/O error" in operator.body
+    ready = await guarded.ask("/readyz", token=TOKEN)
+    (reason,) = ready.document["reasons"]
+    assert (ready.status, b"I/O" in ready.body) == (503, False)
+    assert int(ready.headers.get("retry-after", "0")) > 0
     assert reason.startswith("database")
     assert (await guarded.ask("/livez")).status == 200
     monkeypatch.undo()
@@ -111,9 +103,8 @@ async def test_a_failure_of_the_database_is_a_reason_and_its_words_are_the_opera
 
 async def test_a_full_disk_is_a_reason_not_to_send_uploads_here(name: str, tmp_path: Path) -> None:
     async with serving(name, tmp_path, min_free=1 << 60) as program:
-        answer = await program.ask("/readyz?verbose")
+        answer = await program.ask("/readyz")
         assert (answer.status, answer.document["reasons"]) == (503, ["disk_full"])
-        assert "error" in {one["status"] for one in answer.document["checks"]}
         assert (await program.ask("/livez")).status == 200
 
 
@@ -138,10 +129,8 @@ async def test_a_disk_that_does_not_answer_delays_none_of_them(
 async def test_a_server_without_an_agent_that_answers_takes_uploads(tmp_path: Path) -> None:
     async with driving(tmp_path, FakeOrchestrator(), gone=True) as caller:
         program = Program(caller)
-        answer = await program.ask("/readyz?verbose")
+        answer = await program.ask("/readyz")
         assert (answer.status, answer.document["status"]) == (200, "ok")
-        by_name = {one["name"]: one for one in answer.document["checks"]}
-        assert by_name["loops"]["status"] == "ok"
         caller.server.wakeups.close()
         stopping = await program.ask("/readyz")
         assert (stopping.status, stopping.document["reasons"]) == (503, ["stopping"])
@@ -161,7 +150,6 @@ async def test_users_see_neither_agents_nor_what_is_wrong(tmp_path: Path) -> Non
         program = Program(caller)
         for token in ("", *principals):
             answers = [await program.ask(path, token=token) for path in PROBES]
-            answers.append(await program.ask("/readyz?verbose", token=token))
             text = b" ".join(one.body for one in answers)
             is_operator = token == "operator"
             assert (agent.encode() in text) == is_operator, token
@@ -174,9 +162,5 @@ async def test_an_agent_that_drains_takes_nothing_new(tmp_path: Path) -> None:
     async with calling(tmp_path, asked=asked) as caller:
         asked.drain.set()
         program = Program(caller)
-        answer = await eventually(
-            lambda: program.ask("/readyz?verbose"), lambda it: it.status == 503
-        )
+        answer = await eventually(lambda: program.ask("/readyz"), lambda it: it.status == 503)
         assert answer.document["reasons"] == ["draining"]
-        (check,) = [one for one in answer.document["checks"] if one["name"] == "draining"]
-        assert "takes nothing more" in check["message"]

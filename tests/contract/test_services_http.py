@@ -156,7 +156,7 @@ async def test_a_retired_service_takes_no_uploads_and_finishes_what_it_has(tmp_p
         assert (await caller.job(queued))["status"] == "Completed"
         listed = (await ask(caller, "GET"))[1]["items"]
         assert [one["name"] for one in listed] == ["my_service"]
-        every = (await ask(caller, "GET", all="1"))[1]["items"]
+        every = (await ask(caller, "GET", retired="1"))[1]["items"]
         assert [one["name"] for one in every] == ["my_service", "gpu"]
         assert (await ask(caller, "PUT", "/gpu", {}))[1]["retired"] is False
         assert (await ask(caller, "DELETE", "/none"))[0] == 404

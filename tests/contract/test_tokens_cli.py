@@ -54,7 +54,7 @@ async def test_a_token_is_made_used_rotated_and_revoked(tmp_path: Path) -> None:
         code, _, err = await run("whoami", token=rotated)
         assert (code, f"token {token_id} was revoked on 20" in err) == (77, True)
         assert len((await run("token", "list", "--role", "user"))[1].splitlines()) == 1
-        _, out, _ = await run("token", "list", "--all", "--name", "ann-laptop", "--json")
+        _, out, _ = await run("token", "list", "--ended", "--name", "ann-laptop", "--json")
         assert [one["state"] for one in json.loads(out)] == ["revoked"]
 
 
@@ -126,7 +126,7 @@ async def test_the_sdk_makes_and_ends_tokens(tmp_path: Path) -> None:
                 await ann.whoami()
         with pytest.raises(NotFound):
             await client.revoke_token("nothing")
-        assert [one.state async for one in client.tokens(every=True)] == ["revoked"]
+        assert [one.state async for one in client.tokens(ended=True)] == ["revoked"]
         assert [one async for one in client.tokens()] == []
 
 

@@ -27,7 +27,7 @@ async def test_a_token_is_made_and_shown_once(world):
     assert shown.headers["Cache-Control"] == "no-store"
     (text,) = set(SHOWN.findall(shown.text))
     token_id, _ = read(text)
-    made = await world.api("GET", f"/api/v1/tokens/{token_id}")
+    (made,) = (await world.api("GET", f"/api/v1/tokens?id={token_id}"))["items"]
     assert (made["users"], made["created_by"]) == (["lab-*", "x"], "admin")
     assert (await world.api("GET", "/api/v1/whoami", text))["name"] == "lab"
     for path in ("/tokens", f"/tokens/{token_id}"):
@@ -99,7 +99,7 @@ async def test_nothing_is_done_without_a_form_of_this_server(world):
     for end in ("", f"/{made['id']}/revoke", f"/{made['id']}/rotate"):
         shown = await browser.ask(f"/tokens{end}", "POST", {"name": "x", "role": "operator"})
         assert (shown.status, "form_expired" in shown.text) == (403, True)
-    found = await world.api("GET", "/api/v1/tokens?all=1")
+    found = await world.api("GET", "/api/v1/tokens?ended=1")
     assert [(one["name"], one["state"]) for one in found["items"]] == [("eve", "live")]
 
 
@@ -114,12 +114,12 @@ async def test_the_list_has_what_was_asked_for_page_by_page(world):
     assert page.count("<tr>") == 51
     (older,) = re.findall(r'href="(/tokens\?cursor=[^"]+)"', page)
     assert (await browser.ask(older)).text.count("<tr>") == 11
-    page = (await browser.ask("/tokens?name=&role=portal&user=&all=1")).text
+    page = (await browser.ask("/tokens?name=&role=portal&user=&ended=1")).text
     assert (lab["id"] in page, page.count("<tr>")) == (True, 2)
     page = (await browser.ask("/tokens?name=nobody<b>")).text
     assert "No token is like that" in page
     assert "nobody&lt;b&gt;" in page
-    for wrong in ("role=x", "all=x", "cursor=x"):
+    for wrong in ("role=x", "ended=x", "cursor=x"):
         assert (await browser.ask(f"/tokens?{wrong}")).status == 400
 
 
@@ -169,5 +169,5 @@ async def test_only_operators_with_the_scope_see_them(world):
         for path in ("/tokens", f"/tokens/{limited['id']}/revoke"):
             shown = await browser.ask(path, "POST", {"csrf": csrf, "name": "x", "role": "operator"})
             assert shown.status == 403
-    found = await world.api("GET", "/api/v1/tokens?all=1")
+    found = await world.api("GET", "/api/v1/tokens?ended=1")
     assert [one["state"] for one in found["items"]] == ["live"]

@@ -170,7 +170,8 @@ async def test_the_steps_of_the_page(tmp_path: Path) -> None:
             await completed(ours, second)
 
             # 4: the client gets no new jobs, what it has ends
-            async with ours.session.post(f"{ours.url}/api/v1/agents/my_service/drain") as answer:
+            url, drain = f"{ours.url}/api/v1/agents/my_service", {"action": "drain"}
+            async with ours.session.post(url, json=drain) as answer:
                 assert answer.status == 200
             fourth = await ours.upload()
             assert (await ours.job(fourth, until="Running"))["agent"] == "node"

@@ -256,20 +256,6 @@ MUTANTS: Final = (
         f"{_PROBES}users_see_neither_agents_nor_what_is_wrong",
     ),
     _of(
-        "what /readyz looked at is shown to operators only",
-        "server/api/server_status.py",
-        "asked and may_use(request[PRINCIPAL], Area.AGENTS)",
-        "asked",
-        f"{_PROBES}users_see_neither_agents_nor_what_is_wrong",
-    ),
-    _of(
-        "what an agent's /readyz looked at is shown to operators only",
-        "client_agent/api/routes.py",
-        "if verbose and request[PRINCIPAL].authenticated:",
-        "if verbose:",
-        f"{_PROBES}what_was_looked_at_is_for_operators_who_ask_for_it[agent]",
-    ),
-    _of(
         "what is wrong with an agent's database is shown to operators only",
         "client_agent/api/routes.py",
         '"ok" if health.database == "ok" else "error"',
@@ -278,7 +264,7 @@ MUTANTS: Final = (
     ),
     _of(
         "a server that stops is not ready",
-        "server/http/readiness.py",
+        "server/api/server_status.py",
         "if context.watch.closing:",
         "if False:",
         f"{_PROBES}a_server_without_an_agent_that_answers_takes_uploads",

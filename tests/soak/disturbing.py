@@ -148,11 +148,12 @@ class Disturbing:
         until(logged, f"{event} is not logged", seconds=60)
 
     def _agent(self, name: str, action: str, *allowed: int) -> int:
-        path = f"/api/v1/agents/{name}/{action}"
+        path = f"/api/v1/agents/{name}"
+        body = json.dumps({"action": action}).encode()
         headers = {"Content-Type": "application/json"}
-        status, answer = ask(self._system.server.url, "POST", path, b"{}", headers)
+        status, answer = ask(self._system.server.url, "POST", path, body, headers)
         if status not in (200, *allowed):
-            raise Wrong(f"POST {path}: {status} {answer[:500]!r}")
+            raise Wrong(f"{action} {path}: {status} {answer[:500]!r}")
         return status
 
     def _known(self, name: str) -> dict[str, Any]:

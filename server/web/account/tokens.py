@@ -29,7 +29,7 @@ from shared.http.request_log import ERROR_CODE, TARGET
 from shared.principals import SCOPES, TOKEN_ROLES, Scope
 
 _ROWS: Final = 50
-_FILTERS: Final = ("name", "role", "user", "all")
+_FILTERS: Final = ("name", "role", "user", "ended")
 _LONGEST: Final = 1_000
 _SAID: Final = {"revoked": "the token is revoked: requests and sessions with it are refused now"}
 
@@ -161,7 +161,7 @@ _QUERY: Final = {
     "name": word("only this principal's", 64),
     "role": choice("only of this role", TOKEN_ROLES),
     "user": word("only this user's", 64),
-    "all": flag("1: also those that were revoked or have expired"),
+    "ended": flag("1: also those that were revoked or have expired"),
     "cursor": Param("where the page begins"),
 }
 ROUTES: Final = (
