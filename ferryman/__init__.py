@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from ferryman.service_models import ServiceDoc
     from ferryman.settings_models import Reloaded, SettingChange
     from ferryman.states import JobState, Reason, WaitReason
-    from ferryman.statistics_models import StatisticsDoc
     from ferryman.sync import SyncClient
     from ferryman.token_models import AuditDoc, NewTokenDoc, TokenDoc, WhoAmI
     from ferryman.usage_models import UsageDoc
@@ -113,7 +112,6 @@ __all__ = [
     "ScheduleDoc",
     "ServiceDoc",
     "SettingChange",
-    "StatisticsDoc",
     "SyncClient",
     "SyncResult",
     "TicketDoc",
@@ -163,7 +161,6 @@ _ELSEWHERE: Final = {
     "ServiceDoc": "service_models",
     "SettingChange": "settings_models",
     "ForgottenDoc": "forgotten_models",
-    "StatisticsDoc": "statistics_models",
     "SyncClient": "sync",
     "SyncResult": "result",
     "TicketDoc": "browser_models",

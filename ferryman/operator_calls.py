@@ -14,7 +14,6 @@ from ferryman.forgotten_models import ForgottenDoc
 from ferryman.models import JobDoc
 from ferryman.service_models import ServiceDoc, ServicePage
 from ferryman.settings_models import Reloaded
-from ferryman.statistics_models import StatisticsDoc, StatisticsPeriod
 from ferryman.usage_models import UsageDoc
 
 _LONG_S: Final = 3_600.0
@@ -70,21 +69,6 @@ class OperatorCalls(Calls):
         whose = user or self.user
         query = {} if whose is None else {"user": whose}
         return await self._transport.get("api/v1/usage", UsageDoc, query=query)
-
-    async def statistics(
-        self, period: StatisticsPeriod = "hour", service: str | None = None
-    ) -> StatisticsDoc:
-        """How many jobs waited, ran, completed and failed when, and for how long. For operators.
-
-        Args:
-            period: ``"hour"``, by the minute; ``"day"``, by ten minutes; ``"week"``, by the hour.
-            service: of this one only.
-
-        Raises:
-            NotFound: no such service.
-        """
-        query = {"period": period} | ({} if service is None else {"service": service})
-        return await self._transport.get("api/v1/statistics", StatisticsDoc, query=query)
 
     async def reload_settings(self) -> Reloaded:
         """Let the server read its settings again. For operators.

@@ -194,7 +194,6 @@ class SyncClient:
     services = _blocking(Client.services)
     service = _blocking(Client.service)
     usage = _blocking(Client.usage)
-    statistics = _blocking(Client.statistics)
     reload_settings = _blocking(Client.reload_settings)
     metrics = _blocking(Client.metrics)
     pause_service = _blocking(Client.pause_service)

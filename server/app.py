@@ -33,7 +33,7 @@ from server.http.upload_limits import UploadLimits
 from server.http.upload_threads import UploadThreads
 from server.loops.supervisor import Supervisor
 from server.loops.wakeups import JobWakeups
-from server.metrics.collect import ServerMetrics
+from server.metrics import ServerMetrics
 from server.ports import Measures
 from server.reload import Reload
 from server.settings.allowances import allowances
@@ -49,7 +49,6 @@ from server.stages.delete import Delete
 from server.stages.deliver import Deliver
 from server.stages.dependencies import Dependencies
 from server.stages.get import Get
-from server.stages.growth import Forecast
 from server.stages.poll import Poll
 from server.stages.recover import recover
 from server.stages.requeue import Requeue
@@ -62,7 +61,6 @@ from server.stages.statistics import Statistics
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
 from server.store.agents import SqlAgents
-from server.store.growth import SqlGrowth
 from server.store.identity import csrf_key, server_identity
 from server.store.jobs import SqlJobs
 from server.store.leases import SqlLeases
@@ -142,7 +140,7 @@ async def compose(
     )
     await services.run_once()
     wakeups.services = services
-    jobs = SqlJobs(database, wakeups.changed, wakeups.noted, services)
+    jobs = SqlJobs(database, wakeups.changed, wakeups.noted, services, measures.jobs.moved)
     registry = Registry([], clock)
     resources = Resources(
         jobs=jobs,
@@ -176,8 +174,7 @@ async def compose(
     batches = Batches(resources, wakeups.batches.set)
     delete = Delete(resources, cancel)
     retry = RetryByHand(resources)
-    growth = Forecast(SqlGrowth(database), services, clock)
-    statistics = Statistics(resources, SqlStatistics(database), scratch.free_bytes, growth)
+    statistics = Statistics(resources, SqlStatistics(database))
     clean = Clean(resources, running_servers, delete.finish, wakeups.cleaner.set, keeper.keep)
     await recover(jobs, scratch, running_servers)
     holder = LeaseHolder(
@@ -241,6 +238,7 @@ async def compose(
             poll.stop,
             get.stop,
             agents.stop,
+            statistics.stop,
             who.write_uses,
             who.audit.stop,
             leases.release,
@@ -338,8 +336,8 @@ async def compose(
         url_prefix=table.url_prefix,
         version=metadata.version("ferryman"),
     )
-    collectors = [lag.seconds, *supervisor.collectors, *gate.requests.collectors]
-    application[METRICS] = ServerMetrics(context, database, gate.metrics, collectors)
+    collectors = [lag.seconds, supervisor.failures, *gate.requests.collectors]
+    application[METRICS] = ServerMetrics(context, database, collectors)
     add_routes(application, context)
     key = await csrf_key(database, secrets.token_bytes(32))
     pages.add_routes(application, Site(context, identity, CsrfTokens(key), LoginTries(clock)))

@@ -22,7 +22,7 @@ from prometheus_client import (
     disable_created_metrics,
     exposition,
 )
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
@@ -87,16 +87,6 @@ def gauge(
 ) -> GaugeMetricFamily:
     """How things are now, by the values of labels."""
     family = GaugeMetricFamily(name, meaning, labels=tuple(labels))
-    for one, value in values.items():
-        family.add_metric(one, value)
-    return family
-
-
-def total(
-    name: str, meaning: str, labels: Iterable[str], values: Mapping[Labels, float]
-) -> CounterMetricFamily:
-    """What has been counted elsewhere, by the values of labels."""
-    family = CounterMetricFamily(name, meaning, labels=tuple(labels))
     for one, value in values.items():
         family.add_metric(one, value)
     return family

@@ -59,11 +59,6 @@ from ferryman.settings_models import say_gone as say_gone
 from ferryman.states import JobState as JobState
 from ferryman.states import Reason as Reason
 from ferryman.states import WaitReason as WaitReason
-from ferryman.statistics_models import GrowthDoc as GrowthDoc
-from ferryman.statistics_models import StatisticsDoc as StatisticsDoc
-from ferryman.statistics_models import StatisticsPeriod as StatisticsPeriod
-from ferryman.statistics_models import StatisticsPoint as StatisticsPoint
-from ferryman.statistics_models import say_growth as say_growth
 from ferryman.token_models import AuditDoc as AuditDoc
 from ferryman.token_models import AuditPage as AuditPage
 from ferryman.token_models import NewTokenDoc as NewTokenDoc

@@ -9,7 +9,6 @@ from typing import Final
 
 from prometheus_client.metrics_core import Metric
 
-from client_agent.report.cpu_load import CpuLoad
 from client_agent.report.health import READINESS, Health
 from client_agent.run.context import AgentContext
 from client_agent.storage.folders import Folders
@@ -40,8 +39,6 @@ class AgentMetrics(ProgramMetrics):
         counting = [lag.seconds, *http, *database.measured.collectors, *own]
         super().__init__("agent", context.identity.version, counting)
         self._context, self._health = context, health
-        self._database, self._gate = database, gate
-        self._cpu_load = CpuLoad()  # of its own: it says what was between two calls
         self._found: list[Metric] = []
         self._found_until, self._looking = -math.inf, asyncio.Lock()
 
@@ -51,7 +48,7 @@ class AgentMetrics(ProgramMetrics):
             if clock.monotonic() >= self._found_until:
                 self._found = [*await self._of_payloads(), *await self._of_agent()]
                 self._found_until = clock.monotonic() + _FRESH_S
-        return [*self._found, *self._gate.metrics()]
+        return self._found
 
     async def _of_payloads(self) -> list[Metric]:
         states: dict[Labels, float] = {(state.value,): 0 for state in PayloadState}
@@ -76,19 +73,9 @@ class AgentMetrics(ProgramMetrics):
                 waiting,
             ),
             (
-                "ferryman_cpu_load_ratio",
-                "CPU use of the host since it was asked before.",
-                self._cpu_load.percent() / 100,
-            ),
-            (
                 "ferryman_event_listeners",
                 "Servers that follow the events of payloads.",
                 self._context.payloads.wakeups.listeners,
-            ),
-            (
-                "ferryman_database_writes_waiting",
-                "Changes that have not begun.",
-                self._database.writes_waiting,
             ),
             ("ferryman_disk_free_bytes", "Free bytes of the disk of the data folder.", free),
             ("ferryman_disk_size_bytes", "Bytes of that disk.", size),

@@ -61,12 +61,6 @@ COMMANDS: Final[dict[str, Listed]] = {
     "audit": Listed(
         "audit", "audit", "Show who did what, from where, newest first.", FOR_OPERATORS
     ),
-    "statistics": Listed(
-        "statistics",
-        "statistics",
-        "Show how many jobs waited, ran and failed over time.",
-        FOR_OPERATORS,
-    ),
     "backup": Listed(
         "programs",
         "backup",

@@ -74,7 +74,6 @@ TAGS: Final = {
     "tickets": "Uploads by browsers without a token",
     "login-links": "Logging a browser in to the dashboard",
     "usage": "What a user has used, and what is left",
-    "statistics": "What happened when",
     "status": "How the server is",
     "settings": "The settings of the server",
     "webhook-secret": "The secret of webhooks' signatures",

@@ -132,7 +132,7 @@ class Context:
         """Why those of the jobs that wait do."""
         now = self.clock.now()
         return await why_waiting(
-            *(jobs, self.services, self.jobs, self.fleet, now, self.statistics.recent.of),
+            *(jobs, self.services, self.jobs, self.fleet, now, self.statistics.recent),
             in_list=in_list,
             disk_full=self.results_waiting,
         )

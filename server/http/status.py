@@ -11,11 +11,10 @@ from pydantic import AwareDatetime, Field
 from server.domain.troubles import SERVER_TROUBLES, Trouble, TroubleKind
 from server.http import agent_documents, upload_limits
 from server.http.context import Context
-from server.http.growth import growth_of
 from server.stages.services import gone
 from shared.clock import utc
 from shared.sqlite.errors import DatabaseUnavailable
-from shared.wire import AgentDoc, AgentState, GrowthDoc, JobState, Wire, say_gone
+from shared.wire import AgentDoc, AgentState, JobState, Wire, say_gone
 
 ADVICE: Final[Mapping[TroubleKind, str]] = {
     TroubleKind.LOOP_STUCK: "look into the server's log for sweep.failed; restart the server if "
@@ -118,8 +117,10 @@ class StatusDoc(Wire):
     """What the database takes on disk; null: it cannot be read."""
     database_free_bytes: int | None = None
     """Of these, what is not in use; null: it cannot be read."""
-    growth: GrowthDoc | None = None
-    """How large everything becomes; null: the history is too short, or the disk does not answer."""
+    day_jobs: int | None = None
+    """Jobs that were uploaded in the last day; null: they cannot be counted now."""
+    day_bytes: int | None = None
+    """Bytes of the bundles and results that were stored in it; null: likewise."""
     queued: int | None = None
     """Jobs that wait; null: they cannot be counted now."""
     in_work: int | None = None
@@ -142,11 +143,12 @@ async def status_of(context: Context) -> StatusDoc:
     """How the server is now. It is made without the database, too."""
     found, vitals = await context.troubles(), await context.vitals()
     found = [*found, *context.files_to_look_at()]
-    queued = in_work = None
+    queued = in_work = day_jobs = day_bytes = None
     agents: Sequence[AgentDoc] = ()
     with contextlib.suppress(DatabaseUnavailable):  # one of the troubles says so
         agents = await agent_documents.listed(context, every=False)
-        queued = sum((await context.statistics.queued()).values())
+        queued = await context.statistics.queued()
+        day_jobs, day_bytes = await context.statistics.last_day()
         in_work = sum(one.slots for one in await context.jobs.held())
         found = [*found, *_of_agents(agents, context.version)]
         for name, load in (await gone(context.services, context.jobs)).items():
@@ -166,7 +168,8 @@ async def status_of(context: Context) -> StatusDoc:
         else DiskDoc(free=vitals.disk.free, total=vitals.disk.total, min_free=vitals.disk.min_free),
         database_bytes=vitals.database_bytes,
         database_free_bytes=vitals.database_free_bytes,
-        growth=growth_of(context, vitals),
+        day_jobs=day_jobs,
+        day_bytes=day_bytes,
         queued=queued,
         in_work=in_work,
         slots=sum(one.slots or 0 for one in agents if one.up),

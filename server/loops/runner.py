@@ -8,35 +8,19 @@ from collections.abc import Callable
 from typing import Protocol
 
 import structlog
-from prometheus_client import Histogram
+from prometheus_client import Counter
 
 from shared import logs
 from shared.clock import Clock, wait_for
 from shared.heartbeats import PATIENCE_S
-from shared.metrics import counter, seconds
+from shared.metrics import counter
 
 log = structlog.get_logger()
 
 
-class SweepTimes:
-    """The sweeps of all loops, measured."""
-
-    def __init__(self) -> None:
-        self.seconds = seconds(
-            "ferryman_loop_sweep_seconds",
-            "Sweeps of loops that ended well.",
-            "loop",
-            bounds=(0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10, 60),
-        )
-        self.failures = counter("ferryman_loop_failures", "Sweeps that failed.", "loop")
-        self._of_loop: dict[str, Histogram] = {}
-
-    def of(self, loop: str) -> Histogram:
-        """The times of one loop."""
-        found = self._of_loop.get(loop)
-        if found is None:
-            found = self._of_loop[loop] = self.seconds.labels(loop)
-        return found
+def sweep_failures() -> Counter:
+    """Counts the sweeps that failed."""
+    return counter("ferryman_loop_failures", "Sweeps that failed.", "loop")
 
 
 class Sweep(Protocol):
@@ -72,7 +56,7 @@ class Loop:
         self.name, self._sweep, self._every_s = name, sweep, every_s
         self._until_next_s = until_next_s
         self._wakeup, self._clock = wakeup, clock
-        self.measured = SweepTimes()
+        self.failures = sweep_failures()
         """One for all loops, once the supervisor has them."""
         self.last_ok = clock.monotonic()
         """When a sweep ended well last; for ``/health``."""
@@ -102,15 +86,14 @@ class Loop:
         while not stop.is_set():
             self._round_at = self._clock.monotonic()
             self._wakeup.clear()
-            wait_s, began = self._every_s, self._clock.monotonic()
+            wait_s = self._every_s
             try:
                 touched = await self._sweep.run_once()
             except Exception:
                 log.exception("sweep.failed", sweep=self.name)
                 self._failed = True
-                self.measured.failures.labels(self.name).inc()
+                self.failures.labels(self.name).inc()
             else:
-                self.measured.of(self.name).observe(self._clock.monotonic() - began)
                 self.last_ok = self._clock.monotonic()
                 if self._failed:
                     logs.FOLDING.over("sweep.failed", sweep=self.name)

@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import structlog
-from prometheus_client.registry import Collector
 
-from server.loops.runner import Loop, SweepTimes
+from server.loops.runner import Loop, sweep_failures
 from server.ports import LoopState
 
 log = structlog.get_logger()
@@ -30,9 +29,9 @@ class Supervisor:
         stages: Sequence[Callable[[], Awaitable[None]]],
     ) -> None:
         self._loops, self._followers, self._stages = loops, followers, stages
-        self._measured = SweepTimes()
+        self.failures = sweep_failures()
         for loop in loops:
-            loop.measured = self._measured
+            loop.failures = self.failures
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._following: list[asyncio.Task[None]] = []
@@ -67,11 +66,6 @@ class Supervisor:
     def stuck(self) -> list[str]:
         """Names of the loops that do not go round any more: only a restart helps them."""
         return [loop.name for loop in self._loops if loop.stuck]
-
-    @property
-    def collectors(self) -> tuple[Collector, ...]:
-        """Of the sweeps, for a registry of metrics."""
-        return self._measured.seconds, self._measured.failures
 
     def loops(self) -> list[LoopState]:
         """How each loop is."""

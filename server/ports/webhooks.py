@@ -40,8 +40,8 @@ class Deliveries(Protocol):
         """When one is due next; None: never."""
         ...
 
-    async def pending(self) -> tuple[int, Micros | None]:
-        """How many have not ended; and when the oldest of them was announced."""
+    async def oldest(self) -> Micros | None:
+        """When the oldest was announced that has not ended; None: all have."""
         ...
 
     async def begin(self, deliveries: Sequence[Delivery], until: Micros) -> list[Delivery]:

@@ -163,6 +163,9 @@ class Accept(Stage):
             or job.service != request.service.name
         ):
             raise KeyReused(job.id)
+        if is_new:
+            size = job.bundle.size if job.bundle else 0
+            self._measures.jobs.uploaded(job.created_at, job.service, size=size)
         return job, is_new
 
     def _not_offered(self, request: UploadRequest) -> tuple[str, ...]:

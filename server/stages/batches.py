@@ -92,8 +92,10 @@ class Batches(Stage):
                 else rules.tasks(batch, batch.made, _CHILDREN_AT_ONCE)
             )
             message = f"a child of job {parent.id}"
-            if not await self._jobs.make_children(batch, children, self._clock.now(), message):
+            now = self._clock.now()
+            if not await self._jobs.make_children(batch, children, now, message):
                 return
+            self._measures.jobs.uploaded(now, parent.service, len(children))
             made = await self._jobs.batch(parent.id)
             if made is None:
                 return

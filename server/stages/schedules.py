@@ -108,6 +108,7 @@ class Schedules(Stage):
         )
         if isinstance(made, Job):
             self._made(made)
+            self._measures.jobs.uploaded(now, made.service)
             log.info("schedule.fired", schedule=schedule.id, job_id=made.id)
         else:
             log.warning("schedule.not_fired", schedule=schedule.id, why=made)

@@ -1,157 +1,154 @@
-"""Each minute: count what has happened, and look how things are. The numbers of charts."""
+"""What happened when: counted in memory as it happens, and written each minute for the charts."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
 
 from server.domain.errors import NoSuchService
-from server.domain.statistics import (
-    ALL,
-    MINUTE,
-    OTHERS,
-    PERIODS,
-    Tree,
-    add,
-    quantile,
-)
-from server.ports.statistics import Bucket, StatisticsRecords
-from server.stages.growth import Forecast
-from server.stages.recent import RecentServices
+from server.domain.expected_start import LEAST_RUNS, Recent
+from server.domain.statistics import ALL, KEPT_S, Tree, add, begin_of
 from server.stages.stage import Resources, Stage
-from shared.clock import SECOND, Micros, utc
-from shared.wire import StatisticsDoc, StatisticsPeriod
+from server.store.statistics import SqlStatistics
+from shared.clock import SECOND, Micros
 
-_COUNTS: Final = ("uploaded", "uploaded_bytes", "started", "completed", "cancelled", "result_bytes")
-_REASONS: Final = ("failed", "retried")
-_TIMES: Final = ("waiting", "run")
-_OF_JOBS: Final = ("queued", "under_way", "running")
-_OF_SERVER: Final = ("agents_up", "slots", "disk_free_bytes", "database_bytes")
+Period: TypeAlias = Literal["day", "week"]
+PERIODS: Final[Mapping[Period, tuple[int, int]]] = {
+    "day": (86_400, 600),
+    "week": (7 * 86_400, 3_600),
+}
+"""How many seconds a chart shows, and how many of them a point has."""
+_MINUTE_S: Final = 60
+_DAY_S: Final = 86_400
+_RECENT_S: Final = (3_600, _DAY_S)
+"""The latest hour, or the day, where few runs ended in it."""
+_GOOD_FOR_S: Final = 60.0
+_USERS, _JOBS_OF_USER = 100, 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What happened in the time from ``at``, and how often the server looked at the gauges."""
+
+    at: Micros
+    samples: int
+    numbers: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a page with charts shows.
+
+    Attributes:
+        services: those that can be chosen.
+        points: oldest first. A time in which the server did not run has none.
+    """
+
+    services: Sequence[str]
+    step_s: int
+    total: Tree
+    points: Sequence[Point]
 
 
 class Statistics(Stage):
-    """Args:
-    free_bytes: of the disk that bundles and results are stored on.
-    growth: looks with it.
-    """
+    """Writes, and reads for the charts and for the estimates of starts."""
 
-    def __init__(
-        self,
-        resources: Resources,
-        records: StatisticsRecords,
-        free_bytes: Callable[[], int],
-        growth: Forecast,
-    ) -> None:
+    def __init__(self, resources: Resources, records: SqlStatistics) -> None:
         super().__init__(resources)
-        self._records, self._free_bytes = records, free_bytes
-        self.growth = growth
-        self.recent = RecentServices(resources.jobs, records, resources.clock)
+        self._records, self._counts = records, resources.measures.jobs
+        self._recent: dict[str, tuple[float, Recent]] = {}
 
     async def run_once(self) -> int:
-        """Returns: how many events were looked at."""
-        counted = await self._records.count()
-        await self._records.sample(self._clock.now(), await self._gauges())
-        await self.growth.run_if_due()
-        return counted
+        """Write what was counted, and how many jobs wait and run now."""
+        at = begin_of(self._clock.now())
+        for service, numbers in (await self._gauges()).items():
+            self._counts.add(at, service, dict(numbers))
+        return await self._write()
 
     def until_next_s(self) -> float:
         """Until a new minute begins."""
-        return MINUTE.seconds - self._clock.now() % (MINUTE.seconds * SECOND) / SECOND
+        return _MINUTE_S - self._clock.now() % (_MINUTE_S * SECOND) / SECOND
 
-    async def _gauges(self) -> dict[str, dict[str, int]]:
-        found: dict[str, Counter[str]] = {ALL: Counter()}
-        for service, jobs in (await self._records.queued()).items():
+    async def stop(self) -> None:
+        """Write what was counted since the latest minute began."""
+        await self._write()
+
+    async def _write(self) -> int:
+        taken = self._counts.take()
+        try:
+            await self._records.add(taken, self._clock.now() - KEPT_S * SECOND)
+        except BaseException:
+            for (at, service), counts in taken.items():
+                self._counts.add(at, service, counts)
+            raise
+        return len(taken)
+
+    async def _gauges(self) -> Mapping[str, Counter[str]]:
+        found: defaultdict[str, Counter[str]] = defaultdict(Counter, {ALL: Counter(samples=1)})
+        for service, (jobs, _) in (await self._records.queued()).items():
             for name in (ALL, service):
-                found.setdefault(name, Counter())["queued"] += jobs
+                found[name]["queued"] += jobs
         for one in await self._jobs.held():
             for name in (ALL, one.service):
-                values = found.setdefault(name, Counter())
-                values["under_way"] += one.slots
-                values["running"] += one.running
-        up = [agent for agent in self._fleet.all() if agent.accepts_work]
-        server = {
-            "agents_up": len(up),
-            "slots": sum(agent.slots or 0 for agent in up),
-            "disk_free_bytes": await asyncio.to_thread(self._free_bytes),
-            "database_bytes": await self._records.database_bytes(),
-        }
-        return {name: dict(values) for name, values in found.items()} | {
-            ALL: dict(found[ALL]) | server
-        }
+                found[name]["running"] += one.running
+        return found
 
-    async def queued(self) -> Mapping[str, int]:
-        """Service -> jobs that wait now."""
-        return dict.fromkeys(self._services, 0) | dict(await self._records.queued())
+    async def queued(self) -> int:
+        """Jobs that wait now."""
+        return sum(jobs for jobs, _ in (await self._records.queued()).values())
 
-    async def read(self, period: StatisticsPeriod, service: str | None) -> StatisticsDoc:
+    async def last_day(self) -> tuple[int, int]:
+        """Jobs that were uploaded in it, and bytes of bundles and results that were stored."""
+        total = await self._total(ALL, _DAY_S)
+        return total.get("uploaded", 0), total.get("uploaded_bytes", 0) + total.get(
+            "result_bytes", 0
+        )
+
+    async def read(self, period: Period, service: str | None) -> History:
         """What happened when.
 
         Raises:
-            NoSuchService: neither is there one now, nor was there in the period.
+            NoSuchService
         """
-        resolution = PERIODS[period].resolution
-        now = self._clock.now()
-        until = await self._records.counted_until()
-        since = resolution.start(now - PERIODS[period].seconds * SECOND)
-        seen = await self._records.services(resolution, since)
-        there = {one.name for one in self._services.values() if not one.retired}
-        services = sorted((there | set(seen)) - {OTHERS}) + [OTHERS] * (OTHERS in seen)
-        if service is not None and service not in services:
+        if service is not None and service not in self._services:
             raise NoSuchService(service)
-        # A minute is shown when it is over; of ten minutes or an hour there is something before.
-        end = MINUTE.start(until or now) if resolution is MINUTE else now + 1
-        buckets = await self._records.buckets(resolution, since, end, service or ALL)
-        ever = (await self._records.totals()).get(service or ALL, {})
+        seconds, step_s = PERIODS[period]
+        since = begin_of(self._clock.now() - seconds * SECOND, step_s)
+        samples, numbers = Counter[Micros](), defaultdict[Micros, Tree](dict)
         total: Tree = {}
-        for bucket in buckets:
-            add(total, bucket.numbers)
-        return StatisticsDoc.model_validate(
-            {
-                "period": period,
-                "service": service,
-                "services": services,
-                "resolution_s": resolution.seconds,
-                "since": utc(since),
-                "until": utc(now),
-                "counted_until": None if until is None else utc(until),
-                "total": _counts(total),
-                "ever": _counts(ever),
-                "points": [_point(one, alone=service is not None) for one in buckets],
-            }
-        )
+        for at, name, counts in await self._records.read(since, (ALL, service or ALL)):
+            begin = begin_of(at, step_s)
+            if name == ALL:
+                samples[begin] += counts.get("samples", 0)
+            if name == (service or ALL):
+                add(numbers[begin], counts)
+                add(total, counts)
+        points = [Point(at, samples[at], numbers[at]) for at in sorted(samples)]
+        return History(sorted(self._services), step_s, total, points)
 
+    async def recent(self, service: str) -> Recent:
+        """What the service did lately; a minute old at most."""
+        now = self._clock.monotonic()
+        until, known = self._recent.get(service, (now, Recent()))
+        if until <= now:
+            known = await self._read_recent(service)
+            self._recent[service] = now + _GOOD_FOR_S, known
+        return known
 
-def _point(bucket: Bucket, *, alone: bool) -> dict[str, Any]:
-    """Args:
-    alone: it is about one service.
-    """
-    gauges: Mapping[str, int] = bucket.numbers.get("gauges", {})
-    shown = _OF_JOBS if alone else _OF_JOBS + _OF_SERVER
-    means = {name: gauges.get(name, 0) / bucket.samples for name in shown if bucket.samples}
-    return {"at": utc(bucket.at), **_counts(bucket.numbers), **means}
+    async def _read_recent(self, service: str) -> Recent:
+        for seconds in _RECENT_S:
+            total = await self._total(service, seconds)
+            if total.get("runs", 0) >= LEAST_RUNS:
+                waiting = await self._jobs.waiting_users(service, _USERS + 1, _JOBS_OF_USER)
+                run_time_s = total["ran_us"] / SECOND / total["runs"]
+                return Recent(run_time_s, waiting if len(waiting) <= _USERS else None)
+        return Recent()
 
-
-def _counts(numbers: Tree) -> dict[str, Any]:
-    return (
-        {name: numbers.get(name, 0) for name in _COUNTS}
-        | {name: numbers.get(name, {}) for name in _REASONS}
-        | {name: _times(numbers.get(name, {})) for name in _TIMES}
-    )
-
-
-def _times(histogram: Mapping[str, Any]) -> dict[str, Any]:
-    count = histogram.get("count", 0)
-    if not count:
-        return {"count": 0}
-    return {
-        "count": count,
-        "mean_s": _rounded(histogram["sum_us"] / SECOND / count),
-        "p50_s": _rounded(quantile(histogram, 0.5)),
-        "p95_s": _rounded(quantile(histogram, 0.95)),
-    }
-
-
-def _rounded(seconds: Micros | float | None) -> float | None:
-    return None if seconds is None else round(seconds, 4)
+    async def _total(self, service: str, seconds: int) -> Tree:
+        total: Tree = {}
+        since = begin_of(self._clock.now() - seconds * SECOND)
+        for _, _, counts in await self._records.read(since, (service,)):
+            add(total, counts)
+        return total

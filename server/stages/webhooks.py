@@ -82,14 +82,9 @@ class Webhooks:
         self._next_at: Micros | None = None
         self._forget_at = -math.inf
 
-    @property
-    def sending(self) -> int:
-        """How many are being sent now."""
-        return len(self._sending)
-
-    async def pending(self) -> tuple[int, Micros | None]:
-        """How many are to be sent, now or again later; and when the oldest was announced."""
-        return await self._deliveries.pending()
+    async def oldest(self) -> Micros | None:
+        """When the oldest was announced that is to be sent, now or again later; None: none is."""
+        return await self._deliveries.oldest()
 
     async def run_once(self) -> int:
         """Begin what is due, as far as there is room; how many."""

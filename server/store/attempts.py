@@ -32,10 +32,10 @@ async def record_attempt(tx: Transaction, job: Job, move: Move) -> None:
         await tx.rows(
             """
             INSERT INTO attempts (job_id, number, state, agent, agent_id, lease, limits, timeout_s,
-                                  claimed_at, message, waits_since)
+                                  claimed_at, message)
             SELECT :job_id, :number, :state, :agent, (
                 SELECT id FROM agents WHERE name = :agent AND state != 'retired'
-            ), :lease, limits, timeout_s, :at, :message, coalesce(waits_since, queued_at)
+            ), :lease, limits, timeout_s, :at, :message
             FROM jobs WHERE id = :job_id
             ON CONFLICT (job_id, number) DO NOTHING
             """,

@@ -141,7 +141,7 @@ class Batches(Part):
         if not ours:
             raise LeaseLost(move.lease.agent if move.lease else "")
         if parent is not None:
-            self._changed(parent)
+            self._moved(move, parent)
         return kept
 
     async def end_batch(self, move: Move, seen: Batch) -> Job | None:

@@ -29,26 +29,15 @@ _8: Migration = (
 )
 
 _9: Migration = (
-    # What happened when, for charts: counted from the events behind the cursor's.
+    # What happened when, for charts.
     """
     CREATE TABLE statistics (
-        resolution_s INTEGER NOT NULL,
         at INTEGER NOT NULL,
         service TEXT NOT NULL,
         document TEXT NOT NULL,
-        PRIMARY KEY (resolution_s, at, service)
+        PRIMARY KEY (at, service)
     ) STRICT, WITHOUT ROWID
     """,
-    """
-    CREATE TABLE statistics_cursor (
-        seq INTEGER NOT NULL,
-        changes INTEGER NOT NULL DEFAULT 0,
-        sampled_at INTEGER
-    ) STRICT
-    """,
-    "INSERT INTO statistics_cursor (seq) SELECT coalesce(max(seq), 0) FROM events",
-    # From when the attempt could have been sent; NULL: it was made before there was this column.
-    "ALTER TABLE attempts ADD COLUMN waits_since INTEGER",
 )
 
 _10: Migration = (

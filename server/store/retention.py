@@ -14,7 +14,6 @@ from server.store.bundles import release_files
 from server.store.dependencies import NEEDED, RESULT_NEEDED, waiting_for
 from server.store.moves import make_move
 from server.store.statements import Part, batches
-from server.store.statistics import count_before_deletion
 from shared.clock import Micros
 from shared.sql import Transaction
 
@@ -221,7 +220,6 @@ _FORGETTABLE: Final = f"""
 async def _delete(tx: Transaction, job_ids: Sequence[int]) -> None:
     """Delete the rows, after all rows that refer to them. AUTOINCREMENT never reuses a number."""
     for names, params in batches(job_ids):
-        await count_before_deletion(tx, names, params)
         for table in ("job_tags", "events", "idempotency_keys", "attempts", "dependencies"):
             await tx.rows(f"DELETE FROM {table} WHERE job_id IN ({names})", params)  # noqa: S608
         await webhooks.delete_of(tx, names, params)

@@ -35,6 +35,7 @@ class Part:
         changed: called with the job after each commit that moved it.
         noted: called with its id after each commit that wrote other events of it.
         services: as they are now; some of them have a webhook.
+        moved: called after each commit of a move by which an attempt or a job began or ended.
     """
 
     def __init__(
@@ -43,13 +44,15 @@ class Part:
         changed: Callable[[Job], None],
         noted: Callable[[int], None] = lambda _: None,
         services: Mapping[str, Service] = NO_SERVICES,
+        moved: Callable[[Move, Job], None] = lambda *_: None,
     ) -> None:
         self._database, self._changed, self._noted = database, changed, noted
-        self._services = services
+        self._services, self._count = services, moved
 
     def _moved(self, move: Move, job: Job) -> None:
         """Called after the commit of a move: an end, too, is said here and nowhere else."""
         _log_end(move, job)
+        self._count(move, job)
         self._changed(job)
 
     async def _jobs(self, sql: str, params: Params | None = None) -> list[Job]:

@@ -143,12 +143,12 @@ class SqlDeliveries:
         found: Micros | None = rows[0]["next_at"]
         return found
 
-    async def pending(self) -> tuple[int, Micros | None]:
+    async def oldest(self) -> Micros | None:
         (row,) = await self._database.list_rows(
-            "SELECT count(*) AS deliveries, min(created_at) AS oldest FROM deliveries "
-            "WHERE next_at IS NOT NULL"
+            "SELECT min(created_at) AS oldest FROM deliveries WHERE next_at IS NOT NULL"
         )
-        return row["deliveries"], row["oldest"]
+        oldest: Micros | None = row["oldest"]
+        return oldest
 
     async def begin(self, deliveries: Sequence[Delivery], until: Micros) -> list[Delivery]:
         async def change(tx: Transaction) -> list[Delivery]:

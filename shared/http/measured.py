@@ -6,11 +6,10 @@ import asyncio
 from typing import Final
 
 from aiohttp import hdrs, web
-from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from shared.http.request_log import ERROR_CODE
-from shared.metrics import OTHER, ProgramMetrics, Series, Transfers, counter, gauge, known, seconds
+from shared.metrics import OTHER, ProgramMetrics, Series, Transfers, counter, known, seconds
 
 WAITED: Final = web.RequestKey("waited", bool)
 """Whether a request waited for something to happen: its time says nothing about us."""
@@ -63,19 +62,6 @@ class Requests:
     def collectors(self) -> tuple[Collector, ...]:
         """What a registry takes."""
         return self._count, self._seconds, self._refusals
-
-    @staticmethod
-    def under_way(in_flight: int, waiting: int) -> list[Metric]:
-        """How many there are now, and how many of them wait."""
-        meanings = {
-            "ferryman_http_requests_in_flight": "Requests that are being answered.",
-            "ferryman_http_requests_waiting": "Long polls and streams, which wait for changes.",
-        }
-        values = (in_flight, waiting)
-        return [
-            gauge(name, meaning, (), {(): value})
-            for (name, meaning), value in zip(meanings.items(), values, strict=True)
-        ]
 
     @staticmethod
     def now() -> float:

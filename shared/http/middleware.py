@@ -15,7 +15,6 @@ from typing import Final, Protocol
 
 import structlog
 from aiohttp import hdrs, web
-from prometheus_client.metrics_core import Metric
 
 from shared.clock import Clock, wait_for
 from shared.http.authentication import CALLER, PRINCIPAL, Tokens, caller_of, of_settings
@@ -168,10 +167,6 @@ class Gate:
         for name, value in self._origins.answer_headers(request.headers).items():
             known = response.headers.get(name) if name == hdrs.VARY else None
             response.headers[name] = f"{known}, {value}" if known else value
-
-    def metrics(self) -> list[Metric]:
-        """How many requests there are now."""
-        return self.requests.under_way(self._in_flight, self._waits.total())
 
     async def drain(self, seconds: float, clock: Clock) -> bool:
         """Wait until no request is in flight, at most so long; returns whether that is so.

@@ -195,11 +195,6 @@ class Database:
         ]
         return int(count * size)
 
-    @property
-    def writes_waiting(self) -> int:
-        """Changes that have not begun."""
-        return self._waiting.qsize()
-
     async def empty_log(self) -> bool:
         """Move all changes from the log to the file and cut the log off, so that nothing of what
         was deleted is left there.
@@ -272,7 +267,7 @@ class Database:
             several changes know of nothing yet.
         """
         try:
-            with self.measured.commit(len(changes)):
+            with self.measured.commit():
                 values, written = await self._writer.run(
                     lambda connection: commit_together(connection, [one for one, *_ in changes])
                 )

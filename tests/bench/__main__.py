@@ -25,7 +25,6 @@ from tests.bench import (
     small,
     starting,
     startup,
-    statistics,
     store,
     tokens,
 )
@@ -53,9 +52,6 @@ SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {
     "metrics": lambda at, quick: metrics.metrics(at, 1_000, 10_000 if quick else 100_000, 20),
     "moves": lambda at, quick: moves.moves(at, 1_000 if quick else 10_000),
     "pages": lambda at, quick: pages.pages(at, 1_000, 100_000 if quick else 1_000_000),
-    "statistics": lambda at, quick: statistics.statistics(
-        at, 10_000, 100_000 if quick else 1_000_000
-    ),
     "tokens": lambda at, quick: tokens.tokens(
         at, 1_000 if quick else 10_000, 2_000 if quick else 20_000, 300 if quick else 1_000
     ),

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from structlog.testing import capture_logs
 
-from server.metrics import collect
+from server import metrics as server_metrics
 from tests.bench.bulk import fill
 from tests.bench.table import Row, median
 from tests.support.fake_orchestrator import FakeOrchestrator
@@ -23,7 +23,7 @@ async def metrics(folder: Path, few: int, many: int, times: int) -> list[Row]:
         await fill(at / "data" / "ferryman.sqlite", count, "Queued")
         with capture_logs():
             async with driving(at, FakeOrchestrator(), gone=True, auth="none") as client:
-                with patch.multiple(collect, _FRESH_S=0.0, _REST=0):
+                with patch.multiple(server_metrics, _FRESH_S=0.0, _REST=0):
                     found = []
                     await client.get("/metrics")
                     before = time.process_time()

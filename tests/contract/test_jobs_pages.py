@@ -13,7 +13,7 @@ import pytest
 from aiohttp import FormData
 
 from server.domain.expected_start import Recent
-from server.stages.recent import RecentServices
+from server.stages.statistics import Statistics
 from shared.principals import Principal, Role, Scope
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import RUN, ServerClient, driving
@@ -111,7 +111,7 @@ async def test_a_row_says_about_when_a_job_starts_and_gives_times_for_people(tmp
     async def lately(_: object, service: str) -> Recent:
         return Recent(1_500.0, {"ann": 1})
 
-    monkeypatch.setattr(RecentServices, "of", lately)
+    monkeypatch.setattr(Statistics, "recent", lately)
     agent = FakeOrchestrator(then="Running")
     async with driving(tmp_path, agent, principals=PRINCIPALS) as caller:
         world = World(caller)

@@ -6,17 +6,15 @@ import asyncio
 import contextlib
 import gzip
 import sqlite3
-from typing import Any
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_open
 from prometheus_client.parser import text_string_to_metric_families as read
 
-from server.metrics import collect, jobs
-from server.metrics.jobs import Now
-from server.ports import Held
+from server import metrics
 from server.store.statistics import SqlStatistics
 from shared.principals import Principal, Role, Scope
 from shared.sqlite.errors import DatabaseUnavailable
+from shared.wire import JobState
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import ServerClient, driving
 
@@ -63,7 +61,6 @@ async def test_jobs_are_counted_by_service_and_state(tmp_path):
         assert found["ferryman_dispatches_total", "my_service", "accepted"] == 3
         assert found["ferryman_http_requests_total", "POST", "/upload", "2xx"] == 3
         assert found["ferryman_database_commit_seconds_count",] > 3
-        assert found["ferryman_loop_sweep_seconds_count", "sender"] >= 3
         assert found["ferryman_store_readable",] == 1
         assert found["process_open_fds",] > 0
 
@@ -145,39 +142,23 @@ async def test_those_of_the_store_are_left_out_while_it_cannot_be_read(tmp_path,
         found = await samples(client)
         assert found["ferryman_store_readable",] == 0
         assert not [
-            name for name in found if name[0] in ("ferryman_jobs", "ferryman_users_in_work")
+            name
+            for name in found
+            if name[0] in ("ferryman_jobs", "ferryman_oldest_waiting_seconds")
         ]
         assert ("ferryman_agent_up", "my_service") in found
 
 
 async def test_a_crowd_that_asks_makes_the_store_count_once(tmp_path, monkeypatch):
     counted = []
-    totals = SqlStatistics.totals
+    under_way = SqlStatistics.under_way
 
-    async def counting(self: SqlStatistics) -> Any:
+    async def counting(self: SqlStatistics) -> dict[tuple[str, JobState], int]:
         counted.append(self)
-        return await totals(self)
+        return await under_way(self)
 
     async with driving(tmp_path, FakeOrchestrator()) as client:
-        monkeypatch.setattr(SqlStatistics, "totals", counting)
-        monkeypatch.setattr(collect, "_FRESH_S", 60.0)
+        monkeypatch.setattr(SqlStatistics, "under_way", counting)
+        monkeypatch.setattr(metrics, "_FRESH_S", 60.0)
         await asyncio.gather(*(asked(client) for _ in range(10)))
     assert len(counted) == 1
-
-
-async def test_how_much_of_their_quotas_users_have(tmp_path):
-    async with driving(tmp_path, FakeOrchestrator()) as client:
-        held = [Held("my_service", "7", "my_service", 2), Held("my_service", "8", "my_service", 1)]
-        found = {
-            (one.name, one.labels["service"]): one.value
-            for family in jobs.of_now(
-                Now({}, [], {}, held), 0, dict(client.server.context.services)
-            )
-            for one in family.samples
-            if "state" not in one.labels
-        }
-    assert found["ferryman_users_in_work", "my_service"] == 2
-    assert found["ferryman_users_at_limit", "my_service"] == 1
-    assert found["ferryman_user_share_max_ratio", "my_service"] == 1
-    assert found["ferryman_service_runs", "my_service"] == 3
-    assert found["ferryman_service_runs_limit", "my_service"] == 3

@@ -14,7 +14,6 @@ from server.domain.troubles import SERVER_TROUBLES, Trouble, TroubleKind
 from server.http.status import ADVICE
 from server.storage.scratch import FolderScratch
 from shared.principals import Principal, Role, Scope
-from tests.support.command_line import ferryman
 from tests.support.fake_agent import FakeAgent, serving
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.pages import Person
@@ -77,43 +76,16 @@ async def test_all_is_well_and_the_numbers_are_those_of_the_api(person) -> None:
     assert "1 of 4" in page
 
 
-async def test_the_sizes_are_predicted_from_the_last_week(tmp_path: Path) -> None:
+async def test_what_came_in_the_last_day_is_said(tmp_path: Path) -> None:
     clock = SimClock()
     (tmp_path / "data").mkdir()
     await write_past_week(tmp_path / "data" / "ferryman.sqlite", clock.now())
-    extra = "[services.docking]\nforget_after = '10d'\n[services.folding]\nforget_after = 0"
-    async with driving(tmp_path, FakeOrchestrator(), machine=clock, extra=extra) as caller:
-        assert caller.server.context.statistics.growth.read(1) is None
-        assert (await status(caller))["growth"] is None
-        await caller.server.context.statistics.growth.run_once()
+    async with driving(tmp_path, FakeOrchestrator(), machine=clock) as caller:
         found = await status(caller)
-        growth = found["growth"]
         assert 0 <= found["database_free_bytes"] < found["database_bytes"]
-        assert growth["days"] == pytest.approx(7, abs=0.1)
-        assert growth["jobs_a_day"] == pytest.approx(120 * 24 * 0.55, rel=0.2)
-        assert growth["for_ever"] == ["folding"]
-        assert growth["database_bytes"] is None
-        assert growth["file_bytes"] > 0
-        page = await Person(caller).read("/status")
-        assert "database grows for ever, files settle at about" in page
-        assert "Never forgotten: the jobs of folding." in page
-        async with caller.session.get(f"{caller.url}/api/v1/statistics") as answer:
-            said = (await answer.json())["growth"]
-        for one in (said, growth):
-            del one["disk_full_in_days"]  # of this machine, whose disk others use too
-        assert said == growth
-        code, _, shown = await ferryman("statistics", "-p", "week", FERRYMAN_URL=caller.url)
-        assert code == 0
-        assert "size: at " in shown
-        assert "database grows for ever" in shown
-
-
-async def test_before_a_day_of_history_nothing_is_predicted(person) -> None:
-    caller, visitor, _ = person
-    await caller.server.context.statistics.run_once()
-    await caller.server.context.statistics.growth.run_once()
-    assert (await status(caller))["growth"] is None
-    assert "Nothing is predicted before a day of history." in await visitor.read("/status")
+        assert found["day_jobs"] == pytest.approx(120 * 24 * 0.55, rel=0.2)
+        assert found["day_bytes"] > 10_000 * found["day_jobs"]
+        assert f"{found['day_jobs']:,} jobs" in await Person(caller).read("/status")
 
 
 async def test_what_should_be_looked_at_is_said_with_what_to_do(person) -> None:

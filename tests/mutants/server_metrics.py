@@ -23,9 +23,9 @@ MUTANTS: Final = (
     ),
     _of(
         "a service that is not known makes no label",
-        "server/metrics/jobs.py",
-        "jobs[known(name, services), JobState.QUEUED] += count",
-        "jobs[name, JobState.QUEUED] += count",
+        "server/metrics.py",
+        "label = known(name, services)",
+        "label = name",
         f"{_HTTP}a_service_that_is_not_known_is_counted_as_other",
     ),
     _of(
@@ -44,7 +44,7 @@ MUTANTS: Final = (
     ),
     _of(
         "any number of scrapes makes the store count once",
-        "server/metrics/collect.py",
+        "server/metrics.py",
         "if of.clock.monotonic() >= self._stored_until:",
         "if of.clock.monotonic() > 0:",
         f"{_HTTP}a_crowd_that_asks_makes_the_store_count_once",

@@ -6,9 +6,9 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
-_STORE: Final = "tests/contract/store/test_statistics.py::test_"
-_SQL: Final = "server/store/statistics.py"
+_UNIT: Final = "tests/unit/server/domain/test_statistics.py::test_"
 _DOMAIN: Final = "server/domain/statistics.py"
+_STAGE: Final = "server/stages/statistics.py"
 
 
 def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
@@ -17,62 +17,33 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 MUTANTS: Final = (
     _of(
-        "what somebody else has counted meanwhile is not counted again",
-        _SQL,
-        'if (cursor["seq"], cursor["changes"]) != read_at:',
-        'if cursor["seq"] is None:',
-        f"{_STORE}another_who_counts_at_the_same_time_makes_nothing_count_twice",
-        f"{_STORE}a_job_deleted_between_reading_and_writing_is_counted_once",
-    ),
-    _of(
-        "a job that is counted as it is deleted is known to have been",
-        _SQL,
-        "SET changes = changes + 1",
-        "SET changes = changes",
-        f"{_STORE}a_job_deleted_between_reading_and_writing_is_counted_once",
-    ),
-    _of(
-        "a job that is deleted is counted",
-        "server/store/retention.py",
-        "        await count_before_deletion(tx, names, params)\n",
-        "",
-        f"{_STORE}what_is_counted_is_what_the_events_say",
-        f"{_STORE}a_server_that_dies_while_it_deletes_jobs_loses_nothing",
+        "what could not be written for the charts is written later",
+        _STAGE,
+        "                self._counts.add(at, service, counts)\n            raise",
+        "                pass\n            raise",
+        "tests/unit/server/stages/test_statistics.py::"
+        "test_what_could_not_be_written_is_written_later",
     ),
     _of(
         "buckets are deleted when their time has come",
-        _SQL,
-        "before = at - resolution.kept_s * SECOND",
-        "before = 0",
-        f"{_STORE}buckets_are_deleted_when_their_time_has_come",
-    ),
-    _of(
-        "any number of services makes a bounded number of buckets",
-        _SQL,
-        "full = len(known) > _MOST_SERVICES and service not in known",
-        "full = False",
-        f"{_STORE}services_beyond_a_hundred_are_counted_together",
+        "server/store/statistics.py",
+        'await tx.rows("DELETE FROM statistics WHERE at < :before", {"before": before})',
+        "pass",
+        "tests/contract/store/test_statistics.py::test_buckets_are_deleted_when_their_time_has_come",
     ),
     _of(
         "an attempt whose agent was away does not start twice",
         _DOMAIN,
-        "if one.started_at is not None:",
-        "if one.at < 0:",
-        f"{_STORE}what_is_counted_is_what_the_events_say",
+        "and not seen_running:",
+        "and move.at:",
+        f"{_UNIT}an_attempt_whose_agent_was_away_does_not_start_twice",
     ),
     _of(
         "a clock that was set back makes no time negative",
         _DOMAIN,
-        "took = max(0, took)",
-        "took = took + 0",
-        f"{_STORE}what_is_counted_is_what_the_events_say",
-    ),
-    _of(
-        "the numbers of the server are for operators",
-        "server/api/statistics.py",
-        "Area.AGENTS",
-        "Area.JOBS",
-        "tests/contract/test_statistics_http.py::test_they_are_for_operators",
+        'waited = max(0, move.facts["started_at"] - since)',
+        'waited = move.facts["started_at"] - since',
+        f"{_UNIT}a_clock_that_was_set_back_makes_no_time_negative",
     ),
     _of(
         "the charts are for operators",

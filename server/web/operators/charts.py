@@ -1,33 +1,43 @@
-"""Charts of the last hour, day or week. Each is drawn by a script from the table beside it."""
+"""Charts of the last day or week. Each is drawn by a script from the table beside it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Final, Literal
 
 from aiohttp import web
 from markupsafe import Markup
 
 from server.domain.access import Area
-from server.http.statistics import STATISTICS, asked_for
+from server.domain.errors import BadField
+from server.http.filters import MAX_TEXT
+from server.http.parameter_types import choice, word
+from server.stages.statistics import PERIODS, History, Period, Point
 from server.web.site.formats import number
 from server.web.site.page_route import PageRoute
 from server.web.site.site import Site
+from shared.clock import SECOND
 from shared.units.durations import say_duration
-from shared.units.sizes import say_size
-from shared.wire import StatisticsDoc, StatisticsPoint
 
+_PERIODS: Final[dict[str, Period]] = {one: one for one in PERIODS}
+_QUERY: Final = {
+    "period": choice("how far back: by ten minutes or by the hour", _PERIODS, "day"),
+    "service": word("of this service only", MAX_TEXT),
+}
 _AGAIN_S: Final = 60
 """Until a page without scripts loads itself again."""
 _MOST_REASONS: Final = 5
 """With a line of their own."""
-_SPAN_S: Final = {"hour": 3_600, "day": 86_400, "week": 7 * 86_400}
-_EVERY: Final = {60: "a minute", 600: "ten minutes", 3_600: "an hour"}
+_NOTHING: Final = dict.fromkeys(
+    ("uploaded", "uploaded_bytes", "completed", "cancelled", "started", "runs", "result_bytes"), 0
+)
+_EVERY: Final = {600: "ten minutes", 3_600: "an hour"}
 _COLOURS: Final = ("bad", "doubt", "go", "good", "primary", "wait")
 
-Unit = Literal["number", "seconds", "bytes"]
+Unit = Literal["number", "seconds"]
 Value = float | None
 
 
@@ -93,67 +103,69 @@ def _cell(value: Value, unit: Unit, *, drawn: bool) -> str:
 _SAY: Final[dict[Unit, Callable[[float], str]]] = {
     "number": lambda value: str(number(value)),
     "seconds": say_duration,
-    "bytes": lambda value: say_size(round(value)),
 }
 
 
 async def page(request: web.Request, site: Site) -> web.StreamResponse:
     """What happened when."""
-    period, service = asked_for(request)
+    text = request.query.get("period") or "day"
+    period, service = _PERIODS.get(text), request.query.get("service") or None
+    if period is None:
+        known = " or ".join(_PERIODS)
+        raise BadField("period", "invalid_period", f"period should be {known}, not {text[:32]!r}")
     found = await site.context.statistics.read(period, service)
-    shown = "%H:%M" if period == "hour" else "%d %b %H:%M"
+    times = [one.at // SECOND for one in found.points]
     return site.page(
         request,
         "operators/charts.html",
         title="Charts",
         refresh_s=_AGAIN_S,
         found=found,
-        charts=charts(found) if found.points else [],
-        times=[(int(one.at.timestamp()), one.at.strftime(shown)) for one in found.points],
+        total=_NOTHING | {"failed": {}, "retried": {}} | found.total,
+        charts=charts(found),
+        times=[(at, datetime.fromtimestamp(at, UTC).strftime("%d %b %H:%M")) for at in times],
         query={"period": period, "service": service},
-        every=_EVERY[found.resolution_s],
-        others="*",
-        span_s=_SPAN_S[period],
+        every=_EVERY[found.step_s],
+        span_s=PERIODS[period][0],
     )
 
 
-def charts(found: StatisticsDoc) -> list[Chart]:
+def charts(found: History) -> list[Chart]:
     """Those of the page, each with all its numbers."""
-    points = found.points
+    points, every = found.points, _EVERY[found.step_s]
 
-    def line(label: str, colour: str, value: Callable[[StatisticsPoint], Value]) -> Series:
+    def line(label: str, colour: str, value: Callable[[Point], Value]) -> Series:
         return Series(label, colour, [value(one) for one in points])
 
-    def bar(label: str, colour: str, value: Callable[[StatisticsPoint], Value]) -> Series:
-        return replace(line(label, colour, value), shape="bar")
+    def count(label: str, colour: str, name: str) -> Series:
+        counted = line(label, colour, lambda one: one.numbers.get(name, 0))
+        return replace(counted, shape="bar")
 
-    def column(
-        label: str, value: Callable[[StatisticsPoint], Value], unit: Unit | None = None
-    ) -> Series:
-        return replace(line(label, "", value), shape="", unit=unit)
+    def mean(label: str, colour: str, name: str) -> Series:
+        return line(
+            label,
+            colour,
+            lambda one: one.numbers.get(name, 0) / one.samples if one.samples else None,
+        )
 
-    every = _EVERY[found.resolution_s]
-    of_jobs = [
+    failed = line("Failed", "bad", lambda one: sum(one.numbers.get("failed", {}).values()))
+    return [
         Chart(
             "jobs",
             "Queued and running",
             "number",
-            [
-                line("Queued", "wait", lambda one: one.queued),
-                line("Under way", "doubt", lambda one: one.under_way),
-                line("Running", "go", lambda one: one.running),
-            ],
-            "Jobs, on average. Those under way hold a slot: being sent, at an agent, or running.",
+            [mean("Queued", "wait", "queued"), mean("Running", "go", "running")],
+            "Jobs, on average.",
         ),
         Chart(
             "ended",
             "Uploaded and ended",
             "number",
             [
-                bar("Completed", "good", lambda one: one.completed),
-                bar("Failed", "bad", lambda one: sum(one.failed.values())),
-                bar("Cancelled", "doubt", lambda one: one.cancelled),
-                replace(line("Uploaded", "go", lambda one: one.uploaded), shape="steps"),
+                count("Completed", "good", "completed"),
+                replace(failed, shape="bar"),
+                count("Cancelled", "doubt", "cancelled"),
+                replace(count("Uploaded", "go", "uploaded"), shape="steps"),
             ],
             f"Jobs in {every}.",
         ),
@@ -162,95 +174,46 @@ def charts(found: StatisticsDoc) -> list[Chart]:
             "Waiting time",
             "seconds",
             [
-                line("p50", "go", lambda one: one.waiting.p50_s),
-                line("p95", "doubt", lambda one: one.waiting.p95_s),
-                column("Mean", lambda one: one.waiting.mean_s),
-                column("Starts", lambda one: one.waiting.count, "number"),
+                line("Mean", "go", _mean_wait_s),
+                line("Longest", "doubt", lambda one: _s(one.numbers.get("longest_wait_us"))),
+                replace(count("Starts", "", "started"), shape="", unit="number"),
             ],
-            "From when an attempt could be sent until run.sh ran. Half are below p50, 95 % below "
-            "p95.",
+            "From when an attempt could be sent until run.sh ran.",
             nothing="No attempt started.",
-        ),
-        Chart(
-            "run",
-            "Run time",
-            "seconds",
-            [
-                line("p50", "go", lambda one: one.run.p50_s),
-                line("p95", "doubt", lambda one: one.run.p95_s),
-                column("Mean", lambda one: one.run.mean_s),
-                column("Ends", lambda one: one.run.count, "number"),
-            ],
-            "From the start of run.sh until the server had the result.",
-            nothing="No attempt ended.",
         ),
         Chart(
             "failures",
             "Failures by reason",
             "number",
-            _reasons(points),
+            _reasons(found),
             f"Jobs that failed in {every}.",
             nothing="No job failed.",
         ),
-        Chart(
-            "bytes",
-            "Uploads and results",
-            "bytes",
-            [
-                bar("Uploaded", "go", lambda one: one.uploaded_bytes),
-                bar("Results", "good", lambda one: one.result_bytes),
-            ],
-            f"Bytes in {every}.",
-        ),
-    ]
-    if found.service is not None:
-        return of_jobs
-    return [
-        *of_jobs,
-        Chart(
-            "slots",
-            "Slots and agents",
-            "number",
-            [
-                line("Slots", "wait", lambda one: one.slots),
-                line("Taken", "go", lambda one: one.under_way),
-                line("Agents", "good", lambda one: one.agents_up),
-            ],
-            "Of the agents that may get new jobs, on average.",
-        ),
-        Chart(
-            "disk",
-            "Free disk",
-            "bytes",
-            [line("Free", "good", lambda one: one.disk_free_bytes)],
-            "Where bundles and results are stored.",
-        ),
-        Chart(
-            "database",
-            "Database",
-            "bytes",
-            [line("Size", "go", lambda one: one.database_bytes)],
-            "The jobs with their histories.",
-        ),
     ]
 
 
-def _reasons(points: Sequence[StatisticsPoint]) -> list[Series]:
+def _mean_wait_s(point: Point) -> float | None:
+    started = point.numbers.get("started", 0)
+    return _s(point.numbers["waited_us"] / started) if started else None
+
+
+def _s(micros: float | None) -> float | None:
+    return None if micros is None else micros / SECOND
+
+
+def _reasons(found: History) -> list[Series]:
     """The reasons for which most jobs failed, and all others together."""
-    total = Counter[str]()
-    for one in points:
-        total.update(one.failed)
+    total = Counter[str](found.total.get("failed", {}))
+    failed = [one.numbers.get("failed", {}) for one in found.points]
     names = [name for name, _ in total.most_common(_MOST_REASONS)]
-    found = [
-        Series(name, colour, [one.failed.get(name, 0) for one in points], "bar")
+    series = [
+        Series(name, colour, [one.get(name, 0) for one in failed], "bar")
         for name, colour in zip(names, _COLOURS, strict=False)
     ]
     if len(total) > len(names):
-        rest = [
-            sum(count for name, count in one.failed.items() if name not in names) for one in points
-        ]
-        found.append(Series("others", _COLOURS[-1], rest, "bar"))
-    return found
+        rest = [sum(n for name, n in one.items() if name not in names) for one in failed]
+        series.append(Series("others", _COLOURS[-1], rest, "bar"))
+    return series
 
 
-ROUTES: Final = (PageRoute("GET", "/charts", Area.AGENTS, page, query=STATISTICS),)
+ROUTES: Final = (PageRoute("GET", "/charts", Area.AGENTS, page, query=_QUERY),)

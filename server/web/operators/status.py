@@ -14,7 +14,6 @@ from server.web.operators.agents import agent_path
 from server.web.operators.services import service_path
 from server.web.site.page_route import PageRoute
 from server.web.site.site import Site
-from shared.wire import say_growth
 
 _AGAIN_S: Final = 5
 _VERDICTS: Final = {
@@ -46,7 +45,6 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
         kind=kind,
         verdict=verdict,
         troubles=[_view(one) for one in found.troubles],
-        growth=say_growth(found.growth),
         uptime_s=(site.now() - found.started_at).total_seconds(),
     )
 

@@ -8,14 +8,8 @@
   const colour = (name) =>
     getComputedStyle(document.documentElement).getPropertyValue(names[name] ?? `--${name}`).trim();
 
-  const scaled = (value, step, units) => {
-    let at = 0;
-    while (Math.abs(value) >= step && at < units.length - 1) { value /= step; at += 1; }
-    return `${+value.toPrecision(3)} ${units[at]}`;
-  };
   const say = {
     number: (value) => value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 2 : 1 }),
-    bytes: (value) => scaled(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]),
     seconds: (value) => {
       if (!value) return "0 s";
       if (value < 1) return `${+(value * 1000).toPrecision(3)} ms`;
@@ -25,15 +19,15 @@
   };
   const two = (number) => String(number).padStart(2, "0");
   const months = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(" ");
-  const moment = (seconds, day) => {
+  const date = (at) => `${at.getDate()} ${months[at.getMonth()]}`;
+  const time = (at) => `${two(at.getHours())}:${two(at.getMinutes())}`;
+  const moment = (seconds) => {
     const at = new Date(seconds * 1000);
-    const time = `${two(at.getHours())}:${two(at.getMinutes())}`;
-    return day ? `${at.getDate()} ${months[at.getMonth()]} ${time}` : time;
+    return `${date(at)} ${time(at)}`;
   };
-
   const short = (seconds) => {
     const at = new Date(seconds * 1000);
-    return at.getHours() || at.getMinutes() ? moment(seconds) : `${at.getDate()} ${months[at.getMonth()]}`;
+    return at.getHours() || at.getMinutes() ? time(at) : date(at);
   };
 
   // The numbers of a table, oldest first; a time that is missing is a gap in every line.
@@ -63,10 +57,8 @@
       : data.slice(n).reduce((sum, other, m) => lines[n + m - 1].shape === "bar" ? sum + other[at] : sum, 0)));
 
   const height = 160;
-  const powers = (base, most) => Array.from({ length: most }, (_, n) => base ** n);
   const increments = {
-    number: powers(10, 12).flatMap((one) => [one, 2 * one, 5 * one]),
-    bytes: powers(2, 52),
+    number: Array.from({ length: 12 }, (_, n) => 10 ** n).flatMap((one) => [one, 2 * one, 5 * one]),
     seconds: [...[-3, -2, -1].flatMap((n) => [1, 2, 5].map((one) => one * 10 ** n)), 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900,
       1800, 3600, 7200, 14400, 28800, 43200, 86400, 172800, 432000, 864000],
   };
@@ -78,7 +70,6 @@
     const font = `12px ${getComputedStyle(document.body).fontFamily}`;
     const write = say[chart.dataset.unit];
     const axis = { stroke: colour("pico-muted-color"), grid, ticks: { ...grid, size: 4 }, font };
-    const days = resolution > 60;
     place.replaceChildren();
     return new uPlot({
       width: place.clientWidth,
@@ -94,7 +85,7 @@
         { ...axis, size: 70, space: 34, incrs: increments[chart.dataset.unit], values: (_, splits) => splits.map((value) => value === null ? "" : write(value)) },
       ],
       series: [
-        { label: "Time", value: (_, at) => at === null ? "latest" : moment(at, days) },
+        { label: "Time", value: (_, at) => at === null ? "latest" : moment(at) },
         ...lines.map((line, n) => ({
           label: line.label,
           stroke: colour(line.colour),
@@ -123,7 +114,7 @@
       plots.set(chart.id, draw(chart, resolution, Number(root.dataset.span), Math.max(Number(root.dataset.until), latest(root) + resolution)));
       const details = chart.querySelector("details");
       details.open = open.has(chart.id);
-      for (const at of chart.querySelectorAll(".table [data-at]")) at.textContent = moment(at.dataset.at, resolution > 60);
+      for (const at of chart.querySelectorAll(".table [data-at]")) at.textContent = moment(at.dataset.at);
       for (const zone of chart.querySelectorAll(".zone")) zone.hidden = true;
     }
     root.dataset.drawn = "";

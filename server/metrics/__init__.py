@@ -1,1 +1,0 @@
-"""What ``GET /metrics`` of the server says."""
