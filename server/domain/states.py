@@ -1,6 +1,6 @@
 """The life of a job: one table, and every set derived from it.
 
-``docs/states.md`` is generated from it: ``python -m scripts.states``.
+The table in ``docs/lifecycle.md`` is generated from it: ``python -m scripts.states``.
 """
 
 from __future__ import annotations
