@@ -181,7 +181,6 @@ async def _show(
         "quota": quota,
         "key": secrets.token_urlsafe(24),
         "key_field": HEADER,
-        "owner": f"{site.server_id}.{principal.name}.{own or ''}",
         "example": EXAMPLE,
     }
     return site.page(request, "upload/upload.html", status=shown.status, **values)

@@ -106,9 +106,7 @@ def test_a_folder_is_sent_without_what_nobody_means_to_send(system, visit, user,
     for name, text in {
         "run.sh": RUN,
         "data/x.csv": "1,2",
-        "data/y.tmp": "",
         ".git/config": "",
-        ".ferrymanignore": "*.tmp\n",
         "job-7.zip": "",
         "old/ferryman.json": '{"format": 1, "job": 1, "attempt": 1}',
         "old/stdout.log": "",
@@ -118,7 +116,7 @@ def test_a_folder_is_sent_without_what_nobody_means_to_send(system, visit, user,
     page = opened(visit(system.url), user)
     page.get_by_label("A folder").set_input_files(folder)
     expect(page.locator("#total")).to_contain_text("2 files")
-    expect(page.locator("#left-out")).to_contain_text("Left out, 5 files:")
+    expect(page.locator("#left-out")).to_contain_text("Left out, 4 files:")
     assert page.locator(".file-name").all_text_contents() == ["run.sh", "data/x.csv"]
     send(page)
     job_of(page)
@@ -193,31 +191,6 @@ def test_a_broken_connection_makes_no_second_job(system, visit, user, tmp_path):
         page.get_by_role("button", name="Try now").click()
         job_of(page)
     assert len(jobs_of(system.url, user)) == 1
-
-
-def test_an_upload_goes_on_after_a_reload(system, visit, user, tmp_path):
-    with cuttable(system.url) as way:
-        person = visit(way.url, may_complain=True)
-        page = opened(person, user)
-        page.locator("#f-file").set_input_files(large(tmp_path))
-        page.get_by_label("Name", exact=True).fill("kept")
-        way.most = 4 << 20
-        send(page)
-        assert way.stopped.wait(20)
-        other = person.open("/new")  # a tab beside it does not take it
-        other.wait_for_timeout(600)
-        expect(other.locator("#earlier")).to_be_empty()
-        page.reload()
-        way.most = None
-        expect(page.locator("#earlier")).to_contain_text("An upload of 2 files, 24.0 MiB")
-        assert violations(page) == []
-        page.get_by_role("button", name="Continue").click()
-        job_of(page)
-        (job,) = jobs_of(system.url, user)
-        assert job["name"] == "kept"
-        page = person.open("/new")
-        page.wait_for_timeout(600)
-        expect(page.locator("#earlier")).to_be_empty()
 
 
 def test_a_cancelled_upload_makes_no_job(system, visit, user, tmp_path):
