@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.options import Json, on_server, whole
+from ferryman.cli.options import Json, Limit, on_server
 
 if TYPE_CHECKING:
     from ferryman.client import Client
@@ -43,9 +43,7 @@ async def audit(
     until: Annotated[
         str | None, typer.Option("--until", metavar="TIME", help="Before then, or 2h: ago.")
     ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", parser=whole(0), metavar="N", help="0: all.")
-    ] = 50,
+    limit: Limit = 50,
     json: Json = False,
     *,
     client: Client,

@@ -57,7 +57,6 @@ COMMANDS: Final[dict[str, Listed]] = {
     "schedule": Listed("schedules", "app", "Have a job made at each time of a cron line."),
     "deliveries": Listed("webhooks", "app", "List webhooks and their tries, and send one again."),
     "services": Listed("services", "app", "List services; pause, resume and empty them."),
-    "drain": Listed("agents", "drain", "Give an agent no new jobs.", FOR_OPERATORS),
     "audit": Listed(
         "audit", "audit", "Show who did what, from where, newest first.", FOR_OPERATORS
     ),

@@ -23,13 +23,13 @@ from ferryman.cli.options import (
     CancelOnInterrupt,
     JobIds,
     Json,
+    Limit,
     Quiet,
     Server,
     on_server,
     run,
     seconds,
     state_named,
-    whole,
 )
 from ferryman.errors import NotFound
 
@@ -192,21 +192,17 @@ def list_jobs(
         bool, typer.Option("--batches", help="Only parents: jobs with children.")
     ] = False,
     dead_letters: DeadLetters = False,
-    limit: Annotated[
-        int,
-        typer.Option("--limit", "-n", parser=whole(1), metavar="N", help="At most so many."),
-    ] = 50,
+    limit: Limit = 50,
     top_level: Annotated[
         bool, typer.Option("--top-level", help="Without the children of batches.")
     ] = False,
-    every: Annotated[bool, typer.Option("--all", help="All there are.")] = False,
     json: Json = False,
     *,
     server: Server,
 ) -> None:
     """List jobs, newest first."""
     wanted = state_named(state)
-    most = None if every else limit
+    most = limit or None
 
     async def work() -> int:
         async with server.client() as client:
@@ -232,7 +228,7 @@ def list_jobs(
             else:
                 show.print_jobs(listed)
             if more:
-                show.print_message(f"these are the newest {most}; --limit N or --all shows more")
+                show.print_message(f"these are the newest {most}; --limit N shows more, 0 all")
         return 0
 
     run(work())

@@ -114,6 +114,12 @@ def whole(least: int, most: int | None = None) -> Callable[[str | int], int]:
     return read
 
 
+Limit: TypeAlias = Annotated[
+    int,
+    typer.Option("--limit", "-n", parser=whole(0), metavar="N", help="At most so many; 0: all."),
+]
+
+
 _TLS: Final = ("CA_FILE", "CLIENT_CERT", "CLIENT_KEY")
 """Variables, without FERRYMAN_, that name files in PEM form."""
 

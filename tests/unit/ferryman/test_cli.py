@@ -314,9 +314,9 @@ async def test_a_list_that_is_cut_says_so(ferryman):
     async with host.serving() as url:
         cut = await ferryman("list", "--url", url, "--limit", "1")
         whole = await ferryman("list", "--url", url, "--limit", "2")
-        every = await ferryman("list", "--url", url, "--limit", "1", "--all")
+        every = await ferryman("list", "--url", url, "--limit", "0")
     assert len(cut.out.splitlines()) == 1 + 1
-    assert cut.err == "these are the newest 1; --limit N or --all shows more\n"
+    assert cut.err == "these are the newest 1; --limit N shows more, 0 all\n"
     for said in (whole, every):
         assert (len(said.out.splitlines()), said.err) == (1 + 2, "")
 

@@ -25,7 +25,7 @@ from tests.unit.ferryman.fake_server import job, problem, serving
         ("--url=X --json -q status 1", "status --url=X --json -q 1"),
         ("--user ada -n 3 list", "list --user ada -n 3"),
         ("agents", "agents list"),
-        ("--url X agents --all --json", "agents list --url X --all --json"),
+        ("--url X agents --retired --json", "agents list --url X --retired --json"),
         ("agents --url X drain north", "agents drain --url X north"),
         ("--json agents drain --url X north", "agents drain --json --url X north"),
         ("services", "services list"),
