@@ -90,13 +90,3 @@ class JobCalls(Calls):
 
     async def _bulk(self, body: Mapping[str, Any]) -> BulkAnswer:
         return (await self._transport.post("api/v1/jobs/bulk", BulkAnswer, json=body))[1]
-
-    async def graph(self, job_id: int) -> str:
-        """What hangs on what, as a Mermaid diagram."""
-
-        async def once() -> str:
-            path = f"api/v1/jobs/{job_id}/graph"
-            async with self._transport.answer("GET", path, query={"format": "mermaid"}) as answer:
-                return await answer.text("utf-8", errors="replace")
-
-        return await self._transport.retry(once)

@@ -143,7 +143,6 @@ class Links(Wire):
     files: str | None = None
     parent: str | None = None
     children: str | None = None
-    graph: str | None = None
     deliveries: str | None = None
     """Of its webhooks."""
 

@@ -185,7 +185,6 @@ class SyncClient:
     retry = _blocking(Client.retry)
     delete = _blocking(Client.delete)
     bulk = _iterating(Client.bulk)
-    graph = _blocking(Client.graph)
     add_schedule = _blocking(Client.add_schedule)
     schedules = _iterating(Client.schedules)
     delete_schedule = _blocking(Client.delete_schedule)

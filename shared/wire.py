@@ -27,9 +27,6 @@ from ferryman.file_models import FileDoc as FileDoc
 from ferryman.file_models import FilePage as FilePage
 from ferryman.forgotten_models import ForgottenDoc as ForgottenDoc
 from ferryman.forgotten_models import WaitingJob as WaitingJob
-from ferryman.graph_models import GraphDoc as GraphDoc
-from ferryman.graph_models import GraphEdge as GraphEdge
-from ferryman.graph_models import GraphNode as GraphNode
 from ferryman.models import AttemptDoc as AttemptDoc
 from ferryman.models import AttemptLinks as AttemptLinks
 from ferryman.models import ChildCounts as ChildCounts

@@ -48,7 +48,6 @@ COMMANDS: Final[dict[str, Listed]] = {
     "delete": Listed(
         "many", "retry_or_delete", "Delete jobs with all that they left.", help="DELETE_HELP"
     ),
-    "graph": Listed("batches", "graph", "Draw what depends on a job, and on what it depends."),
     "whoami": Listed("tokens", "whoami", "Show who you are to the server, and what you may do."),
     "usage": Listed("usage", "usage", "Show what a user may use, and what is left of it."),
     "link": Listed("browsers", "link", "Print an address that shows a job without a token."),

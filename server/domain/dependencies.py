@@ -17,17 +17,6 @@ from shared.wire import JobState, Reason
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
-    """One job waits, or has waited, for another."""
-
-    on_id: int
-    job_id: int
-    """The one that waits."""
-    inputs: bool
-    """It gets the result files of the other."""
-
-
-@dataclass(frozen=True, slots=True)
 class BrokenDependency:
     """A queued job, and the first job that it depends on that did not complete."""
 

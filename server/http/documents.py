@@ -71,7 +71,6 @@ def job_doc(
             result=f"{here}/result" if job.state is JobState.COMPLETED else None,
             bundle=None if cleaned else f"{here}/bundle",
             files=None if cleaned or not job.attempt or job.deferred else f"{here}/files",
-            graph=f"{here}/graph",
             deliveries=f"{here}/deliveries",
             partial=None if cleaned else f"{prefix}/download_partial/{job.id}",
             parent=None if job.parent_id is None else f"{prefix}/api/v1/jobs/{job.parent_id}",

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
-from server.domain.dependencies import BrokenDependency, Edge
-from server.domain.jobs import Job
+from server.domain.dependencies import BrokenDependency
 from shared.clock import Micros
 
 
@@ -32,12 +30,4 @@ class Dependencies(Protocol):
         Returns:
             How many dependencies were settled; some hundreds at a time.
         """
-        ...
-
-    async def several(self, job_ids: Sequence[int]) -> list[Job]:
-        """Those of the jobs that are there."""
-        ...
-
-    async def edges_of(self, job_ids: Sequence[int], limit: int) -> list[Edge]:
-        """The dependencies of and on the jobs; about ``limit`` of each kind for some hundred."""
         ...

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from server.domain import states
-from server.domain.dependencies import BrokenDependency, Edge
+from server.domain.dependencies import BrokenDependency
 from server.domain.errors import BadField, no_such_dependency
 from server.domain.jobs import Hold, Job, Move, NewJob
 from server.store import records
@@ -236,27 +236,3 @@ class Dependencies(Part):
             return len(rows)
 
         return await self._database.write(change)
-
-    async def several(self, job_ids: Sequence[int]) -> list[Job]:
-        found: list[Job] = []
-        for names, params in batches(list(job_ids)):
-            rows = await self._database.list_rows(
-                f"SELECT * FROM jobs WHERE id IN ({names}) ORDER BY id",  # noqa: S608
-                params,
-            )
-            found += [records.job(row) for row in rows]
-        return found
-
-    async def edges_of(self, job_ids: Sequence[int], limit: int) -> list[Edge]:
-        edges: list[Edge] = []
-        for side in ("job_id", "on_id"):
-            for names, params in batches(list(job_ids)):
-                rows = await self._database.list_rows(
-                    f"""
-                    SELECT job_id, on_id, inputs FROM dependencies WHERE {side} IN ({names})
-                    ORDER BY job_id, on_id LIMIT :limit
-                    """,  # noqa: S608 - placeholders
-                    params | {"limit": limit},
-                )
-                edges += [Edge(row["on_id"], row["job_id"], bool(row["inputs"])) for row in rows]
-        return edges

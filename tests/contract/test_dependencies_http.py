@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 from typing import Any
 
 import pytest
 
 from tests.contract.test_access import FORM, RUN, World, field, serving
 from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import ServerClient, driving
+from tests.support.server_http import driving
 
 PAGE = "/api/v1/jobs"
 
@@ -26,13 +25,6 @@ async def upload(world: World, name: str, user: str, **fields: str) -> tuple[int
     body += "".join(field(name, value) for name, value in fields.items()) + RUN
     answer = await world.ask(name, "POST", "/upload", body, Content_Type=FORM)
     return answer.status, answer.document
-
-
-async def graph(caller: ServerClient, job_id: int) -> dict[str, Any]:
-    status, _, body = await caller.get(f"{PAGE}/{job_id}/graph")
-    assert status == 200, body
-    found: dict[str, Any] = json.loads(body)
-    return found
 
 
 async def test_a_chain_runs_in_its_order(tmp_path):
@@ -125,55 +117,3 @@ async def test_a_job_that_another_waits_for_is_not_deleted(tmp_path):
         assert (answer.status, refused["code"]) == (409, "still_needed")
         assert refused["detail"] == f"job {first} is still needed: job {third} waits for it"
         assert (await caller.job(other, until="Running"))["status"] == "Running"
-
-
-async def test_the_graph_has_all_that_is_connected(tmp_path):
-    client = FakeOrchestrator()
-    async with driving(tmp_path, client) as caller:
-        alone = await caller.upload()
-        first = await caller.upload(name='a "step" <1>')
-        for job_id in (alone, first):
-            await caller.job(job_id)
-        client.then = "Running"
-        second = await caller.upload(after=str(first))
-        third = await caller.upload(inputs_from=str(second), after=str(first))
-        await caller.job(second, until="Running")
-        found = await graph(caller, second)
-        assert found == await graph(caller, third)
-        assert [node["id"] for node in found["nodes"]] == [first, second, third]
-        assert [node["status"] for node in found["nodes"]] == ["Completed", "Running", "Queued"]
-        assert found["nodes"][0]["name"] == 'a "step" <1>'
-        assert found["edges"] == [
-            {"source": first, "target": second, "kind": "after"},
-            {"source": first, "target": third, "kind": "after"},
-            {"source": second, "target": third, "kind": "inputs"},
-        ]
-        assert not found["truncated"]
-        assert [node["id"] for node in (await graph(caller, alone))["nodes"]] == [alone]
-        status, kind, body = await caller.get(f"{PAGE}/{second}/graph?format=mermaid")
-        assert (status, kind) == (200, "text/plain")
-        lines = body.decode().splitlines()
-        assert lines[0] == "flowchart LR"
-        name = "a #34;step#34; #60;1#62;"
-        assert f'    j{first}["{first} {name}<br/>Completed"]:::Completed' in lines
-        assert f"    j{second} -->|files| j{third}" in lines
-        status, _, body = await caller.get(f"{PAGE}/{second}/graph?format=dot")
-        assert (status, json.loads(body)["code"]) == (400, "invalid_format")
-
-
-async def test_a_graph_shows_what_the_caller_may_see(world):
-    first = await world.job("portal", "ann")
-    status, second = await upload(world, "admin", "ann", after=str(first))
-    assert status == 201, second
-    seen = {
-        name: [
-            node["id"]
-            for node in (await world.ask(name, "GET", f"{PAGE}/{first}/graph")).document["nodes"]
-        ]
-        for name in ("portal", "admin", "ann-laptop")
-    }
-    assert seen == {
-        "portal": [first],
-        "admin": [first, second["id"]],
-        "ann-laptop": [first, second["id"]],
-    }

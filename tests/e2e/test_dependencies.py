@@ -16,7 +16,6 @@ def test_the_files_of_another_job_are_there_before_the_script_starts(ferryman, b
     assert ferryman("logs", number).out == f"{first}\n42\n"
     shown = json.loads(ferryman("status", number, "--json").out)
     assert (shown["after"], shown["inputs_from"]) == ([], [first])
-    assert f"j{first} -->|files| j{number}" in ferryman("graph", number).out
 
 
 def test_a_failure_is_said_of_those_that_waited_for_it(ferryman, bundle):

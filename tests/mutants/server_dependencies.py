@@ -109,27 +109,6 @@ MUTANTS: Final = (
         f"{_MERGE}a_source_that_is_another_one_by_now_ends_the_copy",
     ),
     _of(
-        "a graph has what its reader may see",
-        "server/stages/graph.py",
-        "await jobs.several(unknown[:room]) if visible.has(job)]",
-        "await jobs.several(unknown[:room])]",
-        "tests/contract/test_dependencies_http.py::test_a_graph_shows_what_the_caller_may_see",
-    ),
-    _of(
-        "a graph is bounded",
-        "server/stages/graph.py",
-        "jobs.several(unknown[:room])",
-        "jobs.several(unknown)",
-        "tests/unit/server/stages/test_graph.py::test_a_large_graph_is_cut",
-    ),
-    _of(
-        "names mean nothing to Mermaid",
-        "server/domain/graph.py",
-        'f"#{ord(c)};"',
-        "c",
-        "tests/unit/server/stages/test_graph.py::test_names_mean_nothing_to_mermaid",
-    ),
-    _of(
         "dependencies are the caller's to see",
         "server/stages/accept.py",
         "if job.user_id != request.user_id or not visible.has(job):",

@@ -14,7 +14,6 @@ from ferryman import (
     agent_models,
     bulk_models,
     event_models,
-    graph_models,
     models,
     service_models,
 )
@@ -22,7 +21,7 @@ from ferryman.event_models import EventDoc
 from tests.support.each import each
 
 MODULES = (
-    *(agent_models, bulk_models, event_models, graph_models, models),
+    *(agent_models, bulk_models, event_models, models),
     service_models,
 )
 DOCUMENTS = sorted(
