@@ -1,4 +1,4 @@
-"""The rules of the sandbox (docs/threat-model.md), tested with real jobs."""
+"""The rules of the sandbox (docs/security.md), tested with real jobs."""
 
 from __future__ import annotations
 
