@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 ANSWER_S: Final = 10.0
 """For the server to say what it offers."""
@@ -51,8 +52,8 @@ def behind_proxy(dashboard: str, url: str, config: Path | None, environ: Mapping
     """Where the dashboard is if the settings have it below a path, which a proxy shows and the
     server itself does not know; empty: the address is good as it is.
     """
-    prefix = environ.get("FERRYMAN_SERVER__URL_PREFIX", settings_table(config).get("url_prefix"))
-    prefix = str(prefix or "").rstrip("/")
+    public = environ.get("FERRYMAN_SERVER__PUBLIC_URL", settings_table(config).get("public_url"))
+    prefix = urlsplit(str(public or "")).path.rstrip("/")
     if not prefix or not dashboard.startswith(f"{url}/"):
         return ""
     path = dashboard.removeprefix(url).removeprefix(prefix)

@@ -76,6 +76,7 @@ from shared.clock import Clock, RealClock
 from shared.http.connections import ConnectionLimits, connection_limits
 from shared.http.measured import METRICS
 from shared.http.middleware import Gate, add_middlewares
+from shared.http.origins import normal_origin
 from shared.http.unread import UnreadAnswers
 from shared.metrics import EventLoopLag
 from shared.multipart.limits import FormLimits
@@ -260,6 +261,8 @@ async def compose(
         OPEN_PATHS | pages.OPEN_PATHS,
         open_forms=pages.OPEN_FORMS,
         id_field="job_id",
+        origins=table.allowed_origins or (),
+        proxies=table.trusted_proxies or (),
         tokens=who.known,
         rates=rate_limits(allowed, clock),
         signed=who.shown,
@@ -294,8 +297,8 @@ async def compose(
             max_files=table.max_files,
             portable=table.names == "portable",
         ),
-        public_url=table.public_url,
-        return_origins=table.return_origins(),
+        public_url=table.origin,
+        return_origins=frozenset(filter(None, map(normal_origin, table.allowed_origins or ()))),
         token_needed=lambda: who.known.needed,
         reload=reload.run_once,
         jobs=jobs,

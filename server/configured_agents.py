@@ -42,7 +42,6 @@ def client(
     more: dict[str, Any] = {
         "token": agent.secret(),
         "services": frozenset(agent.services),
-        "drain": agent.drain,
         "tls": agent.tls(),
         "identity": agent.identity(),
     }

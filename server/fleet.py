@@ -28,7 +28,7 @@ from server.stages.get import Get
 from shared.clock import Clock
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
-_IN_PLACE: Final = frozenset({"drain", "max_runs", "prefetch", "services"})
+_IN_PLACE: Final = frozenset({"max_runs", "prefetch", "services"})
 """Keys that are changed without a new connection."""
 
 
@@ -147,7 +147,7 @@ def _connection(table: AgentTable) -> dict[str, Any]:
 
 
 def _change_in_place(one: AgentClient, table: AgentTable) -> None:
-    one.drain, one.prefetch = table.drain, table.prefetch
+    one.prefetch = table.prefetch
     one.services, one.max_runs = frozenset(table.services), table.max_runs
 
 

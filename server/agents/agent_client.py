@@ -57,7 +57,6 @@ class AgentClient(Agent):
     Args:
         base: its address, without a slash at the end.
         services: what the operator says it offers; empty: what it says itself.
-        drain: it gets no new jobs.
         tls: what it is called with over https; None: as the system has it.
         identity: the secret by which its answers prove that they are its own; None: they need not.
 
@@ -91,11 +90,10 @@ class AgentClient(Agent):
         *,
         token: str | None = None,
         services: frozenset[str] = frozenset(),
-        drain: bool = False,
         tls: TlsFiles | None = None,
         identity: str | None = None,
     ) -> None:
-        self.name, self.base, self.services, self.drain = name, base, services, drain
+        self.name, self.base, self.services = name, base, services
         self.tls, self._identity = tls, identity
         self._sessions, self._clock = sessions, clock
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -138,9 +136,7 @@ class AgentClient(Agent):
     @property
     def trouble(self) -> str:
         drained = ""
-        if self.drain:
-            drained = f"agent {self.name} gets no new jobs (agents.{self.name}.drain)"
-        elif self.operator_state is AgentState.DRAINING:
+        if self.operator_state is AgentState.DRAINING:
             drained = f"agent {self.name} gets no new jobs: it is draining"
         return self.excluded or self.unreachable or drained or self.unhealthy
 

@@ -28,8 +28,6 @@ class Allowance:
     """Bytes of bundles that are uploaded on one day, UTC; 0: any number."""
     uploads: int = 64
     """At once."""
-    schedules: int = 100
-    """0: any number."""
     rate: Rate = UNLIMITED
     """Of requests."""
     runs: Mapping[str, int] = field(default_factory=dict)

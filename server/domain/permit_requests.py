@@ -174,7 +174,7 @@ def _return_to(address: str | None, origins: Collection[str]) -> str | None:
         origin = ""
     plain = address.isascii() and address.isprintable() and not set(" \\") & set(address)
     if len(address) > _MAX_PATH or not plain or origin not in origins:
-        there = ", ".join(sorted(origins)) or "none: the operator sets return_to"
+        there = ", ".join(sorted(origins)) or "none: the operator sets allowed_origins"
         message = f"return_to should be a page of an origin that is allowed here ({there})"
         raise BadField("return_to", "invalid_return_to", message)
     return address

@@ -56,7 +56,7 @@ def warnings(settings: ServerSettings, file: Path | None) -> list[str]:
 
 
 def _of_services(settings: ServerSettings) -> Iterator[str]:
-    used = [one for one in settings.agents.values() if not one.drain]
+    used = settings.agents.values()
     for name, table in settings.services.items():
         if table.runs_per_user > table.max_runs:
             yield (

@@ -27,8 +27,6 @@ class AgentTable(Section):
     terminate_url: str | None = None
     services: tuple[str, ...] = ()
     """Empty: every service that the agent itself offers."""
-    drain: bool = False
-    """It gets no new jobs; those that it has are followed to their end."""
     prefetch: int = Field(0, ge=0, le=1000)
     """Jobs that it may get beyond its slots, which wait there for one."""
     max_runs: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)

@@ -13,7 +13,6 @@ _KEYS: Final = {
     "stored_per_user": "stored",
     "upload_per_user_per_day": "uploaded",
     "uploads_per_user": "uploads",
-    "schedules_per_user": "schedules",
     "rate_limit": "rate",
 }
 """Key of the settings -> of an allowance."""

@@ -19,11 +19,12 @@ from server.domain.retry_policy import RETRIED, BackoffKind, RetryPolicy, check_
 from server.domain.service import SERVICE_NAME, Service
 from server.domain.webhook_targets import AllowedTargets
 from server.settings.agents import AgentTable, check_addresses
-from server.settings.browsers import BrowserSection
 from server.settings.users import USER_NAME, GroupTable, UserTable
 from server.settings.webhooks import WebhookTable, webhook_secrets
 from shared.files.bundles.reader import MAX_FILES
-from shared.http.origins import is_loopback
+from shared.http.origins import is_loopback, normal_origin
+from shared.http.proxies import check_networks
+from shared.http.settings import HttpSection
 from shared.settings.base import File, Section, Settings, StringList
 from shared.settings.limits import LimitsTable
 from shared.units.durations import Duration
@@ -35,9 +36,10 @@ from shared.wire import OnShutdown
 _FORMER: Final = {"agent_unreachable_after": "agent_timeout"}
 """Names of settings that are still understood."""
 LOCAL_AGENT: Final = "http://127.0.0.1:9000"
+_PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
 
-class ServerTable(BrowserSection):
+class ServerTable(HttpSection):
     """Table ``[server]``."""
 
     port: int = Field(5000, ge=0, le=65_535)
@@ -47,8 +49,16 @@ class ServerTable(BrowserSection):
     data_dir: Path = Path("data")
     db_path: Path | None = None
     """None: ``ferryman.sqlite`` in ``data_dir``."""
-    url_prefix: str = Field("", pattern=r"^(/[A-Za-z0-9._~-]+)*$")
-    """The path below which a proxy shows us; in ``Location`` and in ``links``."""
+    public_url: str | None = None
+    """Scheme and host that browsers know it by, and the path below which a proxy shows it. None, or
+    a path alone: the host is that of each request."""
+    allowed_origins: StringList = None
+    """Web pages that may call it from a browser, and to which the form of an upload ticket may be
+    sent on: ``https://portal.example.org``."""
+    trusted_proxies: StringList = None
+    """Addresses and networks of reverse proxies whose ``X-Forwarded-For`` is believed."""
+    session_expires_after: Duration = Field(604_800.0, gt=0)
+    """How long a browser stays logged in."""
     max_upload: Size = Field(20 << 30, gt=0)
     max_files: int = Field(10_000, gt=0, le=MAX_FILES)
     names: Literal["linux", "portable"] = "linux"
@@ -64,8 +74,6 @@ class ServerTable(BrowserSection):
     """Bytes of bundles that may be uploaded for one user on a day, UTC; 0: any number."""
     rate_limit: RateLimit = UNLIMITED
     """Requests of one user or portal."""
-    schedules_per_user: int = Field(100, ge=0)
-    """0: any number."""
     uploads_per_user: int = Field(64, ge=1)
     sender_interval: Duration = Field(0.5, gt=0)
     getter_interval: Duration = Field(0.5, gt=0)
@@ -119,11 +127,52 @@ class ServerTable(BrowserSection):
             return bool(self.all_tokens()) or not is_loopback(self.host)
         return self.auth == "token"
 
+    @property
+    def origin(self) -> str | None:
+        """Scheme and host of ``public_url``."""
+        return None if self.public_url is None else normal_origin(_split(self.public_url)[0])
+
+    @property
+    def url_prefix(self) -> str:
+        """Path of ``public_url``."""
+        return _split(self.public_url or "")[1]
+
+    @field_validator("public_url")
+    @classmethod
+    def _public(cls, value: str | None) -> str | None:
+        origin, path = _split(value or "/")
+        if (origin and normal_origin(origin) is None) or not _PATH.fullmatch(path):
+            raise ValueError(
+                f"{value!r} is not an address such as https://jobs.example.org or "
+                "https://example.org/jobs"
+            )
+        return value
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def _origins(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for origin in value or ():
+            if normal_origin(origin) is None:
+                raise ValueError(f"{origin!r} is not an origin, such as https://portal.example.org")
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _proxies(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return check_networks(value)
+
     @field_validator("webhook_allow")
     @classmethod
     def _targets(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         AllowedTargets(value or ())
         return value
+
+
+def _split(address: str) -> tuple[str, str]:
+    """Origin and path; the one or the other may be empty."""
+    scheme, slashes, rest = address.strip().rpartition("://")
+    host, slash, path = rest.partition("/")
+    return scheme + slashes + host, (slash + path).rstrip("/")
 
 
 class ServiceTable(Section):

@@ -29,7 +29,6 @@ class UserTable(Section):
     upload_per_user_per_day: Size | None = Field(None, ge=0)
     stored_per_user: Size | None = Field(None, ge=0)
     uploads_per_user: int | None = Field(None, ge=1)
-    schedules_per_user: int | None = Field(None, ge=0)
     runs_per_user: int | None = Field(None, ge=1)
     """In every service that has none in ``services``."""
     queued_per_user: int | None = Field(None, ge=0)

@@ -15,6 +15,8 @@ from server.store.inserts import insert_job, over_bytes
 from shared.clock import Micros
 from shared.sql import Database, Row, Transaction
 
+MOST_OF_USER: Final = 100
+"""Schedules of one user: each has a stored bundle, and is looked at when it is due."""
 _OPEN: Final = "SELECT max(id) AS id FROM jobs WHERE schedule_id = :id AND ended_at IS NULL"
 _SAME: Final = (
     *("id", "name", "user_id", "service", "submitted_by", "cron", "time_zone", "created_at"),
@@ -51,8 +53,8 @@ async def insert(
         if row["name"] == new["name"]:
             message = f"user {user} has a schedule {row['name']!r}: schedule {row['id']}"
             return ScheduleRefusal("schedule_exists", message)
-    if (most := allowed.schedules) and len(of_user) >= most:
-        message = f"user {user} has {most} schedules (schedules_per_user); delete one first"
+    if len(of_user) >= MOST_OF_USER:
+        message = f"user {user} has {MOST_OF_USER} schedules, which is the most; delete one first"
         return ScheduleRefusal("too_many_schedules", message)
     for refusal in (
         await over_bytes(tx, user, bundle.size, allowed.stored),

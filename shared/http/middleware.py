@@ -69,6 +69,8 @@ class Gate:
         open_paths: answered without a token, beside ALWAYS.
         open_forms: paths to which a form may be sent without a token.
         id_field: the log's name for the id in a path: "job_id" or "payload_id".
+        origins: of web pages that may call it from a browser.
+        proxies: addresses and networks of those whose ``X-Forwarded-For`` is believed.
         tokens: who is known; None: the operators whose tokens are in the settings.
         rates: how many requests each caller may send; None: any number.
         signed: who shows something signed in place of a token; None: nobody does.
@@ -85,6 +87,8 @@ class Gate:
         *,
         open_forms: Collection[str] = (),
         id_field: str,
+        origins: Collection[str] = (),
+        proxies: Collection[str] = (),
         tokens: Tokens | None = None,
         rates: RateLimits | None = None,
         signed: Callable[[web.Request], Principal | None] = lambda _: None,
@@ -101,8 +105,7 @@ class Gate:
             self.use_tokens(settings)
         self._audit = audit
         self._hosts = Hosts(settings.host, settings.allowed_hosts or ())
-        self._origins = Origins(settings.allowed_origins or ())
-        self._proxies = TrustedProxies(settings.trusted_proxies or ())
+        self._origins, self._proxies = Origins(origins), TrustedProxies(proxies)
         self._limits = limits
         self._open = ALWAYS | frozenset(open_paths)
         self._open_forms = frozenset(open_forms)

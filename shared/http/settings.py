@@ -14,8 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from shared.http.origins import normal_host, normal_origin
-from shared.http.proxies import check_networks
+from shared.http.origins import normal_host
 from shared.http.tls import TlsFiles
 from shared.settings.base import File, Section, StringList, split_commas
 
@@ -38,10 +37,6 @@ class HttpSection(Section):
     """One token a line, each good for reading ``/metrics``, and nothing else."""
     allowed_hosts: StringList = None
     """Names, beside its own, under which it is called; ``*.example.org``, or ``*`` for any."""
-    allowed_origins: StringList = None
-    """Web pages that may call it from a browser: ``https://portal.example.org``."""
-    trusted_proxies: StringList = None
-    """Addresses and networks of reverse proxies whose ``X-Forwarded-For`` is believed."""
     tls_cert: File = None
     """Certificate in PEM format, with those between it and its CA; None: plain HTTP."""
     tls_key: File = None
@@ -58,16 +53,6 @@ class HttpSection(Section):
             if "/" in name or normal_host(name.removeprefix("*.")) is None:
                 raise ValueError(f"{name!r} is not the name of a host, such as jobs.example.org")
         return value
-
-    @field_validator("allowed_origins")
-    @classmethod
-    def _origins(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        return check_origins(value)
-
-    @field_validator("trusted_proxies")
-    @classmethod
-    def _proxies(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        return check_networks(value)
 
     @model_validator(mode="after")
     def _tls_and_tokens_are_good(self) -> HttpSection:
@@ -146,14 +131,6 @@ def _tokens_of(key: str, file: Path) -> list[str]:
     if not tokens:
         raise ValueError(f"{key} {file}: there is no token in it")
     return tokens
-
-
-def check_origins(value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """Raises ValueError: one of them is none."""
-    for origin in value or ():
-        if normal_origin(origin) is None:
-            raise ValueError(f"{origin!r} is not an origin, such as https://portal.example.org")
-    return value
 
 
 def _check(token: str, where: str) -> None:

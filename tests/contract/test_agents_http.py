@@ -197,15 +197,6 @@ async def test_of_a_silent_agent_it_is_not_said_what_runs_there_now(
         assert (found["up"], found["reachable"]) == (True, True)
 
 
-async def test_drain_in_the_settings_stays_whatever_an_operator_says(tmp_path: Path) -> None:
-    agent, other = FakeAgent(), FakeAgent("other")
-    async with agent.listening(), other.listening():
-        extra = f"[agents.other]\nurl = '{other.url}'\ndrain = true"
-        async with serving(tmp_path, agent, extra=extra) as caller:
-            status, found = await ask(caller, "POST", "/other/resume")
-            assert (status, found["state"], found["up"]) == (200, "active", False)
-
-
 async def test_an_agent_is_retired_once_it_has_no_jobs_and_is_then_left_alone(
     tmp_path: Path,
 ) -> None:

@@ -102,7 +102,7 @@ async def test_browsers_get_pages(tmp_path):
 
 async def test_behind_a_proxy_with_a_path_everything_works(tmp_path):
     async with (
-        driving(tmp_path, FakeOrchestrator(), url_prefix=PREFIX) as caller,
+        driving(tmp_path, FakeOrchestrator(), public_url=PREFIX) as caller,
         proxied(caller) as base,
     ):
         async with caller.session.post(f"{base}/upload", data=form()) as answer:
@@ -123,7 +123,7 @@ async def test_behind_a_proxy_with_a_path_everything_works(tmp_path):
 
 async def test_the_description_can_be_tried_behind_a_proxy(tmp_path):
     async with (
-        driving(tmp_path, FakeOrchestrator(), url_prefix=PREFIX) as caller,
+        driving(tmp_path, FakeOrchestrator(), public_url=PREFIX) as caller,
         proxied(caller) as base,
     ):
         async with caller.session.get(f"{base}/swagger") as answer:

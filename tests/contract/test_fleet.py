@@ -293,13 +293,12 @@ async def test_two_agents_that_exchange_their_names_keep_their_jobs_and_get_high
         assert (one.starts.total(), two.starts.total()) == (1, 1)
 
 
-async def test_draining_in_the_settings_and_other_services_need_no_new_connection(
+async def test_other_services_need_no_new_connection(
     tmp_path: Path,
 ) -> None:
     agent = FakeAgent("north", "abc")
     async with fleet(tmp_path, agent) as (server,):
-        await server.use(north=AgentTable(url=agent.url, drain=True))
-        assert not (await server.agents())["north"]["up"]
+        await server.use(north=AgentTable(url=agent.url, services=("other",)))
         job_id = await server.caller.upload()
         await server.use(north=AgentTable(url=agent.url, services=("my_service",)))
         assert (await server.caller.job(job_id))["status"] == "Completed"

@@ -87,7 +87,7 @@ async def test_what_a_failed_job_left_is_what_the_commands_fetch(world):
 
 
 async def test_what_is_shown_to_copy_is_for_this_servers_own_address(tmp_path):
-    settings = {"public_url": "https://jobs.example.org", "url_prefix": "/queue"}
+    settings = {"public_url": "https://jobs.example.org/queue"}
     async with serving(tmp_path, **settings) as world:
         job = await world.new()
         ways = ways_of(await world.page(f"/jobs/{job.id}"))

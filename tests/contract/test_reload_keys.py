@@ -121,7 +121,6 @@ OF_USER: Final[dict[str, tuple[str, Callable[[Server, str], Any], Any]]] = {
     "upload_per_user_per_day": ("77", of_user("uploaded"), 77),
     "stored_per_user": ("77", of_user("stored"), 77),
     "uploads_per_user": ("3", of_user("uploads"), 3),
-    "schedules_per_user": ("3", of_user("schedules"), 3),
     "runs_per_user": ("3", quota("runs_by_user"), 3),
     "queued_per_user": ("3", quota("queued_by_user"), 3),
     "services": ("{s = {runs_per_user = 3}}", quota("runs_by_user"), 3),

@@ -229,9 +229,12 @@ async def test_a_schedule_is_its_users_alone(world: World) -> None:
     assert ([one.user_id for one in first + rest], end) == (["bob", "ann"], None)
 
 
-async def test_what_a_schedule_may_not_be_is_refused_and_leaves_nothing(world: World) -> None:
+async def test_what_a_schedule_may_not_be_is_refused_and_leaves_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.store.schedules.MOST_OF_USER", 3)
     await world.start()
-    world.allowances.use(Allowances(Allowance(stored=20, schedules=3)))
+    world.allowances.use(Allowances(Allowance(stored=20)))
     refusals: list[tuple[type[Exception], dict[str, str]]] = [
         (BadField, {"cron": "hourly"}),
         (BadField, {"cron": HOURLY, "time_zone": "Mars/Olympus"}),
@@ -249,10 +252,10 @@ async def test_what_a_schedule_may_not_be_is_refused_and_leaves_nothing(world: W
     await world.schedule("ann", "example", HOURLY)
     with pytest.raises(StorageFull):
         await world.schedule("ann", "example", HOURLY)
-    world.allowances.use(Allowances(Allowance(uploaded=20, schedules=3)))
+    world.allowances.use(Allowances(Allowance(uploaded=20)))
     with pytest.raises(DayUsed):
         await world.schedule("ann", "example", HOURLY)
-    world.allowances.use(Allowances(Allowance(schedules=3)))
+    world.allowances.use(Allowances(Allowance()))
     await world.schedule("ann", "example", HOURLY)
     with pytest.raises(ScheduleRefusal, match="has 3 schedules"):
         await world.schedule("ann", "example", HOURLY)

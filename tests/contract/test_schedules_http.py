@@ -83,8 +83,9 @@ async def test_a_wrong_field_is_named_with_its_value(tmp_path, wrong, status, co
         assert (await ask(caller, "GET", SCHEDULES))[1]["items"] == []
 
 
-async def test_a_name_is_a_users_once_and_schedules_are_counted(tmp_path):
-    async with driving(tmp_path, FakeOrchestrator(), schedules_per_user=2) as caller:
+async def test_a_name_is_a_users_once_and_schedules_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr("server.store.schedules.MOST_OF_USER", 2)
+    async with driving(tmp_path, FakeOrchestrator()) as caller:
         assert (await post(caller, START))[0] == 201
         status, problem = await post(caller, START)
         assert (status, problem["code"]) == (409, "schedule_exists")

@@ -84,14 +84,14 @@ async def serving(tmp_path, **settings: Any) -> AsyncIterator[World]:
 
 @pytest.fixture
 async def world(tmp_path):
-    async with serving(tmp_path, return_to=[PORTAL]) as found:
+    async with serving(tmp_path, allowed_origins=[PORTAL]) as found:
         yield found
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(module_folder):
     """One for all tests that get nothing from it."""
-    async with serving(module_folder, return_to=[PORTAL]) as found:
+    async with serving(module_folder, allowed_origins=[PORTAL]) as found:
         yield found
 
 
@@ -447,9 +447,7 @@ async def test_a_wrong_wish_for_a_ticket_is_said(shared, asked, code, says):
 
 
 async def test_tickets_begin_with_the_address_that_browsers_know(tmp_path):
-    async with serving(
-        tmp_path, public_url="https://Jobs.Example.org/", url_prefix="/of-ours"
-    ) as world:
+    async with serving(tmp_path, public_url="https://Jobs.Example.org/of-ours") as world:
         url = await world.ticket()
     assert url.startswith("https://jobs.example.org/of-ours/upload?ticket=")
 

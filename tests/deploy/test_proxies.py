@@ -244,7 +244,7 @@ def test_a_refusal_comes_through_as_the_server_says_it(proxied, tmp_path):
 
 
 def test_below_a_path_the_path_is_taken_away_and_put_into_addresses(tmp_path, tool):
-    settings = SETTINGS.replace("[server]", '[server]\nurl_prefix = "/ferry"')
+    settings = SETTINGS.replace("[server]", '[server]\npublic_url = "/ferry"')
     script = _script(tmp_path, "true\n")
     with started(tmp_path, settings, tool) as (_, proxies):
         for proxy in proxies.values():

@@ -165,7 +165,7 @@ def test_settings_come_from_a_file(tmp_path):
     for module in ("server", "client_agent", "shared"):  # a user's own, where it is started
         (tmp_path / f"{module}.py").write_text("raise SystemExit('not this one')\n")
     with reserved(0) as port:
-        config.write_text(f"{settings}{agents.format(port)}url = 'http://[::1]:9'\ndrain = true\n")
+        config.write_text(f"{settings}{agents.format(port)}url = 'http://[::1]:9'\n")
         with started(tmp_path, "--config", str(config)) as system, SyncClient(system.url) as client:
             services = {one.name: one for one in client.services()}
             assert services.keys() == {"dock", "fold"}

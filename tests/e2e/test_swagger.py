@@ -108,7 +108,7 @@ async def test_an_upload_and_a_list_with_a_token_behind_a_path(tmp_path: Path) -
     run.write_bytes(RUN)
     async with (
         driving(
-            tmp_path, FakeOrchestrator(), extra=EXAMPLE, url_prefix=PREFIX, tokens=[TOKEN]
+            tmp_path, FakeOrchestrator(), extra=EXAMPLE, public_url=PREFIX, tokens=[TOKEN]
         ) as caller,
         proxied(caller) as base,
         page(tmp_path, base) as tab,

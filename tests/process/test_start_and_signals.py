@@ -64,7 +64,7 @@ def test_a_hangup_makes_the_server_read_its_settings_again(tmp_path: Path) -> No
             return dict(json.loads(line.getresponse().read()))
 
     changed = "[services.a]\nmax_runs = 7\ntimeout = '2h'\n" + secret.format("hunter3")
-    server = "[server]\nmax_files = 9\nurl_prefix = '/x'\n"
+    server = "[server]\nmax_files = 9\npublic_url = '/x'\n"
     reload(f"{server}[services.b]\n{changed}", '"settings.reloaded"', 1)
     assert (service("a")["max_runs"], service("a")["timeout_s"]) == (7, 7_200.0)
     assert service("b")["source"] == "file"
@@ -79,7 +79,7 @@ def test_a_hangup_makes_the_server_read_its_settings_again(tmp_path: Path) -> No
         ("setting.changed", "services.a.secrets.KEY"): ("(secret)", "(secret)"),
         ("setting.changed", "services.b"): (None, "added"),
         ("setting.not_applied", "server.max_files"): ("10000", "9"),
-        ("setting.not_applied", "server.url_prefix"): ("", "/x"),
+        ("setting.not_applied", "server.public_url"): (None, "/x"),
     }
     reload("[services.a]\nmax_rans = 9\n", '"settings.not_reloaded"', 1)
     assert "did you mean max_runs?" in program.log

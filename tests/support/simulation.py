@@ -20,7 +20,7 @@ from unittest import mock
 from server.agents.lease_holder import LeaseHolder
 from server.agents.registry import Registry
 from server.domain import states
-from server.domain.allowances import Allowance, Allowances
+from server.domain.allowances import Allowances
 from server.domain.errors import NoSuchJob
 from server.domain.files import FileKind
 from server.domain.jobs import Job, Result
@@ -168,7 +168,7 @@ class World:
         self.deliver._inputs.of = _no_inputs  # type: ignore[method-assign]
         self.send = Send(resources, self.deliver, self.get, 0.5)
         self.cancel = Cancel(resources, wakeups, self.get)
-        self.allowances = Allowances(Allowance(schedules=3))
+        self.allowances = Allowances()
         self.schedules = Schedules(
             resources, self.database, self.accept, self.allowances, wakeups.changed
         )

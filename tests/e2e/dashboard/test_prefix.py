@@ -26,7 +26,7 @@ def outside(page, base: str) -> list[str]:
 def test_everything_stays_below_the_path(visit, tmp_path):
     with (
         started(
-            tmp_path, FERRYMAN_SERVER__URL_PREFIX=PREFIX, FERRYMAN_SERVER__TOKENS=TOKEN
+            tmp_path, FERRYMAN_SERVER__PUBLIC_URL=PREFIX, FERRYMAN_SERVER__TOKENS=TOKEN
         ) as system,
         streaming(system.url) as base,
     ):

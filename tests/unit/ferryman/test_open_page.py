@@ -73,8 +73,8 @@ def test_below_a_path_the_dashboard_is_not_said_to_be_at_the_servers_own_port(
     tmp_path: Path,
 ) -> None:
     url, file = "http://127.0.0.1:1", tmp_path / "ferryman.toml"
-    file.write_text('[server]\nurl_prefix = "/ferry"\n')
-    below = {"FERRYMAN_SERVER__URL_PREFIX": "/ferry"}
+    file.write_text('[server]\npublic_url = "/ferry"\n')
+    below = {"FERRYMAN_SERVER__PUBLIC_URL": "/ferry"}
     for config, environ in ((file, {}), (None, below)):
         for address, path in (("/", "/ferry/"), ("/ferry/login?code=x", "/ferry/login?code=x")):
             found = behind_proxy(url + address, url, config, environ)

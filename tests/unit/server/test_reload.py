@@ -45,18 +45,18 @@ async def reloaded(reload: Reload) -> list[dict[str, Any]]:
 
 
 async def test_what_needs_a_restart_is_said_at_each_reload_and_the_rest_once(reading: Any) -> None:
-    text = f"[server]\ntokens = ['a-long-random-text']\nport = 1\n[services.s]\n{AGENT}drain = true"
+    text = f"[server]\ntokens = ['a-long-random-text']\nport = 1\n[services.s]\n{AGENT}prefetch = 2"
     before = reading(f"[services.s]\n{AGENT}")
     reload = reloading(before, lambda: reading(text))
     first, second = await reloaded(reload), await reloaded(reload)
     assert {(one["event"], one["key"]): (one["old"], one["new"]) for one in first[:-1]} == {
         ("setting.changed", "server.tokens"): (None, "(secret)"),
         ("setting.not_applied", "server.port"): ("5000", "1"),
-        ("setting.changed", "agents.a.drain"): ("false", "true"),
+        ("setting.changed", "agents.a.prefetch"): ("0", "2"),
     }
     assert (first[-1]["applied"], first[-1]["waiting"]) == (2, 1)
     assert (second[-1]["applied"], second[-1]["waiting"]) == (0, 1)
-    assert reload.settings.agents["a"].drain
+    assert reload.settings.agents["a"].prefetch == 2
 
 
 async def test_settings_that_cannot_be_read_change_nothing(reading: Any) -> None:

@@ -342,8 +342,10 @@ def test_an_agent_offers_services_that_there_are(tmp_path) -> None:
         'log_level = "loud"',
         'log_format = "xml"',
         'names = "any"',
-        'url_prefix = "ferry"',
-        'url_prefix = "/ferry/"',
+        'public_url = "ferry"',
+        'public_url = "/fer ry"',
+        'public_url = "https://jobs.example.org?x=1"',
+        'public_url = "//jobs.example.org"',
     ],
 )
 def test_a_setting_out_of_its_bounds_is_refused_by_its_name(tmp_path, setting) -> None:

@@ -107,7 +107,10 @@ def test_an_agent_prints_its_own(file: Path) -> None:
     ("text", "words"),
     [
         ("[services.s]\nruns_per_user = 11", "one user can take all"),
-        ("[services.s]\n[agents.a]\nurl = 'http://a'\ndrain = true", "its jobs would wait"),
+        (
+            "[services.s]\n[agents.a]\nurl = 'http://a'\nservices = ['s']\n[services.t]",
+            "its jobs would wait",
+        ),
         ("[services.s]\nretries = 1\nqueue_timeout = '1m'", "less than the delay of a retry"),
         ("[services.s]\nheartbeat_timeout = '2h'", "does nothing"),
         ("[server]\ntokens_file = 'open'\n", "everybody on this machine can read it"),

@@ -11,7 +11,7 @@ from server.agents.orchestrator_client import OrchestratorClient
 from server.agents.registry import Registry
 from server.domain.leases import Lease, of_agent
 from server.domain.placement import place
-from shared.wire import AgentHealth
+from shared.wire import AgentHealth, AgentState
 from tests.support.sim_clock import SimClock
 
 NO_CALLS = cast(Sessions, None)
@@ -115,7 +115,7 @@ def test_an_agent_that_is_well_and_not_ready_gets_no_work_and_can_be_talked_to()
 def test_what_may_get_no_work_can_be_talked_to_all_the_same(why: str) -> None:
     fleet = Fleet(a=1)
     if why == "drained":
-        fleet.clients["a"].drain = True
+        fleet.clients["a"].operator_state = AgentState.DRAINING
     else:
         fleet.up("a", status="error", message="the sandbox broke")
     assert fleet.chosen() is None

@@ -7,8 +7,8 @@ from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 from pydantic import ValidationError
 
+from server.settings.tables import ServerTable
 from shared.http.proxies import TrustedProxies
-from shared.http.settings import HttpSection
 
 NETWORKS = ("127.0.0.1", "10.0.0.0/8", "fd00::/8")
 
@@ -46,4 +46,4 @@ def test_nobody_else_says_where_a_request_comes_from(peer) -> None:
 
 def test_what_is_no_network_is_refused() -> None:
     with pytest.raises(ValidationError, match=r"'proxy\.example\.org' is neither an address nor a"):
-        HttpSection(trusted_proxies=("127.0.0.1", "proxy.example.org"))
+        ServerTable(trusted_proxies=("127.0.0.1", "proxy.example.org"))
