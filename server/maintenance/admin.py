@@ -42,11 +42,11 @@ def verify(
     ] = False,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="DURATION", help="Only jobs that are no older: 7d."),
+        typer.Option("--since", metavar="DURATION", help="Only results that are no older: 7d."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check every file, every digest and every row against each other.
+    """Check the database, and every stored file against its row and its digest.
 
     Works on the data folder, beside a running server too; with --repair the server must be stopped.
 

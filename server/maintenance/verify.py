@@ -1,4 +1,4 @@
-"""Every file, every digest and every row: whether they are whole and agree."""
+"""The database, every stored file and its digest: whether they are whole and agree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from server.data_folder import WrongDatabase, look
 from server.domain.files import FileKind
 from server.maintenance.files import FileTrouble, trouble_of, unreadable
 from server.storage.folder import stored_names, stored_path
-from server.store import recount, row_checks, stored_rows
+from server.store import recount, stored_rows
 from server.store.copies import StoredFile
 from server.store.migrations import MIGRATIONS
 from shared.clock import Clock, Micros
@@ -119,7 +119,7 @@ def verify(
     Args:
         repair: the server must not run then.
         digests: read every file; else only their sizes are compared.
-        since: only jobs that were made then or later.
+        since: only results of attempts that began then or later.
 
     Raises:
         FolderInUse: a server runs, and it is to be repaired.
@@ -168,20 +168,20 @@ class _Verification:
     def run(self) -> Verified:
         if self._wrong is not None:
             self._add("wrong_database", "database", str(self._wrong))
-        damages = list(row_checks.damages(self._connection))
-        for damage in damages:
-            self._add("database_damaged", "database", damage)
+        damages = [line for (line,) in self._connection.execute("PRAGMA integrity_check(100)")]
+        damages = [line for line in damages if line != "ok"]
+        for line in damages:
+            self._add("database_damaged", "database", f"the database file is damaged: {line}")
         if damages and self._repair:
             # With an index that lacks rows, every result would seem to be nobody's.
             self._repair = False
             why = "nothing is repaired by what a damaged database says: restore a backup"
             self._add("not_repaired", "database", why)
-        for dangling in row_checks.danglings(self._connection):
-            self._add("database_damaged", "database", dangling)
-        for job_id, wrong in row_checks.contradictions(self._connection, self._since):
-            self._count("jobs")
-            for text in wrong:
-                self._add("contradiction", f"job {job_id}", text)
+        dangling = self._connection.execute("PRAGMA foreign_key_check").fetchall()
+        for table, row, parent, _ in dangling:
+            which = "" if row is None else f" {row}"
+            text = f"row{which} of {table} refers to a row of {parent} that is not there"
+            self._add("database_damaged", "database", text)
         for miscount in recount.miscounts(self._connection):
             repaired = self._repair and recount.mend(self._connection, miscount)
             done = "counted again" if repaired else ""

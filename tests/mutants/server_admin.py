@@ -101,13 +101,6 @@ MUTANTS: Final = (
         f"{_FORGET}a_job_whose_agent_is_away_is_named_and_goes_later",
     ),
     _of(
-        "a history with a gap is found",
-        "server/store/row_checks.py",
-        "        elif before != at:",
-        "        elif False:",
-        f"{_FOLDER}rows_that_contradict_each_other_are_named",
-    ),
-    _of(
         "a repair waits for no server to run",
         "server/maintenance/verify.py",
         "            locks.append(FolderLock(data_dir))\n",
