@@ -245,12 +245,13 @@ async def compose(
             leases.release,
         ],
     )
+    waiting = get.results.waiting
     health = Health(
         database,
         scratch,
         supervisor,
         min_free,
-        get.results.waiting.sentence,
+        lambda: waiting.sentence() if waiting.hold_uploads(registry) else "",
         clock,
         aside=table.data_dir / UNKNOWN,
         unknown=lambda: clean.orphans_left,
@@ -326,7 +327,7 @@ async def compose(
         bulk=Bulk(resources, retry, delete),
         upload_limits=upload_limits,
         upload_threads=upload_threads,
-        results_waiting=get.results.waiting,
+        results_waiting=waiting,
         snapshots=Snapshots(scratch, clock),
         troubles=health.troubles,
         files_to_look_at=health.files_to_look_at,

@@ -26,7 +26,8 @@ class Health:
         min_free: bytes of disk that uploads must leave.
         aside: the folder of files that were moved aside.
         unknown: how many stored files have no row, and may not be deleted yet.
-        results_waiting: says that results wait for room on the disk; empty: none does.
+        results_waiting: says that no upload is taken because results wait for room on the disk;
+            empty: they do not, or not at all agents.
     """
 
     def __init__(

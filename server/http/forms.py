@@ -84,8 +84,7 @@ async def check_head(
             "upload_too_large",
             f"the upload is {say_size(length)}, the most {whose} is {say_size(limits.max_bytes)}",
         )
-    waiting = context.results_waiting
-    if waiting.hold(agent.name for agent in context.fleet.all() if agent.reachable):
+    if (waiting := context.results_waiting).hold_uploads(context.fleet):
         raise Refusal(
             HTTPStatus.INSUFFICIENT_STORAGE,
             "disk_full",

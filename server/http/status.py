@@ -154,6 +154,14 @@ async def status_of(context: Context) -> StatusDoc:
         for name, load in (await gone(context.services, context.jobs)).items():
             text = say_gone(name, load.by_state[JobState.QUEUED], load.in_work)
             found.append(Trouble(TroubleKind.SERVICE_GONE, text, name))
+    found += [
+        Trouble(
+            TroubleKind.AGENT_UNFIT,
+            f"agent {name} gets no new jobs: what a job left there does not fit on the disk",
+            name,
+        )
+        for name in sorted(context.results_waiting.held())
+    ]
     found = sorted(
         [*found, *_of_services(context)], key=lambda one: one.kind not in SERVER_TROUBLES
     )

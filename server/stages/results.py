@@ -15,6 +15,7 @@ from server.domain.jobs import Result
 from server.ports import (
     Agent,
     Fetched,
+    Fleet,
     NoSuchPayload,
     PendingFiles,
     Scratch,
@@ -110,14 +111,21 @@ class WaitingResults:
     def __contains__(self, which: Payload) -> bool:
         return which in self._waiting
 
-    def hold(self, agents: Iterable[str]) -> bool:
-        """Whether there are such agents, and each has a result that does not fit."""
-        held = {
+    def held(self) -> set[str]:
+        """Agents that have a result that does not fit."""
+        return {
             which[0]
             for which, one in self._waiting.items()
             if one.refused or one.size > self._available
         }
-        return bool(names := set(agents)) and names <= held
+
+    def hold(self, agents: Iterable[str]) -> bool:
+        """Whether there are such agents, and each has a result that does not fit."""
+        return bool(names := set(agents)) and names <= self.held()
+
+    def hold_uploads(self, fleet: Fleet) -> bool:
+        """Whether all agents that can be reached have one, so that no upload is taken."""
+        return self.hold(agent.name for agent in fleet.all() if agent.reachable)
 
     @property
     def size(self) -> int:

@@ -321,6 +321,28 @@ async def test_a_result_that_does_not_fit_is_not_fetched_to_the_end(tmp_path, mo
         await until_left(tmp_path, 1)  # the bundle
 
 
+async def test_what_one_of_two_agents_announces_leaves_the_server_healthy(tmp_path, monkeypatch):
+    Disk(monkeypatch, 64 * MIB)
+    liar, other = FakeAgent(name="liar", ends="Running"), FakeAgent(name="other", ends="Running")
+    async with serving(tmp_path, liar, other, min_free=4 * MIB) as caller:
+        jobs = [await caller.upload() for _ in range(4)]
+        for job_id in jobs:
+            await caller.job(job_id, until="Running")
+        held = next(iter(liar.payloads.values()))
+        held.status = "Completed"
+        held.more = {"result": {"size": 63 * MIB, "sha256": "0" * 64}}
+        await liar.say(held)
+        job = await caller.job(int(held.key.partition(".")[0]), until="Unknown")
+        assert "the result waits for room on the server's disk" in job["message"]
+        assert (await caller.get("/health"))[0] == 200
+        status = json.loads((await caller.get("/api/v1/status"))[2])
+        assert status["status"] == "attention"
+        assert [(one["kind"], one["about"]) for one in status["troubles"]] == [
+            ("agent_unfit", "liar")
+        ]
+        assert (await post(caller, form(part("run.sh"))))[0] == 201
+
+
 async def test_a_polled_result_that_does_not_fit_is_not_given_up_and_stops_new_work(
     tmp_path, monkeypatch
 ):
