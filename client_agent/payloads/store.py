@@ -59,10 +59,10 @@ class Payloads(PayloadReads):
         )
         return cls(database, clock, max(rows[0]["floor"] or 0, rows[0]["highest"] or 0))
 
-    async def is_new(self) -> bool:
-        """Whether it has never been used: it has no agent's id, and no payload."""
-        used = "SELECT 1 FROM meta WHERE key = 'agent' UNION ALL SELECT 1 FROM payloads LIMIT 1"
-        return not await self._database.rows(used)
+    async def highest_id(self) -> int:
+        """The highest id that it has ever given to a payload; 0: it is new."""
+        rows = await self._database.rows("SELECT seq FROM sqlite_sequence WHERE name = 'payloads'")
+        return int(rows[0]["seq"]) if rows else 0
 
     async def agent_id(self, new: str) -> str:
         """The agent's own id, by which servers recognize it under any name and address. At the

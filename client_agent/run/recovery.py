@@ -32,10 +32,10 @@ async def recover(payloads: Payloads, folders: Folders, sandbox: Sandbox) -> lis
             prepared.append(payload)
     bundles = {name for one in prepared for name in (one.bundle_file, one.inputs_file)}
     results = await payloads.with_result()
-    if await payloads.is_new():  # a database that is away is no reason to lose what users wait for
-        moved = await asyncio.to_thread(folders.move_results_aside, results)
-        if moved:
-            log.warning("results.moved_aside", files=moved, folder=str(folders.aside))
+    # A database that is away, or an older copy, is no reason to lose what users wait for.
+    moved = await asyncio.to_thread(folders.move_results_aside, await payloads.highest_id())
+    if moved:
+        log.warning("results.moved_aside", files=moved, folder=str(folders.aside))
     removed = await asyncio.to_thread(folders.remove_orphans, bundles, results)
     log.info("agent.recovered", waiting=len(prepared), files_removed=removed)
     return prepared

@@ -147,11 +147,12 @@ class Folders:
         finally:
             self.remove_file(path)
 
-    def move_results_aside(self, known: Collection[int]) -> int:
-        """At a start with a new database: keep the results that it does not know for whoever
-        misses them, where no new result gets their names; how many they were."""
-        names = {f"{one}.zip" for one in known}
-        unknown = [path for path in self._results.iterdir() if path.name not in names]
+    def move_results_aside(self, above: int) -> int:
+        """At start: keep the results of payloads whose ids the database has not given yet, so it
+        is new or an older copy, for whoever misses them, where no new result gets their names; how
+        many they were."""
+        found = self._results.glob("*.zip")
+        unknown = [path for path in found if path.stem.isdigit() and int(path.stem) > above]
         for path in unknown:
             self.aside.mkdir(mode=0o700, exist_ok=True)
             path.rename(unused_name(self.aside / path.name))

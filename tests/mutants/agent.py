@@ -330,8 +330,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "agent",
         "a new database loses no result of an earlier one",
         "run/recovery.py",
-        "    if await payloads.is_new():",
-        "    if False:",
+        "await payloads.highest_id()",
+        "2**62",
         "tests/unit/client_agent/run/test_recovery.py::"
         "test_a_new_database_loses_no_result_that_an_earlier_one_knew",
     ),

@@ -96,7 +96,6 @@ async def test_files_without_a_row_are_removed_at_start_and_others_are_not(rig):
     waiting = await rig.submit("4.1")
     orphans = [
         rig.home / "bundles" / "orphan",
-        rig.home / "results" / "99.zip",
         rig.home / "results" / "2.zip",
         rig.home / "staging" / "half",
         rig.home / "logs" / "2.stdout",
@@ -137,13 +136,39 @@ async def test_a_new_database_loses_no_result_that_an_earlier_one_knew(rig):
     await rig.close()
 
 
-async def test_a_database_that_is_known_moves_nothing_aside(rig):
-    await rig.payloads.agent_id("me")
+async def test_an_older_copy_of_the_database_loses_no_later_result(rig):
+    rig.sandbox.script = lambda process: process.finish()
+    first = await rig.submit("1.1")
+    await rig.ended(first.id)
     await rig.shut()
-    rig.folders.result(99).write_bytes(b"left by a crash")
+    files = list(rig.home.glob("*.sqlite*"))
+    copies = {path: path.read_bytes() for path in files}
+    later = Rig(rig.home, rig.clock)
+    later.sandbox.script = lambda process: process.finish()
+    await later.open()
+    second = await later.submit("2.1")
+    await later.ended(second.id)
+    result = later.folders.result(second.id).read_bytes()
+    await later.shut()
+    for path in rig.home.glob("*.sqlite*"):
+        path.unlink()
+    for path, content in copies.items():
+        path.write_bytes(content)
     after = Rig(rig.home, rig.clock)
     await after.open()
-    assert not after.folders.result(99).exists()
+    assert after.folders.result(first.id).exists()
+    assert [path.read_bytes() for path in after.folders.aside.iterdir()] == [result]
+    await after.close()
+
+
+async def test_a_result_without_a_row_that_the_database_knew_is_not_kept(rig):
+    rig.sandbox.script = lambda process: process.finish()
+    await rig.ended((await rig.submit()).id)
+    await rig.shut()
+    rig.folders.result(1).rename(rig.folders.result(0))
+    after = Rig(rig.home, rig.clock)
+    await after.open()
+    assert not after.folders.result(0).exists()
     assert not after.folders.aside.exists()
     await after.close()
 
