@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import aiohttp
@@ -13,6 +13,7 @@ from server.agents import answers
 from server.ports import Fetched, ScratchFile
 from shared.bulk_wire import ResultHead, ResultHeads
 from shared.clock import Clock
+from shared.files.opened import to_end
 from shared.wire import (
     PayloadDoc,
 )
@@ -47,7 +48,7 @@ async def store(
         raise ValueError("other results than were asked for")
     if sum(one.size for one in heads) != len(rest):
         raise ValueError("results of another length than it says")
-    return await asyncio.to_thread(_write, to, rest, heads, payloads)
+    return await to_end(partial(_write, to, rest, heads, payloads))
 
 
 def _write(

@@ -9,10 +9,10 @@ program that reads it.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,7 @@ from shared.files.bundles.reader import MAX_FILES, BundleReader
 from shared.files.bundles.writer import BundleWriter
 from shared.files.errors import BundleError
 from shared.files.names import shown
+from shared.files.opened import to_end
 
 FOLDER: Final = "children/"
 """Of a result: what is below it are the children's folders."""
@@ -56,7 +57,7 @@ async def children_of(
         OSError: the result is gone, or the disk is full.
     """
     async with storage.local_copy(FileKind.RESULT, result.file) as path:
-        return await asyncio.to_thread(_write, path, result, to, most, max_bytes)
+        return await to_end(partial(_write, path, result, to, most, max_bytes))
 
 
 def _write(path: Path, result: Result, to: ScratchFile, most: int, max_bytes: int) -> Children:

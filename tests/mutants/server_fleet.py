@@ -296,7 +296,7 @@ MUTANTS: Final = (
     _of(
         "a result that finds no room holds up its own agent only",
         "stages/results.py",
-        "return bool(names := set(agents)) and names <= held",
+        "return bool(names := set(agents)) and names <= self.held()",
         "return bool(self._waiting)",
         f"{_ROOM}what_an_agent_announces_holds_up_only_that_agent",
     ),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import io
+import threading
 import zipfile
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from server.domain.files import FileKind
 from server.domain.jobs import Result
+from server.stages import fan_out
 from server.stages.array_tasks import count_lines
 from server.stages.fan_out import Children, child_names, children_of
 from server.storage.folder import FolderStorage
@@ -169,3 +173,26 @@ async def test_a_line_that_no_child_can_get_is_refused(
     write_bundle(tmp_path / "b", {"run.sh": b"", "params.txt": content})
     with pytest.raises(BundleError, match=says):
         await count_lines(tmp_path / "b", name, 10)
+
+
+async def test_who_gives_up_gives_the_space_back_once_nothing_is_written_any_more(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, goes_on, written = threading.Event(), threading.Event(), threading.Event()
+
+    def write(*given: Any) -> None:
+        begun.set()
+        goes_on.wait(20)
+        given[2].reserve(1 << 20)
+        written.set()
+
+    monkeypatch.setattr(FolderScratch, "free_bytes", lambda _: 1 << 30)
+    monkeypatch.setattr(fan_out, "_write", write)
+    making = asyncio.create_task(place.children(b"x"))
+    assert await asyncio.to_thread(begun.wait, 20)
+    making.cancel()
+    threading.Timer(0.05, goes_on.set).start()
+    with pytest.raises(asyncio.CancelledError):
+        await making
+    assert await asyncio.to_thread(written.wait, 20)
+    assert place.scratch.measure() == 1 << 30
