@@ -39,8 +39,8 @@ class UsageDoc(Wire):
     user_id: str
     stored: Quota
     """Bytes that bundles and results take."""
-    uploaded_today: DayQuota
-    """Bytes of bundles that were uploaded since midnight, UTC."""
+    uploaded_today: DayQuota | None = None
+    """Bytes of bundles that were uploaded since midnight, UTC; None: any number, not counted."""
     uploads: Quota
     """That are under way at this server."""
     rate_limit: str | None = None

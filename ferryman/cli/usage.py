@@ -49,9 +49,10 @@ async def usage(
 def _rows(found: UsageDoc) -> list[tuple[str, ...]]:
     rows = [
         _row("stored", found.stored, say_size),
-        _row("uploaded today", found.uploaded_today, say_size),
         _row("uploads at once", found.uploads, str),
     ]
+    if found.uploaded_today is not None:
+        rows.insert(1, _row("uploaded today", found.uploaded_today, say_size))
     for one in found.services:
         rows.append(_row(f"{one.service}: under way", one.under_way, str))
         rows.append(_row(f"{one.service}: waiting", one.waiting, str))

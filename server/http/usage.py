@@ -40,11 +40,14 @@ async def usage_of(context: Context, user: str, *, for_operators: bool = False) 
                 "waiting": _quota(waiting, service.queued_of(user)),
             }
         )
-    today = _quota(await context.jobs.uploaded(user, now), allowed.uploaded)
+    today = None
+    if allowed.uploaded:
+        today = _quota(await context.jobs.uploaded(user, now), allowed.uploaded)
+        today["renewed_at"] = utc(end_of_day(now))
     found: dict[str, Any] = {
         "user_id": user,
         "stored": _quota(await context.jobs.stored(user), allowed.stored),
-        "uploaded_today": today | {"renewed_at": utc(end_of_day(now))},
+        "uploaded_today": today,
         "uploads": _quota(context.upload_limits.of_user(user), allowed.uploads),
         "rate_limit": str(allowed.rate) if allowed.rate.number else None,
         "services": services,

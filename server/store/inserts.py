@@ -41,7 +41,8 @@ async def insert_job(
     too_much = await over_bytes(tx, new.user_id, new.bundle.size, most_stored)
     if too_much is not None:
         return too_much
-    counts = new.schedule_id is None  # the bundle of a schedule was uploaded once
+    # The bundle of a schedule was uploaded once. Without a limit nothing is counted.
+    counts = most_uploaded > 0 and new.schedule_id is None
     if counts:
         refusal = await uploaded.check(
             tx, new.user_id, new.bundle.size, most_uploaded, new.created_at

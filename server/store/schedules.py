@@ -65,7 +65,8 @@ async def insert(
     kept = await bundles.refer_to(tx, bundle, now)
     if kept is None:
         return BundleGone()
-    await uploaded.add(tx, user, kept.size, now)
+    if allowed.uploaded:
+        await uploaded.add(tx, user, kept.size, now)
     values = {**new, "bundle_file": kept.file}
     values |= {"bundle_size": kept.size, "bundle_digest": kept.digest}
     [row] = await tx.rows(

@@ -1,4 +1,4 @@
-"""Bytes that were uploaded for each user on each day."""
+"""Bytes that were uploaded on each day for each user who may not upload any number of them."""
 
 from __future__ import annotations
 

@@ -382,8 +382,8 @@ async def test_on_a_server_without_tokens_nobody_needs_to_log_in(tmp_path):
 async def test_the_account_says_who_one_is_and_what_one_may_do(world):
     await world.job()
     for token, says, says_not in (
-        (ANN, ("ann", "user", "manage", "Uploaded today", "my_service"), ("operate",)),
-        (ADMIN, ("admin", "operator", "operate"), ("Uploaded today",)),
+        (ANN, ("ann", "user", "manage", "Uploads now", "my_service"), ("operate",)),
+        (ADMIN, ("admin", "operator", "operate"), ("Uploads now",)),
         ("the-token-of-portal", ("portal", "lab-*", "submit"), ("operate",)),
         ("the-token-of-node", ("node-1", "agent"), ("manage", "Uploaded")),
         ("a-token-that-submits", ("robot", "submit"), ("manage", "Uploaded")),

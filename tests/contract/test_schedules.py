@@ -234,7 +234,7 @@ async def test_what_a_schedule_may_not_be_is_refused_and_leaves_nothing(
 ) -> None:
     monkeypatch.setattr("server.store.schedules.MOST_OF_USER", 3)
     await world.start()
-    world.allowances.use(Allowances(Allowance(stored=20)))
+    world.allowances.use(Allowances(Allowance(stored=20, uploaded=20)))
     refusals: list[tuple[type[Exception], dict[str, str]]] = [
         (BadField, {"cron": "hourly"}),
         (BadField, {"cron": HOURLY, "time_zone": "Mars/Olympus"}),

@@ -28,7 +28,7 @@ async def test_who_waits_is_listed_for_a_service(jobs: SqlJobs) -> None:
 
 async def test_what_users_have_is_what_each_has_alone(jobs: SqlJobs) -> None:
     for user in ("bob", "ann", "ann"):
-        await jobs.insert(new(user), "queued")
+        await jobs.insert(new(user), "queued", most_uploaded=100)
     loads = await jobs.user_loads(["ann", "bob", "none"], 0, 1)
     assert loads["none"] == UserLoad()
     assert loads["ann"].queued == loads["bob"].queued == 1, "counted no further"
