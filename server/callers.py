@@ -20,7 +20,6 @@ from server.stages.sessions import Sessions
 from server.stages.tokens import Tokens
 from server.store.audit import SqlAudit
 from server.store.identity import signing_key
-from server.store.sessions import SqlSessions
 from server.store.tokens import SqlTokens
 from server.web.routes import ROUTES as PAGES
 from shared.clock import Clock
@@ -68,13 +67,12 @@ class Callers:
         self.known.use(found, needed=table.needs_token)
 
     async def run_once(self) -> int:
-        """Take up what was decided about tokens and sessions elsewhere."""
-        return await self.tokens.run_once() + await self.sessions.run_once()
+        """Take up what was decided about tokens elsewhere."""
+        return await self.tokens.run_once()
 
     async def write_uses(self) -> None:
-        """Keep when and from where tokens and sessions were used."""
+        """Keep when and from where tokens were used."""
         await self.tokens.write_uses()
-        await self.sessions.write_uses()
 
 
 async def callers(
@@ -84,7 +82,7 @@ async def callers(
     principals: Mapping[str, Principal] | None,
     server_id: str,
 ) -> Callers:
-    """Read the tokens and sessions.
+    """Read the tokens.
 
     Args:
         principals: token -> whose it is, in place of the operators' in the settings.
@@ -97,15 +95,9 @@ async def callers(
     areas = {(route.method, route.path): route.area for route in ROUTES}
     areas |= {(route.method, route.path): route.area for route in PAGES}
     recorder = Recorder(audit, areas, clock)
-    sessions = Sessions(
-        SqlSessions(database),
-        tokens,
-        lambda: known.digests,
-        clock,
-        _random_text,
-        table.session_expires_after,
-    )
-    await sessions.run_once()
+    lifetime_s = table.session_expires_after
+    sessions = Sessions(database, permits, tokens, lambda: known.digests, clock, lifetime_s)
+    await sessions.load()
     forms = frozenset((route.method, route.path) for route in PAGES)
     browsers = BrowserSessions(sessions, server_id, forms)
     signed = SignedRequests(permits, clock)

@@ -26,7 +26,6 @@ _KINDS: Final = {
     "deliveries": "webhook delivery",
     "keys": "idempotency key",
     "tokens": "token",
-    "sessions": "session",
     "uploaded": "daily upload count",
 }
 """What of a user is counted, in words."""
@@ -111,7 +110,7 @@ async def forget_user(
 ) -> int:
     """Through the server: remove all data of a user.
 
-    A report says what. By operators with the scope admin: tokens and sessions end, jobs are
+    A report says what. By operators with the scope admin: tokens end, jobs are
     cancelled and deleted with all that they left, on the agents too; in the audit trail another
     name stands in place of the user's. What is interrupted goes on when it is called again.
 
@@ -144,7 +143,7 @@ async def forget_user(
 
 
 def _counts(counts: Mapping[str, int], given: str) -> str:
-    """``3 jobs, 1 session``, and how many entries of the audit trail stay with another name."""
+    """``3 jobs, 1 token``, and how many entries of the audit trail stay with another name."""
     said = [say_count(counts[kind], what) for kind, what in _KINDS.items() if counts.get(kind)]
     text = ", ".join(said) or "nothing"
     renamed = counts.get(_RENAMED)

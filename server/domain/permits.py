@@ -1,5 +1,5 @@
 """What people without an account may do: an upload by a ticket, a look by a signed link; and what
-logs a browser in.
+logs a browser in, and keeps it so.
 
 They are texts that the server signs and does not store: ``PAYLOAD.SIGNATURE``, in the alphabet of
 URLs. The signature is of the payload's text, and compared as text: no other spelling is valid.
@@ -105,7 +105,7 @@ class Login:
 
     Attributes:
         id: different for every one.
-        token_digest: of the token that made it, if that is one of the settings.
+        token_digest: keyed, of the token that made it, if that is one of the settings.
     """
 
     id: str
@@ -114,8 +114,29 @@ class Login:
     token_digest: str | None = None
 
 
-Permit = TypeVar("Permit", Ticket, Link, Login)
-_WORDS: Final[Mapping[type, str]] = {Ticket: "ticket", Link: "link", Login: "login link"}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """What a browser shows that has logged in.
+
+    Attributes:
+        token_id: of the token that it logged in with; None: that is one of the settings.
+        token_digest: keyed, of that one.
+        ended_before: how often the sessions of the token were ended before it began.
+    """
+
+    expires_at: Micros
+    token_id: str | None = None
+    token_digest: str | None = None
+    ended_before: int = 0
+
+
+Permit = TypeVar("Permit", Ticket, Link, Login, Session)
+_WORDS: Final[Mapping[type, str]] = {
+    Ticket: "ticket",
+    Link: "link",
+    Login: "login link",
+    Session: "session",
+}
 
 
 class PermitRefused(FerrymanError):
@@ -137,8 +158,19 @@ class TicketUsed(PermitRefused):
         )
 
 
+class LoginUsed(PermitRefused):
+    """A link that logs in was used before."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "login_link_used",
+            "this login link was used before, and is good once: ask for another one "
+            "(ferryman dashboard), or log in with a token",
+        )
+
+
 class Permits:
-    """Makes tickets and links, and knows its own.
+    """Makes tickets, links and sessions, and knows its own.
 
     Args:
         key: secret; with another one, all that were made are worthless.
@@ -148,7 +180,7 @@ class Permits:
     def __init__(self, key: bytes, revoked: Callable[[str], bool] = lambda _: False) -> None:
         self._key, self._revoked = key, revoked
 
-    def text(self, permit: Ticket | Link | Login) -> str:
+    def text(self, permit: Ticket | Link | Login | Session) -> str:
         """What to hand out."""
         values = {name: value for name, value in asdict(permit).items() if value}
         content = json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode()
@@ -156,7 +188,7 @@ class Permits:
         return f"{payload}.{self._signature(type(permit), payload)}"
 
     def read(self, kind: type[Permit], text: str, now: Micros) -> Permit:
-        """The ticket, link or login link that a request shows.
+        """The ticket, link, login link or session that a request shows.
 
         Raises:
             PermitRefused: none of ours, expired, or its token was revoked.
@@ -184,6 +216,10 @@ class Permits:
                 f"this {word} expired at {say_time(permit.expires_at)}; ask for another one",
             )
         return permit
+
+    def keyed_digest(self, text: str) -> str:
+        """Of what a permit names and does not show: nobody without the key can try what it is."""
+        return _encoded(hmac.digest(self._key, f"digest.{text}".encode(), hashlib.sha256))
 
     def _signature(self, kind: type, payload: str) -> str:
         # The kind is signed, too: a link is no ticket.

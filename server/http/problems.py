@@ -33,9 +33,8 @@ from server.domain.errors import (
     StillNeeded,
     StorageFull,
 )
-from server.domain.permits import PermitRefused, TicketUsed
+from server.domain.permits import LoginUsed, PermitRefused, TicketUsed
 from server.domain.schedules import NoSuchSchedule, ScheduleRefusal
-from server.domain.sessions import LoginUsed, NoSuchSession
 from server.domain.tokens import NoSuchToken, TokenRefusal
 from server.domain.webhooks import NoSuchDelivery
 from shared.http.middleware import Handler
@@ -63,7 +62,6 @@ _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     NoSuchDelivery: HTTPStatus.NOT_FOUND,
     NoSuchSchedule: HTTPStatus.NOT_FOUND,
     NoSuchToken: HTTPStatus.NOT_FOUND,
-    NoSuchSession: HTTPStatus.NOT_FOUND,
     LoginUsed: HTTPStatus.FORBIDDEN,
     TokenRefusal: HTTPStatus.CONFLICT,
     ScheduleRefusal: HTTPStatus.CONFLICT,

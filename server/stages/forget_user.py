@@ -48,8 +48,7 @@ class ForgetUser(Stage):
     """Forgets users.
 
     Args:
-        take_up: makes this server know what was done to tokens and sessions, and writes the audit
-            trail.
+        take_up: makes this server know what was done to tokens, and writes the audit trail.
         copies: names of copies of the database that hold what it held.
     """
 
@@ -96,6 +95,7 @@ class ForgetUser(Stage):
                 break
             await self._clock.sleep(_AGAIN_S)
         await self._records.remove_rest(user, instead)
+        await self._schedules.load()  # who submitted them has another name now
         report = Forgotten(before - await self._records.found(user), waiting)
         report.kept += [
             f"token {name} of another principal names the user"

@@ -243,13 +243,11 @@ def become_another(
     names = list(dict.fromkeys(before)) if follow else []
     for key, value in (("server", new), ("former", json.dumps(names))):
         _set(connection, key, value)
-    # What it signed is good no more: links and tickets may have been used or revoked since.
+    # What it signed is good no more: links, tickets and sessions may have ended since.
     connection.execute("DELETE FROM meta WHERE key IN ('signing_key', 'rehearsal')")
     if not follow:
         _set(connection, "rehearsal", "yes")
         connection.execute(_END_DELIVERIES)
-    if _has_table(connection, "sessions"):  # those that were ended since would be good again
-        connection.execute("DELETE FROM sessions")
     given = (0, 0) if beside is None else (beside.last_job, beside.last_event)
     for table, numbers, least in (("jobs", skip, given[0]), ("events", 10 * skip, given[1])):
         connection.execute(

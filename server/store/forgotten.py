@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from server.store.sessions import NEXT_VERSION as NEXT_SESSION
-from server.store.tokens import NEXT_VERSION as NEXT_TOKEN
+from server.store.tokens import NEXT_VERSION
 from shared.clock import Micros
 from shared.sql import Database, Transaction
 
@@ -20,7 +19,6 @@ _KINDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "jobs": ("jobs WHERE user_id = :user", ()),
     "schedules": ("schedules WHERE user_id = :user", ()),
     "tokens": ("tokens WHERE role = 'user' AND user_id = :user", ()),
-    "sessions": ("sessions WHERE principal = :user", ()),
     "deliveries": (
         "deliveries WHERE user_id = :user",
         (
@@ -74,26 +72,17 @@ class SqlForgotten:
         return counts
 
     async def end_access(self, user: str, instead: str, at: Micros) -> None:
-        """End the user's tokens and sessions, and give them another name."""
+        """End the user's tokens, and give them another name."""
         values = {"user": user, "instead": instead, "at": at}
 
         async def change(tx: Transaction) -> None:
-            version = int((await tx.rows(NEXT_TOKEN))[0]["value"])
+            version = int((await tx.rows(NEXT_VERSION))[0]["value"])
             await tx.rows(
                 """
                 UPDATE tokens SET name = :instead, user_id = :instead, digest = '',
                     former_digest = NULL, last_used_from = NULL, version = :version,
                     revoked_at = coalesce(revoked_at, :at)
                 WHERE role = 'user' AND user_id = :user
-                """,
-                values | {"version": version},
-            )
-            version = int((await tx.rows(NEXT_SESSION))[0]["value"])
-            await tx.rows(
-                """
-                UPDATE sessions SET principal = :instead, browser = '', last_used_from = NULL,
-                    version = :version, ended_at = coalesce(ended_at, :at)
-                WHERE principal = :user
                 """,
                 values | {"version": version},
             )

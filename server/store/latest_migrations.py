@@ -7,25 +7,8 @@ from typing import Final
 from shared.sqlite.migrations import Migration
 
 _8: Migration = (
-    # Browsers that have logged in, each until it expires, also if it was ended before.
-    """
-    CREATE TABLE sessions (
-        id TEXT PRIMARY KEY,
-        digest TEXT NOT NULL,
-        principal TEXT NOT NULL,
-        token_id TEXT,
-        token_digest TEXT,
-        created_at INTEGER NOT NULL,
-        expires_at INTEGER NOT NULL,
-        browser TEXT NOT NULL,
-        ended_at INTEGER,
-        last_used_at INTEGER,
-        last_used_from TEXT,
-        version INTEGER NOT NULL
-    ) STRICT, WITHOUT ROWID
-    """,
-    "CREATE INDEX sessions_of_principal ON sessions (principal)",
-    "CREATE INDEX sessions_by_version ON sessions (version)",
+    # How often the sessions of browsers that logged in with a token were ended.
+    "CREATE TABLE sessions (token TEXT PRIMARY KEY, ended INTEGER NOT NULL) STRICT, WITHOUT ROWID",
 )
 
 _9: Migration = (

@@ -193,19 +193,6 @@ def test_the_restored_server_is_another_and_gives_no_number_twice(
     assert seq > 10_000_000
 
 
-def test_the_restored_server_knows_no_session(folder: Folder, tmp_path: Path) -> None:
-    """One that was ended since the backup would be good again."""
-    with closing(sqlite3.connect(folder.database_path)) as connection:
-        connection.execute(
-            "INSERT INTO sessions (id, digest, principal, created_at, expires_at, browser, version)"
-            " VALUES ('a', 'b', 'ann', 1, 2, '', 1)"
-        )
-        connection.commit()
-    call("backup", tmp_path / "copy", "--data-dir", folder.path)
-    call("restore", tmp_path / "copy", "--data-dir", tmp_path / "new")
-    assert rows(tmp_path / "new" / "ferryman.sqlite", "SELECT id FROM sessions") == []
-
-
 def test_a_second_restore_knows_both_former_servers_and_a_rehearsal_none(
     folder: Folder, tmp_path: Path
 ) -> None:

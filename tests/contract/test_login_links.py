@@ -96,13 +96,10 @@ async def test_whoever_uses_a_link_becomes_its_maker_and_knows_it(world):
     page = (await browser.ask(path)).text
     assert "Log in as admin" in page
     assert re.search("logged in as <strong>bob</strong>", page)
-    former = browser.cookie("session")
     shown = await browser.ask("/login/once", "POST", {"code": code_of(path)})
     assert shown.status == 403  # nobody is logged in by a form of another site
     await browser.send(path, "/login/once", code=code_of(path))
     assert "operator" in (await browser.ask("/account")).text
-    browser.set_cookie("session", former)
-    assert (await browser.ask("/jobs")).status == 303
 
 
 async def test_a_session_makes_no_links_and_tickets_neither(world):

@@ -53,7 +53,6 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 def paths(route: PageRoute, owned: Owned) -> Iterator[str]:
     more = {
-        "session": ["0000000000"],
         "user": ["ann"],
         "version": ["0"],
         "number": ["1"],

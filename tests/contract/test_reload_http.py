@@ -125,7 +125,7 @@ async def test_an_upload_ends_with_a_token_that_was_taken_out_meanwhile(
 async def test_a_browser_that_logged_in_with_a_token_is_logged_out_with_it(world: World) -> None:
     context = world.caller.server.context
     principal = context.token_holder(TOKEN, "peer")
-    text = await context.sessions.log_in(principal, "a browser", "peer")
+    text = await context.sessions.log_in(principal, "peer")
     assert context.sessions.principal_of(text, "peer") == principal
     await world.reload(f'[server]\ntokens = ["{OTHER}"]\n')
     assert context.sessions.principal_of(text, "peer") is None

@@ -51,9 +51,9 @@ MUTANTS: Final = (
     ),
     _of(
         "a rehearsal makes no jobs of schedules",
-        _STORE,
-        "WHERE NOT EXISTS (SELECT 1 FROM meta WHERE key = 'rehearsal')",
-        "",
+        _STAGE,
+        "if self._is_rehearsal:",
+        "if False:",
         "a_rehearsal_makes_no_jobs_of_schedules",
     ),
     _of(

@@ -12,6 +12,7 @@ _LINKS: Final = "tests/contract/test_login_links.py::test_"
 _ISOLATION: Final = "tests/contract/test_page_isolation.py::test_"
 _ROUTES: Final = "server/web/routes.py"
 _TOKENS: Final = "tests/contract/test_tokens_pages.py::test_"
+_SESSIONS: Final = "tests/unit/server/stages/test_sessions.py::test_"
 _PAGES: Final = "tests/contract/test_login_pages.py::test_"
 
 
@@ -35,11 +36,25 @@ MUTANTS: Final = (
         f"{_PAGES}a_token_or_link_counts_and_the_session_beside_it_does_not",
     ),
     _of(
-        "an expired or ended session is refused",
+        "a session that was ended is refused, and each copy of it",
         _STAGE,
-        "if record is None or not record.live(now):",
-        "if record is None:",
-        f"{_PAGES}whoever_logs_out_is_logged_out_here_and_on_the_server",
+        "if session.ended_before != self._ended.get(_token(session), 0):",
+        "if False:",
+        f"{_SESSIONS}logging_out_ends_each_copy_of_each_cookie_of_the_token",
+    ),
+    _of(
+        "a restarted server knows which sessions were ended",
+        _STAGE,
+        "self._ended = await rows.ended(self._database)",
+        "pass",
+        f"{_SESSIONS}logging_out_ends_each_copy_of_each_cookie_of_the_token",
+    ),
+    _of(
+        "a cookie shows no digest of a token of the settings",
+        "server/domain/permits.py",
+        'return _encoded(hmac.digest(self._key, f"digest.{text}".encode(), hashlib.sha256))',
+        "return text",
+        f"{_SESSIONS}a_cookie_tells_nothing_of_a_token_of_the_settings",
     ),
     _of(
         "a session ends when its token is revoked or expires",
@@ -49,32 +64,11 @@ MUTANTS: Final = (
         f"{_PAGES}a_session_ends_with_its_token",
     ),
     _of(
-        "the text of a session is not kept",
-        _STAGE,
-        "            digest_of(text),\n",
-        "            text,\n",
-        f"{_PAGES}a_session_is_a_cookie_that_scripts_and_other_sites_cannot_use",
-    ),
-    _of(
-        "somebody else's session cannot be ended",
-        _STAGE,
-        "if one.principal == principal.name and one.live(now) and",
-        "if one.live(now) and",
-        f"{_PAGES}nobody_sees_or_ends_a_session_of_somebody_else",
-    ),
-    _of(
-        "logging in ends the session before",
-        _LOGIN,
-        "    if former:\n",
-        "    if False:\n",
-        f"{_PAGES}each_login_is_another_session_and_ends_the_one_before",
-    ),
-    _of(
         "a form is good for the session that it was made for",
         "server/web/site/site.py",
         "return f\"{browser} {request.cookies.get(self.cookie(SESSION), '')}\"",
         "return browser",
-        f"{_PAGES}each_login_is_another_session_and_ends_the_one_before",
+        f"{_PAGES}each_login_is_another_session_with_forms_of_its_own",
     ),
     _of(
         "a login leads to this server only",
@@ -91,20 +85,6 @@ MUTANTS: Final = (
         f"{_PAGES}wrong_tokens_are_limited_for_each_address",
     ),
     _of(
-        "one principal begins so many sessions an hour at most",
-        "server/web/site/login_tries.py",
-        "        self._begun.take(principal, _SESSIONS)\n",
-        "",
-        f"{_PAGES}nobody_fills_the_database_with_sessions",
-    ),
-    _of(
-        "sessions that begin by a link are counted, too",
-        _LOGIN,
-        "    site.tries.begin(principal.name)\n",
-        "",
-        f"{_PAGES}nobody_fills_the_database_with_sessions",
-    ),
-    _of(
         "a login with a thousand parts costs nothing",
         "server/web/routes.py",
         'if unsafe and not route.files and request.content_type.startswith("multipart/"):',
@@ -112,25 +92,11 @@ MUTANTS: Final = (
         f"{_PAGES}only_the_page_that_uploads_takes_parts",
     ),
     _of(
-        "one principal has so many sessions at most",
-        "server/store/sessions.py",
-        "for one in others[most - 1 :]:",
-        "for one in others[len(others) :]:",
-        f"{_PAGES}the_oldest_sessions_end_when_there_are_too_many",
-    ),
-    _of(
         "a login link is good once",
-        "server/store/sessions.py",
-        "if once is not None and not await use_ticket(tx, once):",
+        _STAGE,
+        "if once is not None and not await rows.log_in_once(self._database, once):",
         "if False:",
         f"{_LINKS}a_link_logs_a_browser_in_once",
-    ),
-    _of(
-        "a restored backup forgets its sessions",
-        "server/store/copies.py",
-        'connection.execute("DELETE FROM sessions")',
-        "pass",
-        "tests/contract/test_backup.py::test_the_restored_server_knows_no_session",
     ),
     _of(
         "pages of operators are for operators",

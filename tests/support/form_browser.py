@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,6 +56,10 @@ class FormBrowser:
                 dict(answer.headers),
                 answer.headers.getall("Set-Cookie", []),
             )
+
+    def events(self, path: str) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """A stream that stays open."""
+        return self._session.get(f"{self.url}{path}", headers={"Accept": "text/event-stream"})
 
     async def csrf(self, page: str) -> str:
         """The token of the forms of a page; empty: it has none."""

@@ -6,12 +6,11 @@ import re
 from http import HTTPStatus
 from typing import Final
 
-from aiohttp import hdrs, web
+from aiohttp import web
 
 from server.domain.access import Area
 from server.domain.jobs import UsedTicket
-from server.domain.permits import Login, PermitRefused
-from server.domain.sessions import LoginUsed, browser_name
+from server.domain.permits import Login, LoginUsed, PermitRefused
 from server.http.browser_sessions import SESSION
 from server.http.parameter_types import Param
 from server.http.paths import LOGIN_ONCE
@@ -28,7 +27,7 @@ _START: Final = "/"
 _HERE: Final = re.compile(r"/(?![/\\])[!-~]{0,2000}")
 _LONGEST: Final = 1_000
 """Characters of a token."""
-_SAID: Final = {"out": "you have logged out", "ended": "that session is ended; log in again"}
+_SAID: Final = {"out": "you have logged out"}
 
 
 async def form(request: web.Request, site: Site) -> web.StreamResponse:
@@ -59,31 +58,21 @@ async def log_in(request: web.Request, site: Site) -> web.StreamResponse:
         why = found.why or for_metrics or "it is not known here"
         wrong = Refusal(HTTPStatus.UNAUTHORIZED, "not_allowed", f"this token is not good: {why}")
         return _refused(request, site, there, wrong)
-    try:
-        site.tries.begin(found.name)
-    except Refusal as problem:
-        return _refused(request, site, there, problem)
     request[PRINCIPAL] = found  # the trail says who has logged in
-    browser = browser_name(request.headers.get(hdrs.USER_AGENT, ""))
-    text = await site.context.sessions.log_in(found, browser, peer)
-    return await enter(request, site, text, there)
+    return _enter(request, site, await site.context.sessions.log_in(found, peer), there)
 
 
-async def enter(request: web.Request, site: Site, text: str, there: str) -> web.StreamResponse:
+def _enter(request: web.Request, site: Site, text: str, there: str) -> web.StreamResponse:
     """Give the browser a session, in place of the one that it had."""
-    former = request.cookies.get(site.cookie(SESSION))
-    if former:
-        await site.context.sessions.log_out(former)
     response = site.go_to(there)
     site.set_cookie(request, response, SESSION, text, site.context.sessions.lifetime_s)
     return response
 
 
 async def log_out(request: web.Request, site: Site) -> web.StreamResponse:
-    """End the session, here and on the server."""
-    text = request.cookies.get(site.cookie(SESSION))
-    if text:
-        await site.context.sessions.log_out(text)
+    """End the session, and all others of its token."""
+    text = request.cookies.get(site.cookie(SESSION), "")
+    await site.context.sessions.log_out(text, peer_address(request))
     response = site.go_to(LOGIN, done="out")
     site.set_cookie(request, response, SESSION, "", 0)
     return response
@@ -109,15 +98,10 @@ async def once(request: web.Request, site: Site) -> web.StreamResponse:
 async def log_in_once(request: web.Request, site: Site) -> web.StreamResponse:
     """Begin a session by a link."""
     login, principal = _login(site, str((await request.post()).get("code", "")))
-    site.tries.begin(principal.name)
     request[PRINCIPAL] = principal
-    text = await site.context.sessions.log_in(
-        principal,
-        browser_name(request.headers.get(hdrs.USER_AGENT, "")),
-        peer_address(request),
-        UsedTicket(login.id, login.expires_at),
-    )
-    return await enter(request, site, text, _START)
+    ticket = UsedTicket(login.id, login.expires_at)
+    text = await site.context.sessions.log_in(principal, peer_address(request), ticket)
+    return _enter(request, site, text, _START)
 
 
 def _login(site: Site, text: str) -> tuple[Login, Principal]:

@@ -1,4 +1,4 @@
-"""How often somebody may try a wrong token, and how many sessions somebody may begin."""
+"""How often somebody may try a wrong token."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from shared.units.durations import say_duration
 from shared.units.rates import Rate
 
 _RATE: Final = Rate(10, "m")
-_SESSIONS: Final = Rate(100, "h")
-"""Of one principal. Rows of ended ones stay until they expire."""
 
 
 class LoginTries:
@@ -21,7 +19,6 @@ class LoginTries:
 
     def __init__(self, clock: Clock) -> None:
         self._buckets = Buckets(clock)
-        self._begun = Buckets(clock)
 
     def check(self, address: str) -> None:
         """Raises Refusal: there were too many; the next token is not even looked at."""
@@ -37,15 +34,3 @@ class LoginTries:
     def count(self, address: str) -> None:
         """Count a wrong one."""
         self._buckets.take(address, _RATE)
-
-    def begin(self, principal: str) -> None:
-        """Count a session that begins. Raises Refusal: there were too many of the principal."""
-        if wait_s := self._begun.wait_s(principal, _SESSIONS):
-            raise Refusal(
-                HTTPStatus.TOO_MANY_REQUESTS,
-                CODE,
-                f"{principal} has logged in too often: "
-                f"try again in {say_duration(float(wait_s))}, or use a session that you have",
-                retry_after_s=wait_s,
-            )
-        self._begun.take(principal, _SESSIONS)
