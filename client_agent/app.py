@@ -194,7 +194,7 @@ async def running(
         watch = SandboxWatch(sandbox, clock)
         stack.push_async_callback(watch.close)
         await watch.self_test()
-        grants = settings.sandboxing.grants(os.environ)
+        grants = settings.sandboxing.grants()
         warn(settings.sandbox, watch.report, grants)
 
         folders = Folders(settings.data_dir, lambda: secrets.token_hex(16))
@@ -248,7 +248,6 @@ async def running(
             bundles,
             admission,
             runner.enqueue,
-            max_bytes=settings.max_upload,
             defaults=defaults(settings),
             clock=clock,
         )
@@ -310,7 +309,7 @@ async def check(settings: AgentSection, clock: Clock) -> Table:
     home = settings.data_dir if os.access(settings.data_dir, os.W_OK | os.X_OK) else None
     with tempfile.TemporaryDirectory(prefix="check-", dir=home) as folder:
         (logs := Path(folder) / "logs").mkdir()
-        grants = settings.sandboxing.grants(os.environ)
+        grants = settings.sandboxing.grants()
         own_folder = settings.model_copy(update={"data_dir": Path(folder)})
         with open_sandbox(own_folder, clock, 1) as sandbox:
             try:

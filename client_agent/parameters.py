@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Final
 
@@ -9,6 +10,7 @@ from client_agent.intake.submission import Defaults
 from client_agent.sandbox.settings import SandboxSettings
 from client_agent.settings.agent import AgentSection
 from shared.http import connections
+from shared.settings.limits import LimitsTable
 
 _MAX_EXTRA_WORKERS: Final = 8
 """At most so many attempts are prepared or packed besides those that run."""
@@ -24,8 +26,7 @@ def worker_count(settings: AgentSection) -> int:
 
 
 def _prepared_starts(settings: AgentSection) -> int:
-    wanted = settings.sandboxing.prepared_starts and settings.sandbox != "none"
-    return settings.slots if wanted else 0
+    return settings.slots if settings.sandbox != "none" else 0
 
 
 def uid_count(settings: AgentSection, workers: int) -> int:
@@ -58,9 +59,17 @@ def sandbox_settings(
 
 
 def defaults(settings: AgentSection) -> Defaults:
-    """For bundles of a job-orchestrator server."""
-    limits = settings.default_limits.limits()
-    return Defaults(settings.default_service, settings.default_timeout, limits)
+    """For bundles of a job-orchestrator server, which sends no limits: none of time, each slot's
+    share of the host, and otherwise what a service has.
+    """
+    service, usual = settings.default_service, LimitsTable()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    share = {
+        "cpus": max(usual.cpus, len(os.sched_getaffinity(0)) / settings.slots),
+        "memory": max(usual.memory, memory // settings.slots),
+        "network": settings.sandboxing.grants().for_service(service).network,
+    }
+    return Defaults(service, 0.0, usual.limits().model_copy(update=share))
 
 
 def connection_limits(open_files: int, settings: AgentSection) -> connections.ConnectionLimits:

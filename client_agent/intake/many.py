@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from client_agent.intake import small_bundles
+from client_agent.intake import small_bundles, submission
 from client_agent.intake.admission import Admission
 from client_agent.intake.orders import check_order
 from client_agent.intake.submission import ordered
@@ -49,11 +49,9 @@ class ManyIntake:
         bundles: SharedBundles,
         admission: Admission,
         accepted: Callable[[Payload], None],
-        max_bytes: int,
     ) -> None:
         self._payloads, self._folders, self._admission = payloads, folders, admission
         self._bundles, self._accepted = bundles, accepted
-        self._max_bytes = max_bytes
 
     async def check_ready(self, size: int) -> None:
         """Raises Refused if none can be accepted now.
@@ -94,9 +92,9 @@ class ManyIntake:
             return problem
         if order.inputs is not None:
             return Refused(400, "invalid_order", "order: inputs: they have to be sent along")
-        if size > self._max_bytes:
-            limit = f"the limit is {self._max_bytes} (agent.max_upload)"
-            return Refused(413, "too_large", f"the bundle has {size} bytes, {limit}")
+        if size > submission.MAX_BUNDLE:
+            why = f"the bundle has {size} bytes, the limit is {submission.MAX_BUNDLE}"
+            return Refused(413, "too_large", why)
         return Checked(order, key)
 
     async def add(self, checked: Sequence[Checked | Exception]) -> list[Payload | Exception]:

@@ -21,6 +21,8 @@ from shared.wire import Limits, Order
 
 ORDER: Final = "order"
 """The text field, before the bundle, in which a Ferryman server says what to run."""
+MAX_BUNDLE: Final = 100 << 30
+"""Bytes: against a server that sends without end; what fits, ``min_free`` says."""
 STALLED_S: Final = 10.0
 """A submit that sent no bytes for this long is taken to be lost."""
 
@@ -75,7 +77,7 @@ class Submission:
                 413,
                 "too_large",
                 f"the bundle has {size} bytes with its inputs, "
-                f"the limit is {self.limits.max_bytes} (agent.max_upload)",
+                f"the limit is {self.limits.max_bytes}",
             )
         self.order = order
 

@@ -13,7 +13,7 @@ from client_agent.intake.admission import Admission
 from client_agent.intake.many import ManyIntake
 from client_agent.intake.orders import MAX_ORDER_BYTES
 from client_agent.intake.refusals import disk_problem, form_problem
-from client_agent.intake.submission import STALLED_S, Defaults, Submission
+from client_agent.intake.submission import MAX_BUNDLE, STALLED_S, Defaults, Submission
 from client_agent.payloads.errors import SubmitInProgress
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads
@@ -45,7 +45,6 @@ class Intake:
 
     Args:
         enqueue: hands a new payload to the runner.
-        max_bytes: of a bundle.
 
     Attributes:
         many: what accepts several at once.
@@ -59,7 +58,6 @@ class Intake:
         admission: Admission,
         enqueue: Callable[[Payload], None],
         *,
-        max_bytes: int,
         defaults: Defaults,
         clock: Clock,
     ) -> None:
@@ -67,15 +65,14 @@ class Intake:
         self._bundles = bundles
         self._enqueue, self._defaults, self._clock = enqueue, defaults, clock
         self._submissions: set[Submission] = set()
-        self._max_bytes = max_bytes
-        self.many = ManyIntake(payloads, folders, bundles, admission, self.accepted, max_bytes)
+        self.many = ManyIntake(payloads, folders, bundles, admission, self.accepted)
 
     async def submit(self, request: web.Request) -> Payload:
         """The payload of the request's key, new or not; the bundle of a new one is stored. Raises
         Refused, DigestMismatch, KeyRefused, StaleAttempt, StaleLease or DatabaseUnavailable."""
         await self._admission.check_ready(request.content_length or 0)
         limits = FormLimits(
-            max_bytes=self._max_bytes, max_files=MAX_FILES, max_field_bytes=MAX_ORDER_BYTES
+            max_bytes=MAX_BUNDLE, max_files=MAX_FILES, max_field_bytes=MAX_ORDER_BYTES
         )
         submission = Submission(self._folders, self._admission, limits)
         self._submissions.add(submission)

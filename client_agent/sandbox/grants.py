@@ -22,9 +22,7 @@ class Grant:
     """Relaxations of the system call filter, see
     :data:`client_agent.sandbox.bubblewrap.seccomp.RELAXATIONS`."""
     scratch: int | None = None
-    """Bytes of /tmp inside, which is memory; None: the sandbox's setting."""
-    shm: int | None = None
-    """Bytes of /dev/shm inside, which is memory; None: the sandbox's setting."""
+    """Bytes of /tmp, and of /dev/shm, inside; None: the sandbox's setting."""
 
     def doc(self) -> dict[str, Any]:
         """For ``/health`` and receipts. Only names of variables: their values may be secret."""

@@ -16,9 +16,7 @@ class SandboxSettings:
     """A root agent runs the job of slot ``n`` as this uid + n. No account is needed. The default
     lies between systemd's last uid 65535 and Debian's first subordinate uid 100000."""
     scratch: int = 256 * MIB
-    """Size of /tmp inside. It is memory, and counts against the job's limit."""
-    shm: int = 64 * MIB
-    """Size of /dev/shm inside. It is memory, too, and counts in the same way."""
+    """Size of /tmp, and of /dev/shm, inside. Both are memory, and count against the job's limit."""
     require_hard_limits: bool = False
     """Refuse to start if a limit can only be enforced softly."""
     log_hard_factor: int = 16

@@ -16,7 +16,6 @@ from client_agent.settings.grants import SandboxingSection
 from shared.http.settings import HttpSection
 from shared.settings import load as config
 from shared.settings.base import File, Settings, SettingsError, StringList
-from shared.settings.limits import LimitsTable
 from shared.settings.secrets import secret_of
 from shared.units.durations import Duration
 from shared.units.sizes import Size
@@ -58,10 +57,6 @@ class AgentSection(HttpSection):
     sandbox: Literal["bubblewrap", "none"] = "bubblewrap"
     """"none" runs bundles as this user, with all its rights: never for bundles of others."""
     sandboxing: SandboxingSection = SandboxingSection()
-    default_timeout: Duration = Field(3600.0, ge=0)
-    """Wall time of a bundle of a job-orchestrator server; 0: no limit."""
-    default_limits: LimitsTable = LimitsTable()
-    """For bundles of a job-orchestrator server."""
     grace: Duration = Field(10.0, ge=0)
     """From SIGTERM to SIGKILL for an attempt that is stopped."""
     shutdown_grace: Duration = Field(10.0, gt=0)
@@ -70,8 +65,6 @@ class AgentSection(HttpSection):
     """How long results are kept that are not acknowledged, and after that their rows."""
     min_free: Size = Field(256 << 20, ge=0)
     """Free space that new bundles and running jobs must leave."""
-    max_upload: Size = Field(100 << 30, gt=0)
-    """Largest bundle."""
     log_format: Literal["auto", "text", "json"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -102,16 +95,6 @@ class AgentSection(HttpSection):
         if value is not None and not value:
             raise ValueError("an empty list offers nothing; leave it out to offer any service")
         return value
-
-    @model_validator(mode="after")
-    def _check_default_network(self) -> AgentSection:
-        grant = self.sandboxing.grants({}).for_service(self.default_service)
-        if self.default_limits.network and not grant.network:
-            raise ValueError(
-                "default_limits.network gives bundles the host's network: "
-                "sandboxing.network must say so, too"
-            )
-        return self
 
     @model_validator(mode="after")
     def _check_data_hidden(self) -> AgentSection:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +14,6 @@ from client_agent.sandbox.bubblewrap.seccomp import RELAXATIONS
 from client_agent.sandbox.grants import Grant, Grants
 from client_agent.sandbox.settings import SandboxSettings
 from shared.settings.base import Section, StringList
-from shared.units.durations import Duration
 from shared.units.sizes import Size
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -29,12 +27,9 @@ class GrantSettings(Section):
     read_only: StringList = None
     """``/path``, or ``/path:/path/inside``."""
     env: dict[str, str] | None = None
-    pass_env: StringList = None
-    """Names of the agent's own variables."""
     network: bool | None = None
     allow: StringList = None
     scratch: Size | None = Field(None, gt=0)
-    shm: Size | None = Field(None, gt=0)
 
     @field_validator("read_only")
     @classmethod
@@ -49,7 +44,7 @@ class GrantSettings(Section):
             raise ValueError(f"{repeated} is mounted on twice")
         return value
 
-    @field_validator("env", "pass_env")
+    @field_validator("env")
     @classmethod
     def _check_names(cls, value: Any) -> Any:
         for name in value or ():
@@ -74,11 +69,6 @@ class GrantSettings(Section):
             raise ValueError(f"there is no {', '.join(unknown)}; there are {known}")
         return value
 
-    def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """``env``, and those of ``pass_env`` that are set."""
-        passed = {name: environ[name] for name in self.pass_env or () if name in environ}
-        return {**passed, **(self.env or {})}
-
 
 class SandboxingSection(GrantSettings):
     """``[agent.sandboxing]``: see :class:`client_agent.sandbox.settings.SandboxSettings`."""
@@ -87,14 +77,8 @@ class SandboxingSection(GrantSettings):
     uid_count: int = Field(28_000, ge=1)
     """Uids from ``uid_base`` on that the agents of this host may use for their jobs."""
     require_hard_limits: bool = _DEFAULT.require_hard_limits
-    log_hard_factor: int = Field(_DEFAULT.log_hard_factor, ge=1)
-    start_timeout: Duration = Field(_DEFAULT.start_timeout_s, gt=0)
-    death_timeout: Duration = Field(_DEFAULT.death_timeout_s, gt=0)
     disk_images: bool = _DEFAULT.disk_images
-    inode_every: Size = Field(_DEFAULT.inode_every, gt=0)
     nofile: int = Field(_DEFAULT.nofile, ge=16)
-    prepared_starts: bool = True
-    """Start sandboxes up to their gates before their jobs come."""
     services: dict[str, GrantSettings] = Field(default_factory=dict)
 
     def settings(self, free_floor: int, uid_base: int | None = None) -> SandboxSettings:
@@ -106,39 +90,29 @@ class SandboxingSection(GrantSettings):
         return SandboxSettings(
             uid_base=self.uid_base if uid_base is None else uid_base,
             scratch=_DEFAULT.scratch if self.scratch is None else self.scratch,
-            shm=_DEFAULT.shm if self.shm is None else self.shm,
             require_hard_limits=self.require_hard_limits,
-            log_hard_factor=self.log_hard_factor,
-            start_timeout_s=self.start_timeout,
-            death_timeout_s=self.death_timeout,
             disk_images=self.disk_images,
-            inode_every=self.inode_every,
             free_floor=free_floor,
             nofile=self.nofile,
         )
 
-    def grants(self, environ: Mapping[str, str]) -> Grants:
-        """What each service gets. Its own keys replace those of all services; variables add up.
-
-        Args:
-            environ: the agent's own variables.
-        """
+    def grants(self) -> Grants:
+        """What each service gets. Its own keys replace those of all services; variables add up."""
         return Grants(
-            self._grant(GrantSettings(), environ),
-            {name: self._grant(own, environ) for name, own in self.services.items()},
+            self._grant(GrantSettings()),
+            {name: self._grant(own) for name, own in self.services.items()},
         )
 
-    def _grant(self, own: GrantSettings, environ: Mapping[str, str]) -> Grant:
+    def _grant(self, own: GrantSettings) -> Grant:
         read_only = self.read_only if own.read_only is None else own.read_only
         network = self.network if own.network is None else own.network
         return Grant(
             # parents first: mounted later, they would hide their children
             read_only=tuple(sorted(map(bind, read_only or ()), key=lambda one: one[1])),
-            env={**self.variables(environ), **own.variables(environ)},
+            env={**(self.env or {}), **(own.env or {})},
             network=bool(network),
             allow=frozenset((self.allow if own.allow is None else own.allow) or ()),
             scratch=own.scratch,
-            shm=own.shm,
         )
 
     def binds(self) -> list[tuple[Path, str]]:

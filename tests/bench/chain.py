@@ -106,9 +106,7 @@ class Chain:
             seccomp=found.constants.open("seccomp ", seccomp.program(frozenset())),
         )
         try:
-            given = command.bwrap_options(
-                fds, bare.ENV, root=self._tree, scratch=256 * MIB, shm=64 * MIB
-            )
+            given = command.bwrap_options(fds, bare.ENV, root=self._tree, scratch=256 * MIB)
             os.write(fds.args, command.encode_args(change(given)))
             os.lseek(fds.args, 0, os.SEEK_SET)
             yield fds

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from client_agent.api import bodies, bulk
-from client_agent.intake import orders, small_bundles
+from client_agent.intake import orders, small_bundles, submission
 from client_agent.payloads.store import Payloads
 from client_agent.storage.folders import Folders
 from shared.files import durable
@@ -257,8 +257,9 @@ async def test_a_request_that_breaks_off_leaves_nothing(agent, tmp_path, share) 
     assert names(tmp_path, "bundles") == names(tmp_path, "staging") == []
 
 
-async def test_a_bundle_larger_than_the_agent_takes_is_refused(tmp_path) -> None:
-    async with calling(tmp_path, max_upload=100) as agent:
+async def test_a_bundle_larger_than_the_agent_takes_is_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(submission, "MAX_BUNDLE", 100)
+    async with calling(tmp_path) as agent:
         assert codes(await post(agent, with_bundle(agent, "1.1"))) == ["too_large"]
 
 

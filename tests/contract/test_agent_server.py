@@ -224,11 +224,12 @@ async def test_a_service_that_is_not_offered_is_refused(tmp_path):
         (await agent.sandbox.process("1.1")).finish()
 
 
-async def test_a_bundle_over_the_limit_is_413_before_it_is_stored(tmp_path):
-    async with calling(tmp_path, max_upload=1000) as agent:
+async def test_a_bundle_over_the_limit_is_413_before_it_is_stored(tmp_path, monkeypatch):
+    monkeypatch.setattr(submit, "MAX_BUNDLE", 1000)
+    async with calling(tmp_path) as agent:
         status, payload = await agent.submit(files={"run.sh": b"x" * 2000})
         assert (status, payload["code"]) == (413, "too_large")
-        assert "max_upload" in payload["message"]
+        assert "the limit is 1000" in payload["message"]
 
 
 async def test_an_agent_with_too_little_free_space_refuses_submits(tmp_path):

@@ -122,7 +122,7 @@ def test_the_settings_of_the_page_are_settings(tmp_path: Path) -> None:
             file.write_text(block.text)
             if "[agent]" in block.text:
                 found = client_agent.settings.agent.load(file, {}, {})
-                assert found.default_limits.memory == 8 << 30
+                assert found.services == ("docking",)
             else:
                 environ = variables("http://client:9000")
                 docking = {name.replace("MY_SERVICE", "DOCKING"): environ[name] for name in environ}

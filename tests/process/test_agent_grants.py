@@ -39,15 +39,13 @@ def configured(tmp_path: Path, tree: Path) -> dict[str, Any]:
     file.write_text(
         "[agent.sandboxing.services.gromacs]\n"
         f"read_only = ['{tree}:/trees/tool']\n"
-        "env = { A = 'given' }\n"
-        "pass_env = ['LICENSE']\n"
+        "env = { A = 'given', LICENSE = '27000@host' }\n"
         "allow = ['process_vm', 'numa']\n"
         "scratch = '8MiB'\n"
-        "shm = '4MiB'\n"
         "[agent.sandboxing.services.fetch]\n"
         "network = true\n"
     )
-    return {"FERRYMAN_CONFIG": str(file), "LICENSE": "27000@host", "SECRET": "hidden"}
+    return {"FERRYMAN_CONFIG": str(file), "SECRET": "hidden"}
 
 
 def run(running: AgentProcess, key: str, script: bytes, **order: Any) -> dict[str, Any]:
@@ -69,7 +67,7 @@ def test_the_jobs_of_a_service_get_its_grants_and_others_do_not(tmp_path, tree):
     assert version == "tool 1.2"
     assert "Read-only file system" in refused
     assert variables == "A=given LICENSE=27000@host SECRET="
-    assert [int(size) for size in sizes] == [8 << 20, 4 << 20]
+    assert [int(size) for size in sizes] == [8 << 20, 8 << 20]
     sandbox = own["receipt"]["sandbox"]
     assert (sandbox["read_only"], sandbox["allow"]) == (["/trees/tool"], ["numa", "process_vm"])
     assert "No such file" in other["out"].splitlines()[0]

@@ -19,12 +19,10 @@ from client_agent.sandbox.kernel import pidfd
 from tests.support.agent_process import agent
 from tests.support.programs import until
 
+UNPREPARED = {"FERRYMAN_AGENT__SANDBOXING__READ_ONLY": '["/usr/share:/share"]'}
+"""No start is prepared for services with folders of the host."""
 HELLO = {"run.sh": b"echo hello > out.txt\n"}
 WAIT = {"run.sh": b"echo begun > begun.txt; until [ -e /job/never ]; do sleep 1000; done\n"}
-
-
-UNPREPARED = {"FERRYMAN_AGENT__SANDBOXING__PREPARED_STARTS": "false"}
-"""Starts for jobs that have not come have descriptors and folders, too, at any time."""
 
 
 def own_mounts() -> bool:
@@ -131,10 +129,10 @@ def test_too_few_descriptors_delay_it_and_break_nothing(tmp_path):
         assert running.call("GET", "/health")[0] == 200
 
 
-@pytest.mark.parametrize("prepared", ["true", "false"])
+@pytest.mark.parametrize("prepared", [True, False])
 def test_a_shortage_of_descriptors_costs_no_result_and_leaks_nothing(tmp_path, prepared):
     """The agent can open nothing from when its job runs until it is to be collected."""
-    given = {"FERRYMAN_AGENT__SANDBOXING__PREPARED_STARTS": prepared}
+    given = {} if prepared else UNPREPARED
     with agent(tmp_path, wrap=(), **given) as running:
         payload = running.submit("1.1", {"run.sh": b"sleep 1000; echo 42 >out.txt\n"})
         begun = running.until(payload["id"], "Running")
@@ -157,7 +155,7 @@ def test_a_shortage_of_descriptors_costs_no_result_and_leaks_nothing(tmp_path, p
         def closed() -> bool:
             return len(os.listdir(f"/proc/{running.process.pid}/fd")) <= before  # noqa: PTH208
 
-        if prepared == "false":
+        if not prepared:
             until(closed, "descriptors are left")
         work = tmp_path / "agent" / "work"
 

@@ -17,7 +17,7 @@ from tests.bench.table import Row
 
 FDS = command.Descriptors(args=3, job=4, status=5, seccomp=6)
 TREE = RootTree(Path("/tree"), ("/usr",), mounted=True, signature=())
-GIVEN = command.bwrap_options(FDS, {}, root=TREE, scratch=1, shm=1)
+GIVEN = command.bwrap_options(FDS, {}, root=TREE, scratch=1)
 
 
 def _values(rows: list[Row]) -> dict[str, Row]:

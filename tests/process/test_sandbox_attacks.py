@@ -138,7 +138,7 @@ def test_a_child_killed_for_memory_ends_the_job_whatever_the_exit_code_of_run_sh
 
 def test_scratch_counts_as_memory(who: Who) -> None:
     script = "head -c 40M /dev/zero >/tmp/a; head -c 40M /dev/zero >/dev/shm/b; sleep 9\n"
-    settings = replace(SETTINGS, scratch=100 * MIB, shm=100 * MIB)
+    settings = replace(SETTINGS, scratch=100 * MIB)
     limits = SMALL.model_copy(update={"memory": 64 * MIB})
     outcome = run(bash(script, settings=settings, limits=limits), who)
     assert outcome.ended.reason is Reason.MEMORY_LIMIT

@@ -184,7 +184,7 @@ def _(outcome: Outcome, who: Who) -> None:
     completed(outcome)
     sizes = dict(line.split() for line in outcome.stdout.splitlines())
     assert int(sizes.pop("/tmp")) in range(SETTINGS.scratch - MIB, SETTINGS.scratch + 1)
-    assert int(sizes.pop("/dev/shm")) in range(SETTINGS.shm - MIB, SETTINGS.shm + 1)
+    assert int(sizes.pop("/dev/shm")) in range(SETTINGS.scratch - MIB, SETTINGS.scratch + 1)
     assert sizes == {"/": "0", "/dev": "0", "/var": "0", "/etc": "0"}
 
 

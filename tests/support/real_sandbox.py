@@ -50,7 +50,7 @@ SMALL = Limits(
     log=256 << 10,
     results=40 * MIB,
 )
-SETTINGS = SandboxSettings(scratch=24 * MIB, shm=12 * MIB, poll_s=0.05, death_timeout_s=20.0)
+SETTINGS = SandboxSettings(scratch=24 * MIB, poll_s=0.05, death_timeout_s=20.0)
 
 
 @dataclass

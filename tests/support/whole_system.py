@@ -213,7 +213,7 @@ def sandboxing(slots: int) -> str:
     """TOML of an agent whose sandbox is that of the tests of the bare sandbox."""
     return (
         f"[agent]\nslots = {slots}\ngrace = {GRACE_S}\nlog_format = 'json'\n"
-        f"[agent.sandboxing]\nscratch = {SETTINGS.scratch}\nshm = {SETTINGS.shm}\n"
+        f"[agent.sandboxing]\nscratch = {SETTINGS.scratch}\n"
     )
 
 

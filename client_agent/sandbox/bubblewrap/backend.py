@@ -256,7 +256,6 @@ class BubblewrapWorkspace(DrivenWorkspace):
                 ahead.variables,
                 root=self._tree,
                 scratch=min(grant.scratch or settings.scratch, self.limits.memory),
-                shm=min(grant.shm or settings.shm, self.limits.memory),
                 read_only=grant.read_only,
                 network=network,
                 as_init=as_init,

@@ -87,7 +87,6 @@ def bwrap_options(
     *,
     root: RootTree,
     scratch: int,
-    shm: int,
     read_only: Sequence[tuple[Path, str]] = (),
     network: bool = False,
     as_init: bool = False,
@@ -133,7 +132,7 @@ def bwrap_options(
     options += ["--perms", "0555", "--size", "4096", "--tmpfs", PROC_FS]
     options += _hide_proc_files()
     options += ["--perms", "1777", "--size", str(scratch), "--tmpfs", TEMPORARY[0]]
-    options += ["--perms", "1777", "--size", str(shm), "--tmpfs", SHM]
+    options += ["--perms", "1777", "--size", str(scratch), "--tmpfs", SHM]
     for source, target in read_only:
         options += ["--ro-bind", str(source), checked_mount_target(target)]
 

@@ -21,7 +21,7 @@ NETWORK = Limits(network=True)
 def admission(tmp_path):
     def make(**sandboxing: object) -> Admission:
         clock = SimClock()
-        grants = SandboxingSection.model_validate(sandboxing).grants({})
+        grants = SandboxingSection.model_validate(sandboxing).grants()
         folders = Folders(tmp_path / "home", numbered())
         watch = SandboxWatch(FakeSandbox(clock, tmp_path), clock)
         identity = Identity("id", "node-1", "1.0", 1, {}, None, 0)

@@ -12,11 +12,9 @@ from client_agent.settings.agent import AgentSection
 from client_agent.settings.grants import SandboxingSection
 from tests.support.each import each
 
-ENVIRON = {"LICENSE": "27000@host", "SECRET": "s"}
-
 
 def grants(**sandboxing: object) -> Grants:
-    return SandboxingSection.model_validate(sandboxing).grants(ENVIRON)
+    return SandboxingSection.model_validate(sandboxing).grants()
 
 
 def test_without_settings_nothing_is_granted():
@@ -34,8 +32,7 @@ def test_a_services_own_keys_replace_those_of_all_and_variables_add_up():
         services={
             "gromacs": {
                 "read_only": ["/data/refs:/refs", "/opt/gromacs"],
-                "env": {"B": "2"},
-                "pass_env": ["LICENSE", "NOT_THERE"],
+                "env": {"B": "2", "LICENSE": "27000@host"},
                 "network": False,
                 "scratch": "1GiB",
             }
@@ -52,9 +49,9 @@ def test_a_services_own_keys_replace_those_of_all_and_variables_add_up():
 
 
 def test_the_document_names_variables_but_no_values():
-    granted = grants(services={"a": {"env": {"KEY": "hidden"}, "pass_env": ["SECRET"]}})
+    granted = grants(services={"a": {"env": {"KEY": "hidden"}}})
     (doc,) = granted.doc().values()
-    assert doc == {"read_only": [], "env": ["KEY", "SECRET"], "network": False, "allow": []}
+    assert doc == {"read_only": [], "env": ["KEY"], "network": False, "allow": []}
 
 
 def test_parents_are_mounted_before_their_children():
@@ -75,7 +72,6 @@ def test_parents_are_mounted_before_their_children():
         ({"env": {"A-B": "1"}}, "'A-B' cannot be the name"),
         ({"env": {"FERRYMAN_JOB_ID": "1"}}, "'FERRYMAN_JOB_ID' cannot be the name"),
         ({"env": {"A": "a\0b"}}, "A has a NUL in it"),
-        ({"pass_env": ["A=1"]}, "'A=1' cannot be the name"),
         ({"allow": ["everything"]}, "there is no everything; there are inotify, io_uring, numa"),
         ({"scratch": 0}, "greater than 0"),
     ],
@@ -102,10 +98,3 @@ def test_without_a_sandbox_nothing_can_be_mounted_elsewhere(tmp_path):
     given = {"data_dir": tmp_path, "sandbox": "none", "sandboxing": {"read_only": ["/opt:/o"]}}
     with pytest.raises(ValidationError, match="/opt cannot be at /o without a sandbox"):
         AgentSection.model_validate(given)
-
-
-def test_bundles_of_other_servers_get_the_network_only_where_it_is_given(tmp_path):
-    limits = {"network": True}
-    with pytest.raises(ValueError, match=r"sandboxing.network must say so"):
-        AgentSection.model_validate({"default_limits": limits})
-    AgentSection.model_validate({"default_limits": limits, "sandboxing": {"network": True}})

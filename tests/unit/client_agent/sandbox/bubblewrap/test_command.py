@@ -22,7 +22,6 @@ def bwrap(**more: object) -> list[str]:
         "env": {"A": "1"},
         "root": TREE,
         "scratch": 1000,
-        "shm": 2000,
         **more,
     }
     return command.bwrap_options(FDS, **given)  # type: ignore[arg-type]
@@ -107,7 +106,7 @@ def test_scratch_is_sized() -> None:
     at = args.index("/tmp", args.index("--tmpfs") - 4)
     assert args[at - 3 : at + 1] == ["--size", "1000", "--tmpfs", "/tmp"]
     at = args.index("/dev/shm")
-    assert args[at - 3 : at + 1] == ["--size", "2000", "--tmpfs", "/dev/shm"]
+    assert args[at - 3 : at + 1] == ["--size", "1000", "--tmpfs", "/dev/shm"]
     for place in ("/proc/1", "/proc/fs"):
         at = args.index(place)
         assert args[at - 3 : at + 1] == ["--size", "4096", "--tmpfs", place]
