@@ -13,7 +13,7 @@ from shared.http.measured import METRICS, answer
 
 
 async def metrics(request: web.Request, _: Context) -> web.StreamResponse:
-    """What Prometheus reads: counts, times and states, each explained in docs/metrics.md."""
+    """What Prometheus reads: counts, times and states, each explained by its own HELP."""
     return await answer(request, request.app[METRICS])
 
 
