@@ -125,6 +125,7 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
     context, principal = site.context, request[PRINCIPAL]
     cursor = int_param(request, "cursor", 0, 0, 2**63 - 1) or None
     which = chosen(request.query, context.clock.now())
+    newest = await context.jobs.newest_event()
     found: list[Job] = []
     following, counts, exact = None, None, None
     if which.problem is None:
@@ -136,6 +137,7 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
         "jobs/list.html",
         status=HTTPStatus.OK if which.problem is None else HTTPStatus.BAD_REQUEST,
         title="Jobs",
+        newest=newest,
         notice=_notice(request),
         jobs=await context.documents(found),
         exact=exact,

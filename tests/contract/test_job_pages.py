@@ -187,6 +187,20 @@ async def test_the_newest_events_have_exact_times_the_oldest_of_them_first(world
     assert f'href="/api/v1/jobs/{job.id}/events">all of them' in times
 
 
+async def test_a_page_is_told_of_what_it_does_not_know_until_the_job_has_ended(world):
+    job = await world.new()
+    (known,) = re.findall(r'data-live="([^"]+)"', await world.page(f"/jobs/{job.id}"))
+    ended = await world.ended(await world.running(job), S.COMPLETED)
+    _, text = await world.get(known)
+    assert [line for line in text.splitlines() if line.startswith("event")] == [
+        "event: changed",
+        "event: end",
+    ]
+    assert "data-live" not in await world.page(f"/jobs/{ended.id}")
+    newest = await world.jobs.newest_event()
+    assert (await world.get(f"/live/{ended.id}?after={newest}"))[0] == 204
+
+
 # -- children
 
 

@@ -21,9 +21,9 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 MUTANTS: Final = (
     _of(
         "what happened between the page and its stream is shown, too",
-        "server/web/static/live.js",
-        "      refresh(); // whatever happened since the page was made, or meanwhile\n",
-        "",
+        "server/web/site/live.py",
+        'if after is None and "after" in request.query:',
+        'if after is None and "afterwards" in request.query:',
         "tests/e2e/dashboard/test_job.py::test_what_happens_before_the_page_listens_is_shown",
     ),
     _of(

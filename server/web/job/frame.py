@@ -58,12 +58,14 @@ class JobFrame:
     Attributes:
         actions: what the principal may do with the job in its state: ``cancel``, ``retry``,
             ``delete``, ``tag``, ``again`` (upload it with changes), ``share``.
+        newest: the event from which on the page is to be told what happens.
     """
 
     record: Job
     job: JobDoc
     tabs: tuple[Tab, ...]
     actions: frozenset[str]
+    newest: int
 
     @property
     def notice(self) -> tuple[str, str] | None:
@@ -93,6 +95,7 @@ async def job_frame(request: web.Request, site: Site) -> JobFrame:
         NotAllowed, NoSuchJob, Refusal
     """
     context, principal = site.context, request[PRINCIPAL]
+    newest = await context.jobs.newest_event()
     job = await requested_job(request, context)
     if principal.role is Role.LINK:
         # Whoever has a link is anybody, and such an address may hold a secret of the portal.
@@ -105,7 +108,7 @@ async def job_frame(request: web.Request, site: Site) -> JobFrame:
         parent = await context.jobs.get(job.parent_id)
         if parent.ended:  # it would not hear of a new run: the parent itself is retried
             actions -= {"retry"}
-    return JobFrame(job, document, _tabs(document, principal), actions)
+    return JobFrame(job, document, _tabs(document, principal), actions, newest)
 
 
 def frame_page(

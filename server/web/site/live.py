@@ -1,4 +1,4 @@
-"""Says to an open page that what it shows may have changed; the page then loads itself again."""
+"""Says to an open page that what it shows may have changed; the page then loads its part again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from aiohttp import web
 from server.domain.access import Area, visible
 from server.domain.permits import Shows
 from server.http import event_stream
-from server.http.params import job_id
+from server.http.params import int_param
+from server.http.params import job_id as job_of
 from server.http.shared_reads import Messages
 from server.ports import Filter
 from server.stages.read import list_events, read_job
@@ -19,7 +20,7 @@ from shared.http.authentication import PRINCIPAL
 
 _AT_ONCE: Final = 100
 _GATHER_S: Final = 0.5
-_CHANGED: Final = "changed"
+_LAST: Final = 2**63 - 1
 
 
 async def of_all(request: web.Request, site: Site) -> web.StreamResponse:
@@ -29,38 +30,45 @@ async def of_all(request: web.Request, site: Site) -> web.StreamResponse:
     async def read(behind: int) -> Messages:
         async def own() -> Messages:
             page = await list_events(context.jobs, principal, Filter(), behind, _AT_ONCE)
-            return Messages(_message(page.reached, bool(page.items)), page.reached, page.more)
+            return Messages(_changed(page.reached, bool(page.items)), page.reached, page.more)
 
         key = ("live", visible(principal), behind)
         return await context.event_reads.read(context.watch.events_version, key, own)
 
-    after = event_stream.last_event_id(request)
-    if after is None:
-        after = await context.jobs.newest_event()
-    changes = context.watch.events_of(None)
+    after, changes = await _after(request, site), context.watch.events_of(None)
     return await event_stream.stream(request, context, read, after, changes, gather_s=_GATHER_S)
 
 
 async def of_job(request: web.Request, site: Site) -> web.StreamResponse:
-    """Something happened to this job."""
-    context, principal = site.context, request[PRINCIPAL]
-    wanted = job_id(request)
+    """Something happened to this job; it says so when the job has ended, and then nothing more."""
+    context, principal, job_id = site.context, request[PRINCIPAL], job_of(request)
+    first = True
 
     async def read(behind: int) -> Messages:
-        await read_job(context.jobs, principal, wanted)
-        found = await context.jobs.events(wanted, behind, _AT_ONCE)
-        reached = found[-1].seq if found else behind
-        return Messages(_message(reached, bool(found)), reached, len(found) == _AT_ONCE)
+        nonlocal first
+        job = await read_job(context.jobs, principal, job_id)
+        found = await context.jobs.events(job_id, behind, _AT_ONCE)
+        reached, more = (found[-1].seq if found else behind), len(found) == _AT_ONCE
+        data, last = _changed(reached, bool(found)), job.ended and not more
+        if last and (data or not first):
+            data += event_stream.message(reached, "end", "{}")
+        first = False
+        return Messages(data, reached, more, last)
 
-    after = event_stream.last_event_id(request)
-    if after is None:
-        after = await context.jobs.newest_event()
-    changes = context.watch.events_of(wanted)
+    after, changes = await _after(request, site), context.watch.events_of(job_id)
     return await event_stream.stream(request, context, read, after, changes, gather_s=_GATHER_S)
 
 
-def _message(number: int, changed: bool) -> bytes:
-    return event_stream.message(number, _CHANGED, "{}") if changed else b""
+async def _after(request: web.Request, site: Site) -> int:
+    """The newest event that the page knows: it says so, and its browser when it connects again."""
+    after = event_stream.last_event_id(request)
+    if after is None and "after" in request.query:
+        after = int_param(request, "after", 0, 0, _LAST)
+    return await site.context.jobs.newest_event() if after is None else after
+
+
+def _changed(number: int, changed: bool) -> bytes:
+    return event_stream.message(number, "changed", "{}") if changed else b""
 
 
 ROUTES: Final = (

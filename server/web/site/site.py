@@ -44,6 +44,8 @@ HEADERS: Final[Mapping[str, str]] = {
     "Cache-Control": "no-store",
 }
 _BROWSER: Final = "browser"
+_PART: Final = "HX-Request"
+"""Header of what the scripts of an open page ask for."""
 _LEAST_COMPRESSED: Final = 1024
 
 
@@ -79,6 +81,8 @@ class Site:
         """
         browser = request.cookies.get(self.cookie(_BROWSER)) or secrets.token_urlsafe(24)
         forms = self._sender(request, browser)
+        is_part = _PART in request.headers and status < HTTPStatus.BAD_REQUEST
+        values["layout"] = "site/part.html" if is_part else "site/layout.html"
         text = (
             _environment()
             .get_template(template)

@@ -1,12 +1,13 @@
 // Keeps what is live on a page up to date: listens to the server, and says so when it is away.
 // An element with data-live="URL" listens there; each change sends "live" to the page's body, which
-// is what the parts with hx-trigger="live from:body" wait for.
+// is what the parts with hx-trigger="live from:body" wait for. The URL has the number of the newest
+// event that the page knows, so that nothing is read twice and nothing is missed.
 // Also decides what becomes of a part of a page when the answer to its request is an error.
 (() => {
   const source = document.querySelector("[data-live]");
   const notice = document.getElementById("connection");
   if (!notice) return;
-  let events, lost = false;
+  let events, timer, done = !source || !window.EventSource, lost = false;
 
   const say = (text, state) => {
     notice.textContent = text;
@@ -29,7 +30,7 @@
   document.addEventListener("htmx:after:request", (event) => {
     const { ctx } = event.detail, status = ctx.response.status;
     if (status < 400) {
-      if (!events || events.readyState === EventSource.OPEN) back();
+      if (!events || events.readyState === EventSource.OPEN || done) back();
     } else if (ctx.response.headers.has("HX-Redirect")) {
       return; // to the login
     } else if ([403, 404, 410].includes(status) && ctx.text.includes('id="main"')) {
@@ -44,44 +45,37 @@
     if (event.detail.ctx && !event.detail.ctx.response) lose("The server cannot be reached.");
   });
 
-  if (!source || !window.EventSource) return;
-  let timer, hidden;
-
   const refresh = () => document.body.dispatchEvent(new CustomEvent("live"));
   const changed = () => {
     clearTimeout(timer);
     timer = setTimeout(refresh, 50);
   };
-
   function connect() {
+    if (done || document.hidden || !source.isConnected) return;
     events = new EventSource(source.dataset.live);
     events.addEventListener("changed", changed);
+    events.addEventListener("end", () => {
+      done = true;
+      events.close();
+    });
     events.onopen = () => {
-      refresh(); // whatever happened since the page was made, or meanwhile
+      if (lost) refresh();
       back();
     };
     events.onerror = () => {
+      if (done) return;
       lose("The server cannot be reached.");
-      if (events.readyState === EventSource.CLOSED) { // an answer that is no stream: try later
-        events.close();
-        refresh(); // the page may show why
-        setTimeout(() => {
-          const wanted = !hidden && source.isConnected;
-          if (wanted && events.readyState === EventSource.CLOSED) connect();
-        }, 3000);
-      }
+      if (events.readyState !== EventSource.CLOSED) return; // the browser tries again
+      refresh(); // an answer that is no stream: the page may show why
+      setTimeout(() => { if (events.readyState === EventSource.CLOSED) connect(); }, 3000);
     };
   }
   // A page that is not looked at needs no connection: browsers have few for one server.
   document.addEventListener("visibilitychange", () => {
-    hidden = document.hidden;
-    if (hidden) {
-      events.close();
-    } else if (events.readyState === EventSource.CLOSED) {
-      connect();
-      refresh();
-    }
+    if (document.hidden) events?.close();
+    else if (events?.readyState !== EventSource.OPEN) connect();
   });
-  addEventListener("pagehide", () => events.close());
+  addEventListener("pagehide", () => events?.close());
+  addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
   connect();
 })();

@@ -16,7 +16,7 @@ from tests.support.browser import PATIENCE_MS, too_wide, violations
 from tests.support.dev_program import DevProgram, started
 
 expect.set_options(timeout=PATIENCE_MS)
-MANY = 1_500
+MANY = 150
 WAITS = """\
 until [ -e go ] || [ "$((waited += 1))" -gt 20 ]; do
     echo "::progress value=$waited,total=20::step $waited"; sleep 0.1
@@ -136,30 +136,6 @@ def test_a_batch_is_one_row_that_follows_its_children(system, visit):
     expect(row).to_have_count(0)
 
 
-def test_a_long_list_scrolls_with_few_rows_in_the_document(filled, visit):
-    page = visit(filled.url).open("/jobs")
-    most = 0
-    newest = in_document(page)[0]
-    for _ in range(400):
-        page.mouse.wheel(0, 2_500)
-        page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 20)))")
-        most = max(most, len(in_document(page)))
-        if page.locator("#job-1").count() and page.locator("#job-1").is_visible():
-            break
-    expect(page.locator("#job-1")).to_be_visible()
-    assert most <= 600
-    last = page.evaluate(IN_VIEW)
-    assert last == sorted(last, reverse=True)
-    page.evaluate("scrollTo(0, document.body.scrollHeight / 2)")
-    until(page, f"({IN_VIEW})().length > 5")
-    found = page.evaluate(IN_VIEW)
-    assert found == list(range(found[0], found[-1] - 1, -1))
-    page.evaluate("scrollTo(0, 0)")
-    expect(page.locator(f"#job-{newest}")).to_be_visible()
-    found = in_document(page)
-    assert found == sorted(set(found), reverse=True)
-
-
 def test_new_jobs_are_announced_to_whoever_reads_further_down(filled, visit):
     page = visit(filled.url).open("/jobs")
     page.locator("tbody .tick input").first.check()
@@ -173,8 +149,7 @@ def test_new_jobs_are_announced_to_whoever_reads_further_down(filled, visit):
     button.click()
     expect(page.locator(f"#job-{job_id}")).to_be_in_viewport()
     expect(button).to_be_hidden()
-    found = in_document(page)
-    assert found == list(range(job_id, found[-1] - 1, -1))
+    assert in_document(page) == list(range(job_id, job_id - 50, -1))
     expect(page.locator("#selected")).to_have_text("1 chosen")
 
 
