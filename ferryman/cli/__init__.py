@@ -12,11 +12,8 @@ from typing import Final
 import typer
 from typer.main import get_command
 
-from ferryman.cli.app import app
-from ferryman.cli.completion import COMMAND, complete
-from ferryman.cli.exits import Interrupted
-from ferryman.cli.failures import asked_for_json, report
-from ferryman.cli.words import command_first
+from ferryman.cli.app import app, command_first
+from ferryman.cli.exits import Interrupted, asked_for_json, report
 from ferryman.errors import FerrymanError
 
 _PROBLEMS: Final = (FerrymanError, OSError, Interrupted, typer.Abort, typer.TyperException)
@@ -29,11 +26,13 @@ def main() -> None:
     """Entry point of ``ferryman``."""
     gc.set_threshold(_GARBAGE_AFTER)
     root = get_command(app)
-    if sys.argv[1:2] == [COMMAND]:
+    if sys.argv[1:2] == ["__complete"]:
+        from ferryman.cli.completion import complete
+
         sys.stdout.write(complete(sys.argv[2:], root))
         sys.exit(0)
-    words = command_first(sys.argv[1:], root)
     try:
+        words = command_first(sys.argv[1:])
         code = root.main(words, prog_name="ferryman", standalone_mode=False)
     except _PROBLEMS as problem:
         code = report(problem, as_json=asked_for_json(sys.argv[1:]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TypeAlias
 
@@ -10,13 +9,14 @@ import typer
 
 from ferryman.cli import show
 from ferryman.cli.exits import FAILED, TRY_LATER
-from ferryman.cli.options import Json, on_server
+from ferryman.cli.options import Json, Server, Yes, ask, on_server
 from ferryman.cli.programs import run_program
-from ferryman.errors import BadArgument, FerrymanError
+from ferryman.errors import FerrymanError
 from ferryman.units import say_count
 
 if TYPE_CHECKING:
     from ferryman.client import Client
+    from ferryman.settings_models import SettingChange
 
 _COMMAND: Final = "admin forget-user"
 _RENAMED: Final = "audit"
@@ -33,7 +33,6 @@ _KINDS: Final = {
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")
 ]
-Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -78,7 +77,7 @@ async def requeue(
     service has another name now. A job that its agent has is refused: cancel it first.
     """
     if not (yes or dry_run):
-        _ask(f"queue {say_count(len(job_ids), 'job')} again?", "admin requeue")
+        ask(f"queue {say_count(len(job_ids), 'job')} again?", "admin requeue")
     failed, jobs = 0, []
     for job_id in job_ids:
         try:
@@ -127,7 +126,7 @@ async def forget_user(
             else:
                 show.print_message(f"{user}: {text}")
             return 0
-        _ask(f"remove all data of user {user}, {text}? It cannot be brought back", _COMMAND)
+        ask(f"remove all data of user {user}, {text}? It cannot be brought back", _COMMAND)
     report = await client.forget_user(user)
     if json:
         show.print_json(report)
@@ -156,7 +155,43 @@ def _nothing_known(user: str) -> FerrymanError:
     return problem
 
 
-def _ask(question: str, command: str) -> None:
-    if not sys.stdin.isatty():
-        raise BadArgument(f"{command} asks first: give --yes where there is no terminal")
-    typer.confirm(show.printable(question), abort=True, err=True)
+settings = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Let a running server read its settings again.",
+)
+
+_TAKEN_OUT: Final = "taken out"
+"""As the server says it of a table."""
+
+
+@settings.command("reload")
+@on_server
+async def reload_settings(json: Json = False, *, server: Server, client: Client) -> None:
+    """Let the server read its settings again, and say what has changed.
+
+    It is as SIGHUP. The server reads the file and the variables that it was started with. What is
+    wrong is said, and changes nothing.
+    """
+    done = await client.reload_settings()
+    if json:
+        show.print_json(done)
+        return
+    for one in done.changed:
+        typer.echo(show.printable(_changed(one)))
+    for one in done.waiting:
+        typer.echo(show.printable(f"{_changed(one)}  (restart to apply)"))
+    for left in done.left:
+        show.print_message(str(left))
+        for how in (f"services move {left.service} NAME", f"cancel --all --service {left.service}"):
+            show.print_message(f"  {server.command(how)}")
+    if not done.changed and not done.waiting:
+        show.print_message("nothing has changed")
+
+
+def _changed(one: SettingChange) -> str:
+    if one.old is None:
+        return f"{one.key}: {one.new}"
+    if one.new is None and one.old.startswith(_TAKEN_OUT):
+        return f"{one.key}: {one.old}"
+    return f"{one.key}: {one.old} -> {one.new or 'not set'}"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.exits import FAILED
-from ferryman.cli.options import Json, Quiet, on_server
-from ferryman.errors import BadArgument
+from ferryman.cli.options import Json, Quiet, Yes, ask, on_server
 from ferryman.units import say_duration
 
 if TYPE_CHECKING:
@@ -29,7 +26,6 @@ Message: TypeAlias = Annotated[
     str | None,
     typer.Option("--message", "-m", metavar="TEXT", help="Why; shown with the agent."),
 ]
-Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 _HEADS: Final = (
     "AGENT",
     "STATE",
@@ -127,8 +123,10 @@ async def retire(
 
     Drain it before, and wait.
     """
-    ask = None if yes else "retire agent {}? It gets no jobs, and the server does not contact it"
-    return await _change(client, name, "retire", message, json=json, quiet=quiet, ask=ask)
+    question = (
+        None if yes else "retire agent {}? It gets no jobs, and the server does not contact it"
+    )
+    return await _change(client, name, "retire", message, json=json, quiet=quiet, question=question)
 
 
 @app.command()
@@ -143,9 +141,9 @@ async def lost(
     client: Client,
 ) -> int:
     """Give an agent up: its jobs are tried again at once."""
-    ask = "declare agent {} lost? Its attempts end now ({}), though they may still run there"
+    question = "declare agent {} lost? Its attempts end now ({}), though they may still run there"
     return await _change(
-        client, name, "lost", message, json=json, quiet=quiet, ask=None if yes else ask
+        client, name, "lost", message, json=json, quiet=quiet, question=None if yes else question
     )
 
 
@@ -157,17 +155,12 @@ async def _change(
     *,
     json: bool,
     quiet: bool,
-    ask: str | None = None,
+    question: str | None = None,
 ) -> int:
     """Do it, after a question where there is one to ask. Returns the exit code."""
-    if ask is not None:
-        if not sys.stdin.isatty():
-            raise BadArgument(f"agents {action} asks first: give --yes where there is no terminal")
+    if question is not None:
         agent = await client.agent(name)
-        question = ask.format(agent.name, _jobs(agent))
-        if not typer.confirm(show.printable(question), err=True):
-            show.print_message("nothing was changed")
-            return FAILED
+        ask(question.format(agent.name, _jobs(agent)), f"agents {action}")
     agent = await client.change_agent(name, action, message)
     if json:
         show.print_json(agent)

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.candidates import Candidate, candidates
+from ferryman.cli.app import COMMANDS, COMMON
 from ferryman.errors import BadArgument
 
-COMMAND: Final = "__complete"
+_KINDS: Final = {
+    "--batch-policy": ("wait_all", "fail_fast"),
+    "--backoff": ("constant", "linear", "exponential", "exponential_jitter"),
+}
+"""Option -> its values."""
 SCRIPTS: Final = {
     "bash": """\
 # Completion of ferryman in bash.
@@ -61,17 +65,85 @@ def complete(words: Sequence[str], root: Any) -> str:
         words: the shell, and the words behind the program's name up to the cursor.
     """
     shell, *rest = words or [""]
-    return "".join(f"{_line(shell, one)}\n" for one in candidates(rest, root))
+    return "".join(f"{_line(shell, *one)}\n" for one in candidates(rest, root))
 
 
-def _line(shell: str, candidate: Candidate) -> str:
-    about = " ".join(candidate.about.split())
+def _line(shell: str, word: str, about: str) -> str:
+    about = " ".join(about.split())
     if shell == "bash" or not about:
-        return candidate.word
+        return word
     if shell == "zsh":
-        escaped = candidate.word.replace(":", "\\:")
+        escaped = word.replace(":", "\\:")
         return f"{escaped}:{about}"
-    return f"{candidate.word}\t{about}"
+    return f"{word}\t{about}"
+
+
+def candidates(words: Sequence[str], root: Any) -> list[tuple[str, str]]:
+    """The words that fit, and what they mean; none: the shell offers files.
+
+    Args:
+        words: those behind the program's name, up to the cursor; the last one is begun, or empty.
+        root: the command of all commands, as of ``typer.main.get_command``.
+    """
+    *before, begun = words or [""]
+    command, arguments, option = root, 0, ""
+    for word in before:
+        if option:  # it is its value
+            option = ""
+        elif word.startswith("-"):
+            option = word if _has_value(command, word) else ""
+        elif word in getattr(command, "commands", {}):
+            command = command.commands[word]
+        else:
+            arguments += 1
+    found: Iterator[tuple[str, str]]
+    if option:
+        found = ((value, "") for value in _values(option))
+    elif begun.startswith("-") and "--" not in before:
+        found = _options(command)
+    elif hasattr(command, "commands"):
+        found = _commands(command) if not arguments else iter(())
+    else:
+        found = _arguments(command, arguments)
+    return [one for one in found if one[0].startswith(begun)]
+
+
+def _has_value(command: Any, word: str) -> bool:
+    """Whether it is an option, and its value is the next word."""
+    if word in COMMON:
+        return COMMON[word]
+    options = [one for one in command.params if word in one.opts]
+    return bool(options) and not (options[0].is_flag or options[0].count)
+
+
+def _options(command: Any) -> Iterator[tuple[str, str]]:
+    for parameter in command.params:
+        if parameter.param_type_name == "option" and not parameter.hidden:
+            yield max(parameter.opts, key=len), parameter.help or ""
+    yield "--help", "Show this message and exit."
+
+
+def _commands(group: Any) -> Iterator[tuple[str, str]]:
+    for name in group.commands:
+        if isinstance(group.commands, dict):
+            yield name, group.commands[name].get_short_help_str(60)
+        else:  # without importing it
+            yield name, COMMANDS[name][1]
+
+
+def _arguments(command: Any, given: int) -> Iterator[tuple[str, str]]:
+    """``last`` where a job is meant; all else is a file's name, or known to the server only."""
+    names = {parameter.name for parameter in command.params}
+    if "job_ids" in names or ("job_id" in names and not given):
+        yield "last", "The newest job."
+
+
+def _values(option: str) -> Sequence[str]:
+    if option == "--state":
+        from ferryman.states import JobState
+
+        return list(JobState)
+    return _KINDS.get(option, ())
 
 
 def completion(

@@ -19,8 +19,7 @@ import typer
 
 from ferryman import errors
 from ferryman.cli import show
-from ferryman.cli.exits import FAILED, UNAVAILABLE, USAGE, exit_code_for
-from ferryman.cli.hints import hint_for
+from ferryman.cli.exits import FAILED, UNAVAILABLE, USAGE, exit_code_for, hint_for
 from ferryman.cli.options import Json, Server, on_server
 from ferryman.cli.programs import require_server_extra
 from ferryman.defaults import DEFAULT_URL

@@ -1,4 +1,4 @@
-"""``--wait``: shows a job's history as it happens, and why nothing happens."""
+"""``--wait``: shows a job's history as it happens, why nothing happens, and how it ended."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import codecs
 import contextlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ferryman.cli import show
-from ferryman.errors import FerrymanError
+from ferryman.cli.options import Server
+from ferryman.cli.results import partial_hint
+from ferryman.errors import AlreadyEnded, FerrymanError, WaitedTooLong
+from ferryman.units import say_count
 
 if TYPE_CHECKING:
     from ferryman.client import Client
@@ -116,3 +119,90 @@ async def follow_job(client: Client, job_id: int, *, quiet: bool) -> JobDoc:
         with contextlib.suppress(asyncio.CancelledError, Exception):
             await next_event
         await events.aclose()
+
+
+async def wait_for(
+    client: Client,
+    server: Server,
+    job_ids: Sequence[int],
+    *,
+    quiet: bool,
+    timeout: float | None = None,
+    cancel: bool = False,
+) -> list[JobDoc]:
+    """The jobs once all have ended; a single one is followed on stderr.
+
+    Args:
+        timeout: seconds; None: for ever.
+        cancel: Ctrl-C cancels the jobs; otherwise it says that they go on.
+
+    Raises:
+        WaitedTooLong
+    """
+    client.retry_for = FOLLOW_RETRY_FOR_S
+    limit = asyncio.timeout(timeout)
+    try:
+        async with limit:
+            if len(job_ids) == 1:
+                return [await follow_job(client, job_ids[0], quiet=quiet)]
+            return [await _end_of(client, job_id, quiet=quiet) for job_id in job_ids]
+    except TimeoutError:
+        if timeout is None or not limit.expired():
+            raise
+        for job_id in job_ids:
+            job = await client.status(job_id)
+            if not job.ended:
+                problem = WaitedTooLong(job, timeout)
+                problem.add_note(f"wait again: {server.command(f'wait {_words(job_ids)}')}")
+                raise problem from None
+        return [await client.status(job_id) for job_id in job_ids]  # just now
+    except asyncio.CancelledError:
+        if cancel:
+            await _cancel(client, job_ids)
+        else:
+            goes = "the job goes" if len(job_ids) == 1 else "the jobs go"
+            show.print_message(f"{goes} on: {server.command(f'status {_words(job_ids)}')}")
+        raise
+
+
+def _words(job_ids: Sequence[int]) -> str:
+    return " ".join(map(str, job_ids))
+
+
+async def _end_of(client: Client, job_id: int, *, quiet: bool) -> JobDoc:
+    job = await client.wait(job_id)
+    if not quiet:
+        reason = f" ({job.reason})" if job.reason else ""
+        show.print_message(f"job {job.id} {job.status}{reason}: {job.message}")
+    return job
+
+
+async def _cancel(client: Client, job_ids: Sequence[int]) -> None:
+    """Cancel them all; a second Ctrl-C ends the waiting for their processes' end."""
+    if len(job_ids) > 1:
+        done = [item async for item in client.bulk("cancel", job_ids)]
+        show.print_message(f"{say_count(sum(one.ok for one in done), 'job')} cancelled")
+        return
+    show.print_message(f"cancelling job {job_ids[0]}")
+    try:
+        await client.cancel(job_ids[0])
+    except AlreadyEnded as problem:
+        show.print_message(str(problem))
+    else:
+        show.print_message(f"job {job_ids[0]} is cancelled")
+
+
+def conclude(job: JobDoc, server: Server, *, quiet: bool) -> None:
+    """Say how it ended. Why it failed is an error, so --quiet does not silence it."""
+    if job.status == "Completed":
+        if not quiet:
+            show.print_message(f"fetch the result: {server.command(f'download {job.id}')}")
+        return
+    reason = f" ({job.reason})" if job.reason else ""
+    show.print_message(f"job {job.id} {job.status}{reason}: {job.message}")
+    for line in show.stderr_lines(job):
+        show.print_message(line)
+    if job.children is not None and job.children.failed:
+        failed = server.command(f"list --parent {job.id} --state Failed")
+        show.print_message(f"children that failed: {failed}")
+    show.print_message(partial_hint(server, job.id))

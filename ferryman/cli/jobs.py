@@ -1,40 +1,45 @@
-"""Commands for existing jobs, thin over the SDK."""
+"""Commands for existing jobs: one, several, or all that fit, thin over the SDK."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.conclusion import conclude
-from ferryman.cli.exits import exit_code_of_jobs
-from ferryman.cli.filters import (
+from ferryman.cli.exits import FAILED, exit_code_of_jobs
+from ferryman.cli.options import (
+    All,
+    AnyJobIds,
+    CancelOnInterrupt,
     DeadLetters,
     InState,
-    OfService,
-    OfUser,
-    Parent,
-    Since,
-    WithReason,
-    WithTag,
-)
-from ferryman.cli.options import (
-    CancelOnInterrupt,
     JobIds,
     Json,
     Limit,
+    OfService,
+    OfUser,
+    Parent,
     Quiet,
     Server,
+    Since,
+    WithReason,
+    WithTag,
+    Yes,
+    ask,
     on_server,
     run,
     seconds,
     state_named,
 )
-from ferryman.errors import NotFound
+from ferryman.errors import BadArgument, NotFound
 
 if TYPE_CHECKING:
+    from ferryman.bulk_models import BulkItem
     from ferryman.client import Client
+    from ferryman.fields import JobFilter
+    from ferryman.job_calls import BulkAction
     from ferryman.models import JobDoc
 
 EXPLAIN_CANCEL_AFTER_S: float = 5.0
@@ -60,7 +65,7 @@ def status(
     With their attempts, where there are several. With --wait: once they have ended, as `ferryman
     wait` does.
     """
-    from ferryman.cli.waiting import wait_for
+    from ferryman.cli.follow import wait_for
 
     async def work() -> int:
         async with server.client() as client:
@@ -121,7 +126,7 @@ def wait_for_jobs(
     code is the job's own (timeout: 124, cancelled: 143); of several, that of the first one, as they
     are named, that did not complete.
     """
-    from ferryman.cli.waiting import wait_for
+    from ferryman.cli.follow import conclude, wait_for
 
     async def work() -> int:
         async with server.client() as client:
@@ -137,7 +142,7 @@ def wait_for_jobs(
     run(work())
 
 
-def cancel_one(server: Server, job_id: int, *, quiet: bool, json: bool) -> None:
+def _cancel_one(server: Server, job_id: int, *, quiet: bool, json: bool) -> None:
     """Cancel a job; returns when none of its processes is left."""
 
     async def work() -> int:
@@ -232,3 +237,121 @@ def list_jobs(
         return 0
 
     run(work())
+
+
+@on_server
+def cancel(
+    job_ids: AnyJobIds = None,
+    every: All = False,
+    user: OfUser = None,
+    service: OfService = None,
+    state: InState = None,
+    tag: WithTag = None,
+    yes: Yes = False,
+    quiet: Quiet = False,
+    json: Json = False,
+    *,
+    server: Server,
+) -> None:
+    """Cancel jobs.
+
+    Give IDs (or last), or --all with options that choose: all that have not ended and fit. Of a
+    single one it returns when none of its processes is left.
+    """
+    where: JobFilter = {"user": user, "service": service, "state": state_named(state), "tag": tag}
+    if job_ids is not None and len(job_ids) == 1 and not (any(where.values()) or every):
+        _cancel_one(server, job_ids[0], quiet=quiet, json=json)
+        return
+    _do(server, "cancel", job_ids, where, every=every, yes=yes, quiet=quiet, json=json)
+
+
+def _of_many(action: BulkAction, about: str) -> Callable[..., None]:
+    """``ferryman retry`` and ``ferryman delete``."""
+
+    def command(
+        job_ids: AnyJobIds = None,
+        every: All = False,
+        user: OfUser = None,
+        service: OfService = None,
+        state: InState = None,
+        tag: WithTag = None,
+        reason: WithReason = None,
+        dead_letters: DeadLetters = False,
+        yes: Yes = False,
+        quiet: Quiet = False,
+        json: Json = False,
+        *,
+        server: Server,
+    ) -> None:
+        where: JobFilter = {"user": user, "service": service, "state": state_named(state)}
+        where |= {"tag": tag, "reason": reason, "dead_letter": dead_letters}
+        _do(server, action, job_ids, where, every=every, yes=yes, quiet=quiet, json=json)
+
+    command.__name__, command.__doc__ = action, about
+    return on_server(command)
+
+
+retry = _of_many(
+    "retry",
+    """Run jobs again that failed or were cancelled.
+
+    They get fresh retries. Give IDs (or last), or --all with options that choose.
+    """,
+)
+delete = _of_many(
+    "delete",
+    """Delete jobs with all that they left.
+
+    What has not ended is cancelled, and kept. Give IDs (or last), or --all with options that
+    choose.
+    """,
+)
+
+
+def _do(
+    server: Server,
+    action: BulkAction,
+    job_ids: list[int] | None,
+    where: JobFilter,
+    *,
+    every: bool,
+    yes: bool,
+    quiet: bool,
+    json: bool,
+) -> None:
+    given = [(name.replace("_", " "), value) for name, value in where.items() if value]
+    which = ", ".join(name if value is True else f"{name} {value}" for name, value in given)
+    if bool(job_ids) == every or (job_ids and given):
+        problem = BadArgument(
+            "give the numbers of jobs, or --all and options that choose; not both"
+            if job_ids or not given
+            else f"to {action} all jobs with {which}, add --all"
+        )
+        problem.add_note(f"all of one user: {server.command(f'{action} --all --user NAME')}")
+        raise problem
+    if every and not yes:
+        whose = f"with {which}" if which else "that you may see"
+        ask(f"{action} all jobs {whose}?", action)
+
+    async def work() -> int:
+        async with server.client() as client:
+            items = [item async for item in client.bulk(action, job_ids or None, where)]
+        if json:
+            show.print_json_list(items)
+        else:
+            _print_done(action, items, quiet=quiet)
+        return 0 if all(item.ok for item in items) else FAILED
+
+    run(work())
+
+
+def _print_done(action: BulkAction, items: list[BulkItem], *, quiet: bool) -> None:
+    if not items and not quiet:
+        show.print_message("no job fits")
+    for item in items:
+        if item.ok and quiet:
+            continue
+        line = item.message or (f"{action}: done" if item.ok else str(item.code))
+        if f"job {item.id} " not in f"{line} ".lower():
+            line = f"job {item.id}: {line}"
+        show.print_message(line)

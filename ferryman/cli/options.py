@@ -5,25 +5,156 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from urllib.parse import urlsplit
 
 import typer
 
-from ferryman.cli.address import check_url, token_of
-from ferryman.cli.exits import Interrupted
-from ferryman.cli.hints import hint_for
-from ferryman.cli.identity import usual_user
-from ferryman.cli.last import LAST, is_meant, newest, replaced
+from ferryman.cli import show
+from ferryman.cli.exits import Interrupted, hint_for
 from ferryman.defaults import DEFAULT_URL
 from ferryman.errors import BadArgument, FerrymanError
 from ferryman.units import parse_duration
 
 if TYPE_CHECKING:
     from ferryman.client import Client
+
+_MAX_TOKEN: Final = 4096
+"""Bytes; a longer first line is no token."""
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
+
+
+def check_url(url: str) -> None:
+    """Refuse what is no server's URL, with the URL that was probably meant.
+
+    Raises:
+        BadArgument
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as problem:
+        raise _bad(url, str(problem)) from None
+    host = parts.netloc.rpartition("@")[2].removesuffix(f":{port}")
+    if parts.scheme not in {"http", "https"} or not _HOST.fullmatch(host):
+        raise _bad(url, "it should begin with http:// or https:// and a host")
+    if port == 0:
+        raise _bad(url, "port 0 is none that a server has")
+    if parts.username is not None:
+        refusal = BadArgument("the server's URL has a user or a token in it, which others can see")
+        refusal.add_note("a token comes from --token-file FILE or FERRYMAN_TOKEN")
+        raise refusal
+    if parts.query or parts.fragment:
+        raise _bad(url, "it should end before the ? or #")
+
+
+def _bad(url: str, why: str) -> BadArgument:
+    refusal = BadArgument(f"{url!r} is not a server's URL: {why}")
+    refusal.add_note(f"such as --url {_meant(url) or 'http://127.0.0.1:5000'}")
+    return refusal
+
+
+def _meant(url: str) -> str | None:
+    """The URL that somebody left out a part of; None: anybody's guess."""
+    scheme = "https" if url.lower().startswith("https") else "http"
+    rest = re.sub(r"^[A-Za-z]*:?/+", "", url.strip())
+    host, _, port = rest.partition("/")[0].rpartition(":")
+    if not re.fullmatch(r"[1-9][0-9]{0,4}", port) or int(port) > 65535:
+        host, port = host or port, "5000"
+    return f"{scheme}://{host}:{port}" if _HOST.fullmatch(host) else None
+
+
+def token_of(path: Path) -> str:
+    """The first line of a file.
+
+    Raises:
+        BadArgument: it cannot be read, or is none.
+    """
+    try:
+        with path.open("rb") as file:
+            line = file.read(_MAX_TOKEN + 1).partition(b"\n")[0]
+        token = line.decode().strip()
+    except OSError as problem:
+        why = problem.strerror or problem
+        raise BadArgument(f"--token-file {path}: {why}") from problem
+    except UnicodeDecodeError as problem:
+        raise BadArgument(f"--token-file {path}: it is no text") from problem
+    if not token:
+        raise BadArgument(f"--token-file {path}: its first line is empty")
+    if len(line) > _MAX_TOKEN:
+        raise BadArgument(f"--token-file {path}: its first line is too long for a token")
+    return token
+
+
+USER: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+
+
+def login_name() -> str | None:
+    """Who is logged in, if that can be a user's name on a server."""
+    import getpass
+
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a uid without an account; Windows without USERNAME
+        return None
+    return name if USER.fullmatch(name) else None
+
+
+async def usual_user(client: Client, *, has_token: bool) -> str | None:
+    """Whose jobs are meant where nobody says it: those of FERRYMAN_USER, or else of the user that
+    the token is for, or else of the login name."""
+    named = os.environ.get("FERRYMAN_USER")
+    if named or not has_token:
+        return named or login_name()
+    return (await client.whoami()).user_id or login_name()
+
+
+class _Last(int):
+    """Stands for a number that only the server knows."""
+
+
+LAST: Final = _Last(-1)
+
+
+def is_meant(given: dict[str, Any]) -> bool:
+    """Whether some argument of a command is ``last``."""
+    return any(
+        value is LAST or (isinstance(value, list | tuple) and any(one is LAST for one in value))
+        for value in given.values()
+    )
+
+
+def replaced(given: dict[str, Any], number: int) -> dict[str, Any]:
+    """The same arguments, with this number in its place."""
+
+    def put(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return type(value)(map(put, value))
+        return number if value is LAST else value
+
+    return {name: put(value) for name, value in given.items()}
+
+
+async def newest(client: Client, *, has_token: bool) -> int:
+    """The number of the newest job of the user who is meant; of a batch the parent's.
+
+    Raises:
+        BadArgument: there is none.
+    """
+    user = await usual_user(client, has_token=has_token)
+    if user is None:
+        raise BadArgument("last: whose job? FERRYMAN_USER says it")
+    async for job in client.jobs(user=user, limit=1):
+        return job.parent_id or job.id
+    raise BadArgument(
+        f"last: user {user} has no jobs at {client.url}; FERRYMAN_USER=NAME says whose are meant"
+    )
+
 
 RETRY_FOR_S: Final = 2.0
 """A person waits for the command."""
@@ -97,6 +228,42 @@ CancelOnInterrupt: TypeAlias = Annotated[
 JobIds: TypeAlias = Annotated[
     list[int],
     typer.Argument(metavar="ID", parser=job_id, hidden=True),
+]
+
+
+AnyJobIds: TypeAlias = Annotated[
+    list[int] | None,
+    typer.Argument(metavar="ID", parser=job_id, hidden=True),
+]
+All: TypeAlias = Annotated[
+    bool, typer.Option("--all", help="All jobs that fit the options; without any, all you may see.")
+]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+OfUser: TypeAlias = Annotated[
+    str | None, typer.Option("--user", "-u", metavar="NAME", help="Those of this user.")
+]
+OfService: TypeAlias = Annotated[
+    str | None, typer.Option("--service", "-s", metavar="NAME", help="Those of this service.")
+]
+InState: TypeAlias = Annotated[
+    str | None, typer.Option("--state", metavar="STATE", help="Those in this state.")
+]
+WithTag: TypeAlias = Annotated[
+    str | None, typer.Option("--tag", metavar="TAG", help="Those with this tag.")
+]
+WithReason: TypeAlias = Annotated[
+    str | None, typer.Option("--reason", metavar="CODE", help="Those that failed for this reason.")
+]
+DeadLetters: TypeAlias = Annotated[
+    bool, typer.Option("--dead-letters", help="Those that failed for good and are kept.")
+]
+Since: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="Those uploaded since; 2h: two hours ago."),
+]
+Parent: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--parent", metavar="ID", parser=job_id, help="The children of this job."),
 ]
 
 
@@ -271,3 +438,15 @@ def state_named(text: str | None) -> str | None:
     nearest = get_close_matches(str(text).lower(), states, 1)
     meant = f"did you mean {states[nearest[0]]}? " if nearest else ""
     raise BadArgument(f"--state {text}: {meant}there are {', '.join(JobState)}")
+
+
+def ask(question: str, command: str) -> None:
+    """Ask before what cannot be taken back.
+
+    Raises:
+        BadArgument: there is no terminal.
+        typer.Abort: the answer is no.
+    """
+    if not sys.stdin.isatty():
+        raise BadArgument(f"{command} asks first: give --yes where there is no terminal")
+    typer.confirm(show.printable(question), abort=True, err=True)

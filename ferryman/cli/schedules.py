@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
-from ferryman.cli import options, show, submit_options
-from ferryman.cli.filters import OfUser
-from ferryman.cli.options import Json, Quiet, Server, on_server
-from ferryman.cli.selection import select
+from ferryman.cli import options, show
+from ferryman.cli.options import Json, OfUser, Quiet, Server, on_server
+from ferryman.cli.submit import Service, Tag, User, select, with_fields
 
 if TYPE_CHECKING:
     from ferryman.client import Client
@@ -39,22 +38,21 @@ _HEADS: Final = ("ID", "NAME", "CRON", "ZONE", "NEXT", "JOB", "MESSAGE")
 
 @app.command("add")
 @on_server
+@with_fields("timeout", "retries", "priority")
 async def add(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", hidden=True)],
     cron: Cron,
-    service: submit_options.Service,
+    service: Service,
     name: Name,
-    user: submit_options.User = None,
+    user: User = None,
     time_zone: TimeZone = None,
-    tag: submit_options.Tag = None,
-    timeout: submit_options.Timeout = None,
-    retries: submit_options.Retries = None,
-    priority: submit_options.Priority = None,
+    tag: Tag = None,
     quiet: Quiet = False,
     json: Json = False,
     *,
     server: Server,
     client: Client,
+    **fields: Any,
 ) -> None:
     """Store a bundle, and have a job made of it at each time.
 
@@ -73,9 +71,7 @@ async def add(
         user=await server.user_of(client, user),
         time_zone=time_zone,
         tags=tag or (),
-        timeout=timeout,
-        retries=retries,
-        priority=priority,
+        **fields,
     )
     if json:
         show.print_json(schedule)

@@ -1,57 +1,131 @@
-"""``ferryman submit``, thin over the SDK."""
+"""``ferryman submit``, thin over the SDK: which files it sends, and what is asked for."""
 
 from __future__ import annotations
 
+import inspect
 import sys
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-from ferryman.cli import show, submit_options
-from ferryman.cli.conclusion import conclude
+from ferryman.bundle import BundleFile, Files, gather
+from ferryman.cli import show
 from ferryman.cli.exits import exit_code_of_job
 from ferryman.cli.options import CancelOnInterrupt, Json, Output, Quiet, Server, on_server, run
 from ferryman.cli.results import STDOUT, check_stdout, fetch, print_zip
+from ferryman.ignore import Ignore, Pattern, ignore_for
+from ferryman.units import say_count, say_size
+
+Service: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        *("--service", "-s"),
+        metavar="NAME",
+        envvar="FERRYMAN_SERVICE",
+        help="Which kind of work.",
+    ),
+]
+User: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        *("--user", "-u"),
+        metavar="NAME",
+        envvar="FERRYMAN_USER",
+        help="Whose job it is; default: the token's, or else your login name.",
+    ),
+]
+Tag: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--tag", metavar="TAG", help="For `list --tag`; may be repeated."),
+]
+FIELDS: Final = {
+    "timeout": (
+        "DURATION",
+        "Wall time of an attempt, such as 1h30m; default and most: the service's. 0s: no limit, "
+        "where the service has none.",
+    ),
+    "memory": ("SIZE", "Memory, such as 512MB."),
+    "cpus": ("NUMBER", "CPUs, such as 2 or 0.5."),
+    "pids": ("NUMBER", "Processes and threads."),
+    "disk": ("SIZE", "Disk, such as 1GiB."),
+    "queue_timeout": ("DURATION", "Longest wait for a start."),
+    "heartbeat_timeout": ("DURATION", "Stop it when it says nothing for so long."),
+    "expires_after": ("DURATION", "How long it is kept after its end."),
+    "not_before": ("TIME", "When it may start: 2030-01-31T09:00:00Z, or 'in 2h'."),
+    "priority": ("NUMBER", "-100 to 100, among your own jobs; 0 is usual."),
+    "meta": ("JSON", "A JSON object, shown with the job."),
+    "retries": ("NUMBER", "How often a failure is tried again; default: the service's, usually 0."),
+    "retry_delays": ("LIST", "Before each retry, such as 10s,1m; the last repeats."),
+    "backoff": ("KIND", "constant, linear, exponential or exponential_jitter delays."),
+    "retry_delay": ("DURATION", "The base of --backoff."),
+    "max_retry_delay": ("DURATION", "The longest delay of --backoff."),
+    "retry_on": (
+        "LIST",
+        "Reasons and exit codes that are retried, such as timeout,exit:3; default: the service's, "
+        "which are exit_code,timeout,heartbeat_timeout unless its operator says others.",
+    ),
+    "no_retry_on": ("LIST", "Those that are not retried all the same."),
+    "array": ("INDICES", "A child for each, as in 0-99 or 1,5,9-12."),
+    "array_file": ("FILE", "A child for each line of this file of the bundle."),
+    "max_parallel": ("NUMBER", "Most children under way at once."),
+    "batch_policy": ("POLICY", "wait_all, or fail_fast: the first failure ends the rest."),
+    "after": ("IDS", "Start when these jobs have completed: 17,18."),
+    "inputs_from": ("IDS", "Likewise, with their result files below inputs/ID/."),
+    "callback_url": ("URL", "Where the server posts a webhook when it has ended."),
+    "outputs": ("PATTERNS", "What the result is to have, such as 'out/*.csv,best.pdb'."),
+    "result_files": ("WHICH", "all, or changed: without the files that were sent."),
+}
+"""Fields of an upload that have an option of the same name: what is shown for its value, and its
+help."""
+_NUMBERS: Final = frozenset({"priority", "retries", "max_parallel"})
+
+
+def with_fields(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A command with an option for each of these fields, which its ``**fields`` gets."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(command, eval_str=True, locals={"Client": object})
+        given = list(signature.parameters.values())
+        at = next(at for at, one in enumerate(given) if one.kind is one.VAR_KEYWORD)
+        given[at:] = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=Annotated[
+                    (int if name in _NUMBERS else str) | None,
+                    typer.Option(
+                        f"--{name.replace('_', '-')}",
+                        metavar=FIELDS[name][0],
+                        help=FIELDS[name][1],
+                    ),
+                ],
+            )
+            for name in names
+        ]
+        command.__signature__ = signature.replace(parameters=given)  # type: ignore[attr-defined]
+        return command
+
+    return add
 
 
 @on_server
+@with_fields(*FIELDS)
 def submit(
     paths: Annotated[
         list[Path],
         typer.Argument(metavar="PATH", hidden=True),  # the help would show a type of Python's
     ],
-    service: submit_options.Service,
-    user: submit_options.User = None,
-    name: submit_options.Name = None,
-    tag: submit_options.Tag = None,
-    timeout: submit_options.Timeout = None,
-    memory: submit_options.Memory = None,
-    cpus: submit_options.Cpus = None,
-    pids: submit_options.Pids = None,
-    disk: submit_options.Disk = None,
-    queue_timeout: submit_options.QueueTimeout = None,
-    heartbeat_timeout: submit_options.HeartbeatTimeout = None,
-    expires_after: submit_options.ExpiresAfter = None,
-    not_before: submit_options.NotBefore = None,
-    priority: submit_options.Priority = None,
-    meta: submit_options.Meta = None,
-    retries: submit_options.Retries = None,
-    retry_delays: submit_options.RetryDelays = None,
-    backoff: submit_options.Backoff = None,
-    retry_delay: submit_options.RetryDelay = None,
-    max_retry_delay: submit_options.MaxRetryDelay = None,
-    retry_on: submit_options.RetryOn = None,
-    no_retry_on: submit_options.NoRetryOn = None,
-    array: submit_options.Array = None,
-    array_file: submit_options.ArrayFile = None,
-    max_parallel: submit_options.MaxParallel = None,
-    batch_policy: submit_options.BatchPolicy = None,
-    after: submit_options.After = None,
-    inputs_from: submit_options.InputsFrom = None,
-    callback_url: submit_options.CallbackUrl = None,
+    service: Service,
+    user: User = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="A name, shown in lists.")
+    ] = None,
+    tag: Tag = None,
     exclude: Annotated[
         list[str] | None,
         typer.Option(
@@ -71,8 +145,6 @@ def submit(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print sizes and names of what would be sent.")
     ] = False,
-    outputs: submit_options.Outputs = None,
-    result_files: submit_options.ResultFiles = None,
     wait: Annotated[
         bool,
         typer.Option(
@@ -93,6 +165,7 @@ def submit(
     json: Json = False,
     *,
     server: Server,
+    **fields: Any,
 ) -> None:
     """Send a bundle; print the job's number.
 
@@ -106,8 +179,7 @@ def submit(
     """
     import asyncio
 
-    from ferryman.cli.selection import select, show_selection
-    from ferryman.cli.waiting import wait_for
+    from ferryman.cli.follow import conclude, wait_for
     from ferryman.download import target_path
 
     if output == STDOUT:
@@ -122,35 +194,6 @@ def submit(
     if not (quiet or json):
         for line in selection.lines():
             show.print_message(line)
-    wanted: Any = {
-        "timeout": timeout,
-        "memory": memory,
-        "cpus": cpus,
-        "pids": pids,
-        "disk": disk,
-        "queue_timeout": queue_timeout,
-        "heartbeat_timeout": heartbeat_timeout,
-        "expires_after": expires_after,
-        "not_before": not_before,
-        "priority": priority,
-        "meta": meta,
-        "retries": retries,
-        "retry_delays": retry_delays,
-        "backoff": backoff,
-        "retry_delay": retry_delay,
-        "max_retry_delay": max_retry_delay,
-        "retry_on": retry_on,
-        "no_retry_on": no_retry_on,
-        "array": array,
-        "array_file": array_file,
-        "max_parallel": max_parallel,
-        "batch_policy": batch_policy,
-        "after": after,
-        "inputs_from": inputs_from,
-        "callback_url": callback_url,
-        "outputs": outputs,
-        "result_files": result_files,
-    }
 
     async def work() -> int:
         async with server.client() as client:
@@ -165,7 +208,7 @@ def submit(
                         tags=tag or (),
                         idempotency_key=idempotency_key,
                         progress=on_progress,
-                        **wanted,
+                        **fields,
                     )
             except asyncio.CancelledError:
                 show.print_error("interrupted before the server had answered: there may be no job")
@@ -205,3 +248,84 @@ def submit(
             return exit_code_of_job(job)
 
     run(work())
+
+
+_MOST_NAMED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is sent, and what of the folders is left out."""
+
+    parts: Sequence[BundleFile]
+    left_out: Sequence[str]
+
+    @property
+    def files(self) -> Files:
+        """For :meth:`ferryman.Client.submit`."""
+        if self.is_archive:
+            assert isinstance(self.parts[0].source, Path)
+            return self.parts[0].source
+        return {part.name: part.source for part in self.parts}
+
+    @property
+    def is_archive(self) -> bool:
+        return self.parts[0].field == "bundle"
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(part.size for part in self.parts)
+
+    def summary(self) -> str:
+        """``12 files (3.4 MiB)``."""
+        what = self.parts[0].name if self.is_archive else say_count(len(self.parts), "file")
+        return f"{what} ({say_size(self.size)})"
+
+    def lines(self) -> list[str]:
+        """What is sent, and what is not, for people."""
+        lines = [f"sending {self.summary()}"]
+        if self.left_out:
+            named = ", ".join(self.left_out[:_MOST_NAMED])
+            more = len(self.left_out) - _MOST_NAMED
+            named += f" and {more} more" if more > 0 else ""
+            lines.append(f"left out: {named} (--everything sends them)")
+        return lines
+
+
+def select(paths: Sequence[Path], exclude: Sequence[str], *, everything: bool) -> Selection:
+    """The files of a bundle.
+
+    Args:
+        exclude: patterns, which hold for files that are named, too.
+        everything: leave out only what ``exclude`` says.
+
+    Raises:
+        BadArgument, BadBundle
+    """
+    rules: list[Ignore] = []
+
+    def leave_out(folder: Path) -> Ignore:
+        rules.append(ignore_for(folder, exclude, everything=everything))
+        return rules[-1]
+
+    patterns = [one for text in exclude if (one := Pattern.parse(text, "--exclude"))]
+    named = Ignore(patterns, usual=False)
+    alone = len(paths) == 1
+    kept = [path for path in paths if alone or path.is_dir() or not named(path.name, path, False)]
+    parts = gather(kept, leave_out)
+    return Selection(parts, [*named.left_out, *(name for one in rules for name in one.left_out)])
+
+
+def show_selection(selection: Selection, *, json: bool) -> None:
+    """All of it on stdout, for ``--dry-run``."""
+    if json:
+        files = [{"name": part.name, "size": part.size} for part in selection.parts]
+        left_out = list(selection.left_out)
+        show.print_documents([{"files": files, "size": selection.size, "left_out": left_out}])
+        return
+    for part in selection.parts:
+        typer.echo(f"{part.size}\t{show.printable(part.name)}")
+    for name in selection.left_out:
+        show.print_message(f"left out: {name}")
+    show.print_message(f"{selection.summary()} would be sent; nothing was")

@@ -1,4 +1,4 @@
-"""Commands about tokens, and about who the caller is."""
+"""Commands about tokens, about who the caller is and what it may use, and the audit trail."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, cast
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.options import Json, Quiet, on_server
+from ferryman.cli.options import Json, Limit, Quiet, Server, on_server
+from ferryman.units import say_size
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ferryman.client import Client
-    from ferryman.token_models import NewTokenDoc, RoleName, ScopeName, TokenDoc
+    from ferryman.token_models import AuditDoc, NewTokenDoc, RoleName, ScopeName, TokenDoc
+    from ferryman.usage_models import Quota, UsageDoc
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -189,4 +193,120 @@ def _row(token: TokenDoc) -> tuple[str, ...]:
         show.local(token.expires_at) if token.expires_at else "never",
         f"{used} from {token.last_used_from}" if token.last_used_from else used,
         ",".join(token.scopes),
+    )
+
+
+_USAGE: Final = ("WHAT", "USED", "LIMIT", "LEFT")
+
+
+@on_server
+async def usage(
+    user: Annotated[
+        str | None,
+        typer.Option(
+            "--user",
+            "-u",
+            metavar="NAME",
+            envvar="FERRYMAN_USER",
+            help="Whose; default: the token's, or else your login name.",
+        ),
+    ] = None,
+    json: Json = False,
+    *,
+    server: Server,
+    client: Client,
+) -> None:
+    """Show what a user may use, and what is left of it."""
+    whose = await server.user_of(client, user)
+    found = await client.usage(whose)
+    if json:
+        show.print_json(found)
+        return
+    show.print_message(f"user {found.user_id}")
+    show.print_table(_USAGE, _usage(found), drop=("USED",))
+
+
+def _usage(found: UsageDoc) -> list[tuple[str, ...]]:
+    rows = [
+        _quota("stored", found.stored, say_size),
+        _quota("uploads at once", found.uploads, str),
+    ]
+    if found.uploaded_today is not None:
+        rows.insert(1, _quota("uploaded today", found.uploaded_today, say_size))
+    for one in found.services:
+        rows.append(_quota(f"{one.service}: under way", one.under_way, str))
+        rows.append(_quota(f"{one.service}: waiting", one.waiting, str))
+    return [*rows, ("requests", "", found.rate_limit or "none", "")]
+
+
+def _quota(what: str, quota: Quota, say: Callable[[int], str]) -> tuple[str, ...]:
+    limit = "none" if quota.limit is None else say(quota.limit)
+    return what, say(quota.used), limit, "" if quota.left is None else say(quota.left)
+
+
+_AUDIT: Final = ("AT", "STATUS", "PRINCIPAL", "FROM", "TOKEN", "ACTION", "TARGET")
+
+
+@on_server
+async def audit(
+    principal: Annotated[
+        str | None, typer.Option("--principal", metavar="NAME", help="Only what NAME did.")
+    ] = None,
+    action: Annotated[
+        str | None,
+        typer.Option("--action", metavar="TEXT", help="Only actions with TEXT in them: cancel."),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", metavar="ID", help="Only what was done to this job or token."),
+    ] = None,
+    token_id: Annotated[
+        str | None,
+        typer.Option("--token-id", metavar="ID", help="Only what was done with this token."),
+    ] = None,
+    for_user: Annotated[
+        str | None,
+        typer.Option("--for-user", metavar="USER", help="Only what portals did for USER."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="Then or later, or 2h: ago.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="Before then, or 2h: ago.")
+    ] = None,
+    limit: Limit = 50,
+    json: Json = False,
+    *,
+    client: Client,
+) -> None:
+    """Show who did what, from where, newest first."""
+    found = client.audit(
+        principal=principal,
+        user=for_user,
+        token=token_id,
+        action=action,
+        target=target,
+        since=since,
+        until=until,
+        limit=limit or None,
+    )
+    listed = [one async for one in found]
+    if json:
+        show.print_json_list(listed)
+    else:
+        rows = [_entry(one) for one in listed]
+        show.print_table(_AUDIT, rows, drop=("TOKEN", "FROM", "AT"), cut_last=False)
+
+
+def _entry(entry: AuditDoc) -> tuple[str, ...]:
+    acts_as = f" for {entry.acts_as}" if entry.acts_as else ""
+    left_out = f" ({entry.left_out} more refused before it)" if entry.left_out else ""
+    return (
+        show.local(entry.at),
+        str(entry.status or "left") + (f" {entry.code}" if entry.code else ""),
+        f"{entry.principal}{acts_as}",
+        entry.peer,
+        entry.token_id or "",
+        entry.action,
+        f"{entry.target}{left_out}",
     )

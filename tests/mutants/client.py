@@ -218,7 +218,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _of(
         "the ID stays on a narrow terminal",
-        "cli/table.py",
+        "cli/show.py",
         "min_width=widths[at] if at in kept else None,",
         "",
         "cli.py::test_a_narrow_terminal_cuts_messages_before_numbers",
@@ -262,14 +262,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _of(
         "no log controls the terminal",
-        "cli/attempts.py",
+        "cli/results.py",
         "show.printable(text) if sys.stdout.isatty() else",
         "",
         "attempts.py::test_logs_do_not_control_a_terminal",
     ),
     _of(
         "a log in a file is as the job wrote it",
-        "cli/attempts.py",
+        "cli/results.py",
         "else text.encode()",
         "else text",
         "attempts.py::test_logs_are_printed_as_they_are_where_nobody_looks",
@@ -284,7 +284,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _of(
         "the server may be named before the command",
         "cli/__init__.py",
-        "words = command_first(sys.argv[1:], root)",
+        "words = command_first(sys.argv[1:])",
         "words = sys.argv[1:]",
         "cli.py::test_which_server_may_be_said_before_the_command",
     ),

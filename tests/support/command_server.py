@@ -18,7 +18,7 @@ import aiohttp  # noqa: F401  # commands import it when they have something to a
 
 import ferryman
 import ferryman.cli.app
-from ferryman.cli.commands import COMMANDS
+from ferryman.cli.app import COMMANDS
 from tests.support import fresh_process
 
 MOST_BYTES = 200_000
@@ -27,8 +27,8 @@ MOST_BYTES = 200_000
 def serve(requests: socket.socket) -> None:
     """Fork for each request, until the other side is closed."""
     getattr(ferryman, "Client")  # noqa: B009  # imported at its first use, as the commands are
-    for command in COMMANDS.values():
-        importlib.import_module(f"ferryman.cli.{command.module}")
+    for where, _ in COMMANDS.values():
+        importlib.import_module(f"ferryman.cli.{where.partition(':')[0]}")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that watch
     while True:
         message, descriptors, _, _ = socket.recv_fds(requests, MOST_BYTES, 3)

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from typer.main import get_command
 
-from ferryman.cli import options, show
+from ferryman.cli import exits, options, show
 from ferryman.cli.app import app
 from tests.unit.ferryman.conftest import Host
 from tests.unit.ferryman.fake_server import hang_up, job, problem, serving
@@ -181,8 +181,10 @@ async def test_a_token_file_without_an_end_is_no_token(ferryman):
 
 def test_every_command_that_a_hint_names_exists():
     named = set()
+    pattern = re.compile(r"""(?<!app\.)(?<!settings\.)command\(f?["']([a-z-]+)""")
     for path in Path(options.__file__).parent.glob("*.py"):
-        named |= set(re.findall(r"""(?<!app\.)command\(f?["']([a-z-]+)""", path.read_text()))
+        named |= set(pattern.findall(path.read_text()))
+    named |= {one.words for one in exits._ENDS if one.words}
     assert {"doctor", "whoami", "list", "agents", "wait", "download", "status"} <= named
     commands = getattr(get_command(app), "commands", {})
     assert named - set(commands) == set()

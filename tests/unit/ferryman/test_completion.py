@@ -11,8 +11,7 @@ import pytest
 from typer.main import get_command
 
 from ferryman.cli.app import app
-from ferryman.cli.candidates import candidates
-from ferryman.cli.completion import SCRIPTS
+from ferryman.cli.completion import SCRIPTS, candidates
 from tests.support.each import each
 from tests.support.installed import program
 
@@ -38,15 +37,15 @@ from tests.support.installed import program
     ],
 )
 def test_what_fits_is_found(words: list[str], found: list[str]) -> None:
-    assert [one.word for one in candidates(words, get_command(app))] == found
+    assert [one for one, _ in candidates(words, get_command(app))] == found
 
 
 def test_every_command_is_offered_and_nothing_hidden() -> None:
     root = get_command(app)
-    offered = {one.word for one in candidates([""], root)}
+    offered = {one for one, _ in candidates([""], root)}
     assert offered == set(root.commands)  # type: ignore[attr-defined]
-    assert {one.word for one in candidates([], root)} == offered
-    assert all(one.about for one in candidates([""], root))
+    assert {one for one, _ in candidates([], root)} == offered
+    assert all(about for _, about in candidates([""], root))
 
 
 def shell(name: str, home: Path, *words: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ferryman.cli import doctor
-from ferryman.cli.config import _changed
+from ferryman.cli.admin import _changed
 from ferryman.settings_models import SettingChange
 from tests.support import forked_programs
 

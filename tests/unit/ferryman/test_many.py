@@ -108,7 +108,7 @@ async def test_a_filter_without_a_terminal_needs_a_yes(ferryman, monkeypatch) ->
     monkeypatch.setattr("sys.stdin.isatty", lambda: False)
     done = await ferryman("cancel", "--all", "--user", "ann")
     assert done.code == 2
-    assert "cancel all jobs with user ann? --yes says so" in done.err
+    assert "cancel asks first: give --yes where there is no terminal" in done.err
 
 
 @pytest.mark.parametrize(

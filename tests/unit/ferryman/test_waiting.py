@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from ferryman import Client, JobState
+from ferryman.cli.follow import wait_for
 from ferryman.cli.options import Server
-from ferryman.cli.waiting import wait_for
 from ferryman.models import JobPage
 from ferryman.states import Reason
 from tests.unit.ferryman.conftest import Host

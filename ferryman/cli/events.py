@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, cast
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.filters import OfService, OfUser
-from ferryman.cli.options import Json, Quiet, Server, job_id, number, on_server
+from ferryman.cli.options import Json, OfService, OfUser, Quiet, Server, job_id, number, on_server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
