@@ -16,7 +16,8 @@ import structlog
 
 from server.agents.registry import Registry
 from server.domain.leases import Lease, of_agent, of_server
-from server.ports import Jobs, Leases
+from server.ports import Leases
+from server.store.jobs import SqlJobs
 
 log = structlog.get_logger()
 
@@ -37,7 +38,7 @@ class LeaseHolder:
     def __init__(
         self,
         leases: Leases,
-        jobs: Jobs,
+        jobs: SqlJobs,
         registry: Registry,
         stages: Sequence[Callable[[str], Awaitable[None]]],
         resume: Callable[[], Awaitable[None]],

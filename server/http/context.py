@@ -19,7 +19,7 @@ from server.http.shared_reads import Messages, SharedReads
 from server.http.snapshots import Snapshots
 from server.http.upload_limits import UploadLimits
 from server.http.upload_threads import UploadThreads
-from server.ports import Fleet, Jobs, Measures, Scratch, Storage, Vitals, Watch
+from server.ports import Fleet, Measures, Scratch, Storage, Vitals, Watch
 from server.stages.accept import Accept
 from server.stages.agents import Agents
 from server.stages.audit import AuditTrail
@@ -37,6 +37,7 @@ from server.stages.statistics import Statistics
 from server.stages.tokens import Tokens
 from server.stages.waiting import why_waiting
 from server.stages.webhooks import Webhooks
+from server.store.jobs import SqlJobs
 from shared.clock import Clock
 from shared.http.authentication import PRINCIPAL
 from shared.multipart.limits import FormLimits
@@ -55,7 +56,7 @@ class Context:
     """Where a form that was posted with a ticket may be sent on to."""
     reload: Callable[[], Awaitable[Reloaded]]
     """Reads the settings again; raises NotReloaded."""
-    jobs: Jobs
+    jobs: SqlJobs
     storage: Storage
     scratch: Scratch
     fleet: Fleet

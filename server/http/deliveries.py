@@ -12,7 +12,7 @@ from server.http.context import Context
 from server.http.parameter_types import MAX_ID
 from server.http.params import int_param
 from server.http.problems import Refusal
-from server.ports.webhooks import DeliveryFilter
+from server.store.webhooks import DeliveryFilter
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
 from shared.http.numbers import whole_number

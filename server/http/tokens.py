@@ -14,8 +14,8 @@ from server.domain.tokens import NAME, RESERVED, TokenRecord
 from server.domain.upload_fields import USER_ID
 from server.http.bodies import JsonBody
 from server.http.context import Context
-from server.ports.tokens import TokenFilter
 from server.stages.tokens import NewToken
+from server.store.tokens import TokenFilter
 from shared import wire
 from shared.clock import Micros, utc
 from shared.http.numbers import whole_number

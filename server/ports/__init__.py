@@ -5,7 +5,6 @@ from __future__ import annotations
 from server.ports.agents import (
     Agent,
     AgentError,
-    AgentRecords,
     Fetched,
     Fleet,
     Inputs,
@@ -13,11 +12,9 @@ from server.ports.agents import (
     RefusedByAgent,
     Unreachable,
 )
-from server.ports.jobs import Jobs
 from server.ports.leases import LeaseLost, Leases
 from server.ports.lists import EventsPage, Filter, Held
 from server.ports.measures import Measures
-from server.ports.services import ServiceRecords
 from server.ports.storage import (
     FileStream,
     InUse,
@@ -34,7 +31,6 @@ from server.ports.watch import Watch
 __all__ = [
     "Agent",
     "AgentError",
-    "AgentRecords",
     "Disk",
     "EventsPage",
     "Fetched",
@@ -44,7 +40,6 @@ __all__ = [
     "Held",
     "InUse",
     "Inputs",
-    "Jobs",
     "LeaseLost",
     "Leases",
     "LoopState",
@@ -56,7 +51,6 @@ __all__ = [
     "RunningServers",
     "Scratch",
     "ScratchFile",
-    "ServiceRecords",
     "Storage",
     "Unreachable",
     "Vitals",

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from server.domain.agents import AgentRecord, Contact
+from server.domain.agents import AgentRecord
 from server.domain.jobs import Job
 from server.domain.leases import Lease
 from server.domain.placement import Candidate
 from server.domain.service import Service
-from server.ports.live_agents import LiveAgent
 from server.ports.storage import FileStream, ScratchFile
 from shared.clock import Micros
-from shared.wire import AgentHealth, AgentState, PayloadDoc
+from shared.running_files import RunningFiles
+from shared.wire import AgentHealth, PayloadDoc
 
 
 class AgentError(Exception):
@@ -63,7 +63,7 @@ class Inputs(FileStream, Protocol):
     def sha256(self) -> str: ...
 
 
-class Agent(LiveAgent, Protocol):
+class Agent(Protocol):
     """One agent. Every call raises Unreachable or RefusedByAgent."""
 
     name: str
@@ -197,6 +197,56 @@ class Agent(LiveAgent, Protocol):
         """The agent may delete it, if it has the key. Repeats are harmless."""
         ...
 
+    # -- what the current attempt writes while it runs; Ferryman agents only
+
+    async def log_size(self, job: Job, stream: str) -> int:
+        """How many bytes the job's current attempt has written so far to "stdout" or "stderr".
+
+        Raises:
+            NoSuchPayload: it has ended there, so its logs are in its result.
+        """
+        ...
+
+    def log(
+        self, job: Job, stream: str, offset: int, *, follow: bool
+    ) -> AsyncGenerator[bytes, None]:
+        """What it has written, from ``offset`` on.
+
+        Args:
+            follow: goes on with what it writes; ends when it has ended, or wrote nothing for a
+                while.
+
+        Raises:
+            NoSuchPayload: as above.
+        """
+        ...
+
+    async def list_files(self, job: Job, after: str, limit: int) -> RunningFiles:
+        """The files that the job's current attempt has now, behind the path ``after``; not more
+        than ``limit``.
+
+        Raises:
+            NoSuchPayload: it does not run any more: they are in its result.
+        """
+        ...
+
+    async def file_size(self, job: Job, path: str) -> int:
+        """Bytes of one of them.
+
+        Raises:
+            RefusedByAgent: code ``file_not_found``.
+            NoSuchPayload: as above.
+        """
+        ...
+
+    def file(self, job: Job, path: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
+        """Its bytes from ``start`` up to, not including, ``stop``; fewer where it has changed.
+
+        Raises:
+            RefusedByAgent, NoSuchPayload: as above.
+        """
+        ...
+
 
 class Fleet(Protocol):
     """The agents. This server uses those whose lease it holds."""
@@ -263,57 +313,4 @@ class Fleet(Protocol):
             held: agent's name -> jobs that it has.
             runs: agent's name -> those of the service.
         """
-        ...
-
-
-class AgentRecords(Protocol):
-    """A row for each agent, also for those that are gone. Of the agents with the same name at
-    most one is not retired.
-    """
-
-    async def all(self) -> list[AgentRecord]:
-        """Each agent, the retired ones included, by name."""
-        ...
-
-    async def register(self, agents: Sequence[Contact], at: Micros) -> list[AgentRecord]:
-        """Make rows for the agents of the settings, and for agents that only jobs name. An agent
-        that was retired because it was taken out of the settings, and is back, is active again.
-        If an agent has another name at the same address, its jobs get that name.
-
-        Returns:
-            As :meth:`all`.
-        """
-        ...
-
-    async def contacted(
-        self, contact: Contact, settings: Collection[str], at: Micros
-    ) -> AgentRecord:
-        """An agent was reached. If it has a new name, its jobs get that name. If another agent has
-        its name now, the former one is retired. A lost agent is active again.
-
-        Args:
-            settings: the names of all agents of the settings. An id that one of them has said is
-                given to no other name: whoever says it under another keeps its own, or gets one
-                made of its name.
-
-        Returns:
-            Its record.
-        """
-        ...
-
-    async def set_state(
-        self, agent_id: str, state: AgentState, message: str, *, idle: bool = False
-    ) -> AgentRecord | None:
-        """Change its state.
-
-        Args:
-            idle: only if it has no jobs, found out in the same transaction.
-
-        Returns:
-            None: it has jobs.
-        """
-        ...
-
-    async def add_unreachable(self, unreachable_s: Mapping[str, float]) -> None:
-        """Keep for how long agents, by id, could not be reached; less than is known is ignored."""
         ...

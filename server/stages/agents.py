@@ -14,8 +14,8 @@ import structlog
 from server.domain import ending, states
 from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact
 from server.domain.errors import AgentRefusal, NoSuchAgent
-from server.ports import AgentRecords
 from server.stages.stage import Resources, Stage
+from server.store.agents import SqlAgents
 from shared.clock import SECOND, Micros
 from shared.units.sizes import say_count
 from shared.wire import AgentHealth, AgentState, Reason
@@ -42,7 +42,7 @@ class Agents(Stage):
     def __init__(
         self,
         resources: Resources,
-        records: AgentRecords,
+        records: SqlAgents,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(resources)

@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from server.domain.audit import AuditEntry, AuditFilter
-from server.ports.audit import AuditRecords
+from server.store.audit import SqlAudit
 from shared.clock import SECOND, Clock
 
 log = structlog.get_logger()
@@ -30,7 +30,7 @@ class AuditTrail:
         expires_after_s: 0: never.
     """
 
-    def __init__(self, records: AuditRecords, clock: Clock, expires_after_s: float) -> None:
+    def __init__(self, records: SqlAudit, clock: Clock, expires_after_s: float) -> None:
         self._records, self._clock = records, clock
         self._expires_after_s = expires_after_s
         self._waiting: deque[AuditEntry] = deque()

@@ -13,7 +13,7 @@ from typing import Final
 from server.domain import states
 from server.domain.jobs import Job
 from server.domain.placement import Candidate
-from server.ports import Jobs
+from server.store.jobs import SqlJobs
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.wire import JobState
@@ -92,7 +92,7 @@ class Hints:
         held = Counter(job.agent for job, _ in self._held.values() if job.key not in over)
         return any(one.takes(held[one.name]) for one in candidates)
 
-    async def look(self, jobs: Jobs) -> None:
+    async def look(self, jobs: SqlJobs) -> None:
         """Ask the store which services have queued jobs."""
         self._looks += 1
         found = set(await jobs.queued_services())

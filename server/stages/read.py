@@ -9,12 +9,13 @@ from dataclasses import replace
 from server.domain import access
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job
-from server.ports import EventsPage, Filter, Jobs
+from server.ports import EventsPage, Filter
+from server.store.jobs import SqlJobs
 from shared.principals import Principal
 from shared.wire import JobState
 
 
-async def read_job(jobs: Jobs, principal: Principal, job_id: int) -> Job:
+async def read_job(jobs: SqlJobs, principal: Principal, job_id: int) -> Job:
     """The job, if the principal may see it.
 
     Raises:
@@ -28,7 +29,7 @@ async def read_job(jobs: Jobs, principal: Principal, job_id: int) -> Job:
 
 
 async def read_events(
-    jobs: Jobs, principal: Principal, job_id: int, after: int, limit: int
+    jobs: SqlJobs, principal: Principal, job_id: int, after: int, limit: int
 ) -> EventsPage:
     """What happened to the job, from behind ``after``.
 
@@ -42,7 +43,7 @@ async def read_events(
 
 
 async def list_events(
-    jobs: Jobs, principal: Principal, where: Filter, after: int, limit: int
+    jobs: SqlJobs, principal: Principal, where: Filter, after: int, limit: int
 ) -> EventsPage:
     """What happened to the jobs that fit and that the principal may see, from behind ``after``.
 
@@ -56,9 +57,9 @@ async def list_events(
 
 
 async def list_jobs(
-    jobs: Jobs, principal: Principal, where: Filter, before_id: int | None, limit: int
+    jobs: SqlJobs, principal: Principal, where: Filter, before_id: int | None, limit: int
 ) -> tuple[list[Job], int | None]:
-    """A page of the jobs that fit and that the principal may see, as :meth:`Jobs.page` gives it.
+    """A page of the jobs that fit and that the principal may see, as :meth:`SqlJobs.page` gives it.
 
     Raises:
         NotAllowed
@@ -68,7 +69,7 @@ async def list_jobs(
 
 
 async def list_ids(
-    jobs: Jobs, principal: Principal, where: Filter, before_id: int | None, limit: int
+    jobs: SqlJobs, principal: Principal, where: Filter, before_id: int | None, limit: int
 ) -> tuple[list[int], int | None]:
     """The numbers of the jobs that :func:`list_jobs` gives.
 
@@ -80,9 +81,9 @@ async def list_ids(
 
 
 async def count_jobs(
-    jobs: Jobs, principal: Principal, where: Filter, most: int
+    jobs: SqlJobs, principal: Principal, where: Filter, most: int
 ) -> dict[JobState, int] | None:
-    """As :meth:`Jobs.counts`, of the jobs that the principal may see.
+    """As :meth:`SqlJobs.counts`, of the jobs that the principal may see.
 
     Raises:
         NotAllowed
@@ -107,7 +108,7 @@ def _visible(principal: Principal, where: Filter) -> Filter | None:
     return replace(where, submitted_by=visible.submitted_by)
 
 
-async def job_of_key(jobs: Jobs, principal: Principal, user_id: str, key: str) -> Job | None:
+async def job_of_key(jobs: SqlJobs, principal: Principal, user_id: str, key: str) -> Job | None:
     """The job that the user uploaded under an idempotency key, if the principal may see it.
 
     Raises:

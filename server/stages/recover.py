@@ -11,13 +11,14 @@ from __future__ import annotations
 import structlog
 
 from server.domain import states
-from server.ports import Jobs, RunningServers, Scratch
+from server.ports import RunningServers, Scratch
+from server.store.jobs import SqlJobs
 from shared.wire import JobState
 
 log = structlog.get_logger()
 
 
-async def recover(jobs: Jobs, scratch: Scratch, running_servers: RunningServers) -> None:
+async def recover(jobs: SqlJobs, scratch: Scratch, running_servers: RunningServers) -> None:
     """Remove the scratch files of earlier runs, and log what is resumed."""
     removed = await scratch.clear(running_servers)
     taken_up = await jobs.in_states(states.HOLDS_SLOT)

@@ -18,7 +18,8 @@ from server.domain.access import Visible
 from server.domain.allowances import Allowances
 from server.domain.errors import BadField, NoSuchService, ServiceRefusal
 from server.domain.service import SERVICE_NAME, Service, ServiceLoad, ServiceRecord
-from server.ports import Jobs, ServiceRecords
+from server.store.jobs import SqlJobs
+from server.store.services import SqlServices
 from shared.clock import Clock
 from shared.settings.base import SettingsError
 
@@ -48,7 +49,7 @@ class Services(Mapping[str, Service]):
 
     def __init__(
         self,
-        records: ServiceRecords,
+        records: SqlServices,
         parse: Parse,
         clock: Clock,
         in_file: Mapping[str, Service],
@@ -233,7 +234,7 @@ class Services(Mapping[str, Service]):
             raise ServiceRefusal("service_in_file", f"{why}, then reload the server (SIGHUP)")
 
 
-async def gone(services: Services, jobs: Jobs) -> dict[str, ServiceLoad]:
+async def gone(services: Services, jobs: SqlJobs) -> dict[str, ServiceLoad]:
     """Services that are in no settings any more, and have jobs that have not ended."""
     names = {*await jobs.queued_services(), *(one.service for one in await jobs.held())}
     missing = sorted(names - services.keys())

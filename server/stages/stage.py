@@ -10,8 +10,9 @@ from server.domain.jobs import Job, Move
 from server.domain.leases import Lease
 from server.domain.retry import Uniform
 from server.domain.service import Service
-from server.ports import Fleet, Jobs, LeaseLost, Measures, Scratch, Storage
+from server.ports import Fleet, LeaseLost, Measures, Scratch, Storage
 from server.stages.hints import Hints
+from server.store.jobs import SqlJobs
 from shared.clock import RANDOM, Clock, Micros
 
 _MOVED_AT_ONCE: Final = 100
@@ -33,7 +34,7 @@ class Resources:
         hints: learns each change; None: what it would say is read.
     """
 
-    jobs: Jobs
+    jobs: SqlJobs
     storage: Storage
     scratch: Scratch
     fleet: Fleet

@@ -23,7 +23,7 @@ from server.domain.tokens import (
     read,
     text_of,
 )
-from server.ports.tokens import TokenFilter, TokenRecords
+from server.store.tokens import SqlTokens, TokenFilter
 from shared.clock import SECOND, Clock, Micros, say_time
 from shared.principals import Principal, Role, Scope
 
@@ -52,7 +52,7 @@ class Tokens:
     """
 
     def __init__(
-        self, records: TokenRecords, clock: Clock, random_text: Callable[[str, int], str]
+        self, records: SqlTokens, clock: Clock, random_text: Callable[[str, int], str]
     ) -> None:
         self._records, self._clock, self._random = records, clock, random_text
         self._known: dict[str, tuple[TokenRecord, Principal]] = {}

@@ -11,8 +11,9 @@ from server.domain.expected_start import Limit, Recent, before_in_service, round
 from server.domain.jobs import Hold, Job
 from server.domain.placement import Candidate
 from server.domain.service import Service
-from server.ports import Fleet, Held, Jobs
+from server.ports import Fleet, Held
 from server.stages.results import WaitingResults
+from server.store.jobs import SqlJobs
 from shared.clock import Micros, say_time, utc
 from shared.wire import JobState, QueueInfo, WaitReason
 
@@ -35,7 +36,7 @@ _FOR_A_SLOT: Final = frozenset(
 async def why_waiting(
     listed: Sequence[Job],
     services: Mapping[str, Service],
-    jobs: Jobs,
+    jobs: SqlJobs,
     fleet: Fleet,
     now: Micros,
     recent: Callable[[str], Awaitable[Recent]] | None = None,

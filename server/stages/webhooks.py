@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
@@ -15,7 +15,7 @@ from server.domain import access
 from server.domain.errors import BadField
 from server.domain.retry import Uniform
 from server.domain.service import Service
-from server.domain.webhook_targets import webhook_target
+from server.domain.webhook_targets import WebhookTarget, webhook_target
 from server.domain.webhooks import (
     Delivery,
     Signer,
@@ -27,7 +27,7 @@ from server.domain.webhooks import (
     signature,
 )
 from server.ports import Measures
-from server.ports.webhooks import Deliveries, DeliveryFilter, WebhookClient
+from server.store.webhooks import DeliveryFilter, SqlDeliveries
 from shared.clock import RANDOM, SECOND, Clock, Micros
 from shared.principals import Principal
 
@@ -41,6 +41,16 @@ _FORGET_EVERY_S: Final = 3_600.0
 _FORGOTTEN_AT_ONCE: Final = 1_000
 _TRIES_SHOWN: Final = 100
 NOT_SENT: Final = "a rehearsal sends no webhooks"
+
+
+class WebhookClient(Protocol):
+    """Posts webhooks."""
+
+    async def post(self, delivery: Delivery, signature: str, webhook_id: str, at_s: int) -> Try:
+        """Try once; whatever goes wrong is in the answer."""
+
+    async def refusal(self, target: WebhookTarget) -> str | None:
+        """Why nothing may be sent to a machine, as far as is known soon; None: it may."""
 
 
 class Webhooks:
@@ -57,7 +67,7 @@ class Webhooks:
 
     def __init__(
         self,
-        deliveries: Deliveries,
+        deliveries: SqlDeliveries,
         client: WebhookClient,
         services: Mapping[str, Service],
         secrets: WebhookSecrets,

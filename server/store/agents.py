@@ -41,15 +41,26 @@ _REGISTER_NAMED_BY_JOBS: Final = f"""
 
 
 class SqlAgents:
-    """``ports.AgentRecords`` over a database."""
+    """A row for each agent, also for those that are gone. Of the agents with the same name at
+    most one is not retired.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def all(self) -> list[AgentRecord]:
+        """Each agent, the retired ones included, by name."""
         return [_record(row) for row in await self._database.rows(_ALL)]
 
     async def register(self, agents: Sequence[Contact], at: Micros) -> list[AgentRecord]:
+        """Make rows for the agents of the settings, and for agents that only jobs name. An agent
+        that was retired because it was taken out of the settings, and is back, is active again.
+        If an agent has another name at the same address, its jobs get that name.
+
+        Returns:
+            As :meth:`all`.
+        """
+
         async def change(tx: Transaction) -> Sequence[Row]:
             await _rename_by_address(tx, agents)
             for agent in agents:
@@ -67,6 +78,18 @@ class SqlAgents:
     async def contacted(
         self, contact: Contact, settings: Collection[str], at: Micros
     ) -> AgentRecord:
+        """An agent was reached. If it has a new name, its jobs get that name. If another agent has
+        its name now, the former one is retired. A lost agent is active again.
+
+        Args:
+            settings: the names of all agents of the settings. An id that one of them has said is
+                given to no other name: whoever says it under another keeps its own, or gets one
+                made of its name.
+
+        Returns:
+            Its record.
+        """
+
         async def change(tx: Transaction) -> Row:
             there, state, message = await _current(tx, contact.name), AgentState.ACTIVE, ""
             known = await _with_id(tx, contact.own_id) if contact.own_id else None
@@ -120,12 +143,23 @@ class SqlAgents:
     async def set_state(
         self, agent_id: str, state: AgentState, message: str, *, idle: bool = False
     ) -> AgentRecord | None:
+        """Change its state.
+
+        Args:
+            idle: only if it has no jobs, found out in the same transaction.
+
+        Returns:
+            None: it has jobs.
+        """
+
         async def change(tx: Transaction) -> AgentRecord | None:
             return await _set_state(tx, agent_id, state, message, _IDLE if idle else "1 = 1")
 
         return await self._database.write(change)
 
     async def add_unreachable(self, unreachable_s: Mapping[str, float]) -> None:
+        """Keep for how long agents, by id, could not be reached; less than is known is ignored."""
+
         async def change(tx: Transaction) -> None:
             for agent_id, seconds in unreachable_s.items():
                 await tx.rows(

@@ -109,9 +109,10 @@ async def attach_result(
 
 
 class Attempts(Part):
-    """The part of ``ports.Jobs`` that shows attempts."""
+    """The part of :class:`SqlJobs` that shows attempts."""
 
     async def attempts(self, job_id: int, most: int | None = None) -> list[Attempt]:
+        """The newest of the attempts that an agent took (None: all), the first one first."""
         rows = await self._database.list_rows(
             """
             SELECT * FROM attempts WHERE job_id = :job_id ORDER BY number DESC LIMIT :most
@@ -121,6 +122,7 @@ class Attempts(Part):
         return [records.attempt(row) for row in reversed(rows)]
 
     async def attempt(self, key: AttemptKey) -> Attempt:
+        """Raises NoSuchAttempt."""
         rows = await self._database.rows(  # the Getter asks, too, and must not wait for lists
             "SELECT * FROM attempts WHERE job_id = :job_id AND number = :number",
             {"job_id": key.job_id, "number": key.attempt},

@@ -30,12 +30,14 @@ _WHERE: Final = {
 
 
 class SqlAudit:
-    """``ports.AuditRecords`` over a database."""
+    """Entries, numbered in the order in which they were kept; nobody changes one."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def keep(self, entries: Sequence[AuditEntry]) -> None:
+        """All of them in one transaction, or none."""
+
         async def change(tx: Transaction) -> None:
             for entry in entries:
                 await tx.rows(_INSERT, {name: getattr(entry, name) for name in _COLUMNS})
@@ -43,6 +45,7 @@ class SqlAudit:
         await self._database.write(change)
 
     async def page(self, which: AuditFilter, limit: int, before: int) -> Sequence[AuditEntry]:
+        """Entries with a lower number than ``before``, the newest first."""
         params: dict[str, Any] = {
             name: value for name in _WHERE if (value := getattr(which, name)) is not None
         }
@@ -54,6 +57,7 @@ class SqlAudit:
         return [_entry(row) for row in rows]
 
     async def remove(self, before: Micros, most: int) -> int:
+        """Remove entries of an earlier time, ``most`` at most. Returns how many."""
         sql = """
             DELETE FROM audit WHERE seq IN
                 (SELECT seq FROM audit WHERE at < :before ORDER BY at LIMIT :most)

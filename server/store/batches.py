@@ -41,12 +41,14 @@ _AT_ONCE: Final = 500
 
 
 class Batches(Part):
-    """The part of ``ports.Jobs`` that makes and ends batches."""
+    """The part of :class:`SqlJobs` that makes and ends batches."""
 
     async def batch(self, parent_id: int) -> Batch | None:
+        """The children of a job, as they are counted; None: it has none, and will not."""
         return (await self.batches_of([parent_id])).get(parent_id)
 
     async def batches_of(self, parents: Sequence[int]) -> dict[int, Batch]:
+        """Likewise, of those jobs that have some or may leave some."""
         found = {}
         for names, params in batches(parents):
             sql = f"SELECT * FROM batches WHERE parent_id IN ({names})"  # noqa: S608 - placeholders
@@ -55,6 +57,12 @@ class Batches(Part):
         return found
 
     async def due_batches(self, services: Collection[str], limit: int) -> list[tuple[Job, Batch]]:
+        """Parents for which there is something to do: children to make or to cancel, or all of
+        them have ended.
+
+        Args:
+            services: only of these may queued parents begin.
+        """
         params: dict[str, Any] = {f"s{n}": name for n, name in enumerate(services)}
         sql = _DUE.format(services=", ".join(f":{name}" for name in params) or "NULL")
         found = []
@@ -65,6 +73,10 @@ class Batches(Part):
         return found
 
     async def begin_batch(self, move: Move) -> Job | None:
+        """Queued → Running of a parent. Children of an earlier run that failed or were cancelled
+        are queued again, each with an event, in the same transaction.
+        """
+
         async def change(tx: Transaction) -> Job | None:
             parent = await make_move(tx, move, self._services)
             if parent is not None:
@@ -76,6 +88,12 @@ class Batches(Part):
     async def make_children(
         self, batch: Batch, children: Sequence[NewChild], at: Micros, message: str
     ) -> bool:
+        """Queue the next children in one transaction, each as its parent is.
+
+        Returns:
+            False: nothing was changed, because the parent does not wait for them or has made some
+            since ``batch`` was read.
+        """
         parent_id = batch.parent_id
 
         async def change(tx: Transaction) -> bool:
@@ -114,6 +132,19 @@ class Batches(Part):
         return made
 
     async def defer(self, move: Move, total: int, bundle: Bundle) -> Bundle | None:
+        """Make the move of a job that left children: it waits for them from now on.
+
+        Args:
+            bundle: stored, with a folder for each of them.
+
+        Returns:
+            The stored bundle that they share, which may have been there before. None: the job was
+            no longer as the move saw it.
+
+        Raises:
+            LeaseLost: the move's lease has another owner by now.
+        """
+
         async def change(tx: Transaction) -> tuple[Job | None, Bundle | None, bool]:
             parent = await make_move(tx, move, self._services)
             if parent is None:
@@ -145,6 +176,7 @@ class Batches(Part):
         return kept
 
     async def end_batch(self, move: Move, seen: Batch) -> Job | None:
+        """Make a move of a parent, if the counters are as ``seen``."""
         values = {name: getattr(seen, name) for name in ("made", *counters.COUNTED.values())}
 
         async def change(tx: Transaction) -> Job | None:
@@ -158,6 +190,10 @@ class Batches(Part):
         return await self._moved_batch(move, change)
 
     async def cancel_children(self, parent_id: int, at: Micros, message: str) -> None:
+        """Cancel the queued children, and request the cancel of the others that have not ended, in
+        one transaction.
+        """
+
         def some(tx: Transaction) -> Awaitable[list[Job]]:
             return cancel_children(tx, parent_id, at, message)
 
@@ -170,6 +206,7 @@ class Batches(Part):
                     self._changed(job)
 
     async def failed_children(self, parent_id: int, limit: int = NAMED) -> list[str]:
+        """The first ones that failed: their names with the reasons."""
         rows = await self._database.rows(
             """
             SELECT id, child_name, reason, exit_code FROM jobs
@@ -184,6 +221,7 @@ class Batches(Part):
         ]
 
     async def active_children(self, parents: Sequence[int]) -> Mapping[int, int]:
+        """How many children of each parent hold a slot; those with none are missing."""
         found: dict[int, int] = {}
         for names, params in batches(parents):
             # Through the index of what holds slots: those are few, whatever the batch's size.
@@ -205,6 +243,11 @@ class Batches(Part):
         after_id: int = 0,
         among: Collection[JobState] | None = None,
     ) -> list[Child]:
+        """The children of a job, the first one first, those with an id above ``after_id``.
+
+        Args:
+            among: those in one of these states; None: all.
+        """
         values: dict[str, Any] = {"parent": parent_id, "after": after_id, "limit": limit}
         states = {f"state{number}": one for number, one in enumerate(among or ())}
         chosen = (
@@ -228,6 +271,7 @@ class Batches(Part):
         ]
 
     async def child_results(self, parent_id: int) -> list[tuple[str, Result | None]]:
+        """Names and results of the children, in their order."""
         rows = await self._database.list_rows(
             """
             SELECT child_name, result_file, result_size, result_sha256, result_offset FROM jobs

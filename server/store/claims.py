@@ -37,7 +37,7 @@ a retired one has the same name."""
 
 
 class Claims(Part):
-    """The part of ``ports.Jobs`` that gives queued jobs to agents."""
+    """The part of :class:`SqlJobs` that gives queued jobs to agents."""
 
     async def claim_fairly(
         self,
@@ -47,6 +47,20 @@ class Claims(Part):
         at: Micros,
         ended: Collection[AttemptKey] = (),
     ) -> list[Job]:
+        """Queued → Processing for the jobs of a service whose turn it is, in one transaction that
+        also counts what users and agents hold. The turn goes round the users, from the one behind
+        whom was served last.
+
+        Args:
+            candidates: the agents that take jobs of it now.
+            most: at most so many.
+            ended: attempts that need no slot of their agent any more, though their jobs hold one.
+
+        Returns:
+            The jobs, each at the beginning of its next attempt. Neither the service's quotas nor
+            an agent's slots are exceeded. Its cost does not depend on the length of the queue.
+        """
+
         async def change(tx: Transaction) -> list[Job]:
             last_user = await _lock(tx, service.name)
             if last_user is None:

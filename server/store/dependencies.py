@@ -179,9 +179,10 @@ async def waiting_for(source: Database | Transaction, job_id: int) -> list[int]:
 
 
 class Dependencies(Part):
-    """The part of ``ports.Jobs`` about jobs that wait for others."""
+    """The part of :class:`SqlJobs` about jobs that wait for others."""
 
     async def unmet(self, job_id: int) -> list[int]:
+        """The jobs that it depends on and that have not completed; the first hundred."""
         rows = await self._database.rows(
             f"""
             SELECT on_id FROM dependencies WHERE job_id = :id AND state != 'met'
@@ -192,9 +193,11 @@ class Dependencies(Part):
         return [row["on_id"] for row in rows]
 
     async def waiting_for(self, job_id: int) -> list[int]:
+        """The jobs that depend on it and have not ended; the first hundred."""
         return await waiting_for(self._database, job_id)
 
     async def broken_dependencies(self) -> list[BrokenDependency]:
+        """Queued jobs that depend on one that did not complete; some hundreds at a time."""
         rows = await self._database.rows(
             f"""
             SELECT jobs.*, min(dependencies.on_id) AS on_id FROM dependencies
@@ -213,6 +216,12 @@ class Dependencies(Part):
         ]
 
     async def repair_dependencies(self, at: int) -> int:
+        """Settle dependencies on jobs that have ended or are gone, and let jobs be claimed that
+        wait for nothing any more. The moves do both already: this is for what no move was made of.
+
+        Returns:
+            How many dependencies were settled; some hundreds at a time.
+        """
         stale = f"""
             SELECT dependencies.job_id, on_id, {_STATE} AS now
             FROM dependencies LEFT JOIN jobs AS prior ON prior.id = on_id

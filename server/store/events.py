@@ -108,9 +108,14 @@ async def append_live(
 
 
 class Events(Part):
-    """The part of ``ports.Jobs`` that reads events."""
+    """The part of :class:`SqlJobs` that reads events."""
 
     async def events(self, job_id: int, after: int = 0, limit: int | None = None) -> list[Event]:
+        """What happened to the job, oldest first, from behind ``after``.
+
+        Raises:
+            NoSuchJob
+        """
         rows = await self._database.rows(
             "SELECT * FROM events WHERE job_id = :id AND seq > :after ORDER BY seq LIMIT :limit",
             {"id": job_id, "after": after, "limit": _NO_END if limit is None else limit},
@@ -124,6 +129,9 @@ class Events(Part):
     async def latest_events(
         self, job_id: int, limit: int, before: int | None = None
     ) -> list[Event]:
+        """The newest events of the job (of those below ``before``), newest first; empty: there
+        are none, or no such job.
+        """
         rows = await self._database.rows(
             """
             SELECT * FROM events WHERE job_id = :id AND seq < :before
@@ -134,6 +142,9 @@ class Events(Part):
         return [records.event(row) for row in rows]
 
     async def all_events(self, where: Filter, after: int, limit: int) -> EventsPage:
+        """What happened to all jobs of the filter's user, service and ``submitted_by``. Its cost is
+        bounded: a page may hold few, or none, and not be the last.
+        """
         (slice_,) = await self._database.list_rows(
             """
             SELECT max(seq) AS reached, count(*) AS count FROM (
@@ -165,10 +176,12 @@ class Events(Part):
         return EventsPage(items, reached, more=full)
 
     async def newest_event(self) -> int:
+        """The highest ``seq`` so far."""
         rows = await self._database.rows("SELECT max(seq) AS seq FROM events")
         return int(rows[0]["seq"] or 0)
 
     async def moves(self, job_id: int, most: int) -> list[Event]:
+        """The newest ones of the job's events that are moves, oldest first; empty: no such job."""
         rows = await self._database.rows(
             """
             SELECT * FROM events WHERE job_id = :id AND (before IS NOT NULL OR event = :first)

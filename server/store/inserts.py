@@ -24,7 +24,7 @@ async def insert_job(
     lease: Lease | None = None,
     most_uploaded: int = 0,
 ) -> tuple[Job, bool] | FerrymanError:
-    """Insert a job as :meth:`server.ports.Jobs.insert` says.
+    """Insert a job as :meth:`SqlJobs.insert` says.
 
     Returns:
         A refusal, in place of an exception: nothing was written, and the transaction can go on.

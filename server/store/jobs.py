@@ -47,7 +47,7 @@ class SqlJobs(
     Tags,
     Tickets,
 ):
-    """``ports.Jobs`` over a database."""
+    """The jobs and their histories; every change is durable when the call returns."""
 
     # -- moving
 
@@ -60,6 +60,28 @@ class SqlJobs(
         lease: Lease | None = None,
         most_uploaded: int = 0,
     ) -> tuple[Job, bool]:
+        """Add a job as Queued, with its first event.
+
+        Args:
+            most_queued: jobs of the user and service that may wait, this one included; 0: any
+                number. Counted in the transaction of the insert, as is
+            most_stored: bytes that bundles and results of the user may take; 0: any number.
+            lease: of the server that stored the bundle, from before: while it holds, the file is
+                no orphan.
+            most_uploaded: bytes of bundles that may be uploaded for the user on one day, this one
+                included; 0: any number.
+
+        Returns:
+            The job, and whether it is new: with an ``idempotency_key`` that the user has used
+            before it is the job of that time.
+
+        Raises:
+            QueueFull, StorageFull, DayUsed, OverDay
+            TicketUsed: another job was made by its upload ticket.
+            ServerPaused: the lease has ended.
+            BundleGone: the bundle names no file, and there is none to share any more.
+        """
+
         async def change(tx: Transaction) -> tuple[Job, bool] | FerrymanError:
             return await insert_job(
                 tx, new, message, most_queued, most_stored, lease, most_uploaded
@@ -73,15 +95,27 @@ class SqlJobs(
         return inserted
 
     async def can_share_bundle(self, digest: str, size: int) -> bool:
+        """Whether there is a stored file that an upload of this content would share now."""
         return await bundles.can_share(self._database, digest, size)
 
     async def stored(self, user_id: str) -> int:
+        """Bytes that bundles and results of the user take."""
         return await stored_bytes(self._database, user_id)
 
     async def uploaded(self, user_id: str, at: Micros) -> int:
+        """Bytes of bundles that were uploaded for the user on the day of ``at``, UTC."""
         return await uploaded.on_day(self._database, user_id, at)
 
     async def move(self, move: Move) -> Job | None:
+        """Make a move with all its steps and their events, or nothing.
+
+        Returns:
+            The job after it, or None where it was no longer as the move saw it.
+
+        Raises:
+            LeaseLost: the move's lease has another owner by now.
+        """
+
         async def change(tx: Transaction) -> tuple[Job | None, bool]:
             job = await make_move(tx, move, self._services)
             if job is not None or move.lease is None:
@@ -96,6 +130,11 @@ class SqlJobs(
         return job
 
     async def move_all(self, moves: Sequence[Move]) -> list[Job | None]:
+        """As :meth:`move`, for some moves under the same lease, in one transaction.
+
+        Returns:
+            For each the job after it, or None.
+        """
         lease = moves[0].lease
 
         async def change(tx: Transaction) -> tuple[list[Job | None], bool]:
@@ -115,15 +154,32 @@ class SqlJobs(
     async def attach_result(
         self, key: AttemptKey, result: Result, lease: Lease | None = None
     ) -> bool:
+        """Add a result that came after its attempt had ended.
+
+        Returns:
+            False: the attempt has one, is not over, the job's files are removed, or the lease has
+            another owner by now.
+        """
         job = await self._database.write(lambda tx: attach_result(tx, key, result, lease))
         if job is not None:
             self._changed(job)
         return job is not None
 
     async def stop_sharing(self, bundle: Bundle) -> None:
+        """Its bytes are damaged or gone: the next upload of the same content is stored again."""
         await self._database.write(lambda tx: bundles.stop_sharing(tx, bundle.file))
 
     async def request_cancel(self, job_id: int, at: Micros, by: str = "") -> Job:
+        """Store that the job is to be cancelled, unless it has ended. It is not claimed any more.
+        All children of a parent are cancelled with it, in the same transaction: those that wait at
+        once.
+
+        Args:
+            by: who asked for it; the event says so.
+
+        Raises:
+            NoSuchJob
+        """
         job = await self._database.write(lambda tx: request_cancel(tx, job_id, at, by))
         if job is None:
             return await self.get(job_id)
@@ -135,12 +191,14 @@ class SqlJobs(
     # -- looking
 
     async def get(self, job_id: int) -> Job:
+        """Raises NoSuchJob."""
         return await get_job(self._database, job_id)
 
     async def by_idempotency_key(self, user_id: str, key: str) -> Job | None:
         return await job_of_key(self._database, user_id, key)
 
     async def in_states(self, states: Iterable[JobState], agent: str | None = None) -> list[Job]:
+        """Jobs now in one of the states, all of which hold a slot; oldest first."""
         words = ", ".join(f"'{state.value}'" for state in states)
         of_agent = "AND agent = :agent" if agent is not None else ""
         return await self._jobs(
@@ -151,6 +209,7 @@ class SqlJobs(
         )
 
     async def to_cancel(self) -> list[Job]:
+        """Jobs that are to be cancelled and have not ended."""
         return await self._jobs(
             """
             SELECT * FROM jobs WHERE cancel_requested_at IS NOT NULL AND ended_at IS NULL

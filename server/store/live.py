@@ -27,9 +27,16 @@ _ATTEMPT: Final = """
 
 
 class LiveValues(Part):
-    """The part of ``ports.Jobs`` that stores what running attempts say."""
+    """The part of :class:`SqlJobs` that stores what running attempts say."""
 
     async def record_live(self, reports: Sequence[Report]) -> set[AttemptKey]:
+        """Store what attempts say while they run, with events about what is new.
+
+        Returns:
+            The attempts that do run at the agent that reports them, under that lease. Nothing was
+            written about the others.
+        """
+
         async def change(tx: Transaction) -> tuple[set[AttemptKey], set[int]]:
             running, noted = set[AttemptKey](), set[int]()
             for report in reports:

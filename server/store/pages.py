@@ -37,17 +37,22 @@ _Bounds: TypeAlias = tuple[int, int]
 
 
 class Pages(Part):
-    """The part of ``ports.Jobs`` that lists jobs for callers; the loops do not use it."""
+    """The part of :class:`SqlJobs` that lists jobs for callers; the loops do not use it."""
 
     async def page(
         self, where: Filter, before_id: int | None, limit: int
     ) -> tuple[list[Job], int | None]:
+        """Newest first, those with an id below ``before_id``; and the next page's ``before_id``.
+
+        A page may hold fewer than ``limit``, or none, and not be the last: its cost is bounded.
+        """
         ids, following = await self.ids(where, before_id, limit)
         return await self._read(ids), following
 
     async def ids(
         self, where: Filter, before_id: int | None, limit: int
     ) -> tuple[list[int], int | None]:
+        """The numbers of the jobs that :meth:`page` gives."""
         bounds = await self._bounds(where, _NO_END if before_id is None else before_id)
         lists = _index_lists(where)
         if len(lists) == 1 and (where.since, where.until, where.text) == (None, None, None):
@@ -59,6 +64,12 @@ class Pages(Part):
         return ids, following
 
     async def counts(self, where: Filter, most: int) -> dict[JobState, int] | None:
+        """How many jobs of each state fit, whatever ``where.state`` says; counts no further than
+        ``most``.
+
+        Returns:
+            None: the filter chooses by more than user, service and state, which no index counts.
+        """
         given = {"user_id": where.user_id, "service": where.service}
         rest = dataclasses.replace(where, user_id=None, service=None, state=None, top_level=False)
         if rest != Filter():

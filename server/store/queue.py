@@ -51,9 +51,13 @@ async def count_queued(
 
 
 class Queue(Part):
-    """The part of ``ports.Jobs`` that the Sender chooses by."""
+    """The part of :class:`SqlJobs` that the Sender chooses by."""
 
     async def release_delayed(self, now: Micros) -> int:
+        """Let the jobs be sent whose delay is over; how many, some hundreds at a time.
+
+        Until then :meth:`claim_fairly` does not see them, and they cost it nothing.
+        """
         due = await self._database.rows(f"{_DUE} LIMIT 1", {"now": now})
         if not due:
             return 0
@@ -67,6 +71,7 @@ class Queue(Part):
         return len(released)
 
     async def queued_services(self) -> list[str]:
+        """Services that have queued jobs. Its cost does not depend on the length of the queue."""
         rows = await self._database.rows(
             """
             WITH RECURSIVE line (service) AS (
@@ -97,9 +102,13 @@ class Queue(Part):
         ]
 
     async def queued(self, service: str, user_id: str, limit: int) -> int:
+        """How many jobs of the user wait; counts no further than ``limit``."""
         return await count_queued(self._database, service, user_id, limit)
 
     async def queued_before(self, ids: Sequence[int], most: int) -> dict[int, int]:
+        """For each of the jobs: how many of its user's jobs of its service may be sent before it;
+        counts no further than ``most``.
+        """
         found: dict[int, int] = {}
         for names, params in batches(ids):
             rows = await self._database.list_rows(
@@ -125,6 +134,13 @@ class Queue(Part):
     async def overdue(
         self, service: str, queued_before: Micros | None, now: Micros, limit: int
     ) -> list[Job]:
+        """Queued jobs whose queue timeout is over, and that nothing holds back.
+
+        Args:
+            queued_before: those that have waited since then; None: only those with a queue timeout
+                of their own.
+            limit: of both kinds.
+        """
         params = {"service": service, "before": queued_before, "now": now, "limit": limit}
         found: list[Job] = []
         for only_if, by in (
@@ -141,6 +157,7 @@ class Queue(Part):
         return list({job.id: job for job in found}.values())
 
     async def longest_queued(self, service: str, limit: int) -> list[Job]:
+        """Queued jobs, the one that has waited longest first."""
         found: list[Job] = []
         for hold in HOLDS:
             found += await self._jobs(

@@ -44,9 +44,21 @@ async def request_cancel(tx: Transaction, job_id: int, at: Micros, by: str) -> J
 
 
 class Requests(Part):
-    """The part of ``ports.Jobs`` that stores what users ask for."""
+    """The part of :class:`SqlJobs` that stores what users ask for."""
 
     async def retry(self, move: Move, job: Job, most_queued: int) -> Job | None:
+        """Make the move that queues an ended job again.
+
+        Args:
+            most_queued: as of :meth:`insert`.
+
+        Returns:
+            None: the job was no longer as the move saw it.
+
+        Raises:
+            QueueFull
+        """
+
         async def change(tx: Transaction) -> Job | QueueFull | None:
             if most_queued:
                 queued = await count_queued(tx, job.service, job.user_id, most_queued)
@@ -64,6 +76,12 @@ class Requests(Part):
         return queued
 
     async def change_service(self, job_id: int, service: str, at: Micros, by: str) -> Job:
+        """Let a job be of another service from now on, with an event, unless it has ended.
+
+        Raises:
+            NoSuchJob
+        """
+
         async def change(tx: Transaction) -> Job | None:
             values = {"id": job_id, "service": service}
             was = await tx.locked_rows(
@@ -87,6 +105,12 @@ class Requests(Part):
         return job
 
     async def request_delete(self, job_id: int, at: Micros, by: str) -> Job:
+        """Store that the job is to be deleted as soon as it has ended.
+
+        Raises:
+            NoSuchJob
+        """
+
         async def change(tx: Transaction) -> Job | None:
             rows = await tx.rows(
                 """
@@ -109,6 +133,7 @@ class Requests(Part):
         return job
 
     async def to_delete(self, limit: int) -> list[Job]:
+        """Ended jobs that are to be deleted."""
         return await self._jobs(
             """
             SELECT * FROM jobs WHERE delete_requested_at IS NOT NULL AND ended_at IS NOT NULL

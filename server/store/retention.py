@@ -19,9 +19,10 @@ from shared.sql import Transaction
 
 
 class Retention(Part):
-    """The part of ``ports.Jobs`` that the Cleaner uses."""
+    """The part of :class:`SqlJobs` that the Cleaner uses."""
 
     async def expired(self, now: Micros, limit: int) -> list[Job]:
+        """Ended jobs whose ``expires_at`` has passed."""
         return await self._jobs(
             f"""
             SELECT * FROM jobs WHERE expires_at IS NOT NULL AND expires_at <= :now
@@ -32,6 +33,7 @@ class Retention(Part):
         )
 
     async def files_in_use(self, names: Sequence[str]) -> set[str]:
+        """Those of the stored files' names that a bundle or an attempt refers to."""
         in_use: set[str] = set()
         for column, table in (("file", "bundles"), ("result_file", "attempts")):
             for placeholders, params in batches(names):
@@ -46,6 +48,11 @@ class Retention(Part):
         return in_use
 
     async def clean(self, moves: Sequence[Move]) -> tuple[int, list[tuple[FileKind, str]]]:
+        """Make the moves into Cleaned, and drop the jobs' idempotency keys.
+
+        Returns:
+            How many were made; kind and name of the files that nothing refers to any more.
+        """
         made = await self._children_made([move.job_id for move in moves])
         count, files = 0, list[tuple[FileKind, str]]()
         # Of a parent, all children change in its transaction: few parents in each, if they have
@@ -89,6 +96,7 @@ class Retention(Part):
         return len(cleaned), files
 
     async def forget_uploaded(self, before: Micros) -> None:
+        """Forget what was uploaded on the days before."""
         day = {"day": day_of(before)}
         if await self._database.rows("SELECT 1 FROM uploaded WHERE day < :day LIMIT 1", day):
             await self._database.write(
@@ -96,6 +104,14 @@ class Retention(Part):
             )
 
     async def delete(self, job_id: int) -> list[tuple[FileKind, str]]:
+        """Delete an ended job, its history and its children. Its number is not given again.
+
+        Returns:
+            Kind and name of the files that nothing refers to any more.
+
+        Raises:
+            NoSuchJob, NotEnded, ChildOfBatch
+        """
         files = await self._delete_children(job_id)
         return files + await self._delete_one(job_id)
 
@@ -151,6 +167,7 @@ class Retention(Part):
         return files
 
     async def cleaned_services(self) -> list[str]:
+        """Services of which there are Cleaned jobs."""
         services: list[str] = []
         while True:
             following = await self._database.rows(
@@ -165,6 +182,7 @@ class Retention(Part):
             services.append(following[0]["service"])
 
     async def forget(self, service: str, ended_before: Micros, limit: int) -> int:
+        """Delete Cleaned jobs and their histories; how many, ``limit`` at most."""
         params = {"service": service, "before": ended_before, "limit": limit}
         due = await self._database.rows(_FORGETTABLE, params)
         if not due:
@@ -187,6 +205,11 @@ class Retention(Part):
         return len(rows)
 
     async def maintain(self) -> bool:
+        """Give unused space back, some at a time, and find out whether what failed works again.
+
+        Returns:
+            Whether there is more to give back.
+        """
         return await self._database.maintain()
 
 

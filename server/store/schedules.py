@@ -83,7 +83,7 @@ async def fire(
 
     Args:
         new: the job, or why there can be none.
-        most_queued, most_stored: as :meth:`server.ports.Jobs.insert` has them.
+        most_queued, most_stored: as :meth:`SqlJobs.insert` has them.
 
     Returns:
         The schedule, and the job or why there is none.

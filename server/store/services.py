@@ -50,7 +50,7 @@ _OLDEST_OF_SUBMITTER: Final = """
 
 
 class SqlServices:
-    """``ports.ServiceRecords`` over a database."""
+    """A row for each service that was ever used or changed."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -66,6 +66,11 @@ class SqlServices:
         secrets: Mapping[str, str] | None,
         at: Micros,
     ) -> None:
+        """Make a service, or change all of its settings. A retired one is in use again.
+
+        Args:
+            env: None: as they are; so are the secrets.
+        """
         values = {
             "name": name,
             "settings": json.dumps(dict(settings)),
@@ -76,14 +81,19 @@ class SqlServices:
         await self._database.write(lambda tx: tx.rows(_PUT, values))
 
     async def retire(self, name: str, at: Micros) -> None:
+        """It takes no new jobs."""
         await self._database.write(lambda tx: tx.rows(_RETIRE, {"name": name, "at": at}))
 
     async def set_paused(self, name: str, message: str | None, at: Micros) -> None:
+        """Let its queued jobs wait, and say why; None: let them be sent again."""
         paused = int(message is not None)
         values = {"name": name, "paused": paused, "message": message or "", "at": at}
         await self._database.write(lambda tx: tx.rows(_PAUSE, values))
 
     async def load(self, name: str, most: int, where: Visible) -> ServiceLoad:
+        """How many jobs it has in each state, of those that somebody may see; counts no further
+        than ``most``, and of all that one portal submitted its latest ``most``.
+        """
         chosen = {"user_id": where.user_id, "submitted_by": where.submitted_by}
         own = {column: value for column, value in chosen.items() if value is not None}
         which = " AND ".join(["service = :name", *(f"{column} = :{column}" for column in own)])

@@ -1,4 +1,4 @@
-"""What the parts of ``ports.Jobs`` have in common."""
+"""What the parts of :class:`SqlJobs` have in common."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOLDS: Final = ("hold IS NULL", "hold = 'dependency'", "hold = 'parallel'")
 
 
 class Part:
-    """Some methods of ``ports.Jobs`` over a database.
+    """Some methods of :class:`SqlJobs`.
 
     Args:
         changed: called with the job after each commit that moved it.

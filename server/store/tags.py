@@ -17,11 +17,17 @@ from shared.sql import Transaction
 
 
 class Tags(Part):
-    """The part of ``ports.Jobs`` that changes tags."""
+    """The part of :class:`SqlJobs` that changes tags."""
 
     async def change_tags(
         self, job_id: int, add: Collection[str], remove: Collection[str], at: Micros, by: str
     ) -> Job:
+        """Add and remove tags of a job, whatever its state, with an event.
+
+        Raises:
+            NoSuchJob, TooManyTags
+        """
+
         async def change(tx: Transaction) -> Job | NoSuchJob | TooManyTags:
             rows = await tx.locked_rows("SELECT * FROM jobs WHERE id = :id", {"id": job_id})
             if not rows:

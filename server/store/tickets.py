@@ -26,15 +26,17 @@ async def forget_ticket(tx: Transaction, ticket: UsedTicket) -> None:
 
 
 class Tickets(Part):
-    """The part of ``ports.Jobs`` that knows used tickets."""
+    """The part of :class:`SqlJobs` that knows used tickets."""
 
     async def ticket_used(self, ticket_id: str) -> bool:
+        """Whether an upload ticket has become a job."""
         rows = await self._database.rows(
             "SELECT 1 AS used FROM used_tickets WHERE id = :id", {"id": ticket_id}
         )
         return bool(rows)
 
     async def forget_tickets(self, before: Micros) -> int:
+        """Forget the used upload tickets that had to be known until then; how many."""
         found = await self._database.rows(
             "SELECT 1 AS old FROM used_tickets WHERE expires_at < :before LIMIT 1",
             {"before": before},

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from server.domain.tokens import TokenRecord
-from server.ports.tokens import TokenFilter
 from shared.clock import Micros
 from shared.principals import Role, Scope
 from shared.sql import Database, Row, Transaction
@@ -47,19 +46,37 @@ _USED: Final = """
 """
 
 
+@dataclass(frozen=True, slots=True)
+class TokenFilter:
+    """Which tokens a list has; None: any."""
+
+    name: str | None = None
+    role: Role | None = None
+    user_id: str | None = None
+    live_at: Micros | None = None
+    """Only those that were neither revoked nor expired then."""
+    id: str | None = None
+
+
 class SqlTokens:
-    """``ports.TokenRecords`` over a database."""
+    """A row for each token that was ever made."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def changed(self, after: int) -> Sequence[TokenRecord]:
+        """Those whose version is higher, in the order of their versions."""
         sql = "SELECT * FROM tokens WHERE version > :after ORDER BY version"
         return [_record(row) for row in await self._database.rows(sql, {"after": after})]
 
     async def page(
         self, which: TokenFilter, limit: int, before: tuple[Micros, str] | None
     ) -> Sequence[TokenRecord]:
+        """Tokens, the newest first.
+
+        Args:
+            before: time and id of the last one of the page before.
+        """
         wanted = {"name": which.name, "role": which.role, "user_id": which.user_id, "id": which.id}
         params: dict[str, Any] = {key: value for key, value in wanted.items() if value is not None}
         where = [f"{column} = :{column}" for column in params]
@@ -83,6 +100,13 @@ class SqlTokens:
     async def insert(
         self, new: TokenRecord, check: Callable[[Sequence[TokenRecord]], None]
     ) -> None:
+        """Keep a token.
+
+        Args:
+            check: called with all tokens of the same name, in the transaction; what it raises
+                undoes that.
+        """
+
         async def change(tx: Transaction) -> None:
             version = await _next_version(tx)
             rows = await tx.rows("SELECT * FROM tokens WHERE name = :name", {"name": new.name})
@@ -94,6 +118,10 @@ class SqlTokens:
     async def change(
         self, token_id: str, change: Callable[[TokenRecord], TokenRecord]
     ) -> TokenRecord | None:
+        """Replace a token by what ``change`` makes of it, in one transaction; None: there is
+        none. What ``change`` raises undoes that.
+        """
+
         async def work(tx: Transaction) -> TokenRecord | None:
             version = await _next_version(tx)
             rows = await tx.rows("SELECT * FROM tokens WHERE id = :id", {"id": token_id})
@@ -106,6 +134,8 @@ class SqlTokens:
         return await self._database.write(work)
 
     async def used(self, uses: Mapping[str, tuple[Micros, str]]) -> None:
+        """Keep when and from where each of these tokens was used last; no new version."""
+
         async def change(tx: Transaction) -> None:
             for token_id, (at, peer) in uses.items():
                 await tx.rows(_USED, {"id": token_id, "at": at, "peer": peer})

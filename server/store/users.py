@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from server.domain.allowances import day_of
-from server.ports.users import UserLoad
 from server.store import listed
 from server.store.queue import READY
 from server.store.statements import Part, batches
@@ -66,14 +66,33 @@ _QUEUED: Final = """
 """
 
 
+@dataclass(frozen=True, slots=True)
+class UserLoad:
+    """Attributes:
+    queued: jobs that wait, counted no further than a limit.
+    stored: bytes that bundles and results take.
+    uploaded: bytes of bundles that were uploaded today.
+    """
+
+    queued: int = 0
+    stored: int = 0
+    uploaded: int = 0
+
+
 class Users(Part):
-    """The part of ``ports.Jobs`` that lists users."""
+    """The part of :class:`SqlJobs` that lists users."""
 
     async def users(self, first: str, most: int) -> list[str]:
+        """Who has jobs, by name, from ``first`` on. Its cost does not depend on how many jobs
+        there are.
+        """
         rows = await self._database.list_rows(_USERS, {"first": first, "most": most})
         return [row["user_id"] for row in rows]
 
     async def waiting_users(self, service: str, most: int, most_jobs: int) -> dict[str, int]:
+        """Who has jobs of the service that may be sent, by name, and how many each has; counts no
+        further than ``most_jobs``.
+        """
         params = {"service": service, "most": most, "most_jobs": most_jobs}
         rows = await self._database.list_rows(_WAITING, params)
         return {row["user_id"]: row["jobs"] for row in rows}
@@ -81,6 +100,7 @@ class Users(Part):
     async def user_loads(
         self, users: Sequence[str], at: Micros, most_queued: int
     ) -> Mapping[str, UserLoad]:
+        """What these users have, on the day of ``at``."""
         stored = dict.fromkeys(users, 0)
         uploaded = dict.fromkeys(users, 0)
         for names, params in batches(users):

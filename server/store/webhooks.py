@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from server.domain.access import Visible
@@ -17,7 +18,6 @@ from server.domain.webhooks import (
     Try,
     deliveries_of,
 )
-from server.ports.webhooks import DeliveryFilter
 from server.store.statements import batches
 from shared.clock import Micros
 from shared.sql import Database, Row, Transaction
@@ -84,8 +84,18 @@ async def delete_of(tx: Transaction, ids: str, params: Mapping[str, Any]) -> Non
     await tx.rows(f"DELETE FROM deliveries WHERE job_id IN ({ids})", params)  # noqa: S608
 
 
+@dataclass(frozen=True, slots=True)
+class DeliveryFilter:
+    """Which deliveries a list is of; None: any."""
+
+    job_id: int | None = None
+    state: str | None = None
+
+
 class SqlDeliveries:
-    """``ports.Deliveries`` over a database."""
+    """What is to be delivered; every change is durable when the call returns. Deliveries are added
+    in the transaction of the move that they are about.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -96,6 +106,11 @@ class SqlDeliveries:
         self, now: Micros, limit: int, *, targets: Collection[str], signers: Collection[Signer]
     ) -> list[Delivery]:
         # Those that are due longest. Few are left out of them, unless a receiver does not answer.
+        """Those whose time has come, the longest due first.
+
+        Args:
+            targets, signers: whose deliveries are left out.
+        """
         rows = await self._database.rows(
             """
             SELECT * FROM deliveries WHERE next_at IS NOT NULL AND next_at <= :now
@@ -137,6 +152,7 @@ class SqlDeliveries:
         return sorted(due, key=lambda row: row["next_at"])
 
     async def next_at(self) -> Micros | None:
+        """When one is due next; None: never."""
         rows = await self._database.rows(
             "SELECT min(next_at) AS next_at FROM deliveries WHERE next_at IS NOT NULL"
         )
@@ -144,6 +160,7 @@ class SqlDeliveries:
         return found
 
     async def oldest(self) -> Micros | None:
+        """When the oldest was announced that has not ended; None: all have."""
         (row,) = await self._database.list_rows(
             "SELECT min(created_at) AS oldest FROM deliveries WHERE next_at IS NOT NULL"
         )
@@ -151,6 +168,13 @@ class SqlDeliveries:
         return oldest
 
     async def begin(self, deliveries: Sequence[Delivery], until: Micros) -> list[Delivery]:
+        """Count one more try of each that is still as it was seen, and let it be due again at
+        ``until``, for the case that this server dies.
+
+        Returns:
+            Those, as they are now.
+        """
+
         async def change(tx: Transaction) -> list[Delivery]:
             begun: list[Delivery] = []
             for one in deliveries:
@@ -167,6 +191,14 @@ class SqlDeliveries:
         return await self._database.write(change)
 
     async def end(self, delivery: Delivery, done: Try, next_at: Micros | None) -> bool:
+        """Write down how a try went.
+
+        Args:
+            next_at: when it is tried again; None: it has ended.
+
+        Returns:
+            Whether it was still this try; else nothing was changed.
+        """
         ended = next_at is None
         values = {
             "id": delivery.id,
@@ -206,6 +238,7 @@ class SqlDeliveries:
         return await self._database.write(change)
 
     async def give_up(self, signer: Signer, url: str, at: Micros, message: str) -> int:
+        """End what else is pending for a receiver that wants no more; how many there were."""
         values: dict[str, Any] = {"kind": signer.kind, "name": signer.name, "url": url}
         values |= {"target": str(webhook_target(url)), "message": message, "at": at}
         values["most"] = _GIVEN_UP_AT_ONCE
@@ -231,6 +264,7 @@ class SqlDeliveries:
         return count
 
     async def get(self, number: int, visible: Visible) -> Delivery:
+        """Raises NoSuchDelivery."""
         fits, values = _fits(visible)
         rows = await self._database.rows(
             f"SELECT * FROM deliveries WHERE id = :id {fits}",  # noqa: S608 - no user input
@@ -241,6 +275,7 @@ class SqlDeliveries:
         return _delivery(rows[0])
 
     async def tries(self, number: int, most: int) -> list[Try]:
+        """The latest tries, the first one first."""
         rows = await self._database.rows(
             """
             SELECT * FROM delivery_tries WHERE delivery_id = :id ORDER BY number DESC LIMIT :most
@@ -253,6 +288,7 @@ class SqlDeliveries:
     async def page(
         self, where: DeliveryFilter, visible: Visible, before_id: int | None, limit: int
     ) -> tuple[list[Delivery], int | None]:
+        """Newest first; and the next page's ``before_id``."""
         fits, values = _fits(visible)
         if where.job_id is not None:
             fits += " AND job_id = :job_id"
@@ -270,6 +306,12 @@ class SqlDeliveries:
         return found, found[-1].id if len(rows) > limit else None
 
     async def replay(self, number: int, at: Micros) -> Delivery:
+        """Let it be due at ``at``, with all its tries before it.
+
+        Raises:
+            NoSuchDelivery
+        """
+
         async def change(tx: Transaction) -> Delivery | None:
             rows = await tx.rows(
                 """
@@ -287,6 +329,7 @@ class SqlDeliveries:
         return found
 
     async def forget(self, ended_before: Micros, limit: int) -> int:
+        """Delete those that ended before then; how many."""
         expired = (
             "SELECT id FROM deliveries WHERE ended_at <= :before ORDER BY ended_at LIMIT :limit"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,6 +16,7 @@ from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from server.http import documents
 from server.stages.waiting import why_waiting
+from server.store.jobs import SqlJobs
 from shared.clock import say_time, utc
 from shared.wire import JobState, PayloadState, QueueInfo, Reason, WaitReason
 from tests.support.simulation import World
@@ -272,9 +273,8 @@ async def test_a_parent_says_how_many_children_it_waits_for_and_a_child_how_many
 ) -> None:
     parent = await world_job(world, deferred=True, state=JobState.RUNNING)
     child = await world_job(world, hold=Hold.PARALLEL, parent_id=parent.id)
-    found = await why_waiting(
-        [parent, child], world.services, Counted(world.jobs, parent.id), world.registry, 0
-    )
+    counted = cast("SqlJobs", Counted(world.jobs, parent.id))
+    found = await why_waiting([parent, child], world.services, counted, world.registry, 0)
     assert found[parent.id] == QueueInfo(
         position=1,
         reason="waits for its children: 3 of 100 have ended",

@@ -16,7 +16,7 @@ from server.domain.upload_fields import USER_ID
 from server.http.context import Context
 from server.http.problems import Refusal
 from server.http.usage import usage_of
-from server.ports.users import UserLoad
+from server.store.users import UserLoad
 from server.web.site.page_route import PageRoute
 from server.web.site.site import Site
 

@@ -1,7 +1,7 @@
 """The database that the store's conformance suite runs on.
 
 Another database only has to pass the suite: its adapter (``shared.sql.Database``) is opened in
-``database``, as one more parameter. Everything else of the suite knows the ports only.
+``database``, as one more parameter. Everything else of the suite knows the store only.
 """
 
 from __future__ import annotations

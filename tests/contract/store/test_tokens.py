@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from server.domain.tokens import TokenRecord
-from server.ports.tokens import TokenFilter
-from server.store.tokens import SqlTokens
+from server.store.tokens import SqlTokens, TokenFilter
 from shared.principals import Role, Scope
 from shared.sqlite.database import Database
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from server.ports.users import UserLoad
 from server.store.jobs import SqlJobs
+from server.store.users import UserLoad
 from tests.contract.store.conftest import new
 
 

@@ -7,8 +7,8 @@ from typing import cast
 
 from server.domain.jobs import Bundle, Hold, Job
 from server.domain.placement import Candidate
-from server.ports import Jobs
 from server.stages.hints import Hints
+from server.store.jobs import SqlJobs
 from shared.wire import JobState, Limits
 
 QUEUED = Job(
@@ -39,7 +39,7 @@ class Store:
 
 
 async def look(hints: Hints, *services: str, meanwhile: Job | None = None) -> None:
-    await hints.look(cast(Jobs, Store(hints, *services, meanwhile=meanwhile)))
+    await hints.look(cast(SqlJobs, Store(hints, *services, meanwhile=meanwhile)))
 
 
 def test_a_service_has_jobs_to_claim_until_the_last_of_them_is_claimed() -> None:

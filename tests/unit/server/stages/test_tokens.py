@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from server.domain.tokens import SECRET_LENGTH, TokenRefusal, text_of
-from server.ports.tokens import TokenFilter
 from server.stages.tokens import NewToken, Tokens
 from server.store.migrations import MIGRATIONS
-from server.store.tokens import SqlTokens
+from server.store.tokens import SqlTokens, TokenFilter
 from shared.principals import Principal, Role, Scope
 from shared.sqlite.database import Database
 from tests.support.sim_clock import SimClock

@@ -13,11 +13,10 @@ from server.domain.jobs import Bundle, Job, Move, NewJob
 from server.domain.service import Service
 from server.domain.webhook_targets import ServiceWebhook, WebhookTarget
 from server.domain.webhooks import ENDS, Delivery, Try, WebhookSecrets
-from server.ports.webhooks import DeliveryFilter
 from server.stages.webhooks import NOT_SENT, Webhooks
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
-from server.store.webhooks import SqlDeliveries
+from server.store.webhooks import DeliveryFilter, SqlDeliveries
 from shared.clock import SECOND
 from shared.principals import LOCAL
 from shared.wire import JobState, Limits
