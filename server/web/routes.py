@@ -14,10 +14,11 @@ from server.http.problems import Refusal
 from server.web import jobs, schedules
 from server.web.account import audit, login, tokens
 from server.web.account import page as account
+from server.web.job import files as job_files
+from server.web.job import log as job_log
 from server.web.job import page as job
-from server.web.job.files import page as job_files
-from server.web.job.log import page as job_log
-from server.web.job.log.index import INDEXES, LogIndexes
+from server.web.job import preview
+from server.web.job.window import INDEXES, LogIndexes
 from server.web.operators import agents, charts, services, status, users, webhooks
 from server.web.site import live, static
 from server.web.site.page_route import PageRoute
@@ -33,6 +34,7 @@ ROUTES: Final[tuple[PageRoute, ...]] = (
     *job.ROUTES,
     *job_log.ROUTES,
     *job_files.ROUTES,
+    *preview.ROUTES,
     *login.ROUTES,
     *account.ROUTES,
     *tokens.ROUTES,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from server.http import stored_files
-from server.web.job.files.address import quoted
+from server.web.job.files import quoted
 from shared.files.archives.zip_index import ListedFile, ZipIndex
 from tests.contract.test_attempts_http import RETRIED
 from tests.contract.test_files_http import Setting, ended, running, zipped

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from server.web.job.log import follow as log_follow
+from server.web.job import log as log_follow
 from tests.contract.test_attempts_http import RETRIED
 from tests.contract.test_events_http import followed
 from tests.contract.test_links import serving as with_tokens

@@ -65,7 +65,7 @@ MUTANTS: Final = (
     ),
     _mutant(
         "a page that a job has written is not held in memory for who does not read it",
-        "web/job/files/preview.py",
+        "web/job/preview.py",
         "        return await send_chunks(request, whole, _RENDERED_HEADERS, file.chunks)\n",
         "        data = await _read(file, 0, file.size)\n"
         "    return web.Response(body=data, headers=_RENDERED_HEADERS)\n",
@@ -73,21 +73,21 @@ MUTANTS: Final = (
     ),
     _mutant(
         "a page that a job has written is rendered where it can run nothing",
-        "web/job/files/preview.py",
+        "web/job/preview.py",
         "sandbox; default-src 'none'; img-src data:",
         "sandbox allow-scripts; default-src 'none'; img-src data:",
         f"{_PAGES}what_a_frame_renders_may_do_nothing_and_only_in_a_frame",
     ),
     _mutant(
         "what is rendered is shown in the frame of its page only",
-        "web/job/files/preview.py",
+        "web/job/preview.py",
         'if request.headers.get("Sec-Fetch-Dest", "iframe") != "iframe":',
         "if False:",
         f"{_PAGES}what_a_frame_renders_may_do_nothing_and_only_in_a_frame",
     ),
     _mutant(
         "only pages are rendered, no drawings",
-        "web/job/files/preview.py",
+        "web/job/preview.py",
         'if media_type(path) != "text/html" or file.size > _MOST_RENDERED:',
         "if file.size > _MOST_RENDERED:",
         f"{_PAGES}what_a_frame_renders_may_do_nothing_and_only_in_a_frame",
@@ -101,28 +101,28 @@ MUTANTS: Final = (
     ),
     _mutant(
         "characters that turn text around are shown as their numbers",
-        "web/job/files/preview_text.py",
+        "web/job/content.py",
         "if _ODD.search(text) is None:",
         "if True:",
         f"{_PAGES}characters_of_a_text_are_shown_and_run_nothing",
     ),
     _mutant(
         "a page shows a bounded part of a line that never ends",
-        "web/job/files/preview.py",
+        "web/job/preview.py",
         "data = data[:WINDOW]",
         "data = data * 64",
         f"{_PAGES}a_window_in_a_gigabyte_of_one_line_costs_one_window",
     ),
     _mutant(
         "a table is cut to what a page can show",
-        "web/job/files/preview_table.py",
+        "web/job/content.py",
         "shown = min(columns, MAX_COLUMNS)",
         "shown = columns",
         f"{_PAGES}a_table_is_cut_to_what_a_page_can_show_and_its_cells_are_text",
     ),
     _mutant(
         "a table with one cell of blanks does not occupy the server for minutes",
-        "web/job/files/preview_table.py",
+        "web/job/content.py",
         r'(\d++([.,]\d*+)?|[.,]\d++)([eE][+-]?\d++)?\s*+%?\s*+"',
         r'(\d++([.,]\d*+)?|[.,]\d++)([eE][+-]?\d++)?\s*%?\s*"',
         "tests/unit/server/web/test_file_previews.py::test_"
@@ -130,7 +130,7 @@ MUTANTS: Final = (
     ),
     _mutant(
         "parts of a path that browsers leave out do not lead to another page",
-        "web/job/files/address.py",
+        "web/job/files.py",
         'odd = not _LOST.isdisjoint(path.split("/"))',
         "odd = False",
         f"{_PAGES}a_file_is_reached_whatever_it_is_called_and_its_name_is_only_text",

@@ -12,20 +12,20 @@ _ANSI: Final = "tests/unit/server/web/job/test_ansi.py::test_"
 
 
 def _mutant(protection: str, file: str, old: str, new: str, test: str) -> Mutant:
-    return Mutant("pages", protection, f"server/web/job/log/{file}", old, new, (test,))
+    return Mutant("pages", protection, f"server/web/job/{file}", old, new, (test,))
 
 
 MUTANTS: Final = (
     _mutant(
         "a line of a log is text, whatever it holds",
-        "ansi.py",
+        "lines.py",
         "        return escape(text), style\n",
         "        return Markup(text), style\n",
         f"{_PAGES}hostile_lines_are_text",
     ),
     _mutant(
         "a line of a log with colours is text, whatever it holds",
-        "ansi.py",
+        "lines.py",
         'text = escape("".join(pieces))',
         'text = Markup("".join(pieces))',
         f"{_ANSI}nothing_but_spans_with_known_classes_is_made",
@@ -39,28 +39,28 @@ MUTANTS: Final = (
     ),
     _mutant(
         "characters that turn text around are shown, not followed",
-        "ansi.py",
+        "lines.py",
         '    r"|[\\u202a-\\u202e\\u2066-\\u2069]"  # turn text around\n',
         "",
         f"{_ANSI}colours_are_classes_and_all_else_is_left_out",
     ),
     _mutant(
         "a log is followed by those who may see its job",
-        "follow.py",
+        "log.py",
         "job = await requested_job(request, context)\n            attempt",
         'job = await context.jobs.get(int(request.match_info["id"]))\n            attempt',
         f"{_PAGES}other_users_see_no_log",
     ),
     _mutant(
         "after a break a log goes on where its last line begins",
-        "follow.py",
+        "log.py",
         "offset - lines.length, lines.number",
         "offset, lines.number",
         f"{_PAGES}a_page_follows_the_log_without_losing_or_repeating_lines",
     ),
     _mutant(
         "followers of a log full of colours do not keep the server from answering others",
-        "follow.py",
+        "log.py",
         "await context.reads.run(_event, lines, data, wanted.stream, here, offset)",
         "_event(lines, data, wanted.stream, here, offset)",
         f"{_PAGES}lines_that_are_followed_are_not_made_on_the_event_loop",
@@ -95,28 +95,28 @@ MUTANTS: Final = (
     ),
     _mutant(
         "one search reads so many bytes",
-        "search.py",
-        "stop = min(log.counted, start + _BYTES)",
+        "window.py",
+        "stop = min(log.counted, start + _SEARCHED)",
         "stop = log.counted",
         f"{_WINDOW}a_search_reads_so_many_bytes_at_once",
     ),
     _mutant(
         "one caller searches once at a time",
-        "page.py",
+        "log.py",
         "context.reads.searches.turn() if text else nullcontext()",
         "nullcontext()",
         "tests/contract/test_reads_http.py::test_one_search_of_a_caller_runs_at_a_time",
     ),
     _mutant(
         "what is remembered of logs is bounded",
-        "index.py",
+        "window.py",
         "        while len(self._kept) > _LOGS:\n            self._kept.popitem(last=False)\n",
         "",
         f"{_WINDOW}few_logs_are_remembered",
     ),
     _mutant(
         "what is remembered of unpackers is bounded",
-        "index.py",
+        "window.py",
         "        while len(self._states) > _UNPACKED:\n"
         "            self._states.popitem(last=False)\n",
         "",

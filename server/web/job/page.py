@@ -32,11 +32,10 @@ from server.http.problems import BACK, Refusal
 from server.http.route import LINK_PARAMETER
 from server.http.stored_files import scan_first
 from server.http.stored_log import STREAMS
-from server.web.job.files.address import quoted
-from server.web.job.files.folder import FolderPage, folder_of, folder_page
-from server.web.job.files.preview_text import visible
+from server.web.job.content import visible
+from server.web.job.files import FolderPage, folder_of, folder_page, quoted
 from server.web.job.frame import JobFrame, frame_page, job_frame
-from server.web.job.log.lines import Lines
+from server.web.job.lines import Lines
 from server.web.job.shown import ADVICE, bars, pieces, scripts, took_s
 from server.web.site.page_route import PageRoute
 from server.web.site.site import Site

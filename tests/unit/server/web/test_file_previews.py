@@ -10,9 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.web.job.files.folder import folder_of, folder_page, prefix_of
-from server.web.job.files.preview_table import MAX_COLUMNS, MAX_ROWS, read_table
-from server.web.job.files.preview_text import hex_rows, is_binary, read_text, visible
+from server.web.job.content import (
+    MAX_COLUMNS,
+    MAX_ROWS,
+    hex_rows,
+    is_binary,
+    read_table,
+    read_text,
+    visible,
+)
+from server.web.job.files import folder_of, folder_page, prefix_of
 from shared.files.archives.zip_index import ListedFile
 
 

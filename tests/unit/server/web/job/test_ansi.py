@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.web.job.log.ansi import CLASSES, PLAIN, nearest, render, stripped, style_after
+from server.web.job.lines import CLASSES, PLAIN, nearest, render, stripped, style_after
 from tests.support.each import each
 
 _TAG = re.compile(r"<[^>]*>")

@@ -13,14 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.web.job.log import index as log_index
-from server.web.job.log import lines as log_lines
-from server.web.job.log import search as log_search
-from server.web.job.log import window as log_window
-from server.web.job.log.index import LineIndex, LogIndexes, LogKey
-from server.web.job.log.lines import Lines
-from server.web.job.log.search import MOST, search
-from server.web.job.log.window import Log, window_around, window_from, window_to
+from server.web.job import lines as log_lines
+from server.web.job import window as log_window
+from server.web.job.lines import Lines
+from server.web.job.window import (
+    MOST,
+    LineIndex,
+    Log,
+    LogIndexes,
+    LogKey,
+    search,
+    window_around,
+    window_from,
+    window_to,
+)
 
 _PARTS = [b"\n", b"a", b"bc\n", b"x" * 9, b"\r", b"\r\n", b"\n\n", b"\xff", "é".encode()]
 CONTENT = st.lists(st.sampled_from(_PARTS), max_size=60).map(b"".join)
@@ -50,8 +56,8 @@ def naive(data: bytes) -> list[bytes]:
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Windows and steps so small that short logs have many."""
-    monkeypatch.setattr(log_index, "_STEP", 8)
-    monkeypatch.setattr(log_index, "_MOST", 6)
+    monkeypatch.setattr(log_window, "_STEP", 8)
+    monkeypatch.setattr(log_window, "_MOST", 6)
     monkeypatch.setattr(log_window, "LINES", 5)
     monkeypatch.setattr(log_window, "_BEFORE", 2)
     monkeypatch.setattr(log_window, "_BYTES", 40)
@@ -171,7 +177,7 @@ async def test_a_log_that_is_not_the_one_that_was_counted_is_refused():
 
 
 def test_few_logs_are_remembered(monkeypatch):
-    monkeypatch.setattr(log_index, "_LOGS", 2)
+    monkeypatch.setattr(log_window, "_LOGS", 2)
     indexes = LogIndexes()
     keys = [LogKey(number, 1, "stdout") for number in range(3)]
     first, second = indexes.of(keys[0], 0), indexes.of(keys[1], 0)
@@ -276,7 +282,7 @@ async def test_a_search_stops_and_goes_on(monkeypatch):
 
 async def test_a_search_reads_so_many_bytes_at_once(monkeypatch):
     monkeypatch.undo()
-    monkeypatch.setattr(log_search, "_BYTES", 1000)
+    monkeypatch.setattr(log_window, "_SEARCHED", 1000)
     source = Bytes(b"nothing\n" * 1000 + b"hit\n", chunk=100)
     log = source.log()
     await log.count()
@@ -316,8 +322,8 @@ async def test_what_is_found_is_marked_where_it_is(monkeypatch, line, text, part
 
 def test_each_character_has_one_in_lower_case():
     every = "".join(map(chr, range(sys.maxunicode + 1)))
-    assert len(log_search._small(every)) == len(every)
-    assert all(len(log_search._small(one)) == 1 for one in every)
+    assert len(log_window._small(every)) == len(every)
+    assert all(len(log_window._small(one)) == 1 for one in every)
 
 
 async def test_a_search_for_what_is_nearly_everywhere_costs_as_much_as_any_other(monkeypatch):

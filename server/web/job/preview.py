@@ -23,20 +23,18 @@ from server.http.paths import JOB_PAGE
 from server.http.problems import Refusal
 from server.http.route import LINK_PARAMETER
 from server.http.stored_files import files_beside
-from server.web.job.files.address import crumbs, quoted
-from server.web.job.files.folder import folder_of
-from server.web.job.files.preview_table import read_table
-from server.web.job.files.preview_text import (
+from server.web.job.content import (
     WIDE,
     WINDOW,
     decode,
     hex_rows,
     is_binary,
+    read_table,
     read_text,
     spelled,
     visible,
 )
-from server.web.job.files.running import running_page
+from server.web.job.files import crumbs, folder_of, quoted, running_page
 from server.web.job.frame import frame_page, job_frame
 from server.web.site.page_route import PageRoute
 from server.web.site.site import Site

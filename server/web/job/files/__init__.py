@@ -1,1 +1,0 @@
-"""The files of a job, and what one sees of them."""
