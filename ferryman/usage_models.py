@@ -47,4 +47,4 @@ class UsageDoc(Wire):
     """Requests, as in ``50/s``; None: any number."""
     services: list[ServiceUsage]
     group: str | None = None
-    """Group of the server's settings that it is a member of; for operators."""
+    """The table of users in the settings that it is a member of; for operators."""

@@ -36,9 +36,9 @@ from server.loops.wakeups import JobWakeups
 from server.metrics import ServerMetrics
 from server.ports import Measures
 from server.reload import Reload
-from server.settings.allowances import allowances
 from server.settings.services import in_file, of_record
 from server.settings.tables import ServerSettings
+from server.settings.users import allowances
 from server.stages.accept import Accept
 from server.stages.agents import Agents
 from server.stages.batches import Batches
@@ -131,7 +131,7 @@ async def compose(
     who = await callers(table, database, clock, principals, identity)
     measures = Measures()
     sessions = await agent_sessions(storage, measures, stack)
-    allowed = allowances(settings)
+    allowed = allowances(table, settings.users)
     services = Services(
         SqlServices(database),
         of_record,
@@ -273,7 +273,7 @@ async def compose(
     )
 
     def use_services(new: ServerSettings) -> None:
-        allowed.use(allowances(new))
+        allowed.use(allowances(new.server, new.users))
         services.use_file(in_file(new), allowed)
 
     async def use(new: ServerSettings) -> None:

@@ -21,7 +21,7 @@ from shared.units.durations import Duration
 from shared.units.sizes import Size
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_SERVER_TABLES: Final = ("server", "services", "agents", "users", "groups")
+_SERVER_TABLES: Final = ("server", "services", "agents", "users")
 """Tables of the file that belong to the server."""
 
 

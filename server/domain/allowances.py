@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from server.domain.errors import FerrymanError
-from server.domain.service import Service
+from server.domain.service import ByUser, Service
 from shared.clock import SECOND, Micros, say_time
 from shared.units.rates import UNLIMITED, Rate
 from shared.units.sizes import say_size
@@ -33,7 +33,7 @@ class Allowance:
     runs: Mapping[str, int] = field(default_factory=dict)
     queued: Mapping[str, int] = field(default_factory=dict)
     group: str = ""
-    """Of the settings, that the user is a member of."""
+    """The table of the settings that the user is a member of with others."""
 
 
 class Allowances:
@@ -41,35 +41,35 @@ class Allowances:
 
     Args:
         usual: for everybody who is no exception.
-        exceptions: user, or portal, -> what holds instead.
+        exceptions: user, or portal, or the beginning of the names of some, -> what holds instead.
     """
 
     def __init__(
         self, usual: Allowance | None = None, exceptions: Mapping[str, Allowance] | None = None
     ) -> None:
-        self._usual, self._exceptions = usual or Allowance(), dict(exceptions or {})
+        self._usual, self._exceptions = usual or Allowance(), ByUser(exceptions or {})
 
     def use(self, other: Allowances) -> None:
         """Take over what other settings say."""
         self._usual, self._exceptions = other._usual, other._exceptions
 
     def of(self, user: str) -> Allowance:
-        return self._exceptions.get(user, self._usual)
+        return self._exceptions.get(user) or self._usual
 
     def has(self, user: str) -> bool:
         """Whether the settings say something about this user."""
-        return user in self._exceptions
+        return self._exceptions.get(user) is not None
 
     def applied(self, service: Service) -> Service:
         """The service, with its exceptions for users."""
         runs: dict[str, int] = {}
         queued: dict[str, int] = {}
-        for user, allowed in self._exceptions.items():
+        for user, allowed in self._exceptions.values.items():
             for found, numbers in ((runs, allowed.runs), (queued, allowed.queued)):
                 number = numbers.get(service.name, numbers.get(EVERY_SERVICE))
                 if number is not None:
                     found[user] = number
-        return replace(service, runs_by_user=runs, queued_by_user=queued)
+        return replace(service, runs_by_user=ByUser(runs), queued_by_user=ByUser(queued))
 
 
 class DayUsed(FerrymanError):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import cached_property
+from typing import Any, Final, Generic, TypeVar
 
 from server.domain.retry_policy import RetryPolicy
 from server.domain.webhook_targets import ServiceWebhook
@@ -12,6 +13,31 @@ from shared.clock import Micros
 from shared.wire import JobState, Limits, OnShutdown
 
 SERVICE_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ByUser(Generic[T]):
+    """Values of some users.
+
+    Attributes:
+        values: user, or the beginning of the names of some as in ``lab-*``, -> value. No user is
+            in two.
+    """
+
+    values: Mapping[str, T] = field(default_factory=dict)
+
+    @cached_property
+    def _beginnings(self) -> list[tuple[str, T]]:
+        return [(name[:-1], value) for name, value in self.values.items() if name[-1] == "*"]
+
+    def get(self, user: str) -> T | None:
+        """The value of one; None: it has none."""
+        found = self.values.get(user)
+        if found is None:
+            of_some = (value for start, value in self._beginnings if user.startswith(start))
+            found = next(of_some, None)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +110,9 @@ class Service:
     """Variables that its jobs get, secrets among them. Never shown."""
     secrets: frozenset[str] = frozenset()
     """Those of ``env`` that its operator declared as secrets."""
-    runs_by_user: Mapping[str, int] = field(default_factory=dict)
+    runs_by_user: ByUser[int] = field(default_factory=ByUser)
     """Users for whom another number holds than ``runs_per_user``."""
-    queued_by_user: Mapping[str, int] = field(default_factory=dict)
+    queued_by_user: ByUser[int] = field(default_factory=ByUser)
     """Likewise of ``queued_per_user``."""
     record: ServiceRecord | None = None
     """Its row; None: it has none yet."""
@@ -101,11 +127,13 @@ class Service:
 
     def runs_of(self, user_id: str) -> int:
         """Jobs of the user that may be under way at once."""
-        return self.runs_by_user.get(user_id, self.runs_per_user)
+        found = self.runs_by_user.get(user_id)
+        return self.runs_per_user if found is None else found
 
     def queued_of(self, user_id: str) -> int:
         """Jobs of the user that may wait; 0: any number."""
-        return self.queued_by_user.get(user_id, self.queued_per_user)
+        found = self.queued_by_user.get(user_id)
+        return self.queued_per_user if found is None else found
 
     def pack_of(self, array_index: int | None) -> int:
         """How many like a job share a slot of an agent that packs."""

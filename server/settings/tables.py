@@ -19,7 +19,7 @@ from server.domain.retry_policy import RETRIED, BackoffKind, RetryPolicy, check_
 from server.domain.service import SERVICE_NAME, Service
 from server.domain.webhook_targets import AllowedTargets
 from server.settings.agents import AgentTable, check_addresses
-from server.settings.users import USER_NAME, GroupTable, UserTable
+from server.settings.users import UserTable, check_users
 from server.settings.webhooks import WebhookTable, webhook_secrets
 from shared.files.bundles.reader import MAX_FILES
 from shared.http.origins import is_loopback, normal_origin
@@ -33,8 +33,6 @@ from shared.units.sizes import Size
 from shared.variables import check_variables
 from shared.wire import OnShutdown
 
-_FORMER: Final = {"agent_unreachable_after": "agent_timeout"}
-"""Names of settings that are still understood."""
 LOCAL_AGENT: Final = "http://127.0.0.1:9000"
 _PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
@@ -90,17 +88,6 @@ class ServerTable(HttpSection):
     log_format: Literal["auto", "text", "json"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     _webhook_keys: tuple[bytes, ...] = PrivateAttr(())
-
-    @model_validator(mode="before")
-    @classmethod
-    def _former_names(cls, values: Any) -> Any:
-        for former, name in _FORMER.items():
-            if isinstance(values, dict) and former in values:
-                if name in values:
-                    raise ValueError(f"give {name} or its former name {former}, not both")
-                values = {**values, name: values[former]}
-                del values[former]
-        return values
 
     @model_validator(mode="after")
     def _secrets_are_good(self) -> ServerTable:
@@ -313,27 +300,13 @@ class ServerSettings(Settings):
     services: dict[str, ServiceTable] = Field(default={"example": ServiceTable()}, min_length=1)
     agents: dict[str, AgentTable] = Field(default={"local": AgentTable(url=LOCAL_AGENT)})
     users: dict[str, UserTable] = Field(default_factory=dict)
-    groups: dict[str, GroupTable] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _members(self) -> ServerSettings:
-        groups: dict[str, str] = {}
-        for name, group in self.groups.items():
-            for user in group.members:
-                if user in groups:
-                    both = f"groups.{groups[user]} and groups.{name}"
-                    raise ValueError(f"{user!r} is a member of {both}: of one group at most")
-                groups[user] = name
-        for user in (*self.users, *groups):
-            if not re.fullmatch(USER_NAME, user):
-                raise ValueError(f"{user!r} is no user: a name is 1 to 64 of A-Z a-z 0-9 . _ @ -")
-        return self
 
     @model_validator(mode="after")
     def _names(self) -> ServerSettings:
         for name in self.services:
             if not re.fullmatch(SERVICE_NAME, name):
                 raise ValueError(f"services.{name}: a name is up to 64 of A-Z a-z 0-9 _ -")
+        check_users(self.users)
         check_addresses(self.agents)
         for name, agent in self.agents.items():
             for key, named in (("services", agent.services), ("max_runs", agent.max_runs)):

@@ -220,7 +220,7 @@ async def _with_exceptions(
     tx: Transaction, service: Service, rows: list[Waiting], each: int, free: int
 ) -> list[Waiting]:
     """The jobs, and more of the users who may run more than others. Only these cost a statement."""
-    counts = Counter(one.user_id for one in rows) if service.runs_by_user else {}
+    counts = Counter(one.user_id for one in rows) if service.runs_by_user.values else {}
     for user, count in counts.items():
         most = min(free, service.runs_of(user))
         if count < each or most <= each:

@@ -32,10 +32,9 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 SETTINGS = """
 [server]
 stored_per_user = 1000000
-[users.7]
-queued_per_user = 9
-[groups.lab]
+[users.lab]
 members = ["7", "8"]
+queued_per_user = 9
 stored_per_user = 2000000
 """
 

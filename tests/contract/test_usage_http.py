@@ -23,7 +23,7 @@ uploads_per_user = 3
 queued_per_user = 9
 stored_per_user = 2000000
 
-[groups.lab]
+[users.lab]
 members = ["8"]
 upload_per_user_per_day = 0
 """

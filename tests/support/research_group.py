@@ -35,7 +35,7 @@ limits = { cpus = 2, memory = "1GiB", pids = 128, disk = "512MiB" }
 dead_letter = true
 timeout = "5m"
 
-[groups.protein-lab]
+[users.protein-lab]
 members = ["ana", "ben"]
 
 [agent]

@@ -37,7 +37,7 @@ url = "http://node:9000"
 [users.ada]
 uploads_per_user = 3
 
-[groups.lab]
+[users.lab]
 members = ["grace"]
 
 [agent]

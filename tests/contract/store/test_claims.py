@@ -11,7 +11,7 @@ import pytest
 from server.domain.jobs import Job, Move
 from server.domain.leases import LENGTH_S, of_agent
 from server.domain.placement import Candidate
-from server.domain.service import Service
+from server.domain.service import ByUser, Service
 from server.ports import LeaseLost
 from server.store.jobs import SqlJobs
 from server.store.leases import SqlLeases
@@ -92,7 +92,9 @@ async def test_a_user_who_may_have_no_more_is_passed_over(jobs: SqlJobs) -> None
 
 
 async def test_some_users_may_run_more_or_less_than_others(jobs: SqlJobs) -> None:
-    service = Service("s", runs_per_user=2, max_runs=20, runs_by_user={"bob": 5, "cy": 1, "dee": 9})
+    service = Service(
+        "s", runs_per_user=2, max_runs=20, runs_by_user=ByUser({"bob": 5, "cy": 1, "d*": 9})
+    )
     added_ids = await added(jobs, *["ann", "bob", "cy", "dee"] * 7)
     found = await jobs.claim_fairly(service, ANY, 20, 20)
     assert Counter(job.user_id for job in found) == {"ann": 2, "bob": 5, "cy": 1, "dee": 7}

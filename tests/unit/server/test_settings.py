@@ -13,8 +13,8 @@ from server.domain.retry_policy import BackoffKind, RetryPolicy
 from server.domain.service import Service
 from server.settings import load
 from server.settings.agents import AgentTable
-from server.settings.allowances import allowances
 from server.settings.tables import ServerSettings
+from server.settings.users import allowances
 from shared.settings.base import SettingsError
 from shared.units.rates import Rate
 from shared.wire import Limits
@@ -375,30 +375,20 @@ def test_what_is_wrong_is_said_with_the_file_or_variable_that_it_stands_in(tmp_p
     assert any(line.startswith("FERRYMAN_SERVER__MAX_FILES: server.max_files: ") for line in lines)
 
 
-def test_a_setting_is_understood_by_its_former_name_in_files_and_variables(
-    tmp_path, monkeypatch
-) -> None:
-    assert read('[server]\nagent_unreachable_after = "5s"\n', tmp_path).server.agent_timeout == 5.0
-    monkeypatch.setenv("FERRYMAN_SERVER__AGENT_UNREACHABLE_AFTER", "7s")
-    assert read().server.agent_timeout == 7.0
-    with pytest.raises(SettingsError, match="its former name agent_unreachable_after, not both"):
-        read('[server]\nagent_timeout = "5s"\n', tmp_path)
-
-
 USERS = """
 [server]
 stored_per_user = "1GB"
 rate_limit = "50/s"
 
-[groups.lab]
-members = ["ann", "bob"]
+[users.lab]
+members = ["ann", "bob", "lab-*"]
 stored_per_user = "5GB"
 runs_per_user = 7
 
-[groups.lab.services.s]
+[users.lab.services.s]
 queued_per_user = 9
 
-[users.bob]
+[users.eve]
 stored_per_user = 0
 rate_limit = "off"
 queued_per_user = 3
@@ -410,23 +400,34 @@ rate_limit = "1000/m"
 """
 
 
-def test_users_have_their_own_allowance_then_their_groups_then_everybodys(tmp_path):
+def test_users_have_what_their_table_says_and_else_what_everybody_has(tmp_path):
     file = tmp_path / "ferryman.toml"
     file.write_text(USERS)
-    allowed = allowances(load.read(file, {}, {}))
-    found = {user: replace(allowed.of(user), group="") for user in ("ann", "bob", "cy", "portal")}
-    assert found["cy"] == Allowance(stored=10**9, rate=Rate(50, "s"))
+    settings = load.read(file, {}, {})
+    allowed = allowances(settings.server, settings.users)
+    users = ("ann", "lab-7", "eve", "cy", "lab", "portal")
+    found = {user: replace(allowed.of(user), group="") for user in users}
+    assert found["cy"] == found["lab"] == Allowance(stored=10**9, rate=Rate(50, "s"))
     assert found["ann"] == replace(found["cy"], stored=5 * 10**9, runs={"": 7}, queued={"s": 9})
-    assert found["bob"] == replace(found["ann"], stored=0, rate=Rate(), queued={"": 3})
+    assert found["lab-7"] == found["ann"]
+    assert found["eve"] == replace(found["cy"], stored=0, rate=Rate(), queued={"": 3})
     assert found["portal"] == replace(found["cy"], rate=Rate(1_000, "m"))
-    assert (allowed.of("ann").group, allowed.of("cy").group) == ("lab", "")
+    assert [allowed.of(user).group for user in ("ann", "lab-7", "eve")] == ["lab", "lab", ""]
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[groups.a]", "groups.a.members"),
-        ("[groups.a]\nmembers = ['x']\n[groups.b]\nmembers = ['x']", "'x' is a member of groups.a"),
+        ("[groups.a]", "groups: no such setting"),
+        ("[users.a]\nmembers = ['x']\n[users.b]\nmembers = ['x']", "in users.a and in users.b"),
+        ("[users.a]\nmembers = ['x']\n[users.x]", "'x' is in users.a and in users.x"),
+        ("[users.a]\nmembers = ['x1']\n[users.b]\nmembers = ['x*']", "'x1' is in users.b and in"),
+        (
+            "[users.a]\nmembers = ['x*']\n[users.b]\nmembers = ['xy*']",
+            r"'xy\*' is in users.a and in",
+        ),
+        ("[users.a]\nmembers = ['x**']", r"'x\*\*' is no user"),
+        ("[users.'a*']", r"'a\*' is no user"),
         ("[users.'a b']\n", "'a b' is no user"),
         ("[users.a]\nuploads_per_user = 0", "users.a.uploads_per_user"),
         ("[users.a]\nrate_limit = '5'", "users.a.rate_limit.*50/s"),
