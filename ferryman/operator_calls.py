@@ -11,7 +11,6 @@ from ferryman.agent_models import AgentAction, AgentDoc, AgentPage
 from ferryman.answers import Health, Trouble, Troubles
 from ferryman.calls import Calls
 from ferryman.forgotten_models import ForgottenDoc
-from ferryman.models import JobDoc
 from ferryman.service_models import ServiceDoc, ServicePage
 from ferryman.settings_models import Reloaded
 from ferryman.usage_models import UsageDoc
@@ -94,27 +93,6 @@ class OperatorCalls(Calls):
                 return await answer.text("utf-8", errors="replace")
 
         return await self._transport.retry(once)
-
-    async def requeue(
-        self, job_id: int, *, service: str | None = None, lost: bool = False, dry_run: bool = False
-    ) -> JobDoc:
-        """Queue a job again that :meth:`retry` does not: one that has completed, whose agent does
-        not have it, or whose service has another name now. For operators.
-
-        Args:
-            service: that it is of from now on.
-            lost: its agent cannot be reached, and will not come back.
-            dry_run: only say whether it can be done.
-
-        Raises:
-            Conflict: it cannot be queued; the text says why.
-            NotFound
-        """
-        query = {"service": service} if service else {}
-        query |= {"lost": "1"} if lost else {}
-        query |= {"dry_run": "1"} if dry_run else {}
-        path = f"api/v1/jobs/{job_id}/requeue"
-        return (await self._transport.post(path, JobDoc, query=query))[1]
 
     async def forget_user(self, user: str, *, dry_run: bool = False) -> ForgottenDoc:
         """Remove all data of a user. For operators with the scope ``admin``. Of thousands of jobs

@@ -196,7 +196,6 @@ class SyncClient:
     reload_settings = _blocking(Client.reload_settings)
     metrics = _blocking(Client.metrics)
     pause_service = _blocking(Client.pause_service)
-    requeue = _blocking(Client.requeue)
     forget_user = _blocking(Client.forget_user)
     resume_service = _blocking(Client.resume_service)
     agents = _blocking(Client.agents)

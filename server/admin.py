@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from server.callers import Callers
-from server.stages.delete import Delete
+from server.stages.by_hand import Delete
 from server.stages.forget_user import ForgetUser
 from server.stages.schedules import Schedules
 from server.stages.stage import Resources

@@ -43,16 +43,14 @@ from server.stages.accept import Accept
 from server.stages.agents import Agents
 from server.stages.batches import Batches
 from server.stages.bulk import Bulk
+from server.stages.by_hand import Delete, RetryByHand
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean
-from server.stages.delete import Delete
 from server.stages.deliver import Deliver
 from server.stages.dependencies import Dependencies
 from server.stages.get import Get
 from server.stages.poll import Poll
 from server.stages.recover import recover
-from server.stages.requeue import Requeue
-from server.stages.retry import RetryByHand
 from server.stages.schedules import Schedules
 from server.stages.send import Send
 from server.stages.services import Services
@@ -322,7 +320,6 @@ async def compose(
         webhooks=webhooks,
         delete=delete,
         retry=retry,
-        requeue=Requeue(resources),
         forget_user=forget_user(resources, database, who, delete, schedules, database_path(table)),
         bulk=Bulk(resources, retry, delete),
         upload_limits=upload_limits,

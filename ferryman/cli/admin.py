@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TypeAlias
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.exits import FAILED, TRY_LATER
+from ferryman.cli.exits import TRY_LATER
 from ferryman.cli.options import Json, Server, Yes, ask, on_server
 from ferryman.cli.programs import run_program
 from ferryman.errors import FerrymanError
@@ -37,7 +37,7 @@ DryRun: TypeAlias = Annotated[
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Verify, requeue, forget a user.",
+    help="Verify, forget a user.",
 )
 
 
@@ -52,49 +52,6 @@ app = typer.Typer(
 )
 def _verify(context: typer.Context) -> NoReturn:
     run_program("server.maintenance", ["admin", "verify", *context.args])
-
-
-@app.command()
-@on_server
-async def requeue(
-    job_ids: Annotated[list[int], typer.Argument(metavar="ID...", hidden=True)],
-    service: Annotated[
-        str | None,
-        typer.Option("--service", "-s", metavar="NAME", help="Of this service from now on."),
-    ] = None,
-    lost: Annotated[
-        bool, typer.Option("--lost", help="Its agent's host is off, and stays off.")
-    ] = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    json: Json = False,
-    *,
-    client: Client,
-) -> int:
-    """Through the server: queue jobs again that `retry` does not.
-
-    By operators: jobs that have completed, that are stuck at an agent, or whose
-    service has another name now. A job that its agent has is refused: cancel it first.
-    """
-    if not (yes or dry_run):
-        ask(f"queue {say_count(len(job_ids), 'job')} again?", "admin requeue")
-    failed, jobs = 0, []
-    for job_id in job_ids:
-        try:
-            job = await client.requeue(job_id, service=service, lost=lost, dry_run=dry_run)
-        except FerrymanError as problem:
-            if len(job_ids) == 1:
-                raise
-            failed += 1
-            show.print_error(f"{problem}")
-            continue
-        jobs.append(job)
-        if not json:
-            done = f"can be queued again (it is {job.status})" if dry_run else job.message
-            show.print_message(f"job {job.id}: {done}")
-    if json:
-        show.print_json_list(jobs)
-    return FAILED if failed else 0
 
 
 @app.command("forget-user")

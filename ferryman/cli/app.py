@@ -38,7 +38,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "restore": ("programs:restore", "Restore a backup into an empty folder."),
         "agents": ("agents:app", "List agents; drain, retire or give one up."),
         "token": ("tokens:app", "Make, list, rotate and revoke tokens."),
-        "admin": ("admin:app", "Verify, requeue, forget a user."),
+        "admin": ("admin:app", "Verify, forget a user."),
         "config": ("admin:settings", "Let a running server read its settings again."),
     },
     "Programs": {

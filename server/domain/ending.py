@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
-from server.domain import retry, timeouts
+from server.domain import retry, states, timeouts
+from server.domain.errors import RetryRefused
 from server.domain.jobs import Job, Move
 from server.domain.retry import Retry
 from server.domain.service import Service
@@ -110,6 +112,63 @@ def requeue(
         said = {"delay_s": again.delay_s, "reason": reason, **again.fields, **(fields or {})}
         how |= {"event": again.event, "fields": said}
     return move(job, JobState.QUEUED, now, message + again.note, reason, changes=back, **how)
+
+
+_FRESH: Final[Mapping[str, Any]] = {
+    "retries_used": 0,
+    "infra_used": 0,
+    "later_used": 0,
+    "waits_since": None,
+    "not_before": 0,
+    "exit_code": None,
+    "stderr_tail": "",
+    "warnings": (),
+    "enforcement": {},
+    "usage": None,
+    "result": None,
+    "progress": None,
+    "output": {},
+    "heartbeat_at": None,
+    "ended_at": None,
+    "expires_at": None,
+    "dead_letter": False,
+    "cancel_requested_at": None,
+    "agent": None,
+    "payload_id": None,
+    "submitted_at": None,
+    "started_at": None,
+}
+"""What a new run of a job begins with."""
+
+
+def retried(job: Job, service: Service | None, now: Micros, by: str) -> Move:
+    """Queue a job that has failed or was cancelled again, with fresh retries. Its attempts, their
+    numbers and its history go on.
+
+    Args:
+        service: its service; None: the server has it no more.
+        by: who asked for it.
+
+    Raises:
+        RetryRefused
+    """
+    code, why = "", ""
+    if job.state is JobState.CLEANED or (job.ended and job.bundle is None):
+        code, why = "bundle_gone", "its bundle was removed when it expired: upload it again"
+    elif job.state not in states.RETRIED_BY_HAND:
+        code = "not_retryable"
+        why = "it has completed" if job.ended else f"it has not ended: it is {job.state}"
+    elif job.delete_requested_at is not None:
+        code, why = "being_deleted", "it is being deleted"
+    elif service is None:
+        code = "unknown_service"
+        why = f"the server has no service {job.service} in its settings"
+    if code:
+        raise RetryRefused(job.id, code, why)
+    run = job.run + 1
+    changes = {**_FRESH, "run": run, "queued_at": now}
+    how: dict[str, Any] = {"event": "job.retried", "fields": {"by": by, "run": run}}
+    return move(job, JobState.QUEUED, now, f"retried by {by}", changes=changes, **how)
 
 
 def move(

@@ -10,7 +10,6 @@ from typing import Final
 from shared.wire import JobState
 
 FIRST: Final = JobState.QUEUED
-_BY_HAND: Final = "retried by hand"
 
 TRANSITIONS: Final[dict[JobState, dict[JobState, str]]] = {
     JobState.QUEUED: {
@@ -53,15 +52,14 @@ TRANSITIONS: Final[dict[JobState, dict[JobState, str]]] = {
         JobState.CANCELLED: "cancelled by its user, and its processes are dead or given up",
     },
     JobState.COMPLETED: {
-        JobState.QUEUED: "requeued by an operator",
         JobState.CLEANED: "expired: its files are removed",
     },
     JobState.FAILED: {
-        JobState.QUEUED: _BY_HAND,
+        JobState.QUEUED: "retried by hand",
         JobState.CLEANED: "expired: its files are removed",
     },
     JobState.CANCELLED: {
-        JobState.QUEUED: _BY_HAND,
+        JobState.QUEUED: "retried by hand",
         JobState.CLEANED: "expired: its files are removed",
     },
     JobState.CLEANED: {},
@@ -72,9 +70,7 @@ NEXT: Final = {state: frozenset(after) for state, after in TRANSITIONS.items()}
 ENDED: Final = frozenset(
     state for state, after in NEXT.items() if JobState.CLEANED in after or not after
 )
-RETRIED_BY_HAND: Final = frozenset(
-    state for state in ENDED if TRANSITIONS[state].get(JobState.QUEUED) == _BY_HAND
-)
+RETRIED_BY_HAND: Final = frozenset(state for state in ENDED if JobState.QUEUED in NEXT[state])
 HOLDS_SLOT: Final = frozenset(JobState) - ENDED - {JobState.QUEUED}
 AT_AGENT: Final = frozenset(state for state in HOLDS_SLOT if JobState.COMPLETED in NEXT[state])
 """The agent has taken it."""

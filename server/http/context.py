@@ -24,12 +24,10 @@ from server.stages.accept import Accept
 from server.stages.agents import Agents
 from server.stages.audit import AuditTrail
 from server.stages.bulk import Bulk
+from server.stages.by_hand import Delete, RetryByHand
 from server.stages.cancel import Cancel
-from server.stages.delete import Delete
 from server.stages.forget_user import ForgetUser
-from server.stages.requeue import Requeue
 from server.stages.results import WaitingResults
-from server.stages.retry import RetryByHand
 from server.stages.schedules import Schedules
 from server.stages.services import Services
 from server.stages.sessions import Sessions
@@ -77,7 +75,6 @@ class Context:
     webhooks: Webhooks
     delete: Delete
     retry: RetryByHand
-    requeue: Requeue
     forget_user: ForgetUser
     bulk: Bulk
     upload_limits: UploadLimits

@@ -16,9 +16,8 @@ import structlog
 from server.domain.bulk import AMONG, BulkAction, Done
 from server.domain.errors import FerrymanError
 from server.ports import Filter
-from server.stages.delete import Delete
+from server.stages.by_hand import Delete, RetryByHand
 from server.stages.read import list_ids, read_job
-from server.stages.retry import RetryByHand
 from server.stages.stage import Resources, Stage
 from shared.principals import Principal
 

@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from server.domain.errors import FerrymanError, NoSuchJob
-from server.stages.delete import Delete
+from server.stages.by_hand import Delete
 from server.stages.schedules import Schedules
 from server.stages.stage import Resources, Stage
 from server.store.forgotten import SqlForgotten

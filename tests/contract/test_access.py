@@ -39,7 +39,7 @@ EXPECT = ("", "100-continue")
 EXPECT_UNKNOWN = "200-maybe"
 ANNS, UNKNOWN = 1, 9
 OF_A_JOB = [route for route in ROUTES if "{id}" in route.path and route.area is Area.JOBS]
-OF_OPERATORS = "/requeue", "/reload"
+OF_OPERATORS = ("/reload",)
 """What operators alone may do with a job, or with a server."""
 FORM = "multipart/form-data; boundary=b"
 

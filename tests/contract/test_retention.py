@@ -18,9 +18,9 @@ from server.domain.service import Service
 from server.loops.runner import Loop
 from server.loops.wakeups import JobWakeups
 from server.ports import Filter
+from server.stages.by_hand import Delete
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean
-from server.stages.delete import Delete
 from server.stages.get import Get
 from server.storage.folder import FolderStorage, stored_path
 from server.storage.scratch import FolderScratch

@@ -144,9 +144,9 @@ MUTANTS: Final = (
     ),
     of(
         "a job is deleted by who may see it only",
-        "server/stages/delete.py",
-        "await read_job(self._jobs, principal, job_id)",
-        "await self._jobs.get(job_id)",
+        "server/stages/by_hand.py",
+        "await read_job(self._jobs, principal, job_id)\n        if",
+        "await self._jobs.get(job_id)\n        if",
         f"{_HIDDEN}[DELETE /api/v1/jobs/{{id}}]",
     ),
     of(

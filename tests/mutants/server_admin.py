@@ -6,7 +6,6 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
-_REQUEUE: Final = "tests/contract/test_requeue.py::test_"
 _FORGET: Final = "tests/contract/test_forget_user.py::test_"
 _FOLDER: Final = "tests/contract/test_admin_folder.py::test_"
 
@@ -50,27 +49,6 @@ MUTANTS: Final = (
         "        if damages and self._repair:",
         "        if False:",
         f"{_FOLDER}a_damaged_database_does_not_say_which_files_are_strays",
-    ),
-    _of(
-        "a job that its agent has is not queued again",
-        "server/stages/requeue.py",
-        "        if payload is not None and outcome.is_of(job, payload, agent.name):",
-        "        if False:",
-        f"{_REQUEUE}a_job_that_its_agent_has_is_not_started_twice",
-    ),
-    _of(
-        "a job whose agent can be reached is not lost",
-        "server/stages/requeue.py",
-        "            if reachable:",
-        "            if False:",
-        f"{_REQUEUE}a_job_that_its_agent_has_is_not_started_twice",
-    ),
-    _of(
-        "a job is queued only when somebody says that it does not run",
-        "server/stages/requeue.py",
-        "        if agent is None or not reachable or",
-        "        if agent is None or",
-        f"{_REQUEUE}a_job_that_its_agent_has_is_not_started_twice",
     ),
     _of(
         "who is forgotten can do nothing any more",

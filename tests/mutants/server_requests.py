@@ -17,37 +17,37 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 MUTANTS: Final = (
     _of(
         "a job whose files are gone is not retried",
-        "domain/manual_retry.py",
+        "domain/ending.py",
         "if job.state is JobState.CLEANED or (job.ended and job.bundle is None):",
         "if False:",
         f"{_REQUESTS}what_cannot_be_retried_is_refused_with_the_reason[Cleaned-bundle_gone]",
     ),
     _of(
         "a new run has fresh retries",
-        "domain/manual_retry.py",
-        '        "retries_used": 0,\n',
+        "domain/ending.py",
+        '    "retries_used": 0,\n',
         "",
         f"{_REQUESTS}a_new_run_has_fresh_retries",
     ),
     _of(
         "a new run shows no result of the former one",
-        "domain/manual_retry.py",
-        '        "result": None,\n',
+        "domain/ending.py",
+        '    "result": None,\n',
         "",
         f"{_REQUESTS}a_retried_job_begins_a_new_run_and_its_history_goes_on",
     ),
     _of(
         "a retried job does not expire while it waits",
-        "domain/manual_retry.py",
-        '        "expires_at": None,\n',
-        "",
+        "domain/ending.py",
+        '    "expires_at": None,\n    "dead_letter": False,\n',
+        '    "dead_letter": False,\n',
         f"{_REQUESTS}a_retried_job_begins_a_new_run_and_its_history_goes_on",
     ),
     _of(
         "a job is retried by who may see it only",
-        "stages/retry.py",
-        "await read_job(self._jobs, principal, job_id)",
-        "await self._jobs.get(job_id)",
+        "stages/by_hand.py",
+        "await read_job(self._jobs, principal, job_id)\n            service",
+        "await self._jobs.get(job_id)\n            service",
         f"{_REQUESTS}a_retry_needs_a_service_and_room_in_the_queue_and_the_right_to_see_the_job",
     ),
     _of(
@@ -67,7 +67,7 @@ MUTANTS: Final = (
     ),
     _of(
         "a delete keeps a job that had not ended",
-        "stages/delete.py",
+        "stages/by_hand.py",
         "            return await self._cancel(principal, job_id, patience_s)\n",
         "            await self._cancel(principal, job_id, patience_s)\n"
         "        return await self.forget(principal, job_id)\n",

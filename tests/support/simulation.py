@@ -30,17 +30,16 @@ from server.loops.wakeups import JobWakeups
 from server.ports import Filter, RefusedByAgent, ScratchFile, Storage, Unreachable
 from server.stages.accept import Accept
 from server.stages.batches import Batches
+from server.stages.by_hand import Delete, RetryByHand
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean
 from server.stages.deferral import Deferral
-from server.stages.delete import Delete
 from server.stages.deliver import Deliver
 from server.stages.dependencies import Dependencies
 from server.stages.fan_out import Children
 from server.stages.get import Get
 from server.stages.poll import Poll
 from server.stages.recover import recover
-from server.stages.retry import RetryByHand
 from server.stages.schedules import Schedules
 from server.stages.send import Send
 from server.stages.stage import Resources

@@ -33,8 +33,8 @@ def test_the_sets_are_what_the_design_says() -> None:
     assert {JobState.SUBMITTED, JobState.RUNNING, JobState.UNKNOWN} == states.AT_AGENT
 
 
-def test_a_job_that_completed_runs_again_by_an_operators_word_only() -> None:
-    assert states.NEXT[JobState.COMPLETED] == {JobState.QUEUED, JobState.CLEANED}
+def test_a_job_that_completed_does_not_run_again() -> None:
+    assert states.NEXT[JobState.COMPLETED] == {JobState.CLEANED}
     assert {JobState.FAILED, JobState.CANCELLED} == states.RETRIED_BY_HAND
     assert states.NEXT[JobState.CLEANED] == frozenset()
 

@@ -1,4 +1,6 @@
-"""Delete a job that has ended, with all that it left. One that has not is cancelled, and kept."""
+"""What is done with a job by hand: one that has failed or was cancelled is retried; one that has
+ended is deleted with all that it left, one that has not is cancelled and kept.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ from contextlib import suppress
 
 import structlog
 
-from server.domain.errors import AlreadyEnded, ChildOfBatch, NoSuchJob, StillNeeded
+from server.domain import ending
+from server.domain.errors import AlreadyEnded, ChildOfBatch, NoSuchJob, RetryRefused, StillNeeded
 from server.domain.jobs import Job
 from server.stages.cancel import Cancel
 from server.stages.read import read_job
@@ -85,3 +88,35 @@ class Delete(Stage):
         """
         await self._storage.delete(await self._jobs.delete(job.id))
         log.info("job.deleted", job_id=job.id)
+
+
+class RetryByHand(Stage):
+    """Retries jobs that have ended, dead letters among them."""
+
+    async def __call__(self, principal: Principal, job_id: int) -> Job:
+        """Begin a new run of a job.
+
+        Returns:
+            The job, Queued.
+
+        Raises:
+            NotAllowed, NoSuchJob
+            RetryRefused: it has not ended, has completed, or its bundle is gone.
+            QueueFull: its user has as many jobs waiting as the service allows.
+        """
+        while True:
+            job = await read_job(self._jobs, principal, job_id)
+            service = self._services.get(job.service)
+            move = ending.retried(job, service, self._clock.now(), principal.name)
+            most_queued = service.queued_of(job.user_id) if service else 0
+            queued = await self._jobs.retry(move, job, most_queued)
+            if queued is not None:
+                log.info("job.retried", job_id=job_id, run=queued.run, by=principal.name)
+                return queued
+            now = await self._jobs.get(job_id)
+            seen, found = (
+                (one.state, one.attempt, one.run, one.delete_requested_at) for one in (job, now)
+            )
+            if seen == found:
+                why = f"its parent, job {job.parent_id}, does not wait for it: retry that one"
+                raise RetryRefused(job_id, "parent_ended", why)
