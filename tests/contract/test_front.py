@@ -563,9 +563,17 @@ async def test_a_full_database_is_507_and_another_failure_503(name, tmp_path, mo
 
 async def test_a_failure_of_the_database_is_reported_until_it_is_over(name, tmp_path, monkeypatch):
     async with serving(name, tmp_path) as program:
-        failure = DatabaseUnavailable(sqlite3.OperationalError("disk I/O error"))
-        monkeypatch.setattr(Database, "failure", property(lambda _: failure))
-        monkeypatch.setattr(Database, "write", AsyncMock(side_effect=failure))
+
+        def failure(*_: object) -> DatabaseUnavailable:
+            return DatabaseUnavailable(sqlite3.OperationalError("disk I/O error"))
+
+        async def fail(
+            *_: object,
+        ) -> None:  # each time a new one: a traceback grows when raised again
+            raise failure()
+
+        monkeypatch.setattr(Database, "failure", property(failure))
+        monkeypatch.setattr(Database, "write", fail)
         for _ in range(3):  # it does not come and go
             answer = await program.ask("GET", "/health")
             assert (answer.status, answer.document["status"]) == (503, "error")

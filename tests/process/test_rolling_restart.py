@@ -55,7 +55,7 @@ class Load:
 
     def _run(self) -> None:
         said = f"echo $1 $FERRYMAN_SERVICE $FERRYMAN_JOB_ID >> {self.runs}"
-        script = f"say() {{ {said}; }}\nsay began; sleep 0.3; say ended\n"
+        script = f"say() {{ {said}; }}\nsay began; sleep 0.3 && trap '' TERM && say ended\n"
         for number in itertools.count():
             service = ("example", "careful")[number % 2]
             with contextlib.suppress(OSError, AssertionError, ValueError):  # no server just now

@@ -224,10 +224,11 @@ os.wait()
 if os.fork() == 0:  # reaped by nobody but the init
     if os.fork() == 0:
         while time.process_time() < 0.3: pass
-        open("done", "w")
+        os.symlink(str(os.getpid()), "done")
     os._exit(0)
 os.wait()
-while not os.path.exists("done"): time.sleep(0.01)
+while not os.path.lexists("done"): time.sleep(0.01)
+while os.path.exists("/proc/" + os.readlink("done")): time.sleep(0.01)  # until it is reaped
 """
 
 

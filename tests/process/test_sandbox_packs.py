@@ -225,8 +225,10 @@ def test_no_attempt_reaches_the_driver_or_its_socket(who: Who) -> None:
 
 
 def test_a_job_that_changes_the_driver_gets_its_sandbox_ended(who: Who) -> None:
-    change = "prlimit --pid 1 --nofile=64:64; taskset -p 1 1; renice 19 1"
-    tests = [Child(f"{one}; exit 0") for one in change.split("; ")]
+    changes = ["prlimit --pid 1 --nofile=64:64", "taskset -p 1 1"]
+    if os.nice(0) < 19:  # `nice -n 19 make test` leaves nothing to change
+        changes.append("renice 19 1")
+    tests = [Child(f"{one}; exit 0") for one in changes]
     look = "ulimit -n; nice; taskset -p $$ | sed s/.*://"
     before, *changed, after = run([Child(look), *tests, Child(look)], who)
     assert [one.again for one in changed] == [False] * len(tests)
