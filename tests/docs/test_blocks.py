@@ -13,7 +13,7 @@ import server.settings.load
 from tests.docs.conftest import Block, Run, blocks
 from tests.support.dev_program import ROOT
 
-DOCUMENTS = ("README.md", "docs/guide.md", "docs/scripts.md", "docs/sdk.md")
+DOCUMENTS = ("README.md", "docs/guide.md", "docs/cli.md", "docs/sdk.md")
 RUNNABLE = {"sh test", "python test"}
 OUTPUT = {"text output", "json output"}
 KNOWN = {*RUNNABLE, *OUTPUT, "sh", "python", "json", "html", "toml test", ""}

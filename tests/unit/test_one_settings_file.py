@@ -58,8 +58,8 @@ def test_both_read_a_file_with_every_table(tmp_path):
 
 
 def _of_page() -> set[str]:
-    """The variables of the table in docs/scripts.md."""
-    rows = re.findall(r"(?m)^\| (`FERRYMAN_.*?) \|", (ROOT / "docs/scripts.md").read_text())
+    """The variables of the table in docs/cli.md."""
+    rows = re.findall(r"(?m)^\| (`FERRYMAN_.*?) \|", (ROOT / "docs/cli.md").read_text())
     return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 
 
