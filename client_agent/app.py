@@ -240,7 +240,7 @@ async def running(
         heartbeats = Heartbeats(clock)
         heartbeats.check("workers", lambda: runner.alive)
         health = Health(admission, payloads, folders, watch, grants, clock, heartbeats, runner)
-        snapshots = Snapshots(runner, folders, admission, clock)
+        snapshots = Snapshots(runner, folders, admission)
         stack.callback(snapshots.close)
         intake = Intake(
             payloads,

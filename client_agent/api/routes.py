@@ -6,7 +6,7 @@ import contextlib
 from typing import Final
 
 import structlog
-from aiohttp import hdrs, web
+from aiohttp import web
 
 from client_agent.api.requests import (
     ID,
@@ -269,10 +269,5 @@ class Api:
             raise Refused(404, "result_gone", message) from None
 
     async def _snapshot(self, request: web.Request, payload: Payload) -> web.StreamResponse:
-        async with self._snapshots.open(payload) as snapshot:
-            response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "application/zip"})
-            response.content_length = snapshot.size
-            await response.prepare(request)
-            async for data in snapshot.chunks():
-                await response.write(data)
-        return response
+        async with self._snapshots.open(payload) as path:
+            return await send_file(request, path, f"payload-{payload.id}-partial.zip")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from client_agent.run.context import RETRY_S, AgentContext
 from client_agent.run.end_requests import EndRequests
 from client_agent.run.sandboxes import LINGER_S, Sandboxes
 from shared.clock import wait_for
+from shared.files.opened import to_end
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import PayloadState, Reason
 
@@ -120,13 +122,12 @@ class Runner:
             threads: used instead of those of the attempts, which must not wait for snapshots.
             check_space: see :func:`client_agent.collect.pack.collect`.
         """
-        context, loop = self._context, asyncio.get_running_loop()
+        context = self._context
         attempt = self._attempts.get(payload.id)
         source = context.receipt_source(payload, attempt.given if attempt else NOTHING)
         async with self.directory(payload) as fd:
-            await loop.run_in_executor(
-                threads, result.snapshot, source, context.folders, fd, to, check_space
-            )
+            make = partial(result.snapshot, source, context.folders, fd, to, check_space)
+            await to_end(make, threads)
 
     async def stop(self, seconds: float, asked: EndRequests | None = None) -> bool:
         """End what runs as interrupted and start nothing more; what waits stays Prepared.
