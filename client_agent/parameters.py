@@ -52,6 +52,7 @@ def sandbox_settings(
     first = 0 if first_uid is None else first_uid
     return replace(
         settings.sandboxing.settings(free_floor(settings), first_uid),
+        own_uids=range(max(0, first - 1), first - 1 + uid_count(settings, workers)),
         prepared_starts=_prepared_starts(settings),
         prepared_uids=range(first + workers, first + uid_count(settings, workers) - 1),
         spare_images=max(_MIN_SPARE_IMAGES, settings.slots),

@@ -15,6 +15,8 @@ class SandboxSettings:
     uid_base: int = 70_000
     """A root agent runs the job of slot ``n`` as this uid + n. No account is needed. The default
     lies between systemd's last uid 65535 and Debian's first subordinate uid 100000."""
+    own_uids: range = range(0)
+    """All that jobs of this root agent may have, and those of no other agent of this host."""
     scratch: int = 256 * MIB
     """Size of /tmp, and of /dev/shm, inside. Both are memory, and count against the job's limit."""
     require_hard_limits: bool = False

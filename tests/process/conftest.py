@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from client_agent.storage.remove_tree import remove_tree
+from tests.support.kernel_features import offers
 from tests.support.memory_folder import new_folder
 from tests.support.real_sandbox import Who, can
 
@@ -24,6 +25,14 @@ def open_folder() -> Iterator[Path]:
 @pytest.fixture(params=["root", "user"])
 def who(request: pytest.FixtureRequest) -> Who:
     """As whom the agent is started; a test that asks for it runs as both."""
+    if not can(request.param):
+        pytest.skip("not root: what holds for an agent that root starts is not proved")
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture(params=["root", *(["user"] if offers("user", "memory") else [])])
+def finds(request: pytest.FixtureRequest) -> Who:
+    """An agent that finds the processes of its jobs without a sandbox: by uid, or by cgroup."""
     if not can(request.param):
         pytest.skip("not root: what holds for an agent that root starts is not proved")
     return request.param  # type: ignore[no-any-return]

@@ -58,9 +58,9 @@ def test_every_limit_of_this_host_is_as_claimed(who: Who) -> None:
     assert bool(soft) == bool(table.advice)
 
 
-def test_without_a_sandbox_the_check_reports_an_open_network(who: Who) -> None:
+def test_without_a_sandbox_the_check_reports_an_open_network(finds: Who) -> None:
     job = Job({}, backend=NoSandbox, settings=replace(SETTINGS, poll_s=0.1))
-    table = in_child(lambda home: asyncio.run(checked(home, job)), who)
+    table = in_child(lambda home: asyncio.run(checked(home, job)), finds)
     network = table.rows[-1]
     assert (network.enforcement, network.seen) == ("none", "reached a port of this host")
     assert table.rows[0].enforcement == "none"

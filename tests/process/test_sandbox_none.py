@@ -25,6 +25,7 @@ from tests.support.real_sandbox import (
     processes_of,
     run,
     start,
+    uid_base,
 )
 from tests.support.waiting import until
 
@@ -33,21 +34,20 @@ def run_unsandboxed(script: str, who: Who, **more: object) -> Outcome:
     return run(replace(Job({"run.sh": script}, backend=NoSandbox), **more), who)  # type: ignore[arg-type]
 
 
-def test_a_job_runs_in_its_directory_with_its_variables_only(who: Who) -> None:
+def test_a_job_runs_in_its_directory_with_its_variables_only(finds: Who) -> None:
     outcome = run_unsandboxed(
-        "echo x >file; env | cut -d= -f1 | sort | tr '\\n' ' '; readlink /proc/self/fd/0\n", who
+        "echo x >file; env | cut -d= -f1 | sort | tr '\\n' ' '; readlink /proc/self/fd/0\n", finds
     )
     assert (outcome.ended.reason, outcome.ended.exit_code) == (None, 0)
     assert outcome.files["file"] == b"x\n"
     names, stdin = outcome.stdout.split(" /")
-    marker = {"FERRYMAN_ATTEMPT_OF"}
     allowed = {"FERRYMAN_JOB_ID", "HOME", "LANG", "PATH", "PWD", "SHLVL", "TMPDIR", "_"}
-    assert set(names.split()) == allowed | marker
+    assert set(names.split()) == allowed
     assert stdin == "dev/null\n"
 
 
-def test_reports_say_that_there_is_no_isolation(who: Who) -> None:
-    outcome = run_unsandboxed("true\n", who)
+def test_reports_say_that_there_is_no_isolation(finds: Who) -> None:
+    outcome = run_unsandboxed("true\n", finds)
     assert outcome.report.backend == "none"
     assert outcome.report.enforcement["network"] == outcome.enforcement["network"] == "none"
     assert "without isolation" in outcome.report.advice[0]
@@ -63,14 +63,14 @@ def test_jobs_of_a_root_agent_do_not_run_as_root() -> None:
 @pytest.mark.parametrize(
     ("script", "code"), [("exit 3", 3), ("exit 137", 137), ("kill -9 $$", 137), ("/none", 127)]
 )
-def test_exit_codes_are_those_of_run_sh(who: Who, script: str, code: int) -> None:
-    outcome = run_unsandboxed(script + "\n", who)
+def test_exit_codes_are_those_of_run_sh(finds: Who, script: str, code: int) -> None:
+    outcome = run_unsandboxed(script + "\n", finds)
     assert (outcome.ended.reason, outcome.ended.exit_code) == (Reason.EXIT_CODE, code)
 
 
-def test_after_the_timeout_sigterm_is_sent_and_then_sigkill(who: Who) -> None:
+def test_after_the_timeout_sigterm_is_sent_and_then_sigkill(finds: Who) -> None:
     script = "trap 'echo t >term' TERM; echo up; while :; do sleep 0.05; done\n"
-    outcome = run_unsandboxed(script, who, timeout_s=0.3, grace_s=0.3)
+    outcome = run_unsandboxed(script, finds, timeout_s=0.3, grace_s=0.3)
     assert (outcome.ended.reason, outcome.ended.exit_code) == (Reason.TIMEOUT, None)
     assert outcome.files["term"] == b"t\n"
 
@@ -84,25 +84,25 @@ def test_after_the_timeout_sigterm_is_sent_and_then_sigkill(who: Who) -> None:
         "(env -i /usr/bin/setsid -f /bin/sleep 50)",
     ],
 )
-def test_processes_that_leave_the_session_are_killed_with_the_job(who: Who, escape: str) -> None:
-    outcome = run_unsandboxed(f"({escape}) >/dev/null 2>&1\nsleep 0.1\nexit 0\n", who)
+def test_processes_that_leave_the_session_are_killed_with_the_job(finds: Who, escape: str) -> None:
+    outcome = run_unsandboxed(f"({escape}) >/dev/null 2>&1\nsleep 0.1\nexit 0\n", finds)
     assert (outcome.ended.exit_code, outcome.ended.certain) == (0, True)
     assert outcome.survivors == []
 
 
-def test_limits_work_if_the_host_supports_them(who: Who) -> None:
+def test_limits_work_if_the_host_supports_them(finds: Who) -> None:
     script = "head -c 400M /dev/zero | tail -c 390M >/dev/null; exit ${PIPESTATUS[1]}\n"
-    outcome = run_unsandboxed(script, who)
-    if offers(who, "memory"):
+    outcome = run_unsandboxed(script, finds)
+    if offers(finds, "memory"):
         assert outcome.ended.reason is Reason.MEMORY_LIMIT
     else:
         assert outcome.ended.exit_code == 1
     script = "for i in $(seq 20); do head -c 8M /dev/zero >$i || break; done; sleep 0.3\n"
-    assert run_unsandboxed(script, who).ended.reason is Reason.DISK_LIMIT
-    assert run_unsandboxed("yes\n", who).ended.reason is Reason.LOG_LIMIT
+    assert run_unsandboxed(script, finds).ended.reason is Reason.DISK_LIMIT
+    assert run_unsandboxed("yes\n", finds).ended.reason is Reason.LOG_LIMIT
 
 
-def test_two_jobs_do_not_kill_each_other(who: Who) -> None:
+def test_two_jobs_do_not_kill_each_other(finds: Who) -> None:
     async def both(home: Path) -> tuple[str, list[str]]:
         job = Job({"run.sh": "echo up; while [ ! -e stop ]; do sleep 0.02; done; echo unharmed\n"})
         job = replace(job, backend=NoSandbox)
@@ -121,12 +121,12 @@ def test_two_jobs_do_not_kill_each_other(who: Who) -> None:
             uid = sandbox.settings.uid_base if sandbox.separate_uids else os.geteuid()
             return first.stdout, processes_of(uid) + processes_of(uid + 1)
 
-    stdout, alive = in_child(lambda home: asyncio.run(both(home)), who)
+    stdout, alive = in_child(lambda home: asyncio.run(both(home)), finds)
     assert stdout == "up\nunharmed\n"
     assert [command for command in alive if "sleep 50" in command] == []
 
 
-def test_read_only_binds_to_other_paths_need_a_sandbox(who: Who) -> None:
+def test_read_only_binds_to_other_paths_need_a_sandbox(finds: Who) -> None:
     async def bound(home: Path) -> str:
         job = Job({"run.sh": "true\n"}, backend=NoSandbox, read_only=((Path("/usr"), "/opt/x"),))
         async with opened(job, home) as sandbox:
@@ -134,19 +134,18 @@ def test_read_only_binds_to_other_paths_need_a_sandbox(who: Who) -> None:
                 await start(sandbox, job, home)
             return str(caught.value)
 
-    assert "need a sandbox" in in_child(lambda home: asyncio.run(bound(home)), who)
+    assert "need a sandbox" in in_child(lambda home: asyncio.run(bound(home)), finds)
 
 
-def test_processes_of_an_earlier_run_are_found_by_their_variable(who: Who) -> None:
+def test_processes_of_an_earlier_run_are_found_by_their_uids() -> None:
+    if not can("root"):
+        pytest.skip("not root: jobs have no uids of their own")
+
     async def second_run(home: Path) -> int | None:
-        job = Job({"run.sh": "true\n"}, backend=NoSandbox)
-        async with opened(job, home) as sandbox:
-            name = sandbox.work_folders.name
-        env = {"FERRYMAN_ATTEMPT_OF": f"{name}/old", "PATH": "/usr/bin:/bin"}
-        left = await asyncio.create_subprocess_exec("sleep", "60", env=env)
-        other_agents = await asyncio.create_subprocess_exec(
-            "sleep", "60", env={**env, "FERRYMAN_ATTEMPT_OF": "ferryman-other/old"}
-        )
+        own = range(uid_base(), uid_base() + 4)
+        job = Job({"run.sh": "true\n"}, backend=NoSandbox, settings=replace(SETTINGS, own_uids=own))
+        left = await asyncio.create_subprocess_exec("/bin/sleep", "60", user=own[2])
+        other_agents = await asyncio.create_subprocess_exec("/bin/sleep", "60", user=own.stop)
         async with opened(job, home) as sandbox:
             await sandbox.clear()
         code = await asyncio.wait_for(left.wait(), 10)
@@ -155,7 +154,19 @@ def test_processes_of_an_earlier_run_are_found_by_their_variable(who: Who) -> No
         await other_agents.wait()
         return code
 
-    assert in_child(lambda home: asyncio.run(second_run(home)), who) == -9
+    assert in_child(lambda home: asyncio.run(second_run(home)), "root") == -9
+
+
+def test_an_agent_that_could_not_find_the_processes_of_its_jobs_does_not_start() -> None:
+    async def test(home: Path) -> str:
+        async with opened(Job({"run.sh": ""}, backend=NoSandbox), home) as sandbox:
+            sandbox._host = replace(sandbox.host, hierarchy=None)
+            with pytest.raises(SandboxBroken) as why:
+                await sandbox.self_test()
+            return str(why.value)
+
+    message = in_child(lambda home: asyncio.run(test(home)), "user")
+    assert "this agent has neither: start it as root" in message
 
 
 def test_hard_limits_can_be_required(who: Who) -> None:

@@ -28,7 +28,7 @@ class UidBlock:
         uid_map: of this process's user namespace. In a container not every uid exists.
 
     Raises:
-        SandboxBroken: no such block is free. The text says why.
+        SandboxBroken: no such block is free.
 
     Attributes:
         first: the lowest of the block.
@@ -49,28 +49,24 @@ class UidBlock:
                 f"an agent that is root notes the uids of its jobs in {lock_file}, which cannot be "
                 f"written: {error.strerror}"
             ) from error
-        mapped = _mapped_uids(uid_map)
-        problem = ""
+        lines = map(str.split, uid_map.read_text().splitlines())
+        mapped = [range(int(inside), int(inside) + int(size)) for inside, _, size in lines]
         for start in range(first, first + count - block_size + 1, block_size):
-            block = range(start, start + block_size)
-            if not any(block[0] in uids and block[-1] in uids for uids in mapped):
-                known = ", ".join(f"{uids[0]} to {uids[-1]}" for uids in mapped)
-                problem = f"this container has only the uids {known}"
-            elif not self._lock(start, block_size):
-                problem = "other agents of this host have them"
-            # last, because it may query a directory service
-            elif (account := _account(block)) is not None:
+            last = start + block_size - 1
+            # accounts come last, because that may query a directory service
+            if any(start in uids and last in uids for uids in mapped) and self._lock(
+                start, block_size
+            ):
+                if not any(map(_is_account, range(start, last + 1))):
+                    self.first = start
+                    return
                 self._lock(start, block_size, fcntl.F_UNLCK)
-                problem = f"uid {account.pw_uid} is the account {account.pw_name}"
-            else:
-                self.first = start
-                return
         os.close(self._fd)
         raise SandboxBroken(
-            f"the jobs of this agent need {block_size} uids of their own, and none are free from "
-            f"{first} to {first + count - 1}"
-            + (f" ({problem})" if problem else "")
-            + ": set agent.sandboxing.uid_base and uid_count to a range that nobody uses"
+            f"the jobs of this agent need {block_size} uids of their own, and from {first} to "
+            f"{first + count - 1} there are none that this host or container has, and that no "
+            "account and no other agent uses: set agent.sandboxing.uid_base and uid_count to a "
+            "range that nobody uses"
         )
 
     def close(self) -> None:
@@ -87,15 +83,8 @@ class UidBlock:
         return True
 
 
-def _mapped_uids(uid_map: Path) -> list[range]:
-    lines = [line.split() for line in uid_map.read_text().splitlines()]
-    return [range(int(inside), int(inside) + int(size)) for inside, _, size in lines]
-
-
-def _account(uids: range) -> pwd.struct_passwd | None:
-    for uid in uids:
-        try:
-            return pwd.getpwuid(uid)
-        except KeyError:
-            continue
-    return None
+def _is_account(uid: int) -> bool:
+    try:
+        return bool(pwd.getpwuid(uid))
+    except KeyError:
+        return False

@@ -37,10 +37,10 @@ def test_blocks_of_different_sizes_do_not_overlap(tmp_path):
 def test_the_error_for_a_range_in_use_says_so(tmp_path):
     lock_file = tmp_path / "uids"
     taken = UidBlock(FREE, 4, 4, lock_file)
-    with pytest.raises(SandboxBroken, match=r"other agents of this host have them.*uid_base"):
+    with pytest.raises(SandboxBroken, match="no other agent uses: set agent"):
         UidBlock(FREE, 4, 3, lock_file)
     taken.close()
-    with pytest.raises(SandboxBroken, match=f"none are free from {FREE} to {FREE + 1}: set"):
+    with pytest.raises(SandboxBroken, match=f"from {FREE} to {FREE + 1} there are none"):
         UidBlock(FREE, 2, 3, lock_file)
     UidBlock(FREE, 4, 3, lock_file).close()
 
@@ -50,7 +50,7 @@ def test_the_uid_of_an_account_is_skipped(tmp_path):
     uids = UidBlock(nobody.pw_uid - 1, 6, 2, tmp_path / "uids")
     assert uids.first == nobody.pw_uid + 1
     uids.close()
-    with pytest.raises(SandboxBroken, match=f"uid {nobody.pw_uid} is the account nobody"):
+    with pytest.raises(SandboxBroken, match="no account"):
         UidBlock(nobody.pw_uid, 1, 1, tmp_path / "uids")
 
 
@@ -89,7 +89,7 @@ def test_a_failed_allocation_leaves_no_descriptor(tmp_path):
 def test_the_error_in_a_container_names_the_uids_that_it_has(tmp_path):
     few = tmp_path / "uid_map"
     few.write_text("         0     100000      65536\n")
-    with pytest.raises(SandboxBroken, match="this container has only the uids 0 to 65535"):
+    with pytest.raises(SandboxBroken, match="none that this host or container has"):
         UidBlock(70_000, 100, 3, tmp_path / "uids", few)
     uids = UidBlock(60_000, 6, 6, tmp_path / "uids", few)
     assert uids.first == 60_000
