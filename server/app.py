@@ -65,10 +65,7 @@ from server.store.leases import SqlLeases
 from server.store.services import SqlServices
 from server.store.statistics import SqlStatistics
 from server.web import routes as pages
-from server.web.site.csrf import CsrfTokens
-from server.web.site.error_page import error_page
-from server.web.site.login_tries import LoginTries
-from server.web.site.site import Site
+from server.web.site import CsrfTokens, LoginTries, Site, error_page
 from server.webhook_delivery import webhooks_of
 from shared.clock import Clock, RealClock
 from shared.http.connections import ConnectionLimits, connection_limits

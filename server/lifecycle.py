@@ -20,7 +20,7 @@ from server.exposure import check_tokens
 from server.reload import Reload
 from server.settings.tables import ServerSettings
 from server.supervision import Supervision
-from server.web.site.site import compile_template, template_names
+from server.web.site import compile_template, template_names
 from shared import interpreter, readiness_log
 from shared.clock import Clock, RealClock
 from shared.http import connections

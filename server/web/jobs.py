@@ -1,5 +1,5 @@
-"""The list of jobs that the caller may see, and one action on many of them: first a page that says
-how many and which, then the action.
+"""The lists of jobs and of schedules, and one action on many jobs: first a page that says how many
+and which, then the action.
 
 A request acts on so many jobs as the API allows one; where there are more, its page has a button
 that goes on.
@@ -25,13 +25,13 @@ from server.domain.jobs import Job
 from server.http.addresses import address
 from server.http.context import Context
 from server.http.filters import FILTERS, job_filter
+from server.http.parameter_types import MAX_ID
 from server.http.params import int_param
 from server.http.problems import Refusal
 from server.ports import Filter
 from server.stages.read import count_jobs, list_jobs, read_job
-from server.web.site.page_route import PageRoute
-from server.web.site.site import Site
-from shared.clock import Micros
+from server.web.site import PageRoute, Site
+from shared.clock import Micros, utc
 from shared.http.authentication import PRINCIPAL
 from shared.http.numbers import whole_number
 from shared.http.request_log import TARGET
@@ -365,8 +365,28 @@ def _unfit(action: BulkAction, named: Sequence[Job]) -> list[int]:
     return [] if among is None else [job.id for job in named if job.state not in among]
 
 
+async def schedules(request: web.Request, site: Site) -> web.StreamResponse:
+    """The schedules, newest first."""
+    context, principal = site.context, request[PRINCIPAL]
+    cursor = int_param(request, "cursor", 0, 0, MAX_ID) or None
+    found, following = context.schedules.page(principal, None, cursor or MAX_ID, ROWS)
+    return site.page(
+        request,
+        "jobs/schedules.html",
+        title="Schedules",
+        schedules=found,
+        following=following,
+        cursor=cursor,
+        utc=utc,
+        show_user=visible(principal).user_id is None,
+        here=address(request, context, ""),
+        service=next((one.name for one in context.services.values() if not one.retired), "example"),
+    )
+
+
 ROUTES: Final = (
     PageRoute("GET", PATH, Area.JOBS, page),
     PageRoute("POST", "/jobs/bulk", Area.JOBS, confirm),
     PageRoute("POST", "/jobs/bulk/now", Area.JOBS, act),
+    PageRoute("GET", "/schedules", Area.JOBS, schedules),
 )

@@ -1,4 +1,4 @@
-"""Every page, in one table, and what is checked before each."""
+"""Every page, in one table, and what is checked before each; and the files of the pages."""
 
 from __future__ import annotations
 
@@ -11,34 +11,51 @@ from aiohttp import hdrs, web
 from server.domain.access import Area, check_area, scope_of
 from server.http.permitted import BY_PERMIT, check_permit
 from server.http.problems import Refusal
-from server.web import jobs, schedules
-from server.web.account import audit, login, tokens
-from server.web.account import page as account
+from server.web import jobs, live, login, tokens, upload
+from server.web.assets import assets
 from server.web.job import files as job_files
 from server.web.job import log as job_log
 from server.web.job import page as job
 from server.web.job import preview
 from server.web.job.window import INDEXES, LogIndexes
 from server.web.operators import agents, charts, services, status, users, webhooks
-from server.web.site import live, static
-from server.web.site.page_route import PageRoute
-from server.web.site.site import SITE, Site
-from server.web.upload import page as upload
+from server.web.site import SITE, PageRoute, Site
+from shared.encodings import gzip_accepted
 from shared.http.authentication import PRINCIPAL
 
+_FOR_EVER: Final = "public, max-age=31536000, immutable"
+
+
+async def asset(request: web.Request, _: Site) -> web.StreamResponse:
+    """One file; its address has its version, so that it never changes."""
+    found = assets().get(request.match_info["path"])
+    if found is None:
+        raise Refusal(HTTPStatus.NOT_FOUND, "not_found", "no such file")
+    current = found.version == request.match_info["version"]
+    headers = {
+        hdrs.CONTENT_TYPE: found.media_type,
+        hdrs.CACHE_CONTROL: _FOR_EVER if current else "no-cache",
+        hdrs.VARY: hdrs.ACCEPT_ENCODING,
+        "X-Content-Type-Options": "nosniff",
+        # A picture that is opened by itself is a document of this origin.
+        "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+    }
+    if gzip_accepted(request.headers.get(hdrs.ACCEPT_ENCODING, "")):
+        headers[hdrs.CONTENT_ENCODING] = "gzip"
+        return web.Response(body=found.compressed, headers=headers)
+    return web.Response(body=found.content, headers=headers)
+
+
 ROUTES: Final[tuple[PageRoute, ...]] = (
-    *static.ROUTES,
+    PageRoute("GET", "/assets/{version}/{path}", Area.OPEN, asset),
     *live.ROUTES,
     *jobs.ROUTES,
-    *schedules.ROUTES,
     *job.ROUTES,
     *job_log.ROUTES,
     *job_files.ROUTES,
     *preview.ROUTES,
     *login.ROUTES,
-    *account.ROUTES,
     *tokens.ROUTES,
-    *audit.ROUTES,
     *agents.ROUTES,
     *services.ROUTES,
     *charts.ROUTES,

@@ -10,8 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from server.domain.audit import AuditFilter
-from server.web.site.csrf import CsrfTokens
-from server.web.site.site import SITE
+from server.web.site import SITE, CsrfTokens
 from shared.principals import Principal, Role
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import RUN, ServerClient, driving

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from server.api.routes import ROUTES
-from server.web.site.assets import assets
+from server.web.assets import assets
 from shared.http.origins import ALLOWED_HEADERS, ALLOWED_METHODS, EXPOSED_HEADERS
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import driving

@@ -17,7 +17,7 @@ import pytest
 from server.api.routes import ROUTES
 from server.domain.field_values import VALUES
 from server.web import routes as pages
-from server.web.site.site import compile_template, template_names
+from server.web.site import compile_template, template_names
 from shared.settings.limits import FIELDS
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.longest_step import longest_step

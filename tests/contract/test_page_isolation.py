@@ -17,7 +17,7 @@ import pytest
 
 from server.domain.access import Area, may_use, scope_of
 from server.web.routes import ROUTES
-from server.web.site.page_route import PageRoute
+from server.web.site import PageRoute
 from shared.principals import Principal
 from tests.contract.test_isolation import (
     ADMIN,

@@ -162,7 +162,7 @@ MUTANTS: Final = (
     ),
     _of(
         "whoever reads metrics cannot log in",
-        "server/web/account/login.py",
+        "server/web/login.py",
         "if not found.authenticated or found.role is Role.METRICS:",
         "if not found.authenticated:",
         "tests/contract/test_login_pages.py::"

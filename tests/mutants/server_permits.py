@@ -127,7 +127,7 @@ MUTANTS: Final = (
     ),
     _of(
         "what a page shows is text",
-        "server/web/site/site.py",
+        "server/web/site.py",
         "autoescape=True",
         "autoescape=False",
         "tests/contract/test_links.py::test_the_page_of_a_job_shows_where_it_stands_and_leads_on",

@@ -7,7 +7,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _STAGE: Final = "server/stages/sessions.py"
-_LOGIN: Final = "server/web/account/login.py"
+_LOGIN: Final = "server/web/login.py"
 _LINKS: Final = "tests/contract/test_login_links.py::test_"
 _ISOLATION: Final = "tests/contract/test_page_isolation.py::test_"
 _ROUTES: Final = "server/web/routes.py"
@@ -65,7 +65,7 @@ MUTANTS: Final = (
     ),
     _of(
         "a form is good for the session that it was made for",
-        "server/web/site/site.py",
+        "server/web/site.py",
         "return f\"{browser} {request.cookies.get(self.cookie(SESSION), '')}\"",
         "return browser",
         f"{_PAGES}each_login_is_another_session_with_forms_of_its_own",

@@ -21,7 +21,7 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 MUTANTS: Final = (
     _of(
         "what happened between the page and its stream is shown, too",
-        "server/web/site/live.py",
+        "server/web/live.py",
         'if after is None and "after" in request.query:',
         'if after is None and "afterwards" in request.query:',
         "tests/e2e/dashboard/test_job.py::test_what_happens_before_the_page_listens_is_shown",

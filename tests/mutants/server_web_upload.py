@@ -6,9 +6,9 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
-_PAGE: Final = "server/web/upload/page.py"
-_FORM: Final = "server/web/upload/page_form.py"
-_CHECKS: Final = "server/web/upload/checks.py"
+_PAGE: Final = "server/web/upload.py"
+_FORM: Final = "server/web/upload_form.py"
+_CHECKS: Final = "server/web/upload.py"
 _TESTS: Final = "tests/contract/test_upload_pages.py::test_"
 
 

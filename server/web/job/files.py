@@ -26,8 +26,7 @@ from server.http.stored_files import modified_at, scan_stored
 from server.ports import Agent
 from server.web.job.content import spelled, visible
 from server.web.job.frame import JobFrame, frame_page, job_frame
-from server.web.site.page_route import PageRoute
-from server.web.site.site import Site
+from server.web.site import PageRoute, Site
 from shared.files.archives.zip_index import ListedFile
 from shared.http.authentication import PRINCIPAL
 from shared.principals import Role

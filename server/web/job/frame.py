@@ -12,7 +12,7 @@ from server.domain import states
 from server.domain.access import Area, may_use
 from server.domain.jobs import Job
 from server.http.requested_job import requested_job
-from server.web.site.site import Site
+from server.web.site import Site
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
 from shared.principals import Principal, Role, Scope

@@ -48,8 +48,7 @@ from server.web.job.window import (
     window_from,
     window_to,
 )
-from server.web.site.page_route import PageRoute
-from server.web.site.site import Site
+from server.web.site import PageRoute, Site
 from shared.http.authentication import PRINCIPAL
 from shared.principals import Role
 

@@ -37,8 +37,7 @@ from server.web.job.files import FolderPage, folder_of, folder_page, quoted
 from server.web.job.frame import JobFrame, frame_page, job_frame
 from server.web.job.lines import Lines
 from server.web.job.shown import ADVICE, bars, pieces, scripts, took_s
-from server.web.site.page_route import PageRoute
-from server.web.site.site import Site
+from server.web.site import PageRoute, Site
 from shared.http.authentication import PRINCIPAL
 from shared.principals import Scope
 from shared.wire import JobState

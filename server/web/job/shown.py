@@ -14,7 +14,7 @@ from server.domain import states
 from server.domain.jobs import Execution, Job
 from server.http.addresses import address
 from server.http.paths import JOB
-from server.web.site.site import Site
+from server.web.site import Site
 from shared.units.durations import say_duration
 from shared.units.sizes import say_size
 from shared.wire import HistoryEntry, JobState, Reason

@@ -19,8 +19,7 @@ from server.domain.jobs import Job
 from server.http import agent_documents
 from server.http.params import flag_param, message_of
 from server.stages.agents import DRAINED, LOST, RETIRED, Agents
-from server.web.site.page_route import Handler, PageRoute
-from server.web.site.site import Site
+from server.web.site import Handler, PageRoute, Site
 from shared.clock import utc
 from shared.wire import AgentDoc, AgentState
 

@@ -13,20 +13,13 @@ from markupsafe import Markup
 
 from server.domain.access import Area
 from server.domain.errors import BadField
-from server.http.filters import MAX_TEXT
-from server.http.parameter_types import choice, word
 from server.stages.statistics import PERIODS, History, Period, Point
-from server.web.site.formats import number
-from server.web.site.page_route import PageRoute
-from server.web.site.site import Site
+from server.web.formats import number
+from server.web.site import PageRoute, Site
 from shared.clock import SECOND
 from shared.units.durations import say_duration
 
 _PERIODS: Final[dict[str, Period]] = {one: one for one in PERIODS}
-_QUERY: Final = {
-    "period": choice("how far back: by ten minutes or by the hour", _PERIODS, "day"),
-    "service": word("of this service only", MAX_TEXT),
-}
 _AGAIN_S: Final = 60
 """Until a page without scripts loads itself again."""
 _MOST_REASONS: Final = 5
@@ -216,4 +209,4 @@ def _reasons(found: History) -> list[Series]:
     return series
 
 
-ROUTES: Final = (PageRoute("GET", "/charts", Area.AGENTS, page, query=_QUERY),)
+ROUTES: Final = (PageRoute("GET", "/charts", Area.AGENTS, page),)

@@ -15,8 +15,7 @@ from server.domain.service import Service
 from server.http.params import flag_param, message_of
 from server.http.service_documents import SERVICE_FIELDS, gone_documents, service_document
 from server.stages.services import PAUSED
-from server.web.site.page_route import Handler, PageRoute
-from server.web.site.site import Site
+from server.web.site import Handler, PageRoute, Site
 from shared.http.authentication import PRINCIPAL
 from shared.units.durations import say_duration
 from shared.units.sizes import say_size

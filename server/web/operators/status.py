@@ -12,8 +12,7 @@ from server.domain.troubles import TroubleKind
 from server.http.status import TroubleDoc, status_of
 from server.web.operators.agents import agent_path
 from server.web.operators.services import service_path
-from server.web.site.page_route import PageRoute
-from server.web.site.site import Site
+from server.web.site import PageRoute, Site
 
 _AGAIN_S: Final = 5
 _VERDICTS: Final = {

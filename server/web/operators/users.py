@@ -17,8 +17,7 @@ from server.http.context import Context
 from server.http.problems import Refusal
 from server.http.usage import usage_of
 from server.store.users import UserLoad
-from server.web.site.page_route import PageRoute
-from server.web.site.site import Site
+from server.web.site import PageRoute, Site
 
 _AGAIN_S: Final = 5
 _ROWS: Final = 50

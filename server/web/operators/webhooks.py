@@ -8,12 +8,10 @@ from aiohttp import web
 
 from server.domain.access import Area, may_use
 from server.http.deliveries import DELIVERY_STATES, delivery_number, delivery_page, delivery_read
-from server.http.parameter_types import MAX_ID, choice, whole, word
+from server.http.parameter_types import MAX_ID
 from server.http.params import int_param
-from server.http.query import paging
 from server.stages.read import read_job
-from server.web.site.page_route import PageRoute
-from server.web.site.site import Site
+from server.web.site import PageRoute, Site
 from shared.http.authentication import PRINCIPAL
 
 _AGAIN_S: Final = 5
@@ -63,17 +61,7 @@ async def replay(request: web.Request, site: Site) -> web.StreamResponse:
 
 _PATH: Final = "/webhooks/{delivery}"
 ROUTES: Final = (
-    PageRoute(
-        "GET",
-        "/webhooks",
-        Area.JOBS,
-        listing,
-        query={
-            "state": choice("only in this state", DELIVERY_STATES),
-            "job": whole("only of this job"),
-            **paging(100, 500),
-        },
-    ),
-    PageRoute("GET", _PATH, Area.JOBS, page, query={"done": word("what was just done", 16)}),
+    PageRoute("GET", "/webhooks", Area.JOBS, listing),
+    PageRoute("GET", _PATH, Area.JOBS, page),
     PageRoute("POST", f"{_PATH}/replay", Area.JOBS, replay),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.web.site.formats import relative, sentence
+from server.web.formats import relative, sentence
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.web.site.site import compile_template, template_names
+from server.web.site import compile_template, template_names
 
 
 def test_all_can_be_compiled_before_they_are_needed():

@@ -1,4 +1,4 @@
-"""Logging in with a token, and logging out."""
+"""Logging in with a token or a link, logging out, and the page of who is logged in."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from server.domain.access import Area
 from server.domain.jobs import UsedTicket
 from server.domain.permits import Login, LoginUsed, PermitRefused
 from server.http.browser_sessions import SESSION
-from server.http.parameter_types import Param
 from server.http.paths import LOGIN_ONCE
 from server.http.problems import Refusal
-from server.web.site.error_page import LOGIN
-from server.web.site.page_route import PageRoute
-from server.web.site.site import Site
+from server.http.usage import usage_of
+from server.web.site import LOGIN, PageRoute, Site
+from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
 from shared.http.request_log import ERROR_CODE, peer_address
-from shared.principals import Principal, Role
+from shared.principals import SCOPES, Principal, Role, Scope
 
 LOGOUT: Final = "/logout"
 _START: Final = "/"
@@ -159,14 +158,36 @@ def _page(
     )
 
 
-_QUERY: Final = {
-    "next": Param("path of this server that is opened afterwards"),
-    "done": Param("what was done before"),
-}
+ACCOUNT: Final = "/account"
+
+
+async def account(request: web.Request, site: Site) -> web.StreamResponse:
+    """The account."""
+    context, principal = site.context, request[PRINCIPAL]
+    if not context.token_needed():
+        return site.go_to("/")
+    assert principal.role is not None  # nobody else gets here
+    token = context.tokens.record(principal.token_id) if principal.token_id else None
+    usage = None
+    if principal.role is Role.USER and principal.user_id and principal.may(Scope.READ):
+        usage = await usage_of(context, principal.user_id)
+    return site.page(
+        request,
+        "account/account.html",
+        title="Your account",
+        who=principal,
+        scopes=[one for one in Scope if one in SCOPES[principal.role] and principal.may(one)],
+        token=token,
+        token_ends=utc(token.expires_at) if token and token.expires_at else None,
+        usage=usage,
+    )
+
+
 ROUTES: Final = (
-    PageRoute("GET", LOGIN, Area.OPEN, form, query=_QUERY),
+    PageRoute("GET", LOGIN, Area.OPEN, form),
     PageRoute("POST", LOGIN, Area.OPEN, log_in),
-    PageRoute("GET", LOGIN_ONCE, Area.OPEN, once, query={"code": Param("of the link")}),
+    PageRoute("GET", LOGIN_ONCE, Area.OPEN, once),
     PageRoute("POST", LOGIN_ONCE, Area.OPEN, log_in_once),
     PageRoute("POST", LOGOUT, Area.OPEN, log_out),
+    PageRoute("GET", ACCOUNT, Area.CALLER, account),
 )

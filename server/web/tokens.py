@@ -1,4 +1,4 @@
-"""API tokens, for operators: who has which, and making, rotating and revoking them."""
+"""For operators: API tokens, made, rotated and revoked here; and the audit trail."""
 
 from __future__ import annotations
 
@@ -12,21 +12,17 @@ from aiohttp import web
 from server.domain.access import Area
 from server.domain.errors import BadField
 from server.domain.tokens import TokenRecord, TokenRefusal
+from server.http.audit import TEXTS, audit_page
 from server.http.bodies import checked
-from server.http.parameter_types import Param, choice, flag, word
+from server.http.parameter_types import MAX_ID
+from server.http.params import int_param
 from server.http.paths import TOKEN_PAGE, TOKENS_PAGE
-from server.http.tokens import (
-    NewTokenBody,
-    RotateBody,
-    new_token,
-    token_document,
-    token_page,
-)
-from server.web.site.page_route import PageRoute
-from server.web.site.site import Site
+from server.http.tokens import NewTokenBody, RotateBody, new_token, token_document, token_page
+from server.web.site import PageRoute, Site
 from shared.http.authentication import PRINCIPAL
 from shared.http.request_log import ERROR_CODE, TARGET
 from shared.principals import SCOPES, TOKEN_ROLES, Scope
+from shared.wire import AuditPage
 
 _ROWS: Final = 50
 _FILTERS: Final = ("name", "role", "user", "ended")
@@ -157,17 +153,35 @@ def _once(
     )
 
 
-_QUERY: Final = {
-    "name": word("only this principal's", 64),
-    "role": choice("only of this role", TOKEN_ROLES),
-    "user": word("only this user's", 64),
-    "ended": flag("1: also those that were revoked or have expired"),
-    "cursor": Param("where the page begins"),
-}
+_FILTERED: Final = (*TEXTS, "since", "until")
+
+
+async def audit(request: web.Request, site: Site) -> web.StreamResponse:
+    """A page of the trail."""
+    chosen = {name: request.query[name] for name in _FILTERED if request.query.get(name)}
+    before = int_param(request, "cursor", MAX_ID, 0, MAX_ID)
+    problem = None
+    try:
+        found = await audit_page(site.context, chosen, _ROWS, before)
+    except BadField as wrong:
+        problem, found = wrong, AuditPage(items=[], next=None)
+    return site.page(
+        request,
+        "account/audit.html",
+        status=HTTPStatus.BAD_REQUEST if problem else HTTPStatus.OK,
+        title="Audit trail",
+        found=found,
+        chosen=chosen,
+        problem=problem,
+        first=before == MAX_ID,
+    )
+
+
 ROUTES: Final = (
-    PageRoute("GET", TOKENS_PAGE, Area.ADMIN, page, query=_QUERY),
+    PageRoute("GET", TOKENS_PAGE, Area.ADMIN, page),
     PageRoute("POST", TOKENS_PAGE, Area.ADMIN, create),
     PageRoute("GET", TOKEN_PAGE, Area.ADMIN, one),
     PageRoute("POST", f"{TOKEN_PAGE}/rotate", Area.ADMIN, rotate),
     PageRoute("POST", f"{TOKEN_PAGE}/revoke", Area.ADMIN, revoke),
+    PageRoute("GET", "/audit", Area.ADMIN, audit),
 )

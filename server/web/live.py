@@ -14,8 +14,7 @@ from server.http.params import job_id as job_of
 from server.http.shared_reads import Messages
 from server.ports import Filter
 from server.stages.read import list_events, read_job
-from server.web.site.page_route import PageRoute
-from server.web.site.site import Site
+from server.web.site import PageRoute, Site
 from shared.http.authentication import PRINCIPAL
 
 _AT_ONCE: Final = 100

@@ -1,33 +1,41 @@
-"""What the handlers of pages work with: the context of all handlers, and how a page is made."""
+"""What the handlers of pages work with: how a page is made, the proof that a form was sent by one
+of our pages, and the page of a request that is refused.
+"""
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import hmac
 import math
+import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, Final
-from urllib.parse import urlencode
+from typing import Any, Final, TypeAlias
+from urllib.parse import urlencode, urlsplit
 
 import jinja2
 from aiohttp import hdrs, web
 from markupsafe import Markup
 
 from server.domain.access import Area, may_use
+from server.domain.permits import Shows
 from server.http.browser_sessions import SESSION, cookie_name
 from server.http.context import Context
+from server.http.problems import BACK, Refusal
 from server.http.route import LINK_PARAMETER
-from server.web.site import formats
-from server.web.site.assets import assets
-from server.web.site.csrf import FIELD, HEADER, CsrfTokens
-from server.web.site.login_tries import LoginTries
-from shared.clock import utc
+from server.web import formats
+from server.web.assets import assets
+from shared.clock import Clock, utc
 from shared.http.authentication import PRINCIPAL
+from shared.http.rate_limits import CODE, Buckets
 from shared.http.request_ids import REQUEST_ID
-from shared.principals import ANONYMOUS, Principal, Role
+from shared.principals import ANONYMOUS, Principal, Role, Scope
+from shared.units.durations import say_duration
+from shared.units.rates import Rate
 from shared.units.sizes import say_size
 
 HEADERS: Final[Mapping[str, str]] = {
@@ -245,3 +253,147 @@ def _environment() -> jinja2.Environment:
         "sentence": formats.sentence,
     }
     return environment
+
+
+Handler: TypeAlias = Callable[[web.Request, Site], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class PageRoute:
+    """What is served at a path, for people.
+
+    Attributes:
+        area: who may open it, see :mod:`server.domain.access`.
+        needs: scope that the principal needs; None: what its area and its method ask for.
+        by_link: signed links that are good for it.
+        files: its handler reads a form with files; other handlers take none, however small: each
+            part of one costs as much as a hundred fields of a form without.
+    """
+
+    method: str
+    path: str
+    area: Area
+    handler: Handler
+    needs: Scope | None = None
+    by_link: tuple[Shows, ...] = ()
+    files: bool = False
+
+
+FIELD: Final = "csrf"
+"""Of a form, or parameter of the query where the body is no plain form."""
+HEADER: Final = "X-CSRF-Token"
+_TEXT: Final = re.compile(r"[0-9a-f]{64}")
+_HALF: Final = 32
+"""Characters."""
+
+
+class CsrfTokens:
+    """Args:
+    key: secret, of the server.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def token(self, browser: str) -> str:
+        """For a form of a page.
+
+        It is another text each time: what is compressed together with text from outside could be
+        guessed from the length otherwise.
+
+        Args:
+            browser: what its cookie says.
+        """
+        mask = secrets.token_bytes(_HALF // 2)
+        return mask.hex() + _xor(mask, self._secret(browser)).hex()
+
+    def good(self, browser: str, token: str) -> bool:
+        """Whether one of our pages in this browser has sent it."""
+        if not browser or not _TEXT.fullmatch(token):
+            return False
+        mask, masked = bytes.fromhex(token[:_HALF]), bytes.fromhex(token[_HALF:])
+        return hmac.compare_digest(_xor(mask, masked), self._secret(browser))
+
+    def _secret(self, browser: str) -> bytes:
+        text = f"csrf.{browser}".encode("utf-8", "surrogateescape")
+        return hmac.digest(self._key, text, hashlib.sha256)[: _HALF // 2]
+
+
+def _xor(one: bytes, other: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(one, other, strict=True))
+
+
+LOGIN: Final = "/login"
+_SAY: Final = {
+    HTTPStatus.BAD_REQUEST: "This cannot be done as it was asked",
+    HTTPStatus.UNAUTHORIZED: "Please log in",
+    HTTPStatus.FORBIDDEN: "This is not for you",
+    HTTPStatus.NOT_FOUND: "There is nothing here",
+    HTTPStatus.METHOD_NOT_ALLOWED: "This cannot be done here",
+    HTTPStatus.CONFLICT: "This cannot be done now",
+    HTTPStatus.GONE: "This is gone",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "This is too large",
+    HTTPStatus.MISDIRECTED_REQUEST: "This server has another name",
+    HTTPStatus.UNPROCESSABLE_ENTITY: "This cannot be done as it was asked",
+    HTTPStatus.TOO_MANY_REQUESTS: "That was too much at once",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "Something went wrong here",
+    HTTPStatus.SERVICE_UNAVAILABLE: "This does not work right now",
+    HTTPStatus.INSUFFICIENT_STORAGE: "The server's disk is full",
+}
+
+
+def _back_from(request: web.Request, site: Site) -> str:
+    """The login, which leads back to the page that the request came from."""
+    shown = urlsplit(request.headers.get("HX-Current-URL", "")[:2_000])
+    path = shown.path.removeprefix(site.context.url_prefix) or "/"
+    return site.url(LOGIN, next=f"{path}?{shown.query}" if shown.query else path)
+
+
+def error_page(request: web.Request, refusal: Refusal) -> web.Response:
+    """The page; whoever is not logged in is sent to the login."""
+    site = request.app[SITE]
+    status = HTTPStatus(refusal.status)
+    by_link = LINK_PARAMETER in request.query
+    if status is HTTPStatus.UNAUTHORIZED and not by_link:
+        if "HX-Request" in request.headers:  # a part of a page: the whole page has to go there
+            return web.Response(status=status, headers={"HX-Redirect": _back_from(request, site)})
+        if request.method in ("GET", "HEAD"):
+            return site.go_to(LOGIN, next=request.path_qs)
+    return site.page(
+        request,
+        "site/error.html",
+        status=status,
+        title=_SAY.get(status, status.phrase),
+        code=refusal.code,
+        status_text=f"{status.value} {status.phrase}",
+        message=refusal.message,
+        part=refusal.part,
+        back=request.get(BACK),
+        log_in=status is HTTPStatus.UNAUTHORIZED,
+        retry_after_s=refusal.retry_after_s,
+    )
+
+
+_RATE: Final = Rate(10, "m")
+
+
+class LoginTries:
+    """Wrong tokens, by the address that they came from: of IPv6, its /64 network."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._buckets = Buckets(clock)
+
+    def check(self, address: str) -> None:
+        """Raises Refusal: there were too many; the next token is not even looked at."""
+        if wait_s := self._buckets.wait_s(address, _RATE):
+            raise Refusal(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                CODE,
+                f"too many wrong tokens came from {address}: "
+                f"try again in {say_duration(float(wait_s))}",
+                retry_after_s=wait_s,
+            )
+
+    def count(self, address: str) -> None:
+        """Count a wrong one."""
+        self._buckets.take(address, _RATE)

@@ -1,1 +1,0 @@
-"""Login, and what is one's own."""
