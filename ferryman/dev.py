@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.client
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tomllib
+import webbrowser
 from asyncio.subprocess import Process
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
-
-from ferryman.dev_welcome import (
-    ANSWER_S,
-    a_token,
-    behind_proxy,
-    dashboard_of,
-    first_service,
-    settings_table,
-    welcome,
-)
-from ferryman.open_page import open_page
 
 GRACE_S: Final = 30.0
 """For both to stop by themselves; the agent gives running jobs less than that."""
@@ -80,7 +71,10 @@ def known_agent(config: Path | None, port: int) -> int | None:
     Raises:
         ValueError: it cannot be told which one that is.
     """
-    if not (agents := settings_table(config, "agents")):
+    agents: Any = {}
+    with contextlib.suppress(OSError, ValueError):  # the server says what is wrong with it
+        agents = tomllib.loads(config.read_text()).get("agents") if config else {}
+    if not agents or not isinstance(agents, dict):
         return None
     urls = [urlsplit(str(one.get("url"))) for one in agents.values() if isinstance(one, dict)]
     ports = [one.port or 80 for one in urls if one.hostname in (LOOPBACK, "localhost")]
@@ -156,20 +150,18 @@ async def _run_both(
             for name, flags in flags_of.items()
         }
         # Both at once: most of the time goes into imports, and here are two processors.
-        ports = await asyncio.gather(
-            *(_port(name, children[name], line) for name, line in lines.items())
+        _, (port, about) = await asyncio.gather(
+            *(_ready(name, children[name], line) for name, line in lines.items())
         )
-    port = ports[-1]
     host = _LOCAL_ADDRESS_OF.get(plan.host, plan.host)
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    token = a_token(plan.config, os.environ)
-    with contextlib.closing(http.client.HTTPConnection(host, port, timeout=ANSWER_S)) as server:
-        dashboard = dashboard_of(server, url, token)
-        service = first_service(server, token)
-    there = behind_proxy(dashboard, url, plan.config, os.environ)
-    for line in welcome(url, service, plan.data_dir, there or dashboard, asks=token is not None):
+    dashboard, reached = str(about["dashboard"]), True
+    if dashboard.startswith("/"):
+        reached = not about["behind_proxy"]
+        dashboard = f"{url if reached else 'at the address of your proxy, '}{dashboard}"
+    for line in welcome(url, about["service"], plan.data_dir, dashboard, asks=about["asks"]):
         say(line)
-    if plan.open_dashboard and not there:
+    if plan.open_dashboard and reached:
         await asyncio.to_thread(open_page, dashboard)
     # This process must have one thread only: see parent_death_signal.
     await asyncio.get_running_loop().shutdown_default_executor()
@@ -205,8 +197,10 @@ async def _start(
     return ready
 
 
-async def _port(name: str, process: Process, ready: asyncio.StreamReader) -> int:
-    """The port of a program, once it listens.
+async def _ready(
+    name: str, process: Process, ready: asyncio.StreamReader
+) -> tuple[int, dict[str, Any]]:
+    """The port of a program, once it listens, and what the server says of itself.
 
     Raises:
         ProgramEnded
@@ -214,7 +208,7 @@ async def _port(name: str, process: Process, ready: asyncio.StreamReader) -> int
     line = await ready.readline()
     if not line:
         raise ProgramEnded(name, await process.wait())
-    return int(line)
+    return int(line), json.loads(await ready.readline() or "{}")
 
 
 @contextlib.contextmanager
@@ -260,3 +254,41 @@ def _signal(children: Mapping[str, Process], number: signal.Signals) -> None:
     for process in children.values():
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(number)
+
+
+def welcome(
+    url: str, service: str, data_dir: Path, dashboard: str, *, asks: bool = False
+) -> list[str]:
+    """What to do first.
+
+    Args:
+        asks: the server asks for tokens.
+    """
+    shown = ' -H "Authorization: Bearer $FERRYMAN_TOKEN"' if asks else ""
+    script = 'echo "hello from job $FERRYMAN_JOB_ID" | tee hello.txt'
+    return [
+        f"Ferryman is ready at {url}",
+        f"  jobs are kept in {data_dir}; Ctrl-C stops server and agent",
+        f"  dashboard: {dashboard}",
+        "Try it in another terminal"
+        + (", with FERRYMAN_TOKEN set to a token of your settings:" if asks else ":"),
+        f"  echo '{script}' | curl -sS{shown} -F user_id=1 -F service={service} "
+        f"-F 'file=@-;filename=run.sh' {url}/upload",
+        "and fetch the result under the id that it answers:",
+        f"  curl -sS{shown} -o result.zip '{url}/download/1?wait=30'",
+    ]
+
+
+def has_browser(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether there is a screen for one; a browser in the terminal would take that over."""
+    if sys.platform in ("darwin", "win32"):
+        return True
+    return bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
+
+
+def open_page(url: str) -> bool:
+    """Returns whether it is open. Blocking."""
+    try:
+        return has_browser() and webbrowser.open(url)
+    except (webbrowser.Error, OSError):
+        return False

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import json
 import os
 import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urlencode
 
 import structlog
 
@@ -17,6 +19,8 @@ from server.app import compose
 from server.data_folder import lock_folder
 from server.domain.errors import NotReloaded
 from server.exposure import check_tokens
+from server.http.context import Context
+from server.http.made_links import login_path
 from server.reload import Reload
 from server.settings.tables import ServerSettings
 from server.supervision import Supervision
@@ -52,7 +56,8 @@ async def serve(
 
     Args:
         read: reads the settings again, at SIGHUP; None: SIGHUP changes nothing.
-        ready: descriptor that gets the port and a newline once the server listens.
+        ready: descriptor that gets the port and a newline once the server listens, and then a
+            line of JSON for ``ferryman dev``.
         new_database: see :func:`server.data_folder.open_data`.
 
     Raises:
@@ -102,7 +107,7 @@ async def serve(
         manager.ready(clock, supervision.alive, supervision.sentence)
         interpreter.ready()
         if ready is not None:
-            os.write(ready, f"{port}\n".encode())
+            os.write(ready, f"{port}\n{json.dumps(_welcome(server.context))}\n".encode())
             os.close(ready)
         await stopping.wait()
         log.info("server.stopping")
@@ -118,6 +123,21 @@ async def serve(
         await listener.close()
         await server.supervisor.stop()
     log.info("server.stopped")
+
+
+def _welcome(context: Context) -> dict[str, Any]:
+    """What ``ferryman dev`` shows: where the dashboard is, logged in if that is needed, and a
+    service.
+    """
+    first = context.sessions.first_configured()
+    path, query = ("/", {}) if first is None else login_path(context, first)[:2]
+    there = f"{context.public_url or ''}{context.url_prefix}{path}"
+    return {
+        "dashboard": f"{there}?{urlencode(query)}" if query else there,
+        "behind_proxy": bool(context.url_prefix),
+        "asks": first is not None,
+        "service": next(iter(context.services), "example"),
+    }
 
 
 def _limits(open_files: int, settings: ServerSettings) -> connections.ConnectionLimits:

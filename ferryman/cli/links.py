@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from ferryman import open_page
 from ferryman.cli import show
 from ferryman.cli.options import JobId, Json, Quiet, on_server
 from ferryman.errors import BadArgument
@@ -125,6 +124,10 @@ async def dashboard(
         show.print_json(made)
         return
     typer.echo(made.url)
-    opened = not no_open and await asyncio.to_thread(open_page.open_page, made.url)
+    opened = False
+    if not no_open:
+        from ferryman.dev import open_page
+
+        opened = await asyncio.to_thread(open_page, made.url)
     if not quiet and made.expires_at is not None and not opened:
         show.print_message(f"it logs in once, until {show.local(made.expires_at)}")

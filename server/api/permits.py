@@ -11,17 +11,17 @@ from aiohttp import web
 from server.api.codes import JSON
 from server.domain import permit_requests
 from server.domain.access import Area
-from server.domain.permits import LOGIN_S, Login, Shows
+from server.domain.permits import Shows
 from server.domain.upload_fields import OPTIONAL
 from server.http.addresses import address
 from server.http.context import Context
-from server.http.made_links import made_link
+from server.http.made_links import login_path, made_link
 from server.http.params import json_body
-from server.http.paths import JOB, LOGIN_ONCE
+from server.http.paths import JOB
 from server.http.requested_job import requested_job
 from server.http.route import TICKET_PARAMETER, Body, Route, json_answer
 from shared import wire
-from shared.clock import SECOND, utc
+from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
 from shared.principals import Scope
 from shared.wire import LoginLinkDoc, TicketDoc
@@ -58,20 +58,10 @@ async def make_link(request: web.Request, context: Context) -> web.StreamRespons
 
 async def make_login_link(request: web.Request, context: Context) -> web.StreamResponse:
     """Make a link that logs a browser in once, as whoever asks for it."""
-    principal = request[PRINCIPAL]
-    digest = context.sessions.configured_digest(principal)
-    if principal.token_id is None and digest is None:
-        # Nobody needs to log in.
-        return json_answer(LoginLinkDoc(url=address(request, context, "/"), expires_at=None), 201)
-    login = Login(
-        id=secrets.token_hex(8),
-        expires_at=context.clock.now() + round(LOGIN_S * SECOND),
-        token_id=principal.token_id,
-        token_digest=None if principal.token_id else digest,
-    )
-    url = address(request, context, LOGIN_ONCE, code=context.permits.text(login))
+    path, query, expires_at = login_path(context, request[PRINCIPAL])
+    url = address(request, context, path, **query)
     headers = {"Cache-Control": "no-store"}
-    return json_answer(LoginLinkDoc(url=url, expires_at=utc(login.expires_at)), 201, headers)
+    return json_answer(LoginLinkDoc(url=url, expires_at=expires_at), 201, headers)
 
 
 _TICKET: Final = Body(

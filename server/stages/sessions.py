@@ -16,7 +16,7 @@ from server.domain.permits import LoginUsed, PermitRefused, Permits, Session
 from server.stages.tokens import Tokens
 from server.store import sessions as rows
 from shared.clock import SECOND, Clock
-from shared.principals import Principal
+from shared.principals import Principal, Role
 from shared.sql import Database
 
 log = structlog.get_logger()
@@ -100,6 +100,11 @@ class Sessions:
             if one == principal:
                 return self._permits.keyed_digest(digest)
         return None
+
+    def first_configured(self) -> Principal | None:
+        """The operator whose token is the first of the settings; None: they have none."""
+        operators = (one for one in self._configured().values() if one.role is Role.OPERATOR)
+        return next(operators, None)
 
     def configured(self, keyed: str) -> Principal | None:
         """Whose token of the settings has this keyed digest."""

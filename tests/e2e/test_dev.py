@@ -10,6 +10,7 @@ import socket
 import subprocess
 import zipfile
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -173,6 +174,21 @@ def test_settings_come_from_a_file(tmp_path):
             assert client.wait(job.id, timeout=60).agent == "mine"
             # After a job: slots are known from an agent's first answer on.
             assert {one.name: one.slots for one in client.agents()} == {"mine": 1, "far": None}
+
+
+def test_where_the_settings_have_a_token_the_dashboard_is_open_for_who_starts_it(tmp_path):
+    config = tmp_path / "ferryman.toml"
+    config.write_text('[server]\ntokens = ["a-long-random-text-1"]\n[services.dock]\n')
+    with started(tmp_path, "--config", str(config)) as system:
+        assert system.process.stdout is not None
+        lines = [next(system.process.stdout) for _ in range(4)]
+        address = next(line for line in lines if "dashboard: " in line).split()[-1]
+        assert address.startswith(f"{system.url}/login/once?code=")
+        upload = next(line for line in lines if "/upload" in line)
+        assert "Bearer $FERRYMAN_TOKEN" in upload
+        assert "service=dock" in upload
+        with urlopen(address, timeout=10) as page:
+            assert b"Log in" in page.read()
 
 
 def test_agents_of_the_settings_that_it_cannot_start_are_refused_by_name(tmp_path):
