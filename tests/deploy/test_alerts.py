@@ -154,6 +154,7 @@ def test_promtool_takes_the_rules_and_the_example(tmp_path):
     assert "SUCCESS" in promtool("check", "config", str(tmp_path / "prometheus.yml"))
 
 
+@pytest.mark.slow  # the quick one: test_promtool_takes_the_rules_and_the_example
 def test_each_alert_fires_when_it_should_and_only_then(tmp_path):
     rules = alerts()
     assert set(FIRES) == set(rules)

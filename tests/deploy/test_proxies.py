@@ -126,6 +126,7 @@ def test_five_gigabytes_go_up(proxied, tmp_path):
     assert proxy.written() - before < PIECE
 
 
+@pytest.mark.slow  # the quick one: test_a_bundle_goes_up_and_its_result_comes_down
 def test_an_upload_reaches_the_server_while_it_is_being_sent(proxied):
     proxy, pair = proxied
     field = b'Content-Disposition: form-data; name="%s"\r\n\r\n%s\r\n'
@@ -243,6 +244,7 @@ def test_a_refusal_comes_through_as_the_server_says_it(proxied, tmp_path):
     assert re.search("Invalid service", json.loads(body)["message"])
 
 
+@pytest.mark.slow  # the quick one: tests/e2e/dashboard/test_prefix.py
 def test_below_a_path_the_path_is_taken_away_and_put_into_addresses(tmp_path, tool):
     settings = SETTINGS.replace("[server]", '[server]\npublic_url = "/ferry"')
     script = _script(tmp_path, "true\n")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 import client_agent.settings.agent
 from server.settings import load
@@ -130,6 +131,7 @@ def test_the_settings_of_the_page_are_settings(tmp_path: Path) -> None:
                 assert (read.server.port, sorted(read.agents)) == (5001, ["docking", "node-1"])
 
 
+@pytest.mark.slow  # the quick one: test_the_settings_of_the_page_are_settings
 async def test_the_steps_of_the_page(tmp_path: Path) -> None:
     assert STEPS == ["1", "2", "3", "4", "5"]
     client = FakeOrchestrator(then="Running")
