@@ -46,6 +46,30 @@ _1: Final[Migration] = (
         started_at INTEGER,
         ended_at INTEGER,
         cleaned_at INTEGER,
+        stdout_bytes INTEGER,
+        stderr_bytes INTEGER,
+        heartbeat_timeout_s REAL NOT NULL DEFAULT 0,
+        -- What run.sh said, and that it asked to be tried later: of an attempt that has ended.
+        live TEXT,
+        retry_later TEXT,
+        -- What a Ferryman server orders beside its bundle.
+        folder TEXT NOT NULL DEFAULT '',
+        entry TEXT NOT NULL DEFAULT 'run.sh',
+        array_task TEXT,
+        env TEXT NOT NULL DEFAULT '{}',
+        inputs_file TEXT NOT NULL DEFAULT '',
+        on_shutdown TEXT NOT NULL DEFAULT 'stop',
+        -- Folders children/NAME with a run.sh that the result holds.
+        children INTEGER NOT NULL DEFAULT 0,
+        -- Which files the result is to have.
+        outputs TEXT NOT NULL DEFAULT '[]',
+        result_files TEXT NOT NULL DEFAULT 'all',
+        -- With which others it may share a sandbox start.
+        pack TEXT,
+        -- Which try it is for its script; 0: the attempt of its key.
+        try_number INTEGER NOT NULL DEFAULT 0,
+        -- JSON that its user stored with it.
+        meta TEXT NOT NULL DEFAULT '',
         UNIQUE (server, key)
     ) STRICT
     """,
@@ -72,9 +96,6 @@ _1: Final[Migration] = (
     # Change numbers continue from here, even if the row with the highest was removed.
     "CREATE TABLE sequence (value INTEGER NOT NULL) STRICT",
     "INSERT INTO sequence (value) VALUES (0)",
-)
-
-_2: Final[Migration] = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
     # The highest token of a lease that was seen from each server.
     """
@@ -83,45 +104,9 @@ _2: Final[Migration] = (
         token INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID
     """,
-    "ALTER TABLE payloads ADD COLUMN stdout_bytes INTEGER",
-    "ALTER TABLE payloads ADD COLUMN stderr_bytes INTEGER",
 )
 
-_3: Final[Migration] = (
-    "ALTER TABLE payloads ADD COLUMN heartbeat_timeout_s REAL NOT NULL DEFAULT 0",
-    # What run.sh said, and that it asked to be tried later: of an attempt that has ended.
-    "ALTER TABLE payloads ADD COLUMN live TEXT",
-    "ALTER TABLE payloads ADD COLUMN retry_later TEXT",
-    # What a Ferryman server orders beside its bundle.
-    "ALTER TABLE payloads ADD COLUMN folder TEXT NOT NULL DEFAULT ''",
-    "ALTER TABLE payloads ADD COLUMN entry TEXT NOT NULL DEFAULT 'run.sh'",
-    "ALTER TABLE payloads ADD COLUMN array_task TEXT",
-    "ALTER TABLE payloads ADD COLUMN env TEXT NOT NULL DEFAULT '{}'",
-    "ALTER TABLE payloads ADD COLUMN inputs_file TEXT NOT NULL DEFAULT ''",
-    "ALTER TABLE payloads ADD COLUMN on_shutdown TEXT NOT NULL DEFAULT 'stop'",
-    # Folders children/NAME with a run.sh that the result holds.
-    "ALTER TABLE payloads ADD COLUMN children INTEGER NOT NULL DEFAULT 0",
-)
-
-_4: Final[Migration] = (
-    # Which files the result is to have.
-    "ALTER TABLE payloads ADD COLUMN outputs TEXT NOT NULL DEFAULT '[]'",
-    "ALTER TABLE payloads ADD COLUMN result_files TEXT NOT NULL DEFAULT 'all'",
-)
-
-_5: Final[Migration] = (
-    # With which others it may share a sandbox start.
-    "ALTER TABLE payloads ADD COLUMN pack TEXT",
-)
-
-_6: Final[Migration] = (
-    # Which try it is for its script; 0: the attempt of its key.
-    "ALTER TABLE payloads ADD COLUMN try_number INTEGER NOT NULL DEFAULT 0",
-    # JSON that its user stored with it.
-    "ALTER TABLE payloads ADD COLUMN meta TEXT NOT NULL DEFAULT ''",
-)
-
-MIGRATIONS: Final = (_1, _2, _3, _4, _5, _6)
+MIGRATIONS: Final = (_1,)
 
 
 async def open_database(path: Path) -> Database:

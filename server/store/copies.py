@@ -12,29 +12,43 @@ from server.domain.files import FileKind
 
 LEAST_SKIPPED: Final = 1_000_000
 """Numbers of jobs that are left out at least, where a former server may have given some."""
-_BUNDLES: Final = """
-    SELECT id AS job_id, bundle_file AS file, bundle_size, bundle_digest, 0 FROM jobs
-    WHERE bundle_file IS NOT NULL
-"""
-_SCHEDULED: Final = """
-    UNION ALL
-    SELECT -id AS job_id, bundle_file AS file, bundle_size, bundle_digest, 0 FROM schedules
-"""
-_CHILDREN: Final = """
-    UNION ALL
-    SELECT parent_id AS job_id, bundle_file AS file, bundle_size, bundle_digest, 0 FROM batches
-    WHERE bundle_file IS NOT NULL
-"""
+_FILES: Final = {
+    FileKind.BUNDLE: """
+        SELECT id AS job_id, bundle_file AS file, bundle_size, bundle_digest, 0 FROM jobs
+        WHERE bundle_file IS NOT NULL
+        UNION ALL
+        SELECT -id AS job_id, bundle_file AS file, bundle_size, bundle_digest, 0 FROM schedules
+        UNION ALL
+        SELECT parent_id AS job_id, bundle_file AS file, bundle_size, bundle_digest, 0 FROM batches
+        WHERE bundle_file IS NOT NULL
+    """,
+    FileKind.RESULT: """
+        SELECT job_id, result_file AS file, result_size, result_sha256, result_offset FROM attempts
+        WHERE result_file IS NOT NULL
+    """,
+}
 """What a job left for its children is only its batch's until they are made."""
+_DELETES: Final = (
+    "DELETE FROM delivery_tries WHERE delivery_id IN (SELECT id FROM deliveries WHERE job_id = ?)",
+    *(
+        f"DELETE FROM {table} WHERE {column} = ?"  # noqa: S608 - names of ours
+        for table, column in (
+            ("attempts", "job_id"),
+            ("batches", "parent_id"),
+            ("dependencies", "job_id"),
+            ("deliveries", "job_id"),
+            ("job_tags", "job_id"),
+            ("events", "job_id"),
+            ("idempotency_keys", "job_id"),
+            ("jobs", "id"),
+        )
+    ),
+)
+"""All that there is of a job."""
 _END_DELIVERIES: Final = """
     UPDATE deliveries SET state = 'failed', message = 'a rehearsal sends no webhooks',
         next_at = NULL, ended_at = created_at
     WHERE state = 'pending'
-"""
-_RESULTS: Final = """
-    SELECT {job_id} AS job_id, result_file AS file, result_size, result_sha256, {offset}
-    FROM {table}
-    WHERE result_file IS NOT NULL
 """
 
 
@@ -106,8 +120,6 @@ def count_start(connection: sqlite3.Connection, candidate: str, starts: int) -> 
 
 def live_tokens(connection: sqlite3.Connection, now: int) -> list[tuple[str, str]]:
     """Id and name of each token that is good."""
-    if not _has_table(connection, "tokens"):
-        return []
     sql = """
         SELECT id, name FROM tokens
         WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?) ORDER BY created_at, id
@@ -121,20 +133,18 @@ def count_jobs(connection: sqlite3.Connection) -> int:
 
 def stored_files(connection: sqlite3.Connection) -> Iterator[StoredFile]:
     """Every file that a job or a schedule refers to; once for each that shares it."""
-    for kind, sql in _files(connection).items():
+    for kind, sql in _FILES.items():
         yield from (StoredFile(row[0], kind, *row[1:]) for row in connection.execute(sql))
 
 
 def refers_to(connection: sqlite3.Connection, file: StoredFile) -> bool:
     """Whether its job or schedule still has the file."""
-    sql = _files(connection)[file.kind]
-    sql = f"SELECT 1 FROM ({sql}) WHERE job_id = ? AND file = ?"  # noqa: S608 - no user input
+    sql = f"SELECT 1 FROM ({_FILES[file.kind]}) WHERE job_id = ? AND file = ?"  # noqa: S608 - no user input
     return connection.execute(sql, (file.job_id, file.name)).fetchone() is not None
 
 
 def leave_out(connection: sqlite3.Connection, job_ids: Iterable[int]) -> None:
     """Take jobs, and schedules (numbers below 0), out of a copy, in one transaction."""
-    recorded = _records_attempts(connection)
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("PRAGMA defer_foreign_keys=ON")  # until all of them are gone
     for job_id in sorted(_with_children(connection, set(job_ids))):
@@ -142,31 +152,15 @@ def leave_out(connection: sqlite3.Connection, job_ids: Iterable[int]) -> None:
             _let_go(connection, "schedules", "id", -job_id)
             connection.execute("DELETE FROM schedules WHERE id = ?", (-job_id,))
             continue
-        if recorded:
-            _let_go(connection, "jobs", "id", job_id)
-            connection.execute("DELETE FROM attempts WHERE job_id = ?", (job_id,))
-        if _has_table(connection, "batches"):
-            _let_go(connection, "batches", "parent_id", job_id)
-            connection.execute("DELETE FROM batches WHERE parent_id = ?", (job_id,))
-            connection.execute("DELETE FROM dependencies WHERE job_id = ?", (job_id,))
-        if _has_table(connection, "deliveries"):
-            own = "SELECT id FROM deliveries WHERE job_id = ?"
-            connection.execute(
-                f"DELETE FROM delivery_tries WHERE delivery_id IN ({own})",  # noqa: S608 - ours
-                (job_id,),
-            )
-            connection.execute("DELETE FROM deliveries WHERE job_id = ?", (job_id,))
-        for table in ("job_tags", "events", "idempotency_keys"):
-            connection.execute(f"DELETE FROM {table} WHERE job_id = ?", (job_id,))  # noqa: S608
-        connection.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
-    if recorded:
-        connection.execute("DELETE FROM bundles WHERE refs <= 0")
+        _let_go(connection, "jobs", "id", job_id)
+        _let_go(connection, "batches", "parent_id", job_id)
+        for statement in _DELETES:
+            connection.execute(statement, (job_id,))
+    connection.execute("DELETE FROM bundles WHERE refs <= 0")
     connection.execute("COMMIT")
 
 
 def _with_children(connection: sqlite3.Connection, job_ids: set[int]) -> set[int]:
-    if not _has_table(connection, "batches"):
-        return job_ids
     found = set(job_ids)
     new = found
     while new:
@@ -190,26 +184,6 @@ def _let_go(connection: sqlite3.Connection, table: str, column: str, number: int
     )
 
 
-def _records_attempts(connection: sqlite3.Connection) -> bool:
-    """Whether attempts and bundles have tables of their own: an older version's have not."""
-    return _has_table(connection, "attempts")
-
-
-def _has_table(connection: sqlite3.Connection, name: str) -> bool:
-    known = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
-    return connection.execute(known, (name,)).fetchone() is not None
-
-
-def _files(connection: sqlite3.Connection) -> dict[FileKind, str]:
-    table, job_id = ("attempts", "job_id") if _records_attempts(connection) else ("jobs", "id")
-    columns = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
-    offset = "result_offset" if "result_offset" in columns else "0"
-    results = _RESULTS.format(table=table, job_id=job_id, offset=offset)
-    bundles = _BUNDLES + (_SCHEDULED if _has_table(connection, "schedules") else "")
-    bundles += _CHILDREN if _has_table(connection, "batches") else ""
-    return {FileKind.BUNDLE: bundles, FileKind.RESULT: results}
-
-
 def become_another(
     connection: sqlite3.Connection,
     new: str,
@@ -219,7 +193,7 @@ def become_another(
     beside: Marks | None = None,
 ) -> int:
     """Give a copy of a database an identity of its own, and job numbers that were never used, in
-    one transaction. Its schema may be an older one.
+    one transaction.
 
     Args:
         new: the new identity.

@@ -1,49 +1,307 @@
-"""The schema, one step after another; a step that was released is never changed.
+"""The schema. The first release has it as its first step; later ones add steps.
 
-Times are integers, microseconds since 1970-01-01 UTC. JSON is TEXT.
+Times are integers, microseconds since 1970-01-01 UTC. JSON is TEXT. Of what an upload may ask for,
+NULL is the service's.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from server.store.latest_migrations import LATEST
-from server.store.released_migrations import RELEASED
 from shared.sqlite.migrations import Migration
 
-_6: Migration = (
-    # What an upload may ask for. NULL: the service's.
-    "ALTER TABLE jobs ADD COLUMN retry TEXT",
-    "ALTER TABLE jobs ADD COLUMN queue_timeout_s REAL",
-    "ALTER TABLE jobs ADD COLUMN heartbeat_timeout_s REAL",
-    "ALTER TABLE jobs ADD COLUMN expires_after_s REAL",
-    "ALTER TABLE jobs ADD COLUMN meta TEXT",
-    # Its life so far.
-    "ALTER TABLE jobs ADD COLUMN run INTEGER NOT NULL DEFAULT 1",
-    "ALTER TABLE jobs ADD COLUMN later_used INTEGER NOT NULL DEFAULT 0",
-    "ALTER TABLE jobs ADD COLUMN dead_letter INTEGER NOT NULL DEFAULT 0",
-    "ALTER TABLE jobs ADD COLUMN delete_requested_at INTEGER",
-    "ALTER TABLE jobs ADD COLUMN heartbeat_at INTEGER",
-    "ALTER TABLE jobs ADD COLUMN progress TEXT",
-    "ALTER TABLE jobs ADD COLUMN output TEXT NOT NULL DEFAULT '{}'",
-    "ALTER TABLE attempts ADD COLUMN progress TEXT",
-    "ALTER TABLE attempts ADD COLUMN output TEXT NOT NULL DEFAULT '{}'",
-    # Several results may be stored in one file.
-    "ALTER TABLE jobs ADD COLUMN result_offset INTEGER NOT NULL DEFAULT 0",
-    "ALTER TABLE attempts ADD COLUMN result_offset INTEGER NOT NULL DEFAULT 0",
-    "ALTER TABLE jobs ADD COLUMN waits_since INTEGER",
-    # Batches and dependencies.
-    "ALTER TABLE jobs ADD COLUMN hold TEXT",
-    "ALTER TABLE jobs ADD COLUMN parent_id INTEGER REFERENCES jobs (id)",
-    "ALTER TABLE jobs ADD COLUMN child_name TEXT",
-    "ALTER TABLE jobs ADD COLUMN array_index INTEGER",
-    "ALTER TABLE jobs ADD COLUMN array_file TEXT",
-    "ALTER TABLE jobs ADD COLUMN bundle_folder TEXT NOT NULL DEFAULT ''",
-    "ALTER TABLE jobs ADD COLUMN deferred INTEGER NOT NULL DEFAULT 0",
-    "ALTER TABLE jobs ADD COLUMN gather INTEGER NOT NULL DEFAULT 0",
-    "ALTER TABLE jobs ADD COLUMN schedule_id INTEGER",
-    "ALTER TABLE jobs ADD COLUMN after TEXT NOT NULL DEFAULT '[]'",
-    "ALTER TABLE jobs ADD COLUMN inputs_from TEXT NOT NULL DEFAULT '[]'",
+_ENDED: Final = "state NOT IN ('Queued', 'Processing', 'Submitted', 'Running', 'Unknown')"
+_LISTED: Final = {
+    "": "",
+    "_of_service": "service, ",
+    "_of_user": "user_id, ",
+    "_of_user_and_service": "user_id, service, ",
+}
+"""What lists are chosen by."""
+_LISTS: Final = (
+    ("ended", "parent_id, {}state, id", f"parent_id IS NULL AND {_ENDED}"),
+    ("ended_children", "{}state, id, parent_id", f"parent_id IS NOT NULL AND {_ENDED}"),
+    ("open", "ended_at, parent_id, {}id", "parent_id IS NULL AND ended_at IS NULL"),
+    ("open_children", "ended_at, {}id, parent_id", "parent_id IS NOT NULL AND ended_at IS NULL"),
+)
+"""Indexes of jobs, each for all of ``_LISTED``: names, columns, and which jobs are in them."""
+
+_1: Migration = (
+    """
+    CREATE TABLE meta (
+        key TEXT PRIMARY KEY,
+        value TEXT NOT NULL
+    ) STRICT
+    """,
+    """
+    CREATE TABLE jobs (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        state TEXT NOT NULL,
+        user_id TEXT NOT NULL,
+        service TEXT NOT NULL,
+        name TEXT,
+        tags TEXT NOT NULL DEFAULT '[]',
+        priority INTEGER NOT NULL DEFAULT 0,
+        limits TEXT NOT NULL,
+        timeout_s REAL NOT NULL,
+        attempt INTEGER NOT NULL DEFAULT 0,
+        retries_used INTEGER NOT NULL DEFAULT 0,
+        infra_used INTEGER NOT NULL DEFAULT 0,
+        message TEXT NOT NULL DEFAULT '',
+        reason TEXT,
+        exit_code INTEGER,
+        stderr_tail TEXT NOT NULL DEFAULT '',
+        warnings TEXT NOT NULL DEFAULT '[]',
+        enforcement TEXT NOT NULL DEFAULT '{}',
+        usage TEXT,
+        agent TEXT,
+        payload_id INTEGER,
+        bundle_file TEXT,
+        bundle_size INTEGER NOT NULL,
+        bundle_digest TEXT NOT NULL,
+        result_file TEXT,
+        result_size INTEGER,
+        result_sha256 TEXT,
+        created_at INTEGER NOT NULL,
+        queued_at INTEGER NOT NULL,
+        submitted_at INTEGER,
+        started_at INTEGER,
+        ended_at INTEGER,
+        not_before INTEGER NOT NULL DEFAULT 0,
+        expires_at INTEGER,
+        cancel_requested_at INTEGER,
+        upload_warnings TEXT NOT NULL DEFAULT '[]',
+        results_size INTEGER NOT NULL DEFAULT 0,
+        submitted_by TEXT,
+        retry TEXT,
+        queue_timeout_s REAL,
+        heartbeat_timeout_s REAL,
+        expires_after_s REAL,
+        meta TEXT,
+        run INTEGER NOT NULL DEFAULT 1,
+        later_used INTEGER NOT NULL DEFAULT 0,
+        dead_letter INTEGER NOT NULL DEFAULT 0,
+        delete_requested_at INTEGER,
+        heartbeat_at INTEGER,
+        progress TEXT,
+        output TEXT NOT NULL DEFAULT '{}',
+        result_offset INTEGER NOT NULL DEFAULT 0,
+        waits_since INTEGER,
+        hold TEXT,
+        parent_id INTEGER REFERENCES jobs (id),
+        child_name TEXT,
+        array_index INTEGER,
+        array_file TEXT,
+        bundle_folder TEXT NOT NULL DEFAULT '',
+        deferred INTEGER NOT NULL DEFAULT 0,
+        gather INTEGER NOT NULL DEFAULT 0,
+        schedule_id INTEGER,
+        after TEXT NOT NULL DEFAULT '[]',
+        inputs_from TEXT NOT NULL DEFAULT '[]',
+        outputs TEXT NOT NULL DEFAULT '[]',
+        result_files TEXT NOT NULL DEFAULT 'all',
+        callback_url TEXT
+    ) STRICT
+    """,
+    # Partial, so that a million ended jobs cost the loops nothing.
+    "CREATE INDEX jobs_expiring ON jobs (expires_at) WHERE expires_at IS NOT NULL",
+    """
+    CREATE INDEX jobs_to_cancel ON jobs (id)
+        WHERE cancel_requested_at IS NOT NULL AND ended_at IS NULL
+    """,
+    # not_before is 0 once the job may be sent, so that the queue's index holds no delayed jobs.
+    """
+    CREATE INDEX jobs_delayed ON jobs (state, not_before)
+        WHERE state = 'Queued' AND not_before > 0
+    """,
+    "CREATE INDEX jobs_cleaned ON jobs (state, service, ended_at) WHERE state = 'Cleaned'",
+    "CREATE INDEX jobs_by_submitter ON jobs (submitted_by, id) WHERE submitted_by IS NOT NULL",
+    """
+    CREATE INDEX jobs_waiting ON jobs (state, hold, id)
+        WHERE state = 'Queued' AND hold = 'dependency'
+    """,
+    # The queue: what may be claimed now, each user's jobs in their order.
+    """
+    CREATE INDEX jobs_queued ON jobs (service, user_id, priority DESC, id)
+        WHERE state = 'Queued' AND not_before = 0 AND hold IS NULL AND deferred = 0
+    """,
+    """
+    CREATE INDEX jobs_held ON jobs (state, agent, service, user_id)
+        WHERE deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 'Unknown')
+    """,
+    """
+    CREATE INDEX jobs_delayed_by_age ON jobs (state, queued_at)
+        WHERE state = 'Queued' AND not_before > 0 AND attempt > 0
+    """,
+    # Lists, newest first.
+    "CREATE INDEX jobs_by_time ON jobs (created_at, id)",
+    "CREATE INDEX jobs_by_reason ON jobs (reason, id) WHERE reason IS NOT NULL",
+    "CREATE INDEX jobs_by_name ON jobs (name, id) WHERE name IS NOT NULL",
+    # Queue timeouts: those of jobs that have their own, and the service's (jobs_by_wait).
+    """
+    CREATE INDEX jobs_by_deadline ON jobs
+        (service, (coalesce(waits_since, queued_at) + queue_timeout_s * 1000000.0))
+        WHERE state = 'Queued' AND hold IS NULL AND queue_timeout_s > 0
+    """,
+    """
+    CREATE INDEX jobs_deferred ON jobs (state, id)
+        WHERE deferred = 1 AND state IN ('Queued', 'Running')
+    """,
+    # What a user's bundles and results take. The children of a batch share its bundle.
+    """
+    CREATE INDEX jobs_stored ON jobs (user_id, bundle_size, results_size, parent_id)
+        WHERE bundle_file IS NOT NULL
+    """,
+    "CREATE INDEX jobs_of_parent ON jobs (parent_id, id) WHERE parent_id IS NOT NULL",
+    """
+    CREATE INDEX jobs_held_back ON jobs (parent_id, id)
+        WHERE state = 'Queued' AND hold = 'parallel'
+    """,
+    "CREATE INDEX jobs_dead ON jobs (id) WHERE dead_letter = 1",
+    "CREATE INDEX jobs_to_delete ON jobs (id) WHERE delete_requested_at IS NOT NULL",
+    "CREATE INDEX jobs_of_schedule ON jobs (schedule_id, id) WHERE schedule_id IS NOT NULL",
+    """
+    CREATE INDEX jobs_open_of_schedule ON jobs (schedule_id, id)
+        WHERE schedule_id IS NOT NULL AND ended_at IS NULL
+    """,
+    # Lists. A move from one state to another rewrites every index that has the state. So jobs that
+    # have ended are in indexes by state, and all others in indexes without one, which only an
+    # upload and an end write. Children of batches are in indexes of their own, because they may be
+    # most of all jobs: each job is in one of two. What is always NULL is a column, too: else SQLite
+    # would read the row to compare it.
+    *(
+        f"CREATE INDEX jobs_{which}{name} ON jobs ({columns.format(by)}) WHERE {of}"
+        for which, columns, of in _LISTS
+        for name, by in _LISTED.items()
+    ),
+    "CREATE INDEX jobs_of_user ON jobs (user_id, id)",
+    """
+    CREATE INDEX jobs_by_wait ON jobs (service, hold, coalesce(waits_since, queued_at))
+        WHERE state = 'Queued'
+    """,
+    """
+    CREATE TABLE job_tags (
+        tag TEXT NOT NULL,
+        job_id INTEGER NOT NULL REFERENCES jobs (id),
+        PRIMARY KEY (tag, job_id)
+    ) STRICT, WITHOUT ROWID
+    """,
+    # Deleting jobs: what refers to them is found without a scan.
+    "CREATE INDEX job_tags_of_job ON job_tags (job_id)",
+    """
+    CREATE TABLE events (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        job_id INTEGER NOT NULL REFERENCES jobs (id),
+        at INTEGER NOT NULL,
+        attempt INTEGER NOT NULL,
+        before TEXT,
+        state TEXT NOT NULL,
+        reason TEXT,
+        message TEXT NOT NULL,
+        event TEXT NOT NULL DEFAULT '',
+        level TEXT NOT NULL DEFAULT 'info',
+        agent TEXT,
+        fields TEXT NOT NULL DEFAULT '{}'
+    ) STRICT
+    """,
+    "CREATE INDEX events_of_job ON events (job_id, seq)",
+    """
+    CREATE TABLE idempotency_keys (
+        user_id TEXT NOT NULL,
+        key TEXT NOT NULL,
+        job_id INTEGER NOT NULL REFERENCES jobs (id),
+        created_at INTEGER NOT NULL,
+        PRIMARY KEY (user_id, key)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX idempotency_keys_by_age ON idempotency_keys (created_at)",
+    "CREATE INDEX idempotency_keys_of_job ON idempotency_keys (job_id)",
+    """
+    CREATE TABLE attempts (
+        job_id INTEGER NOT NULL REFERENCES jobs (id),
+        number INTEGER NOT NULL,
+        state TEXT NOT NULL,
+        agent TEXT NOT NULL,
+        agent_id TEXT,
+        payload_id INTEGER,
+        lease INTEGER NOT NULL DEFAULT 0,
+        limits TEXT NOT NULL,
+        timeout_s REAL NOT NULL,
+        claimed_at INTEGER NOT NULL,
+        submitted_at INTEGER,
+        started_at INTEGER,
+        ended_at INTEGER,
+        message TEXT NOT NULL DEFAULT '',
+        reason TEXT,
+        exit_code INTEGER,
+        stderr_tail TEXT NOT NULL DEFAULT '',
+        warnings TEXT NOT NULL DEFAULT '[]',
+        enforcement TEXT NOT NULL DEFAULT '{}',
+        usage TEXT,
+        result_file TEXT,
+        result_size INTEGER,
+        result_sha256 TEXT,
+        stdout_bytes INTEGER,
+        stderr_bytes INTEGER,
+        progress TEXT,
+        output TEXT NOT NULL DEFAULT '{}',
+        result_offset INTEGER NOT NULL DEFAULT 0,
+        PRIMARY KEY (job_id, number)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX attempts_results ON attempts (result_file) WHERE result_file IS NOT NULL",
+    # A stored bundle, and how many jobs, batches and schedules refer to it.
+    """
+    CREATE TABLE bundles (
+        file TEXT PRIMARY KEY,
+        digest TEXT NOT NULL,
+        size INTEGER NOT NULL,
+        refs INTEGER NOT NULL,
+        created_at INTEGER NOT NULL,
+        shared INTEGER NOT NULL DEFAULT 1
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE UNIQUE INDEX bundles_by_content ON bundles (digest, size) WHERE shared = 1",
+    """
+    CREATE TABLE agents (
+        id TEXT PRIMARY KEY,
+        name TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        address TEXT NOT NULL,
+        state TEXT NOT NULL,
+        message TEXT NOT NULL DEFAULT '',
+        labels TEXT NOT NULL DEFAULT '{}',
+        resources TEXT NOT NULL DEFAULT '{}',
+        version TEXT,
+        created_at INTEGER NOT NULL,
+        last_heard_at INTEGER,
+        unreachable_s REAL NOT NULL DEFAULT 0
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE UNIQUE INDEX agents_by_name ON agents (name) WHERE state != 'retired'",
+    """
+    CREATE TABLE leases (
+        name TEXT PRIMARY KEY,
+        owner TEXT NOT NULL,
+        token INTEGER NOT NULL,
+        until INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID
+    """,
+    # last_user: who was served last, so the next one in order is due. Services that operators made
+    # at run time have settings here.
+    """
+    CREATE TABLE services (
+        name TEXT PRIMARY KEY,
+        last_user TEXT NOT NULL DEFAULT '',
+        paused INTEGER NOT NULL DEFAULT 0,
+        paused_message TEXT NOT NULL DEFAULT '',
+        settings TEXT,
+        env TEXT NOT NULL DEFAULT '{}',
+        secrets TEXT NOT NULL DEFAULT '{}',
+        retired INTEGER NOT NULL DEFAULT 0,
+        changed_at INTEGER NOT NULL DEFAULT 0
+    ) STRICT, WITHOUT ROWID
+    """,
     """
     CREATE TABLE batches (
         parent_id INTEGER PRIMARY KEY REFERENCES jobs (id),
@@ -74,76 +332,6 @@ _6: Migration = (
     "CREATE INDEX dependencies_on ON dependencies (on_id)",
     "CREATE INDEX dependencies_open ON dependencies (state, on_id) WHERE state = 'waiting'",
     """
-    CREATE INDEX jobs_waiting ON jobs (state, hold, id)
-        WHERE state = 'Queued' AND hold = 'dependency'
-    """,
-    # The queue: what may be claimed now, each user's jobs in their order.
-    "DROP INDEX jobs_queued",
-    """
-    CREATE INDEX jobs_queued ON jobs (service, user_id, priority DESC, id)
-        WHERE state = 'Queued' AND not_before = 0 AND hold IS NULL AND deferred = 0
-    """,
-    "DROP INDEX jobs_held",
-    """
-    CREATE INDEX jobs_held ON jobs (state, agent, service, user_id)
-        WHERE deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 'Unknown')
-    """,
-    "DROP INDEX jobs_delayed_by_age",
-    """
-    CREATE INDEX jobs_delayed_by_age ON jobs (state, queued_at)
-        WHERE state = 'Queued' AND not_before > 0 AND attempt > 0
-    """,
-    # Lists, newest first.
-    "CREATE INDEX jobs_by_time ON jobs (created_at, id)",
-    "CREATE INDEX jobs_by_reason ON jobs (reason, id) WHERE reason IS NOT NULL",
-    "CREATE INDEX jobs_by_name ON jobs (name, id) WHERE name IS NOT NULL",
-    # Queue timeouts: the service's, and those of jobs that have their own.
-    """
-    CREATE INDEX jobs_by_wait ON jobs (service, coalesce(waits_since, queued_at))
-        WHERE state = 'Queued' AND hold IS NULL
-    """,
-    """
-    CREATE INDEX jobs_by_deadline ON jobs
-        (service, (coalesce(waits_since, queued_at) + queue_timeout_s * 1000000.0))
-        WHERE state = 'Queued' AND hold IS NULL AND queue_timeout_s > 0
-    """,
-    """
-    CREATE INDEX jobs_deferred ON jobs (state, id)
-        WHERE deferred = 1 AND state IN ('Queued', 'Running')
-    """,
-    # The children of a batch share its bundle, which counts once.
-    "DROP INDEX jobs_stored",
-    """
-    CREATE INDEX jobs_stored ON jobs (user_id, bundle_size, results_size, parent_id)
-        WHERE bundle_file IS NOT NULL
-    """,
-    "CREATE INDEX jobs_of_parent ON jobs (parent_id, id) WHERE parent_id IS NOT NULL",
-    """
-    CREATE INDEX jobs_held_back ON jobs (parent_id, id)
-        WHERE state = 'Queued' AND hold = 'parallel'
-    """,
-    "CREATE INDEX jobs_dead ON jobs (id) WHERE dead_letter = 1",
-    "CREATE INDEX jobs_to_delete ON jobs (id) WHERE delete_requested_at IS NOT NULL",
-    "CREATE INDEX jobs_of_schedule ON jobs (schedule_id, id) WHERE schedule_id IS NOT NULL",
-    """
-    CREATE INDEX jobs_open_of_schedule ON jobs (schedule_id, id)
-        WHERE schedule_id IS NOT NULL AND ended_at IS NULL
-    """,
-    # Events that are no moves, too.
-    "ALTER TABLE events ADD COLUMN event TEXT NOT NULL DEFAULT ''",
-    "ALTER TABLE events ADD COLUMN level TEXT NOT NULL DEFAULT 'info'",
-    "ALTER TABLE events ADD COLUMN agent TEXT",
-    "ALTER TABLE events ADD COLUMN fields TEXT NOT NULL DEFAULT '{}'",
-    "UPDATE events SET event = 'job.' || lower(state)",
-    # Services: those that operators made at run time have settings here.
-    "ALTER TABLE services ADD COLUMN paused INTEGER NOT NULL DEFAULT 0",
-    "ALTER TABLE services ADD COLUMN paused_message TEXT NOT NULL DEFAULT ''",
-    "ALTER TABLE services ADD COLUMN settings TEXT",
-    "ALTER TABLE services ADD COLUMN env TEXT NOT NULL DEFAULT '{}'",
-    "ALTER TABLE services ADD COLUMN secrets TEXT NOT NULL DEFAULT '{}'",
-    "ALTER TABLE services ADD COLUMN retired INTEGER NOT NULL DEFAULT 0",
-    "ALTER TABLE services ADD COLUMN changed_at INTEGER NOT NULL DEFAULT 0",
-    """
     CREATE TABLE schedules (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         name TEXT NOT NULL,
@@ -165,13 +353,6 @@ _6: Migration = (
     ) STRICT
     """,
     "CREATE UNIQUE INDEX schedules_of_user ON schedules (user_id, name)",
-)
-
-_7: Migration = (
-    # What an upload may ask for.
-    "ALTER TABLE jobs ADD COLUMN outputs TEXT NOT NULL DEFAULT '[]'",
-    "ALTER TABLE jobs ADD COLUMN result_files TEXT NOT NULL DEFAULT 'all'",
-    "ALTER TABLE jobs ADD COLUMN callback_url TEXT",
     # Who may call.
     """
     CREATE TABLE tokens (
@@ -262,6 +443,11 @@ _7: Migration = (
     "CREATE INDEX deliveries_of_user ON deliveries (user_id, id)",
     "CREATE INDEX deliveries_of_signer ON deliveries (signer_kind, signer_name, id)",
     "CREATE INDEX deliveries_by_end ON deliveries (ended_at) WHERE ended_at IS NOT NULL",
+    # What is due for each receiver: one that does not answer may have very many.
+    """
+    CREATE INDEX deliveries_of_target ON deliveries (signer_kind, signer_name, target, next_at)
+        WHERE next_at IS NOT NULL
+    """,
     """
     CREATE TABLE delivery_tries (
         delivery_id INTEGER NOT NULL REFERENCES deliveries (id),
@@ -273,6 +459,19 @@ _7: Migration = (
         PRIMARY KEY (delivery_id, number)
     ) STRICT, WITHOUT ROWID
     """,
+    # How often the sessions of browsers that logged in with a token were ended.
+    """
+    CREATE TABLE sessions (token TEXT PRIMARY KEY, ended INTEGER NOT NULL) STRICT, WITHOUT ROWID
+    """,
+    # What happened when, for charts.
+    """
+    CREATE TABLE statistics (
+        at INTEGER NOT NULL,
+        service TEXT NOT NULL,
+        document TEXT NOT NULL,
+        PRIMARY KEY (at, service)
+    ) STRICT, WITHOUT ROWID
+    """,
 )
 
-MIGRATIONS: Final = (*RELEASED, _6, _7, *LATEST)
+MIGRATIONS: Final = (_1,)

@@ -22,7 +22,6 @@ from server.maintenance.backup import back_up
 from server.maintenance.files import bring
 from server.storage.folder import FolderStorage, stored_path
 from server.storage.scratch import FolderScratch
-from server.store import copies
 from server.store.copies import StoredFile
 from server.store.identity import server_identity
 from server.store.jobs import SqlJobs
@@ -35,7 +34,6 @@ from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
 from tests.support.agent import write_bundle
 from tests.support.dev_program import environment
-from tests.support.first_release import lay_out
 from tests.support.jobs import moved
 from tests.support.stored import chunks
 
@@ -405,24 +403,6 @@ def test_a_database_of_a_newer_version_is_neither_backed_up_nor_restored(
         "restore", tmp_path / "copy", "--data-dir", tmp_path / "new", code=74
     )
     assert not (tmp_path / "other").exists()
-
-
-def test_a_folder_of_the_first_release_is_backed_up_and_restored(tmp_path: Path) -> None:
-    old, copy, restored = tmp_path / "old", tmp_path / "copy", tmp_path / "new"
-    lay_out("server", old)
-    call("backup", copy, "--data-dir", old, "--verify")
-    call("restore", copy, "--data-dir", restored, "--verify")
-    kept = "SELECT id, bundle_file, result_file FROM jobs ORDER BY id"
-    assert rows(restored / "ferryman.sqlite", kept) == rows(old / "ferryman.sqlite", kept)
-    for kind in FileKind:
-        assert files_of(restored / kind).keys() == files_of(old / kind).keys()
-
-
-def test_a_job_of_an_older_version_that_is_removed_meanwhile_is_left_out(tmp_path: Path) -> None:
-    path = lay_out("server", tmp_path / "old")
-    with closing(sqlite3.connect(path, isolation_level=None)) as older:
-        copies.leave_out(older, [1])
-    assert rows(path, "SELECT min(id), count(*) FROM jobs") == [(2, 6)]
 
 
 async def test_backups_are_whole_while_jobs_come_and_go(folder: Folder, tmp_path: Path) -> None:

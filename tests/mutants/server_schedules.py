@@ -101,8 +101,8 @@ MUTANTS: Final = (
     _of(
         "a backup holds the bundles of schedules",
         "server/store/copies.py",
-        '_SCHEDULED if _has_table(connection, "schedules") else ""',
-        '""',
+        "bundle_digest, 0 FROM schedules",
+        "bundle_digest, 0 FROM schedules WHERE 0",
         "tests/contract/test_backup.py::test_a_bundle_that_only_a_schedule_has_is_in_the_backup",
     ),
 )

@@ -16,7 +16,6 @@ _GONE: Final = "tests/contract/test_retention.py::test_"
 _RESTORE: Final = "tests/contract/test_restore.py::test_"
 _TIE: Final = "tests/contract/test_database_and_folder.py::test_"
 _BACKUP: Final = "tests/contract/test_backup.py::test_"
-_UPGRADE: Final = "tests/contract/test_upgrade_store.py::test_"
 _DATABASE: Final = "tests/unit/shared/sqlite/test_database.py::test_"
 _MIGRATE: Final = "tests/unit/shared/sqlite/test_migrations.py::test_"
 _LOCK: Final = "tests/unit/shared/files/test_locks.py::test_"
@@ -31,16 +30,16 @@ MUTANTS: Final = (
     # lists and the queue
     _of(
         "lists by state have an index",
-        "server/store/latest_migrations.py",
-        "WHERE parent_id IS NULL AND {_ENDED}",
-        "WHERE 1 = 0 AND {_ENDED}",
+        "server/store/migrations.py",
+        'f"parent_id IS NULL AND {_ENDED}"',
+        'f"1 = 0 AND {_ENDED}"',
         _COST,
     ),
     _of(
         "lists by user have an index of what has not ended",
-        "server/store/latest_migrations.py",
-        "WHERE parent_id IS NULL AND ended_at IS NULL",
-        "WHERE parent_id IS NULL AND ended_at IS NULL AND id < 0",
+        "server/store/migrations.py",
+        '"parent_id IS NULL AND ended_at IS NULL"',
+        '"parent_id IS NULL AND ended_at IS NULL AND id < 0"',
         _COST,
     ),
     _of(
@@ -318,26 +317,12 @@ MUTANTS: Final = (
         "    if False:",
         f"{_MIGRATE}a_newer_schema_is_left_alone",
     ),
-    _of(
-        "keys of cleaned jobs go with an upgrade",
-        "server/store/released_migrations.py",
-        "WHERE job_id IN (SELECT id FROM jobs WHERE state = 'Cleaned')",
-        "WHERE job_id IN (SELECT id FROM jobs WHERE state = 'Nothing')",
-        f"{_UPGRADE}waiting_delayed_and_ended_jobs_are_where_they_belong",
-    ),
-    _of(
-        "after an upgrade new jobs share the files that are there",
-        "server/store/released_migrations.py",
-        "(PARTITION BY bundle_digest, bundle_size) THEN 1 ELSE 0 END",
-        "(PARTITION BY bundle_digest, bundle_size) THEN 0 ELSE 0 END",
-        f"{_UPGRADE}jobs_that_were_at_an_agent_have_their_last_attempt_and_bundles_are_counted",
-    ),
     # backup and restore
     _of(
         "a backup holds what jobs left for children that are not made yet",
         "server/store/copies.py",
-        '_CHILDREN if _has_table(connection, "batches") else ""',
-        '""',
+        "bundle_digest, 0 FROM batches\n        WHERE bundle_file IS NOT NULL",
+        "bundle_digest, 0 FROM batches\n        WHERE 0",
         f"{_BACKUP}what_a_job_left_for_children_that_are_not_made_yet_is_in_the_backup",
     ),
     _of(
@@ -370,13 +355,6 @@ MUTANTS: Final = (
         "list(dict.fromkeys(before)) if follow else []",
         "list(dict.fromkeys(before))",
         f"{_BACKUP}a_second_restore_knows_both_former_servers_and_a_rehearsal_none",
-    ),
-    _of(
-        "a backup of an older version has its results",
-        "server/store/copies.py",
-        'if _records_attempts(connection) else ("jobs", "id")',
-        'if _records_attempts(connection) else ("(SELECT * FROM jobs WHERE id < 0)", "id")',
-        f"{_BACKUP}a_folder_of_the_first_release_is_backed_up_and_restored",
     ),
     _of(
         "a job without its files is left out",
