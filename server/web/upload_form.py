@@ -23,6 +23,7 @@ from server.http.form_texts import FIELDS
 from server.http.forms import CheckField, MakeSink
 from server.http.parameter_types import Param
 from server.http.uploads import UploadForm
+from server.web.operators.services import values_of
 from server.web.site import FIELD as CSRF
 from shared.files.bundles.format import ENTRY, BundleSummary
 from shared.files.bundles.reader import BundleReader
@@ -221,6 +222,11 @@ INPUTS: Final[Mapping[str, Field]] = {
 """Name -> the input: all optional fields of an upload."""
 
 
+_BACKOFF: Final = ("backoff", "retry_delay", "max_retry_delay")
+_FIXED: Final = ("network", "log", "results")
+"""Limits that an upload cannot ask for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
     """A service, as somebody sees it who may upload to it.
@@ -252,31 +258,11 @@ class Offer:
 
 
 def _usual(service: Service) -> dict[str, str]:
-    limits, retry = service.limits, service.retry
-    return {
-        "timeout": _or(service.timeout_s, "no limit"),
-        "cpus": f"{limits.cpus:g}",
-        "memory": say_size(limits.memory),
-        "pids": str(limits.pids),
-        "disk": say_size(limits.disk),
-        "queue_timeout": _or(service.queue_timeout_s, "any"),
-        "heartbeat_timeout": _or(service.heartbeat_timeout_s, "any"),
-        "expires_after": _or(service.expires_after_s, "for ever"),
-        "retries": f"{retry.retries}, at most {service.max_retries}",
-        "retry_delays": "" if retry.backoff else ", ".join(map(say_duration, retry.delays_s)),
-        "backoff": retry.backoff or "",
-        "retry_delay": say_duration(retry.delay_s) if retry.backoff else "",
-        "max_retry_delay": say_duration(retry.max_delay_s) if retry.backoff else "",
-        "retry_on": ", ".join(sorted(retry.retry_on)),
-        "no_retry_on": ", ".join(sorted(retry.no_retry_on)),
-        "network": "yes" if limits.network else "no",
-        "log": say_size(limits.log),
-        "results": say_size(limits.results),
-    }
-
-
-def _or(seconds: float, unlimited: str) -> str:
-    return say_duration(seconds) if seconds else unlimited
+    found = {key.removeprefix("limits."): text for key, text in values_of(service).items()}
+    found["retries"] += f", at most {service.max_retries}"
+    for name in ("retry_delays",) if service.retry.backoff else _BACKOFF:
+        found[name] = ""
+    return {name: found[name] for name in (*INPUTS, *_FIXED) if name in found}
 
 
 _MAX_SCRIPT: Final = 64_000

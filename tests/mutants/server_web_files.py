@@ -94,7 +94,7 @@ MUTANTS: Final = (
     ),
     _mutant(
         "the frame of a page that a job has written is sandboxed",
-        "web/templates/job/files_view.html",
+        "web/templates/job/files_preview.html",
         'sandbox=""',
         'sandbox="allow-same-origin"',
         f"{_PAGES}pictures_pages_and_documents_are_never_part_of_the_page",

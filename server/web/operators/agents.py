@@ -158,8 +158,10 @@ async def listing(request: web.Request, site: Site) -> web.StreamResponse:
     """All agents, in cards."""
     context, every = site.context, flag_param(request, "all")
     found = await agent_documents.listed(context, every=every)
-    held = await context.jobs.in_states(states.HOLDS_SLOT)
-    views = [_view(one, [job for job in held if job.agent == one.name]) for one in found]
+    held: dict[str | None, list[Job]] = {}
+    for job in await context.jobs.in_states(states.HOLDS_SLOT):
+        held.setdefault(job.agent, []).append(job)
+    views = [_view(one, held.get(one.name, ())) for one in found]
     return site.page(
         request,
         "operators/agents.html",
