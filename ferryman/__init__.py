@@ -22,13 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ferryman.defaults import DEFAULT_URL as DEFAULT_URL
 
 if TYPE_CHECKING:
-    from ferryman.agent_models import AgentDoc, AgentState
-    from ferryman.answers import Accepted, Health, Trouble
-    from ferryman.browser_models import LinkDoc, LoginLinkDoc, TicketDoc
-    from ferryman.bulk_models import BulkItem
     from ferryman.bundle import Content, Files
-    from ferryman.client import Client
-    from ferryman.client_options import ClientOptions
+    from ferryman.client import Client, Result
     from ferryman.download import Downloaded
     from ferryman.errors import (
         AlreadyEnded,
@@ -49,20 +44,36 @@ if TYPE_CHECKING:
         Unreachable,
         WaitedTooLong,
     )
-    from ferryman.event_models import EventDoc
-    from ferryman.fields import JobFilter, JobOptions
-    from ferryman.file_models import FileDoc
-    from ferryman.forgotten_models import ForgottenDoc
-    from ferryman.form import ProgressCallback
-    from ferryman.models import AttemptDoc, JobDoc, ScheduleDoc, Usage
-    from ferryman.result import Result, SyncResult
-    from ferryman.service_models import ServiceDoc
-    from ferryman.settings_models import Reloaded, SettingChange
+    from ferryman.models.events import (
+        DeliveryDoc,
+        EventDoc,
+        LinkDoc,
+        LoginLinkDoc,
+        TicketDoc,
+        WebhookBody,
+        WebhookSecret,
+    )
+    from ferryman.models.jobs import AttemptDoc, BulkItem, FileDoc, JobDoc, ScheduleDoc, Usage
+    from ferryman.models.operators import (
+        Accepted,
+        AgentDoc,
+        AgentState,
+        AuditDoc,
+        ForgottenDoc,
+        Health,
+        NewTokenDoc,
+        Reloaded,
+        ServiceDoc,
+        SettingChange,
+        TokenDoc,
+        Trouble,
+        UsageDoc,
+        WhoAmI,
+    )
     from ferryman.states import JobState, Reason, WaitReason
-    from ferryman.sync import SyncClient
-    from ferryman.token_models import AuditDoc, NewTokenDoc, TokenDoc, WhoAmI
-    from ferryman.usage_models import UsageDoc
-    from ferryman.webhook_models import DeliveryDoc, WebhookBody, WebhookSecret
+    from ferryman.sync import SyncClient, SyncResult
+    from ferryman.transport import ClientOptions
+    from ferryman.upload import JobFilter, JobOptions, ProgressCallback
     from ferryman.webhooks import verify_webhook
 
     __version__: str
@@ -130,59 +141,19 @@ __all__ = [
     "verify_webhook",
 ]
 
-_ELSEWHERE: Final = {
-    "Accepted": "answers",
-    "AgentDoc": "agent_models",
-    "AgentState": "agent_models",
-    "AttemptDoc": "models",
-    "AuditDoc": "token_models",
-    "BulkItem": "bulk_models",
-    "Client": "client",
-    "ClientOptions": "client_options",
-    "Content": "bundle",
-    "DeliveryDoc": "webhook_models",
-    "Downloaded": "download",
-    "EventDoc": "event_models",
-    "FileDoc": "file_models",
-    "Files": "bundle",
-    "Health": "answers",
-    "JobDoc": "models",
-    "JobFilter": "fields",
-    "JobOptions": "fields",
-    "JobState": "states",
-    "LinkDoc": "browser_models",
-    "LoginLinkDoc": "browser_models",
-    "NewTokenDoc": "token_models",
-    "ProgressCallback": "form",
-    "Reason": "states",
-    "Reloaded": "settings_models",
-    "Result": "result",
-    "ScheduleDoc": "models",
-    "ServiceDoc": "service_models",
-    "SettingChange": "settings_models",
-    "ForgottenDoc": "forgotten_models",
-    "SyncClient": "sync",
-    "SyncResult": "result",
-    "TicketDoc": "browser_models",
-    "TokenDoc": "token_models",
-    "Trouble": "answers",
-    "Usage": "models",
-    "UsageDoc": "usage_models",
-    "WaitReason": "states",
-    "WebhookBody": "webhook_models",
-    "WebhookSecret": "webhook_models",
-    "WhoAmI": "token_models",
-    "verify_webhook": "webhooks",
-}
-"""Name -> its module; the others of ``__all__`` are errors."""
+_MODULES: Final = (
+    *("errors", "states", "models.jobs", "models.events", "models.operators"),
+    *("webhooks", "bundle", "transport", "upload", "download", "client", "sync"),
+)
+"""Where names are looked for, in this order: what is light comes first."""
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         value: Any = _version()
     elif name in __all__:
-        module = importlib.import_module(f"ferryman.{_ELSEWHERE.get(name, 'errors')}")
-        value = getattr(module, name)
+        modules = (importlib.import_module(f"ferryman.{one}") for one in _MODULES)
+        value = next(getattr(one, name) for one in modules if hasattr(one, name))
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value  # found once

@@ -1,9 +1,7 @@
 """Which files make up a bundle, and what is checked before a byte is sent.
 
 A folder stands for what is in it, relative to it; single files stand for their base names; a
-mapping says the names. One archive alone is sent as it is and expanded by the server. An open file
-is read from where it is to its end; one that cannot be read twice, such as a pipe, is copied to a
-temporary file first, since an upload may have to be repeated.
+mapping says the names. One archive alone is sent as it is and expanded by the server.
 
 Symbolic links inside a folder: a link to a regular file inside the same folder is sent as that
 file. Every other link is refused: a link to the outside would send what the user did not name, and
@@ -13,24 +11,21 @@ folders are not sent: a form has files only.
 
 from __future__ import annotations
 
-import io
 import os
 import re
-import shutil
 import stat
-import tempfile
 import unicodedata
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from ferryman.errors import BadBundle
 
 AnyPath: TypeAlias = str | os.PathLike[str]
-Content: TypeAlias = AnyPath | bytes | BinaryIO
-"""Of a file: where it is, what is in it, or a file that is open for reading bytes."""
+Content: TypeAlias = AnyPath | bytes
+"""Of a file: where it is, or what is in it."""
 Files: TypeAlias = AnyPath | Sequence[AnyPath] | Mapping[str, Content]
 """What can be submitted: a folder, an archive, files, or names with their content."""
 
@@ -48,16 +43,12 @@ class BundleFile:
 
     name: str
     """Path in the bundle, or the archive's base name."""
-    source: Path | bytes | BinaryIO
+    source: Path | bytes
     size: int
     """Bytes."""
     identity: tuple[int, int, int] = (0, 0, 0)
     """Device, inode and mtime (ns) as the size was read: they must be the same when it is sent."""
     field: str = "file"
-    start: int = 0
-    """Of an open file: where it begins."""
-    is_copy: bool = False
-    """The open file is a temporary one, to be closed."""
 
 
 LeaveOut: TypeAlias = Callable[[str, Path, bool], bool]
@@ -76,13 +67,7 @@ def gather(files: Files, leave_out: Callable[[Path], LeaveOut] | None = None) ->
             bundle may have, or there is no ``run.sh``.
     """
     if isinstance(files, Mapping):
-        parts = []
-        try:
-            for name, content in files.items():
-                parts.append(_bundle_file(name, content))
-        except BaseException:
-            close_copies(parts)
-            raise
+        parts = [_bundle_file(name, content) for name, content in files.items()]
     else:
         paths = [files] if isinstance(files, str | os.PathLike) else list(files)
         named = [Path(os.fspath(path)) for path in paths]
@@ -100,27 +85,19 @@ def named_files(files: Files) -> dict[str, Path | bytes]:
     """A bundle as names with their content, which can be sent any number of times.
 
     Raises:
-        BadBundle: as :func:`gather`; an archive or open files.
+        BadBundle: as :func:`gather`; an archive.
     """
     parts = gather(files)
     found: dict[str, Path | bytes] = {}
     for part in parts:
-        if part.field == "bundle" or not isinstance(part.source, Path | bytes):
-            close_copies(parts)
+        if part.field == "bundle":
             why = "cannot be sent with each job: give a folder, files, or their bytes"
             raise BadBundle(f"{shown(part.name)} {why}", part.name)
         found[part.name] = part.source
     return found
 
 
-def close_copies(parts: Iterable[BundleFile]) -> None:
-    """Remove the temporary files that :func:`gather` made."""
-    for part in parts:
-        if part.is_copy and not isinstance(part.source, bytes | Path):
-            part.source.close()
-
-
-def _bundle_file(name: str, source: Content) -> BundleFile:
+def _bundle_file(name: str, source: object) -> BundleFile:
     name = unicodedata.normalize("NFC", name)  # macOS decomposes
     if _UNSAFE.search(name):
         why = "a name is a relative path without “..”, backslashes and control characters, in UTF-8"
@@ -130,29 +107,8 @@ def _bundle_file(name: str, source: Content) -> BundleFile:
     if isinstance(source, str | os.PathLike):
         path = Path(os.fspath(source))
         return BundleFile(name, path, *_measure(path))
-    return _open_file(name, source)
-
-
-def _open_file(name: str, file: BinaryIO) -> BundleFile:
-    given: object = file
-    if isinstance(given, io.TextIOBase) or not callable(getattr(given, "read", None)):
-        why = "its content is a path, bytes, or a file opened with “rb”"
-        raise BadBundle(f"{shown(name)}: {why}", name)
-    copy = None
-    try:
-        if not file.seekable():
-            copy = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close_copies
-            shutil.copyfileobj(file, copy)
-            copy.seek(0)
-        source = copy or file
-        start = source.tell()
-        size = source.seek(0, os.SEEK_END) - start
-        source.seek(start)
-    except (OSError, ValueError) as problem:  # ValueError: it is closed
-        if copy is not None:
-            copy.close()
-        raise BadBundle(f"{shown(name)} cannot be read: {problem}", name) from problem
-    return BundleFile(name, source, max(0, size), start=start, is_copy=copy is not None)
+    why = "its content is a path or bytes; of an open file, what its read() gives"
+    raise BadBundle(f"{shown(name)}: {why}", name)
 
 
 def _measure(path: Path) -> tuple[int, tuple[int, int, int]]:

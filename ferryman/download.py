@@ -1,4 +1,4 @@
-"""Downloads a file: resumed after a break, checked, visible under its name only when complete."""
+"""Downloads: resumed after a break, checked, visible under their name only when complete."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import hashlib
 import io
 import os
 import re
+import secrets
+import shutil
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO, Final
+from pathlib import Path, PurePath, PureWindowsPath
+from typing import BinaryIO, Final, Protocol
 
 import aiohttp
 
-from ferryman.answer_errors import no_result
-from ferryman.connection import AnyPath
 from ferryman.errors import (
     BadArgument,
     BadDownload,
@@ -26,10 +27,163 @@ from ferryman.errors import (
     NotUnderstood,
     Refused,
 )
-from ferryman.form import BATCH, ProgressCallback
-from ferryman.sinks import FileSink, ObjectSink, Sink
-from ferryman.transport import Transport
-from ferryman.unpack import leads_elsewhere
+from ferryman.transport import AnyPath, Transport, no_result
+from ferryman.upload import BATCH, ProgressCallback
+
+
+def unpack(file: BinaryIO, folder: Path) -> None:
+    """Write the files of a ZIP into a folder; files of the same names are replaced.
+
+    Raises:
+        NotUnderstood: it is no ZIP that can be read, or has a name that leads elsewhere.
+        OSError: something cannot be written.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            targets = [(entry, _target(folder, entry.filename)) for entry in archive.infolist()]
+            for entry, target in targets:
+                if entry.is_dir():
+                    target.mkdir(parents=True, exist_ok=True)
+                else:
+                    _write(archive, entry, target)
+    except (zipfile.BadZipFile, NotImplementedError) as problem:
+        raise NotUnderstood("the server", f"its ZIP cannot be read: {problem}") from problem
+
+
+def leads_elsewhere(name: str, here: type[PurePath] = PurePath) -> bool:
+    """Whether a file of this name would not be in the folder that the name is added to.
+
+    Args:
+        here: how this system reads names. On Windows, ``C:x`` is a file of another drive, ``a:b``
+            a hidden part of ``a``, and blanks and dots at the end of a component are left out.
+    """
+    windows = isinstance(here(), PureWindowsPath)
+    for part in name.removesuffix("/").split("/"):
+        if part in ("", ".", "..") or here(part).parts != (part,):
+            return True
+        if windows and (":" in part or not part.strip(" .")):
+            return True
+    return False
+
+
+def _target(folder: Path, name: str) -> Path:
+    if leads_elsewhere(name):
+        raise NotUnderstood("the server", f"its ZIP has the name {name!r}, which leads elsewhere")
+    return folder.joinpath(*name.removesuffix("/").split("/"))
+
+
+def _write(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")
+    try:
+        with archive.open(entry) as source, partial.open("xb") as out:
+            shutil.copyfileobj(source, out, 1 << 20)
+            if entry.external_attr >> 16 & 0o100 and os.name == "posix":
+                mode = os.fstat(out.fileno()).st_mode
+                os.fchmod(out.fileno(), mode | (mode & 0o444) >> 2)  # whoever may read may run it
+        partial.replace(target)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+STDOUT: Final = Path("-")
+"""The path of a file object, which may have none."""
+
+
+class Sink(Protocol):
+    """Takes the bytes of a download. Called from a thread, except for :meth:`open`."""
+
+    path: Path
+
+    def open(self) -> None: ...
+
+    def write(self, piece: bytes) -> None: ...
+
+    def restart(self) -> None:
+        """Forget what was written.
+
+        Raises:
+            OSError: that cannot be done.
+        """
+        ...
+
+    def finish(self) -> None:
+        """All is written."""
+        ...
+
+    def abandon(self) -> None:
+        """Leave nothing behind, as far as that is possible."""
+        ...
+
+
+class FileSink:
+    """A file under its name only when it is whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # Beside the target, so that the final rename stays on one file system.
+        self._partial = path.parent / f".{path.name[:200]}.{secrets.token_hex(4)}.part"
+        self._file: BinaryIO | None = None
+
+    def open(self) -> None:
+        self._file = self._partial.open("xb")
+
+    def write(self, piece: bytes) -> None:
+        self._opened().write(piece)
+
+    def restart(self) -> None:
+        self._opened().seek(0)
+        self._opened().truncate(0)
+
+    def finish(self) -> None:
+        file = self._opened()
+        file.flush()
+        os.fsync(file.fileno())
+        file.close()
+        self._partial.replace(self.path)
+
+    def abandon(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._partial.unlink(missing_ok=True)
+
+    def _opened(self) -> BinaryIO:
+        assert self._file is not None
+        return self._file
+
+
+class ObjectSink:
+    """A file that is open for writing bytes; it stays open."""
+
+    path = STDOUT
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._start: int | None = None
+
+    def open(self) -> None:
+        if self._file.seekable():
+            self._start = self._file.tell()
+
+    def write(self, piece: bytes) -> None:
+        left = memoryview(piece)
+        while left:  # a raw file may take less
+            left = left[self._file.write(left) :]
+
+    def restart(self) -> None:
+        if self._start is None:
+            raise io.UnsupportedOperation("what was written to a pipe cannot be taken back")
+        self._file.seek(self._start)
+        self._file.truncate()
+
+    def finish(self) -> None:
+        self._file.flush()
+
+    def abandon(self) -> None:
+        if self._start is not None and not self._file.closed:
+            self.restart()
+
 
 _DIGEST: Final = re.compile(r"sha-256=:([A-Za-z0-9+/=]+):")
 _RANGE: Final = re.compile(r"bytes ([0-9]+)-[0-9]+/(?:[0-9]+|\*)")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
-    from ferryman.models import JobDoc
+    from ferryman.models.jobs import JobDoc
 
 
 R = TypeVar("R", bound="Refused")

@@ -7,14 +7,18 @@ import functools
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import closing
+from pathlib import Path
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
 
-from ferryman.client import Client
-from ferryman.client_options import ClientOptions
+from pydantic import PrivateAttr
+
+from ferryman.client import Client, Ended, Result
 from ferryman.defaults import DEFAULT_URL
 from ferryman.errors import BadArgument
-from ferryman.result import Result, SyncResult
+from ferryman.models.jobs import FileDoc
+from ferryman.transport import AnyPath, ClientOptions
+from ferryman.upload import ProgressCallback
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,22 +57,10 @@ def _iterating(
     return call
 
 
-def _waiting(
-    method: Callable[Concatenate[Client, P], Awaitable[Result]],
-) -> Callable[Concatenate[SyncClient, P], SyncResult]:
-    """:func:`_blocking`, of a method whose result can fetch more."""
-
-    @functools.wraps(method)
-    def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> SyncResult:
-        return SyncResult.of(self._run(lambda: method(self._client, *args, **kwargs)), self)
-
-    return call
-
-
 def _iterating_results(
     method: Callable[Concatenate[Client, P], AsyncGenerator[Result, None]],
 ) -> Callable[Concatenate[SyncClient, P], Generator[SyncResult, None, None]]:
-    """:func:`_iterating`, likewise."""
+    """:func:`_iterating`, of results that can fetch more."""
     each = _iterating(method)
 
     @functools.wraps(method)
@@ -76,8 +68,7 @@ def _iterating_results(
         self: SyncClient, /, *args: P.args, **kwargs: P.kwargs
     ) -> Generator[SyncResult, None, None]:
         with closing(each(self, *args, **kwargs)) as results:
-            for result in results:
-                yield SyncResult.of(result, self)
+            yield from (SyncResult.of(result, self) for result in results)
 
     return call
 
@@ -88,7 +79,7 @@ async def _closed(items: AsyncGenerator[R, None]) -> None:
 
 class SyncClient:
     """A Ferryman server; see :class:`Client` for the methods, and
-    :class:`~ferryman.client_options.ClientOptions` for the options.
+    :class:`~ferryman.transport.ClientOptions` for the options.
 
     Use it as ``with SyncClient(url) as client``. Its methods may be called from several threads.
     """
@@ -169,9 +160,13 @@ class SyncClient:
 
     submit = _blocking(Client.submit)
     status = _blocking(Client.status)
-    submit_many = _iterating(Client.submit_many)
     map = _iterating_results(Client.map)
-    wait = _waiting(Client.wait)
+
+    def wait(self, job_id: int, timeout: float | None = None) -> SyncResult:
+        return SyncResult.of(self._run(lambda: self._client.wait(job_id, timeout)), self)
+
+    wait.__doc__ = Client.wait.__doc__
+
     events = _iterating(Client.events)
     jobs = _iterating(Client.jobs)
     log = _blocking(Client.log)
@@ -180,7 +175,6 @@ class SyncClient:
     save = _blocking(Client.save)
     files = _iterating(Client.files)
     fetch = _blocking(Client.fetch)
-    open_file = _blocking(Client.open_file)
     cancel = _blocking(Client.cancel)
     retry = _blocking(Client.retry)
     delete = _blocking(Client.delete)
@@ -191,15 +185,11 @@ class SyncClient:
     health = _blocking(Client.health)
     troubles = _blocking(Client.troubles)
     services = _blocking(Client.services)
-    service = _blocking(Client.service)
     usage = _blocking(Client.usage)
     reload_settings = _blocking(Client.reload_settings)
-    metrics = _blocking(Client.metrics)
-    pause_service = _blocking(Client.pause_service)
+    change_service = _blocking(Client.change_service)
     forget_user = _blocking(Client.forget_user)
-    resume_service = _blocking(Client.resume_service)
     agents = _blocking(Client.agents)
-    agent = _blocking(Client.agent)
     change_agent = _blocking(Client.change_agent)
     create_ticket = _blocking(Client.create_ticket)
     create_link = _blocking(Client.create_link)
@@ -211,8 +201,23 @@ class SyncClient:
     rotate_token = _blocking(Client.rotate_token)
     audit = _iterating(Client.audit)
     all_events = _iterating(Client.all_events)
-    past_events = _iterating(Client.past_events)
     deliveries = _iterating(Client.deliveries)
     delivery = _blocking(Client.delivery)
     replay = _blocking(Client.replay)
     webhook_secret = _blocking(Client.webhook_secret)
+
+
+class SyncResult(Ended):
+    """:class:`~ferryman.client.Result` without ``await``."""
+
+    _client: SyncClient = PrivateAttr()
+
+    def save(
+        self, to: AnyPath, *, partial: bool = False, progress: ProgressCallback | None = None
+    ) -> Path:
+        """See :meth:`Result.save`."""
+        return self._client.save(self.id, to, partial=partial, progress=progress)
+
+    def files(self) -> Generator[FileDoc, None, None]:
+        """See :meth:`Result.files`."""
+        return self._client.files(self.id)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from ferryman.clock import wall_clock
 from ferryman.errors import BadArgument, BadWebhook
-from ferryman.webhook_models import WebhookBody
+from ferryman.models.events import WebhookBody
 
 _PREFIX: Final = "whsec_"
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import Field
 
-from ferryman.models import Wire
+from ferryman.models.jobs import Wire
 
 _MAX_ID: Final = 2**63 - 1
 

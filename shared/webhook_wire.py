@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ferryman.webhook_models import DeliveryDoc as DeliveryDoc
-from ferryman.webhook_models import DeliveryPage as DeliveryPage
-from ferryman.webhook_models import DeliveryState as DeliveryState
-from ferryman.webhook_models import DeliveryTry as DeliveryTry
-from ferryman.webhook_models import WebhookBody as WebhookBody
-from ferryman.webhook_models import WebhookEvent as WebhookEvent
-from ferryman.webhook_models import WebhookJob as WebhookJob
-from ferryman.webhook_models import WebhookSecret as WebhookSecret
+from ferryman.models.events import DeliveryDoc as DeliveryDoc
+from ferryman.models.events import DeliveryPage as DeliveryPage
+from ferryman.models.events import DeliveryState as DeliveryState
+from ferryman.models.events import DeliveryTry as DeliveryTry
+from ferryman.models.events import WebhookBody as WebhookBody
+from ferryman.models.events import WebhookEvent as WebhookEvent
+from ferryman.models.events import WebhookJob as WebhookJob
+from ferryman.models.events import WebhookSecret as WebhookSecret

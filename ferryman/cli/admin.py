@@ -16,7 +16,7 @@ from ferryman.units import say_count
 
 if TYPE_CHECKING:
     from ferryman.client import Client
-    from ferryman.settings_models import SettingChange
+    from ferryman.models.operators import SettingChange
 
 _COMMAND: Final = "admin forget-user"
 _RENAMED: Final = "audit"

@@ -9,11 +9,12 @@ import typer
 
 from ferryman.cli import show
 from ferryman.cli.options import Json, Quiet, Yes, ask, on_server
+from ferryman.errors import NotFound
 from ferryman.units import say_duration
 
 if TYPE_CHECKING:
-    from ferryman.agent_models import AgentAction, AgentDoc
     from ferryman.client import Client
+    from ferryman.models.operators import AgentAction, AgentDoc
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -70,7 +71,7 @@ async def show_agent(
     client: Client,
 ) -> None:
     """Show an agent."""
-    agent = await client.agent(name)
+    agent = await _agent(client, name)
     if json:
         show.print_json(agent)
     else:
@@ -159,7 +160,7 @@ async def _change(
 ) -> int:
     """Do it, after a question where there is one to ask. Returns the exit code."""
     if question is not None:
-        agent = await client.agent(name)
+        agent = await _agent(client, name)
         ask(question.format(agent.name, _jobs(agent)), f"agents {action}")
     agent = await client.change_agent(name, action, message)
     if json:
@@ -167,6 +168,14 @@ async def _change(
     elif not quiet:
         show.print_message("; ".join(_summary(agent)))
     return 0
+
+
+async def _agent(client: Client, name: str) -> AgentDoc:
+    """By its name or id."""
+    for one in await client.agents(retired=True):
+        if name in (one.name, one.id):
+            return one
+    raise NotFound(404, "agent_not_found", f"this server knows no agent {name[:64]}")
 
 
 def _summary(agent: AgentDoc) -> Iterator[str]:

@@ -28,9 +28,8 @@ from ferryman.findings import Finding, exit_code, lines
 from ferryman.units import say_duration, say_size
 
 if TYPE_CHECKING:
-    from ferryman.agent_models import AgentDoc
-    from ferryman.answers import Health, Trouble
     from ferryman.client import Client
+    from ferryman.models.operators import AgentDoc, Health, Trouble
 
 MAX_SKEW_S: Final = 5.0
 """Between this clock and the server's; their messages have whole seconds."""
@@ -339,7 +338,7 @@ class Examination:
                 yield Finding("agents", "problem", "the server has no agents", hint, FAILED)
 
     async def _services(self) -> AsyncIterator[Finding]:
-        from ferryman.settings_models import say_gone
+        from ferryman.models.operators import say_gone
         from ferryman.states import JobState
 
         for service in await self.client.services():

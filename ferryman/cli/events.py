@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from ferryman.client import Client
-    from ferryman.event_models import EventDoc
-    from ferryman.webhook_models import DeliveryDoc, DeliveryState
+    from ferryman.models.events import DeliveryDoc, DeliveryState, EventDoc
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -48,10 +47,8 @@ async def events(
         raise typer.BadParameter("--user and --service choose among all jobs: leave out the ID")
     if job is None:
         found = client.all_events(user=user, service=service)
-    elif follow:
-        found = client.events(job)
     else:
-        found = client.past_events(job)
+        found = client.events(job, follow=follow)
     await _print(client, found, json=json, of_all=job is None)
 
 

@@ -15,7 +15,7 @@ from ferryman import errors
 from ferryman.cli.show import print_error, print_message
 
 if TYPE_CHECKING:
-    from ferryman.models import JobDoc
+    from ferryman.models.jobs import JobDoc
 
 FAILED: Final = 1
 """The job failed and has no exit code of its own; there is no such job or agent; it

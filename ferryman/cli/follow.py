@@ -18,7 +18,7 @@ from ferryman.units import say_count
 
 if TYPE_CHECKING:
     from ferryman.client import Client
-    from ferryman.models import JobDoc
+    from ferryman.models.jobs import JobDoc
 
 FOLLOW_RETRY_FOR_S: Final = 60.0
 """Patience while a job is followed: long enough for a restart of the server."""

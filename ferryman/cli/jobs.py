@@ -36,11 +36,9 @@ from ferryman.cli.options import (
 from ferryman.errors import BadArgument, NotFound
 
 if TYPE_CHECKING:
-    from ferryman.bulk_models import BulkItem
-    from ferryman.client import Client
-    from ferryman.fields import JobFilter
-    from ferryman.job_calls import BulkAction
-    from ferryman.models import JobDoc
+    from ferryman.client import BulkAction, Client
+    from ferryman.models.jobs import BulkItem, JobDoc
+    from ferryman.upload import JobFilter
 
 EXPLAIN_CANCEL_AFTER_S: float = 5.0
 """A cancel that takes longer is explained."""

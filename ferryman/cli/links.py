@@ -12,8 +12,7 @@ from ferryman.cli.options import JobId, Json, Quiet, on_server
 from ferryman.errors import BadArgument
 
 if TYPE_CHECKING:
-    from ferryman.browser_calls import Shown
-    from ferryman.client import Client
+    from ferryman.client import Client, Shown
 
 ExpiresIn: TypeAlias = Annotated[
     str | None, typer.Option("--expires-in", metavar="TIME", help="It is good for so long.")

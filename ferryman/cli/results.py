@@ -30,9 +30,9 @@ from ferryman.units import say_size
 if TYPE_CHECKING:
     from ferryman.client import Client
     from ferryman.download import Downloaded
-    from ferryman.form import ProgressCallback
-    from ferryman.logs import Stream
-    from ferryman.models import AttemptDoc
+    from ferryman.follow import Stream
+    from ferryman.models.jobs import AttemptDoc
+    from ferryman.upload import ProgressCallback
 
 STDOUT: Final = "-"
 _HTTP_PATH: Final = re.compile(r"(\. What it left: |; )/download_partial.*")
@@ -335,7 +335,7 @@ async def logs(
 async def _log(
     client: Client, server: Server, job_id: int, attempt: int | None, stream: Stream, *, quiet: bool
 ) -> dict[str, Any]:
-    from ferryman.logs import latest_with_logs
+    from ferryman.follow import latest_with_logs
 
     try:
         if attempt is None:

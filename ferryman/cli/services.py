@@ -12,9 +12,9 @@ from ferryman.cli.options import Json, Quiet, on_server
 from ferryman.units import say_count
 
 if TYPE_CHECKING:
-    from ferryman.bulk_models import BulkItem
     from ferryman.client import Client
-    from ferryman.service_models import ServiceDoc
+    from ferryman.models.jobs import BulkItem
+    from ferryman.models.operators import ServiceDoc
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -55,7 +55,7 @@ async def pause(
     client: Client,
 ) -> None:
     """Let the queued jobs of a service wait; those that run go on."""
-    _say(await client.pause_service(name, message), "is paused", quiet=quiet, json=json)
+    _say(await client.change_service(name, "pause", message), "is paused", quiet=quiet, json=json)
 
 
 @app.command()
@@ -68,7 +68,7 @@ async def resume(
     client: Client,
 ) -> None:
     """Send the jobs of a paused service again."""
-    _say(await client.resume_service(name), "is not paused", quiet=quiet, json=json)
+    _say(await client.change_service(name, "resume"), "is not paused", quiet=quiet, json=json)
 
 
 @app.command()

@@ -15,9 +15,9 @@ from ferryman.clock import wall_clock
 from ferryman.units import say_about, say_duration, say_size
 
 if TYPE_CHECKING:
-    from ferryman.event_models import EventDoc
-    from ferryman.form import ProgressCallback
-    from ferryman.models import AttemptDoc, JobDoc, QueueInfo
+    from ferryman.models.events import EventDoc
+    from ferryman.models.jobs import AttemptDoc, JobDoc, QueueInfo
+    from ferryman.upload import ProgressCallback
 
 _MIN_FOR_BAR: Final = 1 << 20
 """Bytes; a smaller transfer is over before a bar is seen."""

@@ -14,8 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ferryman.client import Client
-    from ferryman.token_models import AuditDoc, NewTokenDoc, RoleName, ScopeName, TokenDoc
-    from ferryman.usage_models import Quota, UsageDoc
+    from ferryman.models.operators import (
+        AuditDoc,
+        NewTokenDoc,
+        Quota,
+        RoleName,
+        ScopeName,
+        TokenDoc,
+        UsageDoc,
+    )
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -13,11 +13,11 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from ferryman.agent_models import AgentDoc
 from ferryman.cli.agents import _details, _state
 from ferryman.cli.doctor import Examination
 from ferryman.client import Client
 from ferryman.clock import wall_clock
+from ferryman.models.operators import AgentDoc
 from server.settings.agents import AgentTable
 from tests.support.fake_agent import FakeAgent, serving
 from tests.support.server_http import ServerClient

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from ferryman import Client
-from ferryman.forgotten_models import ForgottenDoc
+from ferryman.models.operators import ForgottenDoc
 from server.domain.audit import AuditEntry
 from server.stages import forget_user
 from server.stages.tokens import NewToken

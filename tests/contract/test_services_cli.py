@@ -28,6 +28,6 @@ async def test_a_service_is_listed_paused_and_resumed(tmp_path) -> None:
         assert (await ferryman("resume", "my_service"))[2] == "service my_service is not paused\n"
         await caller.job(job_id, until="Completed")
         async with Client(caller.url) as client:
-            assert not (await client.service("my_service")).paused
+            assert not any(one.paused for one in await client.services())
             with pytest.raises(NotFound):
-                await client.pause_service("nobody")
+                await client.change_service("nobody", "pause")

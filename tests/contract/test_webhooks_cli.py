@@ -119,7 +119,7 @@ async def test_events_of_a_job_and_of_all_jobs(tmp_path: Path) -> None:
         again = [await anext(everything) for _ in seen]
         assert [one.seq for one in again] == [one.seq for one in seen]
         await everything.aclose()
-        past = [one async for one in client.past_events(1)]
+        past = [one async for one in client.events(1, follow=False)]
         assert [one.seq for one in past] == [one.seq for one in seen]
 
         code, out, _ = await ferryman("events", "1", FERRYMAN_URL=caller.url)

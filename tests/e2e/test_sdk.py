@@ -67,8 +67,6 @@ def test_one_bundle_runs_with_many_inputs_and_each_result_is_saved(system: DevPr
             folder = result.save(tmp_path / word)
             assert (folder / "out.txt").read_text() == word
             assert "out.txt" in [file.path for file in result.files()]
-            with result.open("out.txt") as file:
-                assert file.read() == word.encode()
 
 
 async def test_what_a_failed_job_left_is_saved_where_that_is_asked_for(system, tmp_path):
@@ -80,8 +78,6 @@ async def test_what_a_failed_job_left_is_saved_where_that_is_asked_for(system, t
         with pytest.raises(NoResult, match="exit code 3"):
             await result.save(tmp_path / "none")
         saved = await result.save(tmp_path / "some", partial=True)
-        with await result.open("so-far.txt") as file:
-            assert file.read() == b"so far\n"
     assert (saved / "so-far.txt").read_text() == "so far\n"
     assert list(tmp_path.iterdir()) == [saved]
 

@@ -99,7 +99,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
             if event.event == "job.progress":
                 break
         client.add_schedule({"run.sh": b""}, service="example", cron="0 6 1 1 *", name=BAD)
-        client.pause_service("example", BAD)
+        client.change_service("example", "pause", BAD)
         yield Hostile(system, ended, running)
 
 

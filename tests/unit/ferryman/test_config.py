@@ -12,7 +12,7 @@ import pytest
 
 from ferryman.cli import doctor
 from ferryman.cli.admin import _changed
-from ferryman.settings_models import SettingChange
+from ferryman.models.operators import SettingChange
 from tests.support import forked_programs
 
 BOTH = """

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from ferryman import __version__
-from ferryman.agent_models import AgentDoc
+from ferryman.models.operators import AgentDoc
 from tests.unit.ferryman.fake_server import problem, serving
 
 NOW = datetime(2026, 11, 20, 10, 0, 0, tzinfo=UTC)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from ferryman import BadArgument
-from ferryman.fields import EARLY, JobOptions, upload_fields
+from ferryman.upload import EARLY, JobOptions, upload_fields
 from server.domain.upload_fields import OPTIONAL
 from tests.support.each import each
 

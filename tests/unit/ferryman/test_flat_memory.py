@@ -32,8 +32,6 @@ with SyncClient(url, user="ada") as client:
     client.download(1, Nowhere())
     before = peak()
     client.submit({"run.sh": b"x", "big": big}, service="example")
-    with open(big, "rb") as file:
-        client.submit({"run.sh": b"x", "big": file}, service="example")
     client.download(17, Nowhere())
 print(peak() - before)
 """

@@ -10,26 +10,17 @@ from typing import get_args
 import pytest
 from pydantic import AwareDatetime, ValidationError
 
-from ferryman import (
-    agent_models,
-    bulk_models,
-    event_models,
-    models,
-    service_models,
-)
-from ferryman.event_models import EventDoc
+from ferryman.models import events, jobs, operators
+from ferryman.models.events import EventDoc
 from tests.support.each import each
 
-MODULES = (
-    *(agent_models, bulk_models, event_models, models),
-    service_models,
-)
+MODULES = (events, jobs, operators)
 DOCUMENTS = sorted(
     {
         value
         for module in MODULES
         for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, models.Wire)
+        if isinstance(value, type) and issubclass(value, jobs.Wire)
     },
     key=lambda model: model.__name__,
 )
@@ -40,7 +31,13 @@ EVENT = '{"seq":1,"at":"2026-11-20T10:00:00.25%s","attempt":1,"before":null,"sta
 def test_every_time_is_a_datetime(model):
     for name, field in model.model_fields.items():
         kinds = set(get_args(field.annotation) or [field.annotation]) - {NoneType}
-        is_time = name.endswith("_at") or name in {"at", "until", "not_before", "since"}
+        is_time = name.endswith(("_at", "_until")) or name in {
+            "at",
+            "until",
+            "not_before",
+            "since",
+            "timestamp",
+        }
         assert (AwareDatetime in kinds) == is_time, f"{model.__name__}.{name}: {kinds}"
 
 

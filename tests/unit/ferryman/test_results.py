@@ -27,9 +27,8 @@ from ferryman import (
     SyncClient,
     SyncResult,
 )
-from ferryman.download import target_path
-from ferryman.file_models import FileDoc, FilePage
-from ferryman.unpack import leads_elsewhere, unpack
+from ferryman.download import leads_elsewhere, target_path, unpack
+from ferryman.models.jobs import FileDoc, FilePage
 from tests.unit.ferryman.fake_server import answer, job, problem, repr_digest, serving
 
 ENDED = job(JobState.COMPLETED)
@@ -109,15 +108,16 @@ async def test_a_name_that_ends_with_zip_gets_the_zip(tmp_path):
         assert sorted(archive.namelist()) == sorted(FILES)
 
 
-async def test_files_are_listed_and_opened_alone(tmp_path):
+async def test_files_are_listed_and_fetched_alone(tmp_path):
     async with left() as url, Client(url) as client:
         result = await client.wait(17)
         assert [file.path async for file in result.files()] == list(FILES)
         for name, content in FILES.items():
-            with await result.open(name) as file:
-                assert file.read() == content
+            file = io.BytesIO()
+            await client.fetch(17, name, file)
+            assert file.getvalue() == content
         with pytest.raises(NotFound, match="no absent"):
-            await result.open("absent")
+            await client.fetch(17, "absent", io.BytesIO())
         done = await client.fetch(17, "out/table.csv", tmp_path)
         assert done.path == tmp_path / "table.csv"
         assert tree(tmp_path) == {"table.csv": FILES["out/table.csv"]}
@@ -197,8 +197,6 @@ async def test_the_synchronous_results_fetch_the_same(tmp_path):
             assert isinstance(result, SyncResult)
             assert result.save(tmp_path) == tmp_path
             assert [file.path for file in result.files()] == list(FILES)
-            with result.open("stdout") as file:
-                assert file.read() == b"hi\n"
 
     async with left() as url:
         await asyncio.to_thread(fetch, url)

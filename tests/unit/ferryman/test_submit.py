@@ -10,7 +10,7 @@ from aiohttp import web
 
 from ferryman import BadBundle, Client, FileChanged, NotAllowed, NotUnderstood, Refused, TryLater
 from ferryman.errors import Unreachable
-from ferryman.form import BATCH
+from ferryman.upload import BATCH
 from shared.wire import StatusBody
 from tests.unit.ferryman.fake_server import (
     QUEUED,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import io
+import zipfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 
 import pytest
 from aiohttp import web
 
 from ferryman import BadBundle, Client, JobState
-from ferryman.ordered import buffered, in_order
+from ferryman.follow import buffered, in_order
 from shared.clock import yield_to_loop
 from shared.wire import StatusBody
 from tests.unit.ferryman.fake_server import Upload, answer, job, read_upload, serving
@@ -43,48 +43,43 @@ class Numbering:
         return serving(("POST", "/upload", self.upload), ("GET", "/api/v1/jobs/{id}", self.status))
 
 
-async def test_jobs_come_in_the_order_of_their_bundles_and_uploads_side_by_side():
+async def test_a_bundle_runs_with_each_input_side_by_side(tmp_path):
+    (tmp_path / "run.sh").write_bytes(RUN)
+    (tmp_path / "in.txt").write_bytes(b"0")
     server = Numbering()
-    bundles = ({"run.sh": RUN, "in.txt": b"%d" % number} for number in range(1, 21))
+    numbers = [3, 1, 2, *range(4, 21)]
+    inputs = ({"in.txt": b"%d" % number} for number in numbers)
     async with server.serving() as url, Client(url, user="ada") as client:
-        made = client.submit_many(
-            bundles, service="s", tags=iter(["a"]), idempotency_key="k", at_once=3
+        made = client.map(
+            tmp_path, inputs, service="s", tags=iter(["a"]), idempotency_key="k", at_once=3
         )
-        ids = [one.id async for one in made]
-    assert ids == list(range(1, 21))
+        results = [one async for one in made]
+    assert [one.id for one in results] == numbers
+    assert all(one.status is JobState.COMPLETED for one in results)
     assert server.most == 3
     assert {one.key for one in server.uploads} == {f"k.{number}" for number in range(20)}
-    assert {one.fields["tags"] for one in server.uploads} == {"a"}
+    for upload in server.uploads:
+        assert upload.fields["tags"] == "a"
+        assert [name for _, name, _ in upload.files] == ["in.txt", "run.sh"]
 
 
 async def test_the_first_bundle_that_fails_is_raised_after_the_jobs_before_it():
     server = Numbering()
-    bundles = [{"run.sh": RUN, "in.txt": b"1"}, {"in.txt": b"2"}, {"run.sh": RUN, "in.txt": b"3"}]
+    inputs = [{"in.txt": b"1"}, {"../in.txt": b"2"}, {"in.txt": b"3"}]
     async with server.serving() as url, Client(url, user="ada") as client:
-        made = client.submit_many(bundles, service="s", at_once=1)
+        made = client.map({"run.sh": RUN}, inputs, service="s", at_once=1)
         assert (await anext(made)).id == 1
-        with pytest.raises(BadBundle, match=r"no run\.sh"):
+        with pytest.raises(BadBundle, match=r"in\.txt"):
             await anext(made)
     assert len(server.uploads) == 1
 
 
-async def test_a_bundle_runs_with_each_input(tmp_path):
-    (tmp_path / "run.sh").write_bytes(RUN)
-    (tmp_path / "in.txt").write_bytes(b"0")
-    server = Numbering()
-    inputs = ({"in.txt": io.BytesIO(b"%d" % number)} for number in (3, 1, 2))
-    async with server.serving() as url, Client(url, user="ada") as client:
-        results = [one async for one in client.map(tmp_path, inputs, service="s", at_once=2)]
-    assert [one.id for one in results] == [3, 1, 2]
-    assert all(one.status is JobState.COMPLETED for one in results)
-    for upload in server.uploads:
-        assert [name for _, name, _ in upload.files] == ["in.txt", "run.sh"]
-
-
 async def test_what_cannot_be_sent_with_each_job_is_refused_at_once(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("run.sh", RUN)
     async with Client("http://127.0.0.1:9", user="ada") as client:
         with pytest.raises(BadBundle, match="cannot be sent with each job"):
-            async for _ in client.map({"run.sh": io.BytesIO(RUN)}, [{}], service="s"):
+            async for _ in client.map(tmp_path / "a.zip", [{}], service="s"):
                 pass
 
 

@@ -11,7 +11,7 @@ from aiohttp import web
 from ferryman import Client, JobState
 from ferryman.cli.follow import wait_for
 from ferryman.cli.options import Server
-from ferryman.models import JobPage
+from ferryman.models.jobs import JobPage
 from ferryman.states import Reason
 from tests.unit.ferryman.conftest import Host
 from tests.unit.ferryman.fake_server import answer, job, problem, serving

@@ -5,7 +5,7 @@ from aiohttp.helpers import content_disposition_header
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferryman.form import _disposition
+from ferryman.upload import _disposition
 from shared.multipart.headers import (
     BadHeader,
     boundary_of,

@@ -1,4 +1,4 @@
-"""The documents that a server and its clients exchange, exactly as they are on the wire.
+"""The documents about jobs, exactly as they are on the wire.
 
 Unknown fields are ignored, so that versions can differ by a field; unknown states are an error,
 never a silent "Unknown". This is the one definition: the server reads it through ``shared.wire``.
@@ -300,3 +300,48 @@ class SchedulePage(Wire):
     items: list[ScheduleDoc]
     next: str | None
     """Cursor of the next page; None on the last."""
+
+
+class FileDoc(Wire):
+    """A file that an attempt left, or that is there while it runs."""
+
+    path: str
+    """As in the ZIP, with ``/`` between folders."""
+    size: int
+    """Bytes."""
+    type: str
+    """Media type, guessed from its name: ``text/plain``, ``application/octet-stream``."""
+    modified_at: AwareDatetime | None = None
+    """To two seconds; None: not known."""
+
+
+class FilePage(Wire):
+    """``GET /api/v1/jobs/{id}/files``."""
+
+    attempt: int
+    """Whose files they are."""
+    running: bool
+    """It has not ended: files come, grow and go."""
+    items: list[FileDoc]
+    next: str | None
+    """Cursor of the next page; None on the last."""
+
+
+class BulkItem(Wire):
+    """What became of one job."""
+
+    id: int
+    ok: bool
+    code: str
+    """``requested``, ``queued``, ``deleted``, ``tagged``, ``moved``, ``cancelled``,
+    ``already_ended``; or why not."""
+    message: str
+
+
+class BulkAnswer(Wire):
+    """``POST /api/v1/jobs/bulk``."""
+
+    items: list[BulkItem]
+    more: bool
+    """There may be further jobs that fit: ask again with ``next`` as ``cursor``."""
+    next: str | None = None
