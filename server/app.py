@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import secrets
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Final
 
 from aiohttp import web
 
-from server.admin import forget_user
+from server.agents.agent_client import AgentClient
 from server.agents.lease_holder import LeaseHolder
 from server.agents.registry import Registry
 from server.api.routes import OPEN_PATHS, add_routes
-from server.background import Sweeps, loops
 from server.callers import callers, rate_limits
-from server.composed import Server
-from server.configured_agents import agent_sessions
 from server.data_folder import UNKNOWN, database_path, lock_folder, open_data
-from server.domain.leases import of_server
+from server.domain.leases import RENEW_EVERY_S, of_server
+from server.domain.webhook_targets import AllowedTargets
+from server.domain.webhooks import WebhookSecrets, secret_bytes, secret_text
 from server.exposure import check_change
-from server.fleet import Fleet
+from server.fleet import Fleet, agent_sessions
 from server.health import Health
 from server.http.context import Context
 from server.http.problems import problems
@@ -31,6 +32,7 @@ from server.http.reads import Reads
 from server.http.snapshots import Snapshots
 from server.http.upload_limits import UploadLimits
 from server.http.upload_threads import UploadThreads
+from server.loops.runner import Loop, Sweep
 from server.loops.supervisor import Supervisor
 from server.loops.wakeups import JobWakeups
 from server.metrics import ServerMetrics
@@ -48,6 +50,7 @@ from server.stages.cancel import Cancel
 from server.stages.clean import Clean
 from server.stages.deliver import Deliver
 from server.stages.dependencies import Dependencies
+from server.stages.forget_user import ForgetUser
 from server.stages.get import Get
 from server.stages.poll import Poll
 from server.stages.recover import recover
@@ -56,17 +59,20 @@ from server.stages.send import Send
 from server.stages.services import Services
 from server.stages.stage import Resources
 from server.stages.statistics import Statistics
+from server.stages.webhooks import Webhooks
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
 from server.store.agents import SqlAgents
-from server.store.identity import csrf_key, server_identity
+from server.store.forgotten import SqlForgotten
+from server.store.identity import csrf_key, is_rehearsal, server_identity, webhook_secret
 from server.store.jobs import SqlJobs
 from server.store.leases import SqlLeases
 from server.store.services import SqlServices
 from server.store.statistics import SqlStatistics
+from server.store.webhooks import SqlDeliveries
 from server.web import routes as pages
 from server.web.site import CsrfTokens, LoginTries, Site, error_page
-from server.webhook_delivery import webhooks_of
+from server.webhooks.client import HttpWebhookClient
 from shared.clock import Clock, RealClock
 from shared.http.connections import ConnectionLimits, connection_limits
 from shared.http.measured import METRICS
@@ -81,6 +87,46 @@ _FORM_BYTES: Final = 256 << 10
 """Of a form of a page without files: to read one takes a millisecond for each 5 KiB."""
 _REPORT_DELAY_S: Final = 0.05
 """What an agent says of an attempt that goes on is written so much later at most."""
+_UPLOADS_CHECKED_S: Final = 5.0
+"""Between two looks for uploads that are too slow."""
+_DECIDED_EVERY_S: Final = 10.0
+"""Between two looks at what was decided about agents and services elsewhere."""
+_AUDIT_EVERY_S: Final = 0.4
+"""Between two writes of the audit trail."""
+_TOKENS_EVERY_S: Final = 2.0
+"""Between two looks at what was decided about tokens elsewhere."""
+_PROGRESS_EVERY_S: Final = 0.4
+"""Between two writes of what running jobs say. An agent reports it twice a second, and it is to be
+seen within one."""
+_DEPENDENCIES_EVERY_S: Final = 10.0
+"""Between two looks for dependencies on jobs that no move has ended."""
+_CANCEL_AGAIN_S: Final = 5.0
+"""Until a cancel is tried again whose agent could not be reached."""
+_AT_LEAST_EVERY_S: Final = 60.0
+"""Between two looks for schedules and webhooks where none is due, and two samples for charts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server whose parts are connected.
+
+    Attributes:
+        reload: has the settings that it uses, and reads them again.
+        supervisor: its loops, to be started and stopped.
+    """
+
+    reload: Reload
+    application: web.Application
+    supervisor: Supervisor
+    wakeups: JobWakeups
+    gate: Gate
+    context: Context
+    fleet: Fleet
+
+    @property
+    def clients(self) -> Mapping[str, AgentClient]:
+        """Agent -> what calls it."""
+        return self.fleet.clients
 
 
 async def compose(
@@ -164,8 +210,21 @@ async def compose(
         resources, database, accept, allowed, wakeups.changed, wakeups.schedules.set
     )
     await schedules.load()
-    webhooks = await webhooks_of(
-        table, database, identity, services, clock, machine, wakeups.webhooks.set, measures, stack
+    webhook_key = await webhook_secret(database, secret_text(secrets.token_bytes(32)))
+    receivers = HttpWebhookClient(AllowedTargets(table.webhook_allow or ()), clock)
+    stack.push_async_callback(receivers.close)
+    webhooks = Webhooks(
+        SqlDeliveries(database),
+        receivers,
+        services,
+        WebhookSecrets(table.webhook_keys() or [secret_bytes(webhook_key)]),
+        clock,
+        machine,
+        server=identity,
+        expires_after_s=table.webhooks_expire_after,
+        on_change=wakeups.webhooks.set,
+        measures=measures,
+        rehearsal=await is_rehearsal(database),
     )
     batches = Batches(resources, wakeups.batches.set)
     delete = Delete(resources, cancel)
@@ -201,30 +260,30 @@ async def compose(
     reads = Reads()
     stack.callback(reads.close)
     lag = EventLoopLag(clock)
+    dependencies = Dependencies(resources, wakeups.dependencies.set)
+
+    def loop(name: str, sweep: Sweep, every_s: float, wakeup: asyncio.Event | None = None) -> Loop:
+        return Loop(name, sweep, every_s, wakeup or asyncio.Event(), clock)
+
     supervisor = Supervisor(
-        loops(
-            table,
-            wakeups,
-            clock,
-            Sweeps(
-                leases=holder,
-                sender=send,
-                progress=get.progress,
-                getter=poll,
-                canceller=cancel,
-                agents=agents,
-                services=services,
-                audit=who.audit,
-                tokens=who,
-                uploads=upload_limits,
-                dependencies=Dependencies(resources, wakeups.dependencies.set),
-                webhooks=webhooks,
-                batches=batches,
-                cleaner=clean,
-                statistics=statistics,
-                schedules=schedules,
-            ),
-        ),
+        [
+            loop("leases", holder, RENEW_EVERY_S, wakeups.leases),
+            loop("sender", send, table.sender_interval, wakeups.sender),
+            loop("progress", get.progress, _PROGRESS_EVERY_S),
+            loop("getter", poll, table.getter_interval, wakeups.getter),
+            loop("canceller", cancel, _CANCEL_AGAIN_S, wakeups.canceller),
+            loop("agents", agents, _DECIDED_EVERY_S),
+            loop("services", services, _DECIDED_EVERY_S),
+            loop("audit", who.audit, _AUDIT_EVERY_S),
+            loop("tokens", who, _TOKENS_EVERY_S),
+            loop("uploads", upload_limits, _UPLOADS_CHECKED_S),
+            loop("dependencies", dependencies, _DEPENDENCIES_EVERY_S, wakeups.dependencies),
+            loop("webhooks", webhooks, _AT_LEAST_EVERY_S, wakeups.webhooks),
+            loop("batches", batches, table.sender_interval, wakeups.batches),
+            loop("cleaner", clean, table.cleaner_interval, wakeups.cleaner),
+            loop("statistics", statistics, _AT_LEAST_EVERY_S),
+            loop("schedules", schedules, _AT_LEAST_EVERY_S, wakeups.schedules),
+        ],
         [clock.keep_saved, lag.run],
         [
             webhooks.stop,
@@ -285,6 +344,11 @@ async def compose(
         use,
         lambda: [one.tls for one in fleet.clients.values()],
     )
+
+    def copies() -> list[str]:  # which were made before upgrades
+        path = database_path(table)
+        return sorted(one.name for one in path.parent.glob(f"{path.name}.schema-*"))
+
     application = web.Application(client_max_size=_FORM_BYTES)
     add_middlewares(application, gate, problems(error_page))
     context = Context(
@@ -317,7 +381,9 @@ async def compose(
         webhooks=webhooks,
         delete=delete,
         retry=retry,
-        forget_user=forget_user(resources, database, who, delete, schedules, database_path(table)),
+        forget_user=ForgetUser(
+            resources, SqlForgotten(database), delete, schedules, who.take_up, copies
+        ),
         bulk=Bulk(resources, retry, delete),
         upload_limits=upload_limits,
         upload_threads=upload_threads,

@@ -70,6 +70,12 @@ class Callers:
         """Take up what was decided about tokens elsewhere."""
         return await self.tokens.run_once()
 
+    async def take_up(self) -> None:
+        """Write all that is known only here, and take up what was decided elsewhere."""
+        await self.write_uses()
+        await self.run_once()
+        await self.audit.write()
+
     async def write_uses(self) -> None:
         """Keep when and from where tokens were used."""
         await self.tokens.write_uses()

@@ -15,15 +15,16 @@ from urllib.parse import urlencode
 
 import structlog
 
-from server.app import compose
+from server.app import Server, compose
 from server.data_folder import lock_folder
 from server.domain.errors import NotReloaded
+from server.domain.troubles import TroubleKind
 from server.exposure import check_tokens
 from server.http.context import Context
 from server.http.made_links import login_path
+from server.http.status import status_of
 from server.reload import Reload
 from server.settings.tables import ServerSettings
-from server.supervision import Supervision
 from server.web.site import compile_template, template_names
 from shared import interpreter, readiness_log
 from shared.clock import Clock, RealClock
@@ -160,3 +161,37 @@ async def _prepare_pages(clock: Clock) -> None:
 async def _reload(reload: Reload) -> None:
     with contextlib.suppress(NotReloaded):  # the log says why
         await reload.run_once()
+
+
+class Supervision:
+    """Says from time to time whether a server is alive, and how it is: to systemd and the log."""
+
+    def __init__(self, server: Server) -> None:
+        self._context, self._supervisor = server.context, server.supervisor
+        self._stuck: list[str] = []
+
+    async def alive(self) -> bool:
+        """Whether a restart would not help: every loop goes round, or waits for a disk that does
+        not answer, for which a new process would wait, too.
+        """
+        stuck = self._supervisor.stuck()
+        if stuck and stuck != self._stuck:
+            log.error("loop.stuck", loops=stuck)
+        self._stuck = stuck
+        if not stuck:
+            return True
+        troubles = await self._context.troubles()
+        return any(one.kind is TroubleKind.DATA_FOLDER_SILENT for one in troubles)
+
+    async def sentence(self) -> str:
+        """For ``systemctl status``."""
+        found = await status_of(self._context)
+        jobs = "jobs cannot be counted"
+        if found.queued is not None and found.in_work is not None:
+            jobs = f"{found.in_work} of {found.slots} slots in use, {found.queued} jobs queued"
+        wrong = "; ".join(one.message for one in found.troubles) or "all is well"
+        return f"{jobs}; {wrong}"
+
+    async def unready(self) -> dict[str, str]:
+        """Why no uploads are taken: kind of trouble -> sentence."""
+        return {one.kind.value: one.text for one in await self._context.troubles()}

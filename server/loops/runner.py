@@ -24,14 +24,10 @@ def sweep_failures() -> Counter:
 
 
 class Sweep(Protocol):
+    """It may have a method ``until_next_s``: seconds until it knows that it has something to do."""
+
     async def run_once(self) -> int:
         """Do what is to be done now; how many things were."""
-        ...
-
-
-class TimedSweep(Sweep, Protocol):
-    def until_next_s(self) -> float:
-        """Seconds until it knows that it has something to do."""
         ...
 
 
@@ -41,7 +37,6 @@ class Loop:
     Args:
         every_s: longest time between sweeps.
         wakeup: makes the next sweep come at once.
-        until_next_s: seconds until the sweep knows that it has something to do.
     """
 
     def __init__(
@@ -51,10 +46,9 @@ class Loop:
         every_s: float,
         wakeup: asyncio.Event,
         clock: Clock,
-        until_next_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self.name, self._sweep, self._every_s = name, sweep, every_s
-        self._until_next_s = until_next_s
+        self._until_next_s: Callable[[], float] = getattr(sweep, "until_next_s", lambda: math.inf)
         self._wakeup, self._clock = wakeup, clock
         self.failures = sweep_failures()
         """One for all loops, once the supervisor has them."""

@@ -139,7 +139,7 @@ async def test_an_agent_without_jobs_is_retired_and_one_that_is_back_is_active(
         await server.use()
         assert await server.agents() == {}
         async with server.caller.session.get(
-            f"{server.caller.url}/api/v1/agents", params={"all": "1"}
+            f"{server.caller.url}/api/v1/agents", params={"retired": "1"}
         ) as answer:
             (north,) = (await answer.json())["items"]
         assert north["state"] == "retired"

@@ -11,8 +11,7 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 
-from server.app import compose
-from server.composed import Server
+from server.app import Server, compose
 from server.domain.jobs import Bundle, NewJob
 from server.domain.placement import Candidate
 from server.settings import load

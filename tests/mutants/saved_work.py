@@ -11,7 +11,7 @@ _STREAM: Final = (
     "test_a_small_result_comes_on_the_stream_and_is_not_asked_for",
 )
 _LOOPS: Final = (
-    "tests/unit/server/test_background.py::"
+    "tests/unit/server/test_loops.py::"
     "test_a_sweep_that_knows_when_it_has_something_to_do_comes_then",
 )
 
@@ -58,9 +58,9 @@ MUTANTS: Final = (
     ),
     _of(
         "the sender comes when a job is due",
-        "server/background.py",
-        'timed("sender"',
-        'loop("sender"',
+        "server/loops/runner.py",
+        'getattr(sweep, "until_next_s", lambda: math.inf)',
+        "lambda: math.inf",
         *_LOOPS,
     ),
     _of(

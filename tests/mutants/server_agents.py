@@ -132,7 +132,7 @@ MUTANTS: Final = (
     ),
     _of(
         "a password in an address is not shown",
-        "configured_agents.py",
+        "fleet.py",
         'parts.netloc.rpartition("@")[2]',
         "parts.netloc",
         f"{_HTTP}a_password_in_an_address_is_not_shown",

@@ -41,7 +41,7 @@ MUTANTS: Final = (
     Mutant(
         "loops",
         "the watchdog is not fed while a loop is stuck",
-        "server/supervision.py",
+        "server/lifecycle.py",
         "        stuck = self._supervisor.stuck()\n",
         "        stuck: list[str] = []\n",
         (f"{_SUPERVISION}a_loop_whose_sweep_does_not_end_is_for_the_watchdog",),

@@ -9,8 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from server.app import compose
-from server.composed import Server
+from server.app import Server, compose
 from server.settings import load
 from server.settings.tables import ServerSettings
 from server.stages.stage import Stage

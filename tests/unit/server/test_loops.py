@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 from structlog.testing import capture_logs
@@ -48,6 +49,23 @@ async def test_a_sweep_comes_at_its_interval_and_at_once_when_it_is_woken(clock:
     wakeup.set()
     await task
     assert sweep.at == [0, 5, 7, 12]
+
+
+class Timed(Sweep):
+    """Knows at 0 s that it has something to do at 2 s, and then of nothing more."""
+
+    def until_next_s(self) -> float:
+        return 2.0 if len(self.at) == 1 else math.inf
+
+
+async def test_a_sweep_that_knows_when_it_has_something_to_do_comes_then(clock: SimClock) -> None:
+    sweep, wakeup, stop = Timed(clock), asyncio.Event(), asyncio.Event()
+    task = asyncio.create_task(Loop("x", sweep, 60.0, wakeup, clock).run(stop))
+    await clock.advance(50)
+    stop.set()
+    wakeup.set()
+    await task
+    assert sweep.at == [0, 2]
 
 
 async def test_a_wake_up_during_a_sweep_is_not_lost(clock: SimClock) -> None:

@@ -10,9 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from server.domain.troubles import Trouble, TroubleKind
+from server.lifecycle import Supervision
 from server.loops.runner import Loop
 from server.loops.supervisor import Supervisor
-from server.supervision import Supervision
 from shared import readiness_log
 from shared.heartbeats import PATIENCE_S, Heartbeats
 from tests.support.sim_clock import SimClock
