@@ -15,7 +15,7 @@ from shared.settings.base import SettingsError
 from shared.settings.differences import differences
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
-APPLIED: Final = frozenset({"tokens", "tokens_file", "metrics_tokens_file", "services"})
+APPLIED: Final = frozenset({"tokens", "metrics_tokens", "services"})
 """Keys of ``[agent]`` that a reload applies; all others wait for a restart."""
 
 

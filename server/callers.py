@@ -63,7 +63,7 @@ class Callers:
 
     def use(self, table: ServerTable) -> None:
         """Know the tokens of the settings."""
-        found = authentication.of_settings(table.all_tokens(), table.metrics_tokens())
+        found = authentication.of_settings(table.all_tokens(), table.all_metrics_tokens())
         self.known.use(found, needed=table.needs_token)
 
     async def run_once(self) -> int:

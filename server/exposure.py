@@ -22,7 +22,7 @@ def check_tokens(table: ServerTable, *, others: bool) -> None:
     check_exposure(table.host, protected=False, what="server")
     raise CannotListen(
         'refusing to start with auth = "token" and without a token: nobody could use it. '
-        "Set server.tokens (or server.tokens_file), and with one of them make others: "
+        "Set server.tokens, and with one of them make others: "
         "ferryman token create"
     )
 

@@ -17,7 +17,7 @@ from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import Reloaded
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
-TOKENS: Final = frozenset({"tokens", "tokens_file", "metrics_tokens_file"})
+TOKENS: Final = frozenset({"tokens", "metrics_tokens"})
 """Keys of ``[server]`` that a reload applies; all others wait for a restart."""
 
 

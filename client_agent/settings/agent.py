@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from client_agent.sandbox.bubblewrap.command import VISIBLE_HOST_PATHS
 from client_agent.settings.grants import SandboxingSection
 from shared.http.settings import HttpSection
 from shared.settings import load as config
-from shared.settings.base import File, Settings, SettingsError, StringList
-from shared.settings.secrets import secret_of
+from shared.settings.base import Settings, SettingsError, StringList
+from shared.settings.secrets import Secret, identity_of, secret_files
 from shared.units.durations import Duration
 from shared.units.sizes import Size
 
@@ -43,9 +43,8 @@ class AgentSection(HttpSection):
     name: str = Field(default_factory=_hostname)
     """As shown on jobs and in receipts."""
     data_dir: Path = Field(default_factory=_data_home)
-    identity_secret: SecretStr | None = None
+    identity_secret: Secret | None = None
     """By which it proves to servers who it is."""
-    identity_secret_file: File = None
     database: Path | None = None
     """None: ``agent.sqlite`` in ``data_dir``."""
     slots: int = Field(default_factory=lambda: len(os.sched_getaffinity(0)), ge=1, le=1024)
@@ -75,16 +74,7 @@ class AgentSection(HttpSection):
             raise ValueError("a name is 1 to 64 letters, digits, dots, underscores or dashes")
         return value
 
-    @field_validator(
-        "data_dir",
-        "database",
-        "tokens_file",
-        "metrics_tokens_file",
-        "tls_cert",
-        "tls_key",
-        "tls_client_ca",
-        "identity_secret_file",
-    )
+    @field_validator("data_dir", "database", "tls_cert", "tls_key", "tls_client_ca")
     @classmethod
     def _make_absolute(cls, value: Path | None) -> Path | None:
         return None if value is None else value.expanduser().absolute()
@@ -101,10 +91,8 @@ class AgentSection(HttpSection):
         self.check_hidden(
             data_dir=self.data_dir,
             database=self.database,
-            tokens_file=self.tokens_file,
-            metrics_tokens_file=self.metrics_tokens_file,
             tls_key=self.tls_key or self.tls_cert,
-            identity_secret_file=self.identity_secret_file,
+            **dict(secret_files(self)),
         )
         for source, place in self.sandboxing.binds():
             if source.resolve().is_relative_to(self.data_dir.resolve()):
@@ -119,7 +107,6 @@ class AgentSection(HttpSection):
 
     @model_validator(mode="after")
     def _check_secrets(self) -> AgentSection:
-        self.all_tokens()
         self.identity()
         return self
 
@@ -129,7 +116,7 @@ class AgentSection(HttpSection):
         Raises:
             ValueError
         """
-        return secret_of("identity_secret", self.identity_secret, self.identity_secret_file)
+        return identity_of(self.identity_secret)
 
     @property
     def default_service(self) -> str:

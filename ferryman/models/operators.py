@@ -133,8 +133,6 @@ class ServiceDoc(Wire):
     """As the operator gave them who made it; None: they are in the file."""
     env: list[str] | None = None
     """Names of the variables that its jobs get; for operators. Values are never shown."""
-    secrets: list[str] | None = None
-    """Likewise."""
     webhook: ServiceWebhookDoc | None = None
     """Where its jobs are announced; for operators."""
     changed_at: AwareDatetime | None = None

@@ -23,7 +23,6 @@ from shared.http.authentication import PRINCIPAL
 from shared.wire import ServiceDoc, ServicePage
 
 _MAX_BODY: Final = 256 << 10
-_VARIABLES: Final = ("env", "secrets")
 
 
 async def listing(request: web.Request, context: Context) -> ServicePage:
@@ -44,9 +43,9 @@ async def read(request: web.Request, context: Context) -> ServiceDoc:
 async def put(request: web.Request, context: Context) -> web.StreamResponse:
     """Make a service, or replace its settings; not for those of the settings file."""
     settings = await json_body(request, _MAX_BODY)
-    env, secrets = (_variables(name, settings.pop(name, None)) for name in _VARIABLES)
+    env = _variables("env", settings.pop("env", None))
     service, is_new = await context.services.put(
-        request.match_info["name"], settings, env, secrets, request[PRINCIPAL].name
+        request.match_info["name"], settings, env, request[PRINCIPAL].name
     )
     status = HTTPStatus.CREATED if is_new else HTTPStatus.OK
     return json_answer(await _shown(request, context, service), status)
@@ -99,7 +98,7 @@ _NOT_PUT: Final = (
     "body_too_large",
     "invalid_name",
     "invalid_settings",
-    *(f"invalid_{name}" for name in _VARIABLES),
+    "invalid_env",
     "service_in_file",
     "too_many_services",
 )

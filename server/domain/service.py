@@ -48,7 +48,6 @@ class ServiceRecord:
     settings: Mapping[str, Any] | None = None
     """As they would stand in the file; None: an operator gave none, it is only in the file."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     paused: bool = False
     paused_message: str = ""
     retired: bool = False
@@ -107,9 +106,7 @@ class Service:
     retired: bool = False
     """It takes no new jobs; those that it has go on to their end."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Variables that its jobs get, secrets among them. Never shown."""
-    secrets: frozenset[str] = frozenset()
-    """Those of ``env`` that its operator declared as secrets."""
+    """Variables that its jobs get. Their values are never shown."""
     runs_by_user: ByUser[int] = field(default_factory=ByUser)
     """Users for whom another number holds than ``runs_per_user``."""
     queued_by_user: ByUser[int] = field(default_factory=ByUser)

@@ -36,8 +36,7 @@ async def service_document(principal: Principal, context: Context, service: Serv
     record = service.record
     own: dict[str, Any] = {name: getattr(service, name) or None for name in _TIMES}
     if principal.role is Role.OPERATOR:
-        own["env"] = sorted(service.env.keys() - service.secrets)
-        own["secrets"] = sorted(service.secrets)
+        own["env"] = sorted(service.env)
         own["given"] = sorted(service.given)
         if service.webhook is not None:
             events = sorted(service.webhook.events)
@@ -115,6 +114,5 @@ SERVICE_FIELDS: Final[Mapping[str, tuple[str, object]]] = {
     "webhook": ("where its jobs are announced", {"url": "https://example.org/hooks"}),
     "limits": ("what one attempt may use", {"cpus": 1, "memory": "2GiB"}),
     "env": ("variables of its jobs; left out: as they are", {"DATA": "/data"}),
-    "secrets": ("the same for what is secret; written only", {"KEY": "…"}),
 }
 """What ``[services.NAME]`` of the settings file takes, with an example of each."""

@@ -34,6 +34,7 @@ from server.settings.agents import AgentTable
 from server.settings.tables import ServerSettings
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND, Clock
+from shared.settings.secrets import FileSecret, secret_files
 from shared.sqlite.copies import check_structure
 from shared.sqlite.migrations import schema_version
 from shared.units.durations import say_duration
@@ -77,14 +78,16 @@ def _of_services(settings: ServerSettings) -> Iterator[str]:
 
 def _of_access(settings: ServerSettings, file: Path | None) -> Iterator[str]:
     table = settings.server
-    secrets = [("server.tokens_file", table.tokens_file), ("server.tls_key", table.tls_key)]
-    secrets.append(("server.metrics_tokens_file", table.metrics_tokens_file))
     agents = settings.agents.items()
-    secrets += [(f"agents.{name}.token_file", one.token_file) for name, one in agents]
-    if file is not None and (table.tokens or any(one.token for _, one in agents)):
+    tables = [("server", table), *((f"agents.{name}", one) for name, one in agents)]
+    secrets = [(f"{name}.{key}", file) for name, one in tables for key, file in secret_files(one)]
+    if table.tls_key is not None:
+        secrets.append(("server.tls_key", table.tls_key))
+    known = [*(table.tokens or ()), *(one.token for _, one in agents if one.token)]
+    if file is not None and not all(isinstance(one, FileSecret) for one in known):
         secrets.append(("tokens are in it", file))
     for key, path in secrets:
-        if path is not None and path.is_file() and (seen := exposure(path, table.data_dir)):
+        if path.is_file() and (seen := exposure(path, table.data_dir)):
             yield f"{path}: {seen[0]} ({key}): {seen[1]}"
     if table.needs_token and table.tls_cert is None and not settings.server.trusted_proxies:
         yield "server: tokens are sent unencrypted: set tls_cert, or put a proxy with TLS before it"
@@ -119,10 +122,8 @@ def examine(settings: ServerSettings, file: Path | None, clock: Clock) -> Iterat
     yield of_port(table.host, table.port, pid)
     yield of_open_files()
     agents = settings.agents.values()
-    more = [path for one in agents for path in (one.token_file, one.identity_secret_file)]
-    yield from of_secrets(
-        [table.tokens_file, table.metrics_tokens_file, table.tls_key, *more], table.data_dir
-    )
+    files = {file: None for one in (table, *agents) for _, file in secret_files(one)}
+    yield from of_secrets([*files, table.tls_key], table.data_dir)
     for certificate in (table.tls_cert, *(one.client_cert for one in agents)):
         yield from of_certificate(certificate, clock)
     yield from asyncio.run(_agents(settings, clock))
@@ -202,7 +203,7 @@ async def _of_agent(
         return
     if status in (401, 403):
         text = "it does not take the token of the settings"
-        hint = f"token_file of [agents.{name}] has to be one of the agent's tokens"
+        hint = f"token of [agents.{name}] has to be one of the agent's tokens"
         yield Finding(about, "problem", text, hint, 77)
         return
     if table.url and (status != 200 or not health.get("agent")):

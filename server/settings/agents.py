@@ -8,11 +8,11 @@ from posixpath import normpath
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, model_validator
 
 from shared.http.tls import TlsFiles
 from shared.settings.base import File, Section
-from shared.settings.secrets import secret_of
+from shared.settings.secrets import FileSecret, Secret, identity_of
 from shared.settings.shown import without_password
 
 _IN_A_HEADER: Final = re.compile(r"[^\x00-\x1f\x7f]*")
@@ -31,8 +31,8 @@ class AgentTable(Section):
     """Jobs that it may get beyond its slots, which wait there for one."""
     max_runs: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
     """service -> most jobs of it that the agent may have at once."""
-    token: SecretStr | None = None
-    token_file: File = None
+    token: Secret | None = None
+    """The token to show; of a file its first word."""
     ca_file: File = None
     """CAs that its certificate may be of, in PEM format; None: those of the system."""
     client_cert: File = None
@@ -40,17 +40,16 @@ class AgentTable(Section):
     client_key: File = None
     """None: the private key is in ``client_cert``, too."""
 
-    identity_secret: SecretStr | None = None
+    identity_secret: Secret | None = None
     """The secret by which it proves who it is; None: whoever answers at its address is believed."""
-    identity_secret_file: File = None
 
     def identity(self) -> str | None:
-        """From ``identity_secret`` or its file.
+        """The secret by which it proves who it is.
 
         Raises:
             ValueError
         """
-        return secret_of("identity_secret", self.identity_secret, self.identity_secret_file)
+        return identity_of(self.identity_secret)
 
     def tls(self) -> TlsFiles | None:
         """What it is called with over https; None: as the system has it.
@@ -71,22 +70,19 @@ class AgentTable(Section):
         )
 
     def secret(self) -> str | None:
-        """The token to show, from ``token`` or ``token_file``.
+        """The token to show.
 
         Raises:
-            ValueError: the file cannot be read or is empty.
+            ValueError: there is none in its file.
         """
-        if self.token_file is None or self.token:
-            return self.token.get_secret_value() or None if self.token else None
-        try:
-            words = self.token_file.read_text().split()
-        except OSError as problem:
-            raise ValueError(f"token_file {self.token_file}: {problem.strerror}") from problem
-        except ValueError as problem:
-            raise ValueError(f"token_file {self.token_file}: it is no text") from problem
-        if not words:
-            raise ValueError(f"token_file {self.token_file}: there is no token in it")
-        return words[0]
+        if self.token is None:
+            return None
+        text = self.token.get_secret_value()
+        if not isinstance(self.token, FileSecret):
+            return text or None
+        if not text.split():
+            raise ValueError(f"token: file {self.token.file}: there is no token in it")
+        return text.split()[0]
 
     @model_validator(mode="after")
     def _token_is_there(self) -> AgentTable:

@@ -26,5 +26,5 @@ def of_record(record: ServiceRecord) -> Service:
                 # What is stored is shown to operators, and a file's name would read any file.
                 why = "a service made through the API has the secret that the server makes for it"
                 raise SettingsError(f"webhook.{key}: {why} (GET /api/v1/webhook-secret)")
-    variables = {"env": record.env, "secrets": record.secrets}
-    return read_table(ServiceTable, {**(record.settings or {}), **variables}).service(record.name)
+    table = {**(record.settings or {}), "env": record.env}
+    return read_table(ServiceTable, table).service(record.name)

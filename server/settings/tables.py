@@ -27,6 +27,7 @@ from shared.http.proxies import check_networks
 from shared.http.settings import HttpSection
 from shared.settings.base import File, Section, Settings, StringList
 from shared.settings.limits import LimitsTable
+from shared.settings.secrets import Secret
 from shared.units.durations import Duration
 from shared.units.rates import UNLIMITED, RateLimit
 from shared.units.sizes import Size
@@ -200,35 +201,14 @@ class ServiceTable(Section):
     webhook: WebhookTable | None = None
     """Where its jobs are announced."""
     limits: LimitsTable = LimitsTable()
-    env: dict[str, SecretStr] = Field(default_factory=dict)
-    """Variables that its jobs get."""
-    secrets: dict[str, SecretStr] = Field(default_factory=dict)
-    """The same, for what must be kept secret; a value may be ``{file = "…"}``."""
+    env: dict[str, Secret] = Field(default_factory=dict)
+    """Variables that its jobs get. No value is shown anywhere."""
 
-    @field_validator("secrets", mode="before")
-    @classmethod
-    def _read_files(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        return {
-            name: _from_file(name, one["file"])
-            if isinstance(one, dict) and one.keys() == {"file"}
-            else one
-            for name, one in value.items()
-        }
-
-    @field_validator("env", "secrets")
+    @field_validator("env")
     @classmethod
     def _variables(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
         check_variables(_shown(value))
         return value
-
-    @model_validator(mode="after")
-    def _named_once(self) -> ServiceTable:
-        both = sorted(self.env.keys() & self.secrets.keys())
-        if both:
-            raise ValueError(f"secrets: {both[0]} is in env, too")
-        return self
 
     @field_validator("retry_on", "no_retry_on")
     @classmethod
@@ -267,8 +247,7 @@ class ServiceTable(Section):
             dead_letter_expires_after_s=self.dead_letter_expires_after,
             max_children=self.max_children,
             pack=self.pack,
-            env=_shown(self.env) | _shown(self.secrets),
-            secrets=frozenset(self.secrets),
+            env=_shown(self.env),
             given=self._given(),
             webhook=self.webhook.webhook() if self.webhook else None,
             limits=self.limits.limits(),
@@ -282,15 +261,6 @@ class ServiceTable(Section):
 
 def _shown(variables: dict[str, SecretStr]) -> dict[str, str]:
     return {name: value.get_secret_value() for name, value in variables.items()}
-
-
-def _from_file(name: str, file: Any) -> str:
-    """The content of a secret's file, without the line end behind it."""
-    try:
-        return Path(file).read_text().removesuffix("\n").removesuffix("\r")
-    except (OSError, ValueError, TypeError) as problem:
-        why = problem.strerror if isinstance(problem, OSError) else "it is no text"
-        raise ValueError(f"{name}: file {file}: {why}") from None
 
 
 class ServerSettings(Settings):

@@ -148,13 +148,12 @@ class Services(Mapping[str, Service]):
         name: str,
         settings: Mapping[str, Any],
         env: Mapping[str, str] | None,
-        secrets: Mapping[str, str] | None,
         by: str,
     ) -> tuple[Service, bool]:
         """Make a service, or replace its settings.
 
         Args:
-            env: None: the variables that it has; so with the secrets.
+            env: None: the variables that it has.
 
         Returns:
             The service, and whether it is new.
@@ -177,14 +176,13 @@ class Services(Mapping[str, Service]):
             record,
             settings=settings,
             env=record.env if env is None else env,
-            secrets=record.secrets if secrets is None else secrets,
         )
         try:
             self._parse(wanted)
         except SettingsError as problem:
             key = str(problem).partition(":")[0]
             raise BadField(key, "invalid_settings", str(problem)) from None
-        await self._records.put(name, settings, env, secrets, self._clock.now())
+        await self._records.put(name, settings, env, self._clock.now())
         await self.run_once()
         log.info("service.changed", service=name, by=by, settings=dict(settings))
         return self.find(name), known is None

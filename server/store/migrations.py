@@ -297,7 +297,6 @@ _1: Migration = (
         paused_message TEXT NOT NULL DEFAULT '',
         settings TEXT,
         env TEXT NOT NULL DEFAULT '{}',
-        secrets TEXT NOT NULL DEFAULT '{}',
         retired INTEGER NOT NULL DEFAULT 0,
         changed_at INTEGER NOT NULL DEFAULT 0
     ) STRICT, WITHOUT ROWID

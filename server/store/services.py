@@ -15,10 +15,10 @@ from shared.sql import Database, Row
 from shared.wire import JobState
 
 _PUT: Final = """
-    INSERT INTO services (name, settings, env, secrets, retired, changed_at)
-    VALUES (:name, :settings, coalesce(:env, '{}'), coalesce(:secrets, '{}'), 0, :at)
+    INSERT INTO services (name, settings, env, retired, changed_at)
+    VALUES (:name, :settings, coalesce(:env, '{}'), 0, :at)
     ON CONFLICT (name) DO UPDATE SET settings = :settings, retired = 0, changed_at = :at,
-        env = coalesce(:env, services.env), secrets = coalesce(:secrets, services.secrets)
+        env = coalesce(:env, services.env)
 """
 _RETIRE: Final = """
     UPDATE services SET retired = 1, changed_at = :at
@@ -63,19 +63,17 @@ class SqlServices:
         name: str,
         settings: Mapping[str, Any],
         env: Mapping[str, str] | None,
-        secrets: Mapping[str, str] | None,
         at: Micros,
     ) -> None:
         """Make a service, or change all of its settings. A retired one is in use again.
 
         Args:
-            env: None: as they are; so are the secrets.
+            env: None: as they are.
         """
         values = {
             "name": name,
             "settings": json.dumps(dict(settings)),
             "env": None if env is None else json.dumps(dict(env)),
-            "secrets": None if secrets is None else json.dumps(dict(secrets)),
             "at": at,
         }
         await self._database.write(lambda tx: tx.rows(_PUT, values))
@@ -118,7 +116,6 @@ def _record(row: Row) -> ServiceRecord:
         row["name"],
         None if row["settings"] is None else json.loads(row["settings"]),
         json.loads(row["env"]),
-        json.loads(row["secrets"]),
         bool(row["paused"]),
         row["paused_message"],
         bool(row["retired"]),

@@ -119,7 +119,7 @@ class Gate:
     def use_tokens(self, settings: HttpSection) -> None:
         """Know the tokens of these settings from now on, and no others."""
         known = settings.all_tokens()
-        self._tokens.use(of_settings(known, settings.metrics_tokens()), needed=bool(known))
+        self._tokens.use(of_settings(known, settings.all_metrics_tokens()), needed=bool(known))
 
     # -- around every request
 

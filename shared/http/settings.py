@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Final
-
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PrivateAttr,
-    SecretStr,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, field_validator, model_validator
 
 from shared.http.origins import normal_host
 from shared.http.tls import TlsFiles
-from shared.settings.base import File, Section, StringList, split_commas
-
-MIN_TOKEN: Final = 16
-"""Characters: fewer can be guessed."""
-Secrets = Annotated[tuple[SecretStr, ...] | None, BeforeValidator(split_commas)]
+from shared.settings.base import File, Section, StringList
+from shared.settings.secrets import FileSecret, Secrets, check_length
 
 
 class HttpSection(Section):
@@ -31,10 +18,8 @@ class HttpSection(Section):
     """0: a free one. Each program has a default of its own."""
     tokens: Secrets = None
     """A caller must send one of them; none set: only this machine may call."""
-    tokens_file: File = None
-    """One token a line."""
-    metrics_tokens_file: File = None
-    """One token a line, each good for reading ``/metrics``, and nothing else."""
+    metrics_tokens: Secrets = None
+    """Each good for reading ``/metrics``, and nothing else."""
     allowed_hosts: StringList = None
     """Names, beside its own, under which it is called; ``*.example.org``, or ``*`` for any."""
     tls_cert: File = None
@@ -43,8 +28,6 @@ class HttpSection(Section):
     """None: the private key is in ``tls_cert``, too."""
     tls_client_ca: File = None
     """CAs of which every caller needs a certificate; None: callers need none."""
-    _tokens: tuple[str, ...] | None = PrivateAttr(None)
-    _metrics_tokens: tuple[str, ...] | None = PrivateAttr(None)
 
     @field_validator("allowed_hosts")
     @classmethod
@@ -57,7 +40,14 @@ class HttpSection(Section):
     @model_validator(mode="after")
     def _tls_and_tokens_are_good(self) -> HttpSection:
         self.tls()
-        self.metrics_tokens()
+        for key, tokens in (("tokens", self.tokens), ("metrics_tokens", self.metrics_tokens)):
+            for number, token in enumerate(tokens or (), 1):
+                place = f"number {number}"
+                if isinstance(token, FileSecret):
+                    place = f"file {token.file}: line {token.line}"
+                _check(token.get_secret_value(), f"{key}: {place}")
+        if set(self.all_metrics_tokens()) & set(self.all_tokens()):
+            raise ValueError("metrics_tokens: one of them is in tokens, too")
         return self
 
     def tls(self) -> TlsFiles | None:
@@ -80,65 +70,16 @@ class HttpSection(Section):
         )
 
     def all_tokens(self) -> list[str]:
-        """Those of ``tokens`` and ``tokens_file``, as the file was at the first call, which is the
-        check of the settings.
+        """Those of callers that may do everything."""
+        return [token.get_secret_value() for token in self.tokens or ()]
 
-        Raises:
-            ValueError: see :meth:`_read_tokens`.
-        """
-        if self._tokens is None:
-            self._tokens = tuple(self._read_tokens())
-        return list(self._tokens)
-
-    def metrics_tokens(self) -> list[str]:
-        """Those of ``metrics_tokens_file``, as :meth:`all_tokens`.
-
-        Raises:
-            ValueError: see :func:`_tokens_of`; or one of them may do everything.
-        """
-        if self._metrics_tokens is None:
-            file = self.metrics_tokens_file
-            found = [] if file is None else _tokens_of("metrics_tokens_file", file)
-            if found and set(found) & set(self.all_tokens()):
-                raise ValueError(f"metrics_tokens_file {file}: one of them is in tokens, too")
-            self._metrics_tokens = tuple(found)
-        return list(self._metrics_tokens)
-
-    def _read_tokens(self) -> list[str]:
-        """Raises:
-        ValueError: see :func:`_tokens_of`; a token is too short to keep anybody out, or cannot
-            be sent in a header.
-        """
-        tokens = [token.get_secret_value() for token in self.tokens or ()]
-        for number, token in enumerate(tokens, 1):
-            _check(token, f"tokens: number {number}")
-        if self.tokens_file is not None:
-            tokens += _tokens_of("tokens_file", self.tokens_file)
-        return tokens
-
-
-def _tokens_of(key: str, file: Path) -> list[str]:
-    """Raises ValueError: the file cannot be read or has none, or one is not good."""
-    try:
-        lines = file.read_text().splitlines()
-    except (OSError, ValueError) as problem:
-        raise ValueError(f"{key} {file}: {problem}") from problem
-    tokens = []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            _check(line.strip(), f"{key} {file}: line {number}")
-            tokens.append(line.strip())
-    if not tokens:
-        raise ValueError(f"{key} {file}: there is no token in it")
-    return tokens
+    def all_metrics_tokens(self) -> list[str]:
+        """Those of callers that may read metrics."""
+        return [token.get_secret_value() for token in self.metrics_tokens or ()]
 
 
 def _check(token: str, where: str) -> None:
-    """The message says where the token is, never the token: it may be logged."""
-    if len(token) < MIN_TOKEN:
-        raise ValueError(
-            f"{where} has {len(token)} characters, a token needs {MIN_TOKEN} at least; "
-            'python3 -c "import secrets; print(secrets.token_urlsafe(32))" makes one'
-        )
+    """Raises ValueError: it can be guessed, or cannot be sent in a header."""
+    check_length(token, where)
     if not all("!" <= character <= "~" for character in token):
         raise ValueError(f"{where} has a character other than visible ASCII")

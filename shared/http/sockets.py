@@ -26,7 +26,7 @@ def check_exposure(host: str, protected: bool, what: str) -> None:
     if not is_loopback(host) and not protected:
         raise CannotListen(
             f"refusing to listen on {host} without a token: whoever reaches it could run programs. "
-            f"Set {what}.tokens (or {what}.tokens_file) and give callers one of them, "
+            f"Set {what}.tokens and give callers one of them, "
             "or listen on 127.0.0.1 behind a proxy that authenticates"
         )
 

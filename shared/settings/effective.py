@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from shared.settings.base import PREFIX, Section
+from shared.settings.secrets import FileSecret
 from shared.settings.shown import STARS, has_secret, say_number, say_text
 from shared.units.durations import parse_duration
 from shared.units.sizes import parse_size
@@ -54,7 +55,8 @@ class Sources:
             return f"flag --{key[-1].replace('_', '-')}"
         variables = {name.upper(): name for name in os.environ}  # any case is read
         for length in range(len(key), 0, -1):
-            variable = variables.get(PREFIX + "__".join(key[:length]).upper())
+            name = PREFIX + "__".join(key[:length]).upper()
+            variable = variables.get(name) or variables.get(f"{name}__FILE")
             if variable is not None:
                 return f"variable {variable}"
         if _has(self.extra, key):
@@ -109,8 +111,10 @@ def _toml(value: Any, info: FieldInfo | None) -> str | None:
     if isinstance(value, dict):
         inner = (f"{_name(str(name))} = {_toml(one, None)}" for name, one in value.items())
         return f"{{ {', '.join(inner)} }}" if value else "{}"
+    if isinstance(value, FileSecret):
+        return f"{{ file = {json.dumps(str(value.file))} }}"
     if isinstance(value, tuple | list):
-        return f"[{', '.join(str(_toml(one, info)) for one in value)}]"
+        return f"[{', '.join(dict.fromkeys(str(_toml(one, info)) for one in value))}]"
     if has_secret(value):
         return json.dumps(STARS)
     if isinstance(value, bool):

@@ -148,13 +148,11 @@ def test_secrets_that_cannot_be_used_are_refused_and_not_shown(tmp_path):
     short, empty, none = tmp_path / "short", tmp_path / "empty", tmp_path / "none"
     short.write_text("hunter2\n")
     empty.write_text("\n")
-    both = {"identity_secret": SECRET, "identity_secret_file": short}
     for keys, words in (
         ({"identity_secret": "hunter2"}, "identity_secret has 7 characters"),
-        ({"identity_secret_file": short}, "short has 7 characters"),
-        ({"identity_secret_file": empty}, "empty has 0 characters"),
-        ({"identity_secret_file": none}, "none: No such file"),
-        (both, "identity_secret or identity_secret_file, not both"),
+        ({"identity_secret": {"file": short}}, r"short\) has 7 characters"),
+        ({"identity_secret": {"file": empty}}, r"empty\) has 0 characters"),
+        ({"identity_secret": {"file": none}}, "none: No such file"),
     ):
         for kind, more in ((AgentSection, {}), (AgentTable, {"url": "http://node:1"})):
             with pytest.raises(ValidationError, match=words) as refused:

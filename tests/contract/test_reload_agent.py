@@ -47,7 +47,7 @@ class World:
             file = self.folder / "metrics-tokens"
             file.write_text(f"{metrics}\n")
             values = self.settings.model_dump(exclude_unset=True)
-            self.settings = AgentSection.model_validate(values | {"metrics_tokens_file": file})
+            self.settings = AgentSection.model_validate(values | {"metrics_tokens": {"file": file}})
 
     async def answers(self, token: str, path: str = "/payloads", method: str = "GET") -> int:
         headers = {"Authorization": f"Bearer {token}"}
@@ -129,7 +129,7 @@ def test_a_token_for_metrics_may_not_be_one_that_may_do_everything(tmp_path: Pat
     file = tmp_path / "metrics"
     file.write_text(f"{SCRAPER}\n{OLD}\n")
     with pytest.raises(ValueError, match="one of them is in tokens, too"):
-        AgentSection(tokens=(SecretStr(OLD),), metrics_tokens_file=file)
+        AgentSection.model_validate({"tokens": [OLD], "metrics_tokens": {"file": file}})
 
 
 async def test_a_wrong_file_changes_nothing(world: World) -> None:

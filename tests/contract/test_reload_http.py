@@ -138,7 +138,7 @@ async def test_a_browser_that_logged_in_with_a_token_is_logged_out_with_it(world
         (f"{OWN}max_filez = 3\n", "did you mean max_files?"),
         (f"{OWN}max_files = 0\n", "server.max_files: Input should be greater than 0"),
         ("[server]\n", "without the last token nobody would need one"),
-        ("[server]\ntokens_file = '/nowhere'\n", "tokens_file /nowhere"),
+        ("[server]\ntokens = { file = '/nowhere' }\n", "server.tokens: file /nowhere"),
         (f"{OWN}tls_cert = '/nowhere'\n", "tls_cert /nowhere: No such file"),
         (f"{OWN}[services.a]\nretry_on = ['x']\n", "'x' is neither an exit code"),
         (None, "no such file"),

@@ -45,8 +45,7 @@ async def test_a_service_made_at_run_time_runs_jobs_with_its_variables_and_limit
     body = {
         "timeout": "90s",
         "limits": {"memory": "1GiB"},
-        "env": {"LICENSE": "a"},
-        "secrets": {"KEY": SECRET},
+        "env": {"LICENSE": "a", "KEY": SECRET},
     }
     async with serving(tmp_path, agent) as caller:
         status, made = await ask(caller, "PUT", "/gpu", body)
@@ -57,7 +56,7 @@ async def test_a_service_made_at_run_time_runs_jobs_with_its_variables_and_limit
             1 << 30,
         )
         assert made["settings"] == {"timeout": "90s", "limits": {"memory": "1GiB"}}
-        assert (made["env"], made["secrets"]) == (["LICENSE"], ["KEY"])
+        assert made["env"] == ["KEY", "LICENSE"]
         job = await caller.job(await caller.upload(service="gpu"))
         assert (job["status"], job["timeout_s"]) == ("Completed", 90.0)
         assert agent.orders[-1]["env"] == {"LICENSE": "a", "KEY": SECRET}
@@ -69,14 +68,14 @@ async def test_a_change_replaces_the_settings_and_keeps_the_variables_that_it_do
 ) -> None:
     agent = FakeAgent()
     async with serving(tmp_path, agent) as caller:
-        body = {"timeout": "90s", "env": {"A": "1"}, "secrets": {"KEY": SECRET}}
+        body = {"timeout": "90s", "env": {"A": "1", "KEY": SECRET}}
         assert (await ask(caller, "PUT", "/gpu", body))[0] == 201
-        status, found = await ask(caller, "PUT", "/gpu", {"max_runs": 3, "env": {"B": "2"}})
+        status, found = await ask(caller, "PUT", "/gpu", {"max_runs": 3})
         assert status == 200
         assert (found["timeout_s"], found["max_runs"]) == (3_600.0, 3)
-        assert (found["env"], found["secrets"]) == (["B"], ["KEY"])
+        assert found["env"] == ["A", "KEY"]
         await caller.job(await caller.upload(service="gpu"))
-        assert agent.orders[-1]["env"] == {"B": "2", "KEY": SECRET}
+        assert agent.orders[-1]["env"] == {"A": "1", "KEY": SECRET}
 
 
 @pytest.mark.parametrize(
@@ -90,11 +89,10 @@ async def test_a_change_replaces_the_settings_and_keeps_the_variables_that_it_do
         ({"env": {"PATH": "/x"}}, "env", "PATH is reserved"),
         ({"env": {"1A": "x"}}, "env", "cannot be the name of a variable"),
         ({"env": {"A": 1}}, "env", "an object of texts"),
-        ({"secrets": {"A": {"file": "/etc/shadow"}}}, "secrets", "an object of texts"),
-        ({"secrets": [SECRET]}, "secrets", "an object of texts"),
-        ({"secrets": {"A": SECRET * 1_100}}, "secrets", "more than 16 KiB"),
-        ({"secrets": {"A": f"{SECRET}\0"}}, "secrets", "A has a NUL"),
-        ({"env": {"A": "x"}, "secrets": {"A": SECRET}}, "secrets", "A is in env, too"),
+        ({"env": {"A": {"file": "/etc/shadow"}}}, "env", "an object of texts"),
+        ({"env": [SECRET]}, "env", "an object of texts"),
+        ({"env": {"A": SECRET * 1_100}}, "env", "more than 16 KiB"),
+        ({"env": {"A": f"{SECRET}\0"}}, "env", "A has a NUL"),
         ({"env": {f"A{n}": "" for n in range(129)}}, "env", "at most 128 are taken"),
         ([SECRET], None, "a JSON object"),
     ],
@@ -200,7 +198,7 @@ async def test_only_operators_change_services_or_see_what_is_in_them(
                     return one.status, await one.json()
 
             operator, *others = PRINCIPALS
-            body = {"env": {"A": "x"}, "secrets": {"KEY": SECRET}}
+            body = {"env": {"A": "x", "KEY": SECRET}}
             for token in others:
                 for method, path in (
                     ("PUT", "/gpu"),
@@ -209,11 +207,11 @@ async def test_only_operators_change_services_or_see_what_is_in_them(
                     ("POST", "/gpu/resume"),
                 ):
                     assert (await call(token, method, path, body))[0] == 403
-            assert (await call(operator, "PUT", "/gpu", body))[1]["secrets"] == ["KEY"]
+            assert (await call(operator, "PUT", "/gpu", body))[1]["env"] == ["A", "KEY"]
             for token in others:
                 status, found = await call(token, "GET", "/gpu")
                 assert status == 200
-                assert found["env"] is found["secrets"] is found["settings"] is None
+                assert found["env"] is found["settings"] is None
             service = caller.server.context.services["gpu"]
             assert SECRET not in repr(service)
             assert service.env == {"A": "x", "KEY": SECRET}
@@ -238,9 +236,9 @@ async def test_what_another_server_decided_is_taken_up(tmp_path: Path) -> None:
     async with serving(tmp_path, FakeAgent()) as caller:
         services = caller.server.context.services
         held, before = services["my_service"], services.values()
-        await services._records.put("other", {"max_runs": 1}, None, None, 10)
+        await services._records.put("other", {"max_runs": 1}, None, 10)
         await services._records.set_paused("my_service", "disks", 20)
-        await services._records.put("newer", {"from_the_future": 1}, None, None, 10)
+        await services._records.put("newer", {"from_the_future": 1}, None, 10)
         await services.run_once()  # its loop may have taken up some
         assert services["other"].max_runs == 1
         assert services["my_service"].paused

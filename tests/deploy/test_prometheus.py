@@ -25,13 +25,13 @@ SCRAPER = "the-token-of-prometheus"
 SETTINGS = f"""
 [server]
 tokens = ["{ADMIN}"]
-metrics_tokens_file = "%s"
+metrics_tokens = {{ file = "%s" }}
 [services.example]
 max_runs = 4
 [agent]
 slots = 2
 tokens = ["the-token-of-the-server"]
-metrics_tokens_file = "%s"
+metrics_tokens = {{ file = "%s" }}
 [agents.node]
 token = "the-token-of-the-server"
 url = "http://127.0.0.1:%d"

@@ -26,12 +26,12 @@ def test_each_command_shows_what_the_page_says(tmp_path):
     for name in ("server-tokens", "agent-token"):
         (etc / name).write_text(f"{uuid.uuid4().hex}\n")
         (etc / name).chmod(0o640)
-    (etc / "agent.toml").write_text(f'[agent]\ntokens_file = "{etc}/agent-token"\n')
+    (etc / "agent.toml").write_text(f'[agent]\ntokens = {{ file = "{etc}/agent-token" }}\n')
     mark = uuid.uuid4().hex
     agent = Program("client_agent", tmp_path, mark, "--config", str(etc / "agent.toml"))
     (etc / "server.toml").write_text(
-        f'[server]\ntokens_file = "{etc}/server-tokens"\n[services.example]\nmax_runs = 1\n'
-        f'[agents.node-1]\nurl = "{agent.url}"\ntoken_file = "{etc}/agent-token"\n'
+        f'[server]\ntokens = {{ file = "{etc}/server-tokens" }}\n[services.example]\nmax_runs = 1\n'
+        f'[agents.node-1]\nurl = "{agent.url}"\ntoken = {{ file = "{etc}/agent-token" }}\n'
     )
     server = Program("server", tmp_path, mark, "--config", str(etc / "server.toml"))
     program = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m ferryman "$@"\n'

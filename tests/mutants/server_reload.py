@@ -42,7 +42,8 @@ MUTANTS: Final = (
         "shared/settings/differences.py",
         "if file == getattr(new, name) and content != new.contents().get(name):",
         "if False:",
-        f"{_KEYS}the_content_of_a_file_takes_effect_at_a_reload[tokens_file]",
+        "tests/process/test_start_and_signals.py::"
+        "test_a_hangup_makes_a_program_read_its_certificate_again",
     ),
     of(
         "what waits for a restart is not used before it",

@@ -52,7 +52,7 @@ MUTANTS: Final = (
         "server/api/services.py",
         "or not all(isinstance(one, str) for one in given.values())",
         "",
-        f"{_HTTP}wrong_settings_are_refused_by_name_and_change_nothing[body8-secrets-an object of "
+        f"{_HTTP}wrong_settings_are_refused_by_name_and_change_nothing[body8-env-an object of "
         "texts]",
     ),
     of(

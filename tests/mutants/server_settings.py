@@ -43,15 +43,15 @@ MUTANTS: Final = (
         file="orchestrator",
     ),
     of(
-        "token_file is read",
-        "return words[0]",
+        "a token's file is read",
+        "return text.split()[0]",
         "return None",
         "an_agents_token_comes_from_a_file_or_from_the_settings",
         file="agents",
     ),
     of(
         "a token file without a token is refused",
-        "        if not words:\n",
+        "        if not text.split():\n",
         "        if False:\n",
         "a_token_file_that_holds_none_is_refused_at_the_start",
         file="agents",

@@ -27,7 +27,7 @@ log_level = "debug"
 [agent]
 services = ["example"]
 [services.example]
-secrets = {{ LICENSE = "{SERVICE_SECRET}" }}
+env = {{ LICENSE = "{SERVICE_SECRET}" }}
 [services.example.webhook]
 url = "http://127.0.0.1:9/hook"
 secret = "{HOOK_SECRET}"
@@ -154,8 +154,8 @@ def test_no_secret_is_in_a_log_an_answer_or_a_list_of_processes(pair: Pair) -> N
             caller.ask("GET", path, who)
     caller.ask("POST", f"/upload?ticket={ticket['ticket']}", operator, *used)
     caller.ask("POST", "/api/v1/tokens", token, {"name": "x", "role": "operator"})
-    caller.ask("PUT", "/api/v1/services/gpu", operator, {"secrets": {"A": SERVICE_SECRET}})
-    caller.ask("PUT", "/api/v1/services/gpu", operator, {"secrets": {"A": [SERVICE_SECRET]}})
+    caller.ask("PUT", "/api/v1/services/gpu", operator, {"env": {"A": SERVICE_SECRET}})
+    caller.ask("PUT", "/api/v1/services/gpu", operator, {"env": {"A": [SERVICE_SECRET]}})
     caller.ask("DELETE", f"/api/v1/tokens/{portal['id']}", operator)
     caller.ask("GET", "/api/v1/jobs", token)
 

@@ -45,7 +45,7 @@ def test_a_hangup_ends_nothing(tmp_path: Path, name: str, said: str) -> None:
 
 def test_a_hangup_makes_the_server_read_its_settings_again(tmp_path: Path) -> None:
     file = tmp_path / "server.toml"
-    secret = "[services.a.secrets]\nKEY = '{}'\n"
+    secret = "[services.a.env]\nKEY = '{}'\n"
     file.write_text("[services.a]\nmax_runs = 1\n" + secret.format("hunter2"))
     program = Program("server", tmp_path, uuid.uuid4().hex, "--config", str(file))
     program.start()
@@ -76,7 +76,7 @@ def test_a_hangup_makes_the_server_read_its_settings_again(tmp_path: Path) -> No
     assert lines == {
         ("setting.changed", "services.a.max_runs"): ("1", "7"),
         ("setting.changed", "services.a.timeout"): ("1h", "2h"),
-        ("setting.changed", "services.a.secrets.KEY"): ("(secret)", "(secret)"),
+        ("setting.changed", "services.a.env.KEY"): ("(secret)", "(secret)"),
         ("setting.changed", "services.b"): (None, "added"),
         ("setting.not_applied", "server.max_files"): ("10000", "9"),
         ("setting.not_applied", "server.public_url"): (None, "/x"),
@@ -122,6 +122,9 @@ def test_a_hangup_makes_a_program_read_its_certificate_again(tmp_path: Path, nam
     program.process.send_signal(signal.SIGHUP)
     until(lambda: '"tls.reloaded"' in program.log, "it says nothing", lambda: program.log)
     assert health(second) == 200
+    until(lambda: '"settings.reloaded"' in program.log, "it says nothing", lambda: program.log)
+    assert program.log.count("its content has changed") == 2
+    assert "setting.not_applied" not in program.log
     assert '"https://127.0.0.1:' in program.log
     assert program.kill(signal.SIGTERM) == 0
 

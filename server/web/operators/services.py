@@ -163,7 +163,7 @@ _DURATIONS: Final = {
     "retry_later_delay",
     "dead_letter_expires_after",
 }
-_PLAIN: Final = ("env", "secrets", "webhook", "limits")
+_PLAIN: Final = ("env", "webhook", "limits")
 """They are no single values."""
 _LIMITS: Final = {
     "limits.cpus": "processors of an attempt",

@@ -24,19 +24,19 @@ def services(database: Database) -> SqlServices:
 async def test_a_service_keeps_the_variables_that_a_change_does_not_name(
     services: SqlServices,
 ) -> None:
-    await services.put("gpu", {"timeout": "1h"}, {"A": "1"}, {"KEY": "k"}, 10)
-    await services.put("gpu", {"timeout": "2h"}, None, {}, 20)
+    await services.put("gpu", {"timeout": "1h"}, {"A": "1"}, 10)
+    await services.put("gpu", {"timeout": "2h"}, None, 20)
     assert await services.all() == [
-        ServiceRecord("gpu", {"timeout": "2h"}, {"A": "1"}, {}, changed_at=20)
+        ServiceRecord("gpu", {"timeout": "2h"}, {"A": "1"}, changed_at=20)
     ]
 
 
 async def test_a_retired_service_is_in_use_again_once_it_is_put(services: SqlServices) -> None:
-    await services.put("gpu", {}, None, None, 10)
+    await services.put("gpu", {}, None, 10)
     await services.retire("gpu", 20)
     (record,) = await services.all()
     assert (record.retired, record.changed_at) == (True, 20)
-    await services.put("gpu", {}, None, None, 30)
+    await services.put("gpu", {}, None, 30)
     (record,) = await services.all()
     assert not record.retired
 

@@ -94,14 +94,14 @@ async def test_an_agent_that_is_added_or_taken_out_is_named_with_its_address(rea
 
 async def test_the_file_of_a_secret_is_read_again(reading: Any, tmp_path: Path) -> None:
     file = tmp_path / "key"
-    text = f"[services.s.secrets]\nKEY = {{ file = '{file}' }}\n"
+    text = f"[services.s.env]\nKEY = {{ file = '{file}' }}\n"
     file.write_text("first\n")
     before = reading(text)
     reload = reloading(before, lambda: reading(text))
     file.write_text("second\n")
-    assert (await reloaded(reload))[0]["key"] == "services.s.secrets.KEY"
+    assert (await reloaded(reload))[0]["key"] == "services.s.env.KEY"
     assert reload.settings.services["s"].service("s").env == {"KEY": "second"}
     file.unlink()
-    with pytest.raises(SettingsError, match=r"KEY: file .*key: No such file"):
+    with pytest.raises(SettingsError, match=r"env.KEY: file .*key: No such file"):
         reading(text)
     assert "settings.not_reloaded" in str(await reloaded(reload))

@@ -245,10 +245,10 @@ def agent(tmp_path: Path, *settings_: str) -> AgentTable:
 
 def test_an_agents_token_comes_from_a_file_or_from_the_settings(tmp_path) -> None:
     (tmp_path / "token").write_text("\n  from-the-file and more\n")
-    url, file = 'url = "http://node:9000"', f'token_file = "{tmp_path / "token"}"'
+    url, file = 'url = "http://node:9000"', f'token = {{ file = "{tmp_path / "token"}" }}'
     assert agent(tmp_path, url).secret() is None
     assert agent(tmp_path, url, file).secret() == "from-the-file"
-    assert agent(tmp_path, url, file, 'token = "given"').secret() == "given"
+    assert agent(tmp_path, url, 'token = "given"').secret() == "given"
     assert agent(tmp_path, url, 'token = ""').secret() is None
 
 
@@ -259,7 +259,7 @@ def test_a_token_file_that_holds_none_is_refused_at_the_start(tmp_path, content,
     if content is not None:
         (tmp_path / "token").write_text(content)
     with pytest.raises(SettingsError, match=said):
-        agent(tmp_path, 'url = "http://node:9000"', f'token_file = "{tmp_path / "token"}"')
+        agent(tmp_path, 'url = "http://node:9000"', f'token = {{ file = "{tmp_path / "token"}" }}')
 
 
 @pytest.mark.parametrize(

@@ -59,16 +59,21 @@ def test_variables_of_job_orchestrator_are_read_and_ferrymans_override_them(load
     assert loaded({"FERRYMAN_AGENT__PORT": "9002"}).port == 9002
 
 
-@pytest.mark.parametrize("key", ["data_dir", "database", "tokens_file"])
+@pytest.mark.parametrize("key", ["data_dir", "database", "identity_secret"])
 @pytest.mark.parametrize("shown", ["/usr", "/lib", "read_only"])
 def test_data_of_the_agent_cannot_be_where_jobs_can_read(loaded, tmp_path, key, shown):
     """An unprivileged agent's jobs have its uid, so no mode keeps them out."""
     shared = tmp_path / "shared"
     shared.mkdir()
-    (shared / "own").write_text("")
+    (shared / "own").write_text("x" * 16)
     (tmp_path / "link").symlink_to(shared)
     place = tmp_path / "link" if shown == "read_only" else Path(shown)
-    toml = f"[agent]\n{key} = '{place}/own'\n"
+    value = f"'{place}/own'"
+    if key == "identity_secret":
+        if shown != "read_only":
+            return  # there is no such file
+        value = f"{{ file = {value} }}"
+    toml = f"[agent]\n{key} = {value}\n"
     if shown == "read_only":
         toml += f"[agent.sandboxing]\nread_only = ['{shared}:/data']\n"
     with pytest.raises(SettingsError, match=f"would show jobs the agent's own data, {key} "):
@@ -105,7 +110,7 @@ def test_lists_may_be_written_with_commas(loaded):
 
 def test_tokens_come_from_a_file_too_and_are_never_shown(loaded, tmp_path):
     (tmp_path / "tokens").write_text(f"{A}\n\n{B}\n")
-    settings = loaded(toml=f"[agent]\ntokens = ['{C}']\ntokens_file = '{tmp_path}/tokens'\n")
+    settings = loaded(toml=f"[agent]\ntokens = ['{C}', {{ file = '{tmp_path}/tokens' }}]\n")
     assert settings.all_tokens() == [C, A, B]
     assert C not in repr(settings)
 
@@ -135,7 +140,7 @@ def test_tables_of_the_server_are_ignored(loaded):
         ("[agent]\nname = 'two words'\n", "agent.name"),
         ("[agent]\ngrace = 'soon'\n", "'soon' is not a duration"),
         ("[agent]\nsandboxing = { scratc = '1MB' }\n", "did you mean scratch?"),
-        ("[agent]\ntokens_file = '/does/not/exist'\n", "/does/not/exist"),
+        ("[agent]\ntokens = { file = '/does/not/exist' }\n", "/does/not/exist"),
         ("[agnt]\n", "did you mean agent?"),
     ],
 )
