@@ -32,8 +32,7 @@ from server.http.reads import Reads
 from server.http.snapshots import Snapshots
 from server.http.upload_limits import UploadLimits
 from server.http.upload_threads import UploadThreads
-from server.loops.runner import Loop, Sweep
-from server.loops.supervisor import Supervisor
+from server.loops.runner import Loop, Supervisor, Sweep
 from server.loops.wakeups import JobWakeups
 from server.metrics import ServerMetrics
 from server.ports import Measures
@@ -47,13 +46,12 @@ from server.stages.batches import Batches
 from server.stages.bulk import Bulk
 from server.stages.by_hand import Delete, RetryByHand
 from server.stages.cancel import Cancel
-from server.stages.clean import Clean
+from server.stages.clean import Clean, recover
 from server.stages.deliver import Deliver
 from server.stages.dependencies import Dependencies
 from server.stages.forget_user import ForgetUser
 from server.stages.get import Get
 from server.stages.poll import Poll
-from server.stages.recover import recover
 from server.stages.schedules import Schedules
 from server.stages.send import Send
 from server.stages.services import Services

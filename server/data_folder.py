@@ -23,7 +23,7 @@ from typing import Final
 
 import structlog
 
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from server.settings.tables import ServerTable
 from server.storage.folder import stored_names, stored_path
 from server.store import copies, stored_rows

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from server.domain.troubles import Trouble, TroubleKind
-from server.loops.supervisor import Supervisor
+from server.loops.runner import Supervisor
 from server.ports import Disk, Scratch, Vitals
 from shared.clock import Clock
 from shared.probe import Probe

@@ -24,8 +24,7 @@ from server.agents.combined_submits import OrderWithBundle, SubmitSeparately
 from server.agents.deliveries import Deliveries
 from server.agents.forms import Form
 from server.agents.orders import MAX_BYTES, order_of
-from server.domain.files import FileKind
-from server.domain.jobs import Job
+from server.domain.jobs import FileKind, Job
 from server.domain.service import Service
 from server.ports import (
     AgentError,

@@ -14,8 +14,7 @@ import aiohttp
 from server.agents import answers, forms
 from server.agents.agent_client import AgentClient
 from server.domain import outcome
-from server.domain.files import FileKind
-from server.domain.jobs import Job
+from server.domain.jobs import FileKind, Job
 from server.domain.service import Service
 from server.ports import (
     AgentError,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from server.domain.ending import heartbeat_timeout_s
 from server.domain.jobs import Job
 from server.domain.service import Service
-from server.domain.timeouts import heartbeat_timeout_s
 from server.ports import Inputs
 from shared.wire import ArrayTask, InputsInfo, Order, PackTask
 

@@ -9,9 +9,9 @@ from typing import Final
 
 from server.agents.agent_client import AgentClient
 from server.domain.agents import REPLACED, AgentRecord
-from server.domain.backoff import Backoff
+from server.domain.choose import Candidate
 from server.domain.leases import Lease
-from server.domain.placement import Candidate
+from server.domain.retry_policy import Backoff
 from shared.clock import Clock
 from shared.wire import AgentHealth, AgentState, AgentStatus
 

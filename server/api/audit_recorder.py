@@ -9,8 +9,8 @@ from typing import Final
 from aiohttp import web
 
 from server.domain.access import Area
-from server.domain.audit import AuditEntry
 from server.stages.audit import AuditTrail
+from server.store.audit import AuditEntry
 from shared.clock import Clock
 from shared.http.authentication import PRINCIPAL
 from shared.http.origins import SAFE_METHODS

@@ -9,7 +9,6 @@ from aiohttp import web
 
 from server.domain import field_values
 from server.domain.access import Area, check_area, scope_of
-from server.domain.bulk import BulkAction
 from server.domain.errors import BadField
 from server.http import query
 from server.http.context import Context
@@ -17,6 +16,7 @@ from server.http.filters import FILTERS, job_filter
 from server.http.params import json_body
 from server.http.route import Body, Route
 from server.ports import Filter
+from server.stages.bulk import BulkAction
 from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.http.numbers import whole_number

@@ -15,8 +15,7 @@ from server.api.codes import FILE, NO_RESULT
 from server.domain import states
 from server.domain.access import Area
 from server.domain.errors import NotAllowed
-from server.domain.files import FileKind
-from server.domain.jobs import Job
+from server.domain.jobs import FileKind, Job
 from server.domain.permits import Shows
 from server.http import documents
 from server.http.attempt_files import MAX_ATTEMPT

@@ -10,8 +10,7 @@ from aiohttp import hdrs, web
 
 from server.domain.access import Area, visible
 from server.domain.errors import AlreadyEnded, BadField
-from server.domain.history import history
-from server.domain.jobs import Job
+from server.domain.jobs import Job, history
 from server.domain.permits import Shows
 from server.http import documents
 from server.http.conditional import tag_of

@@ -13,9 +13,8 @@ from aiohttp import hdrs, web
 
 from server.api.codes import FILE, NO_LOG
 from server.domain.access import Area
-from server.domain.attempts import Attempt
 from server.domain.errors import BadField
-from server.domain.jobs import Job
+from server.domain.jobs import Attempt, Job
 from server.domain.permits import Shows
 from server.http import event_stream
 from server.http.context import Context

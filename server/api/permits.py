@@ -9,7 +9,7 @@ from typing import Final
 from aiohttp import web
 
 from server.api.codes import JSON
-from server.domain import permit_requests
+from server.domain import permits
 from server.domain.access import Area
 from server.domain.permits import Shows
 from server.domain.upload_fields import OPTIONAL
@@ -31,7 +31,7 @@ _MAX_BODY: Final = 64 << 10
 
 async def make_ticket(request: web.Request, context: Context) -> web.StreamResponse:
     """Make an upload ticket: the right to upload once, for a browser that has no token."""
-    ticket = permit_requests.ticket(
+    ticket = permits.ticket(
         await json_body(request, _MAX_BODY),
         context.services,
         request[PRINCIPAL],

@@ -1,17 +1,96 @@
-"""The moves that end an attempt: to an ended state, or back into the queue."""
+"""The moves that end an attempt: to an ended state, or back into the queue; and the times that hold
+for a job.
+
+An upload may ask for less time than its service allows, never for more: what the operator sets
+later holds for jobs that wait already.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from server.domain import retry, states, timeouts
+from server.domain import retry, states
 from server.domain.errors import RetryRefused
 from server.domain.jobs import Job, Move
 from server.domain.retry import Retry
 from server.domain.service import Service
 from shared.clock import SECOND, Micros
-from shared.wire import JobState, Reason
+from shared.units.durations import say_duration
+from shared.units.sizes import say_size
+from shared.wire import JobState, Limits, Reason
+
+_NOT_RUN: Final = frozenset({2, 126, 127})
+"""Exit codes of a shell that cannot read a script, or does not find what it names."""
+_LIMITS: Final[Mapping[Reason, Callable[[Limits], tuple[float, str]]]] = {
+    Reason.MEMORY_LIMIT: lambda limits: (limits.memory, say_size(limits.memory)),
+    Reason.DISK_LIMIT: lambda limits: (limits.disk, say_size(limits.disk)),
+    Reason.PIDS_LIMIT: lambda limits: (limits.pids, str(limits.pids)),
+    Reason.CPU_LIMIT: lambda limits: (
+        limits.cpus,
+        f"{limits.cpus:g} {'CPU' if limits.cpus == 1 else 'CPUs'}",
+    ),
+    Reason.LOG_LIMIT: lambda limits: (limits.log, say_size(limits.log)),
+    Reason.RESULTS_LIMIT: lambda limits: (limits.results, say_size(limits.results)),
+}
+
+
+def who_set_the_limit(job: Job, service: Service, reason: Reason) -> str:
+    """Behind the message of a limit that was hit; empty: it was none."""
+    match reason:
+        case Reason.TIMEOUT:
+            own, most = job.timeout_s, service.timeout_s
+            shown = say_duration(most) if most else "any"
+        case Reason.HEARTBEAT_TIMEOUT:
+            own, most = heartbeat_timeout_s(job, service), service.heartbeat_timeout_s
+            shown = say_duration(most) if most else "any"
+        case _ if reason in _LIMITS:
+            own, _ = _LIMITS[reason](job.limits)
+            most, shown = _LIMITS[reason](service.limits)
+        case _:
+            return ""
+    # A job keeps the limits that it was uploaded with, whatever the service allows by now.
+    if own == most:
+        return f" (service {service.name} sets this limit)"
+    return f" (set at its upload; service {service.name} allows {shown})"
+
+
+def line_endings(job: Job, exit_code: int | None, stderr_tail: str) -> str:
+    """Behind the message of a failure that Windows line endings explain; else empty."""
+    known = any("(CRLF)" in warning for warning in job.upload_warnings)
+    if not known or not (exit_code in _NOT_RUN or "\r" in stderr_tail):
+        return ""
+    return "; run.sh has Windows line endings (CRLF), which a shell takes as part of its commands"
+
+
+def queue_timeout_s(job: Job, service: Service) -> float:
+    """Longest time from ``queued_at`` to the start of an attempt; 0: any."""
+    return _least(job.queue_timeout_s, service.queue_timeout_s)
+
+
+def heartbeat_timeout_s(job: Job, service: Service) -> float:
+    """Longest time that an attempt may be silent; 0: any."""
+    return _least(job.heartbeat_timeout_s, service.heartbeat_timeout_s)
+
+
+def expires_at(job: Job, service: Service, ended_at: Micros) -> Micros | None:
+    """When the files of a job that ends now are removed; None: they are kept, or go with those of
+    its parent.
+    """
+    kept_s = expires_after_s(job, service)
+    return ended_at + round(kept_s * SECOND) if kept_s else None
+
+
+def expires_after_s(job: Job, service: Service) -> float:
+    """How long its files are kept after its end; 0: for ever, or as long as those of its parent."""
+    if job.parent_id is not None:
+        return 0.0
+    return service.expires_after_s if job.expires_after_s is None else job.expires_after_s
+
+
+def _least(own: float | None, most: float) -> float:
+    """0 is no limit."""
+    return min(own, most) if own and most else own or most
 
 
 def interrupted(
@@ -58,7 +137,7 @@ def end(
     """
     ended = (changes or {}) | {
         "ended_at": now,
-        "expires_at": timeouts.expires_at(job, service, now),
+        "expires_at": expires_at(job, service, now),
     }
     if to is JobState.FAILED:
         message += retry.why_not(job, service, reason, how.get("facts", {}).get("exit_code"))

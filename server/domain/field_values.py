@@ -1,10 +1,13 @@
-"""The values of an upload's optional fields: one parser for each, which raises ValueError."""
+"""The values of an upload's optional fields: one parser for each, which raises ValueError; and what
+is meant by a name that is not known.
+"""
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeAlias, get_args
@@ -279,3 +282,15 @@ VALUES: Final[Mapping[str, Parser]] = {
     "result_files": _result_files,
 }
 """Field -> its parser."""
+
+
+_LONGEST: Final = 32
+"""Of a name that is compared: the time grows with its length."""
+
+
+def hint(name: str, known: Collection[str]) -> str:
+    """What to write in place of a name that is not known, as the end of a sentence."""
+    near = difflib.get_close_matches(name[:_LONGEST], list(known), 1)
+    if near:
+        return f"did you mean {near[0]}?"
+    return f"known are {', '.join(known)}" if known else "there are none"

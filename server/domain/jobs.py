@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
 from server.domain import states
+from server.domain.agents import id_by_name
 from server.domain.errors import IllegalTransition
 from server.domain.leases import Lease
 from server.domain.live import Live
 from server.domain.retry_policy import RetryPolicy
-from shared.clock import SECOND, Micros
+from shared.clock import SECOND, Micros, utc
 from shared.ids import AttemptKey
-from shared.wire import OWN_EVENT, JobState, Level, Limits, Progress, Reason, ResultFiles, Usage
+from shared.wire import (
+    OWN_EVENT,
+    HistoryEntry,
+    JobState,
+    Level,
+    Limits,
+    Progress,
+    Reason,
+    ResultFiles,
+    Usage,
+)
+
+
+class FileKind(StrEnum):
+    """What a stored file is; its value is the name of the folder for files of its kind."""
+
+    BUNDLE = "bundles"
+    RESULT = "results"
+
 
 FIRST_EVENT: Final = f"job.{states.FIRST.lower()}"
 
@@ -351,3 +370,60 @@ class Event:
     def source(self) -> str | None:
         """``run.sh``, of an event that it named itself."""
         return "run.sh" if OWN_EVENT.fullmatch(self.event) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt(Execution):
+    """A row of the store. An attempt that no agent took leaves none.
+
+    Its state is the job's while it is under way; Completed, Failed or Cancelled once it has ended.
+    """
+
+    job_id: int
+    number: int
+    """From 1."""
+    agent: str
+    claimed_at: Micros
+    agent_id: str | None = None
+    lease: int = 0
+    """Token of the lease under which it was sent."""
+    stdout_bytes: int | None = None
+    stderr_bytes: int | None = None
+    """What its logs hold in the result."""
+
+    @property
+    def key(self) -> AttemptKey:
+        return AttemptKey(self.job_id, self.number)
+
+    def was_sent_to(self, agent: str, agent_id: str | None) -> bool:
+        """Whether this is its agent. One that is renamed is renamed in the jobs that it has, but
+        not in past attempts: these say its id, if it had said one.
+        """
+        if agent_id is None or self.agent_id in (None, id_by_name(self.agent)):
+            return self.agent == agent
+        return self.agent_id == agent_id
+
+
+def history(moves: Sequence[Event], now: Micros) -> list[HistoryEntry]:
+    """The states that a job had, each with the time for which it was in it.
+
+    Args:
+        moves: events of its moves, oldest first.
+
+    Returns:
+        An entry for each; the last one lasts until now. A clock that was set back makes no time
+        negative.
+    """
+    ends = [*(move.at for move in moves[1:]), now]
+    return [
+        HistoryEntry(
+            status=move.state,
+            at=utc(move.at),
+            seconds=max(0, end - move.at) / SECOND,
+            attempt=move.attempt,
+            agent=move.agent,
+            reason=move.reason,
+            message=move.message if move.reason else None,
+        )
+        for move, end in zip(moves, ends, strict=bool(moves))
+    ]

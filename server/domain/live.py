@@ -9,12 +9,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from server.domain.events import NewEvent
 from server.domain.leases import Lease
 from shared import json_text
 from shared.clock import Micros, from_iso
 from shared.ids import AttemptKey
 from shared.wire import OWN_EVENT, Level, LiveDoc, Notice, Progress
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event that is no move, to be written."""
+
+    event: str
+    """Dotted name."""
+    message: str
+    level: Level = "info"
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """For programs, beside the message."""
+
 
 MOST_OUTPUTS: Final = 100
 MOST_NOTICES: Final = 200

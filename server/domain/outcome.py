@@ -7,20 +7,20 @@ happened, and make the move.
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any, Final
 
-from server.domain import agent_times
-from server.domain.attempt_end import attempt_ended
-from server.domain.attempts import Attempt
-from server.domain.ending import interrupted, move
-from server.domain.jobs import Job, Move, Step
-from server.domain.retry import Uniform
+from server.domain import ending, retry
+from server.domain.ending import interrupted, line_endings, move, who_set_the_limit
+from server.domain.jobs import Attempt, Job, Move, Step
+from server.domain.live import live_of
+from server.domain.retry import Retry, Uniform
 from server.domain.service import Service
 from server.domain.states import HOLDS_SLOT, states_between
-from shared.clock import Micros
+from shared.clock import Micros, from_iso
 from shared.units.durations import say_duration
-from shared.units.sizes import say_size
-from shared.wire import JobState, Limits, PayloadDoc, PayloadState, Reason
+from shared.units.sizes import say_count, say_size
+from shared.wire import JobState, Limits, PayloadDoc, PayloadState, Reason, RetryLater
 
 ZIP_OVERHEAD: Final = 1 << 30
 """Bytes of a result beside files and logs: what a ZIP says of each, twice, and what does not get
@@ -153,7 +153,7 @@ def advance(
     started = payload.started_at if ended else payload.status is not PayloadState.PREPARED
     if job.submitted_at is None and taken_at is not None:
         job = dataclasses.replace(job, submitted_at=taken_at)
-    at = agent_times.started_at(job, payload, now) if started else now
+    at = started_at(job, payload, now) if started else now
     for step in states_between(state, JobState.RUNNING if started else JobState.SUBMITTED):
         if step is JobState.SUBMITTED:
             since = at if taken_at is None else taken_at
@@ -202,3 +202,213 @@ def unreached(
         message = f"{what} for {say_duration(unreachable_s)}; the job {then} when it is back"
         return unknown(job, now, message, Reason.AGENT_UNREACHABLE)
     return None
+
+
+_TRY_LATER: Final = 75
+"""Exit code (EX_TEMPFAIL) by which run.sh asks to be tried later; an older agent says no more."""
+_LONGEST_WHY: Final = 500
+
+
+def attempt_ended(
+    job: Job,
+    payload: PayloadDoc,
+    service: Service,
+    now: Micros,
+    uniform: Uniform,
+    through: tuple[Step, ...],
+    changes: dict[str, Any],
+    facts: dict[str, Any],
+) -> Move:
+    """The move that follows.
+
+    Args:
+        through: steps before it that the server has not seen.
+        changes: what they set of the job.
+        facts: what they set of the attempt.
+    """
+    how: dict[str, Any] = {
+        "through": through,
+        "changes": changes,
+        "facts": facts | _facts(payload),
+    }
+    if payload.live is not None:
+        how["live"] = live = live_of(payload.live, now)
+        how["facts"] |= {"progress": live.progress, "output": live.output}
+        changes |= {"heartbeat_at": live.heartbeat_at} if live.heartbeat_at else {}
+    reason, message = payload.reason or Reason.EXIT_CODE, payload.message
+    match payload.status:
+        case PayloadState.COMPLETED:
+            took = f" after {say_duration(payload.usage.wall_s)}" if payload.usage else ""
+            message = f"{job.entry} ended well{took}"
+            return ending.end(job, JobState.COMPLETED, service, now, message, **how)
+        case PayloadState.KILLED:
+            message = "cancelled" if job.cancel_requested_at else "killed on the agent"
+            return ending.end(job, JobState.CANCELLED, service, now, message, **how)
+        case PayloadState.CLEANED:
+            reason = Reason.AGENT_LOST
+            message = "the agent removed the result before it could be fetched"
+        case PayloadState.INVALID:
+            reason = Reason.INVALID_BUNDLE
+            message = message or "the agent found the bundle invalid"
+        case PayloadState.FAILED if payload.interrupted:
+            reason = payload.reason or Reason.AGENT_ERROR
+            return _interrupted(job, service, now, uniform, reason, message, how)
+        case PayloadState.FAILED:
+            asked = _asked_for_later(payload)
+            if asked is not None:
+                return _later(job, service, now, asked, how)
+            message = message or f"{job.entry} failed"
+            if reason is Reason.EXIT_CODE:
+                message += line_endings(job, payload.exit_code, payload.stderr_tail)
+            else:
+                message += who_set_the_limit(job, service, reason)
+            again = retry.after_failure(job, service, reason, payload.exit_code, uniform)
+            if again is not None:
+                how["fields"] = {"exit_code": payload.exit_code}
+                return ending.requeue(job, service, now, message, reason, again, **how)
+    return ending.end(job, JobState.FAILED, service, now, message, reason, **how)
+
+
+def _interrupted(
+    job: Job,
+    service: Service,
+    now: Micros,
+    uniform: Uniform,
+    reason: Reason,
+    message: str,
+    how: dict[str, Any],
+) -> Move:
+    """The attempt died under the job; that of a stopping agent may end the job, or not be counted.
+
+    When the budget of interruptions is used up, the job's own retries are taken where they are for
+    this reason.
+    """
+    if reason is Reason.SHUTDOWN and service.on_shutdown == "resubmit":
+        return ending.requeue(job, service, now, message, reason, retry.resubmitted(), **how)
+    if reason is Reason.SHUTDOWN and service.on_shutdown == "stop":
+        if job.cancel_requested_at is None:
+            return ending.end(job, JobState.FAILED, service, now, message, reason, **how)
+    elif retry.after_interruption(job, service) is None:
+        again = retry.after_failure(job, service, reason, None, uniform)
+        if again is not None:
+            return ending.requeue(job, service, now, message, reason, again, **how)
+    return ending.interrupted(job, service, now, reason, message, **how)
+
+
+def _asked_for_later(payload: PayloadDoc) -> RetryLater | None:
+    if payload.retry_later is None and payload.exit_code == _TRY_LATER:
+        return RetryLater() if payload.reason in (None, Reason.EXIT_CODE) else None
+    return payload.retry_later
+
+
+def _later(job: Job, service: Service, now: Micros, asked: RetryLater, how: dict[str, Any]) -> Move:
+    why = asked.message[:_LONGEST_WHY]
+    message = "it asked to be tried later" + (f": {why}" if why else "")
+    again = retry.later(job, service, asked)
+    if again is not None:
+        how["fields"] = {"reason": why}
+        return ending.requeue(job, service, now, message, Reason.EXIT_CODE, again, **how)
+    times = say_count(service.retry_later_limit, "time")
+    message += f"; it has done so {times} before, the most that service {service.name} allows"
+    return ending.end(job, JobState.FAILED, service, now, message, Reason.EXIT_CODE, **how)
+
+
+def _facts(payload: PayloadDoc) -> dict[str, Any]:
+    return {
+        "exit_code": payload.exit_code,
+        "stderr_tail": payload.stderr_tail,
+        "usage": payload.usage,
+        "warnings": payload.warnings,
+        "enforcement": payload.enforcement,
+        "stdout_bytes": payload.result.stdout_bytes if payload.result else None,
+        "stderr_bytes": payload.result.stderr_bytes if payload.result else None,
+    }
+
+
+_NEW_ATTEMPT: Final = frozenset({"stale_attempt", "key_refused", "digest_mismatch"})
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An agent's no to a job that was sent to it.
+
+    Attributes:
+        code: for programs.
+        message: for people.
+        final: it would be the same next time.
+        retry_after_s: when to ask again, where the agent said so.
+    """
+
+    agent: str
+    code: str
+    message: str
+    final: bool
+    retry_after_s: float | None = None
+
+    @property
+    def wants_new_attempt(self) -> bool:
+        """It takes the job under another attempt's number."""
+        return self.code in _NEW_ATTEMPT
+
+    @property
+    def offered(self) -> bool:
+        return self.code != "not_offered"
+
+    @property
+    def declined(self) -> bool:
+        """It says nothing about the job: the agent takes none of the service now."""
+        if self.wants_new_attempt:
+            return False
+        return not self.offered or (not self.final and self.retry_after_s is not None)
+
+
+def submitted(job: Job, agent: str, payload_id: int, now: Micros) -> Move:
+    """An agent has taken the job."""
+    changes = {"payload_id": payload_id, "submitted_at": now}
+    return ending.move(job, JobState.SUBMITTED, now, f"agent {agent} has it", changes=changes)
+
+
+def not_sent(job: Job, service: Service, now: Micros, message: str, delay_s: float) -> Move:
+    """No agent has taken the attempt. That is not the fault of the job, so no retry is used up, and
+    its queue timeout goes on.
+    """
+    return ending.requeue(job, service, now, message, None, Retry(delay_s, waits_on=True))
+
+
+def refused(
+    job: Job, service: Service, now: Micros, refusal: Refusal, *, delay_s: float, offered: bool
+) -> Move:
+    """The agent that it was sent to does not take it.
+
+    Args:
+        delay_s: until it may be sent again, where it is.
+        offered: whether an agent offers the service, though perhaps not now.
+    """
+    message = f"agent {refusal.agent} refused it: {refusal.message}"
+    if refusal.wants_new_attempt:
+        return not_sent(job, service, now, message, delay_s)
+    if refusal.declined and not offered:
+        return ending.failed(job, service, now, Reason.NOT_OFFERED, message)
+    if refusal.declined:
+        message = f"agent {refusal.agent} does not take it now: {refusal.message}"
+        return not_sent(job, service, now, message, delay_s)
+    if refusal.final:
+        invalid = refusal.code == "invalid_bundle"
+        reason = Reason.INVALID_BUNDLE if invalid else Reason.AGENT_ERROR
+        return ending.failed(job, service, now, reason, message)
+    return ending.interrupted(job, service, now, Reason.AGENT_ERROR, message)
+
+
+def started_at(job: Job, payload: PayloadDoc, now: Micros) -> Micros:
+    """When run.sh started: never before the job was sent, nor in the future.
+
+    The clocks of two hosts may differ by any amount, so a time of an agent is never compared with
+    one of the server. An agent is believed how long after its intake of the attempt something was.
+    """
+    if payload.started_at is None:
+        return now
+    at = from_iso(payload.started_at)
+    if job.submitted_at is not None and payload.created_at is not None:
+        at = job.submitted_at + at - from_iso(payload.created_at)
+    since = job.queued_at if job.submitted_at is None else job.submitted_at
+    return min(now, max(since, at))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from shared.wire import Reason
 
@@ -78,3 +78,31 @@ def left_out(usual: frozenset[str], asked: frozenset[str]) -> list[str]:
     return sorted(
         "other exit codes" if some and one == Reason.EXIT_CODE else one for one in missing
     )
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Backoff(Generic[Key]):
+    """Delays in seconds that double with each failure of one key.
+
+    Args:
+        first_s: after the first failure.
+        longest_s: no delay is longer.
+        free: failures before the first delay.
+    """
+
+    def __init__(self, first_s: float, longest_s: float, free: int = 0) -> None:
+        self._first_s, self._longest_s, self._free = first_s, longest_s, free
+        self._failures: dict[Key, int] = {}
+
+    def failed(self, key: Key) -> float:
+        """Count a failure; how long to wait now."""
+        count = self._failures.get(key, 0) - self._free
+        self._failures[key] = count + self._free + 1
+        if count < 0:
+            return 0.0
+        return min(self._first_s * 2.0 ** min(count, 60), self._longest_s)
+
+    def succeeded(self, key: Key) -> None:
+        self._failures.pop(key, None)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from server.domain.access import check_may_read, check_upload
-from server.domain.errors import BadField
-from server.domain.field_values import VALUES, Later, check_length
-from server.domain.jobs import BatchRequest
-from server.domain.names import hint
+from server.domain.errors import BadField, FerrymanError
+from server.domain.field_values import MAX_TAGS, VALUES, Later, check_length, hint
+from server.domain.jobs import BatchRequest, Job
 from server.domain.retry_policy import RetryPolicy, left_out
 from server.domain.service import Service
 from shared.principals import Principal, Role
@@ -265,3 +264,19 @@ def check_children(field: str, count: int, service: Service) -> None:
 
 def _cut(name: str, fields: Mapping[str, str], most: str, service: Service) -> str:
     return f"{name}: {fields[name]} was asked for, service {service.name} allows {most}"
+
+
+class TooManyTags(FerrymanError):
+    code = "too_many_tags"
+
+    def __init__(self, job_id: int, count: int) -> None:
+        super().__init__(f"job {job_id} would have {count} tags, it may have {MAX_TAGS}")
+
+
+def with_tags(
+    job: Job, add: Collection[str], remove: Collection[str]
+) -> tuple[str, ...] | TooManyTags:
+    """The job's tags after a change: those that it keeps, in their order, then new ones."""
+    kept = dict.fromkeys(tag for tag in job.tags if tag not in remove)
+    tags = (*kept, *(tag for tag in dict.fromkeys(add) if tag not in kept))
+    return tags if len(tags) <= MAX_TAGS else TooManyTags(job.id, len(tags))

@@ -9,8 +9,7 @@ from typing import Final, Protocol
 
 from aiohttp import web
 
-from server.domain.attempts import Attempt
-from server.domain.jobs import Job
+from server.domain.jobs import Attempt, Job
 from server.http import documents
 from server.http.context import Context
 from server.http.log_source import FILES, find_attempt, live_agent

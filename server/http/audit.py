@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from server.domain.audit import AuditEntry, AuditFilter
 from server.domain.errors import BadField
 from server.domain.field_values import moment
 from server.http.context import Context
+from server.store.audit import AuditEntry, AuditFilter
 from shared.clock import utc
 from shared.wire import AuditDoc, AuditPage
 

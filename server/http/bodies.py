@@ -9,7 +9,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from server.domain.errors import BadField
-from server.domain.names import hint
+from server.domain.field_values import hint
 from server.http.params import json_body
 
 _MAX_BODY: Final = 64 << 10

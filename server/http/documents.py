@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from server.domain import timeouts
+from server.domain import ending
 from server.domain.agents import AgentRecord
-from server.domain.attempts import Attempt
 from server.domain.batch import Batch
-from server.domain.jobs import Event, Job
+from server.domain.jobs import Attempt, Event, Job
 from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from shared.clock import SECOND, Micros, utc
@@ -33,9 +32,9 @@ _SHARE: Final = 0.05
 """Part of the time that it has taken so far."""
 _TIMES: Final = frozenset({"at", "not_before"})
 _TIMES_THAT_HOLD: Final = {
-    "queue_timeout_s": timeouts.queue_timeout_s,
-    "heartbeat_timeout_s": timeouts.heartbeat_timeout_s,
-    "expires_after_s": timeouts.expires_after_s,
+    "queue_timeout_s": ending.queue_timeout_s,
+    "heartbeat_timeout_s": ending.heartbeat_timeout_s,
+    "expires_after_s": ending.expires_after_s,
 }
 """Of a job, its service's applied; 0: there is none."""
 

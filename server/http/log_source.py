@@ -12,9 +12,8 @@ from typing import Any, Final, TypeAlias
 from aiohttp import hdrs, web
 
 from server.domain import states
-from server.domain.attempts import Attempt
 from server.domain.errors import FerrymanError
-from server.domain.jobs import Job
+from server.domain.jobs import Attempt, Job
 from server.http.context import Context
 from server.http.event_stream import KEEPALIVE_S
 from server.http.problems import Refusal

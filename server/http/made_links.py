@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from server.domain import permit_requests
+from server.domain import permits
 from server.domain.jobs import Job
 from server.domain.permits import LOGIN_S, Link, Login, Shows
 from server.http.addresses import address
@@ -33,7 +33,7 @@ def made_link(
     Raises:
         BadField
     """
-    link = permit_requests.link(asked, job, request[PRINCIPAL], context.clock.now())
+    link = permits.link(asked, job, request[PRINCIPAL], context.clock.now())
     text = context.permits.text(link)
     here = JOB.replace("{id}", str(job.id))
     end = f"/files/{quote(link.path)}" if link.shows is Shows.FILE else _ENDS[link.shows]

@@ -7,8 +7,7 @@ from typing import Final
 
 from aiohttp import web
 
-from server.domain.files import FileKind
-from server.domain.jobs import Job, Result
+from server.domain.jobs import FileKind, Job, Result
 from server.http import documents
 from server.http.context import Context
 from server.http.problems import Refusal

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from server.domain.access import Area, scope_of
 from server.domain.errors import BadField
-from server.domain.names import hint
+from server.domain.field_values import hint
 from server.domain.permits import Shows
 from server.http.context import Context
 from server.http.parameter_types import Param

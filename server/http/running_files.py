@@ -7,8 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Final
 
-from server.domain.attempts import Attempt
-from server.domain.jobs import Job
+from server.domain.jobs import Attempt, Job
 from server.domain.media_types import media_type
 from server.http.log_source import FILES, why_not
 from server.http.stored_files import no_such_file

@@ -14,10 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
-from server.domain.attempts import Attempt
 from server.domain.errors import BadField
-from server.domain.files import FileKind
-from server.domain.jobs import Job, Result
+from server.domain.jobs import Attempt, FileKind, Job, Result
 from server.domain.media_types import media_type
 from server.http.context import Context
 from server.http.problems import Refusal

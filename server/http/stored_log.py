@@ -17,9 +17,7 @@ from typing import Any, Final, TypeAlias
 
 from pydantic import BaseModel
 
-from server.domain.attempts import Attempt
-from server.domain.files import FileKind
-from server.domain.jobs import Job
+from server.domain.jobs import Attempt, FileKind, Job
 from server.http.context import Context
 from server.http.problems import Refusal
 from server.http.results import cleaned, missing_result

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from server.maintenance.files import Brought, bring
 from server.store import copies
 from server.store.migrations import MIGRATIONS

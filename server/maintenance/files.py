@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from server.storage.folder import stored_path
 from server.store.copies import StoredFile
 from shared.files import durable

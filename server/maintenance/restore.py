@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from server.data_folder import RECORD, UNKNOWN, read_record, write_record
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from server.maintenance.backup import DATABASE, FORMAT, MANIFEST
 from server.maintenance.files import bring
 from server.store import copies

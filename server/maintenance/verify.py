@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from server.data_folder import WrongDatabase, look
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from server.maintenance.files import FileTrouble, trouble_of, unreadable
 from server.storage.folder import stored_names, stored_path
 from server.store import recount, stored_rows

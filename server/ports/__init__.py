@@ -14,7 +14,7 @@ from server.ports.agents import (
 )
 from server.ports.leases import LeaseLost, Leases
 from server.ports.lists import EventsPage, Filter, Held
-from server.ports.measures import Measures
+from server.ports.measures import Disk, LoopState, Measures, Vitals
 from server.ports.storage import (
     FileStream,
     InUse,
@@ -25,7 +25,6 @@ from server.ports.storage import (
     ScratchFile,
     Storage,
 )
-from server.ports.vitals import Disk, LoopState, Vitals
 from server.ports.watch import Watch
 
 __all__ = [

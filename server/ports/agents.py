@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from server.domain.agents import AgentRecord
+from server.domain.choose import Candidate
 from server.domain.jobs import Job
 from server.domain.leases import Lease
-from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.ports.storage import FileStream, ScratchFile
 from shared.clock import Micros

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from shared.clock import Micros
 
 RunningServers = Callable[[], Awaitable[set[str]]]

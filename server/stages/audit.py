@@ -9,8 +9,7 @@ from typing import Final
 
 import structlog
 
-from server.domain.audit import AuditEntry, AuditFilter
-from server.store.audit import SqlAudit
+from server.store.audit import AuditEntry, AuditFilter, SqlAudit
 from shared.clock import SECOND, Clock
 
 log = structlog.get_logger()

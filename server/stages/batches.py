@@ -16,9 +16,8 @@ import structlog
 
 from server.domain import batch as rules
 from server.domain.batch import Batch, NewChild
-from server.domain.files import FileKind
-from server.domain.jobs import Job
-from server.stages import fan_out
+from server.domain.jobs import FileKind, Job
+from server.stages import deferral
 from server.stages.stage import Resources, Stage
 from shared.files.errors import BundleError
 from shared.wire import JobState
@@ -40,7 +39,7 @@ class Batches(Stage):
         self,
         resources: Resources,
         more: Callable[[], None] = lambda: None,
-        child_names: Callable[[Path], tuple[str, ...]] = fan_out.child_names,
+        child_names: Callable[[Path], tuple[str, ...]] = deferral.child_names,
     ) -> None:
         super().__init__(resources)
         self._more, self._child_names = more, child_names

@@ -8,18 +8,49 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Final
 
 import structlog
 
-from server.domain.bulk import AMONG, BulkAction, Done
+from server.domain import states
 from server.domain.errors import FerrymanError
 from server.ports import Filter
 from server.stages.by_hand import Delete, RetryByHand
 from server.stages.read import list_ids, read_job
 from server.stages.stage import Resources, Stage
 from shared.principals import Principal
+from shared.wire import JobState
+
+
+class BulkAction(StrEnum):
+    CANCEL = "cancel"
+    RETRY = "retry"
+    DELETE = "delete"
+    TAG = "tag"
+    UNTAG = "untag"
+    MOVE = "move"
+
+
+_OPEN: Final = tuple(state for state in JobState if state not in states.ENDED)
+AMONG: Final = {
+    BulkAction.CANCEL: _OPEN,
+    BulkAction.MOVE: _OPEN,
+    BulkAction.RETRY: tuple(state for state in JobState if state in states.RETRIED_BY_HAND),
+}
+"""Where a filter names no state: those whose jobs the action can change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of one job."""
+
+    job_id: int
+    ok: bool
+    code: str
+    message: str
+
 
 log = structlog.get_logger()
 _SLICE: Final = 50

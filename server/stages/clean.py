@@ -11,13 +11,14 @@ from typing import Final
 
 import structlog
 
-from server.domain import ending
+from server.domain import ending, states
 from server.domain.errors import FerrymanError
-from server.domain.files import FileKind
-from server.domain.jobs import Job
-from server.ports import RunningServers
+from server.domain.jobs import FileKind, Job
+from server.ports import RunningServers, Scratch
 from server.stages.stage import Resources, Stage
+from server.store.jobs import SqlJobs
 from shared.clock import SECOND
+from shared.wire import JobState
 
 log = structlog.get_logger()
 _AT_ONCE: Final = 200
@@ -170,3 +171,11 @@ class Clean(Stage):
         elif removed:
             log.info("orphans.removed", files=removed)
         return removed
+
+
+async def recover(jobs: SqlJobs, scratch: Scratch, running_servers: RunningServers) -> None:
+    """Remove the scratch files of earlier runs, and log what is resumed."""
+    removed = await scratch.clear(running_servers)
+    taken_up = await jobs.in_states(states.HOLDS_SLOT)
+    sending = sum(job.state is JobState.PROCESSING for job in taken_up)
+    log.info("server.recovered", jobs=len(taken_up), sending=sending, half_files=removed)

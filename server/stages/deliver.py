@@ -13,10 +13,10 @@ from typing import Final
 
 import structlog
 
-from server.domain import ending, outcome, sending
-from server.domain.backoff import Backoff
+from server.domain import ending, outcome
 from server.domain.jobs import Job, Move
-from server.domain.sending import Refusal
+from server.domain.outcome import Refusal
+from server.domain.retry_policy import Backoff
 from server.ports import Agent, RefusedByAgent, Unreachable
 from server.stages.agent_tasks import AgentTasks
 from server.stages.get import Get
@@ -185,7 +185,7 @@ class Deliver(Stage):
         if agent.supports_events:
             self._get.taken(agent, job, payload, now)
         else:
-            move = sending.submitted(job, agent.name, payload.id, now)
+            move = outcome.submitted(job, agent.name, payload.id, now)
             await self._move_at_agent(agent.name, move)
 
     async def _refused(self, job: Job, refusal: Refusal) -> None:
@@ -212,11 +212,11 @@ class Deliver(Stage):
         elif refusal.final and job.bundle is not None:
             # Its bytes may be damaged here: who uploads the same content again must not get them.
             await self._jobs.stop_sharing(job.bundle)
-        move = self._decide(sending.refused, job, refusal, delay_s=delay_s, offered=offered)
+        move = self._decide(outcome.refused, job, refusal, delay_s=delay_s, offered=offered)
         await self._move(job, move)
 
     async def _requeue(self, job: Job, message: str, delay_s: float) -> None:
-        await self._move(job, self._decide(sending.not_sent, job, message, delay_s))
+        await self._move(job, self._decide(outcome.not_sent, job, message, delay_s))
 
     async def _interrupted(self, job: Job, reason: Reason, message: str) -> None:
         await self._move(job, self._decide(ending.interrupted, job, reason, message))

@@ -17,10 +17,8 @@ from typing import Final
 import structlog
 
 from server.domain import ending, outcome, states
-from server.domain.attempts import Attempt
 from server.domain.errors import NoSuchAttempt, NoSuchJob
-from server.domain.files import FileKind
-from server.domain.jobs import Job, Move, Result
+from server.domain.jobs import Attempt, FileKind, Job, Move, Result
 from server.ports import Agent, AgentError, LeaseLost
 from server.stages.agent_tasks import AgentTasks
 from server.stages.deferral import Deferral

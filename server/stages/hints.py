@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from server.domain import states
+from server.domain.choose import Candidate
 from server.domain.jobs import Job
-from server.domain.placement import Candidate
 from server.store.jobs import SqlJobs
 from shared.clock import Micros
 from shared.ids import AttemptKey

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from server.domain.files import FileKind
-from server.domain.jobs import Result
+from server.domain.jobs import FileKind, Result
 from server.ports import Scratch, Storage
 from shared.files.archives.merge import Merge
 from shared.files.descriptors import closing_fd

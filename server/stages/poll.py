@@ -14,8 +14,7 @@ from typing import Final
 import structlog
 
 from server.domain import outcome, states
-from server.domain.files import FileKind
-from server.domain.jobs import Job, Move
+from server.domain.jobs import FileKind, Job, Move
 from server.ports import Agent, AgentError, LeaseLost, NoSuchPayload
 from server.stages.agent_tasks import AgentTasks
 from server.stages.get import Get

@@ -19,14 +19,12 @@ import structlog
 from server.domain import access
 from server.domain.allowances import Allowances
 from server.domain.errors import BadField, FerrymanError
-from server.domain.files import FileKind
-from server.domain.jobs import BatchRequest, Bundle, Job, NewJob
+from server.domain.jobs import BatchRequest, Bundle, FileKind, Job, NewJob
 from server.domain.leases import Lease
 from server.domain.schedules import NoSuchSchedule, Schedule, job_fields, next_time
 from server.domain.upload_fields import upload_request
 from server.ports import ScratchFile
-from server.stages.accept import Accept, check_size, new_job
-from server.stages.array_tasks import with_tasks
+from server.stages.accept import Accept, check_size, new_job, with_tasks
 from server.stages.stage import Resources, Stage
 from server.store import schedules as rows
 from server.store.identity import is_rehearsal

@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from server.domain import ending, timeouts
+from server.domain import ending
 from server.domain.service import Service
 from server.stages.deliver import Deliver
 from server.stages.get import Get
@@ -142,7 +142,7 @@ class Send(Stage):
         before = now - round(most_s * SECOND) if most_s else None
         moves = []
         for job in await self._jobs.overdue(service.name, before, now, _MAX_GIVEN_UP):
-            waits_s = timeouts.queue_timeout_s(job, service)
+            waits_s = ending.queue_timeout_s(job, service)
             allowed = "the service allows" if waits_s == most_s else "its upload allows"
             message = (
                 f"waited {say_duration(waits_s)} in the queue without a start, "

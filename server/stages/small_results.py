@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from server.domain.files import FileKind
-from server.domain.jobs import Job, Move, Result
+from server.domain.jobs import FileKind, Job, Move, Result
 from server.ports import Agent, AgentError, Fetched, LeaseLost, PendingFiles, ScratchFile
 from server.stages.results import Results
 from server.stages.stage import Resources, Stage

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from server.domain.choose import LEAST_RUNS, Recent
 from server.domain.errors import NoSuchService
-from server.domain.expected_start import LEAST_RUNS, Recent
 from server.domain.statistics import ALL, KEPT_S, Tree, add, begin_of
 from server.stages.stage import Resources, Stage
 from server.store.statistics import SqlStatistics

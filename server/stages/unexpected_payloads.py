@@ -9,9 +9,7 @@ from typing import Final
 import structlog
 
 from server.domain import outcome, states
-from server.domain.attempts import Attempt
-from server.domain.files import FileKind
-from server.domain.jobs import Job
+from server.domain.jobs import Attempt, FileKind, Job
 from server.ports import Agent, NoSuchPayload
 from server.stages.results import UNCHECKED, NoRoom, Results
 from server.stages.stage import Resources, Stage

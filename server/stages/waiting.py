@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from server.domain.batch import Batch
-from server.domain.expected_start import Limit, Recent, before_in_service, rounded_at, wait_s
+from server.domain.choose import Candidate, Limit, Recent, before_in_service, rounded_at, wait_s
 from server.domain.jobs import Hold, Job
-from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.ports import Fleet, Held
 from server.stages.results import WaitingResults

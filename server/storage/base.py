@@ -8,7 +8,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Se
 from contextlib import asynccontextmanager
 from typing import Final
 
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from server.ports import InUse, PendingFiles, RunningServers
 
 NAME: Final = re.compile(r"[0-9a-f]{32}")

@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from server.ports import FileStream
 from server.storage.base import NAME, BaseStorage
 from server.storage.recent import BytesStream, RecentFiles

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from typing import Final
 
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 
 _MOST_OF_ONE: Final = 64 << 10
 _MOST: Final = 4 << 20

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from server.domain import states
-from server.domain.attempts import Attempt
 from server.domain.errors import NoSuchAttempt
-from server.domain.jobs import Job, Move, Result
+from server.domain.jobs import Attempt, Job, Move, Result
 from server.domain.leases import Lease
 from server.store import leases, records
 from server.store.statements import Part

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from server.domain.files import FileKind
-from server.domain.jobs import Bundle
+from server.domain.jobs import Bundle, FileKind
 from server.store.statements import batches
 from shared.clock import Micros
 from shared.sql import Database, Transaction

@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from server.domain import fairshare, placement
-from server.domain.fairshare import Waiting
+from server.domain import choose
+from server.domain.choose import Candidate, Waiting
 from server.domain.jobs import Job, Move
-from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.store.moves import make_move
 from server.store.queue import READY
@@ -68,13 +67,13 @@ class Claims(Part):
             packing = [one.name for one in candidates if one.packs]
             held = await _held(tx, service.name, ended, packing, self._services)
             users, agents, runs, retired = held
-            free = min(most, fairshare.free_slots(service, users))
+            free = min(most, choose.free_slots(service, users))
             active = [one for one in candidates if one.name not in retired]
-            places = placement.place(active, agents, [max(1, service.pack)] * free, runs)
+            places = choose.place(active, agents, [max(1, service.pack)] * free, runs)
             chosen = await _due(tx, service, users, len(places), last_user) if places else []
             if service.pack > 1:  # some may be no tasks of an array, and need a slot each
                 packs = [service.pack_of(one.array_index) for one in chosen]
-                places = placement.place(active, agents, packs, runs)
+                places = choose.place(active, agents, packs, runs)
             claimed = []
             for waiting, candidate in zip(chosen, places, strict=False):
                 move = Move(
@@ -165,7 +164,7 @@ async def _held(
     for (agent, name), jobs in tasks.items():
         packs = name in services and services[name].pack > 1
         if packs and agent in packing and jobs > 0:
-            slots[agent] = placement.add(slots[agent] - jobs, services[name].pack, jobs)
+            slots[agent] = choose.add(slots[agent] - jobs, services[name].pack, jobs)
     return users, slots, runs, retired
 
 
@@ -204,7 +203,7 @@ async def _due(
             each=each,
         )
         queue += await _with_exceptions(tx, service, rows, each, free)
-        chosen = fairshare.pick(queue, held, service, free)
+        chosen = choose.pick(queue, held, service, free)
         # Nobody gets two while another waits for one.
         if len({one.user_id for one in chosen}) == free:
             return chosen

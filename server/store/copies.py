@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 
 LEAST_SKIPPED: Final = 1_000_000
 """Numbers of jobs that are left out at least, where a former server may have given some."""

@@ -8,9 +8,8 @@ from functools import cache
 from typing import Any, Final
 
 from server.domain.errors import NoSuchJob
-from server.domain.events import NewEvent
 from server.domain.jobs import FIRST_EVENT, Event
-from server.domain.live import NOTICES, Live
+from server.domain.live import NOTICES, Live, NewEvent
 from server.ports import EventsPage, Filter
 from server.store import records
 from server.store.statements import Part

@@ -11,8 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from server.domain import states
-from server.domain.attempts import Attempt
-from server.domain.jobs import Bundle, Event, Hold, Job, NewJob, Result
+from server.domain.jobs import Attempt, Bundle, Event, Hold, Job, NewJob, Result
 from server.domain.retry_policy import BackoffKind, RetryPolicy
 from shared.sql import Row
 from shared.wire import JobState, Limits, Progress, Reason, Usage

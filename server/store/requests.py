@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from server.domain.errors import QueueFull
-from server.domain.events import NewEvent
 from server.domain.jobs import Job, Move
+from server.domain.live import NewEvent
 from server.store import records
 from server.store.events import append_new_event
 from server.store.moves import get_job, make_move

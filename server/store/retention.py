@@ -7,8 +7,7 @@ from typing import Final
 
 from server.domain.allowances import day_of
 from server.domain.errors import ChildOfBatch, NoSuchJob, NotEnded, StillNeeded
-from server.domain.files import FileKind
-from server.domain.jobs import Job, Move
+from server.domain.jobs import FileKind, Job, Move
 from server.store import records, webhooks
 from server.store.bundles import release_files
 from server.store.dependencies import NEEDED, RESULT_NEEDED, waiting_for

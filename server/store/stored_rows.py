@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from server.store.copies import StoredFile
 from server.store.statements import batches
 from shared.clock import Micros

@@ -6,9 +6,9 @@ import json
 from collections.abc import Collection
 
 from server.domain.errors import NoSuchJob
-from server.domain.events import NewEvent
 from server.domain.jobs import Job
-from server.domain.tags import TooManyTags, with_tags
+from server.domain.live import NewEvent
+from server.domain.upload_fields import TooManyTags, with_tags
 from server.store import records
 from server.store.events import append_new_event
 from server.store.statements import Part

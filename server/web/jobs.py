@@ -19,7 +19,6 @@ from aiohttp import web
 from multidict import MultiDictProxy
 
 from server.domain.access import Area, visible
-from server.domain.bulk import AMONG, BulkAction
 from server.domain.errors import BadField, NoSuchJob
 from server.domain.jobs import Job
 from server.http.addresses import address
@@ -29,6 +28,7 @@ from server.http.parameter_types import MAX_ID
 from server.http.params import int_param
 from server.http.problems import Refusal
 from server.ports import Filter
+from server.stages.bulk import AMONG, BulkAction
 from server.stages.read import count_jobs, list_jobs, read_job
 from server.web.site import PageRoute, Site
 from shared.clock import Micros, utc

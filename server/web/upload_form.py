@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from server.domain.errors import BadField, NotAllowed
-from server.domain.files import FileKind
-from server.domain.jobs import Job
+from server.domain.jobs import FileKind, Job
 from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from server.http.context import Context

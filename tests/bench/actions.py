@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from server.app import compose
-from server.domain.bulk import BulkAction
 from server.settings.agents import AgentTable
 from server.settings.tables import ServerSettings, ServerTable
+from server.stages.bulk import BulkAction
 from shared.principals import LOCAL
 from tests.bench.bulk import fill
 from tests.bench.table import Row, median, percentile

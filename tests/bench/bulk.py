@@ -12,7 +12,7 @@ from pathlib import Path
 
 import aiohttp
 
-from server.domain.placement import Candidate
+from server.domain.choose import Candidate
 from server.domain.service import Service
 from server.storage.folder import PREFIX_LEN
 from server.store.jobs import SqlJobs

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from server.domain.fairshare import Waiting
+from server.domain.choose import Waiting
 from server.domain.service import Service
 from server.ports import Filter
 from server.store import claims

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from server.data_folder import write_record
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from server.maintenance.__main__ import program
 from server.storage.folder import stored_path
 from server.store import copies

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from server.domain.audit import AuditFilter
+from server.store.audit import AuditFilter
 from server.web.site import SITE, CsrfTokens
 from shared.principals import Principal, Role
 from tests.support.fake_orchestrator import FakeOrchestrator

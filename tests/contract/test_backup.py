@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from server.domain.files import FileKind
-from server.domain.jobs import Bundle, Job, Move, NewJob, Result
+from server.domain.jobs import Bundle, FileKind, Job, Move, NewJob, Result
 from server.maintenance.__main__ import program
 from server.maintenance.backup import back_up
 from server.maintenance.files import bring

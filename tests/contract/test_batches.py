@@ -10,7 +10,7 @@ import pytest
 from server.domain.errors import RetryRefused
 from server.domain.jobs import Job
 from server.domain.service import Service
-from server.stages.fan_out import Children
+from server.stages.deferral import Children
 from shared.files.errors import BundleError
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, Reason

@@ -19,8 +19,7 @@ from client_agent.payloads.errors import Refused
 from server.agents import combined_submits
 from server.agents.agent_client import Sessions
 from server.agents.ferryman_agent import FerrymanAgent
-from server.domain.files import FileKind
-from server.domain.jobs import Bundle, Job
+from server.domain.jobs import Bundle, FileKind, Job
 from server.domain.service import Service
 from server.ports import RefusedByAgent, Unreachable
 from server.storage.folder import FolderStorage, stored_path

@@ -28,8 +28,7 @@ from server.data_folder import (
     open_data,
     read_record,
 )
-from server.domain.files import FileKind
-from server.domain.jobs import Bundle, NewJob
+from server.domain.jobs import Bundle, FileKind, NewJob
 from server.maintenance.__main__ import program
 from server.settings.tables import ServerTable
 from server.storage.folder import FolderStorage, stored_names

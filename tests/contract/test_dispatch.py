@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from server.domain.batch import Batch
-from server.domain.expected_start import Recent
+from server.domain.choose import Recent
 from server.domain.jobs import Hold, Job
 from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service

@@ -13,9 +13,9 @@ import pytest
 
 from ferryman import Client
 from ferryman.models.operators import ForgottenDoc
-from server.domain.audit import AuditEntry
 from server.stages import forget_user
 from server.stages.tokens import NewToken
+from server.store.audit import AuditEntry
 from shared.principals import Role
 from tests.contract.test_agents_http import unreachable
 from tests.support.command_line import ferryman

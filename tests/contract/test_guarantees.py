@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from server.domain.errors import AlreadyEnded
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from server.domain.service import Service
 from server.store.migrations import MIGRATIONS
 from shared.files import durable

@@ -9,8 +9,7 @@ from html import unescape
 import pytest
 
 from server.domain import ending
-from server.domain.events import NewEvent
-from server.domain.live import Live
+from server.domain.live import Live, NewEvent
 from shared.clock import SECOND
 from shared.wire import Progress, Reason, Usage
 from tests.support.fake_orchestrator import FakeOrchestrator

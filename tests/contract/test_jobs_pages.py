@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import FormData
 
-from server.domain.expected_start import Recent
+from server.domain.choose import Recent
 from server.stages.statistics import Statistics
 from shared.principals import Principal, Role, Scope
 from tests.support.fake_orchestrator import FakeOrchestrator

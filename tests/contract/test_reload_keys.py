@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 
 from server.app import Server, compose
+from server.domain.choose import Candidate
 from server.domain.jobs import Bundle, NewJob
-from server.domain.placement import Candidate
 from server.settings import load
 from server.settings.tables import ServerSettings
 from server.settings.users import UserTable

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from server.domain.errors import NoSuchJob
-from server.domain.files import FileKind
-from server.domain.jobs import Bundle, Job, Move, NewJob
+from server.domain.jobs import Bundle, FileKind, Job, Move, NewJob
 from server.domain.service import Service
 from server.loops.runner import Loop
 from server.loops.wakeups import JobWakeups

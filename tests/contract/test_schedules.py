@@ -9,7 +9,7 @@ import pytest
 
 from server.domain.allowances import Allowance, Allowances, DayUsed
 from server.domain.errors import BadField, BundleTooLarge, StorageFull
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from server.domain.schedules import NoSuchSchedule, Schedule, ScheduleRefusal
 from server.domain.service import Service
 from shared.clock import iso

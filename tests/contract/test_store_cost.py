@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from server.domain import states
-from server.domain.placement import Candidate
+from server.domain.choose import Candidate
 from server.domain.service import Service
 from server.domain.webhooks import Signer, SignerKind
 from server.ports import Filter

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, CookieJar, FormData
 
-from server.domain.audit import AuditFilter
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
+from server.store.audit import AuditFilter
 from shared.principals import Principal, Role, Scope
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import RUN, ServerClient, driving

@@ -117,7 +117,7 @@ MUTANTS: Final = (
     ),
     _of(
         "every child has a run.sh",
-        "server/stages/fan_out.py",
+        "server/stages/deferral.py",
         "    if missing := sorted(folders - runnable):\n",
         "    if missing := []:\n",
         f"{_FAN_OUT}what_is_wrong_with_the_folders_is_said",

@@ -8,7 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _SEND: Final = "server/stages/send.py"
 _WAITING: Final = "server/stages/waiting.py"
-_END: Final = "server/domain/attempt_end.py"
+_END: Final = "server/domain/outcome.py"
 
 
 def of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
@@ -143,7 +143,7 @@ MUTANTS: Final = (
     ),
     outcome(
         "a job shows when it started, not when that was received",
-        "    at = agent_times.started_at(job, payload, now) if started else now\n",
+        "    at = started_at(job, payload, now) if started else now\n",
         "    at = now\n",
         "every_step_on_the_way_is_made_with_its_time",
         file="server/domain/outcome.py",

@@ -73,8 +73,8 @@ MUTANTS: Final = (
     ),
     outcome(
         "results expire by the end of their job",
-        "timeouts.expires_at(job, service, now)",
-        "timeouts.expires_at(job, service, job.created_at)",
+        "expires_at(job, service, now)",
+        "expires_at(job, service, job.created_at)",
         "success_says_when_it_ended_and_when_it_expires",
     ),
     outcome(
@@ -108,7 +108,7 @@ MUTANTS: Final = (
     Mutant(
         "document",
         "a try that failed is in the history with its reason",
-        "server/domain/history.py",
+        "server/domain/jobs.py",
         "reason=move.reason,",
         "reason=None,",
         (f"{_TIMES}a_try_that_failed_is_in_the_history_with_its_reason",),
@@ -186,7 +186,7 @@ MUTANTS: Final = (
     Mutant(
         "outcome",
         "a time of an agent is taken as so long after its intake",
-        "server/domain/agent_times.py",
+        "server/domain/outcome.py",
         "        at = job.submitted_at + at - from_iso(payload.created_at)\n",
         "        pass\n",
         (f"{_DOMAIN}attempt_end.py::test_an_agents_clock_does_not_matter",),
@@ -194,7 +194,7 @@ MUTANTS: Final = (
     Mutant(
         "outcome",
         "a time of an agent is never in the future",
-        "server/domain/agent_times.py",
+        "server/domain/outcome.py",
         "return min(now, max(since, at))",
         "return max(since, at)",
         (f"{_DOMAIN}attempt_end.py::test_no_step_is_before_another_or_in_the_future",),
@@ -202,7 +202,7 @@ MUTANTS: Final = (
     Mutant(
         "outcome",
         "a resubmitted attempt is counted nowhere",
-        "server/domain/attempt_end.py",
+        "server/domain/outcome.py",
         'service.on_shutdown == "resubmit"',
         "False",
         (f"{_DOMAIN}attempt_end.py::test_a_resubmitted_attempt_is_counted_nowhere",),
@@ -210,7 +210,7 @@ MUTANTS: Final = (
     Mutant(
         "outcome",
         "a job that a stopping agent ended is not tried again",
-        "server/domain/attempt_end.py",
+        "server/domain/outcome.py",
         'service.on_shutdown == "stop"',
         "False",
         (f"{_DOMAIN}attempt_end.py::test_a_shutdown_ends_the_job_where_its_service_says_stop",),

@@ -244,7 +244,7 @@ MUTANTS: Final = (
     ),
     _of(
         "only the agent that had a past attempt is believed",
-        "domain/attempts.py",
+        "domain/jobs.py",
         "return self.agent_id == agent_id",
         "return True",
         f"{_OF_JOB}a_past_attempt_is_known_by_the_id_of_its_agent",

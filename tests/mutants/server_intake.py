@@ -340,7 +340,7 @@ _UPLOAD_MUTANTS: Final = (
     ),
     _of(
         "a timeout names who set its limit",
-        "server/domain/explanations.py",
+        "server/domain/ending.py",
         "own, most = job.timeout_s, service.timeout_s",
         "own, most = 0.0, 0.0",
         "tests/unit/server/domain/test_outcome.py::test_a_wall_time_limit_is_reported_with_who_set_it",

@@ -29,7 +29,7 @@ def _holder(protection: str, old: str, new: str, *tests: str) -> Mutant:
 
 def _place(protection: str, old: str, new: str, *tests: str) -> Mutant:
     names = "unit/server/domain/test_placement"
-    return _of(protection, "server/domain/placement.py", old, new, names, *tests)
+    return _of(protection, "server/domain/choose.py", old, new, names, *tests)
 
 
 _LATER: Final = "a_lease_that_has_run_out_goes_to_another_with_a_higher_token"
@@ -176,7 +176,7 @@ MUTANTS: Final = (
     ),
     _of(
         "an agent has no more jobs of a service than its max_runs",
-        "server/domain/placement.py",
+        "server/domain/choose.py",
         "(one.max_runs or math.inf)",
         "math.inf",
         "contract/test_fleet",

@@ -132,7 +132,7 @@ MUTANTS: Final = (
     ),
     _mutant(
         "a clock that was set back makes no time negative",
-        "domain/history.py",
+        "domain/jobs.py",
         "max(0, end - move.at)",
         "(end - move.at)",
         f"{_HISTORY}a_clock_that_was_set_back_makes_no_time_negative",

@@ -8,7 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _SUPERVISION: Final = "tests/unit/server/test_supervision.py::test_"
 _MANAGER: Final = "tests/unit/shared/test_service_manager.py::test_"
-_SUPERVISOR: Final = "server/loops/supervisor.py"
+_SUPERVISOR: Final = "server/loops/runner.py"
 
 
 def of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:

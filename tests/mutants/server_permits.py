@@ -7,7 +7,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _DOMAIN: Final = "server/domain/permits.py"
-_ASKED: Final = "server/domain/permit_requests.py"
+_ASKED: Final = "server/domain/permits.py"
 _PERMITTED: Final = "server/http/permitted.py"
 _UNIT: Final = "tests/unit/server/domain/test_permits.py::test_"
 _TICKETS: Final = "tests/contract/test_tickets.py::test_"

@@ -36,7 +36,7 @@ MUTANTS: Final = (
     ),
     _of(
         "a job has no more tags than it may have, however they come",
-        "server/domain/tags.py",
+        "server/domain/upload_fields.py",
         "return tags if len(tags) <= MAX_TAGS else",
         "return tags if True else",
         "tests/contract/store/test_tags.py::"

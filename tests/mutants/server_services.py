@@ -135,7 +135,7 @@ MUTANTS: Final = (
     ),
     of(
         "who set a limit is said as it is",
-        "server/domain/explanations.py",
+        "server/domain/ending.py",
         "if own == most:",
         "if True:",
         "tests/unit/server/domain/test_attempt_end.py::test_who_set_a_limit_that_was_hit_is_said",

@@ -14,7 +14,7 @@ import pytest
 from server.domain.errors import ServerPaused
 from server.domain.leases import LENGTH_S, RENEW_EVERY_S
 from server.domain.service import Service
-from server.stages.recover import recover
+from server.stages.clean import recover
 from server.storage.folder import FolderStorage
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState

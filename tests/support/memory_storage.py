@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from server.ports import FileStream, Scratch
 from server.storage.base import NAME, BaseStorage
 from shared.clock import Micros

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from server.agents.agent_client import AgentClient
 from server.agents.deliveries import Deliveries
-from server.domain.files import FileKind
-from server.domain.jobs import Job
+from server.domain.jobs import FileKind, Job
 from server.domain.service import Service
 from server.ports import Fetched, Inputs, NoSuchPayload, RefusedByAgent, ScratchFile, Unreachable
 from shared.clock import SECOND, Micros

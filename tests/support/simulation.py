@@ -22,8 +22,7 @@ from server.agents.registry import Registry
 from server.domain import states
 from server.domain.allowances import Allowances
 from server.domain.errors import NoSuchJob
-from server.domain.files import FileKind
-from server.domain.jobs import Job, Result
+from server.domain.jobs import FileKind, Job, Result
 from server.domain.service import Service
 from server.domain.upload_fields import upload_request
 from server.loops.wakeups import JobWakeups
@@ -32,14 +31,12 @@ from server.stages.accept import Accept
 from server.stages.batches import Batches
 from server.stages.by_hand import Delete, RetryByHand
 from server.stages.cancel import Cancel
-from server.stages.clean import Clean
-from server.stages.deferral import Deferral
+from server.stages.clean import Clean, recover
+from server.stages.deferral import Children, Deferral
 from server.stages.deliver import Deliver
 from server.stages.dependencies import Dependencies
-from server.stages.fan_out import Children
 from server.stages.get import Get
 from server.stages.poll import Poll
-from server.stages.recover import recover
 from server.stages.schedules import Schedules
 from server.stages.send import Send
 from server.stages.stage import Resources

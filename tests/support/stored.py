@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from server.ports import Storage
 
 

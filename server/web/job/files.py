@@ -12,8 +12,7 @@ from urllib.parse import quote
 from aiohttp import web
 
 from server.domain.access import Area
-from server.domain.attempts import Attempt
-from server.domain.jobs import Job
+from server.domain.jobs import Attempt, Job
 from server.domain.permits import Shows
 from server.http.attempt_files import requested_attempt
 from server.http.context import Context

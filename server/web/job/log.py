@@ -13,9 +13,8 @@ from aiohttp import hdrs, web
 from markupsafe import Markup, escape
 
 from server.domain.access import Area
-from server.domain.attempts import Attempt
 from server.domain.errors import BadField, FerrymanError
-from server.domain.jobs import Job
+from server.domain.jobs import Attempt, Job
 from server.domain.permits import Shows
 from server.http import event_stream
 from server.http.context import Context

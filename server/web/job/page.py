@@ -15,11 +15,8 @@ from markupsafe import Markup
 
 from server.domain import field_values, states
 from server.domain.access import Area
-from server.domain.attempts import Attempt
-from server.domain.bulk import BulkAction
 from server.domain.errors import AlreadyEnded, BadField, FerrymanError
-from server.domain.history import history
-from server.domain.jobs import Event, Job
+from server.domain.jobs import Attempt, Event, Job, history
 from server.domain.live import NOTICES
 from server.domain.permits import Shows
 from server.http.addresses import address
@@ -32,6 +29,7 @@ from server.http.problems import BACK, Refusal
 from server.http.route import LINK_PARAMETER
 from server.http.stored_files import scan_first
 from server.http.stored_log import STREAMS
+from server.stages.bulk import BulkAction
 from server.web.job.content import visible
 from server.web.job.files import FolderPage, folder_of, folder_page, quoted
 from server.web.job.frame import JobFrame, frame_page, job_frame

@@ -10,9 +10,8 @@ from typing import Any, Final
 from aiohttp import hdrs, web
 
 from server.domain.access import Area
-from server.domain.attempts import Attempt
 from server.domain.errors import BadField
-from server.domain.jobs import Job
+from server.domain.jobs import Attempt, Job
 from server.domain.media_types import media_type, shown_as
 from server.domain.permits import Shows
 from server.http.attempt_files import OpenedFile, opened_file, requested_attempt

@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from server.ports import InUse, RunningServers, Storage
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch

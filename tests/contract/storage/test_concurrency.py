@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from server.ports import Storage
 from tests.contract.storage.conftest import FIRST, SECOND, Place, names, put, running, sweep
 from tests.support.stored import chunks, read

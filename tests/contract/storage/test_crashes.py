@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from server.agents import answers
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from server.ports import ScratchFile, Storage
 from server.storage.scratch import FolderScratch
 from shared.clock import RealClock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from server.ports import Storage
 from tests.contract.storage.conftest import FIRST, names, put
 from tests.support.stored import chunks, read

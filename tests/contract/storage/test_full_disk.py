@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from tests.contract.storage.conftest import FIRST, Place, names, put, rows, running, sweep
 from tests.support.stored import chunks, read
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from server.ports import Storage
 from tests.contract.storage.conftest import SECOND, Place, names, put
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from server.ports import Storage
 from tests.contract.storage.conftest import FIRST, SECOND, Place, names, put, rows, running, sweep
 from tests.support.stored import chunks

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from server.ports import Storage
 from tests.contract.storage.conftest import FIRST, Place, put, running
 from tests.support.stored import chunks, read

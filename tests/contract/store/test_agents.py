@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact
+from server.domain.choose import Candidate
 from server.domain.jobs import Job
-from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.store.agents import SqlAgents
 from server.store.jobs import SqlJobs

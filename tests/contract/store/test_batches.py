@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from server.domain import batch as rules
 from server.domain import ending, states
 from server.domain.batch import Batch
+from server.domain.choose import Candidate
 from server.domain.errors import ChildOfBatch, QueueFull
 from server.domain.jobs import BatchRequest, Bundle, Job, Move
-from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.ports import Filter
 from server.store import children, retention

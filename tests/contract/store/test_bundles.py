@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from server.domain.errors import BundleGone
-from server.domain.files import FileKind
-from server.domain.jobs import Bundle, Job, Move
+from server.domain.jobs import Bundle, FileKind, Job, Move
 from server.store.jobs import SqlJobs
 from shared.wire import JobState
 from tests.contract.store.conftest import new

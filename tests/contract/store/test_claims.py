@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from server.domain.choose import Candidate
 from server.domain.jobs import Job, Move
 from server.domain.leases import LENGTH_S, of_agent
-from server.domain.placement import Candidate
 from server.domain.service import ByUser, Service
 from server.ports import LeaseLost
 from server.store.jobs import SqlJobs

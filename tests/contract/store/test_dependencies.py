@@ -9,9 +9,9 @@ import pytest
 
 from server.domain import batch as rules
 from server.domain import dependencies, ending
+from server.domain.choose import Candidate
 from server.domain.errors import BadField, StillNeeded
 from server.domain.jobs import BatchRequest, Hold, Job, Move
-from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.store.jobs import SqlJobs
 from shared.sqlite.database import Database

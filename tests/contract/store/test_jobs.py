@@ -9,9 +9,9 @@ import pytest
 
 from server.domain import states
 from server.domain.allowances import DAY, DayUsed
+from server.domain.choose import Candidate
 from server.domain.errors import NoSuchJob, QueueFull, StorageFull
 from server.domain.jobs import Bundle, Job, Move, Result, Step
-from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.http import documents
 from server.ports import Filter

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from server.domain.events import NewEvent
 from server.domain.jobs import Event, Job, Move
 from server.domain.leases import Lease, of_agent
-from server.domain.live import Live, Report
+from server.domain.live import Live, NewEvent, Report
 from server.store.jobs import SqlJobs
 from server.store.leases import SqlLeases
 from shared.ids import AttemptKey

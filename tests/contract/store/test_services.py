@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from server.domain.access import Visible
-from server.domain.placement import Candidate
+from server.domain.choose import Candidate
 from server.domain.service import Service, ServiceRecord
 from server.store.jobs import SqlJobs
 from server.store.services import SqlServices

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from server.domain.errors import NoSuchJob
-from server.domain.tags import TooManyTags
+from server.domain.upload_fields import TooManyTags
 from server.ports import Filter
 from server.store.jobs import SqlJobs
 from tests.contract.store.conftest import new

@@ -8,8 +8,7 @@ import math
 import pytest
 from structlog.testing import capture_logs
 
-from server.loops.runner import Loop
-from server.loops.supervisor import Supervisor
+from server.loops.runner import Loop, Supervisor
 from server.loops.wakeups import JobWakeups
 from tests.support.sim_clock import SimClock
 

@@ -11,8 +11,7 @@ from structlog.testing import capture_logs
 
 from server.domain.troubles import Trouble, TroubleKind
 from server.lifecycle import Supervision
-from server.loops.runner import Loop
-from server.loops.supervisor import Supervisor
+from server.loops.runner import Loop, Supervisor
 from shared import readiness_log
 from shared.heartbeats import PATIENCE_S, Heartbeats
 from tests.support.sim_clock import SimClock

@@ -13,9 +13,9 @@ from server.agents.agent_client import Sessions
 from server.agents.lease_holder import LeaseHolder
 from server.agents.orchestrator_client import OrchestratorClient
 from server.agents.registry import Registry
+from server.domain.choose import Candidate
 from server.domain.jobs import Bundle, NewJob
 from server.domain.leases import LENGTH_S, RENEW_EVERY_S
-from server.domain.placement import Candidate
 from server.domain.service import Service
 from server.store.jobs import SqlJobs
 from server.store.leases import SqlLeases

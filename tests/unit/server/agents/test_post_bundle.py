@@ -16,8 +16,7 @@ from aiohttp import web
 from server.agents.agent_client import Sessions
 from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.registry import Registry
-from server.domain.files import FileKind
-from server.domain.jobs import Bundle
+from server.domain.jobs import Bundle, FileKind
 from server.domain.service import Service
 from server.ports import Storage, Unreachable
 from server.storage.stream import LocalStream

@@ -9,8 +9,8 @@ import pytest
 from server.agents.agent_client import Sessions
 from server.agents.orchestrator_client import OrchestratorClient
 from server.agents.registry import Registry
+from server.domain.choose import place
 from server.domain.leases import Lease, of_agent
-from server.domain.placement import place
 from shared.wire import AgentHealth, AgentState
 from tests.support.sim_clock import SimClock
 

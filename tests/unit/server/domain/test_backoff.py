@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.domain.backoff import Backoff
+from server.domain.retry_policy import Backoff
 
 
 def test_delays_double_up_to_the_longest_and_begin_anew_after_a_success() -> None:

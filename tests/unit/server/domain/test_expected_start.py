@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.domain.expected_start import MOST_S, Limit, before_in_service, rounded_at, wait_s
+from server.domain.choose import MOST_S, Limit, before_in_service, rounded_at, wait_s
 from shared.clock import SECOND
 
 HOUR = 3_600.0

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.domain.fairshare import Waiting, pick
+from server.domain.choose import Waiting, pick
 from server.domain.service import Service
 
 USERS = st.sampled_from(["ann", "bob", "cy", "dee"])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from server.domain.history import history
-from server.domain.jobs import Event
+from server.domain.jobs import Event, history
 from shared.clock import SECOND, utc
 from shared.wire import JobState
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from server.domain import ending, outcome, sending
+from server.domain import ending, outcome
 from server.domain.errors import IllegalTransition
 from server.domain.jobs import Job, Move
+from server.domain.outcome import Refusal
 from server.domain.retry_policy import RetryPolicy
-from server.domain.sending import Refusal
 from server.domain.service import Service
 from shared.clock import RANDOM, SECOND, iso
 from shared.wire import JobState, PayloadDoc, PayloadState, Reason, ResultInfo, Usage
@@ -233,7 +233,7 @@ def test_there_is_no_move_that_the_table_does_not_know() -> None:
     with pytest.raises(IllegalTransition):
         Move(7, 1, JobState.QUEUED, JobState.COMPLETED, NOW, "")
     with pytest.raises(IllegalTransition):
-        sending.submitted(job(state=JobState.RUNNING), "node", 4, NOW)
+        outcome.submitted(job(state=JobState.RUNNING), "node", 4, NOW)
 
 
 HELD = {"agent": "node", "payload_id": 5, "submitted_at": 1, "started_at": 2}
@@ -261,7 +261,7 @@ def test_a_job_that_is_queued_again_belongs_to_no_agent_and_counts_what_it_used(
 
 
 def test_without_a_delay_it_may_be_sent_whatever_the_clock_says() -> None:
-    move = sending.not_sent(job(**HELD, retries_used=1, infra_used=1), SERVICE, NOW, "why", 0.0)
+    move = outcome.not_sent(job(**HELD, retries_used=1, infra_used=1), SERVICE, NOW, "why", 0.0)
     assert (move.to, move.message, move.reason) == (JobState.QUEUED, "why", None)
     assert move.changes["not_before"] == 0
     assert not {"infra_used", "retries_used"} & set(move.changes)
@@ -285,7 +285,7 @@ PROCESSING = job(state=JobState.PROCESSING, agent="node")
 
 def refused(code: str, *, final: bool, retry_after_s: float | None, offered: bool = True) -> Move:
     refusal = Refusal("node", code, "no", final, retry_after_s)
-    return sending.refused(PROCESSING, SERVICE, NOW, refusal, delay_s=3.0, offered=offered)
+    return outcome.refused(PROCESSING, SERVICE, NOW, refusal, delay_s=3.0, offered=offered)
 
 
 @pytest.mark.parametrize(

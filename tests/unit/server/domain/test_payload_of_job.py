@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from server.domain import outcome
-from server.domain.attempts import Attempt
+from server.domain.jobs import Attempt
 from shared.wire import JobState, Limits, PayloadDoc, PayloadState
 from tests.support.jobs import job
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.domain.placement import Candidate, place
+from server.domain.choose import Candidate, place
 
 
 def names(candidates: list[Candidate], held: dict[str, int], jobs: int) -> list[str]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from server.domain.ending import expires_at, heartbeat_timeout_s, queue_timeout_s
 from server.domain.service import Service
-from server.domain.timeouts import expires_at, heartbeat_timeout_s, queue_timeout_s
 from shared.clock import SECOND
 from tests.support.jobs import job
 

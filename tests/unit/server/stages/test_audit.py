@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from server.domain.audit import AuditEntry, AuditFilter
 from server.stages import audit
 from server.stages.audit import AuditTrail
-from server.store.audit import SqlAudit
+from server.store.audit import AuditEntry, AuditFilter, SqlAudit
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND, yield_to_loop
 from shared.principals import Role

@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from server.domain.files import FileKind
-from server.domain.jobs import Result
-from server.stages import fan_out
-from server.stages.array_tasks import count_lines
-from server.stages.fan_out import Children, child_names, children_of
+from server.domain.jobs import FileKind, Result
+from server.stages import deferral
+from server.stages.accept import count_lines
+from server.stages.deferral import Children, child_names, children_of
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
 from shared.files.bundles.reader import BundleReader
@@ -187,7 +186,7 @@ async def test_who_gives_up_gives_the_space_back_once_nothing_is_written_any_mor
         written.set()
 
     monkeypatch.setattr(FolderScratch, "free_bytes", lambda _: 1 << 30)
-    monkeypatch.setattr(fan_out, "_write", write)
+    monkeypatch.setattr(deferral, "_write", write)
     making = asyncio.create_task(place.children(b"x"))
     assert await asyncio.to_thread(begun.wait, 20)
     making.cancel()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
+from server.domain.choose import Candidate
 from server.domain.jobs import Bundle, Hold, Job
-from server.domain.placement import Candidate
 from server.stages.hints import Hints
 from server.store.jobs import SqlJobs
 from shared.wire import JobState, Limits

@@ -14,8 +14,7 @@ import pytest
 from server.agents import forms
 from server.domain.batch import Batch
 from server.domain.errors import NoSuchJob
-from server.domain.files import FileKind
-from server.domain.jobs import Job, Result
+from server.domain.jobs import FileKind, Job, Result
 from server.stages.inputs import Inputs, InputsNotMade, NoInputs
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from server.domain.files import FileKind
-from server.domain.jobs import Result
+from server.domain.jobs import FileKind, Result
 from server.stages.merged_results import Part, UnusableResult, merged_results
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch

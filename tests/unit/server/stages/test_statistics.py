@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from server.domain.expected_start import Recent
+from server.domain.choose import Recent
 from server.domain.statistics import ALL, Tree
 from server.ports import Held, Measures
 from server.stages.statistics import Statistics

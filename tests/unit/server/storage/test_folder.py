@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from server.domain.files import FileKind
+from server.domain.jobs import FileKind
 from server.storage import scratch as scratch_module
 from server.storage.folder import FolderStorage, stored_path
 from server.storage.recent import RecentFiles

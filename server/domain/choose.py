@@ -1,0 +1,216 @@
+"""Which jobs go next and where: users take turns, the agent with the smallest share of its slots in
+use gets the next one; and when a job may be expected to start.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from server.domain.leases import Lease
+from server.domain.service import Service
+from shared.clock import SECOND, Micros
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A queued job that may be sent now."""
+
+    job_id: int
+    user_id: str
+    attempt: int = 0
+    """Attempts made so far."""
+    array_index: int | None = None
+
+
+def free_slots(service: Service, held: Mapping[str, int]) -> int:
+    """Slots of the service that are free, over all users; never negative."""
+    return max(0, service.max_runs - sum(held.values()))
+
+
+def pick(
+    queue: Sequence[Waiting],
+    held: Mapping[str, int],
+    service: Service,
+    most: int | None = None,
+) -> list[Waiting]:
+    """Choose the jobs of one service to send now.
+
+    Args:
+        queue: waiting jobs; users in the order in which they are due, each user's jobs oldest
+            first.
+        held: user -> slots in use (HOLDS_SLOT); missing means 0.
+        most: at most so many.
+
+    Returns:
+        In sending order: everybody's first, then everybody's second. Never exceeds either quota.
+    """
+    free = free_slots(service, held)
+    if most is not None:
+        free = min(free, most)
+    lines: dict[str, deque[Waiting]] = defaultdict(deque)
+    for waiting in queue:
+        may_run = service.runs_of(waiting.user_id) - held.get(waiting.user_id, 0)
+        if len(lines[waiting.user_id]) < may_run:
+            lines[waiting.user_id].append(waiting)
+    chosen: list[Waiting] = []
+    turn = deque(line for line in lines.values() if line)
+    while turn and len(chosen) < free:
+        line = turn.popleft()
+        chosen.append(line.popleft())
+        if line:
+            turn.append(line)
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An agent that takes jobs of a service now."""
+
+    name: str
+    slots: int | None
+    """How many jobs it runs at once; None: it does not say."""
+    lease: Lease | None = None
+    """Under which it gets them."""
+    prefetch: int = 0
+    """How many it takes beyond its slots."""
+    most: int | None = None
+    """How many it may get now; None: as many as it takes."""
+    max_runs: int | None = None
+    """How many of the service it may have at once; None: any number."""
+    packs: bool = False
+    """It starts one sandbox for several jobs of an array, which take a part of a slot each."""
+
+    def takes(self, held: float) -> bool:
+        """Whether it takes one more than so many."""
+        return self.slots is None or held < self.slots + self.prefetch
+
+
+def place(
+    candidates: Sequence[Candidate],
+    held: Mapping[str, float],
+    packs: Sequence[int],
+    runs: Mapping[str, int] = MappingProxyType({}),
+) -> list[Candidate]:
+    """Choose an agent for each of some jobs of a service.
+
+    Args:
+        held: agent's name -> slots of it that jobs need; missing means 0.
+        packs: of each job, how many like it share a slot of an agent that packs.
+        runs: agent's name -> jobs of the service that it has; missing means 0.
+
+    Returns:
+        The agents, one after the other; fewer than jobs where not enough slots are free. An agent
+        that is to prefetch jobs gets them when no agent has a free slot.
+    """
+    load, placed = defaultdict[str, float](float, held), Counter[str]()
+    room = {
+        one.name: min(one.most or math.inf, (one.max_runs or math.inf) - runs.get(one.name, 0))
+        for one in candidates
+    }
+
+    def has_room(candidate: Candidate) -> bool:
+        name = candidate.name
+        return candidate.takes(load[name]) and placed[name] < room[name]
+
+    def share(candidate: Candidate) -> tuple[float, float, str]:
+        """Used share of its slots, then jobs. Of slots that are not known one is always free."""
+        jobs = load[candidate.name]
+        return jobs / max(1, candidate.slots or jobs + 1), jobs, candidate.name
+
+    chosen: list[Candidate] = []
+    for pack in packs:
+        candidate = min(filter(has_room, candidates), key=share, default=None)
+        if candidate is None:
+            break
+        load[candidate.name] = add(load[candidate.name], pack if candidate.packs else 1)
+        placed[candidate.name] += 1
+        chosen.append(candidate)
+    return chosen
+
+
+def add(slots: float, pack: int, jobs: int = 1) -> float:
+    """The slots, and those of more jobs of which so many share one. Parts add up to whole slots."""
+    return round(slots + jobs / pack, 6)
+
+
+LEAST_RUNS: Final = 5
+"""With fewer runs that have ended, nothing is said."""
+MOST_S: Final = 7 * 86_400.0
+"""What is further away is not said."""
+_STEPS_S: Final = ((600.0, 60), (3_600.0, 300), (MOST_S, 3_600))
+"""Up to which wait the time is said how exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """What is known of a service.
+
+    Attributes:
+        run_time_s: how long a run took on average; None: too few have ended.
+        waiting: user -> jobs that may be sent; None: too many users have some.
+    """
+
+    run_time_s: float | None = None
+    waiting: Mapping[str, int] | None = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One of the limits that a job waits for.
+
+    Attributes:
+        slots: how many jobs may be under way at once.
+        used: how many are.
+        before: how many others get a slot before the job does.
+    """
+
+    slots: int
+    used: int
+    before: float
+
+
+def wait_s(run_time_s: float, limits: Iterable[Limit]) -> float | None:
+    """Seconds until the job has a slot of every limit.
+
+    Of ``n`` slots in use one is free after ``run_time_s / n`` on average, whenever the runs in them
+    began, if run times are spread exponentially, as those of different jobs about are (W. Feller,
+    An Introduction to Probability Theory II, I.6). The limits are waited for together.
+
+    Args:
+        run_time_s: of one run, on average.
+
+    Returns:
+        None: it cannot be known, or it is longer than :data:`MOST_S`.
+    """
+    longest = 0.0
+    for one in limits:
+        if one.slots <= 0:
+            return None
+        to_end = one.before + 1 - (one.slots - one.used)
+        longest = max(longest, to_end * run_time_s / one.slots)
+    return longest if longest <= MOST_S else None
+
+
+def before_in_service(position: int, others: Iterable[int]) -> float:
+    """How many jobs of all users are sent before a job, where users take turns, see
+    :func:`server.domain.choose.pick`.
+
+    Args:
+        position: of the job among those of its user, from 1 on.
+        others: how many jobs wait of each other user. In the round of the job itself, half of them
+            are before its user.
+    """
+    return position - 1 + sum(min(float(jobs), position - 0.5) for jobs in others)
+
+
+def rounded_at(now: Micros, wait: float) -> Micros:
+    """The time in so many seconds, later rather than earlier, and no more exact than an estimate
+    can be: to a minute, to five, or to an hour.
+    """
+    step = next((step for most, step in _STEPS_S if wait < most), _STEPS_S[-1][1]) * SECOND
+    return -(-(now + round(wait * SECOND)) // step) * step
