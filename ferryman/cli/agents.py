@@ -53,13 +53,8 @@ async def list_agents(
 ) -> None:
     """List the agents, and why some get no jobs."""
     listed = await client.agents(retired=retired)
-    if json:
-        show.print_json_list(listed)
-    elif not listed:
-        show.print_message("the server has no agents")
-    else:
-        rows = [_row(agent) for agent in listed]
-        show.print_table(_HEADS, rows, drop=("ADDRESS", "LOAD", "SLOTS", "RUNNING", "JOBS"))
+    drop = ("ADDRESS", "LOAD", "SLOTS", "RUNNING", "JOBS")
+    show.emit_list(listed, _HEADS, _row, drop=drop, json=json, none="the server has no agents")
 
 
 @app.command("show")
@@ -75,8 +70,7 @@ async def show_agent(
     if json:
         show.print_json(agent)
     else:
-        for line in _details(agent):
-            typer.echo(show.printable(line))
+        show.print_lines(_details(agent))
 
 
 @app.command()
@@ -163,10 +157,7 @@ async def _change(
         agent = await _agent(client, name)
         ask(question.format(agent.name, _jobs(agent)), f"agents {action}")
     agent = await client.change_agent(name, action, message)
-    if json:
-        show.print_json(agent)
-    elif not quiet:
-        show.print_message("; ".join(_summary(agent)))
+    show.emit(agent, "; ".join(_summary(agent)), json=json, quiet=quiet)
     return 0
 
 

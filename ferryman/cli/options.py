@@ -6,11 +6,11 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar, get_args
 from urllib.parse import urlsplit
 
 import typer
@@ -23,6 +23,8 @@ from ferryman.units import parse_duration
 
 if TYPE_CHECKING:
     from ferryman.client import Client
+
+T = TypeVar("T", bound=Callable[..., Any])
 
 _MAX_TOKEN: Final = 4096
 """Bytes; a longer first line is no token."""
@@ -245,26 +247,60 @@ OfUser: TypeAlias = Annotated[
 OfService: TypeAlias = Annotated[
     str | None, typer.Option("--service", "-s", metavar="NAME", help="Those of this service.")
 ]
-InState: TypeAlias = Annotated[
-    str | None, typer.Option("--state", metavar="STATE", help="Those in this state.")
-]
-WithTag: TypeAlias = Annotated[
-    str | None, typer.Option("--tag", metavar="TAG", help="Those with this tag.")
-]
-WithReason: TypeAlias = Annotated[
-    str | None, typer.Option("--reason", metavar="CODE", help="Those that failed for this reason.")
-]
-DeadLetters: TypeAlias = Annotated[
-    bool, typer.Option("--dead-letters", help="Those that failed for good and are kept.")
-]
-Since: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--since", metavar="TIME", help="Those uploaded since; 2h: two hours ago."),
-]
-Parent: TypeAlias = Annotated[
-    int | None,
-    typer.Option("--parent", metavar="ID", parser=job_id, help="The children of this job."),
-]
+
+
+def _chosen(name: str, metavar: str, about: str) -> Any:
+    return Annotated[str | None, typer.Option(name, metavar=metavar, help=about)]
+
+
+def _only(name: str, about: str) -> Any:
+    return Annotated[bool, typer.Option(name, help=about)]
+
+
+FILTERS: Final[dict[str, Any]] = {
+    "user": OfUser,
+    "service": OfService,
+    "state": _chosen("--state", "STATE", "Those in this state."),
+    "tag": _chosen("--tag", "TAG", "Those with this tag."),
+    "reason": _chosen("--reason", "CODE", "Those that failed for this reason."),
+    "dead_letter": _only("--dead-letters", "Those that failed for good and are kept."),
+    "text": _chosen(
+        "--text", "TEXT", "Those with this number, or with it in the name, a tag or the message."
+    ),
+    "since": _chosen("--since", "TIME", "Those uploaded since; 2h: two hours ago."),
+    "parent": Annotated[
+        int | None,
+        typer.Option("--parent", metavar="ID", parser=job_id, help="The children of this job."),
+    ],
+    "batch": _only("--batches", "Only parents: jobs with children."),
+    "top_level": _only("--top-level", "Without the children of batches."),
+}
+"""Options that choose among jobs, by their names in :class:`ferryman.fields.JobFilter`."""
+
+
+def with_options(options: Mapping[str, Any]) -> Callable[[T], T]:
+    """A command that has these options, too, and gets them as its ``**`` arguments.
+
+    Args:
+        options: name of the argument -> annotation of the option.
+    """
+
+    def add(command: T) -> T:
+        signature = inspect.signature(command, eval_str=True, locals={"Client": object})
+        own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=False if get_args(kind)[0] is bool else None,
+                annotation=kind,
+            )
+            for name, kind in options.items()
+        ]
+        command.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+        return command
+
+    return add
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str | int], int]:

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from ferryman.client import Client
     from ferryman.download import Downloaded
     from ferryman.follow import Stream
-    from ferryman.models.jobs import AttemptDoc
-    from ferryman.upload import ProgressCallback
+    from ferryman.models.jobs import AttemptDoc, FileDoc
 
 STDOUT: Final = "-"
 _HTTP_PATH: Final = re.compile(r"(\. What it left: |; )/download_partial.*")
@@ -79,22 +78,13 @@ async def download(
         raise BadArgument("--partial, --children, --bundle are of whole ZIPs: name no files")
     if output == STDOUT and (json or not files):
         check_stdout(json=json)
+    to = _place(files or [], output)
+    what: dict[str, Any] = {"attempt": attempt}
+    if not files:
+        what |= {"partial": partial, "children": children, "bundle": bundle}
     try:
-        if files:
-            done = await fetch_files(client, job_id, files, output, attempt, quiet=quiet)
-            if json:
-                show.print_documents([about(job_id, one) for one in done])
-            elif output != STDOUT:
-                typer.echo("\n".join(str(one.path) for one in done))
-        elif output == STDOUT:
-            await print_zip(client, job_id, partial, attempt, children, bundle, quiet=quiet)
-        else:
-            to = output or "."
-            whole = await fetch(client, job_id, to, partial, attempt, children, bundle, quiet=quiet)
-            if json:
-                show.print_documents([about(job_id, whole)])
-            else:
-                typer.echo(whole.path)
+        each: Sequence[str | None] = files or [None]
+        done = [await fetch(client, job_id, to, file, quiet=quiet, **what) for file in each]
     except (NoResult, NotReady) as problem:
         raise explained(problem, server, job_id, attempt) from None
     except NotFound as problem:
@@ -106,6 +96,25 @@ async def download(
             better.add_note(f"one job at a time: {server.command(f'download {files[0]}')}")
         better.add_note(f"its files: {server.command(f'files {job_id}')}")
         raise better from None
+    if json:
+        show.print_documents([_about(job_id, one) for one in done])
+    elif output != STDOUT:
+        typer.echo("\n".join(str(one.path) for one in done))
+
+
+def _place(files: Sequence[str], output: str | None) -> str:
+    """Where to put them.
+
+    Raises:
+        BadArgument: they cannot all go there.
+    """
+    if len(files) < 2:
+        return output or "."
+    if len({file.rpartition("/")[2] for file in files}) < len(files):
+        raise BadArgument("two of the files have one name: fetch each with an --output")
+    if output == STDOUT:
+        raise BadArgument("--output - takes one file")
+    return f"{output or '.'}/"  # a folder, which is made
 
 
 def check_stdout(*, json: bool) -> None:
@@ -136,114 +145,32 @@ def explained(
 
 
 async def fetch(
-    client: Client,
-    job_id: int,
-    to: str,
-    partial: bool = False,
-    attempt: int | None = None,
-    children: bool = False,
-    bundle: bool = False,
-    *,
-    quiet: bool,
+    client: Client, job_id: int, to: str, file: str | None = None, *, quiet: bool, **what: Any
 ) -> Downloaded:
-    with show.progress_bar("fetching", quiet=quiet) as on_progress:
-        done = await client.download(
-            job_id,
-            to,
-            partial=partial,
-            attempt=attempt,
-            children=children,
-            bundle=bundle,
-            progress=on_progress,
-        )
-    if not quiet:
-        show.print_message(f"saved {done.path} ({say_size(done.size)})")
+    """Fetch the ZIP, or one file; to stdout once it has arrived whole.
+
+    Args:
+        what: as of ``Client.download`` or ``Client.fetch``.
+    """
+    with tempfile.TemporaryDirectory(prefix="ferryman-") as folder:
+        place = f"{folder}/" if to == STDOUT else to
+        with show.progress_bar("fetching", quiet=quiet) as progress:
+            if file is None:
+                done = await client.download(job_id, place, progress=progress, **what)
+            else:
+                done = await client.fetch(job_id, file, place, progress=progress, **what)
+        if to == STDOUT:
+            with done.path.open("rb") as whole:
+                shutil.copyfileobj(whole, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+        elif not quiet:
+            show.print_message(f"saved {done.path} ({say_size(done.size)})")
     return done
 
 
-def about(job_id: int, done: Downloaded) -> dict[str, str | int]:
+def _about(job_id: int, done: Downloaded) -> dict[str, str | int]:
     """A download, as a document."""
     return {"job_id": job_id, "path": str(done.path), "size": done.size, "sha256": done.sha256}
-
-
-async def fetch_files(
-    client: Client,
-    job_id: int,
-    files: Sequence[str],
-    output: str | None,
-    attempt: int | None,
-    *,
-    quiet: bool,
-) -> list[Downloaded]:
-    """Single files, each below its own name.
-
-    Raises:
-        BadArgument: they cannot all go there.
-    """
-    names = [file.rpartition("/")[2] for file in files]
-    to_stdout = output == STDOUT
-    if len(files) > 1:
-        if len(set(names)) < len(names):
-            raise BadArgument("two of the files have one name: fetch each with an --output")
-        if to_stdout:
-            raise BadArgument("--output - takes one file")
-    to = output or "."
-    if len(files) > 1:
-        to += "/"  # a folder, which is made
-    fetched = []
-    for file in files:
-        with show.progress_bar("fetching", quiet=quiet) as on_progress:
-            if to_stdout:
-                done = await _print_file(client, job_id, file, attempt, on_progress)
-            else:
-                done = await client.fetch(job_id, file, to, attempt=attempt, progress=on_progress)
-        fetched.append(done)
-        if not to_stdout and not quiet:
-            show.print_message(f"saved {done.path} ({say_size(done.size)})")
-    return fetched
-
-
-async def _print_file(
-    client: Client,
-    job_id: int,
-    file: str,
-    attempt: int | None,
-    on_progress: ProgressCallback | None,
-) -> Downloaded:
-    """To stdout, once it has arrived whole."""
-    with tempfile.TemporaryFile() as whole:
-        done = await client.fetch(job_id, file, whole, attempt=attempt, progress=on_progress)
-        whole.seek(0)
-        shutil.copyfileobj(whole, sys.stdout.buffer)
-    sys.stdout.buffer.flush()
-    return done
-
-
-async def print_zip(
-    client: Client,
-    job_id: int,
-    partial: bool = False,
-    attempt: int | None = None,
-    children: bool = False,
-    bundle: bool = False,
-    *,
-    quiet: bool,
-) -> None:
-    """To stdout, once it has arrived whole."""
-    with tempfile.TemporaryDirectory(prefix="ferryman-") as folder:
-        with show.progress_bar("fetching", quiet=quiet) as on_progress:
-            done = await client.download(
-                job_id,
-                f"{folder}/",
-                partial=partial,
-                attempt=attempt,
-                children=children,
-                bundle=bundle,
-                progress=on_progress,
-            )
-        with done.path.open("rb") as file:
-            shutil.copyfileobj(file, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
 
 
 def partial_hint(server: Server, job_id: int, what: str = "what it left") -> str:
@@ -267,20 +194,13 @@ async def files(
         found = [one async for one in client.files(job_id, attempt=attempt)]
     except (NoResult, NotReady) as problem:
         raise explained(problem, server, job_id, attempt) from None
-    if json:
-        show.print_json_list(found)
-        return
-    to_people = sys.stdout.isatty()
-    rows = [
-        (
-            one.path,
-            say_size(one.size) if to_people else str(one.size),
-            one.type,
-            show.local(one.modified_at) if one.modified_at else "",
-        )
-        for one in found
-    ]
-    show.print_table(("PATH", "SIZE", "TYPE", "CHANGED"), rows, drop=("TYPE", "CHANGED"))
+    heads = ("PATH", "SIZE", "TYPE", "CHANGED")
+    show.emit_list(found, heads, _file, drop=("TYPE", "CHANGED"), json=json)
+
+
+def _file(one: FileDoc) -> tuple[str, ...]:
+    size = say_size(one.size) if sys.stdout.isatty() else str(one.size)
+    return one.path, size, one.type, show.local(one.modified_at) if one.modified_at else ""
 
 
 @on_server

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import typer
 
 from ferryman.cli import options, show
-from ferryman.cli.options import Json, OfUser, Quiet, Server, on_server
-from ferryman.cli.submit import Service, Tag, User, select, with_fields
+from ferryman.cli.options import Json, OfUser, Quiet, Server, on_server, with_options
+from ferryman.cli.submit import Service, Tag, User, fields, select
 
 if TYPE_CHECKING:
     from ferryman.client import Client
+    from ferryman.models.jobs import ScheduleDoc
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -38,7 +39,7 @@ _HEADS: Final = ("ID", "NAME", "CRON", "ZONE", "NEXT", "JOB", "MESSAGE")
 
 @app.command("add")
 @on_server
-@with_fields("timeout", "retries", "priority")
+@with_options(fields("timeout", "retries", "priority"))
 async def add(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", hidden=True)],
     cron: Cron,
@@ -52,7 +53,7 @@ async def add(
     *,
     server: Server,
     client: Client,
-    **fields: Any,
+    **wanted: Any,
 ) -> None:
     """Store a bundle, and have a job made of it at each time.
 
@@ -71,7 +72,7 @@ async def add(
         user=await server.user_of(client, user),
         time_zone=time_zone,
         tags=tag or (),
-        **fields,
+        **wanted,
     )
     if json:
         show.print_json(schedule)
@@ -86,17 +87,13 @@ async def add(
 async def list_schedules(user: OfUser = None, json: Json = False, *, client: Client) -> None:
     """List schedules, and when they are due."""
     listed = [one async for one in client.schedules(user=user)]
-    if json:
-        show.print_json_list(listed)
-    elif not listed:
-        show.print_message("there are no schedules")
-    else:
-        rows = []
-        for one in listed:
-            next_at, job = show.local(one.next_at), str(one.last_job_id or "")
-            when = (one.cron, one.time_zone, next_at)
-            rows.append((str(one.id), one.name, *when, job, one.message))
-        show.print_table(_HEADS, rows, drop=("ZONE", "JOB", "CRON"))
+    drop = ("ZONE", "JOB", "CRON")
+    show.emit_list(listed, _HEADS, _row, drop=drop, json=json, none="there are no schedules")
+
+
+def _row(one: ScheduleDoc) -> tuple[str, ...]:
+    when = (one.cron, one.time_zone, show.local(one.next_at))
+    return (str(one.id), one.name, *when, str(one.last_job_id or ""), one.message)
 
 
 @app.command()

@@ -35,10 +35,7 @@ async def list_services(
 ) -> None:
     """List the services, and how busy they are."""
     listed = await client.services()
-    if json:
-        show.print_json_list(listed)
-    else:
-        show.print_table(_HEADS, [_row(one) for one in listed], drop=("OLDEST", "RUNNING"))
+    show.emit_list(listed, _HEADS, _row, drop=("OLDEST", "RUNNING"), json=json)
 
 
 @app.command()
@@ -55,7 +52,8 @@ async def pause(
     client: Client,
 ) -> None:
     """Let the queued jobs of a service wait; those that run go on."""
-    _say(await client.change_service(name, "pause", message), "is paused", quiet=quiet, json=json)
+    service = await client.change_service(name, "pause", message)
+    show.emit(service, f"service {service.name} is paused", json=json, quiet=quiet)
 
 
 @app.command()
@@ -68,7 +66,8 @@ async def resume(
     client: Client,
 ) -> None:
     """Send the jobs of a paused service again."""
-    _say(await client.change_service(name, "resume"), "is not paused", quiet=quiet, json=json)
+    service = await client.change_service(name, "resume")
+    show.emit(service, f"service {service.name} is not paused", json=json, quiet=quiet)
 
 
 @app.command()
@@ -99,13 +98,6 @@ async def move(
         done = sum(item.code == "moved" for item in moved)
         show.print_message(f"{say_count(done, 'job')} of service {name} moved to {to}")
     return 0 if all(item.ok for item in moved) else FAILED
-
-
-def _say(service: ServiceDoc, what: str, *, quiet: bool, json: bool) -> None:
-    if json:
-        show.print_json(service)
-    elif not quiet:
-        show.print_message(f"service {service.name} {what}")
 
 
 def _row(service: ServiceDoc) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import typer
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ferryman.models.jobs import AttemptDoc, JobDoc, QueueInfo
     from ferryman.upload import ProgressCallback
 
+T = TypeVar("T")
 _MIN_FOR_BAR: Final = 1 << 20
 """Bytes; a smaller transfer is over before a bar is seen."""
 
@@ -216,6 +217,39 @@ def print_table(
         return
     for row in (heads, *rows):
         typer.echo("\t".join(printable(cell).replace("\t", " ").replace("\n", " ") for cell in row))
+
+
+def emit(document: Any, text: str, *, json: bool, quiet: bool = False) -> None:
+    """What was done: the document for programs, or a message."""
+    if json:
+        print_json(document)
+    elif not quiet:
+        print_message(text)
+
+
+def emit_list(
+    items: Sequence[T],
+    heads: tuple[str, ...],
+    row: Callable[[T], tuple[str, ...]],
+    *,
+    drop: Sequence[str],
+    json: bool,
+    none: str = "",
+    cut_last: bool = True,
+) -> None:
+    """Documents for programs, or a table; ``none`` where there are none."""
+    if json:
+        print_json_list(items)
+    elif not items and none:
+        print_message(none)
+    else:
+        print_table(heads, [row(one) for one in items], drop, cut_last=cut_last)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Lines on stdout."""
+    for line in lines:
+        typer.echo(printable(line))
 
 
 def print_json(model: Any) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from json import dumps
 from pathlib import Path
@@ -15,8 +14,17 @@ import typer
 from ferryman.bundle import BundleFile, Files, gather
 from ferryman.cli import show
 from ferryman.cli.exits import exit_code_of_job
-from ferryman.cli.options import CancelOnInterrupt, Json, Output, Quiet, Server, on_server, run
-from ferryman.cli.results import STDOUT, check_stdout, fetch, print_zip
+from ferryman.cli.options import (
+    CancelOnInterrupt,
+    Json,
+    Output,
+    Quiet,
+    Server,
+    on_server,
+    run,
+    with_options,
+)
+from ferryman.cli.results import STDOUT, check_stdout, fetch
 from ferryman.ignore import Ignore, Pattern, ignore_for
 from ferryman.units import say_count, say_size
 
@@ -84,37 +92,18 @@ help."""
 _NUMBERS: Final = frozenset({"priority", "retries", "max_parallel"})
 
 
-def with_fields(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A command with an option for each of these fields, which its ``**fields`` gets."""
-
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(command, eval_str=True, locals={"Client": object})
-        given = list(signature.parameters.values())
-        at = next(at for at, one in enumerate(given) if one.kind is one.VAR_KEYWORD)
-        given[at:] = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=None,
-                annotation=Annotated[
-                    (int if name in _NUMBERS else str) | None,
-                    typer.Option(
-                        f"--{name.replace('_', '-')}",
-                        metavar=FIELDS[name][0],
-                        help=FIELDS[name][1],
-                    ),
-                ],
-            )
-            for name in names
-        ]
-        command.__signature__ = signature.replace(parameters=given)  # type: ignore[attr-defined]
-        return command
-
-    return add
+def fields(*names: str) -> dict[str, Any]:
+    """The options of these fields, for :func:`ferryman.cli.options.with_options`."""
+    found = {}
+    for name in names:
+        metavar, about = FIELDS[name]
+        option = typer.Option(f"--{name.replace('_', '-')}", metavar=metavar, help=about)
+        found[name] = Annotated[(int if name in _NUMBERS else str) | None, option]
+    return found
 
 
 @on_server
-@with_fields(*FIELDS)
+@with_options(fields(*FIELDS))
 def submit(
     paths: Annotated[
         list[Path],
@@ -165,7 +154,7 @@ def submit(
     json: Json = False,
     *,
     server: Server,
-    **fields: Any,
+    **wanted: Any,
 ) -> None:
     """Send a bundle; print the job's number.
 
@@ -208,7 +197,7 @@ def submit(
                         tags=tag or (),
                         idempotency_key=idempotency_key,
                         progress=on_progress,
-                        **fields,
+                        **wanted,
                     )
             except asyncio.CancelledError:
                 show.print_error("interrupted before the server had answered: there may be no job")
@@ -239,10 +228,7 @@ def submit(
                 for warning in job.warnings:
                     show.print_message(f"warning: {warning}")
             if job.status == "Completed" and output is not None:
-                if output == STDOUT:
-                    await print_zip(client, job.id, quiet=quiet)
-                else:
-                    await fetch(client, job.id, output, quiet=quiet)
+                await fetch(client, job.id, output, quiet=quiet)
             else:
                 conclude(job, server, quiet=quiet)
             return exit_code_of_job(job)

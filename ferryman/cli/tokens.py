@@ -118,10 +118,8 @@ async def revoke(
     """Have tokens refused from now on."""
     for token_id in token_ids:
         token = await client.revoke_token(token_id)
-        if json:
-            show.print_json(token)
-        elif not quiet:
-            show.print_message(f"token {token.id} of {_whose(token)} is revoked")
+        text = f"token {token.id} of {_whose(token)} is revoked"
+        show.emit(token, text, json=json, quiet=quiet)
 
 
 @app.command("list")
@@ -143,11 +141,8 @@ async def list_tokens(
     """List the tokens, newest first, without their secrets."""
     found = client.tokens(name=name, role=cast("RoleName | None", role), ended=ended)
     listed = [one async for one in found]
-    if json:
-        show.print_json_list(listed)
-    else:
-        drop = ("SCOPES", "LAST USED", "EXPIRES", "USER", "ROLE")
-        show.print_table(_HEADS, [_row(one) for one in listed], drop=drop)
+    drop = ("SCOPES", "LAST USED", "EXPIRES", "USER", "ROLE")
+    show.emit_list(listed, _HEADS, _row, drop=drop, json=json)
 
 
 @on_server
@@ -298,11 +293,8 @@ async def audit(
         limit=limit or None,
     )
     listed = [one async for one in found]
-    if json:
-        show.print_json_list(listed)
-    else:
-        rows = [_entry(one) for one in listed]
-        show.print_table(_AUDIT, rows, drop=("TOKEN", "FROM", "AT"), cut_last=False)
+    drop = ("TOKEN", "FROM", "AT")
+    show.emit_list(listed, _AUDIT, _entry, drop=drop, json=json, cut_last=False)
 
 
 def _entry(entry: AuditDoc) -> tuple[str, ...]:

@@ -277,8 +277,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _of(
         "a list that was cut says so",
         "cli/jobs.py",
-        "            if more:\n",
-        "            if False:\n",
+        "    if more:\n",
+        "    if False:\n",
         "cli.py::test_a_list_that_is_cut_says_so",
     ),
     _of(
