@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final, Literal
 
 from aiohttp import web
 
 from server.api.codes import JSON
 from server.domain.access import Area
-from server.http.agent_documents import document, listed
+from server.http.agent_documents import decide, document, listed
 from server.http.bodies import JsonBody, read_body
 from server.http.context import Context
 from server.http.parameter_types import flag
-from server.http.params import MAX_MESSAGE, flag_param, message_of
+from server.http.params import MAX_MESSAGE, flag_param
 from server.http.paths import AGENT
 from server.http.route import Body, Route
-from server.stages.agents import DRAINED, LOST, RETIRED
 from shared import wire
 from shared.http.request_log import TARGET
-from shared.units.sizes import say_count
 from shared.wire import AgentDoc, AgentPage
 
 
@@ -47,19 +44,7 @@ async def change(request: web.Request, context: Context) -> AgentDoc:
     """Drain an agent, use it again, retire it, or give it up."""
     body, name = await read_body(request, ChangeBody), request.match_info["name"]
     request[TARGET] = f"{body.action} {name}"
-    agents, message = context.agents, body.message
-    match body.action:
-        case "drain":
-            record = await agents.drain(name, message_of(message, DRAINED))
-        case "resume":
-            record = await agents.resume(name)
-        case "retire":
-            record = await agents.retire(name, message_of(message, RETIRED))
-        case _:
-            record, ended = await agents.declare_lost(name, message_of(message, LOST))
-            attempts = f"{say_count(ended, 'attempt')} ended" if ended else "it had no jobs"
-            record = replace(record, message=f"{record.message}; {attempts}")
-    return await document(context, record)
+    return await document(context, await decide(context, name, body.action, body.message))
 
 
 _RETIRED_TOO: Final = {

@@ -10,7 +10,10 @@ from typing import Any, Final
 from server.domain.agents import REPLACED, AgentRecord
 from server.http.context import Context
 from server.http.documents import shown
+from server.http.params import message_of
+from server.stages.agents import DRAINED, LOST, RETIRED
 from shared.units.durations import say_duration
+from shared.units.sizes import say_count
 from shared.wire import AgentDoc, AgentHealth, AgentState
 
 MAX_CLOCK_S: Final = 5.0
@@ -27,6 +30,25 @@ async def listed(context: Context, *, every: bool) -> list[AgentDoc]:
     """
     records = [one for one in await context.agents.all() if every or _in_use(context, one)]
     return await documents(context, *records)
+
+
+async def decide(context: Context, name: str, action: str, message: str) -> AgentRecord:
+    """Drain an agent, use it again (resume), retire it, or give it up (lost).
+
+    Raises:
+        AgentRefusal, BadField
+    """
+    agents = context.agents
+    match action:
+        case "drain":
+            return await agents.drain(name, message_of(message, DRAINED))
+        case "resume":
+            return await agents.resume(name)
+        case "retire":
+            return await agents.retire(name, message_of(message, RETIRED))
+    record, ended = await agents.declare_lost(name, message_of(message, LOST))
+    attempts = f"{say_count(ended, 'attempt')} ended" if ended else "it had no jobs"
+    return replace(record, message=f"{record.message}; {attempts}")
 
 
 async def document(context: Context, record: AgentRecord) -> AgentDoc:

@@ -76,10 +76,10 @@ async def test_every_setting_says_its_value_and_where_it_comes_from(person) -> N
 
 async def test_an_operator_pauses_resumes_and_retires_a_service(person) -> None:
     caller, visitor = person
-    await put(caller, "gpu", {"timeout": "2h", "secrets": {"KEY": SECRET}})
+    await put(caller, "gpu", {"timeout": "2h", "env": {"KEY": SECRET}})
     page = await visitor.read("/services/gpu")
     assert row(page, "timeout").endswith("an operator default: 1h")
-    assert row(page, "secrets").startswith("KEY")
+    assert row(page, "env").startswith("KEY")
     assert SECRET not in page
     assert "PUT /api/v1/services/gpu" in page
     status, page = await visitor.send("/services/gpu/retire")

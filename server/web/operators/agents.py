@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final
@@ -13,12 +12,10 @@ from aiohttp import web
 
 from server.domain import states
 from server.domain.access import Area
-from server.domain.agents import AgentRecord
 from server.domain.errors import AgentRefusal
 from server.domain.jobs import Job
 from server.http import agent_documents
-from server.http.params import flag_param, message_of
-from server.stages.agents import DRAINED, LOST, RETIRED, Agents
+from server.http.params import flag_param
 from server.web.site import Handler, PageRoute, Site
 from shared.clock import utc
 from shared.wire import AgentDoc, AgentState
@@ -26,12 +23,6 @@ from shared.wire import AgentDoc, AgentState
 _AGAIN_S: Final = 5
 """Until a page without scripts loads itself again."""
 _JOBS_SHOWN: Final = 12
-_DONE: Final = {
-    "drain": "it gets no new jobs now",
-    "resume": "it is used again",
-    "retire": "it is retired: it gets no jobs and is not contacted",
-    "lost": "it was declared lost: its attempts were ended, and are tried again elsewhere",
-}
 _LONGEST: Final = 500
 _MOST: Final = 40
 SOFT: Final = (
@@ -40,118 +31,28 @@ SOFT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """One limit: how it is enforced, and how its last test went.
-
-    Attributes:
-        enforcement: hard, soft, none or opened.
-        passed: None: it was not tested.
-        seen: what happened to the test.
-    """
-
-    name: str
-    enforcement: str
-    passed: bool | None = None
-    seen: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SandboxView:
-    """Attributes:
-    broken: why it cannot be used now.
-    warning: what the host's operator has opened.
-    advice: how soft limits become hard.
-    checked_at: of ``ferryman agent check``; None: it was never run, or its time cannot be read.
-    passed: whether each limit worked as reported; None: it was never run.
-    """
-
-    backend: str
-    broken: str
-    warning: str
-    advice: tuple[str, ...]
-    limits: tuple[Limit, ...]
-    checked_at: datetime | None
-    passed: bool | None
-
-    def named(self, enforcement: str) -> list[str]:
-        """The limits that are enforced so."""
-        return [one.name for one in self.limits if one.enforcement == enforcement]
-
-    @property
-    def failed(self) -> list[str]:
-        """The limits that did not work when they were tested."""
-        return [one.name for one in self.limits if one.passed is False]
-
-
-@dataclass(frozen=True, slots=True)
-class AgentView:
-    """An agent as the pages show it.
-
-    Attributes:
-        kind, word: of its state, for the eye.
-        why: a sentence; empty: there is nothing to say.
-        actions: what may be decided about it now.
-    """
-
-    doc: AgentDoc
-    path: str
-    kind: str
-    word: str
-    why: str
-    load: float | None
-    sandbox: SandboxView | None
-    services: Sequence[str] | None
-    jobs: Sequence[Job]
-    actions: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Action:
-    """What an operator can decide: the words of its button, what it means, and who does it."""
-
-    button: str
-    means: str
-    danger: bool
-    do: Callable[[Agents, str, str], Awaitable[AgentRecord]]
-    message: str = ""
-
-
-async def _resume(agents: Agents, name: str, _: str) -> AgentRecord:
-    return await agents.resume(name)
-
-
-async def _declare_lost(agents: Agents, name: str, message: str) -> AgentRecord:
-    return (await agents.declare_lost(name, message))[0]
-
-
-ACTIONS: Final = {
-    "drain": _Action(
+ACTIONS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "drain": (
         "Drain",
         "It gets no new jobs. Those that it has go on to their end, and their results are fetched.",
-        False,
-        Agents.drain,
-        DRAINED,
+        "it gets no new jobs now",
     ),
-    "resume": _Action("Resume", "It gets jobs again, from now on.", False, _resume),
-    "retire": _Action(
+    "resume": ("Resume", "It gets jobs again, from now on.", "it is used again"),
+    "retire": (
         "Retire",
         "It gets no jobs and is not contacted any more. This is refused while it has jobs: drain "
         "it first, and wait for their end.",
-        True,
-        Agents.retire,
-        RETIRED,
+        "it is retired: it gets no jobs and is not contacted",
     ),
-    "lost": _Action(
+    "lost": (
         "Declare lost",
         "All attempts that it has are ended at once and tried again on other agents. Do this only "
         "when its host will not come back: processes that still run there go on, and what they "
         "leave is thrown away. This is refused while it can be reached.",
-        True,
-        _declare_lost,
-        LOST,
+        "it was declared lost: its attempts were ended, and are tried again elsewhere",
     ),
 }
+"""What operators decide: the word on the button, what it means, and what is said afterwards."""
 
 
 async def listing(request: web.Request, site: Site) -> web.StreamResponse:
@@ -179,10 +80,8 @@ async def listing(request: web.Request, site: Site) -> web.StreamResponse:
 
 async def page(request: web.Request, site: Site) -> web.StreamResponse:
     """One agent."""
-    done = request.query.get("done", "")
-    name = request.match_info["name"]
-    notice = f"agent {name}: {_DONE[done]}" if done in _DONE else None
-    return await _page(request, site, notice=notice)
+    name, done = request.match_info["name"], ACTIONS.get(request.query.get("done", ""))
+    return await _page(request, site, notice=f"agent {name}: {done[2]}" if done else None)
 
 
 async def _page(
@@ -206,19 +105,16 @@ async def _page(
     )
 
 
-def _decide(name: str) -> Handler:
-    action = ACTIONS[name]
-
+def _decide(action: str) -> Handler:
     async def handler(request: web.Request, site: Site) -> web.StreamResponse:
-        agent, given = request.match_info["name"], str((await request.post()).get("message", ""))
-        message = message_of(given, action.message) if action.message else ""
+        name, message = request.match_info["name"], (await request.post()).get("message", "")
         try:
-            await action.do(site.context.agents, agent, message)
+            await agent_documents.decide(site.context, name, action, str(message))
         except AgentRefusal as problem:
             return await _page(
                 request, site, HTTPStatus.CONFLICT, notice=str(problem), notice_kind="bad"
             )
-        return site.go_to(agent_path(agent), done=name)
+        return site.go_to(agent_path(name), done=action)
 
     return handler
 
@@ -228,21 +124,22 @@ def agent_path(name: str) -> str:
     return f"/agents/{quote(name, safe='')}"
 
 
-def _view(doc: AgentDoc, jobs: Sequence[Job]) -> AgentView:
+def _view(doc: AgentDoc, jobs: Sequence[Job]) -> dict[str, Any]:
+    """An agent as the pages show it."""
     kind, word = _state(doc)
     said = (doc.health or {}).get("services") if doc.health else doc.resources.get("services")
-    return AgentView(
-        doc=doc,
-        path=agent_path(doc.name),
-        kind=kind,
-        word=word,
-        why=_why(doc),
-        load=load_of(doc) if doc.reachable else None,
-        sandbox=sandbox_of(doc),
-        services=[str(one) for one in said] if isinstance(said, list | tuple) else None,
-        jobs=jobs,
-        actions=_actions(doc),
-    )
+    return {
+        "doc": doc,
+        "path": agent_path(doc.name),
+        "kind": kind,
+        "word": word,
+        "why": _why(doc),
+        "load": load_of(doc) if doc.reachable else None,
+        "sandbox": sandbox_of(doc),
+        "services": [str(one) for one in said] if isinstance(said, list | tuple) else None,
+        "jobs": jobs,
+        "actions": _actions(doc),
+    }
 
 
 def _state(doc: AgentDoc) -> tuple[str, str]:
@@ -287,8 +184,10 @@ def _actions(doc: AgentDoc) -> list[str]:
 # -- the sandbox, read with care: an agent can say anything
 
 
-def sandbox_of(agent: AgentDoc) -> SandboxView | None:
-    """What the agent said last; None: nothing."""
+def sandbox_of(agent: AgentDoc) -> dict[str, Any] | None:
+    """What the agent said last; None: nothing. ``limits`` says of each how it is enforced, how its
+    last test went (``passed``; None: it was not tested) and what was ``seen``.
+    """
     said = (agent.health or {}).get("sandbox")
     if not isinstance(said, Mapping):
         return None
@@ -304,19 +203,23 @@ def sandbox_of(agent: AgentDoc) -> SandboxView | None:
         enforcement.setdefault(name, _text(row.get("enforcement")))
     version = _text(said.get("version"))
     advice = said.get("advice")
-    return SandboxView(
-        backend=f"{_text(said.get('backend'))} {version}".strip(),
-        broken=_text(said.get("broken")),
-        warning=_text(said.get("warning")),
-        advice=tuple(map(_text, advice[:_MOST])) if isinstance(advice, list) else (),
-        limits=tuple(
-            Limit(name, how, _flag(row.get("passed")), _text(row.get("seen")))
+    return {
+        "backend": f"{_text(said.get('backend'))} {version}".strip(),
+        "broken": _text(said.get("broken")),
+        "warning": _text(said.get("warning")),
+        "advice": [_text(one) for one in advice[:_MOST]] if isinstance(advice, list) else [],
+        "limits": [
+            {
+                "name": name,
+                "enforcement": how,
+                "passed": _flag(tests.get(name, {}).get("passed")),
+                "seen": _text(tests.get(name, {}).get("seen")),
+            }
             for name, how in sorted(enforcement.items())[:_MOST]
-            for row in [tests.get(name, {})]
-        ),
-        checked_at=_time(check.get("at")),
-        passed=_flag(check.get("passed")),
-    )
+        ],
+        "checked_at": _time(check.get("at")),
+        "passed": _flag(check.get("passed")),
+    }
 
 
 def load_of(agent: AgentDoc) -> float | None:

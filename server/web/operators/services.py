@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -29,32 +28,6 @@ _DONE: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceView:
-    """A service as the pages show it.
-
-    Attributes:
-        kind, word, why: how it is, for the eye and in a sentence.
-    """
-
-    doc: ServiceDoc
-    path: str
-    kind: str
-    word: str
-    why: str
-
-    @property
-    def waiting(self) -> str:
-        return self._count(self.doc.counts.get(JobState.QUEUED, 0))
-
-    @property
-    def failed(self) -> str:
-        return self._count(self.doc.counts.get(JobState.FAILED, 0))
-
-    def _count(self, count: int) -> str:
-        return f"{count:,}" + ("+" if count >= self.doc.counts_up_to else "")
-
-
 async def listing(request: web.Request, site: Site) -> web.StreamResponse:
     """All services."""
     context, every = site.context, flag_param(request, "all")
@@ -69,18 +42,15 @@ async def listing(request: web.Request, site: Site) -> web.StreamResponse:
         "operators/services.html",
         title="Services",
         refresh_s=_AGAIN_S,
-        services=sorted(views, key=lambda one: one.doc.name),
+        services=sorted(views, key=lambda one: one["doc"].name),
         every=every,
     )
 
 
 async def page(request: web.Request, site: Site) -> web.StreamResponse:
     """One service."""
-    done = request.query.get("done", "")
-    name = request.match_info["name"]
-    return await _page(
-        request, site, notice=f"service {name}: {_DONE[done]}" if done in _DONE else None
-    )
+    name, done = request.match_info["name"], _DONE.get(request.query.get("done", ""))
+    return await _page(request, site, notice=f"service {name}: {done}" if done else None)
 
 
 async def _page(
@@ -128,7 +98,8 @@ def service_path(name: str) -> str:
     return f"/services/{name}"
 
 
-def _view(doc: ServiceDoc) -> ServiceView:
+def _view(doc: ServiceDoc) -> dict[str, Any]:
+    """A service as the pages show it: ``kind`` and ``word`` for the eye, ``why`` as a sentence."""
     kind, shown, why = "good", "Open", ""
     if doc.source == "none":
         why = "it is in no settings any more: its queued jobs wait until an operator moves them"
@@ -139,7 +110,11 @@ def _view(doc: ServiceDoc) -> ServiceView:
         kind, shown, why = "doubt", "Paused", f"its queued jobs wait: {doc.paused_message}"
     elif not doc.offered:
         kind, shown, why = "bad", "Not offered", "no agent of this server offers it: its jobs wait"
-    return ServiceView(doc, service_path(doc.name), kind, shown, why)
+    found = {"doc": doc, "path": service_path(doc.name), "kind": kind, "word": shown, "why": why}
+    for name, state in (("waiting", JobState.QUEUED), ("failed", JobState.FAILED)):
+        count = doc.counts.get(state, 0)
+        found[name] = f"{count:,}" + ("+" if count >= doc.counts_up_to else "")
+    return found
 
 
 # -- the settings that hold, in people's words
@@ -154,15 +129,6 @@ _ZERO: Final = {
     "dead_letter_expires_after": "for ever",
 }
 """What 0 means."""
-_DURATIONS: Final = {
-    "timeout",
-    "queue_timeout",
-    "heartbeat_timeout",
-    "expires_after",
-    "forget_after",
-    "retry_later_delay",
-    "dead_letter_expires_after",
-}
 _PLAIN: Final = ("env", "webhook", "limits")
 """They are no single values."""
 _LIMITS: Final = {
@@ -180,15 +146,7 @@ MEANINGS: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting as it is: its value and the default in people's units."""
-
-    key: str
-    means: str
-    value: str
-    default: str
-    given: bool
+_DURATIONS: Final = frozenset(key for key in MEANINGS if hasattr(Service, f"{key}_s"))
 
 
 def values_of(service: Service) -> dict[str, str]:
@@ -229,11 +187,13 @@ def _said(key: str, value: Any) -> str:
 _DEFAULTS: Final[Mapping[str, str]] = values_of(Service("default"))
 
 
-def settings_of(service: Service) -> list[Setting]:
-    """All settings of a service but variables and webhook."""
+def settings_of(service: Service) -> list[tuple[str, str, str, str, bool]]:
+    """All settings of a service but variables and webhook: key, what it means, value, default, and
+    whether it was given.
+    """
     values = values_of(service)
     return [
-        Setting(key, means, values[key], _DEFAULTS[key], key in service.given)
+        (key, means, values[key], _DEFAULTS[key], key in service.given)
         for key, means in MEANINGS.items()
     ]
 

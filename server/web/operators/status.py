@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import web
@@ -22,15 +21,6 @@ _VERDICTS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TroubleView:
-    """A trouble, and the page where something can be done; empty: there is none."""
-
-    doc: TroubleDoc
-    path: str
-    link: str
-
-
 async def page(request: web.Request, site: Site) -> web.StreamResponse:
     """The verdict, the troubles, and the numbers behind them."""
     found = await status_of(site.context)
@@ -43,23 +33,22 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
         found=found,
         kind=kind,
         verdict=verdict,
-        troubles=[_view(one) for one in found.troubles],
+        troubles=[(one, *_where(one)) for one in found.troubles],
         uptime_s=(site.now() - found.started_at).total_seconds(),
     )
 
 
-def _view(doc: TroubleDoc) -> TroubleView:
+def _where(doc: TroubleDoc) -> tuple[str, str]:
+    """The page where something can be done about it, and its name; empty: there is none."""
     if doc.kind is TroubleKind.NO_AGENTS:
-        return TroubleView(doc, "/agents", "How to add an agent")
+        return "/agents", "How to add an agent"
     if doc.about and doc.kind.startswith("agent_"):
-        return TroubleView(doc, agent_path(doc.about), f"Agent {doc.about}")
+        return agent_path(doc.about), f"Agent {doc.about}"
     if doc.kind is TroubleKind.SERVICE_GONE:
-        return TroubleView(doc, "/services", "Services")
+        return "/services", "Services"
     if doc.about and doc.kind.startswith("service_"):
-        return TroubleView(doc, service_path(doc.about), f"Service {doc.about}")
-    if doc.kind is TroubleKind.DISK_FULL:
-        return TroubleView(doc, "/jobs", "The jobs")
-    return TroubleView(doc, "", "")
+        return service_path(doc.about), f"Service {doc.about}"
+    return ("/jobs", "The jobs") if doc.kind is TroubleKind.DISK_FULL else ("", "")
 
 
 ROUTES: Final = (PageRoute("GET", "/status", Area.AGENTS, page),)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -16,7 +15,6 @@ from server.domain.upload_fields import USER_ID
 from server.http.context import Context
 from server.http.problems import Refusal
 from server.http.usage import usage_of
-from server.store.users import UserLoad
 from server.web.site import PageRoute, Site
 
 _AGAIN_S: Final = 5
@@ -26,25 +24,6 @@ _MOST_QUEUED: Final = 1_000
 _SERVICES: Final = 50
 """Whose queues are looked into for users who wait."""
 _LONGEST: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class UserView:
-    """Attributes:
-    under_way, running: slots that its jobs hold; those of them that run.
-    stored_limit, uploaded_limit: 0: any number.
-    """
-
-    name: str
-    load: UserLoad
-    under_way: int
-    running: int
-    stored_limit: int
-    uploaded_limit: int
-
-    @property
-    def waiting(self) -> str:
-        return f"{self.load.queued:,}" + ("+" if self.load.queued >= _MOST_QUEUED else "")
 
 
 async def listing(request: web.Request, site: Site) -> web.StreamResponse:
@@ -63,16 +42,24 @@ async def listing(request: web.Request, site: Site) -> web.StreamResponse:
     now = context.clock.now()
     loads = await context.jobs.user_loads(list({*busy, *shown}), now, _MOST_QUEUED)
 
-    def views(users: Sequence[str]) -> list[UserView]:
-        return [_view(context, one, loads, held, running) for one in users]
+    def view(name: str) -> dict[str, Any]:
+        load, queued = loads[name], loads[name].queued
+        waiting = f"{queued:,}" + ("+" if queued >= _MOST_QUEUED else "")
+        allowed = context.allowances.of(name)
+        return {"name": name, "load": load, "waiting": waiting, "allowed": allowed}
 
     return site.page(
         request,
         "operators/users.html",
         title="Users",
         refresh_s=_AGAIN_S,
-        busy=sorted(views(busy), key=lambda one: (-one.under_way, -one.load.queued, one.name)),
-        everybody=views(shown),
+        held=held,
+        running=running,
+        busy=[
+            view(one)
+            for one in sorted(busy, key=lambda name: (-held[name], -loads[name].queued, name))
+        ],
+        everybody=[view(one) for one in shown],
         following=found[_ROWS] if len(found) > _ROWS else None,
         first=first,
     )
@@ -85,24 +72,6 @@ async def _busy(context: Context, held: Mapping[str, int]) -> list[str]:
     for service in (await context.jobs.queued_services())[:_SERVICES]:
         waiting |= set(await context.jobs.waiting_users(service, _AT_WORK, 1))
     return [*most, *sorted(waiting - set(most))][:_AT_WORK]
-
-
-def _view(
-    context: Context,
-    name: str,
-    loads: Mapping[str, UserLoad],
-    held: Mapping[str, int],
-    running: Mapping[str, int],
-) -> UserView:
-    allowed = context.allowances.of(name)
-    return UserView(
-        name,
-        loads[name],
-        held.get(name, 0),
-        running.get(name, 0),
-        allowed.stored,
-        allowed.uploaded,
-    )
 
 
 async def page(request: web.Request, site: Site) -> web.StreamResponse:

@@ -17,6 +17,6 @@ def test_every_setting_of_the_file_is_shown():
 
 def test_the_defaults_are_those_of_the_file():
     assert values_of(ServiceTable().service("x")) == {
-        one.key: one.default for one in settings_of(Service("x"))
+        one[0]: one[3] for one in settings_of(Service("x"))
     }
-    assert not any(one.given for one in settings_of(ServiceTable().service("x")))
+    assert not any(one[4] for one in settings_of(ServiceTable().service("x")))
