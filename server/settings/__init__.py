@@ -1,1 +1,1 @@
-"""The server's settings: read once, frozen. Reference: ``docs/operator-guide.md``."""
+"""The server's settings: read once, frozen. Reference: ``docs/operate.md``."""

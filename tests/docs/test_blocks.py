@@ -56,7 +56,7 @@ def test_what_can_be_run_runs(document: str, run: Run):
 
 
 def test_settings_in_the_guide_are_settings(tmp_path):
-    examples = [block for block in blocks("docs/operator-guide.md") if block.kind == "toml test"]
+    examples = [block for block in blocks("docs/operate.md") if block.kind == "toml test"]
     assert len(examples) >= 2
     for block in examples:
         file = tmp_path / "example.toml"
@@ -68,7 +68,7 @@ def test_settings_in_the_guide_are_settings(tmp_path):
 
 
 def test_variables_in_the_guide_are_variables(monkeypatch):
-    text = (ROOT / "docs/operator-guide.md").read_text()
+    text = (ROOT / "docs/operate.md").read_text()
     for variable, value in re.findall(r"`(FERRYMAN_[A-Za-z_]+)='?([^`']+)'?`", text):
         monkeypatch.setenv(variable, value)
     read = server.settings.load.read(None, {}, os.environ)

@@ -18,7 +18,7 @@ from shared.units.durations import parse_duration
 from shared.units.sizes import parse_size
 from tests.support.dev_program import ROOT
 
-OPERATOR = (ROOT / "docs/operator-guide.md").read_text()
+OPERATOR = (ROOT / "docs/operate.md").read_text()
 API = (ROOT / "docs/api.md").read_text()
 COMMANDS = (ROOT / "docs/cli.md").read_text()
 
