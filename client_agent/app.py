@@ -45,13 +45,10 @@ from client_agent.report.health import Health
 from client_agent.report.metrics import AgentMetrics
 from client_agent.report.warnings import warn
 from client_agent.run import retention
-from client_agent.run.context import AgentContext
+from client_agent.run.context import AgentContext, Measures
 from client_agent.run.draining import drain
-from client_agent.run.end_requests import EndRequests
-from client_agent.run.measures import Measures
-from client_agent.run.recovery import recover
-from client_agent.run.retention import RetentionSweep
-from client_agent.run.runner import Runner
+from client_agent.run.retention import RetentionSweep, recover
+from client_agent.run.runner import EndRequests, Runner
 from client_agent.run.slots import SlotQueue
 from client_agent.sandbox.base import Sandbox
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap

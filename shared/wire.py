@@ -12,12 +12,20 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, FiniteFloat
 
+from ferryman.models.events import DeliveryDoc as DeliveryDoc
+from ferryman.models.events import DeliveryPage as DeliveryPage
+from ferryman.models.events import DeliveryState as DeliveryState
+from ferryman.models.events import DeliveryTry as DeliveryTry
 from ferryman.models.events import EventDoc as EventDoc
 from ferryman.models.events import EventPage as EventPage
 from ferryman.models.events import Level as Level
 from ferryman.models.events import LinkDoc as LinkDoc
 from ferryman.models.events import LoginLinkDoc as LoginLinkDoc
 from ferryman.models.events import TicketDoc as TicketDoc
+from ferryman.models.events import WebhookBody as WebhookBody
+from ferryman.models.events import WebhookEvent as WebhookEvent
+from ferryman.models.events import WebhookJob as WebhookJob
+from ferryman.models.events import WebhookSecret as WebhookSecret
 from ferryman.models.jobs import AttemptDoc as AttemptDoc
 from ferryman.models.jobs import AttemptLinks as AttemptLinks
 from ferryman.models.jobs import BulkAnswer as BulkAnswer
@@ -65,7 +73,18 @@ from ferryman.models.operators import say_gone as say_gone
 from ferryman.states import JobState as JobState
 from ferryman.states import Reason as Reason
 from ferryman.states import WaitReason as WaitReason
-from shared.pack_wire import PackTask as PackTask
+
+_MAX_ID: Final = 2**63 - 1
+
+
+class PackTask(Wire):
+    """The attempt may share the start of its sandbox with others of its batch, see ADR 32."""
+
+    batch: int = Field(ge=0, le=_MAX_ID)
+    """The job whose children they are."""
+    most: int = Field(ge=1)
+    """Attempts that may share one start."""
+
 
 Int64: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """An integer that a database column can hold."""
@@ -337,3 +356,24 @@ class ReferenceProblem(Wire):
     """For programs."""
     part: str | None = None
     """The parameter, or the field or part of a form, that is wrong."""
+
+
+FILE_SIZE: Final = "Ferryman-File-Size"
+"""Header of an agent's answer with a file of an attempt that runs: its bytes now."""
+
+
+class RunningFile(Wire):
+    """A file of an attempt that runs."""
+
+    path: str
+    size: Int64 = Field(ge=0)
+    modified: FiniteFloat
+    """Seconds since 1970."""
+
+
+class RunningFiles(Wire):
+    """``GET /payloads/{id}/files``."""
+
+    files: list[RunningFile]
+    more: bool
+    """Others follow behind the last one."""

@@ -6,8 +6,8 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
+from client_agent.payloads.attempt_keys import Caller
 from client_agent.payloads.errors import NoSuchPayload, Refused
-from client_agent.payloads.leases import Caller
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads
 from shared.http.numbers import whole_number

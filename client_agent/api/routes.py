@@ -27,9 +27,8 @@ from client_agent.payloads import states
 from client_agent.payloads.errors import Refused
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import BATCH, Payloads
-from client_agent.report.cpu_load import CpuLoad
 from client_agent.report.event_stream import EventStream, Wanted
-from client_agent.report.health import Health
+from client_agent.report.health import CpuLoad, Health
 from client_agent.run.runner import Runner
 from client_agent.storage.folders import Folders
 from shared.clock import Clock, wait_for

@@ -24,7 +24,7 @@ from client_agent.storage.shortage import raise_if_shortage
 from shared.files.descriptors import closing_fd
 from shared.files.names import UnsafeName, safe_path
 from shared.files.portable import fold
-from shared.running_files import RunningFile, RunningFiles
+from shared.wire import RunningFile, RunningFiles
 
 _CHUNK: Final = 1 << 18
 _LONGEST_LOG: Final = len("stdout.ferryman.1234567890.log")

@@ -6,18 +6,58 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
-from client_agent.intake import small_bundles, submission
+from client_agent.intake import submission
 from client_agent.intake.admission import Admission
-from client_agent.intake.orders import check_order
-from client_agent.intake.submission import ordered
+from client_agent.intake.orders import check_bundle, check_order
+from client_agent.intake.submission import disk_problem, form_problem, ordered
 from client_agent.payloads.errors import BundleMissing, Refused
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads
 from client_agent.storage.folders import Folders
 from client_agent.storage.shared_bundles import SharedBundles
+from shared.files.errors import BundleError
 from shared.ids import AttemptKey
+from shared.multipart.limits import FormRefused
+from shared.multipart.parser import FilePart
+from shared.multipart.sinks import RawSink
 from shared.wire import Order
+
+_PART: Final = FilePart("bundle", "bundle.zip")
+
+
+def store(folders: Folders, sent: Sequence[tuple[Order, memoryview]]) -> list[str | Refused]:
+    """For each bundle its name in the folder of bundles, where it survives a power cut; or why it
+    is refused."""
+    staged = [_stage(folders, *one) for one in sent]
+    paths = [one for one in staged if isinstance(one, Path)]
+    try:
+        names = iter(folders.seal_bundles(paths))
+    except OSError as problem:
+        refused = disk_problem(problem)
+        return [refused if isinstance(one, Path) else one for one in staged]
+    return [next(names) if isinstance(one, Path) else one for one in staged]
+
+
+def _stage(folders: Folders, order: Order, content: memoryview) -> Path | Refused:
+    path = folders.staging()
+    sink = RawSink(path, max_bytes=len(content))
+    try:
+        sink.begin(_PART)
+        sink.write(content)
+        check_bundle(order, sink.finish())
+    except BundleError as problem:
+        sink.abort()
+        return form_problem(FormRefused.of_bundle(problem))
+    except OSError as problem:
+        sink.abort()
+        return disk_problem(problem)
+    except BaseException:
+        sink.abort()
+        raise
+    return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +114,7 @@ class ManyIntake:
         ]
         if not bundles:
             return checked
-        stored = iter(await asyncio.to_thread(small_bundles.store, self._folders, bundles))
+        stored = iter(await asyncio.to_thread(store, self._folders, bundles))
         for number, (one, (_, content)) in enumerate(zip(checked, sent, strict=True)):
             if isinstance(one, Checked) and content is not None:
                 name = next(stored)

@@ -13,11 +13,25 @@ from client_agent.intake.orders import check_bundle, parse_order
 from client_agent.payloads.errors import Refused
 from client_agent.payloads.payload import NewPayload
 from client_agent.storage.folders import Folders
+from client_agent.storage.shortage import DISK_FULL_ERRNOS
 from shared.files.bundles.format import BundleSummary
 from shared.ids import AttemptKey
-from shared.multipart.limits import FormLimits
+from shared.multipart.limits import FormLimits, FormRefused
 from shared.multipart.sinks import BundleSink, RawSink, Sink
 from shared.wire import Limits, Order
+
+
+def form_problem(problem: FormRefused) -> Refused:
+    """Servers compare one code; the message says what is wrong with the bundle."""
+    code = "invalid_bundle" if problem.status == 400 else problem.code
+    return Refused(problem.status, code, problem.message)
+
+
+def disk_problem(problem: OSError) -> Refused:
+    if problem.errno in DISK_FULL_ERRNOS:
+        return Refused(507, "disk_full", "no space is left on the agent's disk")
+    return Refused(503, "disk_broken", f"the bundle could not be stored: {problem.strerror}")
+
 
 ORDER: Final = "order"
 """The text field, before the bundle, in which a Ferryman server says what to run."""

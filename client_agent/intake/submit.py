@@ -12,8 +12,14 @@ from aiohttp import web
 from client_agent.intake.admission import Admission
 from client_agent.intake.many import ManyIntake
 from client_agent.intake.orders import MAX_ORDER_BYTES
-from client_agent.intake.refusals import disk_problem, form_problem
-from client_agent.intake.submission import MAX_BUNDLE, STALLED_S, Defaults, Submission
+from client_agent.intake.submission import (
+    MAX_BUNDLE,
+    STALLED_S,
+    Defaults,
+    Submission,
+    disk_problem,
+    form_problem,
+)
 from client_agent.payloads.errors import SubmitInProgress
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads

@@ -13,9 +13,9 @@ from typing import Any
 
 from prometheus_client.registry import Collector
 
-from client_agent.payloads import attempt_keys, cleaning, leases, states
+from client_agent.payloads import attempt_keys, cleaning, states
+from client_agent.payloads.attempt_keys import NO_PAYLOAD, Caller
 from client_agent.payloads.errors import NoSuchPayload, NotEnded
-from client_agent.payloads.leases import NO_PAYLOAD, Caller
 from client_agent.payloads.payload import INSERT, NewPayload, Outcome, Payload, added, from_row
 from client_agent.payloads.reads import BATCH as BATCH
 from client_agent.payloads.reads import PayloadReads
@@ -98,7 +98,7 @@ class Payloads(PayloadReads):
 
         async def change(tx: Transaction) -> tuple[Payload, bool]:
             if new.server is not None and new.key is not None:
-                await leases.check(tx, new.server, new.lease)
+                await attempt_keys.check(tx, new.server, new.lease)
                 known = await attempt_keys.look_up(tx, new.server, new.key, new.bundle_digest)
                 if known is not None:
                     return known, False
@@ -121,7 +121,7 @@ class Payloads(PayloadReads):
         KeyRefused, StaleAttempt or StaleLease."""
 
         async def change(tx: Transaction) -> Payload | None:
-            await leases.check(tx, server, lease)
+            await attempt_keys.check(tx, server, lease)
             return await attempt_keys.look_up(tx, server, key, digest)
 
         return await self._database.write(change)
@@ -131,7 +131,7 @@ class Payloads(PayloadReads):
         StaleLease."""
 
         async def change(tx: Transaction) -> Payload | None:
-            await leases.check(tx, server, lease)
+            await attempt_keys.check(tx, server, lease)
             payload = await attempt_keys.find(tx, server, key)
             if payload is None:
                 await attempt_keys.refuse(tx, server, key, self._clock.now())
@@ -185,7 +185,7 @@ class Payloads(PayloadReads):
     async def check_caller(self, payload_id: int, caller: Caller) -> None:
         """Whether the caller may end or forget the payload, if there is one. Raises NoSuchPayload
         or StaleLease."""
-        await self._database.write(lambda tx: leases.check_payload(tx, payload_id, caller))
+        await self._database.write(lambda tx: attempt_keys.check_payload(tx, payload_id, caller))
 
     async def acknowledge(self, payload_id: int, caller: Caller) -> None:
         """Its server needs it no more: only a tombstone stays. Repeats are harmless. Raises
@@ -208,7 +208,7 @@ class Payloads(PayloadReads):
         """
 
         async def change(tx: Transaction) -> tuple[int, list[int], dict[int, str]]:
-            ended, refused = await leases.split_ended(tx, keys, caller)
+            ended, refused = await attempt_keys.split_ended(tx, keys, caller)
             changed = self._next()
             await cleaning.acknowledge(tx, ended, changed, self._clock.now())
             return changed, ended, refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -10,7 +11,6 @@ from client_agent.check import table
 from client_agent.intake.admission import DRAINING, Admission
 from client_agent.payloads.errors import Refused
 from client_agent.payloads.store import Payloads
-from client_agent.report.cpu_load import CpuLoad
 from client_agent.run.runner import Runner
 from client_agent.sandbox.grants import Grants
 from client_agent.sandbox.watch import SandboxWatch
@@ -19,6 +19,41 @@ from shared.clock import Clock
 from shared.heartbeats import Heartbeats
 from shared.probe import Probe, is_silent
 from shared.wire import AgentHealth, AgentStatus
+
+_STAT: Final = Path("/proc/stat")
+_IDLE: Final = slice(3, 5)  # idle, iowait
+_COUNTED: Final = 8  # user includes the guest times, which follow
+
+
+class CpuLoad:
+    """CPU use between two calls.
+
+    Args:
+        stat: a file like ``/proc/stat``.
+    """
+
+    def __init__(self, stat: Path = _STAT) -> None:
+        self._stat = stat
+        self._last: tuple[int, int] | None = None
+
+    def percent(self) -> float:
+        """Of all processors since the last call, 0 to 100; 0.0 at the first call, or if unknown."""
+        return self.percent_since() or 0.0
+
+    def percent_since(self) -> float | None:
+        """As :meth:`percent`; None at the first call, or if unknown."""
+        try:
+            words = self._stat.read_text().split("\n", 1)[0].split()[1 : 1 + _COUNTED]
+            ticks = [int(word) for word in words]
+        except (OSError, ValueError, IndexError):
+            return None
+        now = sum(ticks), sum(ticks[_IDLE])
+        last, self._last = self._last, now
+        if last is None or now[0] <= last[0]:
+            return None
+        idle = (now[1] - last[1]) / (now[0] - last[0])
+        return round(100.0 * min(1.0, max(0.0, 1.0 - idle)), 2)
+
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 

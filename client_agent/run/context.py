@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar, TypeVarTuple
+
+from prometheus_client.registry import Collector
 
 from client_agent.collect.result import ReceiptSource
 from client_agent.collect.selection import NOTHING, Known
@@ -14,7 +17,6 @@ from client_agent.intake.admission import Identity
 from client_agent.output.outputs import LiveOutputs
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads
-from client_agent.run.measures import Measures
 from client_agent.run.slots import SlotQueue
 from client_agent.sandbox.base import Sandbox
 from client_agent.sandbox.grants import Grants
@@ -22,6 +24,39 @@ from client_agent.sandbox.watch import SandboxWatch
 from client_agent.storage.folders import Folders
 from client_agent.storage.shared_bundles import SharedBundles
 from shared.clock import Clock
+from shared.metrics import LONG_S, seconds
+
+
+class Measures:
+    """The steps of attempts, timed."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._phases = seconds(
+            "ferryman_attempt_phase_seconds",
+            "Steps of attempts that went well, by their names.",
+            "phase",
+            bounds=LONG_S,
+        )
+
+    @property
+    def collectors(self) -> tuple[Collector, ...]:
+        """What a registry takes."""
+        return (self._phases,)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Around a step: sandbox (its directory is made), unpack, start (up to the closed gate),
+        slot (waits for one), run, pack.
+        """
+        began = self._clock.monotonic()
+        yield
+        self.took(name, self._clock.monotonic() - began)
+
+    def took(self, name: str, took_s: float) -> None:
+        """A step that went well took so long."""
+        self._phases.labels(name).observe(took_s)
+
 
 RETRY_S: Final = 1.0
 """Pause before a step is tried again that the database or a shortage of the agent prevented."""

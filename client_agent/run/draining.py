@@ -8,8 +8,7 @@ from typing import Final
 import structlog
 
 from client_agent.payloads.store import Payloads
-from client_agent.run.end_requests import EndRequests
-from client_agent.run.runner import Runner
+from client_agent.run.runner import EndRequests, Runner
 from shared.clock import Clock, wait_for
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,12 +21,48 @@ from client_agent.payloads.payload import Outcome, Payload
 from client_agent.run import outcomes
 from client_agent.run.attempt import Attempt, StartDeferred
 from client_agent.run.context import RETRY_S, AgentContext
-from client_agent.run.end_requests import EndRequests
 from client_agent.run.sandboxes import LINGER_S, Sandboxes
-from shared.clock import wait_for
+from shared.clock import Clock, wait_for
 from shared.files.opened import to_end
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import PayloadState, Reason
+
+
+@dataclass(slots=True)
+class EndRequests:
+    """How the agent is to end."""
+
+    drain: asyncio.Event = field(default_factory=asyncio.Event)
+    """Take nothing new, finish everything, then end."""
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    """End."""
+    hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    """Do not wait for attempts that are to continue."""
+    waits: bool = False
+    """It waits for such attempts."""
+
+    def patience(self, seconds: float, clock: Clock) -> Callable[[], bool]:
+        """Whether the end may take longer still: so long after the last of these attempts."""
+        until = clock.monotonic() + seconds
+
+        def still() -> bool:
+            nonlocal until
+            if self.waits:
+                until = clock.monotonic() + seconds
+            return clock.monotonic() < until
+
+        return still
+
+    def on_stop_signal(self) -> bool:
+        """A signal to stop has come. Returns whether the agent is to end at once."""
+        if not self.stop.is_set():
+            self.stop.set()
+            return False
+        if self.waits and not self.hurry.is_set():
+            self.hurry.set()
+            return False
+        return True
+
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 

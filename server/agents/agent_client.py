@@ -28,8 +28,7 @@ from server.ports import (
 from shared.clock import Clock, Micros, wait_for
 from shared.http.proof import NONCE, PROOF, check_proof, new_nonce
 from shared.http.tls import TlsFiles
-from shared.running_files import RunningFiles
-from shared.wire import AgentHealth, AgentState, PayloadDoc
+from shared.wire import AgentHealth, AgentState, PayloadDoc, RunningFiles
 
 LONG_CALL: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=120)
 SHORT_CALL: Final = aiohttp.ClientTimeout(total=15, sock_connect=5)

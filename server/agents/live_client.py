@@ -15,8 +15,7 @@ from server.agents.bulk_client import BulkClient
 from server.domain.jobs import Job
 from server.ports import NoSuchPayload, RefusedByAgent
 from shared.http.numbers import whole_number
-from shared.running_files import FILE_SIZE, RunningFiles
-from shared.wire import LOG_SIZE
+from shared.wire import FILE_SIZE, LOG_SIZE, RunningFiles
 
 STREAM: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=45)
 """An older agent sends something on its event stream every 15 s."""

@@ -14,7 +14,7 @@ from server.store.audit import AuditEntry
 from shared.clock import Clock
 from shared.http.authentication import PRINCIPAL
 from shared.http.origins import SAFE_METHODS
-from shared.http.request_ids import REQUEST_ID
+from shared.http.refusals import REQUEST_ID
 from shared.http.request_log import ERROR_CODE, TARGET, UPLOADED_ID, peer_address
 from shared.logs import RateLimiter
 

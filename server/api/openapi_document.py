@@ -30,8 +30,7 @@ from server.api.openapi_webhooks import webhooks
 from server.domain.access import Area, roles_of
 from server.http.parameter_types import Param
 from server.http.route import LINK_PARAMETER, TICKET_PARAMETER, Answer, Body, Route
-from shared.webhook_wire import WebhookBody
-from shared.wire import Problem, ReferenceProblem, Wire
+from shared.wire import Problem, ReferenceProblem, WebhookBody, Wire
 
 _KEPT_IDS: Final = {
     "server_status_ping": "service_ping",

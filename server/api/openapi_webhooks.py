@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from server.api.openapi_schemas import REF
 from server.domain.webhooks import EVENTS
-from shared.webhook_wire import WebhookBody, WebhookEvent
+from shared.wire import WebhookBody, WebhookEvent
 
 _SUMMARIES: Final[dict[WebhookEvent, str]] = {
     "job.running": "A job has started; for services that ask for it",

@@ -22,10 +22,10 @@ from server.http.paths import JOB
 from server.http.query import paging
 from server.http.route import Route
 from server.stages.read import read_job
-from shared import webhook_wire
+from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.principals import Role, Scope
-from shared.webhook_wire import DeliveryDoc, DeliveryPage, WebhookSecret
+from shared.wire import DeliveryDoc, DeliveryPage, WebhookSecret
 
 _DELIVERY: Final = "/api/v1/deliveries/{delivery}"
 _MAX_NAME: Final = 200
@@ -83,7 +83,7 @@ ROUTES: Final = (
         f"{JOB}/deliveries",
         Area.JOBS,
         of_job,
-        {200: webhook_wire.DeliveryPage},
+        {200: wire.DeliveryPage},
         (),
         _LIST,
     ),
@@ -92,18 +92,18 @@ ROUTES: Final = (
         "/api/v1/deliveries",
         Area.JOBS,
         of_all,
-        {200: webhook_wire.DeliveryPage},
+        {200: wire.DeliveryPage},
         (),
         _LIST,
     ),
-    Route("GET", _DELIVERY, Area.JOBS, read, {200: webhook_wire.DeliveryDoc}),
-    Route("POST", f"{_DELIVERY}/replay", Area.JOBS, replay, {200: webhook_wire.DeliveryDoc}),
+    Route("GET", _DELIVERY, Area.JOBS, read, {200: wire.DeliveryDoc}),
+    Route("POST", f"{_DELIVERY}/replay", Area.JOBS, replay, {200: wire.DeliveryDoc}),
     Route(
         "GET",
         "/api/v1/webhook-secret",
         Area.JOBS,
         secret,
-        {200: webhook_wire.WebhookSecret},
+        {200: wire.WebhookSecret},
         ("service_not_found",),
         {
             "principal": word("for operators: whose jobs", _MAX_NAME),

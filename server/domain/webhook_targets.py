@@ -16,7 +16,7 @@ from ipaddress import (
 from typing import Final
 from urllib.parse import urlsplit
 
-from shared.webhook_wire import WebhookEvent
+from shared.wire import WebhookEvent
 
 _MAX_URL: Final = 2_000
 _PORTS: Final = {"http": 80, "https": 443}

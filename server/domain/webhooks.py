@@ -16,8 +16,7 @@ from server.domain.errors import FerrymanError
 from server.domain.jobs import Job, Move
 from server.domain.webhook_targets import ServiceWebhook, WebhookTarget, webhook_target
 from shared.clock import SECOND, Micros, utc
-from shared.webhook_wire import DeliveryState, WebhookBody, WebhookEvent, WebhookJob
-from shared.wire import JobState
+from shared.wire import DeliveryState, JobState, WebhookBody, WebhookEvent, WebhookJob
 
 EVENTS: Final[tuple[WebhookEvent, ...]] = get_args(WebhookEvent)
 ENDS: Final[frozenset[WebhookEvent]] = frozenset(EVENTS) - {"job.running"}

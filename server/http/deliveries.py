@@ -16,7 +16,7 @@ from server.store.webhooks import DeliveryFilter
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
 from shared.http.numbers import whole_number
-from shared.webhook_wire import DeliveryDoc, DeliveryPage, DeliveryState, DeliveryTry
+from shared.wire import DeliveryDoc, DeliveryPage, DeliveryState, DeliveryTry
 
 DELIVERY_STATES: Final[tuple[str, ...]] = get_args(DeliveryState)
 

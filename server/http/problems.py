@@ -38,8 +38,7 @@ from server.domain.schedules import NoSuchSchedule, ScheduleRefusal
 from server.domain.tokens import NoSuchToken, TokenRefusal
 from server.domain.webhooks import NoSuchDelivery
 from shared.http.middleware import Handler
-from shared.http.refusals import Denied
-from shared.http.request_ids import REQUEST_ID
+from shared.http.refusals import REQUEST_ID, Denied
 from shared.http.request_log import ERROR_CODE
 from shared.logs import RateLimiter
 from shared.multipart.limits import FormRefused

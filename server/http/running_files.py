@@ -12,8 +12,8 @@ from server.domain.media_types import media_type
 from server.http.log_source import FILES, why_not
 from server.http.stored_files import no_such_file
 from server.ports import Agent, AgentError, RefusedByAgent
-from shared.running_files import RunningFile as FileInfo
 from shared.wire import FileDoc
+from shared.wire import RunningFile as FileInfo
 
 MAX_FILES: Final = 500
 """In one answer of an agent."""

@@ -13,8 +13,7 @@ from server.domain.leases import Lease
 from server.domain.service import Service
 from server.ports.storage import FileStream, ScratchFile
 from shared.clock import Micros
-from shared.running_files import RunningFiles
-from shared.wire import AgentHealth, PayloadDoc
+from shared.wire import AgentHealth, PayloadDoc, RunningFiles
 
 
 class AgentError(Exception):

@@ -11,7 +11,7 @@ from server.domain.webhook_targets import ServiceWebhook, webhook_target
 from server.domain.webhooks import ENDS, secret_bytes
 from shared.settings.base import File, Section
 from shared.settings.shown import HOST_ONLY
-from shared.webhook_wire import WebhookEvent
+from shared.wire import WebhookEvent
 
 
 class WebhookTable(Section):

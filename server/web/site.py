@@ -32,7 +32,7 @@ from server.web.assets import assets
 from shared.clock import Clock, utc
 from shared.http.authentication import PRINCIPAL
 from shared.http.rate_limits import CODE, Buckets
-from shared.http.request_ids import REQUEST_ID
+from shared.http.refusals import REQUEST_ID
 from shared.principals import ANONYMOUS, Principal, Role, Scope
 from shared.units.durations import say_duration
 from shared.units.rates import Rate

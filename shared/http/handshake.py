@@ -12,7 +12,7 @@ import structlog
 
 from shared.http.connections import Connections
 from shared.http.protocol import Connection
-from shared.http.request_ids import new_request_id
+from shared.http.refusals import new_request_id
 from shared.http.tls import say_failure
 from shared.logs import RateLimiter
 

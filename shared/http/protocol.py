@@ -18,7 +18,7 @@ from aiohttp import web
 
 from shared.http.authentication import PRINCIPAL
 from shared.http.connections import Closable, Connections
-from shared.http.request_ids import ID_HEADER, REQUEST_ID, new_request_id
+from shared.http.refusals import ID_HEADER, REQUEST_ID, new_request_id
 from shared.http.unread import RELEASE
 from shared.principals import ANONYMOUS
 

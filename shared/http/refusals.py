@@ -1,8 +1,19 @@
-"""The refusal of a request before a handler sees it, in both programs."""
+"""The id of a request, and its refusal before a handler sees it, in both programs."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
+from typing import Final
+
+from aiohttp import web
+
+REQUEST_ID: Final = web.RequestKey("request_id", str)
+ID_HEADER: Final = "X-Request-ID"
+
+
+def new_request_id() -> str:
+    return secrets.token_hex(8)
 
 
 class Denied(Exception):

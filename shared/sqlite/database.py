@@ -13,19 +13,121 @@ import asyncio
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+import aiosqlite
+from prometheus_client.registry import Collector
+
 from shared.clock import Clock, RealClock
 from shared.files.locks import FileLock
+from shared.metrics import seconds
 from shared.sql import Change, Params, T, Transaction
-from shared.sqlite.connection import Connection
 from shared.sqlite.copies import check_structure, empty_log, file_size
 from shared.sqlite.errors import DatabaseUnavailable, NoRoomForCopy
-from shared.sqlite.measured import Commits
 from shared.sqlite.migrations import Migration, migrate
-from shared.sqlite.transactions import commit_together
+
+
+class InThreadTransaction:
+    """A transaction in the connection's own thread: no statement has to be waited for."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    async def rows(self, sql: str, params: Params | None = None) -> Sequence[sqlite3.Row]:
+        return self._connection.execute(sql, params or {}).fetchall()
+
+    locked_rows = rows  # there is one writer
+
+
+def commit_together(
+    connection: sqlite3.Connection, changes: Sequence[Change[Any]]
+) -> tuple[list[Any], bool]:
+    """Run all changes in one transaction, in the connection's thread.
+
+    Returns:
+        The values of the changes, and whether anything was written.
+    """
+    before = connection.total_changes
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        values = [_run(change(InThreadTransaction(connection))) for change in changes]
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.rollback()
+        raise
+    return values, connection.total_changes > before
+
+
+def _run(change: Awaitable[T]) -> T:
+    """The value of a change that never has to wait."""
+    steps = change.__await__()
+    try:
+        next(steps)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    raise RuntimeError("a change of the database waited for something else")
+
+
+_FETCHED_AT_ONCE: Final = 64  # rows, where aiosqlite iterates
+_PRAGMAS: Final = (
+    "busy_timeout=10000",
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    "foreign_keys=ON",
+    "secure_delete=ON",  # what was deleted is overwritten, whichever SQLite this is
+)
+
+
+class Connection(aiosqlite.Connection):
+    """Runs whole pieces of work in its thread, where aiosqlite's own methods run one statement."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(lambda: sqlite3.connect(path, isolation_level=None), _FETCHED_AT_ONCE)
+
+    async def set_up(self, path: Path, clock: Clock) -> None:
+        """Make it ready for statements, which know the time of ``clock`` as ``now_us()``; a new
+        file also learns to give space back.
+        """
+        self.row_factory = sqlite3.Row
+        await self.create_function("now_us", 0, clock.now)
+        if not file_size(path):  # possible in an empty file only
+            await self.rows("PRAGMA auto_vacuum=INCREMENTAL")
+        for pragma in _PRAGMAS:
+            await self.rows(f"PRAGMA {pragma}")
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        value: T = await self._execute(work, self._conn)  # type: ignore[no-untyped-call]
+        return value
+
+    async def rows(self, sql: str, params: Params | None = None) -> Sequence[sqlite3.Row]:
+        return list(await self.execute_fetchall(sql, params or {}))
+
+
+class Commits:
+    """How long they take."""
+
+    def __init__(self) -> None:
+        self._seconds = seconds(
+            "ferryman_database_commit_seconds", "Transactions, from their begin until durable."
+        )
+
+    @property
+    def collectors(self) -> tuple[Collector, ...]:
+        """What a registry takes."""
+        return (self._seconds,)
+
+    @contextmanager
+    def commit(self) -> Iterator[None]:
+        """Around a transaction; one that is rolled back is left out."""
+        since = asyncio.get_running_loop().time()
+        yield
+        self._seconds.observe(asyncio.get_running_loop().time() - since)
+
 
 _FREE_PAGES_KEPT: Final = 1_000  # they will soon be needed again
 _PAGES_FREED_AT_ONCE: Final = 1_000  # some milliseconds, in which others wait

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from client_agent.api import bodies, bulk
+from client_agent.api import bulk
 from client_agent.intake import orders
 from client_agent.storage import shared_bundles
 from shared.bulk_wire import ResultHeads
@@ -197,7 +197,7 @@ async def test_what_is_no_list_or_too_long_is_refused(agent, route, monkeypatch)
     many = {"payloads": [{"id": n} for n in range(3)]}
     many["orders"] = [order(agent, f"{n}.1") for n in range(1, 4)]
     assert (await agent.call("POST", route, json=many))[0] == 413
-    monkeypatch.setattr(bodies, "MAX_BODY", 10)
+    monkeypatch.setattr(bulk, "MAX_BODY", 10)
     assert (await agent.call("POST", route, json=many))[0] == 413
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from client_agent.run import draining
-from client_agent.run.end_requests import EndRequests
+from client_agent.run.runner import EndRequests
 from shared.wire import AgentHealth
 from tests.support.agent import SERVER
 from tests.support.agent_http import AgentClient, calling

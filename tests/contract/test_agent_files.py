@@ -12,7 +12,7 @@ import pytest
 from client_agent.collect import running
 from client_agent.collect.running import RunningTree
 from shared.files.portable import fold
-from shared.running_files import FILE_SIZE
+from shared.wire import FILE_SIZE
 from tests.support.agent import LIMITS
 from tests.support.agent_http import calling
 

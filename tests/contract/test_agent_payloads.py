@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from client_agent.api import bodies, bulk
-from client_agent.intake import orders, small_bundles, submission
+from client_agent.api import bulk
+from client_agent.intake import many, orders, submission
 from client_agent.payloads.store import Payloads
 from client_agent.storage.folders import Folders
 from shared.files import durable
@@ -194,7 +194,7 @@ async def test_too_much_is_refused(agent, monkeypatch) -> None:
     refs = [{"id": n} for n in range(3)]
     data = body(sent[0], acknowledge=refs)
     assert (await agent.call("POST", "/payloads", data=data))[0] == 413
-    monkeypatch.setattr(bodies, "MAX_BODY", 10)
+    monkeypatch.setattr(bulk, "MAX_BODY", 10)
     assert (await agent.call("POST", "/payloads", data=body(sent[0])))[0] == 413
     assert (await agent.call("POST", "/payloads", data=_chunks(body(sent[0]))))[0] == 413
 
@@ -213,7 +213,7 @@ async def test_it_may_come_slowly_and_in_pieces(agent) -> None:
 
 @pytest.mark.parametrize("most", ["MAX_AT_ONCE", "MAX_OF_ONE"])
 async def test_bodies_that_do_not_end_are_few_and_are_cut_off(agent, monkeypatch, most) -> None:
-    monkeypatch.setattr(bodies, most, 1)
+    monkeypatch.setattr(bulk, most, 1)
     open_end, begun = asyncio.Event(), asyncio.Event()
 
     async def stalling() -> AsyncIterator[bytes]:
@@ -235,7 +235,7 @@ async def test_bodies_that_do_not_end_are_few_and_are_cut_off(agent, monkeypatch
     open_end.set()
     assert (await stalled)[0] == 400
     open_end.clear()
-    monkeypatch.setattr(bodies, "MAX_S", 0.05)
+    monkeypatch.setattr(bulk, "MAX_S", 0.05)
     status, answer = await agent.call("POST", "/payloads", data=stalling())
     assert (status, answer["code"]) == (408, "body_too_slow")
     assert (await agent.call("POST", "/payloads", data=b"x"))[0] == 400
@@ -286,10 +286,10 @@ async def test_it_needs_the_token(tmp_path) -> None:
 
 
 STEPS = (
-    (small_bundles, "store", False),
+    (many, "store", False),
     (durable, "fsync_folder", False),
     (durable, "fsync_folder", True),
-    (small_bundles, "store", True),
+    (many, "store", True),
     (Payloads, "add", False),
     (Payloads, "add", True),
     (Payloads, "acknowledge_all", True),

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from client_agent.run.end_requests import EndRequests
+from client_agent.run.runner import EndRequests
 from client_agent.storage.folders import Folders
 from server.storage.scratch import FolderScratch
 from shared.principals import Principal, Role, Scope

@@ -48,7 +48,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "a lease that was taken over starts, ends and forgets nothing",
-        "payloads/leases.py",
+        "payloads/attempt_keys.py",
         "    if token < seen:\n",
         "    if False:\n",
         f"{_LEASES}a_lower_lease_than_was_seen_starts_ends_and_forgets_nothing",
@@ -57,7 +57,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "the highest lease is remembered",
-        "payloads/leases.py",
+        "payloads/attempt_keys.py",
         "    if token > seen:\n",
         "    if not rows:\n",
         f"{_LEASES}a_lower_lease_than_was_seen_starts_ends_and_forgets_nothing",
@@ -65,7 +65,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "a kill and an acknowledgement are about one attempt",
-        "payloads/leases.py",
+        "payloads/attempt_keys.py",
         'caller.key is not None and caller.key != rows[0]["key"]',
         "False",
         f"{_LEASES}a_kill_or_an_acknowledgement_of_another_attempt_is_of_an_unknown_payload",
@@ -73,7 +73,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "a restored server has a lease of its own",
-        "payloads/leases.py",
+        "payloads/attempt_keys.py",
         'caller.server or rows[0]["server"]',
         'rows[0]["server"]',
         f"{_LEASES}a_restored_server_speaks_under_its_own_name_for_the_one_before",
@@ -249,7 +249,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "an acknowledgement that comes with orders needs the lease",
-        "payloads/leases.py",
+        "payloads/attempt_keys.py",
         "        await check(tx, server, caller.lease)\n    refused",
         "        pass\n    refused",
         f"{_PAYLOADS}what_is_acknowledged_with_orders_is_forgotten",
@@ -313,7 +313,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "a new database loses no result of an earlier one",
-        "run/recovery.py",
+        "run/retention.py",
         "await payloads.highest_id()",
         "2**62",
         "tests/unit/client_agent/run/test_recovery.py::"

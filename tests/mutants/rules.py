@@ -315,7 +315,7 @@ RULES: Final[tuple[Mutant, ...]] = (
     of(
         "2.11",
         "the status is read to the newline",
-        "sandbox/process/status_pipe.py",
+        "sandbox/process/pipes.py",
         "(self._buffer + data).split",
         "data.split",
         f"{BOX}process/test_status_pipe.py::test_a_document_in_single_bytes_is_one_document",

@@ -212,14 +212,14 @@ MUTANTS: Final = (
     ),
     _of(
         "references are enforced",
-        "shared/sqlite/connection.py",
+        "shared/sqlite/database.py",
         '"foreign_keys=ON"',
         '"foreign_keys=OFF"',
         f"{_DATABASE}a_row_that_refers_to_nothing_is_refused",
     ),
     _of(
         "a change waits for another program's",
-        "shared/sqlite/connection.py",
+        "shared/sqlite/database.py",
         '"busy_timeout=10000"',
         '"busy_timeout=0"',
         f"{_DATABASE}a_change_waits_for_another_programs_change",
@@ -276,7 +276,7 @@ MUTANTS: Final = (
     ),
     _of(
         "what is deleted is given back",
-        "shared/sqlite/connection.py",
+        "shared/sqlite/database.py",
         '"PRAGMA auto_vacuum=INCREMENTAL"',
         '"PRAGMA auto_vacuum=NONE"',
         f"{_DATABASE}what_was_deleted_can_be_given_back_to_the_disk",

@@ -16,9 +16,8 @@ from client_agent.payloads import states
 from client_agent.payloads.payload import NewPayload, Payload
 from client_agent.payloads.store import Payloads
 from client_agent.payloads.tables import MIGRATIONS
-from client_agent.run.context import AgentContext
-from client_agent.run.measures import Measures
-from client_agent.run.recovery import recover
+from client_agent.run.context import AgentContext, Measures
+from client_agent.run.retention import recover
 from client_agent.run.runner import Runner
 from client_agent.run.slots import SlotQueue
 from client_agent.sandbox.grants import Grant, Grants

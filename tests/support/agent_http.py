@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 
 from client_agent import app
-from client_agent.run.end_requests import EndRequests
+from client_agent.run.runner import EndRequests
 from client_agent.settings.agent import AgentSection
 from shared.wire import Limits, Order
 from tests.support.agent import LIMITS, SERVER, write_bundle

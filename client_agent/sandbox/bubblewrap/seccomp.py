@@ -9,13 +9,168 @@ from __future__ import annotations
 
 import errno
 import platform
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeAlias
 
 from client_agent.sandbox.base import SandboxBroken
-from client_agent.sandbox.bubblewrap import bpf
-from client_agent.sandbox.bubblewrap.syscalls import AUDIT_ARCH, NUMBERS, X32
+
+AUDIT_ARCH: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+X32: Final = 0x40000000
+"""Calls with this bit use the x32 ABI, which has the same AUDIT_ARCH as x86_64."""
+
+_TABLE: Final = """
+ioctl                    16       29
+socket                   41      198
+socketpair               53      199
+clone                    56      220
+fcntl                    72       25
+ptrace                  101      117
+syslog                  103      116
+ustat                   136        -
+sysfs                   139        -
+vhangup                 153       58
+pivot_root              155       41
+chroot                  161       51
+acct                    163       89
+settimeofday            164      170
+mount                   165       40
+umount2                 166       39
+swapon                  167      224
+swapoff                 168      225
+reboot                  169      142
+iopl                    172        -
+ioperm                  173        -
+create_module           174        -
+init_module             175      105
+delete_module           176      106
+quotactl                179       60
+nfsservctl              180       42
+lookup_dcookie          212       18
+clock_settime           227      112
+mbind                   237      235
+set_mempolicy           238      237
+get_mempolicy           239      236
+kexec_load              246      104
+add_key                 248      217
+request_key             249      218
+keyctl                  250      219
+inotify_init            253        -
+inotify_add_watch       254       27
+migrate_pages           256      238
+unshare                 272       97
+move_pages              279      239
+inotify_init1           294       26
+perf_event_open         298      241
+fanotify_init           300      262
+name_to_handle_at       303      264
+open_by_handle_at       304      265
+setns                   308      268
+process_vm_readv        310      270
+process_vm_writev       311      271
+kcmp                    312      272
+finit_module            313      273
+kexec_file_load         320      294
+bpf                     321      280
+userfaultfd             323      282
+io_uring_setup          425      425
+io_uring_enter          426      426
+io_uring_register       427      427
+open_tree               428      428
+move_mount              429      429
+fsopen                  430      430
+fsconfig                431      431
+fsmount                 432      432
+fspick                  433      433
+clone3                  435      435
+pidfd_getfd             438      438
+process_madvise         440      440
+mount_setattr           442      442
+quotactl_fd             443      443
+set_mempolicy_home_node    450      450
+statmount               457      457
+listmount               458      458
+open_tree_attr          467      467
+"""
+"""Name, number on x86_64, number on aarch64; "-": it has no such call. Since Linux 5.0, new calls
+have the same number on all architectures."""
+
+_ROWS: Final = [line.split() for line in _TABLE.split("\n") if line]
+
+NUMBERS: Final[dict[str, dict[str, int]]] = {
+    machine: {row[0]: int(row[column]) for row in _ROWS if row[column] != "-"}
+    for column, machine in enumerate(("x86_64", "aarch64"), start=1)
+}
+
+
+Instruction: TypeAlias = tuple[int, int, int, int]
+"""Code, jump if true, jump if false (both: how many instructions to skip), operand."""
+
+NR: Final = 0
+ARCH: Final = 4
+"""Offsets in ``struct seccomp_data``."""
+
+ALLOW: Final = 0x7FFF0000
+KILL_PROCESS: Final = 0x80000000
+_ERRNO: Final = 0x00050000
+
+_LD_ABS: Final = 0x20
+_JEQ: Final = 0x15
+_JGE: Final = 0x35
+_JSET: Final = 0x45
+_RET: Final = 0x06
+
+
+def low(argument: int) -> int:
+    """Offset of the low 32 bits of a system call's argument on a little-endian machine."""
+    return 16 + 8 * argument
+
+
+def load(offset: int) -> Instruction:
+    return (_LD_ABS, 0, 0, offset)
+
+
+def ret(action: int) -> Instruction:
+    return (_RET, 0, 0, action)
+
+
+def refusal(number: int) -> int:
+    """The action that refuses a call with this error."""
+    return _ERRNO | number
+
+
+def if_equal(value: int, body: Sequence[Instruction]) -> list[Instruction]:
+    """Run ``body`` if the accumulator is ``value``, otherwise skip it."""
+    return [(_JEQ, 0, _short(body), value), *body]
+
+
+def unless_equal(value: int, body: Sequence[Instruction]) -> list[Instruction]:
+    return [(_JEQ, _short(body), 0, value), *body]
+
+
+def if_at_least(value: int, body: Sequence[Instruction]) -> list[Instruction]:
+    """Unsigned comparison."""
+    return [(_JGE, 0, _short(body), value), *body]
+
+
+def if_any_bit(mask: int, body: Sequence[Instruction]) -> list[Instruction]:
+    return [(_JSET, 0, _short(body), mask), *body]
+
+
+def assemble(program: Sequence[Instruction]) -> bytes:
+    """The ``struct sock_filter`` array that bwrap's ``--seccomp FD`` reads. Raises ValueError if
+    it is longer than the kernel takes (4096)."""
+    if not 0 < len(program) <= 4096:
+        raise ValueError(f"a filter of {len(program)} instructions")
+    return b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
+
+
+def _short(body: Sequence[Instruction]) -> int:
+    if len(body) > 255:
+        raise ValueError("a jump of more than 255 instructions")
+    return len(body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,37 +331,35 @@ def program(
         )
     number = NUMBERS[machine]
     # Another ABI has other numbers for the same calls, so no rule below would match.
-    lines = [bpf.load(bpf.ARCH)]
-    lines += bpf.unless_equal(AUDIT_ARCH[machine], [bpf.ret(bpf.KILL_PROCESS)])
-    lines += [bpf.load(bpf.NR)]
+    lines = [load(ARCH)]
+    lines += unless_equal(AUDIT_ARCH[machine], [ret(KILL_PROCESS)])
+    lines += [load(NR)]
     if machine == "x86_64":
-        lines += bpf.if_at_least(X32, [bpf.ret(bpf.KILL_PROCESS)])
+        lines += if_at_least(X32, [ret(KILL_PROCESS)])
     for rule in RULES:
         if rule.relaxation is not None and rule.relaxation in allow:
             continue
         for call in rule.calls:
             if call in number:
-                lines += bpf.if_equal(number[call], [bpf.ret(bpf.errno(rule.error))])
-    refuse = [bpf.ret(bpf.errno(errno.EPERM))]
-    permit = [bpf.ret(bpf.ALLOW)]
-    lines += bpf.if_equal(
-        number["clone"], [bpf.load(bpf.low(0)), *bpf.if_any_bit(NAMESPACES, refuse), *permit]
-    )
-    terminal = [line for request in TERMINAL for line in bpf.if_equal(request, refuse)]
-    lines += bpf.if_equal(number["ioctl"], [bpf.load(bpf.low(1)), *terminal, *permit])
+                lines += if_equal(number[call], [ret(refusal(rule.error))])
+    refuse = [ret(refusal(errno.EPERM))]
+    permit = [ret(ALLOW)]
+    lines += if_equal(number["clone"], [load(low(0)), *if_any_bit(NAMESPACES, refuse), *permit])
+    terminal = [line for request in TERMINAL for line in if_equal(request, refuse)]
+    lines += if_equal(number["ioctl"], [load(low(1)), *terminal, *permit])
     if "inotify" not in allow:
-        watch = bpf.if_equal(F_NOTIFY, refuse)
-        lines += bpf.if_equal(number["fcntl"], [bpf.load(bpf.low(1)), *watch, *permit])
+        watch = if_equal(F_NOTIFY, refuse)
+        lines += if_equal(number["fcntl"], [load(low(1)), *watch, *permit])
     for call in ("socket", "socketpair"):
         refused = {AF_UNIX} if network and UNIX_SOCKETS not in allow and call == "socket" else set()
         families = [
             line
             for family in FAMILIES
             if family not in refused
-            for line in bpf.if_equal(family, permit)
+            for line in if_equal(family, permit)
         ]
-        lines += bpf.if_equal(
+        lines += if_equal(
             number[call],
-            [bpf.load(bpf.low(0)), *families, bpf.ret(bpf.errno(errno.EAFNOSUPPORT))],
+            [load(low(0)), *families, ret(refusal(errno.EAFNOSUPPORT))],
         )
-    return bpf.assemble([*lines, *permit])
+    return assemble([*lines, *permit])

@@ -22,7 +22,7 @@ from client_agent.sandbox.base import HARD, Launch, Process, SandboxBroken
 from client_agent.sandbox.host_resources import HostResources
 from client_agent.sandbox.limits import usage
 from client_agent.sandbox.limits.meter import Meter
-from client_agent.sandbox.pack import driver, unchanged
+from client_agent.sandbox.pack import driver, process
 from client_agent.sandbox.pack.process import PackedProcess
 from client_agent.sandbox.process.log_capture import LogCapture
 from client_agent.sandbox.process.supervisor import SpawnedProcesses, SupervisedProcess
@@ -84,7 +84,7 @@ class Pack:
         """Ends of the job's pipes that stay open: both reads, then both writes."""
         self._pipes: list[_PipeState] = []
         """Of both writes, as they were when no job had had them."""
-        self._attributes: unchanged.Attributes | None = None
+        self._attributes: process.Attributes | None = None
         self._common: Mapping[str, str] = {}
         self._launch: Launch | None = None
 
@@ -134,7 +134,7 @@ class Pack:
         spawned, self._kept = await self._workspace.start_driver(launch)
         self._pipes = [_PipeState.of(fd) for fd in self._kept[2:]]
         self._common = driver.common(launch.variables)
-        self._attributes = unchanged.attributes(spawned.init)
+        self._attributes = process.attributes_of(spawned.init)
         return spawned
 
     def _next(self, spawned: SpawnedProcesses, launch: Launch) -> None:

@@ -5,17 +5,59 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import structlog
 
 from client_agent.sandbox.base import Ended, Launch
+from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.limits.meter import Meter
-from client_agent.sandbox.pack import driver, unchanged
+from client_agent.sandbox.pack import driver
+from client_agent.sandbox.pack.driver import SHM
+from client_agent.sandbox.process.chain import TEMPORARY
 from client_agent.sandbox.process.supervisor import SpawnedProcesses, SupervisedProcess
 from client_agent.sandbox.settings import SandboxSettings
 from shared.clock import Clock
 from shared.wire import Reason, Usage
+
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+IN_MEMORY: Final = (TEMPORARY[0], SHM)
+
+Attributes = tuple[object, ...]
+
+
+def attributes_of(pid: int) -> Attributes | None:
+    """What the processes that it starts get from it; None: it cannot be read."""
+    try:
+        return (
+            Path(f"/proc/{pid}/limits").read_bytes(),
+            os.getpriority(os.PRIO_PROCESS, pid),
+            os.sched_getscheduler(pid),
+            frozenset(os.sched_getaffinity(pid)),
+            *(_top_folder(f"/proc/{pid}/root{one}") for one in IN_MEMORY),
+        )
+    except OSError:
+        return None
+
+
+def _top_folder(path: str) -> tuple[object, ...]:
+    status = Path(path).stat()
+    return status.st_mode, status.st_uid, status.st_gid, frozenset(os.listxattr(path))
+
+
+def reaped_cpu_s(pid: int) -> float:
+    """CPU time of those of its children that have ended, and of theirs."""
+    fields = pidfd.stat_fields(pid)
+    return 0.0 if fields is None else sum(map(int, fields[13:15])) / _TICKS_PER_S
+
+
+def is_alone(init: int) -> bool:
+    """Whether the init of a pid namespace, which waits for a command, has no children: then its
+    namespace has no other process, because orphans become its children."""
+    return not pidfd.descendants(init)
+
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -46,7 +88,7 @@ class PackedProcess(SupervisedProcess):
         clock: Clock,
         settings: SandboxSettings,
         *,
-        attributes: unchanged.Attributes | None,
+        attributes: Attributes | None,
         release: Callable[[], None],
     ) -> None:
         self.reusable = self.sandbox_ended = False
@@ -60,7 +102,7 @@ class PackedProcess(SupervisedProcess):
 
     def _open_gate(self) -> None:
         command = driver.command(self._launch.variables)
-        self._cpu_before_s = unchanged.reaped_cpu_s(self.pid)
+        self._cpu_before_s = reaped_cpu_s(self.pid)
         os.set_blocking(self._spawned.gate, False)
         asyncio.get_running_loop().add_reader(self._spawned.gate, self._on_answer)
         try:
@@ -101,7 +143,7 @@ class PackedProcess(SupervisedProcess):
     async def _supervise(self) -> Ended:
         await asyncio.wait({self._init_dead, self._answered}, return_when=asyncio.FIRST_COMPLETED)
         # The agent looks for itself whether all processes of the attempt are dead.
-        if not self._answered.done() or self._killed or not unchanged.is_alone(self.pid):
+        if not self._answered.done() or self._killed or not is_alone(self.pid):
             self.sandbox_ended = True
             self._kill()
             self._release()
@@ -123,7 +165,7 @@ class PackedProcess(SupervisedProcess):
         """Its processes are dead; the driver waits for the next command."""
         assert self._answer is not None, "it has answered"
         wall_s = max(0.0, self._clock.monotonic() - (self._started_at or 0.0))
-        cpu_s = max(0.0, unchanged.reaped_cpu_s(self.pid) - self._cpu_before_s)
+        cpu_s = max(0.0, reaped_cpu_s(self.pid) - self._cpu_before_s)
         certain = await self._meter.stop()
         self._after(self._death_timeout_s, self._give_up)
         for capture in (self._spawned.stdout, self._spawned.stderr):
@@ -143,7 +185,7 @@ class PackedProcess(SupervisedProcess):
             and self._cause is None
             and self._meter.end_cause() is None
             and self._attributes is not None
-            and self._attributes == unchanged.attributes(self.pid)
+            and self._attributes == attributes_of(self.pid)
         )
         return ended
 

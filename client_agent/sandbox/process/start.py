@@ -15,8 +15,7 @@ from typing import Any, Final
 from client_agent.sandbox.base import Launch, SandboxBroken
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.process.log_capture import LogCapture, LogSettings
-from client_agent.sandbox.process.pipes import Pipes, Remainder
-from client_agent.sandbox.process.status_pipe import StatusPipe
+from client_agent.sandbox.process.pipes import Pipes, Remainder, StatusPipe
 from client_agent.sandbox.process.supervisor import SpawnedProcesses
 from client_agent.sandbox.settings import SandboxSettings
 from client_agent.storage.shortage import raise_if_shortage

@@ -18,7 +18,7 @@ from client_agent.sandbox.base import Ended, Launch
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.limits.meter import Meter
 from client_agent.sandbox.process.log_capture import LogCapture
-from client_agent.sandbox.process.status_pipe import StatusPipe
+from client_agent.sandbox.process.pipes import StatusPipe
 from shared.clock import Clock
 from shared.wire import Reason, Usage
 

@@ -21,10 +21,9 @@ from shared.files.bundles.format import (
     root_of,
 )
 from shared.files.errors import BundleError
-from shared.files.kept_file import KeptFile
 from shared.files.names import PathSet, UnsafeName, safe_path
 from shared.files.portable import NonPortableNames, problems, why_not_portable
-from shared.files.staged_file import ReserveSpace
+from shared.files.staged_file import KeptFile, ReserveSpace
 
 Data = bytes | bytearray | memoryview
 _MAGIC_LENGTH: Final = 4

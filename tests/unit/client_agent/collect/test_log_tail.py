@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from client_agent.collect.log_tail import last_lines
+from client_agent.collect.result import last_lines
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from client_agent.payloads import recent
-from client_agent.payloads.leases import Caller
+from client_agent.payloads import reads
+from client_agent.payloads.attempt_keys import Caller
 from client_agent.payloads.payload import Outcome, Payload
 from client_agent.payloads.store import Payloads
 from client_agent.payloads.tables import MIGRATIONS
@@ -124,7 +124,7 @@ async def test_what_was_there_before_the_start_is_read_and_then_known(payloads, 
 
 
 async def test_the_oldest_of_very_many_are_read_from_the_database(payloads, database, monkeypatch):
-    monkeypatch.setattr(recent, "KEPT", 3)
+    monkeypatch.setattr(reads, "KEPT", 3)
     for number in range(1, 8):
         await payloads.add(new_payload(f"{number}.1"))
     await payloads.start(2, 7, "/work", {})

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from client_agent.payloads.attempt_keys import Caller
 from client_agent.payloads.errors import KeyRefused, NoSuchPayload, NotEnded, StaleAttempt
-from client_agent.payloads.leases import Caller
 from client_agent.payloads.payload import Outcome
 from client_agent.payloads.store import Payloads
 from client_agent.payloads.tables import MIGRATIONS

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from client_agent.report.cpu_load import CpuLoad
+from client_agent.report.health import CpuLoad
 
 
 @pytest.fixture

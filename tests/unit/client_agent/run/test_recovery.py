@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from client_agent.payloads import attempt_keys
-from client_agent.payloads.leases import Caller
+from client_agent.payloads.attempt_keys import Caller
 from client_agent.payloads.payload import Outcome
 from client_agent.run.retention import RetentionSweep
 from shared.ids import AttemptKey

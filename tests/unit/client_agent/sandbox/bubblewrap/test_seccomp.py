@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from client_agent.sandbox.base import SandboxBroken
-from client_agent.sandbox.bubblewrap import bpf, seccomp
-from client_agent.sandbox.bubblewrap.syscalls import AUDIT_ARCH, NUMBERS
+from client_agent.sandbox.bubblewrap import seccomp
+from client_agent.sandbox.bubblewrap.seccomp import AUDIT_ARCH, NUMBERS
 from tests.support.each import each
 
 MACHINES = ("x86_64", "aarch64")
@@ -194,6 +194,6 @@ def test_numbers_are_those_of_the_kernels_headers(machine: str) -> None:
 
 def test_jumps_that_are_too_long_are_refused() -> None:
     with pytest.raises(ValueError, match="255"):
-        bpf.if_equal(1, [bpf.ret(0)] * 256)
+        seccomp.if_equal(1, [seccomp.ret(0)] * 256)
     with pytest.raises(ValueError, match="filter of"):
-        bpf.assemble([])
+        seccomp.assemble([])

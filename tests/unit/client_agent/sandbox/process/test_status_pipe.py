@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from client_agent.sandbox.process.status_pipe import StatusPipe
+from client_agent.sandbox.process.pipes import StatusPipe
 from tests.support.real_sandbox import turns
 
 
