@@ -175,7 +175,6 @@ async def _show(
     if chosen is None and len(offers) == 1 and not service:
         chosen = offers[0]
     own = visible(principal).user_id
-    user = own or shown.values.get("user_id", "")
     quota = {}
     if own is not None and USER_ID.fullmatch(own):
         quota = await _quota(site, own)
@@ -184,7 +183,6 @@ async def _show(
         "offers": offers,
         "chosen": chosen,
         "own_user": own,
-        "user": user,
         "inputs": INPUTS,
         "main": MAIN,
         "limits": LIMITS,
@@ -192,9 +190,7 @@ async def _show(
         "values": shown.values,
         "errors": shown.errors,
         "problem": shown.problem,
-        "first_error": next(
-            (one for one in (*NEEDED, *INPUTS, SCRIPT, "file") if one in shown.errors), ""
-        ),
+        "first_error": next((one for one in _ORDER if one in shown.errors), ""),
         "former": former,
         "most_bytes": most,
         "most_files": context.form_limits.max_files,

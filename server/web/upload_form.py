@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,40 +186,16 @@ _LABELS: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One input.
-
-    Attributes:
-        hint: what it means.
-        words: those that it may be; none: any text.
-        group: under which it is found; empty: it is always in sight.
-    """
-
-    name: str
-    label: str
-    hint: str
-    example: str
-    words: tuple[str, ...]
-    group: str
-
-
-def _field(name: str, text: Param, group: str) -> Field:
-    label = _LABELS.get(name, name.replace("_", " ").capitalize())
-    words = tuple(one for one in text.schema.get("enum", ()) if one)
-    return Field(name, label, text.text, text.example, words, group)
-
-
-def _grouped() -> Iterable[tuple[str, str]]:
-    yield from ((name, "") for name in (*MAIN, *LIMITS))
-    yield from ((name, group) for group, names in GROUPS.items() for name in names)
-
-
-INPUTS: Final[Mapping[str, Field]] = {
-    name: _field(name, FIELDS[name], group) for name, group in _grouped()
+INPUTS: Final[Mapping[str, tuple[str, Param, tuple[str, ...]]]] = {
+    name: (
+        _LABELS.get(name, name.replace("_", " ").capitalize()),
+        FIELDS[name],
+        tuple(word for word in FIELDS[name].schema.get("enum", ()) if word),
+    )
+    for name in (*MAIN, *LIMITS, *(name for names in GROUPS.values() for name in names))
 }
-"""Name -> the input: all optional fields of an upload."""
-
+"""Name -> the label of the input, the field, and the words that it may be (none: any text): all
+optional fields of an upload."""
 
 _BACKOFF: Final = ("backoff", "retry_delay", "max_retry_delay")
 _FIXED: Final = ("network", "log", "results")

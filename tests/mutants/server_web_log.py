@@ -54,15 +54,15 @@ MUTANTS: Final = (
     _mutant(
         "after a break a log goes on where its last line begins",
         "log.py",
-        "offset - lines.length, lines.number",
-        "offset, lines.number",
+        '{"offset": offset - lines.length,',
+        '{"offset": offset,',
         f"{_PAGES}a_page_follows_the_log_without_losing_or_repeating_lines",
     ),
     _mutant(
         "followers of a log full of colours do not keep the server from answering others",
         "log.py",
-        "await context.reads.run(_event, lines, data, wanted.stream, here, offset)",
-        "_event(lines, data, wanted.stream, here, offset)",
+        "await context.reads.run(_event, lines, data, stream, here, offset)",
+        "_event(lines, data, stream, here, offset)",
         f"{_PAGES}lines_that_are_followed_are_not_made_on_the_event_loop",
     ),
     _mutant(

@@ -232,48 +232,31 @@ _SAID: Final = frozenset(
 _MOST_ATTEMPTS: Final = 50
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """Attributes:
-    prefix: of the folder; empty: the root.
-    name: text in the names that are looked for.
-    after: where the page begins.
-    """
-
-    prefix: str
-    name: str
-    after: str
-
-    @classmethod
-    def of(cls, request: web.Request) -> _Asked:
-        query = request.query
-        folder, name = query.get("folder", ""), query.get("name", "").strip()
-        return cls(prefix_of(folder), name, query.get("after", ""))
-
-
 async def page(request: web.Request, site: Site) -> web.StreamResponse:
     """A folder of a result, or of what an attempt has written so far."""
     context = site.context
     frame = await job_frame(request, site)
-    asked, found, refused, attempt = _Asked.of(request), FolderPage(), "", None
+    query, found, refused, attempt = request.query, FolderPage(), "", None
+    prefix, name = prefix_of(query.get("folder", "")), query.get("name", "").strip()
+    after = query.get("after", "")
     try:
         attempt = await requested_attempt(request, context, frame.record)
-        found = await _folder(context, frame, attempt, asked)
+        found = await _folder(context, frame.record, attempt, (prefix, name, after))
     except Refusal as refusal:
         if refusal.code not in _SAID:
             raise
         refused = refusal.message
     attempts = await context.jobs.attempts(frame.record.id, _MOST_ATTEMPTS)
-    chosen = {name: request.query[name] for name in ("attempt",) if name in request.query}
-    here = {"folder": folder_of(asked.prefix), "name": asked.name}
+    chosen = {"attempt": query["attempt"]} if "attempt" in query else {}
+    here = {"folder": folder_of(prefix), "name": name}
     return frame_page(
         request,
         site,
         frame,
         "files",
-        query={**chosen, **here, "after": asked.after},
+        query={**chosen, **here, "after": after},
         found=found,
-        asked=asked,
+        after=after,
         refused=refused,
         link=request.query.get(LINK_PARAMETER),
         attempt=attempt,
@@ -282,7 +265,7 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
         here=here,
         where={**chosen, **here},
         zip_address=_whole(request, frame, attempt),
-        crumbs=crumbs(asked.prefix),
+        crumbs=crumbs(prefix),
         folder_of=folder_of,
         quoted=quoted,
         visible=visible,
@@ -301,10 +284,10 @@ def _whole(request: web.Request, frame: JobFrame, attempt: Attempt | None) -> st
     return None if by_link else f"{address}/result?attempt={attempt.number}"
 
 
-async def _folder(context: Context, frame: JobFrame, attempt: Attempt, asked: _Asked) -> FolderPage:
-    job = frame.record
+async def _folder(
+    context: Context, job: Job, attempt: Attempt, where: tuple[str, str, str]
+) -> FolderPage:
     agent = live_agent(context, job, attempt, FILES)
-    where = (asked.prefix, asked.name, asked.after)
     if agent is not None:
         return await running_page(agent, job, attempt, *where)
     return await scan_stored(context, job, attempt, lambda listed: folder_page(listed, *where))

@@ -22,26 +22,13 @@ REFRESH_S: Final = 3
 """Until a page without scripts loads itself again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tab:
-    """One page of a job.
-
-    Attributes:
-        name: of its template, too.
-        end: what its address has behind the job's.
-    """
-
-    name: str
-    text: str
-    end: str
-
-
-_OVERVIEW: Final = Tab("overview", "Overview", "")
-_LOG: Final = Tab("log", "Log", "/log")
-_FILES: Final = Tab("files", "Files", "/files")
-_CHILDREN: Final = Tab("children", "Children", "/children")
-
-
+TABS: Final[Mapping[str, tuple[str, str]]] = {
+    "overview": ("Overview", ""),
+    "log": ("Log", "/log"),
+    "files": ("Files", "/files"),
+    "children": ("Children", "/children"),
+}
+"""Name, also of the template -> the word, and what its address has behind the job's."""
 _DONE: Final = {
     "cancel": "the cancel was asked for",
     "ended": "it had ended before it could be cancelled",
@@ -63,7 +50,7 @@ class JobFrame:
 
     record: Job
     job: JobDoc
-    tabs: tuple[Tab, ...]
+    tabs: tuple[str, ...]
     actions: frozenset[str]
     newest: int
 
@@ -132,6 +119,7 @@ def frame_page(
         "frame": frame,
         "job": frame.job,
         "tab": tab,
+        "texts": TABS,
         "query": {},
         "at": utc,
         "notice": _DONE.get(request.query.get("done", "")),
@@ -141,16 +129,15 @@ def frame_page(
 
 def _title(frame: JobFrame, tab: str) -> str:
     """Which job, how it stands, and which of its pages: what tells many windows apart."""
-    page = next((one.text for one in frame.tabs if one.name == tab and one != _OVERVIEW), "")
+    page = "" if tab == "overview" else TABS[tab][0]
     parts = (f"Job {frame.job.id}: {frame.job.status.value}", frame.job.name, page)
     return " · ".join(one for one in parts if one)
 
 
-def _tabs(job: JobDoc, principal: Principal) -> tuple[Tab, ...]:
-    tabs = (_OVERVIEW, _LOG, _FILES)
+def _tabs(job: JobDoc, principal: Principal) -> tuple[str, ...]:
     # A link shows one job: its children are others.
     with_children = job.children is not None and principal.role is not Role.LINK
-    return (*tabs, _CHILDREN) if with_children else tabs
+    return tuple(one for one in TABS if one != "children" or with_children)
 
 
 def possible_actions(job: Job, principal: Principal) -> frozenset[str]:

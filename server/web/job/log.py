@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager, nullcontext
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -33,7 +32,7 @@ from server.http.requested_job import requested_job
 from server.http.route import LINK_PARAMETER
 from server.http.stored_log import DAMAGED, STREAMS
 from server.web.job.frame import frame_page, job_frame
-from server.web.job.lines import PLAIN, Lines, Row, Style
+from server.web.job.lines import PLAIN, Lines, Style
 from server.web.job.window import (
     INDEXES,
     MAX_TEXT,
@@ -58,21 +57,11 @@ _CHUNK: Final = 1 << 18
 """Bytes of a stored log that are read at once: a page is made of them, and they are forgotten."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which of a job's logs.
+def wanted_log(request: web.Request) -> tuple[str, int | None]:
+    """Which of a job's logs: its stream, and its attempt; None: the latest.
 
-    Attributes:
-        attempt: None: the latest.
-    """
-
-    stream: str
-    attempt: int | None
-
-
-def wanted_log(request: web.Request) -> Wanted:
-    """Raises:
-    BadField
+    Raises:
+        BadField
     """
     stream = request.query.get("stream", STREAMS[0])
     if stream not in STREAMS:
@@ -80,7 +69,7 @@ def wanted_log(request: web.Request) -> Wanted:
         why = f"stream should be {allowed}, not {stream[:9]!r}"
         raise BadField("stream", "invalid_stream", why)
     given = "attempt" in request.query
-    return Wanted(stream, int_param(request, "attempt", 1, 1, _MAX_ATTEMPT) if given else None)
+    return stream, int_param(request, "attempt", 1, 1, _MAX_ATTEMPT) if given else None
 
 
 def line_param(request: web.Request, name: str) -> int | None:
@@ -143,20 +132,20 @@ _END: Final = 2**62
 
 async def page(request: web.Request, site: Site) -> web.StreamResponse:
     """The last lines of a log, those around a line, or those with a text."""
-    wanted, text = wanted_log(request), _text(request)
+    (stream, wanted), text = wanted_log(request), _text(request)
     lines = {name: line_param(request, name) for name in ("line", "from", "to")}
     frame = await job_frame(request, site)
     if "head" in request.query:  # a page that is open asks for what stands above its log
         return frame_page(request, site, frame, "log", only_head=True, query={"head": 1})
     job, context = frame.record, site.context
-    attempt = await find_attempt(context, job, wanted.attempt)
+    attempt = await find_attempt(context, job, wanted)
     shown: dict[str, Any] = {"refusal": None, "window": None, "found": None, "part": None}
     status = HTTPStatus.OK
     try:
         if attempt is None or not has_started(job, attempt):
             raise not_started(job)
         turn = context.reads.searches.turn() if text else nullcontext()
-        async with turn, log_of(request, site, job, attempt, wanted.stream) as log:
+        async with turn, log_of(request, site, job, attempt, stream) as log:
             await log.count()
             shown |= await _read(log, text, lines)
     except Refusal as refusal:
@@ -166,8 +155,8 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
         if refusal.code not in _HERE:
             status = HTTPStatus(refusal.status)
     number = None if attempt is None else attempt.number
-    follows = _follows(request, site, job, attempt, wanted, shown)
-    here = address(request, site, f"{frame.address}/log", stream=wanted.stream, attempt=number)
+    follows = _follows(request, site, job, attempt, stream, shown)
+    here = address(request, site, f"{frame.address}/log", stream=stream, attempt=number)
     return frame_page(
         request,
         site,
@@ -177,14 +166,14 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
         refresh_s=_AGAIN_S if follows else _COUNT_ON_S if shown["part"] else None,
         query={"head": 1},
         only_head=False,
-        stream=wanted.stream,
+        stream=stream,
         attempt=number,
         attempts=await _numbers(site, job, number),
-        sizes=await _sizes(site, job, attempt, wanted.stream, shown),
+        sizes=await _sizes(site, job, attempt, stream, shown),
         here=here,
         link=request.query.get(LINK_PARAMETER, ""),
         follows=follows,
-        rows=_rows(shown, wanted.stream, here, lines["line"]),
+        rows=_rows(shown, stream, here, lines["line"]),
         line=lines["line"],
         search=text,
         most=MOST,
@@ -224,7 +213,7 @@ def _follows(
     site: Site,
     job: Job,
     attempt: Attempt | None,
-    wanted: Wanted,
+    stream: str,
     shown: Mapping[str, Any],
 ) -> Markup | None:
     """Where what the page shows goes on; None: nowhere."""
@@ -241,7 +230,7 @@ def _follows(
     place = (window.next_offset, window.next_line) if window is not None else (0, 1)
     number = None if attempt is None else attempt.number
     path = f"/live/{job.id}/log"
-    found = address(request, site, path, stream=wanted.stream, attempt=number)
+    found = address(request, site, path, stream=stream, attempt=number)
     return found + Markup("offset={}&amp;first={}").format(*place)
 
 
@@ -294,26 +283,26 @@ async def follow(request: web.Request, site: Site) -> web.StreamResponse:
     Events ``rows`` have HTML: lines, of which the first may have been sent before as far as it had
     come, and ``next``: where to go on after a break, and its line. ``end`` is the last.
     """
-    context, wanted = site.context, wanted_log(request)
+    context, (stream, wanted) = site.context, wanted_log(request)
     offset = int_param(request, "offset", 0, 0, MAX_NUMBER)
     first = int_param(request, "first", 1, 1, MAX_NUMBER)
     with context.waiting(request):
         async with context.reads.log_openings.turn():
             job = await requested_job(request, context)
-            attempt = await find_attempt(context, job, wanted.attempt)
+            attempt = await find_attempt(context, job, wanted)
             if attempt is None or not has_started(job, attempt):
                 if job.ended:
                     raise not_started(job)
                 attempt, style = None, PLAIN
             else:
-                style = await _style(request, site, job, attempt, wanted.stream, offset)
+                style = await _style(request, site, job, attempt, stream, offset)
         answer = event_stream.response()
         await answer.prepare(request)
         if request.method == hdrs.METH_HEAD:
             return answer
-        lines = Lines(first, style, commands=wanted.stream == STREAMS[0])
+        lines = Lines(first, style, commands=stream == STREAMS[0])
         number = None if attempt is None else attempt.number
-        pieces = log_pieces(context, job, attempt, wanted.stream, offset)
+        pieces = log_pieces(context, job, attempt, stream, offset)
         async with aclosing(pieces):
             async for piece in pieces:
                 if not context.still_accepted(request):
@@ -322,12 +311,12 @@ async def follow(request: web.Request, site: Site) -> web.StreamResponse:
                     await answer.write(event_stream.COMMENT)
                 number = piece.attempt
                 path = f"/jobs/{job.id}/log"
-                here = address(request, site, path, stream=wanted.stream, attempt=number)
+                here = address(request, site, path, stream=stream, attempt=number)
                 for at in range(0, len(piece.data), _PIECE):
                     data = piece.data[at : at + _PIECE]
                     offset += len(data)
                     # Not on the event loop: pieces full of colours take 10 ms each.
-                    made = await context.reads.run(_event, lines, data, wanted.stream, here, offset)
+                    made = await context.reads.run(_event, lines, data, stream, here, offset)
                     await answer.write(made)
                     await context.clock.sleep(_PACE_S)
         if not context.watch.closing:
@@ -343,17 +332,12 @@ def _event(lines: Lines, data: bytes, stream: str, here: Markup, offset: int) ->
     """The lines of a piece. Args: offset: behind it."""
     rows = lines.feed(data)
     rows += filter(None, [lines.unfinished()])
-    html = "".join(row.html(stream, here) for row in rows)
-    return _message(html, rows, offset - lines.length, lines.number)
-
-
-def _message(html: str, rows: list[Row], offset: int, line: int) -> bytes:
     document = {
-        "html": html,
-        "first": rows[0].number if rows else line,
-        "next": {"offset": offset, "first": line},
+        "html": "".join(row.html(stream, here) for row in rows),
+        "first": rows[0].number if rows else lines.number,
+        "next": {"offset": offset - lines.length, "first": lines.number},
     }
-    return event_stream.message(offset, "rows", json.dumps(document))
+    return event_stream.message(offset - lines.length, "rows", json.dumps(document))
 
 
 async def _style(

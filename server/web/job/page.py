@@ -75,8 +75,6 @@ class LinkForm:
     expires_at: datetime | None = None
     field: str = ""
     error: str = ""
-    durations: tuple[tuple[str, str], ...] = DURATIONS
-    kinds: tuple[tuple[Shows, str], ...] = WHAT
 
 
 FORM: Final = LinkForm()
@@ -121,6 +119,8 @@ async def overview(
             "quoted": quoted,
             "visible": visible,
             "share": share,
+            "durations": DURATIONS,
+            "kinds": WHAT,
             **values,
         },
     )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from aiohttp import hdrs, web
 
@@ -68,23 +67,18 @@ _VIEWS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """A part of a file, as the address of a page names it."""
+_Window: TypeAlias = tuple[int, int | None, str]
+"""Where a part of a file begins, the number of its first line, and its encoding."""
 
-    start: int
-    line: int | None
-    encoding: str
 
-    @classmethod
-    def of(cls, request: web.Request) -> _Window:
-        """Raises BadField."""
-        start = int_param(request, "from", 0, 0, _MOST_POSITION)
-        line = int_param(request, "line", 0, 0, _MOST_POSITION) or None
-        encoding = request.query.get("encoding", "")
-        if encoding not in WIDE | {""}:
-            raise BadField("encoding", "invalid_encoding", "encoding should be that of a page")
-        return cls(start, line if start else 1, encoding)
+def _window(request: web.Request) -> _Window:
+    """Raises BadField."""
+    start = int_param(request, "from", 0, 0, _MOST_POSITION)
+    line = int_param(request, "line", 0, 0, _MOST_POSITION) or None
+    encoding = request.query.get("encoding", "")
+    if encoding not in WIDE | {""}:
+        raise BadField("encoding", "invalid_encoding", "encoding should be that of a page")
+    return start, line if start else 1, encoding
 
 
 async def page(request: web.Request, site: Site) -> web.StreamResponse:
@@ -93,9 +87,9 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
     frame = await job_frame(request, site)
     job = frame.record
     attempt = await requested_attempt(request, context, job)
-    window = _Window.of(request)
+    window = _window(request)
     async with opened_file(context, job, attempt, path) as file:
-        start = min(window.start, file.size)
+        start = min(window[0], file.size)
         data = await _read(file, start, min(file.size, start + _TABLE_WINDOW))
         size, crc, running = file.size, file.crc, file.etag is None
     before, behind = await _beside(context, job, attempt, path)
@@ -144,15 +138,15 @@ def _content(view: str, data: bytes, start: int, size: int, window: _Window) -> 
         case "text":
             data = data[:WINDOW]
             at_end = start + len(data) >= size
-            text = read_text(data, start, at_end=at_end, encoding=window.encoding)
+            text = read_text(data, start, at_end=at_end, encoding=window[2])
             behind = None
             if text.stop < size:
-                line = window.line and window.line + len(text.lines)
+                line = window[1] and window[1] + len(text.lines)
                 behind = {"from": text.stop, "line": line, "encoding": text.encoding or None}
             return {
                 "text": text,
                 "note": text.note,
-                "first_line": window.line,
+                "first_line": window[1],
                 "start": start,
                 "stop": text.stop,
                 "following": behind,

@@ -5,8 +5,8 @@ use, what somebody whose job failed can do, and the same things as commands and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 from aiohttp import web
 
@@ -123,48 +123,36 @@ def bars(one: Execution, stdout_bytes: int | None, stderr_bytes: int | None) -> 
     """
     logs = [size for size in (stdout_bytes, stderr_bytes) if size is not None]
     usage, limits = one.usage, one.limits
-    wall_s = usage.wall_s if usage else None
-    cpu_s = usage.cpu_s if usage else None
+    wall_s, cpu_s = (usage.wall_s, usage.cpu_s) if usage else (None, None)
     memory = usage.peak_memory_bytes if usage else None
     result = one.result.size if one.result else None
-    enforced = one.enforcement
+
+    def bar(
+        label: str, key: str, used: float | None, limit: float, say: Callable[[float], str]
+    ) -> Bar:
+        if not limit:  # of time only
+            return Bar(label, None, limit, "no limit" if used is None else f"{say(used)}, no limit")
+        text = f"up to {say(limit)}" if used is None else f"{say(used)} of {say(limit)}"
+        return Bar(label, used, limit, text, one.enforcement.get(key, ""))
+
+    cpu = bar("CPU", "cpu", None, limits.cpus, _say_cpus)
+    if cpu_s is not None and wall_s:  # of what so many processors give in the time that it ran
+        load = cpu_s / wall_s
+        text = f"{say_duration(cpu_s)}: {round(load, 2):g} of {_say_cpus(limits.cpus)}"
+        cpu = replace(cpu, used=load, text=text)
     return [
-        _bar("Memory", memory, limits.memory, say_size, enforced.get("memory", "")),
-        _bar("Time", wall_s, one.timeout_s, say_duration, enforced.get("wall", "")),
-        _cpu(cpu_s, wall_s, limits.cpus, enforced.get("cpu", "")),
-        _bar(
-            "Log",
-            max(logs, default=None),
-            limits.log,
-            say_size,
-            enforced.get("log", ""),
-        ),
-        _bar("Result (ZIP)", result, limits.results, say_size, enforced.get("results", "")),
-        _bar("Disk", None, limits.disk, say_size, enforced.get("disk", "")),
-        _bar("Processes", None, limits.pids, "{:g}".format, enforced.get("pids", "")),
+        bar("Memory", "memory", memory, limits.memory, say_size),
+        bar("Time", "wall", wall_s, one.timeout_s, say_duration),
+        cpu,
+        bar("Log", "log", max(logs, default=None), limits.log, say_size),
+        bar("Result (ZIP)", "results", result, limits.results, say_size),
+        bar("Disk", "disk", None, limits.disk, say_size),
+        bar("Processes", "pids", None, limits.pids, "{:g}".format),
     ]
 
 
-def _bar(
-    label: str,
-    used: float | None,
-    limit: float,
-    say: Callable[[float], str],
-    enforced: str,
-) -> Bar:
-    if not limit:  # of time only
-        return Bar(label, None, limit, "no limit" if used is None else f"{say(used)}, no limit")
-    text = f"up to {say(limit)}" if used is None else f"{say(used)} of {say(limit)}"
-    return Bar(label, used, limit, text, enforced)
-
-
-def _cpu(cpu_s: float | None, wall_s: float | None, cpus: float, enforced: str) -> Bar:
-    """Processor time, of what so many processors give in the time that it ran."""
-    most = f"{cpus:g} {'CPU' if cpus == 1 else 'CPUs'}"
-    if cpu_s is None or not wall_s:
-        return Bar("CPU", None, cpus, f"up to {most}", enforced)
-    text = f"{say_duration(cpu_s)}: {round(cpu_s / wall_s, 2):g} of {most}"
-    return Bar("CPU", cpu_s / wall_s, cpus, text, enforced)
+def _say_cpus(count: float) -> str:
+    return f"{count:g} {'CPU' if count == 1 else 'CPUs'}"
 
 
 # -- advice
@@ -238,20 +226,12 @@ with SyncClient("{server}"{token}) as client:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """A way to do it.
-
-    Attributes:
-        texts: what each does (empty: all of it), and the text to copy.
-    """
-
-    name: str
-    texts: tuple[tuple[str, str], ...]
+Texts: TypeAlias = tuple[tuple[str, str], ...]
 
 
-def scripts(request: web.Request, site: Site, job: Job) -> list[Way]:
-    """The same things by curl, by the command line and from Python, for this server.
+def scripts(request: web.Request, site: Site, job: Job) -> dict[str, Texts]:
+    """The same things by curl, by the command line and from Python, for this server: what each text
+    does (empty: all of it), and the text to copy.
 
     No token stands in them: they take it from the variable FERRYMAN_TOKEN.
     """
@@ -273,12 +253,12 @@ def scripts(request: web.Request, site: Site, job: Job) -> list[Way]:
     # Of one that is cleaned there is nothing to fetch.
     left_out = _DOWNLOAD if job.state is JobState.CLEANED else None
 
-    def texts(rows: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    def texts(rows: Texts) -> Texts:
         kept = [row for row in rows if row[0] != left_out]
         return tuple((what.format(**values), text.format(**values)) for what, text in kept)
 
-    return [
-        Way("curl", texts(_CURL)),
-        Way("Command line", texts(_COMMANDS)),
-        Way("Python", texts((("", _PYTHON),))),
-    ]
+    return {
+        "curl": texts(_CURL),
+        "Command line": texts(_COMMANDS),
+        "Python": texts((("", _PYTHON),)),
+    }
