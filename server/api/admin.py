@@ -7,7 +7,6 @@ from typing import Final
 from aiohttp import web
 from pydantic import field_validator
 
-from server.api.codes import JSON
 from server.domain.access import Area
 from server.domain.upload_fields import USER_ID
 from server.http.bodies import JsonBody, read_body
@@ -72,7 +71,6 @@ ROUTES: Final = (
         Area.ADMIN,
         forget_user,
         {200: ForgottenDoc},
-        (*JSON, "missing_user"),
         body=_FORGET,
     ),
 )

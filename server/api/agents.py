@@ -6,7 +6,6 @@ from typing import Final, Literal
 
 from aiohttp import web
 
-from server.api.codes import JSON
 from server.domain.access import Area
 from server.http.agent_documents import decide, document, listed
 from server.http.bodies import JsonBody, read_body
@@ -64,14 +63,6 @@ _CHANGE: Final = Body(
     {"action": "drain", "message": "a new disk"},
     ChangeBody,
 )
-_REFUSALS: Final = (
-    "agent_not_found",
-    "agent_retired",
-    "agent_removed",
-    "agent_replaced",
-    "agent_has_jobs",
-    "agent_reachable",
-)
 
 ROUTES: Final = (
     Route(
@@ -82,14 +73,13 @@ ROUTES: Final = (
         {200: wire.AgentPage},
         query=_RETIRED_TOO,
     ),
-    Route("GET", AGENT, Area.AGENTS, read, {200: wire.AgentDoc}, ("agent_not_found",)),
+    Route("GET", AGENT, Area.AGENTS, read, {200: wire.AgentDoc}),
     Route(
         "POST",
         AGENT,
         Area.AGENTS,
         change,
         {200: wire.AgentDoc},
-        (*JSON, "missing_action", *_REFUSALS),
         body=_CHANGE,
     ),
 )

@@ -35,7 +35,6 @@ ROUTES: Final = (
         Area.ADMIN,
         page,
         {200: wire.AuditPage},
-        (),
         {
             "principal": word("only what the principal of this name did", TEXTS["principal"][1]),
             "user": word("only what a portal did for this user", TEXTS["user"][1]),

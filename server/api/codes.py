@@ -1,9 +1,8 @@
-"""The codes of refusals, with the statuses that they come with: for rows of routes, and for
-``/openapi.json``."""
+"""The codes of refusals, with the statuses that they come with, for ``/openapi.json``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from shared.wire import Reason
@@ -183,62 +182,3 @@ CODES: Final[Mapping[int, Mapping[str, str]]] = {
     },
 }
 """Status -> code -> when. A field that is wrong has the code ``invalid_`` and its name (400)."""
-
-_OF_SOME: Final = frozenset(
-    {
-        *("bad_request", "invalid_json", "invalid_last_event_id", "fixed_by_ticket", "result_gone"),
-        *("missing_user", "missing_name", "missing_role", "missing_cron", "missing_action"),
-    }
-)
-"""Not of every form."""
-FORM: Final = (
-    *(code for code in CODES[400] if code not in _OF_SOME),
-    *(code for code in CODES[413] if code != "body_too_large"),
-    "upload_too_slow",
-    "too_many_uploads",
-    "upload_quota",
-    "server_paused",
-    "disk_full",
-)
-"""Of routes that take a bundle."""
-NO_RESULT: Final[tuple[str | tuple[int, str], ...]] = (
-    *((409, code) for code in ("job_cancelled", "job_failed", *map(str, Reason))),
-    "result_cleaned",
-)
-"""Of the result of a job that has ended otherwise."""
-JSON: Final = ("invalid_json", "unknown_field", "body_too_large")
-"""Of routes that take a JSON object."""
-NO_LOG: Final = (
-    "no_log",
-    "not_ended",
-    "no_result",
-    "result_cleaned",
-    "result_missing",
-    "unreadable_result",
-)
-"""Of the log of an attempt that has ended."""
-FILE: Final = ("precondition_failed", "invalid_range")
-"""Of what is sent in parts."""
-
-
-def by_status(wanted: Iterable[str | tuple[int, str]]) -> dict[int, dict[str, str]]:
-    """The statuses that codes come with, and when each does; ``invalid_`` and any name is 400.
-
-    Raises:
-        KeyError: no status has the code.
-    """
-    found: dict[int, dict[str, str]] = {}
-    for one in wanted:
-        only, code = one if isinstance(one, tuple) else (None, one)
-        statuses = [status for status, codes in CODES.items() if code in codes]
-        if only is not None:
-            statuses = [only]
-        elif not statuses:
-            statuses = [400]
-        for status in statuses:
-            if code in CODES[status] or not code.startswith("invalid_"):
-                meaning = CODES[status][code]
-            else:
-                meaning = f"{code.removeprefix('invalid_')} is wrong"
-            found.setdefault(status, {})[code] = meaning
-    return found

@@ -11,7 +11,6 @@ from typing import Final
 
 from aiohttp import web
 
-from server.api.codes import FILE, NO_RESULT
 from server.domain import states
 from server.domain.access import Area
 from server.domain.errors import NotAllowed
@@ -151,7 +150,6 @@ _WHOSE: Final = {
     "attempt": whole("what this attempt left, whatever became of it", 1, MAX_ATTEMPT),
     "children": flag("1: of a parent, one ZIP of what its children have left by now"),
 }
-_FILE: Final = (*FILE, "result_missing", "too_many_batch_zips")
 
 ROUTES: Final = (
     Route(
@@ -160,7 +158,6 @@ ROUTES: Final = (
         Area.JOBS,
         download,
         _ZIP_OR_PART | {200: (_ZIP, wire.StatusBody)},
-        _FILE,
         WAIT,
     ),
     Route(
@@ -169,7 +166,6 @@ ROUTES: Final = (
         Area.JOBS,
         partial,
         _ZIP_OR_PART,
-        (*_FILE, "result_cleaned", "too_many_snapshots"),
     ),
     Route(
         "GET",
@@ -177,7 +173,6 @@ ROUTES: Final = (
         Area.JOBS,
         result,
         _ZIP_OR_PART | {202: wire.JobDoc},
-        (*_FILE, *NO_RESULT, "attempt_not_found", "no_batch", "no_result", "not_ended"),
         WAIT | _WHOSE,
         by_link=(Shows.JOB, Shows.RESULT),
     ),
@@ -187,7 +182,6 @@ ROUTES: Final = (
         Area.JOBS,
         bundle,
         _ZIP_OR_PART,
-        (*FILE, "bundle_gone", "result_cleaned"),
         by_link=(Shows.JOB, Shows.RESULT),
     ),
 )

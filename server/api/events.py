@@ -144,7 +144,6 @@ ROUTES: Final = (
         Area.JOBS,
         of_job,
         {200: _BOTH, 204: None},
-        (),
         _EVENTS,
         by_link=(Shows.JOB,),
     ),
@@ -154,7 +153,6 @@ ROUTES: Final = (
         Area.JOBS,
         of_all,
         {200: _BOTH},
-        (),
         _EVENTS | _ALL_EVENTS,
     ),
 )

@@ -8,7 +8,6 @@ from urllib.parse import quote
 
 from aiohttp import hdrs, web
 
-from server.api.codes import FILE, NO_LOG
 from server.domain.access import Area
 from server.domain.errors import BadField
 from server.domain.media_types import saved_as, shown_as
@@ -142,16 +141,6 @@ _PAGES: Final[dict[str, Param]] = {
 }
 _INLINE: Final = {"inline": flag("1: text and images may be shown, not only saved")}
 _ANY: Final = "*/*"
-_REFUSALS: Final = (
-    *NO_LOG,
-    "attempt_not_found",
-    "not_started",
-    "files_of_children",
-    "unreadable_result",
-    "no_live_files",
-    "files_move",
-    "agent_unreachable",
-)
 
 ROUTES: Final = (
     Route(
@@ -160,7 +149,6 @@ ROUTES: Final = (
         Area.JOBS,
         page,
         {200: wire.FilePage},
-        _REFUSALS,
         _ATTEMPT | _PAGES,
         by_link=(Shows.JOB,),
     ),
@@ -170,7 +158,6 @@ ROUTES: Final = (
         Area.JOBS,
         read,
         {200: _ANY, 206: _ANY, 304: None},
-        (*_REFUSALS, *FILE, "file_not_found"),
         _ATTEMPT | _INLINE,
         by_link=(Shows.JOB, Shows.FILE),
     ),

@@ -143,16 +143,6 @@ _SEEN: Final = {"seen": choice("return as soon as the state is another than this
 _OF_KEY: Final = {
     _KEY: word("with user, and nothing else: the job that was uploaded under this key", 255)
 }
-_KEPT: Final = ("not_ended", "child_of_batch", "still_needed")
-_NOT_RETRIED: Final = (
-    "not_retryable",
-    "bundle_gone",
-    "being_deleted",
-    "parent_ended",
-    "child_of_batch",
-    (409, "unknown_service"),
-    "queue_full",
-)
 
 ROUTES: Final = (
     Route("POST", "/terminate/{id}", Area.JOBS, terminate, _STATUS | {409: wire.StatusBody}),
@@ -162,7 +152,6 @@ ROUTES: Final = (
         Area.JOBS,
         page,
         {200: wire.JobPage},
-        ("missing_user",),
         FILTERS | paging(50, 500) | _OF_KEY,
     ),
     Route(
@@ -180,7 +169,6 @@ ROUTES: Final = (
         Area.JOBS,
         delete,
         {200: wire.JobDoc, 202: wire.JobDoc, 204: None},
-        _KEPT,
     ),
     Route(
         "POST",
@@ -189,5 +177,5 @@ ROUTES: Final = (
         cancel,
         {200: wire.JobDoc, 202: wire.JobDoc},
     ),
-    Route("POST", f"{JOB}/retry", Area.JOBS, retry, {200: wire.JobDoc}, _NOT_RETRIED),
+    Route("POST", f"{JOB}/retry", Area.JOBS, retry, {200: wire.JobDoc}),
 )

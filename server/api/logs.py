@@ -11,7 +11,6 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from server.api.codes import FILE, NO_LOG
 from server.domain.access import Area
 from server.domain.errors import BadField
 from server.domain.jobs import Attempt, Job
@@ -208,17 +207,6 @@ _LOGS: Final = {
     "tail": whole("in place of offset: the last so many bytes", 0, _LAST),
     "follow": flag("1: go on with what it writes, until it has ended or wrote nothing for 15 s"),
 }
-_REFUSALS: Final = (
-    *NO_LOG,
-    "attempt_not_found",
-    *FILE,
-    "too_many_waits",
-    (416, "invalid_offset"),
-    "not_started",
-    "no_live_log",
-    "log_moves",
-    "agent_unreachable",
-)
 ROUTES: Final = (
     Route(
         "GET",
@@ -226,7 +214,6 @@ ROUTES: Final = (
         Area.JOBS,
         read,
         {200: ("text/plain", "text/event-stream"), 204: None, 206: "text/plain", 304: None},
-        _REFUSALS,
         _LOGS,
         by_link=(Shows.JOB,),
         sends=LOG_SENDS,

@@ -104,5 +104,5 @@ _FILES: Final = (*_ASSETS.values(),)
 ROUTES: Final = (
     Route("GET", "/openapi.json", Area.OPEN, document, {200: _JSON}),
     Route("GET", "/swagger", Area.OPEN, page, {200: "text/html"}),
-    Route("GET", "/swagger/{file}", Area.OPEN, asset, {200: _FILES}, ("not_found",)),
+    Route("GET", "/swagger/{file}", Area.OPEN, asset, {200: _FILES}),
 )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
-from server.api.codes import by_status
 from server.api.form_fields import in_query
 from server.api.openapi_parts import (
     EVENT_STREAM,
@@ -18,10 +16,11 @@ from server.api.openapi_parts import (
     PATH,
     REQUEST_HEADERS,
     SECURITY,
+    SHAPES,
     TAGS,
     answer_headers,
-    default_codes,
     is_document,
+    refused,
     tag_of,
     text_of_stream,
 )
@@ -30,7 +29,7 @@ from server.api.openapi_webhooks import webhooks
 from server.domain.access import Area, roles_of
 from server.http.parameter_types import Param
 from server.http.route import LINK_PARAMETER, TICKET_PARAMETER, Answer, Body, Route
-from shared.wire import Problem, ReferenceProblem, WebhookBody, Wire
+from shared.wire import WebhookBody, Wire
 
 _KEPT_IDS: Final = {
     "server_status_ping": "service_ping",
@@ -65,7 +64,6 @@ def describe(routes: Sequence[Route], version: str, *, tokens: bool = False) -> 
         paths.setdefault(openapi_path(route.path), {})[route.method.lower()] = _operation(
             route, routes, tokens
         )
-    shared = _share_responses(paths)
     used = {tag_of(route) for route in routes}
     document = {
         "openapi": "3.1.0",
@@ -84,34 +82,14 @@ def describe(routes: Sequence[Route], version: str, *, tokens: bool = False) -> 
         "paths": paths,
         "webhooks": webhooks(),
         "components": {
-            "schemas": schemas(models | {WebhookBody}),
+            "schemas": schemas({*models, *SHAPES, WebhookBody}),
             "securitySchemes": SECURITY,
             "headers": HEADERS,
-            "responses": shared,
+            "responses": {"Refused": refused()},
             "parameters": {name: _parameter(name, "header", one) for name, one in MANY.items()},
         },
     }
     return json.dumps(document, ensure_ascii=False).encode()
-
-
-def _share_responses(paths: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Put answers that several routes give where all of them refer to."""
-    answers = [
-        (operation["responses"], status)
-        for path in paths.values()
-        for operation in path.values()
-        for status in operation["responses"]
-    ]
-    texts = Counter(json.dumps(of[status]) for of, status in answers)
-    names: dict[str, str] = {}
-    found: dict[str, Any] = {}
-    for of, status in answers:
-        text = json.dumps(of[status])
-        if texts[text] > 1:
-            name = names.setdefault(text, f"{status}-{len(names) + 1}")
-            found[name] = of[status]
-            of[status] = {"$ref": f"#/components/responses/{name}"}
-    return found
 
 
 def openapi_path(path: str) -> str:
@@ -151,7 +129,8 @@ def _operation(route: Route, routes: Sequence[Route], tokens: bool) -> dict[str,
         "responses": {
             str(status): _response(route, status, answers, routes)
             for status, answers in sorted(_answers(route).items())
-        },
+        }
+        | {"default": {"$ref": "#/components/responses/Refused"}},
     }
     if route.body is not None:
         operation["requestBody"] = _body(route.body)
@@ -217,30 +196,10 @@ def _body(body: Body) -> dict[str, Any]:
 # -- answers
 
 
-def codes_of(route: Route) -> dict[int, dict[str, str]]:
-    """Its refusals: status -> code -> when."""
-    codes = [one for one in route.refusals if not isinstance(one, int)]
-    names = (*route.query, *(route.body.schema.get("properties", ()) if route.body else ()))
-    codes += [(400, f"invalid_{one}") for one in names if one not in ("status", "file", "bundle")]
-    if "Last-Event-ID" in _header_names(route):
-        codes.append("invalid_last_event_id")
-    found = by_status([*codes, *default_codes(route, path_names(route))])
-    for one in route.refusals:
-        if isinstance(one, int):
-            found.setdefault(one, {})
-    return found
-
-
 def _answers(route: Route) -> dict[int, tuple[Answer, ...]]:
-    refusal = Problem if route.path.startswith("/api/") else ReferenceProblem
     answers: dict[int, tuple[Answer, ...]] = {
         status: one if isinstance(one, tuple) else (one,) for status, one in route.answers.items()
     }
-    page = ("text/html",) if route.by_ticket or route.by_link or refusal is not Problem else ()
-    for status in codes_of(route):
-        # What cannot be parsed is answered before its path is known.
-        plain = (ReferenceProblem,) if status == 400 and refusal is Problem else ()
-        answers[status] = (*answers.get(status, ()), refusal, *plain, *page)
     if is_document(route):
         answers.setdefault(HTTPStatus.NOT_MODIFIED.value, (None,))
     return answers
@@ -249,22 +208,13 @@ def _answers(route: Route) -> dict[int, tuple[Answer, ...]]:
 def _response(
     route: Route, status: int, answers: tuple[Answer, ...], routes: Sequence[Route]
 ) -> dict[str, Any]:
-    codes = codes_of(route).get(status, {})
-    text = HTTPStatus(status).phrase
-    if codes:
-        text += "\n" + "\n".join(f"- `{code}`: {when}" for code, when in codes.items())
     response: dict[str, Any] = {
-        "description": text,
+        "description": HTTPStatus(status).phrase,
         "headers": {
             name: {"$ref": f"#/components/headers/{name}"} for name in answer_headers(route, status)
         },
     }
-    content = {}
-    for one in answers:
-        if one is ReferenceProblem and Problem in answers:
-            codes = {"bad_request": codes["bad_request"]}
-        if one is not None:
-            media, content[media] = _media(one, status, codes)
+    content = dict(_media(one) for one in answers if one is not None)
     if content:
         response["content"] = content
     if links := _links(route, status, routes):
@@ -272,29 +222,12 @@ def _response(
     return response
 
 
-def _media(answer: type[Wire] | str, status: int, codes: Mapping[str, str]) -> tuple[str, Any]:
+def _media(answer: type[Wire] | str) -> tuple[str, Any]:
     if isinstance(answer, str):
         if answer.startswith("text/"):
             return answer, {"schema": {"type": "string"}} | text_of_stream(answer)
         return answer, {"schema": {"type": "string", "format": "binary"}}
-    schema = {"$ref": REF.format(model=answer.__name__)}
-    if answer not in (Problem, ReferenceProblem):
-        return "application/json", {"schema": schema}
-    code = next(iter(codes), "")
-    if answer is Problem:
-        example = {
-            "type": "about:blank",
-            "title": HTTPStatus(status).phrase,
-            "status": status,
-            "detail": codes.get(code, ""),
-            "code": code,
-            "request_id": "be48ddfce5600a98",
-        }
-        media = "application/problem+json"
-    else:
-        example = {"id": 0, "status": "Unknown", "message": codes.get(code, ""), "code": code}
-        media = "application/json"
-    return media, {"schema": schema, "example": example} if code else {"schema": schema}
+    return "application/json", {"schema": {"$ref": REF.format(model=answer.__name__)}}
 
 
 def _links(route: Route, status: int, routes: Sequence[Route]) -> dict[str, Any]:

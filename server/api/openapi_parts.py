@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any, Final
 
+from server.api.codes import CODES
+from server.api.openapi_schemas import REF
 from server.domain.access import Area
 from server.http.parameter_types import MAX_ID, Param, word
 from server.http.route import LINK_PARAMETER, TICKET_PARAMETER, Route
-from shared.http.middleware import ALWAYS
-from shared.http.origins import SAFE_METHODS
+from shared.wire import Problem, ReferenceProblem
 
 # -- requests
 
@@ -104,7 +106,7 @@ HEADERS: Final[Mapping[str, Any]] = {
     "X-Request-ID": _header("names the request in the server's log", always=True),
     "Retry-After": _header("seconds after which to ask again", _SECONDS),
     "Location": _header("where the new thing is", always=True),
-    "WWW-Authenticate": _header("Bearer", always=True),
+    "WWW-Authenticate": _header("Bearer, and why a token is not good"),
     "Idempotent-Replayed": _header("true: this upload was there already"),
     "Accept-Encoding": _header("identity, where the body was compressed"),
     "ETag": _header("changes when the content does"),
@@ -123,24 +125,46 @@ _FILE: Final = ("ETag", "Repr-Digest", "Accept-Ranges", "Content-Disposition")
 def answer_headers(route: Route, status: int) -> list[str]:
     """The headers of an answer that say something of their own."""
     names = ["X-Request-ID"]
-    if status in (202, 429, 503, 507) or (status == 409 and "log_moves" in route.refusals):
+    if status in (202, 503):
         names.append("Retry-After")
     if status in (201, 303) and "Location" in route.sends:
         names.append("Location")
-    if status == 401:
-        names.append("WWW-Authenticate")
-    if status == 415:
-        names.append("Accept-Encoding")
     answer = route.answers.get(status)
     if "application/zip" in (answer if isinstance(answer, tuple) else (answer,)):
         names += _FILE
     if (status == 200 and is_document(route)) or status == 304:
         names += ["ETag"] if "ETag" not in names else []
-    if status in (206, 416):
+    if status == 206:
         names.append("Content-Range")
     if status < 300:
         names += [name for name in route.sends if name != "Location"]
     return names
+
+
+def refused() -> dict[str, Any]:
+    """Any other answer: what is in the way, with the code for it."""
+    text = "The request was refused, or failed; nothing of it was done. Its code says why:"
+    for status, codes in CODES.items():
+        text += f"\n\n{status} {HTTPStatus(status).phrase}\n"
+        text += "".join(f"\n- `{code}`: {when}" for code, when in codes.items())
+    problem, reference = ({"$ref": REF.format(model=one.__name__)} for one in SHAPES)
+    example = {"title": "Not Found", "status": 404, "code": "job_not_found"}
+    example |= {"type": "about:blank", "detail": "there is no job 17", "request_id": "be48ddfc"}
+    old = {"id": 17, "status": "Unknown", "message": "there is no job 17", "code": "job_not_found"}
+    names = ("X-Request-ID", "Retry-After", "WWW-Authenticate", "Accept-Encoding", "Content-Range")
+    return {
+        "description": text,
+        "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in names},
+        "content": {
+            "application/problem+json": {"schema": problem, "example": example},
+            "application/json": {"schema": reference, "example": old},
+            "text/html": {"schema": {"type": "string"}},
+        },
+    }
+
+
+SHAPES: Final = (Problem, ReferenceProblem)
+"""Of refusals: below ``/api``, and of all other routes."""
 
 
 def is_document(route: Route) -> bool:
@@ -149,45 +173,6 @@ def is_document(route: Route) -> bool:
     answers = answer if isinstance(answer, tuple) else (answer,)
     is_json = any(isinstance(one, type) for one in answers)
     return route.method == "GET" and route.area is not Area.OPEN and is_json
-
-
-def default_codes(route: Route, path: Collection[str]) -> list[str | tuple[int, str]]:
-    """What a route may refuse without saying so in its row."""
-    codes: list[str | tuple[int, str]] = [
-        "unknown_parameter",
-        "repeated_parameter",
-        "unknown_host",
-        "internal_error",
-    ]
-    codes += ["content_encoding", "content_type", "charset", "expectation"]
-    if route.path not in ALWAYS:
-        codes.append("too_many_requests")
-        if route.method in SAFE_METHODS:
-            codes.append("unread_answers")
-    if route.method not in SAFE_METHODS:
-        codes.append("foreign_origin")
-    codes.append((403, "not_allowed"))  # a ticket or link is for other routes
-    if route.area is not Area.OPEN:
-        codes += ["not_allowed", "rate_limited", "invalid_user_id", "database_unavailable"]
-        codes += ["disk_full", "too_many_open_files", "storage_unavailable"]
-    if route.by_ticket:
-        codes.append("fixed_by_ticket")
-    if route.by_ticket or route.by_link:
-        codes += [*_TICKET, *_LINK]
-    codes += [code for name, code in _OF_PATH.items() if name in path]
-    if "wait" in route.query:
-        codes.append("too_many_waits")
-    return [*codes, "bad_request"]
-
-
-_TICKET: Final = ("ticket_invalid", "ticket_expired", "ticket_revoked", "ticket_used")
-_LINK: Final = ("link_invalid", "link_expired", "link_revoked")
-_OF_PATH: Final = {
-    "id": "job_not_found",
-    "schedule": "schedule_not_found",
-    "delivery": "delivery_not_found",
-}
-"""Name in the path -> the code of an answer for what is not there."""
 
 
 def text_of_stream(media: str) -> dict[str, Any]:

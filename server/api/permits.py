@@ -8,11 +8,9 @@ from typing import Final
 
 from aiohttp import web
 
-from server.api.codes import JSON
 from server.domain import permits
 from server.domain.access import Area
 from server.domain.permits import Shows
-from server.domain.upload_fields import OPTIONAL
 from server.http.addresses import address
 from server.http.context import Context
 from server.http.made_links import login_path, made_link
@@ -119,13 +117,6 @@ _LINK: Final = Body(
     },
     {"what": "result", "expires_in": "7d"},
 )
-_TICKET_REFUSALS: Final = (
-    *JSON,
-    "missing_user_id",
-    "missing_service",
-    "unknown_service",
-    *(f"invalid_{name}" for name in OPTIONAL),
-)
 
 ROUTES: Final = (
     Route(
@@ -134,7 +125,6 @@ ROUTES: Final = (
         Area.TICKETS,
         make_ticket,
         {201: wire.TicketDoc},
-        _TICKET_REFUSALS,
         body=_TICKET,
     ),
     Route(
@@ -143,7 +133,6 @@ ROUTES: Final = (
         Area.JOBS,
         make_link,
         {201: wire.LinkDoc},
-        JSON,
         needs=Scope.READ,
         body=_LINK,
     ),

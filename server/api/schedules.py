@@ -7,10 +7,9 @@ from typing import Final
 
 from aiohttp import web
 
-from server.api.codes import FORM
 from server.api.form_fields import SCHEDULE as SCHEDULE_FORM
 from server.domain.access import Area
-from server.domain.schedules import NOT_REPEATED, Schedule, check_schedule_field
+from server.domain.schedules import Schedule, check_schedule_field
 from server.http.context import Context
 from server.http.forms import check_head, received_form
 from server.http.parameter_types import MAX_ID
@@ -79,12 +78,10 @@ def _document(context: Context, one: Schedule) -> ScheduleDoc:
 
 
 _HERE: Final = "/api/v1/schedules"
-_ONCE: Final = tuple(f"invalid_{name}" for name in sorted(NOT_REPEATED))
-_CODES: Final = ("missing_name", "missing_cron", "schedule_exists", "too_many_schedules")
 
 ROUTES: Final = (
     Route(
-        *("POST", _HERE, Area.JOBS, create, {201: ScheduleDoc}, (*FORM, *_ONCE, *_CODES)),
+        *("POST", _HERE, Area.JOBS, create, {201: ScheduleDoc}),
         needs=Scope.SUBMIT,
         body=SCHEDULE_FORM,
         fields_in_query=True,

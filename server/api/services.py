@@ -93,16 +93,6 @@ _ALL_SERVICES: Final = {"retired": flag("1: also those that were retired")}
 _SERVICE_MESSAGE: Final = {
     "message": word("why; shown with the service and its jobs, one line", MAX_MESSAGE)
 }
-_NOT_PUT: Final = (
-    "invalid_json",
-    "body_too_large",
-    "invalid_name",
-    "invalid_settings",
-    "invalid_env",
-    "service_in_file",
-    "too_many_services",
-)
-_UNKNOWN: Final = ("service_not_found",)
 _BODY: Final = Body(
     "application/json",
     {
@@ -125,14 +115,13 @@ ROUTES: Final = (
         {200: wire.ServicePage},
         query=_ALL_SERVICES,
     ),
-    Route("GET", SERVICE, Area.STATUS, read, {200: wire.ServiceDoc}, _UNKNOWN),
+    Route("GET", SERVICE, Area.STATUS, read, {200: wire.ServiceDoc}),
     Route(
         "PUT",
         SERVICE,
         Area.SERVICES,
         put,
         {200: wire.ServiceDoc, 201: wire.ServiceDoc},
-        _NOT_PUT,
         body=_BODY,
     ),
     Route(
@@ -141,7 +130,6 @@ ROUTES: Final = (
         Area.SERVICES,
         retire,
         {200: wire.ServiceDoc},
-        (*_UNKNOWN, "service_in_file"),
     ),
     Route(
         "POST",
@@ -149,8 +137,7 @@ ROUTES: Final = (
         Area.SERVICES,
         pause,
         {200: wire.ServiceDoc},
-        _UNKNOWN,
         _SERVICE_MESSAGE,
     ),
-    Route("POST", f"{SERVICE}/resume", Area.SERVICES, resume, {200: wire.ServiceDoc}, _UNKNOWN),
+    Route("POST", f"{SERVICE}/resume", Area.SERVICES, resume, {200: wire.ServiceDoc}),
 )

@@ -30,6 +30,5 @@ ROUTES: Final = (
         Area.SERVICES,
         reload,
         {200: Reloaded},
-        ("settings_not_reloaded",),
     ),
 )

@@ -7,7 +7,6 @@ from typing import Any, Final, cast
 
 from aiohttp import web
 
-from server.api.codes import JSON as _JSON
 from server.domain.access import Area
 from server.domain.tokens import NAME, TokenRecord
 from server.http.bodies import read_body
@@ -137,7 +136,6 @@ ROUTES: Final = (
         Area.ADMIN,
         create,
         {201: wire.NewTokenDoc},
-        (*_JSON, "missing_name", "missing_role", "missing_user_id", "name_taken"),
         body=_NEW_TOKEN,
     ),
     Route(
@@ -146,7 +144,6 @@ ROUTES: Final = (
         Area.ADMIN,
         page,
         {200: wire.TokenPage},
-        (),
         {
             "id": word("only the one with this id, whatever became of it", 10),
             "name": word("only this principal's", 64),
@@ -157,14 +154,13 @@ ROUTES: Final = (
             "cursor": Param("where the page begins: what the page before gave as next"),
         },
     ),
-    Route("DELETE", TOKEN, Area.ADMIN, revoke, {200: wire.TokenDoc}, ("token_not_found",)),
+    Route("DELETE", TOKEN, Area.ADMIN, revoke, {200: wire.TokenDoc}),
     Route(
         "POST",
         f"{TOKEN}/rotate",
         Area.ADMIN,
         rotate,
         {200: wire.NewTokenDoc},
-        (*_JSON, "token_not_found", "token_ended"),
         body=_ROTATION,
     ),
 )

@@ -7,7 +7,6 @@ from typing import Final
 
 from aiohttp import web
 
-from server.api.codes import FORM
 from server.api.form_fields import UPLOAD
 from server.domain.access import Area
 from server.domain.jobs import Job
@@ -76,7 +75,6 @@ ROUTES: Final = (
         Area.JOBS,
         upload,
         {201: wire.StatusBody, 303: None},
-        (*FORM, "result_gone", "idempotency_key_reused", "queue_full", "invalid_idempotency_key"),
         needs=Scope.SUBMIT,
         body=UPLOAD,
         headers={"Idempotency-Key": _IDEMPOTENCY_KEY},

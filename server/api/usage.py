@@ -38,7 +38,6 @@ ROUTES: Final = (
         Area.JOBS,
         usage,
         {200: wire.UsageDoc},
-        ("missing_user",),
         {"user": word("whose; a user's own is meant where it is left out", 64)},
     ),
 )

@@ -84,7 +84,6 @@ ROUTES: Final = (
         Area.JOBS,
         of_job,
         {200: wire.DeliveryPage},
-        (),
         _LIST,
     ),
     Route(
@@ -93,7 +92,6 @@ ROUTES: Final = (
         Area.JOBS,
         of_all,
         {200: wire.DeliveryPage},
-        (),
         _LIST,
     ),
     Route("GET", _DELIVERY, Area.JOBS, read, {200: wire.DeliveryDoc}),
@@ -104,7 +102,6 @@ ROUTES: Final = (
         Area.JOBS,
         secret,
         {200: wire.WebhookSecret},
-        ("service_not_found",),
         {
             "principal": word("for operators: whose jobs", _MAX_NAME),
             "service": word("for operators: the service whose webhook it is", _MAX_NAME),

@@ -56,9 +56,6 @@ class Route:
     handler: Handler
     answers: Mapping[int, Answer | tuple[Answer, ...]]
     """status -> the body, or the bodies that it may have."""
-    refusals: tuple[int | str | tuple[int, str], ...] = ()
-    """Its refusals, by their codes (see :mod:`server.api.codes`), beside those that every route of
-    its kind has; a status too, where the code has several."""
     query: Mapping[str, Param | str] = field(default_factory=dict)
     """parameter -> what it means and may be; any other one is refused. A text: any text will do."""
     needs: Scope | None = None

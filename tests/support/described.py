@@ -11,11 +11,17 @@ from typing import Any, Final
 from aiohttp import hdrs, web
 from jsonschema import Draft202012Validator, FormatChecker  # type: ignore[import-untyped]
 
+from server.api.codes import CODES
 from server.api.openapi_document import describe, openapi_path
 from server.api.routes import ROUTES
 from server.web.routes import ROUTES as PAGES
 
 _PAGES: Final = frozenset(page.path for page in PAGES)
+_BY_STATUS: Final = {
+    401: {"WWW-Authenticate"},
+    **{status: {"Retry-After"} for status in (429, 503, 507)},
+}
+"""Headers of refusals."""
 _FORMATS: Final = FormatChecker(())
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
 
@@ -56,13 +62,19 @@ class Described:
         if operation is None:
             self.wrong[f"{where}: no such operation"] = None
             return
-        answer = followed(document, operation["responses"].get(str(response.status)))
+        responses = operation["responses"]
+        refused = responses["default"] if response.status >= 400 else None
+        answer = followed(document, responses.get(str(response.status), refused))
         if answer is None:
             self.wrong[f"{where}: no such status{_code(response)}"] = None
             return
-        for name, header in answer["headers"].items():
-            later = name == "Retry-After" and response.status in (429, 503, 507)
-            if name not in response.headers and (later or followed(document, header)["required"]):
+        required = {
+            name
+            for name, header in answer["headers"].items()
+            if followed(document, header)["required"]
+        }
+        for name in required | _BY_STATUS.get(response.status, set()):
+            if name not in response.headers:
                 self.wrong[f"{where}: no header {name}{_code(response)}"] = None
         if request.method != hdrs.METH_HEAD and response.status != 304:
             self._look_at_body(where, answer, response)
@@ -93,7 +105,9 @@ class Described:
         for error in _validator(schema["$ref"]).iter_errors(found):
             self.wrong[f"{where}: {error.message[:300]} at {error.json_path}"] = None
         code = found.get("code")
-        if response.status >= 400 and code and f"`{code}`" not in answer["description"]:
+        known = CODES.get(response.status, {})
+        named = response.status == 400 and str(code).startswith("invalid_")
+        if response.status >= 400 and code and code not in known and not named:
             self.wrong[f"{where}: code {code}"] = None
 
 
