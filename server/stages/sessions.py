@@ -14,7 +14,7 @@ import structlog
 from server.domain.jobs import UsedTicket
 from server.domain.permits import LoginUsed, PermitRefused, Permits, Session
 from server.stages.tokens import Tokens
-from server.store import sessions as rows
+from server.store import permits as rows
 from shared.clock import SECOND, Clock
 from shared.principals import Principal, Role
 from shared.sql import Database

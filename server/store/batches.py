@@ -11,7 +11,7 @@ from server.domain import ending
 from server.domain.batch import NAMED, Batch, Child, NewChild
 from server.domain.jobs import Bundle, Job, Move, Result
 from server.ports import LeaseLost
-from server.store import bundles, counters, leases, records
+from server.store import bundles, children, leases, records
 from server.store.children import cancel_children, insert_children, queue_again
 from server.store.moves import get_job, make_move
 from server.store.queue import DEFERRED
@@ -177,7 +177,7 @@ class Batches(Part):
 
     async def end_batch(self, move: Move, seen: Batch) -> Job | None:
         """Make a move of a parent, if the counters are as ``seen``."""
-        values = {name: getattr(seen, name) for name in ("made", *counters.COUNTED.values())}
+        values = {name: getattr(seen, name) for name in ("made", *children.COUNTED.values())}
 
         async def change(tx: Transaction) -> Job | None:
             same = " AND ".join(f"{name} = :{name}" for name in values)

@@ -6,15 +6,38 @@ It keeps the promises of a move: each change has its condition and its event, an
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from server.domain.batch import Batch, NewChild
-from server.domain.jobs import Job
-from server.store import counters, records
+from server.domain.jobs import Hold, Job, Move
+from server.store import records
 from server.store.statements import batches
 from shared.clock import Micros
 from shared.sql import Transaction
+from shared.wire import JobState
+
+COUNTED: Final[Mapping[JobState, str]] = {
+    JobState.COMPLETED: "completed",
+    JobState.FAILED: "failed",
+    JobState.CANCELLED: "cancelled",
+}
+"""State of a child -> the column that counts it. Children that were cleaned stay counted."""
+PARENT_GOES_ON: Final = """
+    NOT EXISTS (
+        SELECT 1 FROM jobs AS parent WHERE parent.id = jobs.parent_id
+        AND parent.cancel_requested_at IS NOT NULL
+    )
+"""
+"""Of a job that is claimed: if it is a child, its parent is not to be cancelled."""
+PARENT_WAITS: Final = """
+    (parent_id IS NULL OR EXISTS (
+        SELECT 1 FROM jobs AS parent WHERE parent.id = jobs.parent_id AND parent.state = 'Running'
+        AND parent.deferred = 1 AND parent.cancel_requested_at IS NULL
+    ))
+"""
+"""Of a job that is retried: if it is a child, its parent has not ended and is not cancelled."""
 
 _AT_ONCE: Final = 500
 """Children that one transaction cancels: uploads, claims and ends get in between."""
@@ -105,7 +128,7 @@ async def queue_again(tx: Transaction, parent: Job, at: Micros) -> None:
         "UPDATE batches SET failed = 0, cancelled = 0 WHERE parent_id = :parent RETURNING *", values
     )
     if rows[0]["max_parallel"]:
-        await counters.release_children(tx, parent.id, rows[0]["max_parallel"], at)
+        await release_children(tx, parent.id, rows[0]["max_parallel"], at)
 
 
 async def insert_children(
@@ -162,4 +185,51 @@ async def insert_children(
         WHERE job_tags.job_id = :parent AND jobs.id >= :first
         """,
         values,
+    )
+
+
+async def count_child(tx: Transaction, child: Job, parent_id: int, move: Move) -> Job:
+    """Count a child that has ended, or is queued again after its end.
+
+    Of a batch with ``max_parallel``, as many of the children that have not ended are without
+    ``hold`` as may be under way at once.
+
+    Returns:
+        The child, which may be held back now.
+    """
+    was, now = COUNTED.get(move.before), COUNTED.get(child.state)
+    if was == now or child.state is JobState.CLEANED:
+        return child
+    changes = [f"{was} = {was} - 1"] if was else []
+    changes += [f"{now} = {now} + 1"] if now else []
+    rows = await tx.rows(
+        f"""
+        UPDATE batches SET {", ".join(changes)} WHERE parent_id = :parent
+        RETURNING max_parallel, made - completed - failed - cancelled AS unended
+        """,  # noqa: S608 - no user input
+        {"parent": parent_id},
+    )
+    most = rows[0]["max_parallel"]
+    if not most:
+        return child
+    if now and child.hold is None:
+        await release_children(tx, parent_id, 1, move.at)
+    elif was:
+        hold = Hold.PARALLEL if rows[0]["unended"] > most else None
+        held = {"hold": hold, "id": child.id}
+        await tx.rows("UPDATE jobs SET hold = :hold WHERE id = :id", held)
+        return replace(child, hold=hold)
+    return child
+
+
+async def release_children(tx: Transaction, parent_id: int, most: int, at: Micros) -> None:
+    """Let the first ``most`` of the children be claimed that are held back."""
+    await tx.rows(
+        """
+        UPDATE jobs SET hold = NULL, waits_since = :at WHERE id IN (
+            SELECT id FROM jobs WHERE parent_id = :parent AND state = 'Queued'
+            AND hold = 'parallel' ORDER BY id LIMIT :most
+        )
+        """,
+        {"parent": parent_id, "most": most, "at": at},
     )

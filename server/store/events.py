@@ -1,4 +1,4 @@
-"""The events: those of moves, and those of what else happened to a job."""
+"""The events: those of moves, what running attempts say, and what else happened to a job."""
 
 from __future__ import annotations
 
@@ -9,14 +9,26 @@ from typing import Any, Final
 
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import FIRST_EVENT, Event
-from server.domain.live import NOTICES, Live, NewEvent
+from server.domain.live import NOTICES, Live, NewEvent, Report
 from server.ports import EventsPage, Filter
-from server.store import records
+from server.store import leases, records
 from server.store.statements import Part
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.sql import Transaction
 from shared.wire import JobState
+
+_JOB: Final = f"""
+    UPDATE jobs SET progress = :progress, output = :output,
+        heartbeat_at = coalesce(:heartbeat_at, heartbeat_at),
+        message = CASE WHEN :message = '' THEN message ELSE :message END
+    WHERE id = :id AND attempt = :attempt AND agent = :agent AND state = 'Running'
+    AND deferred = 0 AND {leases.HELD} RETURNING id
+"""  # noqa: S608 - no user input
+_ATTEMPT: Final = """
+    UPDATE attempts SET progress = :progress, output = :output
+    WHERE job_id = :id AND number = :attempt
+"""
 
 _NO_END: Final = 2**62
 _SLICE: Final = 2_000
@@ -189,3 +201,46 @@ class Events(Part):
             {"id": job_id, "first": FIRST_EVENT, "most": most},
         )
         return [records.event(row) for row in reversed(rows)]
+
+    async def record_live(self, reports: Sequence[Report]) -> set[AttemptKey]:
+        """Store what attempts say while they run, with events about what is new.
+
+        Returns:
+            The attempts that do run at the agent that reports them, under that lease. Nothing was
+            written about the others.
+        """
+
+        async def change(tx: Transaction) -> tuple[set[AttemptKey], set[int]]:
+            running, noted = set[AttemptKey](), set[int]()
+            for report in reports:
+                if not await _record(tx, report):
+                    continue
+                running.add(report.key)
+                of = (tx, report.key, JobState.RUNNING, report.agent, report.at)
+                if report.news and await append_live(*of, report.live):
+                    noted.add(report.key.job_id)
+                if (progress := report.progress_event) is not None:
+                    await append_new_event(*of, progress)
+                    noted.add(report.key.job_id)
+            return running, noted
+
+        running, noted = await self._database.write(change)
+        for job_id in noted:
+            self._noted(job_id)
+        return running
+
+
+async def _record(tx: Transaction, report: Report) -> bool:
+    """Whether the attempt runs at that agent, which is followed under that lease."""
+    live = report.live
+    values = records.columns({"progress": live.progress, "output": live.output})
+    values |= {"id": report.key.job_id, "attempt": report.key.attempt}
+    written = await tx.rows(
+        _JOB,
+        values
+        | {"agent": report.agent, "message": live.message, "heartbeat_at": live.heartbeat_at}
+        | leases.held(report.lease),
+    )
+    if written:
+        await tx.rows(_ATTEMPT, values)
+    return bool(written)

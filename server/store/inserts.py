@@ -8,10 +8,10 @@ from server.domain.errors import BundleGone, FerrymanError, QueueFull, ServerPau
 from server.domain.jobs import BatchRequest, Hold, Job, NewJob, Step
 from server.domain.leases import Lease
 from server.domain.permits import TicketUsed
-from server.store import bundles, dependencies, leases, records, uploaded
+from server.store import bundles, dependencies, leases, records, users
 from server.store.moves import append_event
+from server.store.permits import forget_ticket, use_ticket
 from server.store.queue import count_queued
-from server.store.tickets import forget_ticket, use_ticket
 from shared.sql import Database, Transaction
 
 
@@ -44,7 +44,7 @@ async def insert_job(
     # The bundle of a schedule was uploaded once. Without a limit nothing is counted.
     counts = most_uploaded > 0 and new.schedule_id is None
     if counts:
-        refusal = await uploaded.check(
+        refusal = await users.over_uploads(
             tx, new.user_id, new.bundle.size, most_uploaded, new.created_at
         )
         if refusal is not None:
@@ -84,7 +84,7 @@ async def insert_job(
         return ServerPaused()
     job = records.job(row[0])
     if counts:
-        await uploaded.add(tx, new.user_id, new.bundle.size, new.created_at)
+        await users.count_upload(tx, new.user_id, new.bundle.size, new.created_at)
     for tag in set(new.tags):
         await tx.rows(
             "INSERT INTO job_tags (tag, job_id) VALUES (:tag, :id)", {"tag": tag, "id": job.id}

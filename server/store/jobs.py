@@ -9,22 +9,20 @@ from server.domain.errors import FerrymanError
 from server.domain.jobs import Bundle, Job, Move, NewJob, Result
 from server.domain.leases import Lease
 from server.ports import LeaseLost
-from server.store import bundles, leases, uploaded
+from server.store import bundles, leases, users
 from server.store.attempts import Attempts, attach_result
 from server.store.batches import Batches
 from server.store.claims import Claims
 from server.store.dependencies import Dependencies
 from server.store.events import Events
 from server.store.inserts import insert_job, job_of_key, stored_bytes
-from server.store.live import LiveValues
 from server.store.moves import get_job, make_move
 from server.store.pages import Pages
+from server.store.permits import Tickets
 from server.store.queue import Queue
 from server.store.requests import Requests, request_cancel
 from server.store.retention import Retention
 from server.store.statements import HELD
-from server.store.tags import Tags
-from server.store.tickets import Tickets
 from server.store.users import Users
 from shared.clock import Micros
 from shared.ids import AttemptKey
@@ -40,11 +38,9 @@ class SqlJobs(
     Retention,
     Users,
     Events,
-    LiveValues,
     Batches,
     Dependencies,
     Requests,
-    Tags,
     Tickets,
 ):
     """The jobs and their histories; every change is durable when the call returns."""
@@ -104,7 +100,7 @@ class SqlJobs(
 
     async def uploaded(self, user_id: str, at: Micros) -> int:
         """Bytes of bundles that were uploaded for the user on the day of ``at``, UTC."""
-        return await uploaded.on_day(self._database, user_id, at)
+        return await users.uploaded_on(self._database, user_id, at)
 
     async def move(self, move: Move) -> Job | None:
         """Make a move with all its steps and their events, or nothing.

@@ -10,7 +10,7 @@ from server.domain import states
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job, Move, Step
 from server.domain.service import Service
-from server.store import counters, dependencies, events, leases, records, webhooks
+from server.store import children, dependencies, events, leases, records, webhooks
 from server.store.attempts import record_attempt
 from shared.ids import AttemptKey
 from shared.sql import Database, Transaction
@@ -68,10 +68,10 @@ async def make_move(tx: Transaction, move: Move, services: Mapping[str, Service]
     only_if = "id = :_id AND state = :_before AND attempt = :_attempt"
     if move.to is JobState.PROCESSING:  # a claim
         setting.append("attempt = attempt + 1")
-        only_if += f" AND cancel_requested_at IS NULL AND {counters.PARENT_GOES_ON}"
+        only_if += f" AND cancel_requested_at IS NULL AND {children.PARENT_GOES_ON}"
     if move.before in states.ENDED and move.to is JobState.QUEUED:
         only_if += " AND delete_requested_at IS NULL"  # its children may be gone already
-        only_if += f" AND {counters.PARENT_WAITS}"
+        only_if += f" AND {children.PARENT_WAITS}"
     if move.to is JobState.CLEANED:
         only_if += f" AND NOT {dependencies.RESULT_NEEDED}"
     if move.lease is not None:
@@ -90,7 +90,7 @@ async def make_move(tx: Transaction, move: Move, services: Mapping[str, Service]
     job = await dependencies.follow_move(tx, job, move, awaited=awaited)
     await record_attempt(tx, job, move)
     if job.parent_id is not None:
-        job = await counters.count_child(tx, job, job.parent_id, move)
+        job = await children.count_child(tx, job, job.parent_id, move)
     before = move.before
     steps, written = move.steps, list[dict[str, Any]]()
     for step in steps:

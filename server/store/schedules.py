@@ -10,7 +10,7 @@ from server.domain.allowances import Allowance
 from server.domain.errors import BundleGone, FerrymanError
 from server.domain.jobs import Bundle, Job, NewJob
 from server.domain.schedules import Schedule, ScheduleRefusal
-from server.store import bundles, uploaded
+from server.store import bundles, users
 from server.store.inserts import insert_job, over_bytes
 from shared.clock import Micros
 from shared.sql import Database, Row, Transaction
@@ -52,7 +52,7 @@ async def insert(
         return ScheduleRefusal("too_many_schedules", message)
     for refusal in (
         await over_bytes(tx, user, bundle.size, allowed.stored),
-        await uploaded.check(tx, user, bundle.size, allowed.uploaded, now),
+        await users.over_uploads(tx, user, bundle.size, allowed.uploaded, now),
     ):
         if refusal is not None:
             return refusal
@@ -60,7 +60,7 @@ async def insert(
     if kept is None:
         return BundleGone()
     if allowed.uploaded:
-        await uploaded.add(tx, user, kept.size, now)
+        await users.count_upload(tx, user, kept.size, now)
     values = {**new, "bundle_file": kept.file}
     values |= {"bundle_size": kept.size, "bundle_digest": kept.digest}
     [row] = await tx.rows(

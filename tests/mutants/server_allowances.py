@@ -35,7 +35,7 @@ MUTANTS: Final = (
     of(
         "bytes of a day are counted in the transaction of the insert",
         "server/store/inserts.py",
-        "        await uploaded.add(tx, new.user_id, new.bundle.size, new.created_at)\n",
+        "        await users.count_upload(tx, new.user_id, new.bundle.size, new.created_at)\n",
         "        pass\n",
         f"{_STORE}of_fifty_at_once_as_many_are_taken_as_may_be_uploaded_in_a_day",
     ),

@@ -21,7 +21,7 @@ MUTANTS: Final = (
     _of(
         "no child of a parent that is to be cancelled is claimed",
         "server/store/moves.py",
-        " AND {counters.PARENT_GOES_ON}",
+        " AND {children.PARENT_GOES_ON}",
         "",
         f"{_STORE}a_cancel_of_many_children_lets_others_in_between_and_goes_on_after_a_crash",
     ),
@@ -41,14 +41,14 @@ MUTANTS: Final = (
     ),
     _of(
         "a child that is queued again is counted back",
-        "server/store/counters.py",
+        "server/store/children.py",
         'changes = [f"{was} = {was} - 1"] if was else []',
         "changes: list[str] = [] if now else [f'{was} = {was}']",
         f"{_STORE}counters_say_what_counting_says",
     ),
     _of(
         "the end of a child lets the next one be sent",
-        "server/store/counters.py",
+        "server/store/children.py",
         "if now and child.hold is None:",
         "if now and child.hold is not None:",
         f"{_STORE}as_many_children_may_run_as_the_upload_says",
@@ -71,7 +71,7 @@ MUTANTS: Final = (
     _of(
         "children of an ended parent are not retried",
         "server/store/moves.py",
-        'only_if += f" AND {counters.PARENT_WAITS}"',
+        'only_if += f" AND {children.PARENT_WAITS}"',
         "pass",
         f"{_STORE}a_child_is_not_retried_once_its_parent_has_ended",
     ),

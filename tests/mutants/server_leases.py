@@ -141,8 +141,8 @@ MUTANTS: Final = (
     _of(
         "a job that is to be cancelled is not claimed",
         "server/store/moves.py",
-        "AND cancel_requested_at IS NULL AND {counters",
-        "AND {counters",
+        "AND cancel_requested_at IS NULL AND {children",
+        "AND {children",
         "contract/store/test_claims",
         "a_job_that_is_to_be_cancelled_is_not_claimed",
     ),

@@ -20,21 +20,21 @@ def _mutant(protection: str, file: str, old: str, new: str, test: str) -> Mutant
 MUTANTS: Final = (
     _mutant(
         "only the agent that has the attempt reports it",
-        "store/live.py",
+        "store/events.py",
         "AND agent = :agent ",
         "",
         f"{_STORE}nothing_is_written_about_what_does_not_run_there",
     ),
     _mutant(
         "a report under a lost lease is refused",
-        "store/live.py",
+        "store/events.py",
         " AND {leases.HELD} RETURNING",
         " RETURNING",
         f"{_STORE}nothing_is_written_about_what_does_not_run_there",
     ),
     _mutant(
         "a report is about an attempt that runs",
-        "store/live.py",
+        "store/events.py",
         " AND state = 'Running'",
         "",
         f"{_STORE}nothing_is_written_about_what_does_not_run_there",
