@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import translate
 from pathlib import Path
 from typing import Final
 
@@ -24,9 +25,7 @@ _RECEIPT: Final = "ferryman.json"
 _MAX_RECEIPT: Final = 1 << 20
 _MAX_PATTERNS: Final = 1 << 20
 """Bytes of an ignore file."""
-_FOLDERS: Final = re.compile(r"(?<![^/])(?:\*\*/)+")
-_STARS: Final = re.compile(r"\*+(?![^[]*\])")
-_CHARACTERS: Final = re.compile(r"(\?|\[!?[^]]+\])")
+_NOTHING: Final = re.compile("(?!)")
 _VERSION_CONTROL: Final = frozenset({".git", ".hg", ".svn"})
 
 
@@ -34,7 +33,8 @@ _VERSION_CONTROL: Final = frozenset({".git", ".hg", ".svn"})
 class Pattern:
     """One line of an ignore file."""
 
-    regex: re.Pattern[str]
+    parts: tuple[re.Pattern[str] | None, ...]
+    """One for each folder and the name; None fits any number of folders."""
     takes_back: bool
     folders_only: bool
 
@@ -54,50 +54,31 @@ class Pattern:
         pattern = pattern.rstrip("/").removeprefix("\\")
         if not pattern:
             raise BadArgument(f"{where}: {words!r} is no pattern such as *.tmp or build/")
-        anchored = "/" in pattern
-        try:
-            regex = re.compile(("" if anchored else "(?:.*/)?") + _regex(pattern.lstrip("/")))
-        except re.error as problem:
-            raise BadArgument(f"{where}: {words!r} is no pattern: {problem}") from problem
-        return cls(regex, takes_back, folders_only)
+        steps = pattern.lstrip("/").split("/")
+        parts = [None if one == "**" else re.compile(translate(one)) for one in steps]
+        if "/" not in pattern:
+            parts.insert(0, None)
+        if steps[-1] == "**":  # what is in the folder, and not the folder
+            parts.append(re.compile(translate("*")))
+        return cls(tuple(parts), takes_back, folders_only)
 
-
-def _regex(pattern: str) -> str:
-    """What stands between two wildcards fits where it fits first or nowhere: the groups are atomic,
-    so that no pattern takes long.
-    """
-    below = ""
-    if pattern.endswith("/**") and not pattern.endswith("**/**"):
-        pattern, below = pattern.removesuffix("/**"), "/.*"
-    groups = ["/".join(map(_component, one.split("/"))) for one in _FOLDERS.split(pattern)]
-    regex = groups[0]
-    for group in groups[1:-1]:
-        regex += f"(?>(?:.*?/)??{group})"
-    return regex + (f"(?:.*/)?{groups[-1]}" if groups[1:] else "") + below
-
-
-def _component(pattern: str) -> str:
-    first, *others = (
-        "".join(map(_character, _CHARACTERS.split(piece))) for piece in _STARS.split(pattern)
-    )
-    return (
-        first
-        + "".join(f"(?>[^/]*?{piece})" for piece in others[:-1])
-        + (f"[^/]*{others[-1]}" if others else "")
-    )
-
-
-def _character(part: str) -> str:
-    if part == "?":
-        return "[^/]"
-    if _CHARACTERS.fullmatch(part):
-        return f"[^/{_set(part[2:-1])}]" if part.startswith("[!") else f"[{_set(part[1:-1])}]"
-    return re.escape(part)
-
-
-def _set(text: str) -> str:
-    """The content of a set; its hyphens are ranges, as in a shell."""
-    return re.sub(r"([\\^\[\]&~|])", r"\\\1", text)
+    def fits(self, name: str) -> bool:
+        """Whether the path does; what stands before ``**`` fits where it fits first, so no pattern
+        takes long.
+        """
+        names, part, at, again, begun = name.split("/"), 0, 0, 0, 0
+        while at < len(names):
+            here = self.parts[part] if part < len(self.parts) else _NOTHING
+            if here is None:
+                part, again, begun = part + 1, part + 1, at
+            elif here.fullmatch(names[at]):
+                part, at = part + 1, at + 1
+            elif again:
+                begun += 1
+                part, at = again, begun
+            else:
+                return False
+        return not any(self.parts[part:])
 
 
 def read_patterns(folder: Path) -> list[Pattern]:
@@ -144,7 +125,7 @@ class Ignore:
         """
         leave = self._usual and _is_unusual(name, path, is_folder)
         for pattern in self._patterns:
-            if pattern.regex.fullmatch(name) and (is_folder or not pattern.folders_only):
+            if pattern.fits(name) and (is_folder or not pattern.folders_only):
                 leave = not pattern.takes_back
         if leave and name != IGNORE_FILE:
             self.left_out.append(f"{name}/" if is_folder else name)

@@ -61,6 +61,8 @@ def ignored(patterns: list[str]) -> set[str]:
         ["src/", "!src/a.c"],
         ["in.txt   "],
         ["src/*/in.txt"],
+        ["src/**/**/in.txt"],
+        ["**"],
     ],
     ids=" ".join,
 )
@@ -79,7 +81,7 @@ def test_patterns_mean_what_they_mean_to_git(tmp_path, patterns) -> None:
     assert ignored(patterns) == set(NAMES) - set(kept.stdout.split("\0"))
 
 
-@pytest.mark.parametrize("text", ["/", "!", "[z-a]"])
+@pytest.mark.parametrize("text", ["/", "!"])
 def test_a_pattern_that_means_nothing_is_named(text) -> None:
     with pytest.raises(BadArgument, match=r"^\.ferrymanignore, line 3: "):
         Pattern.parse(text, ".ferrymanignore, line 3")
@@ -194,7 +196,7 @@ def test_no_pattern_takes_long() -> None:
     for text in ("*a" * 120 + "b", "**/a/" * 60 + "*a*a*b", "**/" * 200 + "x", "*a*/" * 30 + "b"):
         pattern = Pattern.parse(text, "")
         assert pattern is not None
-        assert pattern.regex.fullmatch(path) is None
+        assert not pattern.fits(path)
     assert time.process_time() - start < 2
 
 
@@ -211,5 +213,5 @@ def test_no_pattern_takes_long() -> None:
 def test_patterns_with_several_wildcards_fit(text: str, fits: list[str], others: list[str]) -> None:
     pattern = Pattern.parse(text, "")
     assert pattern is not None
-    assert [one for one in fits if not pattern.regex.fullmatch(one)] == []
-    assert [one for one in others if pattern.regex.fullmatch(one)] == []
+    assert [one for one in fits if not pattern.fits(one)] == []
+    assert [one for one in others if pattern.fits(one)] == []
