@@ -150,7 +150,7 @@ class ManyIntake:
         try:
             self._admission.check_running()
             bundle = file, order.bundle_size, order.bundle_digest
-            payload, created = await self._payloads.add(ordered(order, one.key, bundle))
+            payload, created = await self._payloads.add(ordered(order, bundle))
         except Exception:
             self._folders.remove_file(self._folders.bundle(file))
             raise
@@ -177,7 +177,7 @@ class ManyIntake:
                 return known
             self._admission.check_running()
             bundle = file, order.bundle_size, order.bundle_digest
-            payload, created = await self._payloads.add(ordered(order, one.key, bundle))
+            payload, created = await self._payloads.add(ordered(order, bundle))
             if created:
                 self._bundles.use(file, content, order.bundle_size, payload.id)
                 self._accepted(payload)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
@@ -123,40 +123,23 @@ class Submission:
         if order is None:
             service, timeout_s, limits = defaults.service, defaults.timeout_s, defaults.limits
             return NewPayload(None, None, service, "", timeout_s, limits, *bundle)
-        return ordered(order, self.key, bundle, self.inputs)
+        return ordered(order, bundle, self.inputs)
 
 
-def ordered(
-    order: Order, key: AttemptKey, bundle: tuple[str, int, str], inputs: str = ""
-) -> NewPayload:
+_ORDERED: Final = tuple({one.name for one in fields(NewPayload)} & Order.model_fields.keys())
+
+
+def ordered(order: Order, bundle: tuple[str, int, str], inputs: str = "") -> NewPayload:
     """The payload of an order.
 
     Args:
         bundle: file name, size and digest of the stored bundle.
         inputs: file name of the stored inputs.
     """
-    return NewPayload(
-        order.server,
-        key,
-        order.service,
-        order.user_id,
-        order.timeout_s,
-        order.limits,
-        *bundle,
-        lease=order.lease,
-        folder=order.folder,
-        entry=order.entry,
-        array=order.array,
-        env=order.env,
-        inputs_file=inputs,
-        on_shutdown=order.on_shutdown,
-        pack=order.pack,
-        try_number=order.try_number,
-        meta=order.meta,
-        outputs=order.outputs,
-        result_files=order.result_files,
-        heartbeat_timeout_s=order.heartbeat_timeout_s,
-    )
+    file, size, digest = bundle
+    said = {name: getattr(order, name) for name in _ORDERED}
+    own = {"bundle_file": file, "bundle_size": size, "bundle_digest": digest, "inputs_file": inputs}
+    return NewPayload(**said | own | {"outputs": tuple(order.outputs)})
 
 
 class _StoringSink:

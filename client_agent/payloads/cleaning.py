@@ -11,8 +11,7 @@ from shared.sql import Transaction, listed
 
 _TOMBSTONE: Final = """
     state = 'Cleaned', changed = :changed, cleaned_at = coalesce(cleaned_at, :now),
-    stderr_tail = '', result_size = NULL, result_sha256 = NULL,
-    live = NULL, retry_later = NULL
+    outcome = json_remove(outcome, '$.stderr_tail', '$.result', '$.live', '$.retry_later')
 """
 """Makes a tombstone of a row: it says only that the attempt was here, and how it ended."""
 
@@ -42,7 +41,8 @@ async def acknowledge(tx: Transaction, ids: Sequence[int], changed: int, now: Mi
     """Make unlisted tombstones of ended payloads."""
     names, params = listed(ids)
     await tx.rows(
-        f"UPDATE payloads SET {_TOMBSTONE}, acknowledged = 1, user_id = '' "  # noqa: S608 - names
+        f"UPDATE payloads SET {_TOMBSTONE}, acknowledged = 1, "  # noqa: S608 - names
+        "given = json_set(given, '$.user_id', '') "
         f"WHERE id IN ({names})",
         params | {"changed": changed, "now": now},
     )

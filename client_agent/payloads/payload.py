@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import Any, Final
+
+from pydantic import TypeAdapter
 
 from shared.clock import Micros, iso
 from shared.ids import AttemptKey
@@ -26,16 +29,8 @@ from shared.wire import (
 )
 
 INSERT: Final = """
-    INSERT INTO payloads (
-        server, key, job_id, attempt, service, user_id, timeout_s, heartbeat_timeout_s, limits,
-        bundle_file, bundle_size, bundle_digest, folder, entry, array_task, env, inputs_file,
-        on_shutdown, outputs, result_files, pack, try_number, meta, state, changed, created_at
-    ) VALUES (
-        :server, :key, :job_id, :attempt, :service, :user_id, :timeout_s, :heartbeat_timeout_s,
-        :limits, :bundle_file, :bundle_size, :bundle_digest, :folder, :entry, :array, :env,
-        :inputs_file, :on_shutdown, :outputs, :result_files, :pack, :try_number, :meta, :state,
-        :changed, :now
-    ) RETURNING id
+    INSERT INTO payloads (server, key, job_id, attempt, given, state, changed, created_at)
+    VALUES (:server, :key, :job_id, :attempt, :given, :state, :changed, :now) RETURNING id
 """
 """Takes :meth:`NewPayload.params`, the state, the change number and the time."""
 
@@ -46,7 +41,7 @@ class NewPayload:
 
     server: str | None
     """None: sent by a job-orchestrator server, which has no keys."""
-    key: AttemptKey | None
+    key: str | None
     service: str
     user_id: str
     timeout_s: float
@@ -63,11 +58,12 @@ class NewPayload:
     entry: str = "run.sh"
     array: ArrayTask | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Variables that the server's operator declared; they may be secret."""
+    """Variables that the server's operator declared; they may be secret. Empty once
+    it has ended."""
     inputs_file: str = ""
     """A ZIP of other jobs' files, stored like a bundle; empty: none."""
     on_shutdown: OnShutdown = "stop"
-    outputs: Sequence[str] = ()
+    outputs: tuple[str, ...] = ()
     """Patterns of the files that its result is to have; none: all."""
     result_files: ResultFiles = "all"
     pack: PackTask | None = None
@@ -78,16 +74,13 @@ class NewPayload:
 
     def params(self) -> dict[str, Any]:
         """Parameters of :data:`INSERT`."""
-        key = self.key
-        return {field.name: getattr(self, field.name) for field in fields(self)} | {
-            "key": None if key is None else str(key),
-            "job_id": None if key is None else key.job_id,
-            "attempt": None if key is None else key.attempt,
-            "limits": self.limits.model_dump_json(),
-            "array": None if self.array is None else self.array.model_dump_json(),
-            "env": json.dumps(dict(self.env)),
-            "pack": None if self.pack is None else self.pack.model_dump_json(),
-            "outputs": json.dumps(list(self.outputs)),
+        key = None if self.key is None else AttemptKey.parse(self.key)
+        return {
+            "server": self.server,
+            "key": self.key,
+            "job_id": key and key.job_id,
+            "attempt": key and key.attempt,
+            "given": _given().dump_json(self).decode(),
         }
 
 
@@ -111,63 +104,46 @@ class Outcome:
     retry_later: RetryLater | None = None
     """It is to be tried again later, as run.sh asked for."""
 
-    def params(self) -> dict[str, Any]:
-        """Parameters of the UPDATE."""
-        result = self.result
-        return {field.name: getattr(self, field.name) for field in fields(self)} | {
-            "usage": None if self.usage is None else self.usage.model_dump_json(),
-            "warnings": json.dumps(self.warnings),
-            "live": None if self.live is None else self.live.model_dump_json(),
-            "retry_later": None if self.retry_later is None else self.retry_later.model_dump_json(),
-            "size": None if result is None else result.size,
-            "sha256": None if result is None else result.sha256,
-            "stdout_bytes": None if result is None else result.stdout_bytes,
-            "stderr_bytes": None if result is None else result.stderr_bytes,
-            "children": 0 if result is None else result.children,
-        }
+    def stored(self) -> str:
+        """As :func:`from_row` reads it."""
+        return _outcome().dump_json(self).decode()
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+@cache
+def _given() -> TypeAdapter[NewPayload]:
+    return TypeAdapter(NewPayload)
+
+
+@cache
+def _outcome() -> TypeAdapter[Outcome]:
+    return TypeAdapter(Outcome)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload(NewPayload):
     """One row: an attempt, and the number of its latest change."""
 
     id: int
-    server: str | None
-    key: str | None
-    job_id: int
-    """Of the server that sent it; the payload's own id where that server has no keys."""
-    attempt: int
-    service: str
-    user_id: str
-    timeout_s: float
-    limits: Limits
-    bundle_file: str
-    bundle_size: int
-    bundle_digest: str
     state: PayloadState
     changed: int
-    acknowledged: bool
-    loc: str
-    pid: int
-    outcome: Outcome | None
+    acknowledged: bool = False
+    loc: str = ""
+    pid: int = 0
+    outcome: Outcome | None = None
     """None until it has ended."""
     created_at: Micros
-    started_at: Micros | None
-    ended_at: Micros | None
+    started_at: Micros | None = None
+    ended_at: Micros | None = None
     enforcement: dict[str, str] = field(default_factory=dict)
-    heartbeat_timeout_s: float = 0.0
-    folder: str = ""
-    entry: str = "run.sh"
-    array: ArrayTask | None = None
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Empty once it has ended."""
-    inputs_file: str = ""
-    on_shutdown: OnShutdown = "stop"
-    outputs: Sequence[str] = ()
-    result_files: ResultFiles = "all"
-    pack: PackTask | None = None
-    try_number: int = 0
-    meta: str = ""
+
+    @property
+    def job_id(self) -> int:
+        """Of the server that sent it; the payload's own id where that server has no keys."""
+        return self.id if self.key is None else AttemptKey.parse(self.key).job_id
+
+    @property
+    def attempt(self) -> int:
+        return 1 if self.key is None else AttemptKey.parse(self.key).attempt
 
     def doc(self, live: LiveDoc | None = None) -> PayloadDoc:
         """As on the wire.
@@ -202,86 +178,28 @@ class Payload:
         )
 
 
-_AS_STORED: Final = (
-    *("id", "server", "key", "service", "user_id", "timeout_s", "heartbeat_timeout_s"),
-    *("bundle_file", "bundle_size", "bundle_digest", "changed", "loc", "pid"),
-    *("created_at", "started_at", "ended_at"),
-    *("folder", "entry", "inputs_file", "on_shutdown", "result_files", "try_number", "meta"),
-)
-"""Fields of a payload that are stored as they are."""
+def added(new: NewPayload, **own: Any) -> Payload:
+    """What :func:`from_row` says of a payload that was stored with these values.
+
+    Args:
+        own: fields of a payload that are none of a new one.
+    """
+    return Payload(**{one.name: getattr(new, one.name) for one in fields(NewPayload)}, **own)
 
 
-_AS_GIVEN: Final = tuple(
-    {one.name for one in fields(NewPayload)} & {one.name for one in fields(Payload)} - {"key"}
-)
-"""Fields of a payload that are as they were given."""
-
-
-def added(
-    new: NewPayload, payload_id: int, state: PayloadState, changed: int, now: Micros
-) -> Payload:
-    """What :func:`from_row` says of a payload that was stored with these values."""
-    key = new.key
-    return Payload(
-        **{name: getattr(new, name) for name in _AS_GIVEN},
-        id=payload_id,
-        key=None if key is None else str(key),
-        job_id=payload_id if key is None else key.job_id,
-        attempt=1 if key is None else key.attempt,
-        state=state,
-        changed=changed,
-        acknowledged=False,
-        loc="",
-        pid=0,
-        outcome=None,
-        created_at=now,
-        started_at=None,
-        ended_at=None,
-    )
+_AS_STORED: Final = ("id", "changed", "loc", "pid", "created_at", "started_at", "ended_at")
 
 
 def from_row(row: Row) -> Payload:
     """Read a row of ``payloads``."""
-    state = PayloadState(row["state"])
-    return Payload(
+    state, outcome = PayloadState(row["state"]), None
+    if row["ended_at"] is not None:
+        outcome = replace(_outcome().validate_json(row["outcome"]), state=state)
+    return added(
+        _given().validate_json(row["given"]),
         **{name: row[name] for name in _AS_STORED},
-        job_id=row["id"] if row["job_id"] is None else row["job_id"],
-        attempt=1 if row["attempt"] is None else row["attempt"],
-        limits=Limits.model_validate_json(row["limits"]),
         state=state,
         acknowledged=bool(row["acknowledged"]),
-        outcome=None if row["ended_at"] is None else _outcome(state, row),
+        outcome=outcome,
         enforcement=json.loads(row["enforcement"]),
-        array=None
-        if row["array_task"] is None
-        else ArrayTask.model_validate_json(row["array_task"]),
-        env=json.loads(row["env"]),
-        pack=None if row["pack"] is None else PackTask.model_validate_json(row["pack"]),
-        outputs=tuple(json.loads(row["outputs"])),
-    )
-
-
-def _outcome(state: PayloadState, row: Row) -> Outcome:
-    return Outcome(
-        state=state,
-        reason=None if row["reason"] is None else Reason(row["reason"]),
-        message=row["message"],
-        exit_code=row["exit_code"],
-        interrupted=bool(row["interrupted"]),
-        stderr_tail=row["stderr_tail"],
-        usage=None if row["usage"] is None else Usage.model_validate_json(row["usage"]),
-        warnings=tuple(json.loads(row["warnings"])),
-        result=None
-        if row["result_sha256"] is None
-        else ResultInfo(
-            size=row["result_size"],
-            sha256=row["result_sha256"],
-            stdout_bytes=row["stdout_bytes"],
-            stderr_bytes=row["stderr_bytes"],
-            children=row["children"],
-        ),
-        live=None if row["live"] is None else LiveDoc.model_validate_json(row["live"]),
-        retry_later=None
-        if row["retry_later"] is None
-        else RetryLater.model_validate_json(row["retry_later"]),
     )

@@ -139,6 +139,6 @@ class PayloadReads:
         """Ids of the payloads that have a result."""
         rows = await self._database.rows(
             "SELECT id FROM payloads WHERE ended_at IS NOT NULL AND cleaned_at IS NULL"
-            " AND result_sha256 IS NOT NULL"
+            " AND json_extract(outcome, '$.result') IS NOT NULL"
         )
         return {row["id"] for row in rows}

@@ -99,13 +99,15 @@ class Payloads(PayloadReads):
         async def change(tx: Transaction) -> tuple[Payload, bool]:
             if new.server is not None and new.key is not None:
                 await attempt_keys.check(tx, new.server, new.lease)
-                known = await attempt_keys.look_up(tx, new.server, new.key, new.bundle_digest)
+                key = AttemptKey.parse(new.key)
+                known = await attempt_keys.look_up(tx, new.server, key, new.bundle_digest)
                 if known is not None:
                     return known, False
             changed, now = self._next(), self._clock.now()
             stored = {"state": states.FIRST, "changed": changed, "now": now}
             rows = await tx.rows(INSERT, new.params() | stored)
-            return added(new, rows[0]["id"], states.FIRST, changed, now), True
+            own = {"id": rows[0]["id"], "state": states.FIRST, "changed": changed}
+            return added(new, **own, created_at=now), True
 
         def committed(done: tuple[Payload, bool]) -> None:
             payload, created = done
@@ -162,14 +164,10 @@ class Payloads(PayloadReads):
             before,
             outcome.state,
             """
-            reason = :reason, message = :message, exit_code = :exit_code, pid = 0,
-            interrupted = :interrupted, stderr_tail = :stderr_tail, usage = :usage,
-            warnings = :warnings, result_size = :size, result_sha256 = :sha256,
-            stdout_bytes = :stdout_bytes, stderr_bytes = :stderr_bytes,
-            live = :live, retry_later = :retry_later, children = :children, env = '{}', meta = '',
+            outcome = :outcome, pid = 0, given = json_remove(given, '$.env', '$.meta'),
             ended_at = coalesce(:ended_at, :now)
             """,
-            outcome.params(),
+            {"outcome": replace(outcome, ended_at=None).stored(), "ended_at": outcome.ended_at},
             lambda row: {
                 "ended_at": row["ended_at"],
                 "pid": 0,

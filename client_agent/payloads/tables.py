@@ -20,56 +20,20 @@ _1: Final[Migration] = (
         key TEXT,
         job_id INTEGER,
         attempt INTEGER,
-        service TEXT NOT NULL,
-        user_id TEXT NOT NULL,
-        timeout_s REAL NOT NULL,
-        limits TEXT NOT NULL,
-        bundle_file TEXT NOT NULL,
-        bundle_size INTEGER NOT NULL,
-        bundle_digest TEXT NOT NULL,
+        -- What its server ordered, and where its bundle is, as JSON.
+        given TEXT NOT NULL,
         state TEXT NOT NULL,
         changed INTEGER NOT NULL,
         acknowledged INTEGER NOT NULL DEFAULT 0,
         loc TEXT NOT NULL DEFAULT '',
         pid INTEGER NOT NULL DEFAULT 0,
-        reason TEXT,
-        message TEXT NOT NULL DEFAULT '',
-        exit_code INTEGER,
-        interrupted INTEGER NOT NULL DEFAULT 0,
-        stderr_tail TEXT NOT NULL DEFAULT '',
-        usage TEXT,
-        warnings TEXT NOT NULL DEFAULT '[]',
         enforcement TEXT NOT NULL DEFAULT '{}',
-        result_size INTEGER,
-        result_sha256 TEXT,
+        -- How it ended, as JSON.
+        outcome TEXT,
         created_at INTEGER NOT NULL,
         started_at INTEGER,
         ended_at INTEGER,
         cleaned_at INTEGER,
-        stdout_bytes INTEGER,
-        stderr_bytes INTEGER,
-        heartbeat_timeout_s REAL NOT NULL DEFAULT 0,
-        -- What run.sh said, and that it asked to be tried later: of an attempt that has ended.
-        live TEXT,
-        retry_later TEXT,
-        -- What a Ferryman server orders beside its bundle.
-        folder TEXT NOT NULL DEFAULT '',
-        entry TEXT NOT NULL DEFAULT 'run.sh',
-        array_task TEXT,
-        env TEXT NOT NULL DEFAULT '{}',
-        inputs_file TEXT NOT NULL DEFAULT '',
-        on_shutdown TEXT NOT NULL DEFAULT 'stop',
-        -- Folders children/NAME with a run.sh that the result holds.
-        children INTEGER NOT NULL DEFAULT 0,
-        -- Which files the result is to have.
-        outputs TEXT NOT NULL DEFAULT '[]',
-        result_files TEXT NOT NULL DEFAULT 'all',
-        -- With which others it may share a sandbox start.
-        pack TEXT,
-        -- Which try it is for its script; 0: the attempt of its key.
-        try_number INTEGER NOT NULL DEFAULT 0,
-        -- JSON that its user stored with it.
-        meta TEXT NOT NULL DEFAULT '',
         UNIQUE (server, key)
     ) STRICT
     """,

@@ -266,8 +266,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "agent",
         "the variables of an ended payload are forgotten",
         "payloads/store.py",
-        "children = :children, env = '{}',",
-        "children = :children,",
+        "json_remove(given, '$.env', '$.meta')",
+        "given",
         f"{_ORDERS}variables_of_the_operator_are_set_and_written_nowhere_else",
     ),
     of(

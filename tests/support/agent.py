@@ -26,7 +26,6 @@ from client_agent.storage.folders import Folders
 from client_agent.storage.shared_bundles import SharedBundles
 from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.writer import BundleWriter
-from shared.ids import AttemptKey
 from shared.sqlite.database import Database
 from shared.wire import Limits
 from tests.support.fake_sandbox import FakeSandbox
@@ -54,10 +53,9 @@ def new_payload(
     heartbeat_timeout_s: float = 0.0,
 ) -> NewPayload:
     """As intake would make it; ``key`` None: of a job-orchestrator server."""
-    attempt = None if key is None else AttemptKey.parse(key)
     return NewPayload(
         server=None if key is None else server,
-        key=attempt,
+        key=key,
         service=service,
         user_id="ann",
         timeout_s=timeout_s,

@@ -196,7 +196,8 @@ async def test_the_name_of_a_user_is_on_disk_until_the_sweep_after_the_acknowled
     await rig.database.write(
         lambda tx: tx.rows(
             "CREATE TRIGGER named AFTER INSERT ON payloads BEGIN"
-            " UPDATE payloads SET user_id = 'somebody-' || 'to-forget' WHERE id = new.id; END"
+            " UPDATE payloads SET given = json_set(given, '$.user_id', 'somebody-' || 'to-forget')"
+            " WHERE id = new.id; END"
         )
     )
     payload = await rig.submit()
