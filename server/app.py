@@ -42,13 +42,12 @@ from server.settings.tables import ServerSettings
 from server.settings.users import allowances
 from server.stages.accept import Accept
 from server.stages.agents import Agents
-from server.stages.batches import Batches
+from server.stages.batches import Batches, Dependencies
 from server.stages.bulk import Bulk
 from server.stages.by_hand import Delete, RetryByHand
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean, recover
 from server.stages.deliver import Deliver
-from server.stages.dependencies import Dependencies
 from server.stages.forget_user import ForgetUser
 from server.stages.get import Get
 from server.stages.poll import Poll

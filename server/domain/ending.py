@@ -8,6 +8,7 @@ later holds for jobs that wait already.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from server.domain import retry, states
@@ -106,6 +107,38 @@ def interrupted(
 def failed(job: Job, service: Service, now: Micros, reason: Reason, message: str) -> Move:
     """Nothing can be tried any more."""
     return end(job, JobState.FAILED, service, now, message, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenDependency:
+    """A queued job, and the first job that it depends on that did not complete."""
+
+    job: Job
+    on_id: int
+    on: Job | None
+    """As it is now; None: it was deleted."""
+
+
+def dependency_failed(broken: BrokenDependency, service: Service, now: Micros) -> Move:
+    """The end of a job that can never start.
+
+    Only jobs that are there already can be waited for, and numbers are never given again: so each
+    dependency leads to a lower number, and there is no cycle.
+    """
+    message = f"job {broken.on_id}, which it waits for, {_what_became_of(broken.on)}"
+    return failed(broken.job, service, now, Reason.DEPENDENCY_FAILED, message)
+
+
+def _what_became_of(on: Job | None) -> str:
+    if on is None:
+        return "was deleted"
+    match on.state:
+        case JobState.FAILED:
+            return f"failed ({on.reason}): {on.message}" if on.reason else f"failed: {on.message}"
+        case JobState.CANCELLED:
+            return "was cancelled"
+        case _:
+            return "did not complete"
 
 
 def cancelled(job: Job, service: Service, now: Micros, message: str) -> Move:

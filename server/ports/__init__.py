@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from server.ports.agents import (
-    Agent,
-    AgentError,
-    Fetched,
-    Fleet,
-    Inputs,
-    NoSuchPayload,
-    RefusedByAgent,
-    Unreachable,
-)
+from server.domain.agents import AgentError, NoSuchPayload, RefusedByAgent, Unreachable
+from server.ports.agents import Agent, Fetched, Fleet, Inputs
 from server.ports.leases import LeaseLost, Leases
 from server.ports.lists import EventsPage, Filter, Held
 from server.ports.measures import Disk, LoopState, Measures, Vitals

@@ -1,4 +1,4 @@
-"""Agents, one by one and together, their records, and what can go wrong with them."""
+"""Agents, one by one and together."""
 
 from __future__ import annotations
 
@@ -14,37 +14,6 @@ from server.domain.service import Service
 from server.ports.storage import FileStream, ScratchFile
 from shared.clock import Micros
 from shared.wire import AgentHealth, PayloadDoc, RunningFiles
-
-
-class AgentError(Exception):
-    """Base of what an agent, or the way to it, can answer."""
-
-
-class Unreachable(AgentError):
-    """No answer. ``sent``: the request may still have arrived."""
-
-    def __init__(self, message: str, *, sent: bool) -> None:
-        super().__init__(message)
-        self.sent = sent
-
-
-class RefusedByAgent(AgentError):
-    """A clear no.
-
-    Attributes:
-        final: it will be the same next time.
-        retry_after_s: when to ask again, where the agent said so.
-    """
-
-    def __init__(
-        self, code: str, message: str, *, final: bool, retry_after_s: float | None = None
-    ) -> None:
-        super().__init__(message)
-        self.code, self.final, self.retry_after_s = code, final, retry_after_s
-
-
-class NoSuchPayload(AgentError):
-    """The agent does not know the payload (any more)."""
 
 
 @dataclass(frozen=True, slots=True)

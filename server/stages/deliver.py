@@ -15,7 +15,6 @@ import structlog
 
 from server.domain import ending, outcome
 from server.domain.jobs import Job, Move
-from server.domain.outcome import Refusal
 from server.domain.retry_policy import Backoff
 from server.ports import Agent, RefusedByAgent, Unreachable
 from server.stages.agent_tasks import AgentTasks
@@ -99,8 +98,7 @@ class Deliver(Stage):
                 gone = self._fleet.named(agent.name) is not agent
                 await self._requeue(job, str(problem), 0.0 if gone else _BUSY_S)
         except RefusedByAgent as no:
-            refusal = Refusal(agent.name, no.code, str(no), no.final, no.retry_after_s)
-            await self._refused(job, refusal)
+            await self._refused(job, no)
         except OSError as problem:
             self._count(job, "failed")
             if problem.errno in TRANSIENT_ERRNOS:
@@ -188,31 +186,31 @@ class Deliver(Stage):
             move = outcome.submitted(job, agent.name, payload.id, now)
             await self._move_at_agent(agent.name, move)
 
-    async def _refused(self, job: Job, refusal: Refusal) -> None:
-        if refusal.code == "submit_in_progress":
-            await self._resolve_ambiguous(job, refusal.message)
+    async def _refused(self, job: Job, no: RefusedByAgent) -> None:
+        if no.code == "submit_in_progress":
+            await self._resolve_ambiguous(job, str(no))
             return
         self._count(job, "refused")
         delay_s, offered = 0.0, True
-        if refusal.wants_new_attempt:
+        if no.wants_new_attempt:
             delay_s = self._resends.failed(job.id)
-        elif refusal.declined:
+        elif no.declined:
             # It gets no other one for a while: an agent that refuses all would always be the one
             # with the fewest jobs, and get every job.
             rest_s = self._fleet.refused(
-                refusal.agent,
+                job.agent or "",
                 job.service,
-                f"agent {refusal.agent} does not take it now: {refusal.message}",
-                offered=refusal.offered,
-                at_least_s=(refusal.retry_after_s or 0.0) if refusal.offered else _NOT_OFFERED_S,
+                f"agent {job.agent} does not take it now: {no}",
+                offered=no.offered,
+                at_least_s=(no.retry_after_s or 0.0) if no.offered else _NOT_OFFERED_S,
             )
             offered = self._fleet.offered(job.service)
             if not self._fleet.candidates(job.service):
                 delay_s = min(rest_s, _REFUSED_S)
-        elif refusal.final and job.bundle is not None:
+        elif no.final and job.bundle is not None:
             # Its bytes may be damaged here: who uploads the same content again must not get them.
             await self._jobs.stop_sharing(job.bundle)
-        move = self._decide(outcome.refused, job, refusal, delay_s=delay_s, offered=offered)
+        move = self._decide(outcome.refused, job, no, delay_s=delay_s, offered=offered)
         await self._move(job, move)
 
     async def _requeue(self, job: Job, message: str, delay_s: float) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from server.domain import states
-from server.domain.dependencies import BrokenDependency
+from server.domain.ending import BrokenDependency
 from server.domain.errors import BadField, no_such_dependency
 from server.domain.jobs import Hold, Job, Move, NewJob
 from server.store import records

@@ -541,7 +541,7 @@ MUTANTS: Final = (
     _of(
         "a submit in progress is asked about",
         "stages/deliver.py",
-        'if refusal.code == "submit_in_progress":',
+        'if no.code == "submit_in_progress":',
         "if False:",
         f"{_STAGES}a_submit_that_is_in_progress_is_asked_about_and_not_counted_as_a_refusal",
     ),

@@ -28,13 +28,12 @@ from server.domain.upload_fields import upload_request
 from server.loops.wakeups import JobWakeups
 from server.ports import Filter, RefusedByAgent, ScratchFile, Storage, Unreachable
 from server.stages.accept import Accept
-from server.stages.batches import Batches
+from server.stages.batches import Batches, Dependencies
 from server.stages.by_hand import Delete, RetryByHand
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean, recover
 from server.stages.deferral import Children, Deferral
 from server.stages.deliver import Deliver
-from server.stages.dependencies import Dependencies
 from server.stages.get import Get
 from server.stages.poll import Poll
 from server.stages.schedules import Schedules

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from server.domain import batch as rules
-from server.domain import dependencies, ending
+from server.domain import ending
 from server.domain.choose import Candidate
 from server.domain.errors import BadField, StillNeeded
 from server.domain.jobs import BatchRequest, Hold, Job, Move
@@ -53,7 +53,7 @@ async def fail_broken(jobs: SqlJobs, at: int = 300) -> list[Job]:
     """What the stage does, until there is nothing left to do."""
     failed: list[Job] = []
     while broken := await jobs.broken_dependencies():
-        failed += [await moved(jobs, dependencies.failed(one, SERVICE, at)) for one in broken]
+        failed += [await moved(jobs, ending.dependency_failed(one, SERVICE, at)) for one in broken]
     return failed
 
 

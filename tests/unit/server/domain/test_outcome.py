@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from server.domain import ending, outcome
+from server.domain.agents import RefusedByAgent
 from server.domain.errors import IllegalTransition
 from server.domain.jobs import Job, Move
-from server.domain.outcome import Refusal
 from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from shared.clock import RANDOM, SECOND, iso
@@ -284,7 +284,7 @@ PROCESSING = job(state=JobState.PROCESSING, agent="node")
 
 
 def refused(code: str, *, final: bool, retry_after_s: float | None, offered: bool = True) -> Move:
-    refusal = Refusal("node", code, "no", final, retry_after_s)
+    refusal = RefusedByAgent(code, "no", final=final, retry_after_s=retry_after_s)
     return outcome.refused(PROCESSING, SERVICE, NOW, refusal, delay_s=3.0, offered=offered)
 
 
