@@ -78,7 +78,6 @@ class Site:
         template: str,
         *,
         status: int = HTTPStatus.OK,
-        headers: Mapping[str, str] | None = None,
         **values: Any,
     ) -> web.Response:
         """A page.
@@ -91,18 +90,9 @@ class Site:
         forms = self._sender(request, browser)
         is_part = _PART in request.headers and status < HTTPStatus.BAD_REQUEST
         values["layout"] = "site/part.html" if is_part else "site/layout.html"
-        text = (
-            _environment()
-            .get_template(template)
-            .render(**_Helpers(self, request, forms).all(), **values)
-        )
-        response = web.Response(
-            status=status,
-            text=text,
-            content_type="text/html",
-            headers=HEADERS,
-        )
-        response.headers.update(headers or {})
+        known = _known(self, request, forms)
+        text = _environment().get_template(template).render(**known, **values)
+        response = web.Response(status=status, text=text, content_type="text/html", headers=HEADERS)
         if request.cookies.get(self.cookie(_BROWSER)) != browser:
             self.set_cookie(request, response, _BROWSER, browser)
         if len(text) >= _LEAST_COMPRESSED:
@@ -173,56 +163,44 @@ class Site:
 SITE: Final = web.AppKey("site", Site)
 
 
-@dataclass(frozen=True, slots=True)
-class _Helpers:
-    """What all templates know."""
+def _known(site: Site, request: web.Request, forms: str) -> dict[str, Any]:
+    """What all templates know.
 
-    site: Site
-    request: web.Request
-    forms: str
-    """Whose forms those of the page are."""
+    Args:
+        forms: whose forms those of the page are.
+    """
+    now, context = site.now(), site.context
+    principal: Principal = request.get(PRINCIPAL, ANONYMOUS)
 
-    def all(self) -> dict[str, Any]:
-        now = self.site.now()
-        principal = self._principal
-        return {
-            "principal": principal,
-            "Role": Role,
-            "Area": Area,
-            "may_use": functools.partial(may_use, principal),
-            "prefix": self.site.context.url_prefix,
-            "path": self.request.path,
-            "version": self.site.context.version,
-            "request_id": self.request.get(REQUEST_ID, ""),
-            "logged_in": self.site.context.token_needed() and principal.authenticated,
-            "asset": self.asset,
-            "url": self.url,
-            "csrf": self.csrf,
-            "csrf_token": functools.partial(self.site.csrf.token, self.forms),
-            "about": functools.partial(formats.about, now=now),
-            "when": functools.partial(formats.when, now=now),
-            "now": now,
-        }
-
-    def url(self, path: str, **query: object) -> str:
-        """Address of a page or of a route of the API; whoever came by a signed link keeps it."""
+    def url(path: str, **query: object) -> str:
+        """Of a page or of a route of the API; whoever came by a signed link keeps it."""
         given = {name: str(value) for name, value in query.items() if value not in (None, "")}
-        if self._principal.role is Role.LINK:
-            given[LINK_PARAMETER] = self.request.query.get(LINK_PARAMETER, "")
-        return self.site.url(path, **given)
+        if principal.role is Role.LINK:
+            given[LINK_PARAMETER] = request.query.get(LINK_PARAMETER, "")
+        return site.url(path, **given)
 
-    def asset(self, name: str) -> str:
-        return f"{self.site.context.url_prefix}/assets/{assets()[name].version}/{name}"
-
-    def csrf(self) -> Markup:
+    def csrf() -> Markup:
         """The hidden field of a form that changes something."""
-        token = self.site.csrf.token(self.forms)
+        token = site.csrf.token(forms)
         return Markup('<input type="hidden" name="{}" value="{}">').format(FIELD, token)
 
-    @property
-    def _principal(self) -> Principal:
-        principal: Principal = self.request.get(PRINCIPAL, ANONYMOUS)
-        return principal
+    return {
+        "principal": principal,
+        "Role": Role,
+        "Area": Area,
+        "may_use": functools.partial(may_use, principal),
+        "path": request.path,
+        "version": context.version,
+        "request_id": request.get(REQUEST_ID, ""),
+        "logged_in": context.token_needed() and principal.authenticated,
+        "asset": lambda name: site.url(f"/assets/{assets()[name].version}/{name}"),
+        "url": url,
+        "csrf": csrf,
+        "csrf_token": functools.partial(site.csrf.token, forms),
+        "about": functools.partial(formats.about, now=now),
+        "when": functools.partial(formats.when, now=now),
+        "now": now,
+    }
 
 
 def template_names() -> list[str]:

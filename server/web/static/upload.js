@@ -251,10 +251,8 @@
 
   const FIRST_WAIT_S = 1, LONGEST_WAIT_S = 30;
   const RATE_MS = 8000; // the rate is that of so long
-  const wait = (ms, wake) => new Promise((good) => {
-    const timer = setTimeout(good, ms);
-    wake(() => { clearTimeout(timer); good(); });
-  });
+  let cancelled = false, abort = () => {}, wake = () => {}, uploading = false;
+  const say = (text) => { part("sending-said").textContent = text; };
 
   function duration(seconds) {
     if (seconds < 60) return `${Math.max(1, Math.round(seconds))} s`;
@@ -265,13 +263,13 @@
   class Cancelled extends Error {}
 
   // One try. {status, body, location, retryAfter}; status 0: the connection broke.
-  function once(url, record, files, upload, onBytes) {
+  function once(record, files, onBytes) {
     return new Promise((good, bad) => {
       const body = new FormData();
       for (const [name, value] of Object.entries(record.fields)) body.append(name, value);
       for (const { name, file } of files) body.append(record.expand ? "bundle" : "file", file, name);
       const request = new XMLHttpRequest();
-      request.open("POST", url);
+      request.open("POST", form.action);
       request.setRequestHeader("Accept", "application/json");
       request.setRequestHeader("Idempotency-Key", record.key);
       request.upload.onprogress = (event) => onBytes(event.loaded, event.total);
@@ -287,17 +285,17 @@
           retryAfter: Number(request.getResponseHeader("Retry-After")) || 0,
         });
       };
-      upload.abort = () => request.abort();
+      abort = () => request.abort();
       request.send(body);
     });
   }
 
   // What the upload has become: {job, page}, or {job: null}; null: the server cannot be reached.
-  async function become(sentUrl, record) {
+  async function become(record) {
     const query = new URLSearchParams({ key: record.key });
     if (record.fields.user_id) query.set("user", record.fields.user_id);
     try {
-      const answer = await fetch(`${sentUrl}?${query}`, { headers: { Accept: "application/json" } });
+      const answer = await fetch(`${form.dataset.sent}?${query}`, { headers: { Accept: "application/json" } });
       return answer.ok ? await answer.json() : answer.status >= 500 ? null : { job: null };
     } catch {
       return null;
@@ -314,101 +312,83 @@
 
   const worthAnother = (answer) => [0, 408, 502, 503, 504].includes(answer.status) || answer.body?.code === "too_many_uploads";
 
-  class Upload {
-    constructor(url, sentUrl) {
-      this.url = url;
-      this.sentUrl = sentUrl;
-      this.cancelled = false;
-      this.abort = this.wake = () => {};
-      this.samples = [];
-      this.spoken = 0;
-    }
-
-    cancel() {
-      this.cancelled = true;
-      this.abort();
-      this.wake();
-    }
-
-    // {page} of the job, or {refusal} of the server, or {unreadable: name}, or {cancelled: true}
-    async run(record, files) {
-      part("sending-what").textContent = `${count(files.length, "file")}, ${size(record.total)}, for the service ${record.fields.service}`;
-      let tries = 0, waitS = FIRST_WAIT_S;
-      try {
-        for (;;) {
-          if (tries++ > 0) {
-            const found = await become(this.sentUrl, record);
-            if (this.cancelled) return { cancelled: true };
-            if (found?.job) return { page: found.page };
-            if (!found) {
-              await this.rest("The server cannot be reached", waitS);
-              waitS = Math.min(waitS * 2, LONGEST_WAIT_S);
-              continue;
-            }
-            const lost = await unreadable(files);
-            if (lost !== null) return { unreadable: lost };
+  // {page} of the job, or {refusal} of the server, or {unreadable: name}, or {cancelled: true}
+  async function upload(record, files) {
+    part("sending-what").textContent = `${count(files.length, "file")}, ${size(record.total)}, for the service ${record.fields.service}`;
+    let tries = 0, waitS = FIRST_WAIT_S;
+    const rest = async (why, leastS = 0) => {
+      await pause(why, Math.max(waitS, leastS));
+      waitS = Math.min(waitS * 2, LONGEST_WAIT_S);
+    };
+    cancelled = false;
+    try {
+      for (;;) {
+        if (tries++ > 0) {
+          const found = await become(record);
+          if (cancelled) return { cancelled };
+          if (found?.job) return { page: found.page };
+          if (!found) {
+            await rest("The server cannot be reached");
+            continue;
           }
-          this.samples = [];
-          this.say(tries > 1 ? "Sending again, from the beginning. It stays one job." : "Sending.");
-          let furthest = 0;
-          const answer = await once(this.url, record, files, this, (loaded, total) => {
-            furthest = loaded / total;
-            this.show(loaded, total);
-          });
-          if (answer.status === 201) return { page: answer.location };
-          if (!worthAnother(answer)) return { refusal: answer };
-          if (furthest > 0.05) waitS = FIRST_WAIT_S; // it does get somewhere
-          const why = answer.status ? answer.body?.message ?? `The server answered ${answer.status}` : "The connection broke";
-          await this.rest(why, Math.max(waitS, answer.retryAfter ?? 0));
-          waitS = Math.min(waitS * 2, LONGEST_WAIT_S);
+          const lost = await unreadable(files);
+          if (lost !== null) return { unreadable: lost };
         }
-      } catch (problem) {
-        if (!(problem instanceof Cancelled)) throw problem;
-        return { cancelled: true };
+        say(tries > 1 ? "Sending again, from the beginning. It stays one job." : "Sending.");
+        let furthest = 0;
+        const shows = progress();
+        const answer = await once(record, files, (loaded, total) => {
+          furthest = loaded / total;
+          shows(loaded, total);
+        });
+        if (answer.status === 201) return { page: answer.location };
+        if (!worthAnother(answer)) return { refusal: answer };
+        if (furthest > 0.05) waitS = FIRST_WAIT_S; // it does get somewhere
+        await rest(answer.status ? answer.body?.message ?? `The server answered ${answer.status}` : "The connection broke", answer.retryAfter);
       }
+    } catch (problem) {
+      if (!(problem instanceof Cancelled)) throw problem;
+      return { cancelled: true };
     }
+  }
 
-    async rest(why, seconds) {
-      part("sending-bar").removeAttribute("value");
-      part("sending-rate").textContent = "";
-      document.title = "Waiting · Upload";
-      this.say(`${why.replace(/\.$/, "")}. Trying again in ${duration(seconds)}.`);
-      const now = part("sending-now");
-      now.hidden = false;
-      await wait(seconds * 1000, (wake) => { this.wake = wake; });
-      now.hidden = true;
-      this.wake = () => {};
-      if (this.cancelled) throw new Cancelled();
-    }
+  async function pause(why, seconds) {
+    part("sending-bar").removeAttribute("value");
+    part("sending-rate").textContent = "";
+    document.title = "Waiting · Upload";
+    say(`${why.replace(/\.$/, "")}. Trying again in ${duration(seconds)}.`);
+    part("sending-now").hidden = false;
+    await new Promise((good) => {
+      const timer = setTimeout(good, seconds * 1000);
+      wake = () => { clearTimeout(timer); good(); };
+    });
+    part("sending-now").hidden = true;
+    wake = () => {};
+    if (cancelled) throw new Cancelled();
+  }
 
-    show(loaded, total) {
-      const now = performance.now(), samples = this.samples;
+  let spoken = 0; // quarters
+  function progress() {
+    const samples = [];
+    return (loaded, total) => {
+      const now = performance.now();
       if (samples.length && now - samples.at(-1).at < 200 && loaded < total) return;
       samples.push({ at: now, loaded });
       while (samples.length > 2 && now - samples[0].at > RATE_MS) samples.shift();
       const seconds = (now - samples[0].at) / 1000, rate = seconds > 0.5 ? (loaded - samples[0].loaded) / seconds : 0;
-      const share = total ? loaded / total : 0;
+      const share = total ? loaded / total : 0, left = rate > 0 ? duration((total - loaded) / rate) : "";
       part("sending-bar").value = Math.round(share * 1000);
       document.title = `${Math.floor(share * 100)} % · Upload`;
       if (loaded >= total) {
         part("sending-rate").textContent = `${size(total)} sent`;
-        this.say("All is sent. The server checks and stores it.");
+        say("All is sent. The server checks and stores it.");
         return;
       }
-      const left = rate > 0 ? (total - loaded) / rate : 0;
-      const words = [`${size(loaded)} of ${size(total)}`];
-      if (rate > 0) words.push(`${size(Math.round(rate))}/s`, `${duration(left)} left`);
-      part("sending-rate").textContent = words.join(" · ");
+      part("sending-rate").textContent = `${size(loaded)} of ${size(total)}${left ? ` · ${size(Math.round(rate))}/s · ${left} left` : ""}`;
       const quarter = Math.floor(share * 4);
-      if (quarter > this.spoken) { // not at each percent: it is read aloud
-        this.spoken = quarter;
-        this.say(`${quarter * 25} % sent${rate > 0 ? `, about ${duration(left)} left` : ""}.`);
-      }
-    }
-
-    say(text) {
-      part("sending-said").textContent = text;
-    }
+      if (quarter > spoken) say(`${quarter * 25} % sent${left ? `, about ${left} left` : ""}.`); // not each percent: it is read aloud
+      spoken = Math.max(spoken, quarter);
+    };
   }
 
   // -- words beside the fields
@@ -512,19 +492,17 @@
 
   // -- the upload
 
-  const target = (record) => {
-    const url = new URL(form.action);
-    url.searchParams.delete("from");
-    if (record.from) url.searchParams.set("from", record.from);
-    return url.href;
-  };
-  let current = null, warnsBeforeLeaving = false;
-  addEventListener("beforeunload", (event) => { if (warnsBeforeLeaving) event.preventDefault(); });
-  addEventListener("online", () => current?.wake());
-  part("sending-now").addEventListener("click", () => current?.wake());
-  part("sending-cancel").addEventListener("click", () => current?.cancel());
+  addEventListener("beforeunload", (event) => { if (uploading) event.preventDefault(); });
+  addEventListener("online", () => wake());
+  part("sending-now").addEventListener("click", () => wake());
+  part("sending-cancel").addEventListener("click", () => {
+    cancelled = true;
+    abort();
+    wake();
+  });
 
   function sending(on) {
+    uploading = on;
     part("sending").hidden = !on;
     form.hidden = on;
     if (on) part("sending-title").focus();
@@ -534,21 +512,12 @@
   async function send(record, files) {
     clearErrors();
     sending(true);
-    warnsBeforeLeaving = true;
-    current = new Upload(target(record), form.dataset.sent);
-    const end = await current.run(record, files);
-    current = null;
-    warnsBeforeLeaving = false;
-    if (end.page) {
-      location.assign(end.page);
+    const end = await upload(record, files);
+    const page = end.page ?? (end.cancelled ? (await become(record))?.page : null); // a cancel may be too late
+    uploading = false;
+    if (page) {
+      location.assign(page);
       return;
-    }
-    if (end.cancelled) { // perhaps too late
-      const found = await become(form.dataset.sent, record);
-      if (found?.job) {
-        location.assign(found.page);
-        return;
-      }
     }
     sending(false);
     if (end.cancelled) tellProblem("The upload was cancelled. Nothing was queued.");
@@ -589,12 +558,10 @@
       return;
     }
     const bytes = files.reduce((sum, one) => sum + one.file.size, 0);
-    const from = new URL(form.action).searchParams.get("from");
     if (expired) await renew();
     const record = {
       key: randomKey(),
       fields: { ...fields(), ...(keep?.checked ? { keep: "1" } : {}) },
-      from,
       expand: expands(),
       total: bytes,
     };

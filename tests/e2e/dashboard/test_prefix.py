@@ -51,7 +51,7 @@ def test_everything_stays_below_the_path(visit, tmp_path):
         page.locator("#job-head").get_by_text("Completed").wait_for()
         assert page.evaluate("window.same")
         assert outside(page, base) == []
-        page.get_by_role("link", name="Log", exact=True).click()
+        page.get_by_role("link", name="Log", exact=True).first.click()
         page.get_by_text("tick 3", exact=True).wait_for()
         assert outside(page, base) == []
         page.goto(f"{base}/jobs/1")
