@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from yarl import URL
 
 from ferryman.clock import Clock
+from ferryman.defaults import check_url
 from ferryman.errors import (
     KINDS,
     BadArgument,
@@ -87,28 +88,14 @@ def connection(url: str, options: ClientOptions) -> Connection:
     Raises:
         BadArgument: one of them cannot be right; certificates that cannot be read, too.
     """
-    base, proxy = _base(url), options.get("proxy")
+    check_url(url)
+    base, proxy = URL(url), options.get("proxy")
     if proxy is None and options.get("trust_env", True):
         proxy = _proxy_of_environment(base)
     elif proxy is not None and URL(proxy).scheme not in {"http", "https"}:
         raise BadArgument(f"{proxy!r} is not a proxy's URL such as http://proxy.example.org:3128")
     headers = _headers(options.get("token"), options.get("act_as"), options.get("headers") or {})
     return Connection(base, headers, proxy, _tls(base, options))
-
-
-def _base(url: str) -> URL:
-    try:
-        base = URL(url)
-        port = base.port
-    except ValueError:
-        base, port = URL(), None
-    if base.scheme not in {"http", "https"} or not base.host or not port:
-        raise BadArgument(f"{url!r} is not a server's URL such as http://127.0.0.1:5000")
-    if base.query_string or base.fragment:
-        raise BadArgument(f"{url!r} has more than a server's URL: leave out what follows the path")
-    if base.user is not None or base.password is not None:
-        raise BadArgument("the server's URL has a user in it; give the token as token=…")
-    return base
 
 
 def _headers(token: str | None, act_as: str | None, own: Mapping[str, str]) -> dict[str, str]:

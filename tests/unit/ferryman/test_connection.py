@@ -144,7 +144,7 @@ def test_certificates_that_cannot_be_used_are_refused_at_once(ca, host, caller, 
     [
         ("such as http://", "http://host:99999", {}),
         ("such as http://", "http://:5000", {}),
-        ("leave out", "http://host/?token=t", {}),
+        ("end before the", "http://host/?token=t", {}),
         ("give the token as", "http://ada:secret@host", {}),
         ("no header can carry", "http://host", {"headers": {"X-Own": "a\r\nX-Other: b"}}),
         ("no header can carry", "http://host", {"headers": {"X Own": "a"}}),
