@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
 from ferryman.cli import show
-from ferryman.cli.options import Json, Quiet, Yes, ask, on_server
+from ferryman.cli.options import Json, Quiet, Yes, ask, on_server, with_options
 from ferryman.errors import NotFound
 from ferryman.units import say_duration
 
@@ -73,100 +73,63 @@ async def show_agent(
         show.print_lines(_details(agent))
 
 
-@app.command()
-@on_server
-async def drain(
-    name: Name,
-    message: Message = None,
-    quiet: Quiet = False,
-    json: Json = False,
-    *,
-    client: Client,
-) -> int:
-    """Give an agent no new jobs.
-
-    Those that it has go on to their end. `ferryman agents resume NAME` uses it again.
-    """
-    return await _change(client, name, "drain", message, json=json, quiet=quiet)
-
-
-@app.command()
-@on_server
-async def resume(
-    name: Name,
-    quiet: Quiet = False,
-    json: Json = False,
-    *,
-    client: Client,
-) -> int:
-    """Use an agent again that was drained, retired or lost."""
-    return await _change(client, name, "resume", None, json=json, quiet=quiet)
-
-
-@app.command()
-@on_server
-async def retire(
-    name: Name,
-    yes: Yes = False,
-    message: Message = None,
-    quiet: Quiet = False,
-    json: Json = False,
-    *,
-    client: Client,
-) -> int:
-    """Stop using an agent that has no jobs.
-
-    Drain it before, and wait.
-    """
-    question = (
-        None if yes else "retire agent {}? It gets no jobs, and the server does not contact it"
-    )
-    return await _change(client, name, "retire", message, json=json, quiet=quiet, question=question)
-
-
-@app.command()
-@on_server
-async def lost(
-    name: Name,
-    yes: Yes = False,
-    message: Message = None,
-    quiet: Quiet = False,
-    json: Json = False,
-    *,
-    client: Client,
-) -> int:
-    """Give an agent up: its jobs are tried again at once."""
-    question = "declare agent {} lost? Its attempts end now ({}), though they may still run there"
-    return await _change(
-        client, name, "lost", message, json=json, quiet=quiet, question=None if yes else question
-    )
-
-
-async def _change(
-    client: Client,
-    name: str,
-    action: AgentAction,
-    message: str | None,
-    *,
-    json: bool,
-    quiet: bool,
-    question: str | None = None,
-) -> int:
-    """Do it, after a question where there is one to ask. Returns the exit code."""
-    if question is not None:
-        agent = await _agent(client, name)
-        ask(question.format(agent.name, _jobs(agent)), f"agents {action}")
-    agent = await client.change_agent(name, action, message)
-    show.emit(agent, "; ".join(_summary(agent)), json=json, quiet=quiet)
-    return 0
-
-
 async def _agent(client: Client, name: str) -> AgentDoc:
     """By its name or id."""
     for one in await client.agents(retired=True):
         if name in (one.name, one.id):
             return one
     raise NotFound(404, "agent_not_found", f"this server knows no agent {name[:64]}")
+
+
+def _add(action: AgentAction, about: str, question: str = "") -> None:
+    """Add the command that changes an agent so.
+
+    Args:
+        question: asked before, with the agent's name and jobs.
+    """
+    options: dict[str, Any] = {"yes": Yes} if question else {}
+    options |= {} if action == "resume" else {"message": Message}
+
+    @with_options(options)
+    async def command(
+        name: Name,
+        quiet: Quiet = False,
+        json: Json = False,
+        *,
+        client: Client,
+        **given: Any,
+    ) -> None:
+        if question and not given["yes"]:
+            agent = await _agent(client, name)
+            ask(question.format(agent.name, _jobs(agent)), f"agents {action}")
+        agent = await client.change_agent(name, action, given.get("message"))
+        show.emit(agent, "; ".join(_summary(agent)), json=json, quiet=quiet)
+
+    command.__name__, command.__doc__ = action, about
+    app.command(action)(on_server(command))
+
+
+_add(
+    "drain",
+    """Give an agent no new jobs.
+
+    Those that it has go on to their end. `ferryman agents resume NAME` uses it again.
+    """,
+)
+_add("resume", "Use an agent again that was drained, retired or lost.")
+_add(
+    "retire",
+    """Stop using an agent that has no jobs.
+
+    Drain it before, and wait.
+    """,
+    "retire agent {}? It gets no jobs, and the server does not contact it",
+)
+_add(
+    "lost",
+    "Give an agent up: its jobs are tried again at once.",
+    "declare agent {} lost? Its attempts end now ({}), though they may still run there",
+)
 
 
 def _summary(agent: AgentDoc) -> Iterator[str]:
