@@ -29,5 +29,3 @@ async def test_a_service_without_a_limit_of_time_gives_its_jobs_none(tmp_path) -
         assert times(json.loads(service)) == [None] * 4
         _, _, page = await caller.get("/jobs/1")
         assert b"no limit" in page
-        _, _, page = await caller.get("/jobs/1/attempts")
-        assert b"no limit" in page

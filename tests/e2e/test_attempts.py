@@ -48,8 +48,8 @@ def test_each_attempt_can_be_looked_at(ferryman, bundle, system: DevProgram, tmp
     assert heads == "ATTEMPT\tSTATUS\tAGENT\tSTARTED\tTOOK\tEXIT\tREASON"
     assert first.split("\t")[:2] + first.split("\t")[5:] == ["1", "Failed", "3", "exit_code"]
     assert second.split("\t")[:2] + second.split("\t")[5:] == ["2", "Completed", "0", ""]
-    listed = json.loads(ferryman("attempts", number, "--json").out)
-    assert [one["exit_code"] for one in listed] == [3, 0]
+    document = json.loads(ferryman("status", number, "--json").out)
+    assert [one["exit_code"] for one in document["attempts"]] == [3, 0]
 
     assert ferryman("logs", number).out == "this is attempt 2\n"
     assert ferryman("logs", number, "--attempt", 1).out == "this is attempt 1\n"
