@@ -98,7 +98,7 @@ def test_every_command_and_every_route_is_documented() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for document in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+    for document in (*ROOT.glob("*.md"), *ROOT.glob("examples/*.md"), *ROOT.glob("docs/**/*.md")):
         for target, anchor in re.findall(r"\]\(([^)#:]*)(#[^)]*)?\)", document.read_text()):
             path = (document.parent / target).resolve() if target else document
             assert path.exists(), f"{document.name}: {target}"
