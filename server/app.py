@@ -28,10 +28,7 @@ from server.fleet import Fleet, agent_sessions
 from server.health import Health
 from server.http.context import Context
 from server.http.problems import problems
-from server.http.reads import Reads
-from server.http.snapshots import Snapshots
-from server.http.upload_limits import UploadLimits
-from server.http.upload_threads import UploadThreads
+from server.http.reads import Reads, Snapshots, UploadLimits, UploadThreads
 from server.loops.runner import Loop, Supervisor, Sweep
 from server.loops.wakeups import JobWakeups
 from server.metrics import ServerMetrics

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from server.api.audit_recorder import Recorder
+from server.api.audit import Recorder
 from server.api.routes import ROUTES
 from server.domain.allowances import Allowances
 from server.domain.permits import Permits
-from server.http.browser_sessions import BrowserSessions
-from server.http.permitted import SignedRequests
+from server.http.permits import BrowserSessions, SignedRequests
 from server.settings.tables import ServerTable
 from server.stages.audit import AuditTrail
 from server.stages.sessions import Sessions

@@ -21,7 +21,7 @@ from server.domain.errors import NotReloaded
 from server.domain.troubles import TroubleKind
 from server.exposure import check_tokens
 from server.http.context import Context
-from server.http.made_links import login_path
+from server.http.permits import login_path
 from server.http.status import status_of
 from server.reload import Reload
 from server.settings.tables import ServerSettings

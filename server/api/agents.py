@@ -8,12 +8,9 @@ from aiohttp import web
 
 from server.domain.access import Area
 from server.http.agent_documents import decide, document, listed
-from server.http.bodies import JsonBody, read_body
 from server.http.context import Context
-from server.http.parameter_types import flag
-from server.http.params import MAX_MESSAGE, flag_param
-from server.http.paths import AGENT
-from server.http.route import Body, Route
+from server.http.params import MAX_MESSAGE, JsonBody, flag, flag_param, read_body
+from server.http.route import AGENT, Body, Route
 from shared import wire
 from shared.http.request_log import TARGET
 from shared.wire import AgentDoc, AgentPage

@@ -1,7 +1,9 @@
-"""The audit trail, for operators."""
+"""The audit trail: what is added to it, and how it is read."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Final
 
 from aiohttp import web
@@ -9,12 +11,85 @@ from aiohttp import web
 from server.domain.access import Area
 from server.http.audit import TEXTS, audit_page
 from server.http.context import Context
-from server.http.parameter_types import MAX_ID, Param, word
-from server.http.params import int_param
-from server.http.query import paging
+from server.http.params import MAX_ID, Param, int_param, paging, word
 from server.http.route import Route
+from server.stages.audit import AuditTrail
+from server.store.audit import AuditEntry
 from shared import wire
+from shared.clock import Clock
+from shared.http.authentication import PRINCIPAL
+from shared.http.origins import SAFE_METHODS
+from shared.http.refusals import REQUEST_ID
+from shared.http.request_log import ERROR_CODE, TARGET, UPLOADED_ID, peer_address
+from shared.logs import RateLimiter
 from shared.wire import AuditPage
+
+_AT_ONCE: Final = frozenset({Area.ADMIN, Area.AGENTS, Area.SERVICES})
+"""Changes of these are in the trail before their answer is sent."""
+_ASKS: Final = frozenset({("POST", "/new/check"), ("POST", "/jobs/bulk")})
+"""Forms that ask what would be done, and do nothing."""
+_LIMITED: Final = frozenset({401, 403, 415, 421, 429, 503})
+"""Refusals of which whoever has a token may cause any number, too."""
+_LIMITED_A_SECOND: Final = 10.0
+_LONGEST: Final = 200
+
+
+class Recorder:
+    """Adds every request to the trail that was to change something, also those that were refused.
+
+    Args:
+        areas: method and path of each route -> what it is about.
+    """
+
+    def __init__(
+        self, trail: AuditTrail, areas: Mapping[tuple[str, str], Area], clock: Clock
+    ) -> None:
+        self._trail, self._areas, self._clock = trail, areas, clock
+        self._refused = RateLimiter(_LIMITED_A_SECOND)
+
+    def add(self, request: web.Request, status: int) -> bool:
+        """Add it; returns whether its answer has to wait until the trail is written.
+
+        Args:
+            status: of the answer; 0: the caller left before it.
+        """
+        if request.method in SAFE_METHODS:
+            return False
+        resource = request.match_info.route.resource
+        path = resource.canonical if resource is not None else "(no such route)"
+        if status == HTTPStatus.OK and (request.method, path) in _ASKS:
+            return False
+        principal = request[PRINCIPAL]
+        limited = status in _LIMITED or not principal.authenticated
+        left_out = self._refused.due() if limited else 0
+        if left_out is None:
+            return False
+        entry = AuditEntry(
+            at=self._clock.now(),
+            principal=principal.name,
+            role=principal.role,
+            token_id=principal.token_id,
+            acts_as=principal.acts_as,
+            action=f"{request.method[:20]} {path}",
+            target=_target(request)[:_LONGEST],
+            status=status,
+            code=request.get(ERROR_CODE),
+            peer=peer_address(request),
+            request_id=request[REQUEST_ID],
+            left_out=left_out,
+        )
+        self._trail.add(entry)
+        return self._areas.get((request.method, path)) in _AT_ONCE
+
+    async def write(self) -> None:
+        """Write what was added."""
+        await self._trail.write()
+
+
+def _target(request: web.Request) -> str:
+    known = request.get(TARGET) or request.get(UPLOADED_ID)
+    return str(known) if known else " ".join(request.match_info.values())
+
 
 _PAGE: Final = 500
 

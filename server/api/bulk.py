@@ -10,10 +10,8 @@ from aiohttp import web
 from server.domain import field_values
 from server.domain.access import Area, check_area, scope_of
 from server.domain.errors import BadField
-from server.http import query
 from server.http.context import Context
-from server.http.filters import FILTERS, job_filter
-from server.http.params import json_body
+from server.http.params import FILTER_PARAMS, FILTERS, job_filter, json_body
 from server.http.route import Body, Route
 from server.ports import Filter
 from server.stages.bulk import BulkAction
@@ -162,7 +160,7 @@ _BODY: Final = Body(
                 "type": "object",
                 "properties": {
                     name: {"description": param.text, **param.schema}
-                    for name, param in query.FILTERS.items()
+                    for name, param in FILTER_PARAMS.items()
                 },
                 "additionalProperties": False,
                 "description": "the jobs, by the parameters of GET /api/v1/jobs",

@@ -17,17 +17,14 @@ from server.domain.errors import NotAllowed
 from server.domain.jobs import FileKind, Job
 from server.domain.permits import Shows
 from server.http import documents
-from server.http.attempt_files import MAX_ATTEMPT
 from server.http.context import Context
-from server.http.parameter_types import flag, whole
-from server.http.params import flag_param, int_param
-from server.http.paths import JOB
+from server.http.files import MAX_ATTEMPT
+from server.http.logs import nothing_left
+from server.http.params import WAIT, flag, flag_param, int_param, whole
 from server.http.problems import Refusal
-from server.http.query import WAIT
 from server.http.requested_job import requested_job, wait_for_job
 from server.http.results import cleaned, send_batch, send_result
-from server.http.route import Route, json_answer
-from server.http.stored_log import nothing_left
+from server.http.route import JOB, Route, json_answer
 from server.ports import AgentError, ScratchFile
 from shared import wire
 from shared.http.authentication import PRINCIPAL

@@ -12,13 +12,10 @@ from server.domain.jobs import Event
 from server.domain.permits import Shows
 from server.http import documents, event_stream
 from server.http.context import Context
-from server.http.parameter_types import Param, seconds, whole
-from server.http.params import int_param, job_id
-from server.http.paths import JOB
-from server.http.query import SERVICE, USER
+from server.http.params import SERVICE, USER, Param, int_param, job_id, seconds, whole
+from server.http.reads import Messages
 from server.http.requested_job import wait_until
-from server.http.route import Route
-from server.http.shared_reads import Messages
+from server.http.route import JOB, Route
 from server.ports import EventsPage, Filter
 from server.stages.read import list_events, read_events, read_job
 from shared import wire

@@ -12,16 +12,19 @@ from server.domain.access import Area
 from server.domain.errors import BadField
 from server.domain.media_types import saved_as, shown_as
 from server.domain.permits import Shows
-from server.http.attempt_files import MAX_ATTEMPT, OpenedFile, opened_file, requested_attempt
 from server.http.context import Context
-from server.http.log_source import FILES, live_agent
-from server.http.parameter_types import Param, flag, whole, word
-from server.http.params import flag_param, int_param
-from server.http.paths import JOB
+from server.http.files import (
+    MAX_ATTEMPT,
+    OpenedFile,
+    list_running,
+    list_stored,
+    opened_file,
+    requested_attempt,
+)
+from server.http.logs import FILES, live_agent
+from server.http.params import Param, flag, flag_param, int_param, whole, word
 from server.http.requested_job import requested_job
-from server.http.route import Route
-from server.http.running_files import list_running
-from server.http.stored_files import list_stored
+from server.http.route import JOB, Route
 from shared import wire
 from shared.http.file_response import send_chunks
 from shared.http.numbers import whole_number

@@ -13,15 +13,19 @@ from server.domain.errors import AlreadyEnded, BadField
 from server.domain.jobs import Job, history
 from server.domain.permits import Shows
 from server.http import documents
-from server.http.conditional import tag_of
 from server.http.context import Context
-from server.http.filters import job_filter
-from server.http.parameter_types import choice, word
-from server.http.params import int_param, job_id
-from server.http.paths import JOB
-from server.http.query import FILTERS, WAIT, paging
+from server.http.params import (
+    FILTER_PARAMS,
+    WAIT,
+    choice,
+    int_param,
+    job_filter,
+    job_id,
+    paging,
+    word,
+)
 from server.http.requested_job import wait_for_job
-from server.http.route import Route, json_answer
+from server.http.route import JOB, Route, json_answer, tag_of
 from server.stages.read import job_of_key, list_jobs
 from shared import wire
 from shared.http.authentication import PRINCIPAL
@@ -152,7 +156,7 @@ ROUTES: Final = (
         Area.JOBS,
         page,
         {200: wire.JobPage},
-        FILTERS | paging(50, 500) | _OF_KEY,
+        FILTER_PARAMS | paging(50, 500) | _OF_KEY,
     ),
     Route(
         "GET",

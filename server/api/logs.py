@@ -18,9 +18,11 @@ from server.domain.permits import Shows
 from server.http import event_stream
 from server.http.context import Context
 from server.http.event_stream import NO_BUFFERING
-from server.http.log_source import (
+from server.http.logs import (
     FOR_NOW,
+    LOG_HEADERS,
     LOG_SENDS,
+    STREAMS,
     find_attempt,
     has_started,
     log_headers,
@@ -29,13 +31,10 @@ from server.http.log_source import (
     opened_log,
     send_log,
 )
-from server.http.parameter_types import choice, flag, whole
-from server.http.params import flag_param, int_param
-from server.http.paths import JOB
+from server.http.params import choice, flag, flag_param, int_param, whole
 from server.http.problems import Refusal
 from server.http.requested_job import requested_job
-from server.http.route import Route
-from server.http.stored_log import LOG_HEADERS, STREAMS
+from server.http.route import JOB, Route
 
 _LAST: Final = 2**62
 _MAX_ATTEMPT: Final = 2**31 - 1

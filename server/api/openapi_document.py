@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
-from server.api.form_fields import in_query
 from server.api.openapi_parts import (
     EVENT_STREAM,
     HEADERS,
@@ -26,8 +25,9 @@ from server.api.openapi_parts import (
 )
 from server.api.openapi_schemas import REF, field_texts, schemas
 from server.api.openapi_webhooks import webhooks
+from server.api.upload import in_query
 from server.domain.access import Area, roles_of
-from server.http.parameter_types import Param
+from server.http.params import Param
 from server.http.route import LINK_PARAMETER, TICKET_PARAMETER, Answer, Body, Route
 from shared.wire import WebhookBody, Wire
 

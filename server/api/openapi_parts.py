@@ -9,7 +9,7 @@ from typing import Any, Final
 from server.api.codes import CODES
 from server.api.openapi_schemas import REF
 from server.domain.access import Area
-from server.http.parameter_types import MAX_ID, Param, word
+from server.http.params import MAX_ID, Param, word
 from server.http.route import LINK_PARAMETER, TICKET_PARAMETER, Route
 from shared.wire import Problem, ReferenceProblem
 

@@ -11,13 +11,11 @@ from aiohttp import web
 from server.domain import permits
 from server.domain.access import Area
 from server.domain.permits import Shows
-from server.http.addresses import address
 from server.http.context import Context
-from server.http.made_links import login_path, made_link
 from server.http.params import json_body
-from server.http.paths import JOB
+from server.http.permits import address, login_path, made_link
 from server.http.requested_job import requested_job
-from server.http.route import TICKET_PARAMETER, Body, Route, json_answer
+from server.http.route import JOB, TICKET_PARAMETER, Body, Route, json_answer
 from shared import wire
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL

@@ -9,7 +9,6 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from server.api import (
-    admin,
     agents,
     audit,
     bulk,
@@ -18,31 +17,26 @@ from server.api import (
     files,
     jobs,
     logs,
-    metrics,
     openapi,
     permits,
     schedules,
     server_status,
     services,
-    settings,
     tokens,
     upload,
-    usage,
     webhooks,
 )
 from server.domain.access import Area, acting_as, check_area
 from server.domain.errors import BadField
 from server.domain.upload_fields import USER_ID
-from server.http.conditional import conditional
 from server.http.context import Context
-from server.http.permitted import BY_PERMIT, check_permit
-from server.http.route import Route, json_answer
+from server.http.permits import BY_PERMIT, check_permit
+from server.http.route import Route, conditional, json_answer
 from shared.http.authentication import PRINCIPAL
 from shared.wire import JobPage
 
 ROUTES: Final = (
     *server_status.ROUTES,
-    *metrics.ROUTES,
     *upload.ROUTES,
     *downloads.ROUTES,
     *jobs.ROUTES,
@@ -52,14 +46,11 @@ ROUTES: Final = (
     *logs.ROUTES,
     *files.ROUTES,
     *services.ROUTES,
-    *usage.ROUTES,
-    *settings.ROUTES,
     *schedules.ROUTES,
     *webhooks.ROUTES,
     *agents.ROUTES,
     *tokens.ROUTES,
     *audit.ROUTES,
-    *admin.ROUTES,
     *openapi.ROUTES,
 )
 

@@ -1,4 +1,4 @@
-"""The server itself: whether it is there, and whether all is well."""
+"""The server itself: whether all is well, its settings, measures and users."""
 
 from __future__ import annotations
 
@@ -6,16 +6,101 @@ from http import HTTPStatus
 from typing import Final, Literal
 
 from aiohttp import web
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from server.domain.access import Area, may_use
+from server.domain.access import Area, may_use, user_asked_for
+from server.domain.errors import BadField
 from server.domain.troubles import DATABASE_TROUBLES
+from server.domain.upload_fields import USER_ID
 from server.http.context import Context
+from server.http.params import JsonBody, read_body, word
 from server.http.problems import wants_page
-from server.http.route import Route, json_answer
+from server.http.route import Body, Route, json_answer
 from server.http.status import StatusDoc, status_of
+from server.http.usage import usage_of
+from server.stages.services import gone
+from shared import wire
 from shared.http.authentication import PRINCIPAL
-from shared.wire import Wire
+from shared.http.measured import METRICS, answer
+from shared.http.request_log import TARGET
+from shared.principals import Role
+from shared.wire import ForgottenDoc, JobsLeft, JobState, Reloaded, UsageDoc, WaitingJob, Wire
+
+
+async def metrics(request: web.Request, _: Context) -> web.StreamResponse:
+    """What Prometheus reads: counts, times and states, each explained by its own HELP."""
+    return await answer(request, request.app[METRICS])
+
+
+async def reload(_: web.Request, context: Context) -> Reloaded:
+    """Read the settings again, and apply what can be applied while the server runs."""
+    done = await context.reload()
+    left = [
+        JobsLeft(service=name, queued=load.by_state[JobState.QUEUED], in_work=load.in_work)
+        for name, load in (await gone(context.services, context.jobs)).items()
+    ]
+    return done.model_copy(update={"left": left})
+
+
+async def usage(request: web.Request, context: Context) -> UsageDoc:
+    """What a user has used of everything that is limited, and what is left.
+
+    A user's own; operators and portals name the user, a portal one of its own users.
+    """
+    user = user_asked_for(request[PRINCIPAL], request.query.get("user"))
+    if not USER_ID.fullmatch(user):
+        raise BadField("user", "invalid_user_id", "Invalid user: no user is called so")
+    is_operator = request[PRINCIPAL].role is Role.OPERATOR
+    return await usage_of(context, user, for_operators=is_operator)
+
+
+class ForgetUserBody(JsonBody):
+    """What ``POST /api/v1/forget-user`` takes."""
+
+    user: str
+    """Whose data is to go."""
+    dry_run: bool = False
+    """Only count it."""
+
+    @field_validator("user")
+    @classmethod
+    def _is_user(cls, value: str) -> str:
+        if not USER_ID.fullmatch(value):
+            raise ValueError("no user is called so")
+        return value
+
+
+async def forget_user(request: web.Request, context: Context) -> ForgottenDoc:
+    """Remove all data of a user. Jobs whose agent is away are left: call it again then."""
+    body = await read_body(request, ForgetUserBody)
+    request[TARGET] = context.forget_user.instead(body.user)
+    if body.dry_run:
+        found = await context.forget_user.look(body.user)
+        return ForgottenDoc(found=found, done=not any(found.values()))
+    report = await context.forget_user(request[PRINCIPAL], body.user)
+    return ForgottenDoc(
+        removed=report.removed,
+        waiting=[WaitingJob(id=job, why=why) for job, why in sorted(report.waiting.items())],
+        kept=report.kept,
+        done=not report.waiting,
+    )
+
+
+_FORGET: Final = Body(
+    "application/json",
+    {
+        "type": "object",
+        "required": ["user"],
+        "properties": {
+            "user": {"type": "string", "pattern": f"^{USER_ID.pattern}$"},
+            "dry_run": {"type": "boolean"},
+        },
+        "additionalProperties": False,
+    },
+    {"user": "ann"},
+    ForgetUserBody,
+)
+
 
 STOPPING: Final = "stopping"
 
@@ -118,4 +203,34 @@ ROUTES: Final = (
     Route("GET", "/livez", Area.OPEN, livez, {200: LiveDoc}),
     Route("GET", "/readyz", Area.OPEN, readyz, {200: ReadyDoc, 503: ReadyDoc}),
     Route("GET", "/api/v1/status", Area.AGENTS, status, {200: StatusDoc}),
+    Route(
+        "GET",
+        "/metrics",
+        Area.METRICS,
+        metrics,
+        {200: ("text/plain", "application/openmetrics-text")},
+    ),
+    Route(
+        "POST",
+        "/api/v1/settings/reload",
+        Area.SERVICES,
+        reload,
+        {200: Reloaded},
+    ),
+    Route(
+        "GET",
+        "/api/v1/usage",
+        Area.JOBS,
+        usage,
+        {200: wire.UsageDoc},
+        {"user": word("whose; a user's own is meant where it is left out", 64)},
+    ),
+    Route(
+        "POST",
+        "/api/v1/forget-user",
+        Area.ADMIN,
+        forget_user,
+        {200: ForgottenDoc},
+        body=_FORGET,
+    ),
 )

@@ -12,10 +12,8 @@ from server.domain.access import Area
 from server.domain.errors import BadField
 from server.domain.service import Service
 from server.http.context import Context
-from server.http.parameter_types import flag, word
-from server.http.params import MAX_MESSAGE, flag_param, json_body, message_param
-from server.http.paths import SERVICE, SERVICES
-from server.http.route import Body, Route, json_answer
+from server.http.params import MAX_MESSAGE, flag, flag_param, json_body, message_param, word
+from server.http.route import SERVICE, SERVICES, Body, Route, json_answer
 from server.http.service_documents import SERVICE_FIELDS, gone_documents, service_document
 from server.stages.services import PAUSED
 from shared import wire

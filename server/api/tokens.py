@@ -9,12 +9,9 @@ from aiohttp import web
 
 from server.domain.access import Area
 from server.domain.tokens import NAME, TokenRecord
-from server.http.bodies import read_body
 from server.http.context import Context
-from server.http.parameter_types import Param, choice, flag, whole, word
-from server.http.params import int_param
-from server.http.paths import TOKEN, TOKENS
-from server.http.route import Body, Route, json_answer
+from server.http.params import Param, choice, flag, int_param, read_body, whole, word
+from server.http.route import TOKEN, TOKENS, Body, Route, json_answer
 from server.http.tokens import (
     MAX_PATTERNS,
     NewTokenBody,

@@ -16,11 +16,8 @@ from server.http.deliveries import (
     delivery_page,
     delivery_read,
 )
-from server.http.parameter_types import choice, word
-from server.http.params import job_id
-from server.http.paths import JOB
-from server.http.query import paging
-from server.http.route import Route
+from server.http.params import choice, job_id, paging, word
+from server.http.route import JOB, Route
 from server.stages.read import read_job
 from shared import wire
 from shared.http.authentication import PRINCIPAL

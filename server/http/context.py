@@ -14,11 +14,15 @@ from server.domain.jobs import Job
 from server.domain.permits import Permits
 from server.domain.troubles import Trouble
 from server.http import documents
-from server.http.reads import Names, Reads
-from server.http.shared_reads import Messages, SharedReads
-from server.http.snapshots import Snapshots
-from server.http.upload_limits import UploadLimits
-from server.http.upload_threads import UploadThreads
+from server.http.reads import (
+    Messages,
+    Names,
+    Reads,
+    SharedReads,
+    Snapshots,
+    UploadLimits,
+    UploadThreads,
+)
 from server.ports import Fleet, Measures, Scratch, Storage, Vitals, Watch
 from server.stages.accept import Accept
 from server.stages.agents import Agents

@@ -9,8 +9,7 @@ from aiohttp import web
 from server.domain.errors import BadField
 from server.domain.webhooks import Delivery
 from server.http.context import Context
-from server.http.parameter_types import MAX_ID
-from server.http.params import int_param
+from server.http.params import MAX_ID, int_param
 from server.http.problems import Refusal
 from server.store.webhooks import DeliveryFilter
 from shared.clock import utc

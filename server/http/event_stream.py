@@ -12,7 +12,7 @@ from aiohttp import hdrs, web
 
 from server.domain.errors import BadField, FerrymanError
 from server.http.context import Context
-from server.http.shared_reads import Messages
+from server.http.reads import Messages
 from shared.clock import wait_for
 from shared.http.numbers import whole_number
 from shared.sqlite.errors import DatabaseUnavailable

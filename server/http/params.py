@@ -1,18 +1,75 @@
-"""Parameters of paths and queries, checked."""
+"""Parameters of requests, and bodies in JSON: how they are described, and how they are read."""
 
 from __future__ import annotations
 
 import json
 import math
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
 
 from aiohttp import web
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from server.domain.errors import BadField
-from server.http.parameter_types import MAX_ID, MAX_WAIT_S
+from server.domain.field_values import hint, moment
 from server.http.problems import Refusal
+from server.ports import Filter
+from shared.clock import Micros
 from shared.http.numbers import whole_number
 from shared.http.request_body import send_continue
+from shared.wire import JobState, Reason
+
+MAX_WAIT_S: Final = 120.0
+MAX_ID: Final = 2**63 - 1
+"""Of jobs and everything else that the database numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A parameter of a path or query, or a header of a request.
+
+    Attributes:
+        text: what it means.
+        schema: JSON schema of its value.
+        example: None: it has none, and stays empty where a page asks for it.
+    """
+
+    text: str
+    schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
+    example: Any = None
+
+
+def whole(text: str, least: int = 0, most: int = MAX_ID, default: int | None = None) -> Param:
+    """A whole number."""
+    return Param(text, {"type": "integer", "minimum": least, "maximum": most} | _default(default))
+
+
+def seconds(text: str) -> Param:
+    """How long to wait; :func:`server.http.params.seconds_param` reads it."""
+    more = f"; more than {MAX_WAIT_S:.0f} counts as {MAX_WAIT_S:.0f}"
+    return Param(text + more, {"type": "number", "minimum": 0, "default": 0})
+
+
+def choice(text: str, values: Iterable[str], default: str | None = None) -> Param:
+    """One of a few words."""
+    return Param(text, {"type": "string", "enum": [str(one) for one in values]} | _default(default))
+
+
+def flag(text: str) -> Param:
+    """Yes or no; :func:`server.http.params.flag_param` reads it."""
+    return choice(text, ("1", "true", "0", "false"))
+
+
+def word(text: str, most: int, pattern: str | None = None, example: str | None = None) -> Param:
+    """Text of at most so many characters."""
+    schema: dict[str, Any] = {"type": "string", "maxLength": most}
+    return Param(text, schema | ({} if pattern is None else {"pattern": pattern}), example)
+
+
+def _default(value: Any) -> dict[str, Any]:
+    return {} if value is None else {"default": value}
+
 
 MAX_MESSAGE: Final = 200
 _MOST_VALUES: Final = 5_000
@@ -126,3 +183,167 @@ def flag_param(request: web.Request, name: str) -> bool:
     if text not in ("1", "true", "0", "false"):
         raise BadField(name, f"invalid_{name}", f"{name} should be 1 or 0, not {text[:32]!r}")
     return text in ("1", "true")
+
+
+_MAX_ID: Final = 2**63 - 1
+MAX_TEXT: Final = 200
+"""Characters of a name in a filter."""
+
+
+def job_filter(given: Mapping[str, str], now: Micros) -> Filter:
+    """The jobs that parameters choose; names that are no filter are ignored.
+
+    Raises:
+        BadField: a value means nothing.
+    """
+    chosen: dict[str, Any] = {}
+    for name, text in given.items():
+        if name in FILTERS:
+            field, read = FILTERS[name]
+            try:
+                chosen[field] = moment(text, now) if read is None else read(text)
+            except ValueError as problem:
+                message = f"Invalid {name}: {problem}"
+                raise BadField(name, f"invalid_{name}", message) from None
+    return Filter(**chosen)
+
+
+def _text(text: str) -> str:
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"it is longer than {MAX_TEXT} characters")
+    return text
+
+
+def _search(text: str) -> str:
+    if not text.strip():
+        raise ValueError("it is empty; leave it out for all jobs")
+    return _text(text.strip())
+
+
+def _state(text: str) -> JobState:
+    try:
+        return JobState("Cancelled" if text == "Killed" else text)
+    except ValueError:
+        raise ValueError(f"{text[:32]!r} is none of {', '.join(JobState)}") from None
+
+
+def _reason(text: str) -> Reason:
+    try:
+        return Reason(text)
+    except ValueError:
+        raise ValueError(f"{text[:32]!r} is none of {', '.join(Reason)}") from None
+
+
+def _number(text: str) -> int:
+    number = whole_number(text, most=_MAX_ID)
+    if number is None:
+        raise ValueError(f"{text[:32]!r} is not a number")
+    return number
+
+
+def _only(text: str) -> bool:
+    if text not in ("true", "1"):
+        raise ValueError(f"{text[:32]!r} is not true; leave it out for all jobs")
+    return True
+
+
+FILTERS: Final[Mapping[str, tuple[str, Callable[[str], Any] | None]]] = {
+    "user": ("user_id", _text),
+    "service": ("service", _text),
+    "state": ("state", _state),
+    "tag": ("tag", _text),
+    "name": ("name", _text),
+    "text": ("text", _search),
+    "reason": ("reason", _reason),
+    "dead_letter": ("dead_letter", _only),
+    "top_level": ("top_level", _only),
+    "batch": ("batch", _only),
+    "since": ("since", None),
+    "until": ("until", None),
+    "parent": ("parent_id", _number),
+    "schedule": ("schedule_id", _number),
+}
+"""Parameter -> field of the filter, and what reads it; None: a time."""
+
+
+_STATES: Final = (*JobState, "Killed")
+"""The last one is what job-orchestrator calls Cancelled."""
+_MOMENT: Final = "a time with its offset from UTC, or how long ago, as in 2h"
+
+WAIT: Final = {"wait": seconds("hold the request until the job has ended, at most so many seconds")}
+CURSOR: Final = whole("where the page begins: what the page before gave as next", 0, MAX_ID)
+
+
+def paging(default: int, most: int) -> dict[str, Param]:
+    """Of a list."""
+    return {"limit": whole("items of a page", 1, most, default), "cursor": CURSOR}
+
+
+USER: Final = word("only of this user", MAX_TEXT)
+SERVICE: Final = word("only of this service", MAX_TEXT)
+FILTER_PARAMS: Final = {
+    "user": USER,
+    "service": SERVICE,
+    "state": choice("only in this state", _STATES),
+    "tag": word("only with this tag", MAX_TEXT),
+    "name": word("only with this name", MAX_TEXT),
+    "text": word("only with this number, or with this in the name, a tag or the message", MAX_TEXT),
+    "reason": choice("only failed for this reason", Reason),
+    "dead_letter": choice("only dead letters", ("true", "1")),
+    "top_level": choice("only jobs without a parent: no children of batches", ("true", "1")),
+    "batch": choice("only parents of batches: jobs with children", ("true", "1")),
+    "since": Param(f"only uploaded then or later: {_MOMENT}", example="2h"),
+    "until": Param(f"only uploaded before: {_MOMENT}", example="2h"),
+    "parent": whole("only children of this job"),
+    "schedule": whole("only made by this schedule"),
+}
+"""Of lists of jobs; :func:`job_filter` reads them."""
+
+
+_MAX_BODY: Final = 64 << 10
+
+
+class JsonBody(BaseModel):
+    """Base of what a route takes: every key that is not known is refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+B = TypeVar("B", bound=JsonBody)
+
+
+async def read_body(request: web.Request, model: type[B]) -> B:
+    """The body of a request; an empty one is ``{}``.
+
+    Raises:
+        Refusal: no JSON object, or a very large one.
+        BadField: the first key that is wrong; nothing of its value is repeated.
+    """
+    return checked(await json_body(request, _MAX_BODY) if request.body_exists else {}, model)
+
+
+def checked(given: Mapping[str, Any], model: type[B]) -> B:
+    """What was given, as the model has it.
+
+    Raises:
+        BadField: as :func:`read_body`.
+    """
+    try:
+        return model.model_validate(given)
+    except ValidationError as problem:
+        raise _bad_field(problem, model) from None
+
+
+def _bad_field(problem: ValidationError, model: type[JsonBody]) -> BadField:
+    found = problem.errors(include_url=False, include_input=False)
+    # A key that is not known may be the misspelt name of one that is missing.
+    wrong = min(found, key=lambda one: one["type"] != "extra_forbidden")
+    field = str(wrong["loc"][0]) if wrong["loc"] else ""
+    match wrong["type"]:
+        case "extra_forbidden":
+            message = f"Unknown field {field[:64]!r}; {hint(field, model.model_fields)}"
+            return BadField(field[:64], "unknown_field", message)
+        case "missing":
+            return BadField(field, f"missing_{field}", f"Missing {field} field")
+    why = wrong["msg"].removeprefix("Value error, ")
+    return BadField(field, f"invalid_{field}", f"Invalid {field}: {why[:1].lower()}{why[1:]}")

@@ -1,13 +1,14 @@
-"""One row of the table of routes."""
+"""A row of the table of routes, the paths that several have, and answers that are known already."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from pydantic import BaseModel
 
 from server.domain.access import Area, scope_of
@@ -15,9 +16,22 @@ from server.domain.errors import BadField
 from server.domain.field_values import hint
 from server.domain.permits import Shows
 from server.http.context import Context
-from server.http.parameter_types import Param
+from server.http.params import Param
 from shared.principals import Scope
 from shared.wire import StatusBody, Wire
+
+JOB: Final = "/api/v1/jobs/{id}"
+JOB_PAGE: Final = "/jobs/{id}"
+AGENT: Final = "/api/v1/agents/{name}"
+SERVICES: Final = "/api/v1/services"
+TOKENS: Final = "/api/v1/tokens"
+TOKEN: Final = f"{TOKENS}/{{token}}"
+SERVICE: Final = f"{SERVICES}/{{name}}"
+LOGIN_ONCE: Final = "/login/once"
+"""Page of a link that logs in."""
+TOKENS_PAGE: Final = "/tokens"
+TOKEN_PAGE: Final = f"{TOKENS_PAGE}/{{token}}"
+
 
 TICKET_PARAMETER: Final = "ticket"
 LINK_PARAMETER: Final = "link"
@@ -113,3 +127,38 @@ def json_answer(
     """A document as it is sent; job-orchestrator's bodies do not show what is not set."""
     text = body.model_dump_json(exclude_none=isinstance(body, StatusBody))
     return web.Response(status=status, text=text, content_type="application/json", headers=headers)
+
+
+_KEPT: Final = (hdrs.ETAG, hdrs.CACHE_CONTROL, hdrs.RETRY_AFTER)
+
+
+def tag_of(content: bytes) -> str:
+    """The entity tag of a document; weak, since it is of what it says and not of its bytes."""
+    return f'W/"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
+
+
+def conditional(request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
+    """The answer to a GET, with an entity tag where it is a JSON document; 304 if the caller has
+    named that in ``If-None-Match``.
+    """
+    if (
+        request.method not in (hdrs.METH_GET, hdrs.METH_HEAD)
+        or not isinstance(answer, web.Response)
+        or answer.status != HTTPStatus.OK
+        or answer.content_type != "application/json"
+        or hdrs.CACHE_CONTROL in answer.headers  # not to be stored, or with rules of its own
+        or not isinstance(answer.body, bytes)
+    ):
+        return answer
+    tag = answer.headers.setdefault(hdrs.ETAG, tag_of(answer.body))
+    answer.headers[hdrs.CACHE_CONTROL] = "private, no-cache"
+    if not _names(request.headers.getall(hdrs.IF_NONE_MATCH, []), tag):
+        return answer
+    kept = {name: answer.headers[name] for name in _KEPT if name in answer.headers}
+    return web.Response(status=HTTPStatus.NOT_MODIFIED, headers=kept)
+
+
+def _names(headers: list[str], tag: str) -> bool:
+    """Whether the tag is one of those in ``If-None-Match``, strong or weak."""
+    tags = [one.strip() for header in headers for one in header.split(",")]
+    return "*" in tags or tag.removeprefix("W/") in (one.removeprefix("W/") for one in tags)

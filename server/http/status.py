@@ -9,7 +9,7 @@ from typing import Final, Literal
 from pydantic import AwareDatetime, Field
 
 from server.domain.troubles import SERVER_TROUBLES, Trouble, TroubleKind
-from server.http import agent_documents, upload_limits
+from server.http import agent_documents, reads
 from server.http.context import Context
 from server.stages.services import gone
 from shared.clock import utc
@@ -184,7 +184,7 @@ async def status_of(context: Context) -> StatusDoc:
         agents_up=sum(one.up for one in agents),
         agents=sum(one.state is not AgentState.RETIRED for one in agents),
         uploads=context.upload_limits.under_way,
-        most_uploads=upload_limits.AT_ONCE,
+        most_uploads=reads.AT_ONCE,
         loops=[
             LoopDoc(name=one.name, last_ok_s=round(one.last_ok_s, 1), stuck=one.stuck)
             for one in vitals.loops

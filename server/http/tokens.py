@@ -12,8 +12,8 @@ from pydantic import AfterValidator, Field, field_validator
 from server.domain.errors import BadField
 from server.domain.tokens import NAME, RESERVED, TokenRecord
 from server.domain.upload_fields import USER_ID
-from server.http.bodies import JsonBody
 from server.http.context import Context
+from server.http.params import JsonBody
 from server.stages.tokens import NewToken
 from server.store.tokens import TokenFilter
 from shared import wire

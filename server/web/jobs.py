@@ -21,11 +21,9 @@ from multidict import MultiDictProxy
 from server.domain.access import Area, visible
 from server.domain.errors import BadField, NoSuchJob
 from server.domain.jobs import Job
-from server.http.addresses import address
 from server.http.context import Context
-from server.http.filters import FILTERS, job_filter
-from server.http.parameter_types import MAX_ID
-from server.http.params import int_param
+from server.http.params import FILTERS, MAX_ID, int_param, job_filter
+from server.http.permits import address
 from server.http.problems import Refusal
 from server.ports import Filter
 from server.stages.bulk import AMONG, BulkAction

@@ -11,7 +11,7 @@ from server.domain.permits import Shows
 from server.http import event_stream
 from server.http.params import int_param
 from server.http.params import job_id as job_of
-from server.http.shared_reads import Messages
+from server.http.reads import Messages
 from server.ports import Filter
 from server.stages.read import list_events, read_job
 from server.web.site import PageRoute, Site

@@ -9,7 +9,7 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from server.domain.access import Area, check_area, scope_of
-from server.http.permitted import BY_PERMIT, check_permit
+from server.http.permits import BY_PERMIT, check_permit
 from server.http.problems import Refusal
 from server.web import jobs, live, login, tokens, upload
 from server.web.assets import assets

@@ -23,8 +23,8 @@ from markupsafe import Markup
 
 from server.domain.access import Area, may_use
 from server.domain.permits import Shows
-from server.http.browser_sessions import SESSION, cookie_name
 from server.http.context import Context
+from server.http.permits import SESSION, cookie_name
 from server.http.problems import BACK, Refusal
 from server.http.route import LINK_PARAMETER
 from server.web import formats

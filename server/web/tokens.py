@@ -13,10 +13,8 @@ from server.domain.access import Area
 from server.domain.errors import BadField
 from server.domain.tokens import TokenRecord, TokenRefusal
 from server.http.audit import TEXTS, audit_page
-from server.http.bodies import checked
-from server.http.parameter_types import MAX_ID
-from server.http.params import int_param
-from server.http.paths import TOKEN_PAGE, TOKENS_PAGE
+from server.http.params import MAX_ID, checked, int_param
+from server.http.route import TOKEN_PAGE, TOKENS_PAGE
 from server.http.tokens import NewTokenBody, RotateBody, new_token, token_document, token_page
 from server.web.site import PageRoute, Site
 from shared.http.authentication import PRINCIPAL

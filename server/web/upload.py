@@ -25,9 +25,8 @@ from server.domain.upload_fields import (
 )
 from server.http.context import Context
 from server.http.params import int_param, json_body
-from server.http.paths import JOB_PAGE
 from server.http.problems import Refusal, translate, wants_page
-from server.http.route import json_answer
+from server.http.route import JOB_PAGE, json_answer
 from server.http.uploads import accept_upload
 from server.stages.accept import QUEUED
 from server.stages.read import job_of_key, read_job

@@ -18,10 +18,8 @@ from server.domain.jobs import FileKind, Job
 from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from server.http.context import Context
-from server.http.form_texts import FIELDS
-from server.http.forms import CheckField, MakeSink
-from server.http.parameter_types import Param
-from server.http.uploads import UploadForm
+from server.http.params import Param
+from server.http.uploads import FIELDS, CheckField, MakeSink, UploadForm
 from server.web.operators.services import values_of
 from server.web.site import FIELD as CSRF
 from shared.files.bundles.format import ENTRY, BundleSummary

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from server.http import stored_files
+from server.http import files as http_files
 from server.web.job.files import quoted
 from shared.files.archives.zip_index import ListedFile, ZipIndex
 from tests.contract.test_attempts_http import RETRIED
@@ -303,7 +303,7 @@ async def test_the_names_in_a_large_result_are_read_once(tmp_path, monkeypatch) 
 
     monkeypatch.setattr(ZipIndex, "scan", counted)
     monkeypatch.setattr(ZipIndex, "files", None)
-    monkeypatch.setattr(stored_files, "_NEIGHBOURS", 50)
+    monkeypatch.setattr(http_files, "_NEIGHBOURS", 50)
     files = {f"x/{number:03}.txt": b"text" for number in range(100)}
     async with ended(tmp_path, zipped(files)) as here:
         assert f"{here.job_id}/files/x/007.txt" in await get(here, "?folder=x")

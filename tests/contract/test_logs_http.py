@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from server.http import log_source
+from server.http import logs
 from shared.files.archives.zip_directory import read_listed
 from tests.contract.test_attempts_http import RETRIED, left
 from tests.contract.test_events_http import SSE, Message, followed
@@ -297,7 +297,7 @@ async def test_a_job_orchestrator_client_shows_no_log_of_what_runs(tmp_path) -> 
 async def test_a_followed_log_ends_when_nothing_is_written_for_a_while(
     tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(log_source, "KEEPALIVE_S", 0.05)
+    monkeypatch.setattr(logs, "KEEPALIVE_S", 0.05)
     async with running(tmp_path) as here:
         here.agent.trick = _short_follow
         await here.agent.write(here.held(), b"one")
@@ -327,7 +327,7 @@ async def _short_follow(request: web.Request) -> web.StreamResponse | None:
 
 
 async def test_a_followed_log_survives_its_agents_absence(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(log_source, "_AGAIN_S", 0.02)
+    monkeypatch.setattr(logs, "_AGAIN_S", 0.02)
     async with running(tmp_path) as here:
         await here.agent.write(here.held(), b"one\n")
         cut = 0

@@ -22,7 +22,7 @@ from server.api.openapi_parts import TAGS
 from server.api.routes import ROUTES
 from server.domain.schedules import NOT_REPEATED
 from server.domain.upload_fields import NEEDED, OPTIONAL
-from server.http.parameter_types import Param
+from server.http.params import Param
 from server.http.route import Route
 from server.settings.tables import ServiceTable
 from tests.support.described import followed

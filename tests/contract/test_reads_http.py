@@ -7,7 +7,7 @@ import socket
 import threading
 from typing import Any
 
-from server.http import stored_files, stored_log
+from server.http import files, logs
 from shared.http.unread import UnreadAnswers
 from tests.contract import test_links
 from tests.contract.test_logs_http import running
@@ -17,7 +17,7 @@ from tests.support.waiting import until
 
 async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monkeypatch) -> None:
     begun, end = threading.Semaphore(0), threading.Event()
-    listed = stored_files._list
+    listed = files._list
     async with test_links.serving(tmp_path) as world:
         ann, bob = await world.job("ann"), await world.job("bob")
         links = [(one, await world.link(one)) for one in (ann, await world.job("ann"))]
@@ -27,14 +27,14 @@ async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monke
             assert end.wait(60), "nobody let it end"
             return listed(*args)
 
-        monkeypatch.setattr(stored_files, "_list", slow)
+        monkeypatch.setattr(files, "_list", slow)
         path = f"/api/v1/jobs/{ann}/files"
         of_ann = [
             asyncio.create_task(world.get(path, Authorization="Bearer the-token-of-ann"))
             for _ in range(12)
         ]
         assert await asyncio.to_thread(begun.acquire, timeout=60)
-        monkeypatch.setattr(stored_files, "_list", listed)
+        monkeypatch.setattr(files, "_list", listed)
         shown = {"Authorization": "Bearer the-token-of-bob"}
         of_bob = world.get(f"/api/v1/jobs/{bob}/files", **shown)
         assert (await asyncio.wait_for(of_bob, 60))[0] == 200
@@ -51,14 +51,14 @@ async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monke
 
 async def test_one_search_of_a_caller_runs_at_a_time(tmp_path, monkeypatch) -> None:
     """Those that wait for it do not even open the log."""
-    end, find, opened = threading.Event(), stored_log._find, []
+    end, find, opened = threading.Event(), logs._find, []
 
     def slow(*args: Any) -> Any:
         opened.append(args)
         assert end.wait(60), "nobody let it end"
         return find(*args)
 
-    monkeypatch.setattr(stored_log, "_find", slow)
+    monkeypatch.setattr(logs, "_find", slow)
     async with running(tmp_path) as here:
         await here.end("a line\n")
         await here.caller.job(here.job_id)

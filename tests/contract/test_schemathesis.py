@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from server.http import event_stream, log_source, params
+from server.http import event_stream, logs, params
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import driving
 
@@ -43,7 +43,7 @@ async def run(folder: Path, *arguments: str, tokens: bool) -> str:
 def short_waits(monkeypatch):
     """No request waits long for something to happen."""
     monkeypatch.setattr(params, "MAX_WAIT_S", 0.01)
-    monkeypatch.setattr(log_source, "KEEPALIVE_S", 0.01)
+    monkeypatch.setattr(logs, "KEEPALIVE_S", 0.01)
     monkeypatch.setattr(event_stream, "KEEPALIVE_S", 0.01)
 
 

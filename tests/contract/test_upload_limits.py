@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from server.http import upload_limits
+from server.http import reads
 from server.stages import get, poll
 from server.storage.scratch import FolderScratch, FolderScratchFile
 from shared.files.bundles.expand import expand
@@ -73,7 +73,7 @@ async def under_way(caller: ServerClient, count: int) -> None:
 
 
 async def test_only_so_many_uploads_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(upload_limits, "AT_ONCE", 3)
+    monkeypatch.setattr(reads, "AT_ONCE", 3)
     async with driving(tmp_path, FakeOrchestrator(then="Running"), uploads_per_user=2) as caller:
         big = open_file() + bytes(MIB)
         other = field("user_id", "8") + field("service", "my_service")

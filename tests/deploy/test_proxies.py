@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from server.http.parameter_types import MAX_WAIT_S
+from server.http.params import MAX_WAIT_S
 from shared.units.durations import parse_duration
 from tests.deploy.proxies import NAME, Caddy, Nginx, Proxy
 from tests.support.dev_program import ROOT

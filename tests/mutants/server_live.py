@@ -118,7 +118,7 @@ MUTANTS: Final = (
     ),
     _mutant(
         "a log is followed into its result",
-        "http/log_source.py",
+        "http/logs.py",
         "if offset < stored.size:",
         "if offset == 0:",
         f"{_LOGS}a_followed_log_goes_on_from_the_agent_into_the_result",

@@ -16,7 +16,7 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 MUTANTS: Final = (
     _of(
         "metrics need a token of an operator",
-        "server/api/metrics.py",
+        "server/api/server_status.py",
         "        Area.METRICS,\n",
         "        Area.OPEN,\n",
         f"{_HTTP}who_may_read_services_and_agents_may_read_them",

@@ -8,7 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _DOMAIN: Final = "server/domain/permits.py"
 _ASKED: Final = "server/domain/permits.py"
-_PERMITTED: Final = "server/http/permitted.py"
+_PERMITTED: Final = "server/http/permits.py"
 _UNIT: Final = "tests/unit/server/domain/test_permits.py::test_"
 _TICKETS: Final = "tests/contract/test_tickets.py::test_"
 _LINKS: Final = "tests/contract/test_links.py::test_"

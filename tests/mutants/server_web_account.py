@@ -23,14 +23,14 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 MUTANTS: Final = (
     _of(
         "a session alone changes nothing by the API",
-        "server/http/browser_sessions.py",
+        "server/http/permits.py",
         "if request.method not in _SAFE:",
         "if False:",
         f"{_PAGES}a_session_alone_changes_nothing_by_the_api",
     ),
     _of(
         "a token counts, not the session beside it",
-        "server/http/browser_sessions.py",
+        "server/http/permits.py",
         "if hdrs.COOKIE not in headers or hdrs.AUTHORIZATION in headers:",
         "if hdrs.COOKIE not in headers:",
         f"{_PAGES}a_token_or_link_counts_and_the_session_beside_it_does_not",

@@ -50,14 +50,14 @@ MUTANTS: Final = (
     ),
     _mutant(
         "the names in a large result are read once for all looks at it",
-        "http/stored_files.py",
+        "http/files.py",
         "        context.reads.keep(result.sha256, names)\n",
         "",
         f"{_PAGES}the_names_in_a_large_result_are_read_once",
     ),
     _mutant(
         "a log does not cost as much as its result has files",
-        "http/stored_log.py",
+        "http/logs.py",
         "    entry, _ = index.find(name)\n",
         "    entry = {one.name: index.find(one.name)[0] for one, _ in index.files()}.get(name)\n",
         "tests/contract/test_logs_http.py::"

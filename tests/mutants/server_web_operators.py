@@ -55,7 +55,7 @@ MUTANTS: Final = (
     Mutant(
         "operators' pages",
         "a user does not learn its group",
-        "server/api/usage.py",
+        "server/api/server_status.py",
         "is_operator = request[PRINCIPAL].role is Role.OPERATOR",
         "is_operator = True",
         (f"{_STATUS}a_user_does_not_see_its_group",),

@@ -14,14 +14,11 @@ from aiohttp import web
 from server.domain.access import Area
 from server.domain.jobs import Attempt, Job
 from server.domain.permits import Shows
-from server.http.attempt_files import requested_attempt
 from server.http.context import Context
-from server.http.log_source import FILES, live_agent
-from server.http.paths import JOB_PAGE
+from server.http.files import MAX_FILES, list_running, modified_at, requested_attempt, scan_stored
+from server.http.logs import FILES, live_agent
 from server.http.problems import Refusal
-from server.http.route import LINK_PARAMETER
-from server.http.running_files import MAX_FILES, list_running
-from server.http.stored_files import modified_at, scan_stored
+from server.http.route import JOB_PAGE, LINK_PARAMETER
 from server.ports import Agent
 from server.web.job.content import spelled, visible
 from server.web.job.frame import JobFrame, frame_page, job_frame

@@ -17,8 +17,10 @@ from server.domain.jobs import Attempt, Job
 from server.domain.permits import Shows
 from server.http import event_stream
 from server.http.context import Context
-from server.http.log_source import (
+from server.http.logs import (
+    DAMAGED,
     FOR_NOW,
+    STREAMS,
     find_attempt,
     has_started,
     log_pieces,
@@ -26,11 +28,9 @@ from server.http.log_source import (
     opened_log,
 )
 from server.http.params import int_param
-from server.http.paths import JOB_PAGE
 from server.http.problems import Refusal
 from server.http.requested_job import requested_job
-from server.http.route import LINK_PARAMETER
-from server.http.stored_log import DAMAGED, STREAMS
+from server.http.route import JOB_PAGE, LINK_PARAMETER
 from server.web.job.frame import frame_page, job_frame
 from server.web.job.lines import PLAIN, Lines, Style
 from server.web.job.window import (

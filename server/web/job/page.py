@@ -19,16 +19,13 @@ from server.domain.errors import AlreadyEnded, BadField, FerrymanError
 from server.domain.jobs import Attempt, Event, Job, history
 from server.domain.live import NOTICES
 from server.domain.permits import Shows
-from server.http.addresses import address
 from server.http.context import Context
-from server.http.log_source import has_started, opened_log
-from server.http.made_links import made_link
+from server.http.files import scan_first
+from server.http.logs import STREAMS, has_started, opened_log
 from server.http.params import int_param, job_id
-from server.http.paths import JOB_PAGE
+from server.http.permits import address, made_link
 from server.http.problems import BACK, Refusal
-from server.http.route import LINK_PARAMETER
-from server.http.stored_files import scan_first
-from server.http.stored_log import STREAMS
+from server.http.route import JOB_PAGE, LINK_PARAMETER
 from server.stages.bulk import BulkAction
 from server.web.job.content import visible
 from server.web.job.files import FolderPage, folder_of, folder_page, quoted

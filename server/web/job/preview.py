@@ -13,14 +13,12 @@ from server.domain.errors import BadField
 from server.domain.jobs import Attempt, Job
 from server.domain.media_types import media_type, shown_as
 from server.domain.permits import Shows
-from server.http.attempt_files import OpenedFile, opened_file, requested_attempt
 from server.http.context import Context
-from server.http.log_source import FILES, live_agent
+from server.http.files import OpenedFile, files_beside, opened_file, requested_attempt
+from server.http.logs import FILES, live_agent
 from server.http.params import int_param
-from server.http.paths import JOB_PAGE
 from server.http.problems import Refusal
-from server.http.route import LINK_PARAMETER
-from server.http.stored_files import files_beside
+from server.http.route import JOB_PAGE, LINK_PARAMETER
 from server.web.job.content import (
     WIDE,
     WINDOW,

@@ -12,8 +12,8 @@ from aiohttp import web
 
 from server.domain import states
 from server.domain.jobs import Execution, Job
-from server.http.addresses import address
-from server.http.paths import JOB
+from server.http.permits import address
+from server.http.route import JOB
 from server.web.site import Site
 from shared.units.durations import say_duration
 from shared.units.sizes import say_size

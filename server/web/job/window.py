@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from aiohttp import web
 
-from server.http.stored_log import States
+from server.http.logs import States
 from server.web.job.lines import PLAIN, SHOWN, Lines, Row, Style, stripped, style_after
 
 _STEP: Final = 1 << 16

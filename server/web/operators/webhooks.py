@@ -8,8 +8,7 @@ from aiohttp import web
 
 from server.domain.access import Area, may_use
 from server.http.deliveries import DELIVERY_STATES, delivery_number, delivery_page, delivery_read
-from server.http.parameter_types import MAX_ID
-from server.http.params import int_param
+from server.http.params import MAX_ID, int_param
 from server.stages.read import read_job
 from server.web.site import PageRoute, Site
 from shared.http.authentication import PRINCIPAL

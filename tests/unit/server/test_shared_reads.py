@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from server.http.shared_reads import SharedReads
+from server.http.reads import SharedReads
 
 
 class Source:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from server.http.problems import Refusal
-from server.http.snapshots import MAX_OF_CALLER, MAX_SNAPSHOTS, Snapshots
+from server.http.reads import MAX_OF_CALLER, MAX_SNAPSHOTS, Snapshots
 from server.storage.scratch import FolderScratch
 from shared.http.authentication import CALLER
 from tests.support.sim_clock import SimClock

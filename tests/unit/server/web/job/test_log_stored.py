@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from server.http import stored_log as log_stored
-from server.http.stored_log import States, Unpacker
+from server.http import logs as log_stored
+from server.http.logs import States, Unpacker
 from server.web.job.window import LogIndexes, LogKey
 from shared.files.archives.zip_directory import ZipEntry
 from shared.files.archives.zip_index import ZipIndex

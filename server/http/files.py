@@ -1,27 +1,30 @@
-"""The files of attempts that have ended, out of their stored results. Nothing is unpacked to the
-disk.
-"""
+"""The files of an attempt: in its stored result, or at its agent while it runs."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from http import HTTPStatus
 from itertools import islice
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
+
+from aiohttp import web
 
 from server.domain.errors import BadField
 from server.domain.jobs import Attempt, FileKind, Job, Result
 from server.domain.media_types import media_type
+from server.http import documents
 from server.http.context import Context
+from server.http.logs import FILES, find_attempt, live_agent, nothing_left, why_not
+from server.http.params import int_param
 from server.http.problems import Refusal
 from server.http.reads import MOST_NAMES, Names
 from server.http.results import missing_result
-from server.http.stored_log import nothing_left
+from server.ports import Agent, AgentError, RefusedByAgent
 from shared.files.archives.zip_content import read_part
 from shared.files.archives.zip_directory import ZipEntry
 from shared.files.archives.zip_index import ListedFile, ZipIndex, spellings
@@ -29,6 +32,7 @@ from shared.files.descriptors import closing_fd
 from shared.files.errors import BundleError
 from shared.files.names import shown
 from shared.wire import FileDoc
+from shared.wire import RunningFile as FileInfo
 
 T = TypeVar("T")
 _CHUNK: Final = 1 << 16
@@ -305,3 +309,144 @@ def modified_at(dos: int) -> datetime | None:
         )
     except ValueError:
         return None
+
+
+MAX_FILES: Final = 500
+"""In one answer of an agent."""
+_LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
+
+
+class RunningFile:
+    """One file.
+
+    Attributes:
+        size: bytes when it was asked for.
+        etag, crc: None: it may change at any time.
+    """
+
+    etag: str | None = None
+    crc: int | None = None
+
+    def __init__(self, agent: Agent, job: Job, attempt: Attempt, path: str, size: int) -> None:
+        self._agent, self._job, self._attempt = agent, job, attempt
+        self._path, self.size = path, size
+
+    async def chunks(self, start: int, stop: int) -> AsyncGenerator[bytes, None]:
+        """Its bytes from ``start`` up to, not including, ``stop``; fewer where it has changed.
+
+        Raises:
+            Refusal: it cannot be read now.
+        """
+        left = stop - start
+        try:
+            async with aclosing(self._agent.file(self._job, self._path, start, stop)) as some:
+                async for chunk in some:
+                    yield chunk[:left]
+                    left -= min(left, len(chunk))
+        except AgentError as problem:
+            raise why_not(self._job, self._attempt, problem, FILES) from problem
+
+
+async def list_running(
+    agent: Agent, job: Job, attempt: Attempt, after: str, limit: int
+) -> tuple[list[FileDoc], str | None]:
+    """Some files of an attempt, behind the path ``after``.
+
+    Returns:
+        The files, and the path behind which others follow; None: there are no more.
+
+    Raises:
+        Refusal: they cannot be read now.
+    """
+    try:
+        found = await agent.list_files(job, after, min(limit, MAX_FILES))
+    except AgentError as problem:
+        raise why_not(job, attempt, problem, FILES) from problem
+    last = found.files[-1].path if found.files and found.more else None
+    return [_doc(one) for one in found.files], last
+
+
+@asynccontextmanager
+async def running_file(
+    agent: Agent, job: Job, attempt: Attempt, path: str
+) -> AsyncIterator[RunningFile]:
+    """One file of an attempt.
+
+    Raises:
+        Refusal: there is none, or it cannot be read now.
+    """
+    if path in (".", ".."):  # the address at the agent would be another one
+        raise no_such_file(job, path)
+    try:
+        size = await agent.file_size(job, path)
+    except AgentError as problem:
+        if isinstance(problem, RefusedByAgent) and problem.code == "file_not_found":
+            why = str(problem).removeprefix(f"{path}: ")
+            raise no_such_file(job, path, why=why) from None
+        raise why_not(job, attempt, problem, FILES) from problem
+    yield RunningFile(agent, job, attempt, path, size)
+
+
+def _doc(one: FileInfo) -> FileDoc:
+    when = datetime.fromtimestamp(min(max(0.0, one.modified), _LATEST), UTC)
+    return FileDoc(path=one.path, size=one.size, type=media_type(one.path), modified_at=when)
+
+
+MAX_ATTEMPT: Final = 2**31 - 1
+
+
+class OpenedFile(Protocol):
+    """A file of an attempt.
+
+    Attributes:
+        size: bytes.
+        etag: of its content, without quotes; None: it may change.
+        crc: CRC-32 of its content; None: it is not known.
+    """
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def etag(self) -> str | None: ...
+
+    @property
+    def crc(self) -> int | None: ...
+
+    def chunks(self, start: int, stop: int) -> AsyncGenerator[bytes, None]: ...
+
+
+async def requested_attempt(
+    request: web.Request, context: Context, job: Job, number: int | None = None
+) -> Attempt:
+    """The attempt that is asked for, or the latest one.
+
+    Raises:
+        Refusal: none has started.
+        BadField, NoSuchAttempt
+    """
+    if "attempt" in request.query:
+        number = int_param(request, "attempt", 1, 1, MAX_ATTEMPT)
+    attempt = await find_attempt(context, job, number)
+    if attempt is not None:
+        return attempt
+    if job.deferred:
+        message = f"job {job.id} is the parent of a batch: its children have the files"
+        raise Refusal(HTTPStatus.CONFLICT, "files_of_children", message)
+    message = f"job {job.id} is {job.state}, and no attempt of it has started: {job.message}"
+    headers = documents.when_to_ask_again(job, context.clock.now())
+    raise Refusal(HTTPStatus.CONFLICT, "not_started", message, headers=headers)
+
+
+def opened_file(
+    context: Context, job: Job, attempt: Attempt, path: str
+) -> AbstractAsyncContextManager[OpenedFile]:
+    """One file of an attempt.
+
+    Raises:
+        Refusal: there is none, or it cannot be read now; the latter on entering, too.
+    """
+    agent = live_agent(context, job, attempt, FILES)
+    if agent is None:
+        return stored_file(context, job, attempt, path)
+    return running_file(agent, job, attempt, path)

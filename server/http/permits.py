@@ -1,0 +1,197 @@
+"""Requests with upload tickets, signed links and sessions of browsers."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+from aiohttp import hdrs, web
+
+from server.domain import permits
+from server.domain.errors import NotAllowed
+from server.domain.jobs import Job
+from server.domain.permits import LOGIN_S, Link, Login, PermitRefused, Permits, Shows, Ticket
+from server.http.context import Context
+from server.http.problems import BACK
+from server.http.route import JOB, JOB_PAGE, LINK_PARAMETER, LOGIN_ONCE, TICKET_PARAMETER
+from server.stages.sessions import Sessions
+from shared.clock import SECOND, Clock, utc
+from shared.http.authentication import PRINCIPAL
+from shared.http.request_log import peer_address
+from shared.principals import Principal, Role
+from shared.wire import LinkDoc, UploadLinks
+
+
+def address(request: web.Request, context: Context, path: str, **query: str) -> str:
+    """The address of a path here, as browsers know it."""
+    base = context.public_url or f"{request.scheme}://{request.host}"
+    return f"{base}{context.url_prefix}{path}" + (f"?{urlencode(query)}" if query else "")
+
+
+def with_query(page: str, **query: str) -> str:
+    """The address with more parameters."""
+    parts = urlsplit(page)
+    known = parse_qsl(parts.query, keep_blank_values=True)
+    return urlunsplit(parts._replace(query=urlencode([*known, *query.items()])))
+
+
+def links_by(request: web.Request, context: Context, link: Link) -> UploadLinks:
+    """Where somebody who has nothing but this link follows its job."""
+    query = {LINK_PARAMETER: context.permits.text(link)}
+    job = JOB.replace("{id}", str(link.job_id))
+    page = JOB_PAGE.replace("{id}", str(link.job_id))
+
+    def to(path: str) -> str:
+        return address(request, context, path, **query)
+
+    return UploadLinks(
+        job=to(job),
+        page=to(page),
+        events=to(f"{job}/events"),
+        logs=to(f"{job}/logs"),
+        files=to(f"{job}/files"),
+        result=to(f"{job}/result"),
+    )
+
+
+TICKET: Final = web.RequestKey("ticket", Ticket)
+"""The ticket of a request, which is good."""
+_LINK: Final = web.RequestKey("link", Link)
+BY_PERMIT: Final = frozenset({Role.TICKET, Role.LINK})
+
+
+class SignedRequests:
+    """Knows who asks by a ticket or link."""
+
+    def __init__(self, permits: Permits, clock: Clock) -> None:
+        self._permits, self._clock = permits, clock
+
+    def principal(self, request: web.Request) -> Principal | None:
+        """None: it shows neither. Without a role, and with the reason, if it is not good."""
+        query = request.query_string
+        if TICKET_PARAMETER not in query and LINK_PARAMETER not in query:
+            return None
+        now = self._clock.now()
+        try:
+            if (text := request.query.get(TICKET_PARAMETER)) is not None:
+                ticket = self._permits.read(Ticket, text, now)
+                request[TICKET] = ticket
+                if ticket.return_to is not None:
+                    request[BACK] = ticket.return_to
+                return ticket.principal()
+            if (text := request.query.get(LINK_PARAMETER)) is not None:
+                link = self._permits.read(Link, text, now)
+                request[_LINK] = link
+                return link.principal()
+        except PermitRefused as problem:
+            return Principal("anonymous", None, why=str(problem), code=problem.code)
+        return None
+
+
+def check_permit(
+    request: web.Request, *, by_link: Collection[Shows], by_ticket: bool = False
+) -> None:
+    """Refuse a ticket or link where the route does not say that it is good for it.
+
+    Args:
+        by_link: links to these are good for it.
+
+    Raises:
+        NotAllowed
+    """
+    if request[PRINCIPAL].role is Role.TICKET:
+        if not by_ticket:
+            raise NotAllowed("an upload ticket is for POST /upload, and for nothing else")
+        return
+    link = request[_LINK]
+    what = f"job {link.job_id}"
+    if link.shows is Shows.FILE:
+        what = f"the file {link.path} of {what}"
+    elif link.shows is Shows.RESULT:
+        what = f"the result of {what}"
+    path = request.match_info
+    same_file = link.shows is not Shows.FILE or path.get("path") == link.path
+    if link.shows not in by_link or path.get("id") != str(link.job_id) or not same_file:
+        raise NotAllowed(f"this link shows {what}, and nothing else")
+
+
+SESSION: Final = "session"
+_SAFE: Final = frozenset({hdrs.METH_GET, hdrs.METH_HEAD})
+
+
+def cookie_name(server_id: str, name: str) -> str:
+    """What a cookie of this server is called: those of several servers of one host must not meet.
+
+    Args:
+        server_id: of the database.
+    """
+    return f"ferryman_{server_id[:8]}_{name}"
+
+
+class BrowserSessions:
+    """Knows who asks by a session.
+
+    A browser sends the cookie whoever makes it send the request, so it is good for what changes
+    nothing, and for the forms of pages, whose router wants a proof that a page of ours sent them.
+
+    Args:
+        forms: method and path of every page.
+    """
+
+    def __init__(
+        self, sessions: Sessions, server_id: str, forms: Collection[tuple[str, str]]
+    ) -> None:
+        self._sessions, self._forms = sessions, forms
+        self._cookie = cookie_name(server_id, SESSION)
+
+    def principal(self, request: web.Request) -> Principal | None:
+        """None: it shows no session, or one that is not good, or not for this."""
+        headers = request.headers
+        if hdrs.COOKIE not in headers or hdrs.AUTHORIZATION in headers:
+            return None
+        if request.method not in _SAFE:
+            resource = request.match_info.route.resource
+            if resource is None or (request.method, resource.canonical) not in self._forms:
+                return None
+        text = request.cookies.get(self._cookie)
+        return self._sessions.principal_of(text, peer_address(request)) if text else None
+
+
+_ENDS: Final = {Shows.JOB: "", Shows.RESULT: "/result"}
+
+
+def made_link(
+    request: web.Request, context: Context, job: Job, asked: Mapping[str, Any]
+) -> tuple[Link, LinkDoc]:
+    """The link that is asked for, and its address in the API.
+
+    Raises:
+        BadField
+    """
+    link = permits.link(asked, job, request[PRINCIPAL], context.clock.now())
+    text = context.permits.text(link)
+    here = JOB.replace("{id}", str(job.id))
+    end = f"/files/{quote(link.path)}" if link.shows is Shows.FILE else _ENDS[link.shows]
+    url = address(request, context, here + end, **{LINK_PARAMETER: text})
+    return link, LinkDoc(url=url, link=text, expires_at=utc(link.expires_at))
+
+
+def login_path(
+    context: Context, principal: Principal
+) -> tuple[str, dict[str, str], datetime | None]:
+    """Path and query that log a browser in once, and until when; the first page where nobody needs
+    to log in.
+    """
+    digest = context.sessions.configured_digest(principal)
+    if principal.token_id is None and digest is None:
+        return "/", {}, None
+    login = Login(
+        id=secrets.token_hex(8),
+        expires_at=context.clock.now() + round(LOGIN_S * SECOND),
+        token_id=principal.token_id,
+        token_digest=None if principal.token_id else digest,
+    )
+    return LOGIN_ONCE, {"code": context.permits.text(login)}, utc(login.expires_at)
