@@ -119,11 +119,7 @@ class Client(Operators):
         await self._transport.close()
 
     def _user_of(self, user: str | None) -> str | None:
-        """Whose job it is; None: the token's user, if the server knows one.
-
-        Raises:
-            BadArgument
-        """
+        """Whose job it is; None: the token's user, if the server knows one. Raises BadArgument."""
         user = user or self.user
         if user is None and not self._has_token:
             raise BadArgument("whose job is it? give user=…, here or to the client")

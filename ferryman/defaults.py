@@ -22,11 +22,7 @@ VARIABLES: Final = frozenset(
 
 
 def check_url(url: str) -> None:
-    """Refuse what is no server's URL, with the URL that was probably meant.
-
-    Raises:
-        BadArgument
-    """
+    """Refuse what is no server's URL, with the URL that was probably meant. Raises BadArgument."""
     try:
         parts = urlsplit(url)
         port = parts.port

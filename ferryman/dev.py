@@ -121,10 +121,8 @@ async def run(plan: Plan, say: Callable[[str], None] = lambda line: print(line, 
 async def _run_both(
     plan: Plan, children: dict[str, Process], say: Callable[[str], None]
 ) -> NoReturn:
-    """Start both, and wait for the first to end; cancelled when asked to stop.
-
-    Raises:
-        ProgramEnded
+    """Start both, and wait for the first to end; cancelled when asked to stop. Raises
+    ProgramEnded.
     """
     config = [] if plan.config is None else ["--config", str(plan.config)]
     common = [*config, "--log-format", "auto"]
@@ -200,10 +198,8 @@ async def _start(
 async def _ready(
     name: str, process: Process, ready: asyncio.StreamReader
 ) -> tuple[int, dict[str, Any]]:
-    """The port of a program, once it listens, and what the server says of itself.
-
-    Raises:
-        ProgramEnded
+    """The port of a program, once it listens, and what the server says of itself. Raises
+    ProgramEnded.
     """
     line = await ready.readline()
     if not line:

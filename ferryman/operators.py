@@ -309,19 +309,11 @@ class Operators:
             yield delivery
 
     async def delivery(self, delivery_id: int) -> DeliveryDoc:
-        """A webhook, with its latest tries.
-
-        Raises:
-            NotFound
-        """
+        """A webhook, with its latest tries. Raises NotFound."""
         return await self._transport.get(f"api/v1/deliveries/{delivery_id}", DeliveryDoc)
 
     async def replay(self, delivery_id: int) -> DeliveryDoc:
-        """Have a webhook sent again, now, under the id that it had.
-
-        Raises:
-            NotFound
-        """
+        """Have a webhook sent again, now, under the id that it had. Raises NotFound."""
         path = f"api/v1/deliveries/{delivery_id}/replay"
         return (await self._transport.post(path, DeliveryDoc))[1]
 

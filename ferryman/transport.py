@@ -441,11 +441,7 @@ class Transport:
             self._held -= bool(hold_s)
 
     async def read(self, answer: aiohttp.ClientResponse, model: type[M]) -> M:
-        """The JSON document of an answer.
-
-        Raises:
-            NotUnderstood
-        """
+        """The JSON document of an answer. Raises NotUnderstood."""
         try:
             return model.model_validate_json(await answer.read())
         except ValidationError as problem:

@@ -151,10 +151,8 @@ def upload_fields(
     tags: str | Iterable[str],
     options: JobOptions,
 ) -> list[tuple[str, str]]:
-    """The text fields of an upload. What their values may be is the server's to say.
-
-    Raises:
-        BadArgument
+    """The text fields of an upload. What their values may be is the server's to say. Raises
+    BadArgument.
     """
     fields = [("user_id", user)] if user else []
     fields.append(("service", service))
@@ -300,11 +298,7 @@ class FormBody:
 
 
 async def form_of(fields: Iterable[tuple[str, str]], files: Files) -> FormBody:
-    """The form of an upload.
-
-    Raises:
-        BadBundle
-    """
+    """The form of an upload. Raises BadBundle."""
     return FormBody(fields, await asyncio.to_thread(gather, files))
 
 

@@ -65,10 +65,8 @@ def database_path(table: ServerTable) -> Path:
 
 
 def lock_folder(table: ServerTable, stack: AsyncExitStack) -> None:
-    """Make the folder if it is missing, and hold its lock until the stack is closed.
-
-    Raises:
-        FolderInUse, OSError
+    """Make the folder if it is missing, and hold its lock until the stack is closed. Raises
+    FolderInUse, OSError.
     """
     table.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     stack.callback(FolderLock(table.data_dir).close)

@@ -28,10 +28,8 @@ def check_tokens(table: ServerTable, *, others: bool) -> None:
 
 
 def check_start(table: ServerTable) -> None:
-    """Refuse the same before a start; whether there are other tokens, the database knows.
-
-    Raises:
-        SettingsError
+    """Refuse the same before a start; whether there are other tokens, the database knows. Raises
+    SettingsError.
     """
     try:
         check_tokens(table, others=True)
@@ -40,10 +38,8 @@ def check_start(table: ServerTable) -> None:
 
 
 def check_change(old: ServerTable, new: ServerTable, *, others: bool) -> None:
-    """Refuse the same for a server that runs, and what would open it to everybody.
-
-    Raises:
-        ValueError
+    """Refuse the same for a server that runs, and what would open it to everybody. Raises
+    ValueError.
     """
     if old.needs_token and not new.needs_token:
         raise ValueError(

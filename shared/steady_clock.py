@@ -107,11 +107,7 @@ class PersistentClock(SteadyClock):
         return max(now, machine.now())
 
     def save(self) -> None:
-        """Save the time to the data folder. Blocking.
-
-        Raises:
-            OSError
-        """
+        """Save the time to the data folder. Blocking. Raises OSError."""
         state = {"boot_id": self._boot_id, "boottime": self.boottime(), "now": self.now()}
         fresh = self._file.with_suffix(".new")
         fresh.write_text(json.dumps(state))

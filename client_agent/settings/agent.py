@@ -111,11 +111,7 @@ class AgentSection(HttpSection):
         return self
 
     def identity(self) -> str | None:
-        """The secret by which it proves who it is; None: it does not.
-
-        Raises:
-            ValueError
-        """
+        """The secret by which it proves who it is; None: it does not. Raises ValueError."""
         return identity_of(self.identity_secret)
 
     @property

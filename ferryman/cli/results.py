@@ -118,11 +118,7 @@ def _place(files: Sequence[str], output: str | None) -> str:
 
 
 def check_stdout(*, json: bool) -> None:
-    """Refuse to send a ZIP to a terminal, or where a document goes.
-
-    Raises:
-        BadArgument
-    """
+    """Refuse to send a ZIP to a terminal, or where a document goes. Raises BadArgument."""
     if json:
         raise BadArgument("--output - sends the ZIP to stdout, --json a document: choose one")
     if sys.stdout.isatty():

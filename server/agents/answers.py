@@ -144,11 +144,7 @@ class RateFloor:
         self._clock, self._since, self._size = clock, clock.monotonic(), 0
 
     def add(self, size: int) -> None:
-        """Count bytes.
-
-        Raises:
-            TimeoutError
-        """
+        """Count bytes. Raises TimeoutError."""
         self._size += size
         now = self._clock.monotonic()
         if now - self._since < _FLOOR_S:

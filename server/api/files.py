@@ -67,11 +67,7 @@ class _Cursor:
 
     @classmethod
     def of(cls, request: web.Request) -> _Cursor:
-        """That of the query; without one, the first page.
-
-        Raises:
-            BadField
-        """
+        """That of the query; without one, the first page. Raises BadField."""
         text = request.query.get("cursor")
         if text is None:
             return cls()

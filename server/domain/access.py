@@ -75,10 +75,7 @@ def may_use(principal: Principal, area: Area, method: str = "GET") -> bool:
 
 def check_area(principal: Principal, area: Area, scope: Scope | None) -> None:
     """Refuse a role that has nothing to do with the routes of an area, and a token without the
-    scope that the route asks for.
-
-    Raises:
-        NotAllowed
+    scope that the route asks for. Raises NotAllowed.
     """
     if principal.role not in _ROLES[area]:
         roles = ", ".join(roles_of(area))
@@ -135,11 +132,7 @@ def visible(principal: Principal) -> Visible:
 
 
 def check_upload(principal: Principal, user_id: str) -> None:
-    """Refuse an upload for a user for whom the principal may make no jobs.
-
-    Raises:
-        NotAllowed
-    """
+    """Refuse an upload for a user for whom the principal may make no jobs. Raises NotAllowed."""
     own = visible(principal).user_id
     if own not in (None, user_id):
         raise NotAllowed(f"{principal.name} may upload for user {own} only, not for {user_id}")
@@ -151,10 +144,8 @@ def check_upload(principal: Principal, user_id: str) -> None:
 
 
 def check_may_read(principal: Principal, field: str) -> None:
-    """Refuse a field that shows something of other jobs to a token that may not see them.
-
-    Raises:
-        NotAllowed
+    """Refuse a field that shows something of other jobs to a token that may not see them. Raises
+    NotAllowed.
     """
     if not principal.may(Scope.READ):
         raise NotAllowed(f"{principal.name} may not use {field}: its token lacks the scope read")

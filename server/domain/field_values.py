@@ -48,11 +48,7 @@ _LENGTHS: Final[Mapping[str, int]] = {
 
 
 def check_length(name: str, text: str) -> None:
-    """Refuse a longer text than the field can use, before it is read.
-
-    Raises:
-        ValueError
-    """
+    """Refuse a longer text than the field can use, before it is read. Raises ValueError."""
     most = _LENGTHS.get(name, _LENGTH)
     if len(text) > most:
         raise ValueError(f"it is longer than {most} characters")
@@ -92,11 +88,7 @@ def _name(text: str) -> str:
 
 
 def tags(text: str) -> tuple[str, ...]:
-    """Tags, separated by commas; each once.
-
-    Raises:
-        ValueError
-    """
+    """Tags, separated by commas; each once. Raises ValueError."""
     found = tuple(dict.fromkeys(_words(text)))
     wrong = next((tag for tag in found if not _TAG.fullmatch(tag)), None)
     if len(found) > MAX_TAGS or wrong is not None:
@@ -136,11 +128,7 @@ def _reasons(*, retried: bool) -> Parser:
 
 
 def when(text: str) -> Later:
-    """A time with an offset from UTC (RFC 3339), or ``in 2h``.
-
-    Raises:
-        ValueError
-    """
+    """A time with an offset from UTC (RFC 3339), or ``in 2h``. Raises ValueError."""
     text = text.strip()
     if text.startswith("in "):
         return Later(after_s=parse_duration(text.removeprefix("in ")))
@@ -148,10 +136,8 @@ def when(text: str) -> Later:
 
 
 def moment(text: str, now: Micros) -> Micros:
-    """A time with an offset from UTC (RFC 3339), or how long ago it was, as in ``2h``.
-
-    Raises:
-        ValueError
+    """A time with an offset from UTC (RFC 3339), or how long ago it was, as in ``2h``. Raises
+    ValueError.
     """
     try:
         ago_s = parse_duration(text)
@@ -174,11 +160,7 @@ def _time(text: str, such_as: str) -> Micros:
 
 
 def meta(text: str) -> str:
-    """A JSON object, as it is stored.
-
-    Raises:
-        ValueError
-    """
+    """A JSON object, as it is stored. Raises ValueError."""
     if len(text.encode()) > _MAX_META:
         raise ValueError(f"it is longer than {_MAX_META} bytes")
     try:

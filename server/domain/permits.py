@@ -300,11 +300,7 @@ def ticket(
 
 
 def link(asked: Mapping[str, Any], job: Job, principal: Principal, now: Micros) -> Link:
-    """The link to the job that is asked for.
-
-    Raises:
-        BadField
-    """
+    """The link to the job that is asked for. Raises BadField."""
     _check_names(asked, LINK_FIELDS)
     what, path = _text(asked, "what") or Shows.JOB, _text(asked, "path") or ""
     if what not in list(Shows):

@@ -74,10 +74,8 @@ class ScheduleRefusal(FerrymanError):
 def check_schedule_field(
     name: str, value: str, services: Mapping[str, Service], principal: Principal
 ) -> None:
-    """Refuse a field as soon as it is known to be wrong, or not the principal's to give.
-
-    Raises:
-        BadField, NotAllowed
+    """Refuse a field as soon as it is known to be wrong, or not the principal's to give. Raises
+    BadField, NotAllowed.
     """
     if name in NOT_REPEATED and value:
         raise _wrong(name, "a job that comes again and again cannot have it")

@@ -111,11 +111,7 @@ def text_of(token_id: str, secret: str) -> str:
 
 
 def read(text: str) -> tuple[str, str]:
-    """The id and the secret of a token.
-
-    Raises:
-        BadToken
-    """
+    """The id and the secret of a token. Raises BadToken."""
     match = _TEXT.fullmatch(text)
     if match is None:
         if len(text) != _LENGTH:

@@ -249,11 +249,7 @@ def _batch(values: Mapping[str, Any], service: Service) -> BatchRequest | None:
 
 
 def check_children(field: str, count: int, service: Service) -> None:
-    """Refuse more children than the service allows one batch.
-
-    Raises:
-        BadField
-    """
+    """Refuse more children than the service allows one batch. Raises BadField."""
     if count > service.max_children:
         raise BadField(
             field,

@@ -179,11 +179,7 @@ def next_try_s(
 
 
 def secret_bytes(text: str) -> bytes:
-    """What a secret as ``whsec_…`` stands for.
-
-    Raises:
-        ValueError
-    """
+    """What a secret as ``whsec_…`` stands for. Raises ValueError."""
     try:
         key = base64.b64decode(text.removeprefix(_PREFIX), validate=True)
     except (binascii.Error, ValueError):

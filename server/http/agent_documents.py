@@ -33,10 +33,8 @@ async def listed(context: Context, *, every: bool) -> list[AgentDoc]:
 
 
 async def decide(context: Context, name: str, action: str, message: str) -> AgentRecord:
-    """Drain an agent, use it again (resume), retire it, or give it up (lost).
-
-    Raises:
-        AgentRefusal, BadField
+    """Drain an agent, use it again (resume), retire it, or give it up (lost). Raises AgentRefusal,
+    BadField.
     """
     agents = context.agents
     match action:

@@ -113,10 +113,8 @@ class Context:
 
     def check_not_revoked(self, request: web.Request) -> None:
         """Before something is made of an upload that took long. A ticket or token that was good
-        when it began may end meanwhile, but not be revoked or taken out of the settings.
-
-        Raises:
-            NotAllowed
+        when it began may end meanwhile, but not be revoked or taken out of the settings. Raises
+        NotAllowed.
         """
         principal = request[PRINCIPAL]
         if principal.token_id is not None and self.tokens.revoked(principal.token_id):

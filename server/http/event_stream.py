@@ -38,11 +38,7 @@ def is_wanted(request: web.Request) -> bool:
 
 
 def last_event_id(request: web.Request) -> int | None:
-    """What a browser that connects again has seen.
-
-    Raises:
-        BadField
-    """
+    """What a browser that connects again has seen. Raises BadField."""
     text = request.headers.get(_LAST_ID)
     if not text:
         return None

@@ -414,11 +414,7 @@ def log_headers(attempt: Attempt | None, start: int) -> dict[str, str]:
 
 
 async def find_attempt(context: Context, job: Job, number: int | None) -> Attempt | None:
-    """The attempt, or the latest one; None: there is none yet.
-
-    Raises:
-        NoSuchAttempt
-    """
+    """The attempt, or the latest one; None: there is none yet. Raises NoSuchAttempt."""
     if number is not None:
         return await context.jobs.attempt(AttemptKey(job.id, number))
     latest = await context.jobs.attempts(job.id, 1)

@@ -166,11 +166,7 @@ _ENDS: Final = {Shows.JOB: "", Shows.RESULT: "/result"}
 def made_link(
     request: web.Request, context: Context, job: Job, asked: Mapping[str, Any]
 ) -> tuple[Link, LinkDoc]:
-    """The link that is asked for, and its address in the API.
-
-    Raises:
-        BadField
-    """
+    """The link that is asked for, and its address in the API. Raises BadField."""
     link = permits.link(asked, job, request[PRINCIPAL], context.clock.now())
     text = context.permits.text(link)
     here = JOB.replace("{id}", str(job.id))

@@ -453,11 +453,7 @@ class UploadLimits:
                     del self._of_user[upload.user]
 
     def count(self, user: str) -> None:
-        """One more of the user.
-
-        Raises:
-            Refusal
-        """
+        """One more of the user. Raises Refusal."""
         most = self._per_user(user)
         if self._of_user[user] >= most:
             raise _too_many(

@@ -23,11 +23,7 @@ T = TypeVar("T")
 
 
 async def requested_job(request: web.Request, context: Context) -> Job:
-    """The job as it is now.
-
-    Raises:
-        NotAllowed, NoSuchJob, Refusal
-    """
+    """The job as it is now. Raises NotAllowed, NoSuchJob, Refusal."""
     return await read_job(context.jobs, request[PRINCIPAL], job_id(request))
 
 

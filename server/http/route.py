@@ -102,10 +102,8 @@ class Route:
         return (self.handler.__doc__ or "").strip().splitlines()[0]
 
     def check_query(self, request: web.Request) -> None:
-        """Refuse a parameter that means nothing here, is there twice, or is too long.
-
-        Raises:
-            BadField
+        """Refuse a parameter that means nothing here, is there twice, or is too long. Raises
+        BadField.
         """
         for name, text in request.query.items():
             if len(request.query.getall(name)) > 1:

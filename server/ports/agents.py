@@ -108,10 +108,7 @@ class Agent(Protocol):
         self, payload_id: int, to: ScratchFile
     ) -> tuple[PayloadDoc | None, Fetched | None]:
         """Poll: the payload (None: in no state that says anything); a Completed one's result comes
-        with it, at ``to``. job-orchestrator clients only.
-
-        Raises:
-            NoSuchPayload
+        with it, at ``to``. job-orchestrator clients only. Raises NoSuchPayload.
         """
         ...
 
@@ -142,10 +139,8 @@ class Agent(Protocol):
         ...
 
     async def partial(self, job: Job, to: ScratchFile) -> Fetched:
-        """Download what there is of the job's current attempt, and of no other.
-
-        Raises:
-            NoSuchPayload
+        """Download what there is of the job's current attempt, and of no other. Raises
+        NoSuchPayload.
         """
         ...
 

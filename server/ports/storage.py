@@ -189,11 +189,7 @@ class Scratch(Protocol):
         ...
 
     def measure(self) -> int:
-        """Ask the disk; how many bytes may be written now. Blocking.
-
-        Raises:
-            OSError
-        """
+        """Ask the disk; how many bytes may be written now. Blocking. Raises OSError."""
         ...
 
     def check_writable(self) -> None:

@@ -44,11 +44,7 @@ class AgentTable(Section):
     """The secret by which it proves who it is; None: whoever answers at its address is believed."""
 
     def identity(self) -> str | None:
-        """The secret by which it proves who it is.
-
-        Raises:
-            ValueError
-        """
+        """The secret by which it proves who it is. Raises ValueError."""
         return identity_of(self.identity_secret)
 
     def tls(self) -> TlsFiles | None:
@@ -122,11 +118,7 @@ class AgentTable(Section):
 
 
 def check_addresses(agents: Mapping[str, AgentTable]) -> None:
-    """One agent under two names would get the jobs of two.
-
-    Raises:
-        ValueError
-    """
+    """One agent under two names would get the jobs of two. Raises ValueError."""
     names: dict[tuple[str, str | None, int | None, str], str] = {}
     for name, agent in agents.items():
         if agent.url is None:

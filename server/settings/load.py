@@ -32,11 +32,7 @@ def agent_at(url: str) -> AgentTable:
 def read(
     file: Path | None, flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ
 ) -> ServerSettings:
-    """Read file, variables and flags.
-
-    Raises:
-        SettingsError
-    """
+    """Read file, variables and flags. Raises SettingsError."""
     return load(
         ServerSettings,
         file=file,

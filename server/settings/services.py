@@ -14,11 +14,7 @@ def in_file(settings: ServerSettings) -> dict[str, Service]:
 
 
 def of_record(record: ServiceRecord) -> Service:
-    """The service that a row describes.
-
-    Raises:
-        SettingsError
-    """
+    """The service that a row describes. Raises SettingsError."""
     webhook = (record.settings or {}).get("webhook")
     if isinstance(webhook, dict):
         for key in ("secret", "secret_file"):

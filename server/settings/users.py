@@ -39,11 +39,7 @@ class UserTable(UserServiceTable):
 
 
 def check_users(users: Mapping[str, UserTable]) -> None:
-    """A user in two tables would have two numbers of each kind.
-
-    Raises:
-        ValueError
-    """
+    """A user in two tables would have two numbers of each kind. Raises ValueError."""
     names = [(name, label) for label, table in users.items() for name in table.members or (label,)]
     for name, label in names:
         if not re.fullmatch(USER_NAME, name.removesuffix("*") if users[label].members else name):

@@ -147,9 +147,7 @@ class Accept(Stage):
 
     async def check_ticket(self, ticket: Ticket, idempotency_key: str | None) -> None:
         """Refuse early a ticket that was used before. The insert looks again, in its transaction.
-
-        Raises:
-            TicketUsed
+        Raises TicketUsed.
         """
         if await self._jobs.ticket_used(ticket.id) and not (
             idempotency_key  # a repeat of an accepted upload is no new job

@@ -132,11 +132,7 @@ class Agents(Stage):
         return await self._records.all()
 
     async def find(self, name: str) -> AgentRecord:
-        """The agent with this name, or else this id.
-
-        Raises:
-            NoSuchAgent
-        """
+        """The agent with this name, or else this id. Raises NoSuchAgent."""
         records = await self._records.all()
         named = [one for one in records if one.name == name]
         matches = named or [one for one in records if one.id == name]
@@ -147,10 +143,8 @@ class Agents(Stage):
         )
 
     async def drain(self, name: str, message: str) -> AgentRecord:
-        """Give it no new jobs; those that it has are followed to their end.
-
-        Raises:
-            NoSuchAgent, AgentRefusal
+        """Give it no new jobs; those that it has are followed to their end. Raises NoSuchAgent,
+        AgentRefusal.
         """
         record = await self.find(name)
         if record.state is AgentState.RETIRED:
@@ -159,11 +153,7 @@ class Agents(Stage):
         return await self._set(record, AgentState.DRAINING, message)
 
     async def resume(self, name: str) -> AgentRecord:
-        """Make it active again.
-
-        Raises:
-            NoSuchAgent, AgentRefusal
-        """
+        """Make it active again. Raises NoSuchAgent, AgentRefusal."""
         record = await self.find(name)
         if record.name not in self._settings:
             why = f"agent {record.name} is not in the server's settings: write it there again"

@@ -81,11 +81,7 @@ class Delete(Stage):
         return None
 
     async def finish(self, job: Job) -> None:
-        """Delete an ended job: its row, history and files.
-
-        Raises:
-            NoSuchJob, NotEnded
-        """
+        """Delete an ended job: its row, history and files. Raises NoSuchJob, NotEnded."""
         await self._storage.delete(await self._jobs.delete(job.id))
         log.info("job.deleted", job_id=job.id)
 

@@ -79,10 +79,7 @@ class ForgetUser(Stage):
 
     async def __call__(self, principal: Principal, user: str) -> Forgotten:
         """Remove what is wanted first, then the jobs, then the rest. Waits a little for jobs that
-        run: none is waiting when all is done.
-
-        Raises:
-            NotAllowed
+        run: none is waiting when all is done. Raises NotAllowed.
         """
         before, instead = await self.look(user), self.instead(user)
         await self._records.end_access(user, instead, self._clock.now())

@@ -145,9 +145,7 @@ class Get(Stage):
 
     async def reconcile(self, agent: Agent, pages: AsyncIterable[PayloadList]) -> None:
         """After (re)connecting: compare all that the agent holds with all that it should hold.
-
-        Raises:
-            AgentError
+        Raises AgentError.
         """
         self.progress.forget_agent(agent.name)
         listed = set[str | None]()

@@ -53,10 +53,8 @@ class Inputs(Stage):
 
     @asynccontextmanager
     async def of(self, job: Job) -> AsyncIterator[InputsFile | None]:
-        """The inputs of an attempt that is to be sent; None: it has none.
-
-        Raises:
-            NoInputs, InputsNotMade
+        """The inputs of an attempt that is to be sent; None: it has none. Raises NoInputs,
+        InputsNotMade.
         """
         if not job.inputs_from and not job.gather:
             yield None

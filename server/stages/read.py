@@ -16,11 +16,7 @@ from shared.wire import JobState
 
 
 async def read_job(jobs: SqlJobs, principal: Principal, job_id: int) -> Job:
-    """The job, if the principal may see it.
-
-    Raises:
-        NotAllowed, NoSuchJob
-    """
+    """The job, if the principal may see it. Raises NotAllowed, NoSuchJob."""
     visible = access.visible(principal)
     job = await jobs.get(job_id)
     if not visible.has(job):
@@ -31,11 +27,7 @@ async def read_job(jobs: SqlJobs, principal: Principal, job_id: int) -> Job:
 async def read_events(
     jobs: SqlJobs, principal: Principal, job_id: int, after: int, limit: int
 ) -> EventsPage:
-    """What happened to the job, from behind ``after``.
-
-    Raises:
-        NotAllowed, NoSuchJob
-    """
+    """What happened to the job, from behind ``after``. Raises NotAllowed, NoSuchJob."""
     await read_job(jobs, principal, job_id)
     found = await jobs.events(job_id, after, limit + 1)
     items = found[:limit]
@@ -46,9 +38,7 @@ async def list_events(
     jobs: SqlJobs, principal: Principal, where: Filter, after: int, limit: int
 ) -> EventsPage:
     """What happened to the jobs that fit and that the principal may see, from behind ``after``.
-
-    Raises:
-        NotAllowed
+    Raises NotAllowed.
     """
     visible = _visible(principal, where)
     if visible is None:
@@ -60,9 +50,7 @@ async def list_jobs(
     jobs: SqlJobs, principal: Principal, where: Filter, before_id: int | None, limit: int
 ) -> tuple[list[Job], int | None]:
     """A page of the jobs that fit and that the principal may see, as :meth:`SqlJobs.page` gives it.
-
-    Raises:
-        NotAllowed
+    Raises NotAllowed.
     """
     visible = _visible(principal, where)
     return ([], None) if visible is None else await jobs.page(visible, before_id, limit)
@@ -71,11 +59,7 @@ async def list_jobs(
 async def list_ids(
     jobs: SqlJobs, principal: Principal, where: Filter, before_id: int | None, limit: int
 ) -> tuple[list[int], int | None]:
-    """The numbers of the jobs that :func:`list_jobs` gives.
-
-    Raises:
-        NotAllowed
-    """
+    """The numbers of the jobs that :func:`list_jobs` gives. Raises NotAllowed."""
     visible = _visible(principal, where)
     return ([], None) if visible is None else await jobs.ids(visible, before_id, limit)
 
@@ -83,21 +67,13 @@ async def list_ids(
 async def count_jobs(
     jobs: SqlJobs, principal: Principal, where: Filter, most: int
 ) -> dict[JobState, int] | None:
-    """As :meth:`SqlJobs.counts`, of the jobs that the principal may see.
-
-    Raises:
-        NotAllowed
-    """
+    """As :meth:`SqlJobs.counts`, of the jobs that the principal may see. Raises NotAllowed."""
     visible = _visible(principal, where)
     return None if visible is None else await jobs.counts(visible, most)
 
 
 def _visible(principal: Principal, where: Filter) -> Filter | None:
-    """What the principal may see of it; None: nothing.
-
-    Raises:
-        NotAllowed
-    """
+    """What the principal may see of it; None: nothing. Raises NotAllowed."""
     visible = access.visible(principal)
     if visible.job_id is not None:
         return None  # one job is no list
@@ -109,10 +85,8 @@ def _visible(principal: Principal, where: Filter) -> Filter | None:
 
 
 async def job_of_key(jobs: SqlJobs, principal: Principal, user_id: str, key: str) -> Job | None:
-    """The job that the user uploaded under an idempotency key, if the principal may see it.
-
-    Raises:
-        NotAllowed
+    """The job that the user uploaded under an idempotency key, if the principal may see it. Raises
+    NotAllowed.
     """
     visible = access.visible(principal)
     job = await jobs.by_idempotency_key(user_id, key)

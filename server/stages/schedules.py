@@ -165,9 +165,7 @@ class Schedules(Stage):
         self, principal: Principal, user_id: str | None, before_id: int, limit: int
     ) -> tuple[list[Schedule], int | None]:
         """Those that the principal may see, the newest first; and the next page's ``before_id``.
-
-        Raises:
-            NotAllowed
+        Raises NotAllowed.
         """
         visible = access.visible(principal)
         found = [
@@ -178,11 +176,7 @@ class Schedules(Stage):
         return found[:limit], found[limit - 1].id if len(found) > limit else None
 
     async def delete(self, principal: Principal, number: int) -> None:
-        """Delete it; its jobs stay.
-
-        Raises:
-            NotAllowed, NoSuchSchedule
-        """
+        """Delete it; its jobs stay. Raises NotAllowed, NoSuchSchedule."""
         visible = access.visible(principal)
         async with self._changing:
             if number not in self._known or not visible.has(self._known[number]):

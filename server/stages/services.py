@@ -188,10 +188,8 @@ class Services(Mapping[str, Service]):
         return self.find(name), known is None
 
     async def retire(self, name: str, by: str) -> Service:
-        """Take no new jobs; those that there are go on to their end.
-
-        Raises:
-            NoSuchService, ServiceRefusal
+        """Take no new jobs; those that there are go on to their end. Raises NoSuchService,
+        ServiceRefusal.
         """
         await self.run_once()
         self.find(name)
@@ -202,19 +200,11 @@ class Services(Mapping[str, Service]):
         return self.find(name)
 
     async def pause(self, name: str, message: str, by: str) -> Service:
-        """Send none of its jobs; those that were sent go on.
-
-        Raises:
-            NoSuchService
-        """
+        """Send none of its jobs; those that were sent go on. Raises NoSuchService."""
         return await self._set_paused(name, message, by)
 
     async def resume(self, name: str, by: str) -> Service:
-        """Send its jobs again.
-
-        Raises:
-            NoSuchService
-        """
+        """Send its jobs again. Raises NoSuchService."""
         return await self._set_paused(name, None, by)
 
     async def _set_paused(self, name: str, message: str | None, by: str) -> Service:

@@ -107,11 +107,7 @@ class Statistics(Stage):
         )
 
     async def read(self, period: Period, service: str | None) -> History:
-        """What happened when.
-
-        Raises:
-            NoSuchService
-        """
+        """What happened when. Raises NoSuchService."""
         if service is not None and service not in self._services:
             raise NoSuchService(service)
         seconds, step_s = PERIODS[period]

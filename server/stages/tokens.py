@@ -187,11 +187,7 @@ class Tokens:
         return self._now(token_id), text_of(token_id, secret)
 
     async def revoke(self, token_id: str, by: str) -> TokenRecord:
-        """Refuse it from now on. Revoking it again changes nothing.
-
-        Raises:
-            NoSuchToken
-        """
+        """Refuse it from now on. Revoking it again changes nothing. Raises NoSuchToken."""
         now = self._clock.now()
         await self._change(token_id, lambda one: replace(one, revoked_at=one.revoked_at or now))
         log.info("token.revoked", token=token_id, by=by)
@@ -278,9 +274,7 @@ def _after(now: Micros, seconds: float | None) -> Micros | None:
 
 def _same_principal(new: TokenRecord, others: Sequence[TokenRecord], now: Micros) -> None:
     """Refuse a name that is another principal's: what it submitted would be the new one's, too.
-
-    Raises:
-        TokenRefusal
+    Raises TokenRefusal.
     """
     for one in others:
         if (one.role, one.user_id) != (new.role, new.user_id):

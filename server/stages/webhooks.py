@@ -200,10 +200,8 @@ class Webhooks:
         return f"msg_{self._server[:16]}_{delivery.id}"
 
     async def check(self, url: str) -> None:
-        """Refuse the address of an upload that leads to a machine that no webhook may reach.
-
-        Raises:
-            BadField
+        """Refuse the address of an upload that leads to a machine that no webhook may reach. Raises
+        BadField.
         """
         why = await self._client.refusal(webhook_target(url))
         if why is not None:
@@ -216,28 +214,16 @@ class Webhooks:
     async def page(
         self, principal: Principal, where: DeliveryFilter, before_id: int | None, limit: int
     ) -> tuple[list[Delivery], int | None]:
-        """Newest first; and the next page's ``before_id``.
-
-        Raises:
-            NotAllowed
-        """
+        """Newest first; and the next page's ``before_id``. Raises NotAllowed."""
         return await self._deliveries.page(where, access.visible(principal), before_id, limit)
 
     async def read(self, principal: Principal, number: int) -> tuple[Delivery, list[Try]]:
-        """A delivery, and its latest tries.
-
-        Raises:
-            NotAllowed, NoSuchDelivery
-        """
+        """A delivery, and its latest tries. Raises NotAllowed, NoSuchDelivery."""
         found = await self._deliveries.get(number, access.visible(principal))
         return found, await self._deliveries.tries(number, _TRIES_SHOWN)
 
     async def replay(self, principal: Principal, number: int) -> Delivery:
-        """Send it again, now, with all its tries before it.
-
-        Raises:
-            NotAllowed, NoSuchDelivery
-        """
+        """Send it again, now, with all its tries before it. Raises NotAllowed, NoSuchDelivery."""
         await self._deliveries.get(number, access.visible(principal))
         found = await self._deliveries.replay(number, self._clock.now())
         self._on_change()

@@ -39,11 +39,7 @@ class FolderScratchFile:
                 yield chunk
 
     async def write(self, content: AsyncIterable[bytes]) -> None:
-        """Write the content to the new file.
-
-        Raises:
-            OSError
-        """
+        """Write the content to the new file. Raises OSError."""
         gone = partial(durable.remove_quietly, self.path)
         async with opened(lambda: self.path.open("xb", buffering=0), gone) as file:
             async for chunk in content:

@@ -48,11 +48,7 @@ class Space:
         self._written_before = 0  # it was measured
 
     def measure(self) -> None:
-        """Ask the disk. Blocking.
-
-        Raises:
-            OSError
-        """
+        """Ask the disk. Blocking. Raises OSError."""
         with self._lock:
             written = self._written
         free = self._free()
@@ -91,9 +87,7 @@ class Reservation:
 
     def take(self, count: int) -> None:
         """Before writing ``count`` more bytes, and after having written those before. Blocking.
-
-        Raises:
-            NoSpace
+        Raises NoSpace.
         """
         space = self._space
         with space._lock:

@@ -122,11 +122,7 @@ class Events(Part):
     """The part of :class:`SqlJobs` that reads events."""
 
     async def events(self, job_id: int, after: int = 0, limit: int | None = None) -> list[Event]:
-        """What happened to the job, oldest first, from behind ``after``.
-
-        Raises:
-            NoSuchJob
-        """
+        """What happened to the job, oldest first, from behind ``after``. Raises NoSuchJob."""
         rows = await self._database.rows(
             "SELECT * FROM events WHERE job_id = :id AND seq > :after ORDER BY seq LIMIT :limit",
             {"id": job_id, "after": after, "limit": _NO_END if limit is None else limit},

@@ -80,10 +80,8 @@ class Requests(Part):
         return queued
 
     async def change_service(self, job_id: int, service: str, at: Micros, by: str) -> Job:
-        """Let a job be of another service from now on, with an event, unless it has ended.
-
-        Raises:
-            NoSuchJob
+        """Let a job be of another service from now on, with an event, unless it has ended. Raises
+        NoSuchJob.
         """
 
         async def change(tx: Transaction) -> Job | None:
@@ -109,11 +107,7 @@ class Requests(Part):
         return job
 
     async def request_delete(self, job_id: int, at: Micros, by: str) -> Job:
-        """Store that the job is to be deleted as soon as it has ended.
-
-        Raises:
-            NoSuchJob
-        """
+        """Store that the job is to be deleted as soon as it has ended. Raises NoSuchJob."""
 
         async def change(tx: Transaction) -> Job | None:
             rows = await tx.rows(
@@ -149,10 +143,8 @@ class Requests(Part):
     async def change_tags(
         self, job_id: int, add: Collection[str], remove: Collection[str], at: Micros, by: str
     ) -> Job:
-        """Add and remove tags of a job, whatever its state, with an event.
-
-        Raises:
-            NoSuchJob, TooManyTags
+        """Add and remove tags of a job, whatever its state, with an event. Raises NoSuchJob,
+        TooManyTags.
         """
 
         async def change(tx: Transaction) -> Job | NoSuchJob | TooManyTags:

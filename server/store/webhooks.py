@@ -306,11 +306,7 @@ class SqlDeliveries:
         return found, found[-1].id if len(rows) > limit else None
 
     async def replay(self, number: int, at: Micros) -> Delivery:
-        """Let it be due at ``at``, with all its tries before it.
-
-        Raises:
-            NoSuchDelivery
-        """
+        """Let it be due at ``at``, with all its tries before it. Raises NoSuchDelivery."""
 
         async def change(tx: Transaction) -> Delivery | None:
             rows = await tx.rows(

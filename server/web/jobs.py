@@ -302,11 +302,7 @@ async def act(request: web.Request, site: Site) -> web.StreamResponse:
 
 
 def _asked(form: Form, context: Context) -> _Asked:
-    """Read a form of the list, or of one of the pages here.
-
-    Raises:
-        BadField, Refusal
-    """
+    """Read a form of the list, or of one of the pages here. Raises BadField, Refusal."""
     try:
         action = BulkAction(str(form.get("action", "")))
     except ValueError:

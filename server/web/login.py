@@ -104,11 +104,7 @@ async def log_in_once(request: web.Request, site: Site) -> web.StreamResponse:
 
 
 def _login(site: Site, text: str) -> tuple[Login, Principal]:
-    """What a link allows, and to whom.
-
-    Raises:
-        PermitRefused
-    """
+    """What a link allows, and to whom. Raises PermitRefused."""
     context = site.context
     login = context.permits.read(Login, text, context.clock.now())
     if login.token_id is not None:

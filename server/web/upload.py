@@ -132,11 +132,7 @@ async def _form(site: Site, former: Job | None) -> AsyncIterator[PageForm]:
 
 
 async def _former_job(request: web.Request, site: Site) -> Job | None:
-    """The job that ``?from=`` names.
-
-    Raises:
-        NotAllowed, NoSuchJob, Refusal
-    """
+    """The job that ``?from=`` names. Raises NotAllowed, NoSuchJob, Refusal."""
     number, principal = int_param(request, FROM, 0, 0, _MAX_ID), request[PRINCIPAL]
     if not number:
         return None

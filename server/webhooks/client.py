@@ -81,11 +81,7 @@ class HttpWebhookClient:
         return refusals[0] if refusals and all(refusals) else None
 
     async def addresses(self, host: str, port: int) -> list[tuple[Any, ...]]:
-        """What the name leads to now.
-
-        Raises:
-            OSError
-        """
+        """What the name leads to now. Raises OSError."""
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._threads, self._lookup, host, port)

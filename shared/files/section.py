@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 
 def open_section(path: Path, start: int, size: int) -> io.BufferedReader:
     """Open ``size`` bytes of the file from ``start``; fewer where the file ends before. Blocking.
-
-    Raises:
-        OSError
+    Raises OSError.
     """
     return io.BufferedReader(_Section(path, start, size))
 

@@ -33,11 +33,7 @@ def proof(secret: str, nonce: str, status: int) -> str:
 
 
 def check_proof(secret: str, nonce: str, status: int, given: str | None) -> None:
-    """Refuse an answer without the right code.
-
-    Raises:
-        ValueError
-    """
+    """Refuse an answer without the right code. Raises ValueError."""
     if given is None:
         raise ValueError("it does not prove who it is: it has no identity_secret")
     right = proof(secret, nonce, status).encode()

@@ -32,10 +32,8 @@ def check_exposure(host: str, protected: bool, what: str) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound, listening socket, so that a port in use is known before anything else starts.
-
-    Raises:
-        CannotListen
+    """A bound, listening socket, so that a port in use is known before anything else starts. Raises
+    CannotListen.
     """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

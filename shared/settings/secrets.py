@@ -90,11 +90,7 @@ def check_length(text: str, where: str) -> None:
 
 
 def identity_of(value: SecretStr | None) -> str | None:
-    """The secret of an agent; None: it has none.
-
-    Raises:
-        ValueError
-    """
+    """The secret of an agent; None: it has none. Raises ValueError."""
     if value is None:
         return None
     text = value.get_secret_value().strip()

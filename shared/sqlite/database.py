@@ -225,19 +225,12 @@ class Database:
             self._lock = None
 
     async def rows(self, sql: str, params: Params | None = None) -> Sequence[sqlite3.Row]:
-        """Read committed rows.
-
-        Raises:
-            DatabaseUnavailable
-        """
+        """Read committed rows. Raises DatabaseUnavailable."""
         return await self._read(self._reader, sql, params)
 
     async def list_rows(self, sql: str, params: Params | None = None) -> Sequence[sqlite3.Row]:
         """Read committed rows for a list. Such reads take long, so they have a connection of their
-        own: whoever calls :meth:`rows` never waits for one.
-
-        Raises:
-            DatabaseUnavailable
+        own: whoever calls :meth:`rows` never waits for one. Raises DatabaseUnavailable.
         """
         return await self._read(self._lists, sql, params)
 
@@ -252,11 +245,7 @@ class Database:
         return rows
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run it in the writer's thread, between two transactions.
-
-        Raises:
-            DatabaseUnavailable
-        """
+        """Run it in the writer's thread, between two transactions. Raises DatabaseUnavailable."""
         try:
             return await self._writer.run(work)
         except sqlite3.DatabaseError as problem:
@@ -264,10 +253,7 @@ class Database:
 
     async def probe(self) -> None:
         """Commit a change that leaves everything as it was: it succeeds only if changes can be
-        made, and after a full disk only if there is space for more.
-
-        Raises:
-            DatabaseUnavailable
+        made, and after a full disk only if there is space for more. Raises DatabaseUnavailable.
         """
         if "space" in self._failures:
             await self.write(_fill)
@@ -276,19 +262,11 @@ class Database:
         await self.write(lambda tx: tx.rows("UPDATE schema_version SET version = version"))
 
     async def size(self) -> int:
-        """Bytes that it takes on disk.
-
-        Raises:
-            DatabaseUnavailable
-        """
+        """Bytes that it takes on disk. Raises DatabaseUnavailable."""
         return await self._bytes_of("page_count")
 
     async def free_bytes(self) -> int:
-        """Of these, what is not in use.
-
-        Raises:
-            DatabaseUnavailable
-        """
+        """Of these, what is not in use. Raises DatabaseUnavailable."""
         return await self._bytes_of("freelist_count")
 
     async def _bytes_of(self, pages: str) -> int:

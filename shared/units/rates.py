@@ -39,11 +39,7 @@ UNLIMITED: Final = Rate()
 
 
 def parse_rate(text: str) -> Rate:
-    """The rate.
-
-    Raises:
-        ValueError
-    """
+    """The rate. Raises ValueError."""
     text = strip_bounded(text, "50/s, 300/m or off")
     if text.lower() == "off":
         return UNLIMITED

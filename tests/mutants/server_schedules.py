@@ -67,7 +67,7 @@ MUTANTS: Final = (
         "a bundle goes with its schedule",
         _STORE,
         'if await bundles.forget_reference(tx, row["bundle_file"]):',
-        "if False",
+        "if False:",
         "a_bundle_that_only_a_schedule_has_is_kept_and_removed_with_it",
     ),
     _of(

@@ -76,11 +76,7 @@ class JobFrame:
 
 
 async def job_frame(request: web.Request, site: Site) -> JobFrame:
-    """The job that the path names, for whoever asks.
-
-    Raises:
-        NotAllowed, NoSuchJob, Refusal
-    """
+    """The job that the path names, for whoever asks. Raises NotAllowed, NoSuchJob, Refusal."""
     context, principal = site.context, request[PRINCIPAL]
     newest = await context.jobs.newest_event()
     job = await requested_job(request, context)

@@ -58,11 +58,7 @@ _CHUNK: Final = 1 << 18
 
 
 def wanted_log(request: web.Request) -> tuple[str, int | None]:
-    """Which of a job's logs: its stream, and its attempt; None: the latest.
-
-    Raises:
-        BadField
-    """
+    """Which of a job's logs: its stream, and its attempt; None: the latest. Raises BadField."""
     stream = request.query.get("stream", STREAMS[0])
     if stream not in STREAMS:
         allowed = " or ".join(STREAMS)
@@ -73,11 +69,7 @@ def wanted_log(request: web.Request) -> tuple[str, int | None]:
 
 
 def line_param(request: web.Request, name: str) -> int | None:
-    """The number of a line; None: not given.
-
-    Raises:
-        BadField
-    """
+    """The number of a line; None: not given. Raises BadField."""
     return int_param(request, name, 1, 1, MAX_NUMBER) if request.query.get(name) else None
 
 

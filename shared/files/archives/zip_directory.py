@@ -179,10 +179,8 @@ def _list(directory: bytes, count: int) -> Iterator[Listed]:
 
 
 def read_listed(directory: bytes, at: int) -> tuple[Listed, int]:
-    """The entry that the central directory has at a position, and where the next one begins.
-
-    Raises:
-        BundleError
+    """The entry that the central directory has at a position, and where the next one begins. Raises
+    BundleError.
     """
     if not directory.startswith(b"PK\1\2", at) or len(directory) - at < _CENTRAL.size:
         raise BundleError("damaged", "the archive's table of contents is damaged")

@@ -113,10 +113,8 @@ class BundleWriter:
         self._out.write(self._open.headers.local())
 
     def check_folder(self, name: str) -> None:
-        """Take note of a folder, which no file may be; the folder itself is not stored.
-
-        Raises:
-            BundleError
+        """Take note of a folder, which no file may be; the folder itself is not stored. Raises
+        BundleError.
         """
         self._checked(name, self._tree.add_folder)
 
