@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,35 +22,27 @@ from aiohttp import web
 
 from client_agent.api.bulk import Bulk
 from client_agent.api.files import Files
-from client_agent.api.problems import answer_problems
+from client_agent.api.requests import answer_problems
 from client_agent.api.routes import Api
 from client_agent.api.snapshots import Snapshots
 from client_agent.check import limit_tests
 from client_agent.check import table as check_table
 from client_agent.check.table import Table
 from client_agent.intake.admission import Admission, Identity
+from client_agent.intake.submission import Defaults
 from client_agent.intake.submit import Intake
 from client_agent.output.outputs import LiveOutputs
-from client_agent.parameters import (
-    connection_limits,
-    defaults,
-    sandbox_settings,
-    uid_count,
-    worker_count,
-)
 from client_agent.payloads.store import Payloads
 from client_agent.payloads.tables import open_database
 from client_agent.reload import Reload
 from client_agent.report.health import Health
 from client_agent.report.metrics import AgentMetrics
-from client_agent.report.warnings import warn
 from client_agent.run import retention
 from client_agent.run.context import AgentContext, Measures
-from client_agent.run.draining import drain
 from client_agent.run.retention import RetentionSweep, recover
-from client_agent.run.runner import EndRequests, Runner
+from client_agent.run.runner import EndRequests, Runner, drain
 from client_agent.run.slots import SlotQueue
-from client_agent.sandbox.base import Sandbox
+from client_agent.sandbox.base import SOFT, Grants, Sandbox, SandboxSettings, SelfTestReport
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.kernel.uids import UidBlock
 from client_agent.sandbox.none import NoSandbox
@@ -58,10 +50,9 @@ from client_agent.sandbox.watch import SandboxWatch
 from client_agent.settings.agent import AgentSection
 from client_agent.storage.folders import Folders
 from client_agent.storage.shared_bundles import SharedBundles
-from shared import readiness_log
+from shared import probe
 from shared.clock import Clock
 from shared.files.locks import FolderLock
-from shared.heartbeats import Heartbeats
 from shared.http import connections
 from shared.http.listener import Listener
 from shared.http.measured import METRICS
@@ -71,10 +62,94 @@ from shared.http.protocol import Deadlines
 from shared.http.sockets import check_exposure, listen
 from shared.http.tls import TlsFiles
 from shared.metrics import EventLoopLag
+from shared.probe import Heartbeats
 from shared.service_manager import ServiceManager
+from shared.settings.limits import LimitsTable
 from shared.steady_clock import PersistentClock
 
+_MAX_EXTRA_WORKERS: Final = 8
+"""At most so many attempts are prepared or packed besides those that run."""
+_MIN_SPARE_IMAGES: Final = 4
+_AGENT_FDS: Final = 48
+_FDS_PER_WORKER: Final = 32
+"""Descriptors that connections must leave free: for pipes, pidfds, folders and files of jobs."""
+
+
+def worker_count(settings: AgentSection) -> int:
+    """Attempts that are handled at once: as many run as there are slots, a few are prepared."""
+    return settings.slots + min(settings.slots, _MAX_EXTRA_WORKERS)
+
+
+def _prepared_starts(settings: AgentSection) -> int:
+    return settings.slots if settings.sandbox != "none" else 0
+
+
+def uid_count(settings: AgentSection, workers: int) -> int:
+    """Uids of a root agent: one for the self-test, one for each worker, and those of prepared
+    starts, of which some wait and each worker may have one."""
+    waiting = _prepared_starts(settings)
+    return 1 + workers + (waiting + workers if waiting else 0)
+
+
+def free_floor(settings: AgentSection) -> int:
+    """With fewer free bytes on the disk, jobs that run are ended."""
+    return settings.min_free // 2
+
+
+def sandbox_settings(
+    settings: AgentSection, workers: int, first_uid: int | None
+) -> SandboxSettings:
+    """What the sandbox is given.
+
+    Args:
+        first_uid: of the jobs of a root agent; None: they have the agent's.
+    """
+    first = 0 if first_uid is None else first_uid
+    return replace(
+        settings.sandboxing.settings(free_floor(settings), first_uid),
+        own_uids=range(max(0, first - 1), first - 1 + uid_count(settings, workers)),
+        prepared_starts=_prepared_starts(settings),
+        prepared_uids=range(first + workers, first + uid_count(settings, workers) - 1),
+        spare_images=max(_MIN_SPARE_IMAGES, settings.slots),
+    )
+
+
+def defaults(settings: AgentSection) -> Defaults:
+    """For bundles of a job-orchestrator server, which sends no limits: none of time, each slot's
+    share of the host, and otherwise what a service has.
+    """
+    service, usual = settings.default_service, LimitsTable()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    share = {
+        "cpus": max(usual.cpus, len(os.sched_getaffinity(0)) / settings.slots),
+        "memory": max(usual.memory, memory // settings.slots),
+        "network": settings.sandboxing.grants().for_service(service).network,
+    }
+    return Defaults(service, 0.0, usual.limits().model_copy(update=share))
+
+
+def connection_limits(open_files: int, settings: AgentSection) -> connections.ConnectionLimits:
+    """As many as the open files that are left allow."""
+    return connections.connection_limits(
+        open_files,
+        own=_AGENT_FDS + _FDS_PER_WORKER * worker_count(settings),
+    )
+
+
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+
+def warn(backend: str, report: SelfTestReport, grants: Grants) -> None:
+    """Log what jobs can do that an operator should know about."""
+    if backend == "none":
+        log.warning("sandbox.none", advice="bundles run with all rights of this user")
+    soft = [name for name, how in report.enforcement.items() if how == SOFT]
+    if soft:
+        log.warning("sandbox.soft_limits", limits=soft, advice=list(report.advice))
+    if grants.networked:
+        advice = "jobs reach what this host reaches, this agent's own port included"
+        log.warning("sandbox.network", services=grants.networked, advice=advice)
+
 
 _STOP_S: Final = 30.0
 """For what is left to do after ``shutdown_grace``."""
@@ -271,7 +346,7 @@ async def running(
         background = asyncio.gather(
             sweep.run(stop, tick),
             clock.keep_saved(stop),
-            readiness_log.watch(health.unready, stop, clock),
+            probe.watch(health.unready, stop, clock),
         )
         stack.callback(asyncio.create_task(lag.run(stop)).cancel)
         runner.start(prepared)

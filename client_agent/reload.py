@@ -12,7 +12,7 @@ from client_agent.settings.agent import AgentSection
 from shared.http.sockets import CannotListen, check_exposure
 from shared.http.tls import TlsFiles
 from shared.settings.base import SettingsError
-from shared.settings.differences import differences
+from shared.settings.effective import differences
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 APPLIED: Final = frozenset({"tokens", "metrics_tokens", "services"})

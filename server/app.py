@@ -72,9 +72,9 @@ from shared.http.connections import ConnectionLimits, connection_limits
 from shared.http.measured import METRICS
 from shared.http.middleware import Gate, add_middlewares
 from shared.http.origins import normal_origin
-from shared.http.unread import UnreadAnswers
+from shared.http.protocol import UnreadAnswers
 from shared.metrics import EventLoopLag
-from shared.multipart.limits import FormLimits
+from shared.multipart.parser import FormLimits
 from shared.principals import Principal
 
 _FORM_BYTES: Final = 256 << 10

@@ -26,7 +26,7 @@ from server.http.status import status_of
 from server.reload import Reload
 from server.settings.tables import ServerSettings
 from server.web.site import compile_template, template_names
-from shared import interpreter, readiness_log
+from shared import interpreter, probe
 from shared.clock import Clock, RealClock
 from shared.http import connections
 from shared.http.listener import Listener
@@ -103,7 +103,7 @@ async def serve(
         preparing = asyncio.create_task(_prepare_pages(server.context.clock))
         stack.callback(preparing.cancel)
         clock, supervision = server.context.clock, Supervision(server)
-        watching = asyncio.create_task(readiness_log.watch(supervision.unready, stopping, clock))
+        watching = asyncio.create_task(probe.watch(supervision.unready, stopping, clock))
         stack.callback(watching.cancel)
         manager.ready(clock, supervision.alive, supervision.sentence)
         interpreter.ready()

@@ -12,7 +12,7 @@ from server.domain.errors import NotReloaded
 from server.settings.tables import ServerSettings, ServerTable
 from shared.http.tls import TlsFiles
 from shared.settings.base import SettingsError
-from shared.settings.differences import differences
+from shared.settings.effective import differences
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import Reloaded
 

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias, TypeVar
 from aiohttp import hdrs, web
 from pydantic import ValidationError
 
-from client_agent.api.problems import reply_to
+from client_agent.api.requests import reply_to
 from client_agent.intake.many import ManyIntake
 from client_agent.intake.orders import parse_orders, parse_with_bundles
 from client_agent.payloads.attempt_keys import Caller
@@ -21,8 +21,12 @@ from client_agent.payloads.errors import Refused, StaleLease
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads
 from client_agent.storage.folders import Folders
-from shared.bulk_wire import (
+from shared.http.numbers import whole_number
+from shared.http.request_body import send_continue
+from shared.sqlite.errors import DatabaseUnavailable
+from shared.wire import (
     Acknowledged,
+    Order,
     OrderAnswer,
     OrderAnswers,
     PayloadRef,
@@ -30,11 +34,9 @@ from shared.bulk_wire import (
     PayloadsAnswer,
     ResultHead,
     ResultHeads,
+    ResultInfo,
+    Wire,
 )
-from shared.http.numbers import whole_number
-from shared.http.request_body import send_continue
-from shared.sqlite.errors import DatabaseUnavailable
-from shared.wire import Order, ResultInfo, Wire
 
 MAX_BODY: Final = 4 << 20
 MAX_AT_ONCE: Final = 32

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
+import structlog
 from aiohttp import hdrs, web
 
 from client_agent.payloads.attempt_keys import Caller
 from client_agent.payloads.errors import NoSuchPayload, Refused
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads
+from shared.http.middleware import Handler
 from shared.http.numbers import whole_number
+from shared.http.refusals import Denied
+from shared.http.request_log import ERROR_CODE
+from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import Wire
 
 ID: Final = "{id:[0-9]{1,18}}"
@@ -78,3 +84,59 @@ def seconds_param(request: web.Request, name: str) -> float:
 def _not_a_number(name: str, text: str) -> Refused:
     shown = text[:_MAX_NUMBER_LEN]
     return Refused(400, "invalid_query", f"{name}: {shown!r} is not a number from 0 up")
+
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+_NO_PAYLOAD: Final[dict[str, Any]] = {
+    "id": 0,
+    "status": "Unknown",  # not a state of the agent, but one that job-orchestrator servers read
+    "loc": "",
+    "pid": 0,
+    "killed": False,
+    "input": {},
+}
+
+
+@web.middleware
+async def answer_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn every exception of a handler into a reply."""
+    try:
+        return await handler(request)
+    except ConnectionError:
+        raise
+    except Exception as problem:  # noqa: BLE001 - defects too: every caller gets a reply
+        status, body, headers = reply_to(request, problem)
+    request[ERROR_CODE] = body["code"]
+    response = web.json_response(body, status=status, headers=headers)
+    if request.body_exists and not request.content.at_eof():
+        response.force_close()  # the rest of a refused body is not read
+    return response
+
+
+def reply_to(
+    request: web.Request, problem: Exception
+) -> tuple[int, dict[str, Any], Mapping[str, str]]:
+    """Status, body and headers of the reply to an exception."""
+    headers: dict[str, str] = {}
+    match problem:
+        case Denied():
+            code = "unauthorized" if problem.status == 401 else problem.code
+            return problem.status, {"code": code, "message": problem.message}, problem.headers
+        case NoSuchPayload():
+            return 404, _NO_PAYLOAD | {"code": "payload_not_found", "message": str(problem)}, {}
+        case Refused():
+            refused = problem
+        case DatabaseUnavailable():
+            refused = Refused(507 if problem.full else 503, "database_unavailable", str(problem))
+        case web.HTTPException():
+            message = f"{request.path}: {problem.reason}"
+            refused = Refused(problem.status, "no_such_route", message)
+            headers = {hdrs.ALLOW: problem.headers[hdrs.ALLOW]} if problem.status == 405 else {}
+        case _:
+            log.error("request.failed", method=request.method, path=request.path, exc_info=problem)
+            message = "the agent failed to answer; its log says why"
+            refused = Refused(500, "internal_error", message)
+    if refused.retry_after_s is not None:
+        headers[hdrs.RETRY_AFTER] = str(refused.retry_after_s)
+    return refused.status, {"code": refused.code, "message": refused.message}, headers

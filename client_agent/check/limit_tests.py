@@ -19,12 +19,12 @@ from client_agent.sandbox.base import (
     HARD,
     NONE,
     Ended,
+    Grant,
     Launch,
     Sandbox,
     SandboxBroken,
     SelfTestReport,
 )
-from client_agent.sandbox.grants import Grant
 from shared.wire import Limits, Reason
 
 MIB: Final = 1 << 20

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from client_agent.collect import receipt
+from client_agent.collect import contents as made_of
 from client_agent.collect.contents import Contents, ResultsLimitExceeded
 from client_agent.collect.pack import RECEIPT, CheckSpace, collect, collect_extras
 from client_agent.collect.selection import NOTHING, Known, Selection
 from client_agent.payloads.payload import Outcome, Payload
-from client_agent.sandbox.base import SelfTestReport
-from client_agent.sandbox.grants import Grant
+from client_agent.sandbox.base import Grant, SelfTestReport
 from client_agent.storage.folders import STREAMS, Folders
 from shared.clock import iso
 from shared.wire import PayloadState, Reason, ResultInfo
@@ -84,14 +83,14 @@ class ReceiptSource:
         payload = self.payload
         outcome = outcome or Outcome(payload.state)
         ended_at = outcome.ended_at or payload.ended_at
-        document = receipt.Receipt(
+        document = made_of.Receipt(
             job=payload.job_id,
             attempt=payload.attempt,
             service=payload.service,
             agent=self.agent,
             version=self.version,
-            bundle=receipt.BundleInfo(digest=payload.bundle_digest, size=payload.bundle_size),
-            sandbox=receipt.SandboxInfo(
+            bundle=made_of.BundleInfo(digest=payload.bundle_digest, size=payload.bundle_size),
+            sandbox=made_of.SandboxInfo(
                 backend=self.sandbox.backend,
                 version=self.sandbox.version,
                 read_only=[target for _, target in self.grant.read_only],
@@ -113,7 +112,7 @@ class ReceiptSource:
             result_files=payload.result_files,
             files=contents.files,
             bytes=contents.bytes,
-            logs=receipt.Logs(stdout=contents.names[LOGS[0]], stderr=contents.names[LOGS[1]])
+            logs=made_of.Logs(stdout=contents.names[LOGS[0]], stderr=contents.names[LOGS[1]])
             if logs
             else None,
             skipped=contents.skipped,

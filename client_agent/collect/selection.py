@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from client_agent.storage import open_beneath
-from client_agent.storage.shortage import raise_if_shortage
+from client_agent.storage.open_beneath import raise_if_shortage
 from shared.files.descriptors import closing_fd
 from shared.files.globs import Globs
 from shared.files.names import shown

@@ -14,9 +14,16 @@ from typing import Final
 
 from client_agent.collect.contents import ResultsLimitExceeded
 from client_agent.storage import open_beneath
-from client_agent.storage.shortage import raise_if_shortage
-from shared.files.names import MAX_DEPTH, MAX_PATH_BYTES, UnsafeName, safe_path, shown
-from shared.files.portable import fold, why_not_portable
+from client_agent.storage.open_beneath import raise_if_shortage
+from shared.files.names import (
+    MAX_DEPTH,
+    MAX_PATH_BYTES,
+    UnsafeName,
+    fold,
+    safe_path,
+    shown,
+    why_not_portable,
+)
 
 Keep = Callable[[str, os.stat_result | None], bool]
 """Whether to keep the file with a path, composed (NFC); without a status: an empty folder."""

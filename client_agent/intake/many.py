@@ -20,8 +20,7 @@ from client_agent.storage.folders import Folders
 from client_agent.storage.shared_bundles import SharedBundles
 from shared.files.errors import BundleError
 from shared.ids import AttemptKey
-from shared.multipart.limits import FormRefused
-from shared.multipart.parser import FilePart
+from shared.multipart.parser import FilePart, FormRefused
 from shared.multipart.sinks import RawSink
 from shared.wire import Order
 

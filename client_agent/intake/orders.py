@@ -9,7 +9,6 @@ from typing import Final
 from pydantic import ValidationError
 
 from client_agent.payloads.errors import Refused
-from shared.bulk_wire import OrderList, PayloadsRequest
 from shared.files.bundles.format import BundleSummary
 from shared.files.errors import BundleError
 from shared.files.globs import MAX_PATTERNS, check_pattern
@@ -17,6 +16,8 @@ from shared.files.names import UnsafeName, safe_path
 from shared.ids import AttemptKey
 from shared.wire import (
     Order,
+    OrderList,
+    PayloadsRequest,
 )
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")

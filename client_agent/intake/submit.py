@@ -29,7 +29,7 @@ from shared.clock import Clock, wait_for
 from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.reader import MAX_FILES
 from shared.ids import AttemptKey
-from shared.multipart.limits import FormLimits, FormRefused
+from shared.multipart.parser import FormLimits, FormRefused
 from shared.multipart.receive import receive
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()

@@ -10,9 +10,77 @@ from typing import Final, assert_never
 
 from client_agent.output import commands
 from client_agent.output.commands import AddNotice, Command, Heartbeat, Malformed, SetOutput
-from client_agent.output.lines import CommandLines
-from shared.clock import SECOND, Clock, iso
-from shared.wire import LiveDoc, Notice, Progress, RetryLater
+from client_agent.sandbox.base import Ended, Process
+from shared.clock import SECOND, Clock, iso, yield_to_loop
+from shared.units.durations import say_duration
+from shared.wire import LiveDoc, Notice, Progress, Reason, RetryLater
+
+MAX_LINE: Final = 1 << 15
+"""A longer line is no command."""
+_MARK: Final = b"::"
+
+
+class CommandLines:
+    """Takes a stream in pieces, however it was split.
+
+    Args:
+        on_line: called with each complete line that begins with ``::`` and has at most MAX_LINE
+            bytes, without its end.
+    """
+
+    def __init__(self, on_line: Callable[[bytes], None]) -> None:
+        self._on_line = on_line
+        self._begun: bytes | None = b""
+        """What has come of a line that may be a command; None: the line is none."""
+
+    def feed(self, data: bytes) -> int:
+        """Returns how many lines were handed on."""
+        start = handed_on = 0
+        if self._begun is None or self._begun:
+            start = data.find(b"\n") + 1
+            if not start:
+                self._keep(None if self._begun is None else self._begun + data)
+                return 0
+            if self._begun is not None:
+                handed_on = self._hand_on(self._begun + data[: start - 1])
+        stop = data.rfind(b"\n", start) + 1 or start
+        found = _next_line(data, start, stop)
+        while found >= 0:
+            end = data.index(b"\n", found)
+            handed_on += self._hand_on(data[found:end])
+            found = _next_line(data, end + 1, stop)
+        self._keep(data[stop:])
+        return handed_on
+
+    def end(self) -> None:
+        """The stream has ended; its last line may have no end."""
+        if self._begun is not None:
+            self._hand_on(self._begun)
+        self._begun = b""
+
+    def _hand_on(self, line: bytes) -> int:
+        if not line.startswith(_MARK) or len(line) > MAX_LINE:
+            return 0
+        self._on_line(line.removesuffix(b"\r"))
+        return 1
+
+    def _keep(self, line: bytes | None) -> None:
+        """Keep the last line until its end comes, if it may be a command."""
+        may_be = line is not None and len(line) <= MAX_LINE and line[:2] in (b"", b":", _MARK)
+        self._begun = line if may_be else None
+
+
+def _next_line(data: bytes, start: int, stop: int) -> int:
+    """Where the next line with the mark begins, from ``start``, the start of a line; -1: nowhere.
+
+    Args:
+        stop: all lines before it are complete.
+    """
+    if start < stop and data.startswith(_MARK, start):
+        return start
+    found = data.find(b"\n::", start, stop)
+    return -1 if found < 0 else found + 1
+
 
 MAX_NOTICES: Final = 100
 """That run.sh may give. Those of the agent about its commands come on top."""
@@ -192,3 +260,48 @@ class LiveOutput:
         if kind not in self._problems:
             self._problems.add(kind)
             self._notice(AddNotice("warning", text))
+
+
+_LEAST_S: Final = 0.01
+
+
+async def run_watched(
+    process: Process, output: LiveOutput, timeout_s: float, clock: Clock
+) -> Ended:
+    """Open its gate, and return how it ended.
+
+    Args:
+        timeout_s: longest silence; 0: any.
+    """
+    output.start()
+    process.go()
+    if not timeout_s:
+        return await process.wait()
+    watch = asyncio.create_task(end_if_silent(process, output, timeout_s, clock))
+    try:
+        return await process.wait()
+    finally:
+        watch.cancel()
+
+
+async def end_if_silent(
+    process: Process, output: LiveOutput, timeout_s: float, clock: Clock
+) -> None:
+    """Wait until nothing was read of it for so long, then stop it, as at a timeout. Time in which
+    the agent did not read its output does not count."""
+    while True:
+        left = output.last_sign + timeout_s - clock.monotonic()
+        if left > 0:
+            await clock.sleep(max(left, _LEAST_S))
+            continue
+        await yield_to_loop()  # if the agent itself stood still, it reads first what has come
+        if process.output_paused:
+            output.last_sign = clock.monotonic()
+        elif clock.monotonic() - output.last_sign >= timeout_s:
+            silent = say_duration(clock.monotonic() - output.last_sign)
+            process.stop(
+                Reason.HEARTBEAT_TIMEOUT,
+                f"stopped because it wrote nothing to stdout or stderr for {silent}; "
+                f"its heartbeat timeout is {say_duration(timeout_s)}",
+            )
+            return

@@ -12,12 +12,11 @@ from client_agent.intake.admission import DRAINING, Admission
 from client_agent.payloads.errors import Refused
 from client_agent.payloads.store import Payloads
 from client_agent.run.runner import Runner
-from client_agent.sandbox.grants import Grants
+from client_agent.sandbox.base import Grants
 from client_agent.sandbox.watch import SandboxWatch
 from client_agent.storage.folders import Folders
 from shared.clock import Clock
-from shared.heartbeats import Heartbeats
-from shared.probe import Probe, is_silent
+from shared.probe import Heartbeats, Probe, is_silent
 from shared.wire import AgentHealth, AgentStatus
 
 _STAT: Final = Path("/proc/stat")

@@ -17,8 +17,7 @@ from typing import Final
 import structlog
 
 from client_agent.collect.selection import Known
-from client_agent.output.live import LiveOutput
-from client_agent.output.silence import run_watched
+from client_agent.output.live import LiveOutput, run_watched
 from client_agent.payloads.payload import Outcome, Payload
 from client_agent.run import outcomes
 from client_agent.run.context import RETRY_S, AgentContext
@@ -28,7 +27,7 @@ from client_agent.run.sandboxes import Sandboxes
 from client_agent.run.start_permit import StartPermit
 from client_agent.run.unpack import CannotStart, DoesNotFit, Unpacked, unpack
 from client_agent.sandbox.base import Ended, Launch, Process, SandboxBroken, Workspace
-from client_agent.storage.shortage import SHORTAGE_ERRNOS
+from client_agent.storage.open_beneath import SHORTAGE_ERRNOS
 from shared.files.errors import BundleError
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import PayloadState, Reason

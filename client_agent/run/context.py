@@ -18,8 +18,7 @@ from client_agent.output.outputs import LiveOutputs
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads
 from client_agent.run.slots import SlotQueue
-from client_agent.sandbox.base import Sandbox
-from client_agent.sandbox.grants import Grants
+from client_agent.sandbox.base import Grants, Sandbox
 from client_agent.sandbox.watch import SandboxWatch
 from client_agent.storage.folders import Folders
 from client_agent.storage.shared_bundles import SharedBundles

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from client_agent.payloads.payload import Payload
-from client_agent.sandbox.base import Ahead
-from client_agent.sandbox.grants import Grant
+from client_agent.sandbox.base import Ahead, Grant
 from client_agent.sandbox.process.chain import OWN
 from shared.files.bundles.format import META
 

@@ -12,7 +12,7 @@ from client_agent.collect.selection import Known
 from client_agent.payloads.payload import Outcome, Payload
 from client_agent.run.context import RETRY_S, AgentContext
 from client_agent.sandbox.base import Workspace
-from client_agent.storage.shortage import SHORTAGE_ERRNOS
+from client_agent.storage.open_beneath import SHORTAGE_ERRNOS
 from shared.wire import PayloadState, Reason
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()

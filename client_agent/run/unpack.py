@@ -12,10 +12,9 @@ from client_agent.collect.selection import NOTHING, Known, fingerprint, known_fi
 from client_agent.payloads.payload import Payload
 from client_agent.sandbox.base import HARD, Workspace
 from client_agent.storage.folders import Folders
-from client_agent.storage.shortage import DISK_FULL_ERRNOS
+from client_agent.storage.open_beneath import DISK_FULL_ERRNOS
 from shared.files.bundles.format import META
-from shared.files.bundles.inputs import InputsReader
-from shared.files.bundles.reader import BundleReader
+from shared.files.bundles.reader import BundleReader, InputsReader
 from shared.files.descriptors import closing_fd
 from shared.files.durable import write_all
 from shared.files.errors import BundleError

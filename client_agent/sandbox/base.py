@@ -21,10 +21,114 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-from client_agent.sandbox.grants import Grant
 from shared.wire import Limits, Reason, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What an operator gives the jobs of one service."""
+
+    read_only: tuple[tuple[Path, str], ...] = ()
+    """(host path, path inside) of folders such as software and data sets. They are mounted before
+    /job, and never below it."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    network: bool = False
+    """Jobs whose limits request it get the host's network."""
+    allow: frozenset[str] = frozenset()
+    """Relaxations of the system call filter, see
+    :data:`client_agent.sandbox.bubblewrap.seccomp.RELAXATIONS`."""
+    scratch: int | None = None
+    """Bytes of /tmp, and of /dev/shm, inside; None: the sandbox's setting."""
+
+    def doc(self) -> dict[str, Any]:
+        """For ``/health`` and receipts. Only names of variables: their values may be secret."""
+        return {
+            "read_only": [target for _, target in self.read_only],
+            "env": sorted(self.env),
+            "network": self.network,
+            "allow": sorted(self.allow),
+        }
+
+
+class Grants:
+    """The grants of one agent.
+
+    Args:
+        common: the grant of services without one of their own.
+    """
+
+    def __init__(self, common: Grant, services: Mapping[str, Grant]) -> None:
+        self._common, self._services = common, services
+
+    def for_service(self, service: str) -> Grant:
+        return self._services.get(service, self._common)
+
+    @property
+    def sources(self) -> list[Path]:
+        """The host paths of all grants."""
+        grants = (self._common, *self._services.values())
+        return sorted({path for grant in grants for path, _ in grant.read_only})
+
+    def doc(self) -> dict[str, Any]:
+        """Service (``*``: all others) -> its grant as JSON, for ``/health``."""
+        return {name: grant.doc() for name, grant in self.granted.items()}
+
+    @property
+    def granted(self) -> dict[str, Grant]:
+        """Service (``*``: all others) -> its grant, unless that is empty."""
+        grants = {"*": self._common, **self._services}
+        return {name: grant for name, grant in sorted(grants.items()) if any(grant.doc().values())}
+
+    @property
+    def networked(self) -> list[str]:
+        """Services whose jobs may use the host's network."""
+        return [name for name, grant in self.granted.items() if grant.network]
+
+
+MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSettings:
+    """Settings of a backend. Sizes in bytes, times in seconds."""
+
+    uid_base: int = 70_000
+    """A root agent runs the job of slot ``n`` as this uid + n. No account is needed. The default
+    lies between systemd's last uid 65535 and Debian's first subordinate uid 100000."""
+    own_uids: range = range(0)
+    """All that jobs of this root agent may have, and those of no other agent of this host."""
+    scratch: int = 256 * MIB
+    """Size of /tmp, and of /dev/shm, inside. Both are memory, and count against the job's limit."""
+    require_hard_limits: bool = False
+    """Refuse to start if a limit can only be enforced softly."""
+    log_hard_factor: int = 16
+    """A job that writes more than this many times ``limits.log`` to stdout or stderr is ended with
+    ``log_limit``."""
+    start_timeout_s: float = 30.0
+    """For the whole start up to the closed gate; a busy host is slow."""
+    death_timeout_s: float = 10.0
+    """After SIGKILL. Then the agent gives the attempt up and quarantines its directory."""
+    disk_images: bool = True
+    """Give each job of a root agent a disk of its own, a loop-mounted file. That makes its disk
+    limit hard. Without it, writing is a little faster and the limit is soft."""
+    inode_every: int = 16_384
+    """A job may make one file for each so many bytes of its disk limit."""
+    free_floor: int = 256 * MIB
+    """Bytes that must stay free on the agent's disk. With less, no job starts, and running jobs are
+    ended."""
+    prepared_starts: int = 0
+    """Starts that may wait at their gates for jobs that have not come yet."""
+    prepared_uids: range = range(0)
+    """Of these, a root agent gives one to each prepared start."""
+    spare_images: int = 4
+    """Idle images kept for later attempts. Each uses a loop device and some cache."""
+    nofile: int = 1024
+    """Limit of open files of one process."""
+    poll_s: float = 0.5
+    """Between two samples of what a job uses."""
+
 
 HARD: Final = "hard"
 SOFT: Final = "soft"

@@ -12,10 +12,9 @@ from typing import Final
 
 import structlog
 
-from client_agent.sandbox.base import Ahead, SandboxBroken, SelfTestReport
+from client_agent.sandbox.base import Ahead, SandboxBroken, SandboxSettings, SelfTestReport
 from client_agent.sandbox.host_resources import HostResources
 from client_agent.sandbox.kernel import cgroup_tree, cgroups, pidfd
-from client_agent.sandbox.settings import SandboxSettings
 from client_agent.sandbox.workspace import HostWorkspace
 from shared.clock import Clock
 from shared.wire import Limits

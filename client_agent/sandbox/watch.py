@@ -7,7 +7,7 @@ import contextlib
 from typing import Final
 
 from client_agent.sandbox.base import Sandbox, SandboxBroken, SelfTestReport
-from client_agent.storage.shortage import DISK_FULL_ERRNOS, SHORTAGE_ERRNOS
+from client_agent.storage.open_beneath import DISK_FULL_ERRNOS, SHORTAGE_ERRNOS
 from shared.clock import Clock, wait_for
 
 RETEST_S: Final = 10.0

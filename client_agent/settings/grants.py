@@ -8,11 +8,9 @@ from typing import Any, Final
 
 from pydantic import Field, field_validator
 
-from client_agent.sandbox.base import SandboxBroken
+from client_agent.sandbox.base import Grant, Grants, SandboxBroken, SandboxSettings
 from client_agent.sandbox.bubblewrap.command import checked_mount_target
 from client_agent.sandbox.bubblewrap.seccomp import RELAXATIONS
-from client_agent.sandbox.grants import Grant, Grants
-from client_agent.sandbox.settings import SandboxSettings
 from shared.settings.base import Section, StringList
 from shared.units.sizes import Size
 
@@ -71,7 +69,7 @@ class GrantSettings(Section):
 
 
 class SandboxingSection(GrantSettings):
-    """``[agent.sandboxing]``: see :class:`client_agent.sandbox.settings.SandboxSettings`."""
+    """``[agent.sandboxing]``: see :class:`client_agent.sandbox.base.SandboxSettings`."""
 
     uid_base: int = Field(_DEFAULT.uid_base, ge=1)
     uid_count: int = Field(28_000, ge=1)

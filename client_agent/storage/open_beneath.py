@@ -16,6 +16,17 @@ from typing import Final
 
 from shared.files.descriptors import closing_fd
 
+SHORTAGE_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""The agent has too few descriptors or too little memory. It should try again later."""
+DISK_FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def raise_if_shortage(problem: OSError) -> None:
+    """Raise the error if the agent is short of something. Then the file must not be skipped."""
+    if problem.errno in SHORTAGE_ERRNOS:
+        raise problem
+
+
 _OPENAT2: Final = 437
 """The number of the system call on all machines, since Linux 5.6."""
 _RESOLVE: Final = 0x01 | 0x02 | 0x04 | 0x08

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from server.ports import RefusedByAgent
-from shared.bulk_wire import PayloadRef
 from shared.clock import Clock, wait_for
+from shared.wire import PayloadRef
 
 MAX_WAIT_S: Final = 0.2
 """After the first of them that waits."""

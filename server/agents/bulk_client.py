@@ -35,16 +35,18 @@ from server.ports import (
     ScratchFile,
     Unreachable,
 )
-from shared.bulk_wire import (
+from shared.together import Together
+from shared.wire import (
     Acknowledged,
+    Order,
     OrderAnswer,
     OrderAnswers,
     OrderList,
+    PayloadDoc,
     PayloadRef,
     PayloadRefs,
+    Wire,
 )
-from shared.together import Together
-from shared.wire import Order, PayloadDoc, Wire
 
 _MAX_PAYLOADS: Final = 200
 """In one request."""

@@ -10,8 +10,7 @@ from server.agents.acknowledgements import Acknowledgements
 from server.agents.forms import Form
 from server.agents.orders import size_in_request
 from server.ports import RefusedByAgent
-from shared.bulk_wire import OrderAnswer, PayloadsAnswer, PayloadsRequest
-from shared.wire import Order
+from shared.wire import Order, OrderAnswer, PayloadsAnswer, PayloadsRequest
 
 MAX_BUNDLE: Final = 256 << 10
 """Bytes of a bundle that goes with others."""

@@ -11,11 +11,12 @@ import aiohttp
 
 from server.agents import answers
 from server.ports import Fetched, ScratchFile
-from shared.bulk_wire import ResultHead, ResultHeads
 from shared.clock import Clock
 from shared.files.opened import to_end
 from shared.wire import (
     PayloadDoc,
+    ResultHead,
+    ResultHeads,
 )
 
 _HEAD_BYTES: Final = 256 << 10

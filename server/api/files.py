@@ -26,9 +26,8 @@ from server.http.params import Param, flag, flag_param, int_param, whole, word
 from server.http.requested_job import requested_job
 from server.http.route import JOB, Route
 from shared import wire
-from shared.http.file_response import send_chunks
+from shared.http.file_response import requested_part, send_chunks
 from shared.http.numbers import whole_number
-from shared.http.ranges import requested_part
 from shared.wire import FilePage
 
 _MOST: Final = 10_000

@@ -42,7 +42,7 @@ from server.stages.webhooks import Webhooks
 from server.store.jobs import SqlJobs
 from shared.clock import Clock
 from shared.http.authentication import PRINCIPAL
-from shared.multipart.limits import FormLimits
+from shared.multipart.parser import FormLimits
 from shared.principals import Principal, Role
 from shared.wire import ChildCounts, JobDoc, QueueInfo, Reloaded
 

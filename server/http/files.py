@@ -25,8 +25,7 @@ from server.http.problems import Refusal
 from server.http.reads import MOST_NAMES, Names
 from server.http.results import missing_result
 from server.ports import Agent, AgentError, RefusedByAgent
-from shared.files.archives.zip_content import read_part
-from shared.files.archives.zip_directory import ZipEntry
+from shared.files.archives.zip_directory import ZipEntry, read_part
 from shared.files.archives.zip_index import ListedFile, ZipIndex, spellings
 from shared.files.descriptors import closing_fd
 from shared.files.errors import BundleError

@@ -41,7 +41,7 @@ from shared.http.middleware import Handler
 from shared.http.refusals import REQUEST_ID, Denied
 from shared.http.request_log import ERROR_CODE
 from shared.logs import RateLimiter
-from shared.multipart.limits import FormRefused
+from shared.multipart.parser import FormRefused
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import Problem, ReferenceProblem
 

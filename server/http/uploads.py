@@ -29,7 +29,7 @@ from shared.files.staged_file import ReserveSpace
 from shared.http.authentication import PRINCIPAL
 from shared.http.request_body import send_continue
 from shared.http.request_log import UPLOADED_AS, UPLOADED_ID
-from shared.multipart.limits import FormLimits, FormRefused
+from shared.multipart.parser import FormLimits, FormRefused
 from shared.multipart.receive import receive
 from shared.multipart.sinks import BundleSink, Sink
 from shared.units.sizes import say_size

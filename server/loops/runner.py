@@ -13,8 +13,8 @@ from prometheus_client import Counter
 from server.ports import LoopState
 from shared import logs
 from shared.clock import Clock, wait_for
-from shared.heartbeats import PATIENCE_S
 from shared.metrics import counter
+from shared.probe import PATIENCE_S
 
 log = structlog.get_logger()
 

@@ -12,8 +12,8 @@ from pydantic import Field, model_validator
 
 from shared.http.tls import TlsFiles
 from shared.settings.base import File, Section
+from shared.settings.effective import without_password
 from shared.settings.secrets import FileSecret, Secret, identity_of
-from shared.settings.shown import without_password
 
 _IN_A_HEADER: Final = re.compile(r"[^\x00-\x1f\x7f]*")
 

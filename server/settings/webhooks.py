@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from server.domain.webhook_targets import ServiceWebhook, webhook_target
 from server.domain.webhooks import ENDS, secret_bytes
 from shared.settings.base import File, Section
-from shared.settings.shown import HOST_ONLY
+from shared.settings.effective import HOST_ONLY
 from shared.wire import WebhookEvent
 
 

@@ -47,7 +47,7 @@ from server.web.upload_form import (
     former_files,
 )
 from shared.http.authentication import PRINCIPAL
-from shared.multipart.limits import FormRefused
+from shared.multipart.parser import FormRefused
 from shared.principals import LOCAL, Scope
 from shared.units.sizes import say_size
 from shared.wire import StatusBody

@@ -26,8 +26,7 @@ from shared.files.bundles.format import ENTRY, BundleSummary
 from shared.files.bundles.reader import BundleReader
 from shared.files.errors import BundleError
 from shared.files.staged_file import ReserveSpace
-from shared.multipart.limits import FormLimits
-from shared.multipart.parser import FilePart
+from shared.multipart.parser import FilePart, FormLimits
 from shared.multipart.sinks import BundleSink
 from shared.settings.limits import FIELDS as OF_LIMITS
 from shared.settings.limits import SIZES

@@ -27,14 +27,13 @@ from shared.http.origins import (
     Hosts,
     Origins,
 )
-from shared.http.protocol import Connection
+from shared.http.protocol import Connection, UnreadAnswers
 from shared.http.proxies import TrustedProxies
 from shared.http.rate_limits import RateLimits
 from shared.http.refusals import ID_HEADER, REQUEST_ID, Denied, new_request_id
 from shared.http.request_body import check_body
 from shared.http.request_log import PROBES, SENDER, RequestLog, peer_address
 from shared.http.settings import HttpSection
-from shared.http.unread import UnreadAnswers
 from shared.metrics import Transfers
 from shared.principals import Principal, Role
 

@@ -15,8 +15,7 @@ from shared.files.names import shown
 from shared.files.staged_file import ReserveSpace
 from shared.multipart.batches import BatchWriter, Threads
 from shared.multipart.headers import BadHeader, boundary_of, quotes_whole_names
-from shared.multipart.limits import FormLimits, FormRefused
-from shared.multipart.parser import FilePart, FormParser
+from shared.multipart.parser import FilePart, FormLimits, FormParser, FormRefused
 from shared.multipart.sinks import BundleSink, Naming, Sink
 
 _MOST_DELIMITERS: Final = 32

@@ -15,8 +15,7 @@ from shared.files.bundles.writer import BundleWriter, Data, too_large
 from shared.files.durable import remove_quietly, write_all
 from shared.files.errors import BundleError
 from shared.files.staged_file import ReserveSpace, StagedFile
-from shared.multipart.limits import FormLimits
-from shared.multipart.parser import FilePart
+from shared.multipart.parser import FilePart, FormLimits
 
 ARCHIVE_FIELD: Final = "bundle"
 """The form field whose archive is expanded."""

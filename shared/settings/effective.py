@@ -9,16 +9,86 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from shared.settings.base import PREFIX, Section
 from shared.settings.secrets import FileSecret
-from shared.settings.shown import STARS, has_secret, say_number, say_text
-from shared.units.durations import parse_duration
-from shared.units.sizes import parse_size
+from shared.units.durations import Duration, parse_duration, say_duration
+from shared.units.sizes import Size, parse_size, say_size
+from shared.wire import SettingChange
+
+HIDDEN: Final = "(secret)"
+STARS: Final = "***"
+"""In place of a secret, in what can be read again."""
+_PASSWORD: Final = re.compile(r"//\S+@")
+HOST_ONLY: Final = "what follows the host may be a secret"
+"""Marks the field of an address."""
+_AFTER_HOST: Final = re.compile(r"(//[^/?#\s]+)[/?#].+")
+
+
+def say_value(value: Any, info: FieldInfo | None) -> str | None:
+    """The value of a key; None: it is not set.
+
+    Args:
+        info: of its field; None: it stands in a table of any keys.
+    """
+    if value is None:
+        return None
+    if isinstance(value, BaseModel):
+        return "(a table)"
+    if has_secret(value):
+        return HIDDEN
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list | frozenset):
+        return ", ".join(str(say_value(one, info)) for one in value) or "none"
+    return say_number(value, info) or say_text(value, info)
+
+
+def say_number(value: Any, info: FieldInfo | None) -> str | None:
+    """A duration or a size as in ``1h30m`` and ``2 GiB``; None: it is neither."""
+    if info is None or isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    marks = [*info.metadata, *_inner_marks(info.annotation)]
+    if get_args(Duration)[1] in marks:
+        return say_duration(value)
+    if get_args(Size)[1] in marks:
+        return say_size(int(value))
+    return None
+
+
+def say_text(value: Any, info: FieldInfo | None) -> str:
+    """As it is, but for what may be a secret in an address."""
+    text = str(value)
+    if info is not None and HOST_ONLY in info.metadata:  # first, as a path may have an "@"
+        text = _AFTER_HOST.sub(rf"\1/{STARS}", text)
+    return without_password(text)
+
+
+def has_secret(value: Any) -> bool:
+    """Whether it is one, or holds one."""
+    if isinstance(value, dict):
+        return any(map(has_secret, value.values()))
+    return isinstance(value, SecretStr) or (
+        isinstance(value, tuple | list) and any(map(has_secret, value))
+    )
+
+
+def _inner_marks(annotation: Any) -> list[Any]:
+    """Those of the parts of a union or a tuple, as in ``Size | None``."""
+    found = list(getattr(annotation, "__metadata__", ()))
+    for part in get_args(annotation):
+        found += _inner_marks(part)
+    return found
+
+
+def without_password(text: str) -> str:
+    """An address without what stands before its host."""
+    return _PASSWORD.sub(f"//{STARS}@", text)
+
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -146,3 +216,58 @@ def _has(table: Any, key: tuple[str, ...]) -> bool:
             return False
         table = table[part]
     return table is not None
+
+
+ADDED: Final = "added"
+TAKEN_OUT: Final = "taken out"
+_OTHER_CONTENT: Final = "its content has changed"
+
+
+def differences(old: BaseModel, new: BaseModel) -> list[SettingChange]:
+    """All settings that differ. A table that is new or gone is one difference, in words:
+    ``added``, ``taken out``.
+    """
+    return list(_between("", old, new))
+
+
+def _between(
+    key: str, old: Any, new: Any, info: FieldInfo | None = None
+) -> Iterator[SettingChange]:
+    if old == new:
+        return
+    if isinstance(old, BaseModel) and isinstance(new, BaseModel):
+        for name, field in type(old).model_fields.items():
+            yield from _between(_below(key, name), getattr(old, name), getattr(new, name), field)
+        yield from _in_files(key, old, new)
+    elif isinstance(old, dict) and isinstance(new, dict):
+        for name in [*old, *(name for name in new if name not in old)]:
+            yield from _between(_below(key, name), old.get(name), new.get(name))
+    elif isinstance(old or new, BaseModel):  # a table is new, or gone
+        yield SettingChange(
+            key=key,
+            old=None if old is None else _table(old, TAKEN_OUT),
+            new=None if new is None else _table(new, ADDED),
+        )
+    else:
+        yield SettingChange(key=key, old=say_value(old, info), new=say_value(new, info))
+
+
+def _in_files(key: str, old: BaseModel, new: BaseModel) -> Iterator[SettingChange]:
+    """Files that have the same name, and another content."""
+    if isinstance(old, Section) and isinstance(new, Section):
+        for name, content in old.contents().items():
+            file = getattr(old, name)
+            if file == getattr(new, name) and content != new.contents().get(name):
+                yield SettingChange(
+                    key=_below(key, name), old=str(file), new=f"{file} ({_OTHER_CONTENT})"
+                )
+
+
+def _table(table: BaseModel, what: str) -> str:
+    """What became of it; of an agent with its address."""
+    address = getattr(table, "url", None) or getattr(table, "upload_url", None)
+    return f"{what} ({without_password(address)})" if address else what
+
+
+def _below(key: str, name: str) -> str:
+    return f"{key}.{name}" if key else name

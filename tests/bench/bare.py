@@ -9,9 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from client_agent.sandbox.base import Launch
+from client_agent.sandbox.base import Launch, SandboxSettings
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
-from client_agent.sandbox.settings import SandboxSettings
 from client_agent.sandbox.workspace import HostWorkspace
 from shared.clock import RealClock
 from shared.wire import Limits

@@ -10,8 +10,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
+from client_agent.sandbox.base import SandboxSettings
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
-from client_agent.sandbox.settings import SandboxSettings
 from tests.bench import bare
 from tests.bench.chain import TRUE, chained
 from tests.bench.table import Row, median

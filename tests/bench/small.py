@@ -10,7 +10,7 @@ from pathlib import Path
 
 import aiohttp
 
-from client_agent.sandbox.settings import SandboxSettings
+from client_agent.sandbox.base import SandboxSettings
 from tests.bench import bare, jobs
 from tests.bench.chain import chained
 from tests.bench.table import Row, median, percentile

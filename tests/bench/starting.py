@@ -14,8 +14,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
+from client_agent.sandbox.base import SandboxSettings
 from client_agent.sandbox.bubblewrap import command, root_tree
-from client_agent.sandbox.settings import SandboxSettings
 from tests.bench import bare
 from tests.bench.chain import Chain, Change, Options, chained, unchanged
 from tests.bench.table import Row, median

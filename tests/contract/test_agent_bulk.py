@@ -12,7 +12,7 @@ import pytest
 from client_agent.api import bulk
 from client_agent.intake import orders
 from client_agent.storage import shared_bundles
-from shared.bulk_wire import ResultHeads
+from shared.wire import ResultHeads
 from tests.support.agent import SERVER
 from tests.support.agent_http import HELLO, AgentClient, calling
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from client_agent.run import draining
+from client_agent.run import runner
 from client_agent.run.runner import EndRequests
 from shared.wire import AgentHealth
 from tests.support.agent import SERVER
@@ -111,7 +111,7 @@ async def test_a_drained_agent_does_not_wait_for_ever(tmp_path, stopped) -> None
             waited_s += 5.0
             if stopped and waited_s == 50.0:
                 asked.on_stop_signal()
-        assert (waited_s >= draining.FETCH_S) is not stopped
+        assert (waited_s >= runner.FETCH_S) is not stopped
     async with calling(tmp_path) as agent:  # nothing was lost
         _, listing = await agent.call("GET", "/payloads")
         assert [one["status"] for one in listing["payloads"]] == ["Completed"]

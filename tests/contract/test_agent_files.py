@@ -11,7 +11,7 @@ import pytest
 
 from client_agent.collect import running
 from client_agent.collect.running import RunningTree
-from shared.files.portable import fold
+from shared.files.names import fold
 from shared.wire import FILE_SIZE
 from tests.support.agent import LIMITS
 from tests.support.agent_http import calling

@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 from server.http import files, logs
-from shared.http.unread import UnreadAnswers
+from shared.http.protocol import UnreadAnswers
 from tests.contract import test_links
 from tests.contract.test_logs_http import running
 from tests.support.job_pages import serving

@@ -305,7 +305,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "a drained agent waits until servers have fetched",
-        "run/draining.py",
+        "run/runner.py",
         "await payloads.held_for_servers()",
         "False",
         f"{_ENDING}a_drained_agent_finishes_what_it_has_and_waits_for_servers",

@@ -15,7 +15,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "output",
         "a line that is too long takes no memory",
-        "output/lines.py",
+        "output/live.py",
         "line is not None and len(line) <= MAX_LINE and line[:2]",
         "line is not None and line[:2]",
         f"{_OUTPUT}lines.py::test_the_start_of_a_line_that_is_too_long_is_not_kept",
@@ -23,7 +23,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "output",
         "a command that is split over reads is put together",
-        "output/lines.py",
+        "output/live.py",
         "else self._begun + data)",
         "else data)",
         f"{_OUTPUT}lines.py::test_any_split_gives_the_same_lines",
@@ -112,7 +112,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "output",
         "silence is counted from the start of run.sh",
-        "output/silence.py",
+        "output/live.py",
         "    output.start()\n    process.go()\n",
         "    process.go()\n",
         f"{_ATTEMPTS}the_time_before_its_start_is_no_silence",
@@ -120,7 +120,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "output",
         "what the agent does not read is no silence",
-        "output/silence.py",
+        "output/live.py",
         "if process.output_paused:",
         "if False:",
         f"{_ATTEMPTS}what_the_agent_does_not_read_is_no_silence",

@@ -25,7 +25,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "a file server that is gone refuses only services that use it",
-        "intake/mount_sources.py",
+        "intake/admission.py",
         "if not self._sources[path].exists)",
         "if not all(source.exists for source in self._sources.values()))",
         f"{_SOURCES}a_file_server_that_does_not_answer_blocks_nothing",
@@ -33,7 +33,7 @@ AROUND: Final[tuple[Mutant, ...]] = (
     of(
         "3",
         "and nobody waits for it twice",
-        "intake/mount_sources.py",
+        "intake/admission.py",
         "            if not source.unresponsive and not await",
         "            if not await",
         f"{_SOURCES}a_file_server_that_does_not_answer_blocks_nothing",

@@ -90,7 +90,7 @@ MUTANTS: Final = (
     ),
     _of(
         "a part of a file that may have changed is not taken for the rest of an old one",
-        "shared/http/ranges.py",
+        "shared/http/file_response.py",
         "if_range is not None and (etag is None or",
         "if_range is not None and etag is not None and (",
         f"{_RUNNING}the_files_of_a_running_job_are_listed_and_read_and_then_those_of_its_result",

@@ -21,7 +21,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "cgroups are found where the kernel offers them",
-        "sandbox/host_limits.py",
+        "sandbox/host_resources.py",
         "        hierarchy = find_hierarchy(name)\n",
         '        raise CgroupsUnavailable("not looked for")\n',
         f"{_INSIDE}a_limit_is_hard_if_the_kernel_supports_it[root-memory]",
@@ -271,7 +271,7 @@ LIMITS: Final[tuple[Mutant, ...]] = (
     of(
         "4",
         "disk: an image of its own",
-        "sandbox/host_limits.py",
+        "sandbox/host_resources.py",
         "        images = ImagePool(image_folder, settings.inode_every)\n",
         "        images = ImagePool(image_folder, 256)\n",
         f"{HOSTILE}[root-inode-bomb]",

@@ -65,7 +65,7 @@ MUTANTS: Final = (
     ),
     _of(
         "a disk waits for each slot",
-        "client_agent/parameters.py",
+        "client_agent/app.py",
         "max(_MIN_SPARE_IMAGES, settings.slots)",
         "_MIN_SPARE_IMAGES",
         "tests/unit/client_agent/settings/test_agent.py::test_a_disk_is_ready_for_each_slot",

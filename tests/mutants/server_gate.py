@@ -21,7 +21,7 @@ def _of(protection: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 MUTANTS: Final = (
     _of(
         "answers that a caller does not read are bounded",
-        f"{_HTTP}unread.py",
+        f"{_HTTP}protocol.py",
         "if mine + size > self._of_one:",
         "if False:",
         "tests/unit/shared/http/test_unread.py::"
@@ -29,7 +29,7 @@ MUTANTS: Final = (
     ),
     _of(
         "answers that nobody reads are bounded in all",
-        f"{_HTTP}unread.py",
+        f"{_HTTP}protocol.py",
         "elif self._of.total() + size > self._of_all:",
         "elif False:",
         "tests/unit/shared/http/test_unread.py::"
@@ -37,7 +37,7 @@ MUTANTS: Final = (
     ),
     _of(
         "who has read all of its answers gets another one, whatever others leave unread",
-        f"{_HTTP}unread.py",
+        f"{_HTTP}protocol.py",
         "        if not mine:\n            return\n",
         "",
         "tests/unit/shared/http/test_unread.py::"
@@ -378,14 +378,14 @@ MUTANTS: Final = (
     ),
     _of(
         "If-Match is heeded",
-        f"{_HTTP}ranges.py",
+        f"{_HTTP}file_response.py",
         "if request.if_match is not None and (etag is None or not _matches(request.if_match, etag)):",
         "if False:",
         "tests/unit/shared/http/test_file_response.py::test_conditions_and_ranges",
     ),
     _of(
         "the last nought bytes are none",
-        f"{_HTTP}ranges.py",
+        f"{_HTTP}file_response.py",
         "return size, size  # the last",
         "return None  # the last",
         "tests/unit/shared/http/test_file_response.py::test_conditions_and_ranges",

@@ -102,14 +102,14 @@ _NAME_MUTANTS: Final = (
     ),
     _of(
         "names that differ only in case are a warning",
-        "shared/files/portable.py",
+        "shared/files/names.py",
         "            if spelled[depth] != here[depth]:",
         "            if False:",
         f"{_PORTABLE}names_that_differ_only_in_case_are_reported",
     ),
     _of(
         "beyond ASCII, too",
-        "shared/files/portable.py",
+        "shared/files/names.py",
         "decomposed.casefold()",
         "decomposed",
         f"{_PORTABLE}names_that_differ_only_in_case_are_reported",

@@ -39,7 +39,7 @@ MUTANTS: Final = (
     ),
     of(
         "the content of a file is part of the settings",
-        "shared/settings/differences.py",
+        "shared/settings/effective.py",
         "if file == getattr(new, name) and content != new.contents().get(name):",
         "if False:",
         "tests/process/test_start_and_signals.py::"

@@ -121,7 +121,7 @@ MUTANTS: Final = (
     ),
     of(
         "the log of a reload shows no secret",
-        "shared/settings/shown.py",
+        "shared/settings/effective.py",
         "    if has_secret(value):\n        return HIDDEN\n",
         "",
         f"{_RELOAD}what_needs_a_restart_is_said_at_each_reload_and_the_rest_once",

@@ -32,7 +32,7 @@ MUTANTS: Final = (
     ),
     of(
         "handshakes that do not end are closed for others",
-        "shared/http/handshake.py",
+        "shared/http/listener.py",
         "        table.add(self, self._peer)\n",
         "        pass\n",
         f"{_TLS}connections_without_a_handshake_are_closed_for_others[nothing]",

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from client_agent.sandbox.base import SandboxSettings
 from client_agent.sandbox.bubblewrap import command
 from client_agent.sandbox.bubblewrap.root_tree import RootTree
 from client_agent.sandbox.kernel import pidfd
-from client_agent.sandbox.settings import SandboxSettings
 from tests.bench import bare, chain, collecting, layers, many_mounts, starting, tokens
 from tests.bench.table import Row
 

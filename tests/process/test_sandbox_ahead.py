@@ -12,10 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from client_agent.sandbox.base import Ahead, Ended, Launch
+from client_agent.sandbox.base import Ahead, Ended, Grant, Launch
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap, BubblewrapWorkspace
 from client_agent.sandbox.bubblewrap.root_tree import CHECK_S
-from client_agent.sandbox.grants import Grant
 from client_agent.sandbox.kernel import disk_images, pidfd
 from shared.clock import RealClock
 from shared.wire import Limits

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from client_agent.check.limit_tests import check
 from client_agent.check.table import Table
+from client_agent.sandbox.base import Grant
 from client_agent.sandbox.bubblewrap.command import Tools
-from client_agent.sandbox.grants import Grant
 from client_agent.sandbox.none import NoSandbox
 from tests.support.real_sandbox import (
     SETTINGS,

@@ -20,7 +20,7 @@ from client_agent.run.context import AgentContext, Measures
 from client_agent.run.retention import recover
 from client_agent.run.runner import Runner
 from client_agent.run.slots import SlotQueue
-from client_agent.sandbox.grants import Grant, Grants
+from client_agent.sandbox.base import Grant, Grants
 from client_agent.sandbox.watch import SandboxWatch
 from client_agent.storage.folders import Folders
 from client_agent.storage.shared_bundles import SharedBundles

@@ -24,14 +24,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from client_agent.collect.contents import Contents, ResultsLimitExceeded
+from client_agent.collect.contents import Contents, ResultsLimitExceeded, SkippedFile
 from client_agent.collect.pack import collect, collect_extras
-from client_agent.collect.receipt import SkippedFile
-from client_agent.sandbox.base import Ended, Launch, Process, SelfTestReport, Workspace
+from client_agent.sandbox.base import (
+    Ended,
+    Grant,
+    Launch,
+    Process,
+    SandboxSettings,
+    SelfTestReport,
+    Workspace,
+)
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
-from client_agent.sandbox.grants import Grant
 from client_agent.sandbox.none import NoSandbox
-from client_agent.sandbox.settings import SandboxSettings
 from client_agent.sandbox.workspace import HostWorkspace
 from client_agent.storage.remove_tree import remove_tree
 from shared.clock import RealClock

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from client_agent import app
-from client_agent.collect.receipt import Receipt
+from client_agent.collect.contents import Receipt
 from client_agent.sandbox.base import Ended, SelfTestReport
 from client_agent.sandbox.kernel.work_folders import WorkFolders
 from client_agent.settings.agent import load

@@ -14,7 +14,7 @@ from subprocess import SubprocessError
 
 import structlog
 
-from client_agent.sandbox.base import HARD, Ahead, Launch, Process, SelfTestReport
+from client_agent.sandbox.base import HARD, Ahead, Launch, Process, SandboxSettings, SelfTestReport
 from client_agent.sandbox.bubblewrap import command, seccomp, selftest
 from client_agent.sandbox.bubblewrap.prepared_starts import PreparedStarts
 from client_agent.sandbox.bubblewrap.root_tree import JOB, RootTree, RootTrees
@@ -28,7 +28,6 @@ from client_agent.sandbox.process.chain import TEMPORARY, gated, opening
 from client_agent.sandbox.process.pipes import Constants, Pipes
 from client_agent.sandbox.process.start import Start
 from client_agent.sandbox.process.supervisor import SpawnedProcesses
-from client_agent.sandbox.settings import SandboxSettings
 from client_agent.sandbox.workspace import HostWorkspace
 from shared.clock import Clock
 from shared.files.descriptors import closing_fd

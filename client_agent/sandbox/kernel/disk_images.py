@@ -30,8 +30,8 @@ from client_agent.sandbox.kernel.loop_ext4 import (
     shut_down,
     usable_blocks,
 )
+from client_agent.storage.open_beneath import DISK_FULL_ERRNOS, SHORTAGE_ERRNOS
 from client_agent.storage.remove_tree import remove_tree
-from client_agent.storage.shortage import DISK_FULL_ERRNOS, SHORTAGE_ERRNOS
 from shared.files.descriptors import closing_fd
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()

@@ -10,14 +10,13 @@ from typing import Final
 
 import structlog
 
-from client_agent.sandbox.base import Ended, Launch
+from client_agent.sandbox.base import Ended, Launch, SandboxSettings
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.limits.meter import Meter
 from client_agent.sandbox.pack import driver
 from client_agent.sandbox.pack.driver import SHM
 from client_agent.sandbox.process.chain import TEMPORARY
 from client_agent.sandbox.process.supervisor import SpawnedProcesses, SupervisedProcess
-from client_agent.sandbox.settings import SandboxSettings
 from shared.clock import Clock
 from shared.wire import Reason, Usage
 

@@ -12,13 +12,12 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
-from client_agent.sandbox.base import Launch, SandboxBroken
+from client_agent.sandbox.base import Launch, SandboxBroken, SandboxSettings
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.process.log_capture import LogCapture, LogSettings
 from client_agent.sandbox.process.pipes import Pipes, Remainder, StatusPipe
 from client_agent.sandbox.process.supervisor import SpawnedProcesses
-from client_agent.sandbox.settings import SandboxSettings
-from client_agent.storage.shortage import raise_if_shortage
+from client_agent.storage.open_beneath import raise_if_shortage
 from shared.clock import Clock
 
 _POLL_S: Final = 0.001

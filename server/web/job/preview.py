@@ -33,8 +33,7 @@ from server.web.job.content import (
 from server.web.job.files import crumbs, folder_of, quoted, running_page
 from server.web.job.frame import frame_page, job_frame
 from server.web.site import PageRoute, Site
-from shared.http.file_response import send_chunks
-from shared.http.ranges import Part
+from shared.http.file_response import Part, send_chunks
 
 _TABLE_WINDOW: Final = 128 << 10
 _MOST_IMAGE: Final = 20 << 20

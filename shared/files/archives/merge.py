@@ -13,8 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Final
 
-from shared.files.archives.zip_content import read_range
-from shared.files.archives.zip_directory import MAX_LISTED, ZipEntry, read_entries
+from shared.files.archives.zip_directory import MAX_LISTED, ZipEntry, read_entries, read_range
 from shared.files.archives.zip_headers import (
     FILE,
     FOLDER,

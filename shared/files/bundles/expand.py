@@ -15,8 +15,14 @@ from pathlib import Path
 from typing import Final
 
 from shared.files.archives.tar_reader import BLOCK, TarReader, parse_header
-from shared.files.archives.zip_content import inflate, read_content, read_range
-from shared.files.archives.zip_directory import MAX_LISTED, ZipEntry, read_entries
+from shared.files.archives.zip_directory import (
+    MAX_LISTED,
+    ZipEntry,
+    inflate,
+    read_content,
+    read_entries,
+    read_range,
+)
 from shared.files.bundles.writer import BundleWriter, Data, too_large
 from shared.files.descriptors import closing_fd
 from shared.files.errors import BundleError

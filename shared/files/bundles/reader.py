@@ -4,24 +4,125 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
-from shared.files.archives.zip_content import read_content, read_range
-from shared.files.archives.zip_directory import STORED, ZipEntry, read_entries
-from shared.files.bundles.file_writer import FileWriter, hashed, in_order
+from shared.files.archives.zip_directory import (
+    STORED,
+    ZipEntry,
+    read_content,
+    read_entries,
+    read_range,
+)
 from shared.files.bundles.format import (
+    FILE_MODE,
     GATHER,
+    PROGRAM_MODE,
     BundleSummary,
     FileDigest,
     digest_of,
     root_of,
 )
 from shared.files.bundles.stream_digests import StreamDigests
+from shared.files.descriptors import closing_fd
+from shared.files.durable import write_all
 from shared.files.errors import BundleError
 from shared.files.names import PathSet, UnsafeName, safe_path, shown
+
+_FOLDER_MODE: Final = 0o755
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+T = TypeVar("T")
+
+
+class _Hash(Protocol):
+    def update(self, data: bytes, /) -> None: ...
+
+
+def in_order(files: Iterable[tuple[str, T]]) -> list[tuple[str, T]]:
+    """Sorted by the components of their paths: all files of a folder follow each other, so that
+    one descriptor per level is enough, and each folder is made once.
+    """
+    return sorted(files, key=lambda file: file[0].split("/"))
+
+
+def hashed(pieces: Iterable[bytes], digest: _Hash) -> Iterator[bytes]:
+    """The same pieces, each added to the digest before it is handed on."""
+    for piece in pieces:
+        digest.update(piece)
+        yield piece
+
+
+class FileWriter:
+    """New files below a folder in which nothing else works, as a context manager.
+
+    No symbolic link is followed and nothing is overwritten, whatever is there.
+
+    Args:
+        root: descriptor of the folder.
+        uid: owner of new files and folders; None: whoever this process is.
+        gid: their group, likewise.
+        into_existing: folders that are there already are used, too.
+    """
+
+    def __init__(
+        self, root: int, uid: int | None, gid: int | None, *, into_existing: bool = False
+    ) -> None:
+        self._root, self._into_existing = root, into_existing
+        self._owner = (-1 if uid is None else uid, -1 if gid is None else gid)
+        self._open: list[tuple[str, int]] = []
+        """Folders from the root down to the one into which files are written now."""
+
+    def __enter__(self) -> FileWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leave(0)
+
+    def write(self, path: str, pieces: Iterable[bytes], *, executable: bool) -> None:
+        """Write one file; the folders above it are made. Raises OSError."""
+        *above, name = path.split("/")
+        with closing_fd(os.open(name, _NEW_FILE, 0o600, dir_fd=self._enter(above))) as fd:
+            for piece in pieces:
+                write_all(fd, piece)
+            if self._owner != (-1, -1):
+                os.fchown(fd, *self._owner)
+            os.fchmod(fd, PROGRAM_MODE if executable else FILE_MODE)
+
+    def _enter(self, path: list[str]) -> int:
+        """A descriptor of the folder; the folder and those above it are created if not open."""
+        common = 0
+        for (name, _), wanted in zip(self._open, path, strict=False):
+            if name != wanted:
+                break
+            common += 1
+        self._leave(common)
+        for name in path[common:]:
+            self._open.append((name, self._make(name, self._here())))
+        return self._here()
+
+    def _here(self) -> int:
+        return self._open[-1][1] if self._open else self._root
+
+    def _make(self, name: str, parent: int) -> int:
+        try:
+            os.mkdir(name, 0o700, dir_fd=parent)
+        except FileExistsError:
+            if not self._into_existing:
+                raise
+            return os.open(name, _FOLDER, dir_fd=parent)
+        fd = os.open(name, _FOLDER, dir_fd=parent)
+        if self._owner != (-1, -1):
+            os.fchown(fd, *self._owner)
+        os.fchmod(fd, _FOLDER_MODE)
+        return fd
+
+    def _leave(self, depth: int) -> None:
+        while len(self._open) > depth:
+            os.close(self._open.pop()[1])
+
 
 MAX_FILES: Final = 100_000
 """Most files of a bundle, for every reader: a program that took more could not pass it on."""
@@ -189,3 +290,80 @@ def _compare(actual: str, promised: str) -> None:
         raise BundleError(
             "digest_mismatch", f"the bundle's content has the digest {actual}, not {promised}"
         )
+
+
+MAX_ENTRIES: Final = 200_000
+"""Files and folders; memory used is in proportion to this."""
+
+
+class InputsReader:
+    """An open ZIP of inputs, as a context manager. It is not trusted: its names and its table of
+    contents are checked as those of an uploaded archive are.
+
+    Attributes:
+        files: path -> its entry.
+        size: bytes of all files, unpacked.
+
+    Raises:
+        BundleError, OSError
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.files = _checked(read_entries(self._fd, MAX_ENTRIES))
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self.size = sum(one.size for one in self.files.values())
+
+    def __enter__(self) -> InputsReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def unpack(self, dir_fd: int, bundle: Iterable[str], uid: int | None, gid: int | None) -> int:
+        """Write the files below a folder that holds a bundle's. The bundle's own are kept: a file
+        of their name, or in the place of their folder or below their file, is left out.
+
+        Args:
+            bundle: paths of the bundle's files.
+
+        Returns:
+            How many files were left out.
+
+        Raises:
+            BundleError: damaged. The caller removes what was written.
+            OSError
+        """
+        files = set(bundle)
+        folders = {above for path in files for above in _folders_above(path)}
+        left_out = 0
+        with FileWriter(dir_fd, uid, gid, into_existing=True) as writer:
+            for path, one in in_order(self.files.items()):
+                if path in files or path in folders or not files.isdisjoint(_folders_above(path)):
+                    left_out += 1
+                else:
+                    writer.write(path, read_content(self._fd, one), executable=one.executable)
+        return left_out
+
+
+def _folders_above(path: str) -> list[str]:
+    components = path.split("/")
+    return ["/".join(components[:count]) for count in range(1, len(components))]
+
+
+def _checked(entries: list[ZipEntry]) -> dict[str, ZipEntry]:
+    """The files by their safe paths. Folders without files are left out."""
+    tree, files = PathSet(), dict[str, ZipEntry]()
+    try:
+        for one in entries:
+            path = safe_path(one.name.removesuffix("/") if one.is_folder else one.name)
+            if not one.is_folder:
+                tree.add(path)
+                files[path] = one
+        tree.check()
+    except UnsafeName as problem:
+        raise BundleError.of_name(problem) from None
+    return files

@@ -21,8 +21,14 @@ from shared.files.bundles.format import (
     root_of,
 )
 from shared.files.errors import BundleError
-from shared.files.names import PathSet, UnsafeName, safe_path
-from shared.files.portable import NonPortableNames, problems, why_not_portable
+from shared.files.names import (
+    NonPortableNames,
+    PathSet,
+    UnsafeName,
+    problems,
+    safe_path,
+    why_not_portable,
+)
 from shared.files.staged_file import KeptFile, ReserveSpace
 
 Data = bytes | bytearray | memoryview

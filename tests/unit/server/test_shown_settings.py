@@ -13,7 +13,7 @@ from client_agent.__main__ import cli as agent
 from server.__main__ import program as server
 from server.maintenance.doctor import warnings
 from server.settings import load
-from shared.settings.differences import differences
+from shared.settings.effective import differences
 
 SECRET = "a-long-random-text"
 TEXT = f"""

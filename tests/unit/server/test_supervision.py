@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from server.domain.troubles import Trouble, TroubleKind
 from server.lifecycle import Supervision
 from server.loops.runner import Loop, Supervisor
-from shared import readiness_log
-from shared.heartbeats import PATIENCE_S, Heartbeats
+from shared import probe
+from shared.probe import PATIENCE_S, Heartbeats
 from tests.support.sim_clock import SimClock
 
 
@@ -103,12 +103,12 @@ async def test_what_keeps_it_from_new_work_is_logged_when_it_begins_changes_and_
         return dict(found)
 
     with capture_logs() as lines:
-        watching = asyncio.create_task(readiness_log.watch(look, stop, clock))
+        watching = asyncio.create_task(probe.watch(look, stop, clock))
         await clock.advance(60)
         found["disk_full"] = "the disk is full"
         await clock.advance(60)
         found["defect"] = ""
-        await clock.advance(readiness_log.LOOK_EVERY_S)
+        await clock.advance(probe.LOOK_EVERY_S)
         found.clear()
         await clock.advance(60)
         stop.set()

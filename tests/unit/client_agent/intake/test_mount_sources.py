@@ -7,8 +7,8 @@ import errno
 import threading
 from pathlib import Path
 
-from client_agent.intake.mount_sources import CACHE_S, TIMEOUT_S, MountSources
-from client_agent.sandbox.grants import Grant
+from client_agent.intake.admission import CACHE_S, TIMEOUT_S, MountSources
+from client_agent.sandbox.base import Grant
 from tests.support.sim_clock import SimClock
 from tests.support.waiting import until
 

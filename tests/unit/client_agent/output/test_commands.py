@@ -20,7 +20,7 @@ from client_agent.output.commands import (
     SetProgress,
     parse,
 )
-from client_agent.output.lines import MAX_LINE
+from client_agent.output.live import MAX_LINE
 from shared.wire import Progress, RetryLater
 from tests.support.each import each
 

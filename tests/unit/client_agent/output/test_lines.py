@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_agent.output.lines import MAX_LINE, CommandLines
+from client_agent.output.live import MAX_LINE, CommandLines
 
 _PIECES = st.sampled_from(
     [b":", b"::", b"\n", b"\r\n", b"\r", b"a", b" ", b"::a::b", b"\xff", b"x" * 20, b":" * MAX_LINE]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from client_agent.run.sandboxes import PASS_S
-from client_agent.sandbox.grants import Grant, Grants
+from client_agent.sandbox.base import Grant, Grants
 from shared.wire import ArrayTask, PackTask, PayloadState
 from tests.support.agent import Rig, new_payload, stored_bundle
 from tests.support.sim_clock import SimClock

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from client_agent.sandbox import host_limits
-from client_agent.sandbox.host_limits import Host, probe_host
+from client_agent.sandbox import host_resources
+from client_agent.sandbox.base import SandboxSettings
+from client_agent.sandbox.host_resources import Host, probe_host
 from client_agent.sandbox.kernel import loop_ext4
 from client_agent.sandbox.kernel.cgroup_tree import CgroupsUnavailable, Hierarchy
-from client_agent.sandbox.settings import SandboxSettings
 
 
 def probed(home: Path) -> Host:
@@ -33,7 +33,9 @@ def test_a_data_folder_mounted_noexec_is_noticed(
 def test_controllers_that_are_missing_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_limits, "find_hierarchy", lambda _: Hierarchy(2, {"memory": tmp_path}))
+    monkeypatch.setattr(
+        host_resources, "find_hierarchy", lambda _: Hierarchy(2, {"memory": tmp_path})
+    )
     support = probed(tmp_path)
     assert support.soft_limits == ["pids", "cpu", "disk"]
     assert support.advice[0].startswith("pids, cpu: the cgroup of this agent does not offer")
@@ -45,7 +47,7 @@ def test_the_advice_contains_why_cgroups_are_unavailable(
     def find(name: str) -> Hierarchy:
         raise CgroupsUnavailable("mount cgroup2")
 
-    monkeypatch.setattr(host_limits, "find_hierarchy", find)
+    monkeypatch.setattr(host_resources, "find_hierarchy", find)
     assert probed(tmp_path).advice[0] == "memory, pids, cpu: mount cgroup2"
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.parameters import sandbox_settings
-from client_agent.sandbox.settings import SandboxSettings
+from client_agent.app import sandbox_settings
+from client_agent.sandbox.base import SandboxSettings
 from client_agent.settings.agent import AgentSection, load
 from client_agent.settings.grants import GrantSettings, SandboxingSection
 from shared.settings.base import SettingsError

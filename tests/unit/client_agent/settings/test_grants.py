@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from client_agent.sandbox.grants import Grant, Grants
+from client_agent.sandbox.base import Grant, Grants
 from client_agent.settings.agent import AgentSection
 from client_agent.settings.grants import SandboxingSection
 from tests.support.each import each

@@ -10,8 +10,8 @@ import pytest
 from server.agents import acknowledgements
 from server.agents.acknowledgements import MAX_WAIT_S, Acknowledgements
 from server.ports import RefusedByAgent, Unreachable
-from shared.bulk_wire import PayloadRef
 from shared.clock import yield_to_loop
+from shared.wire import PayloadRef
 from tests.support.sim_clock import SimClock
 
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.files import names
-from shared.files.names import PathSet, UnsafeName, find_root, safe_path, shown
-from shared.files.portable import problems
+from shared.files.names import PathSet, UnsafeName, find_root, problems, safe_path, shown
 from tests.support.each import each
 from tests.support.raw_archives import component_names
 

@@ -7,8 +7,8 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from shared.http.authentication import CALLER
+from shared.http.protocol import RELEASE, UnreadAnswers
 from shared.http.refusals import Denied
-from shared.http.unread import RELEASE, UnreadAnswers
 
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.files.bundles import reader
-from shared.multipart.limits import FormLimits, FormRefused
+from shared.multipart.parser import FormLimits, FormRefused
 from shared.multipart.receive import receive
 from shared.multipart.sinks import RawSink
 from tests.support.raw_archives import (

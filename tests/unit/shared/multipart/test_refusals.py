@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shared.multipart.limits import FormLimits, FormRefused
+from shared.multipart.parser import FormLimits, FormRefused
 from shared.multipart.receive import receive
 from tests.support.raw_archives import (
     BOUNDARY,

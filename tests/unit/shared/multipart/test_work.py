@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from shared.multipart.batches import Threads
-from shared.multipart.limits import FormLimits, FormRefused
-from shared.multipart.parser import FormParser
+from shared.multipart.parser import FormLimits, FormParser, FormRefused
 from shared.multipart.receive import receive
 from tests.support.each import each
 

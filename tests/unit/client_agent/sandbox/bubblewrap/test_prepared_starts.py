@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from client_agent.sandbox.base import Ahead, SandboxBroken
+from client_agent.sandbox.base import Ahead, Grant, SandboxBroken
 from client_agent.sandbox.bubblewrap.prepared_starts import LIFETIME_S, PreparedStarts
-from client_agent.sandbox.grants import Grant
 from shared.wire import Limits
 from tests.support.real_sandbox import turns
 from tests.support.sim_clock import SimClock
