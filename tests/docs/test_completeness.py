@@ -1,4 +1,4 @@
-"""Each setting, command and route is in the documentation, and each link leads somewhere."""
+"""Each setting, command, route and state is in the documentation, and each link leads somewhere."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typer.main import get_command
 
 from client_agent.settings.agent import AgentSettings
 from ferryman.cli.app import app
+from scripts import states
 from server.api.routes import ROUTES
 from server.settings.tables import ServerSettings
 from shared.units.durations import parse_duration
@@ -114,3 +115,8 @@ def test_every_picture_is_shown() -> None:
         name for page in pages for name in re.findall(r"\(\S*pictures/(\S+)\)", page.read_text())
     }
     assert {path.name for path in (ROOT / "docs" / "pictures").iterdir()} == shown
+
+
+def test_the_table_of_states_is_generated() -> None:
+    assert states.BEGIN in states.PAGE.read_text()
+    assert states.PAGE.read_text() == states.page(), "run python -m scripts.states"
