@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TypeAlias
 import typer
 
 from ferryman.cli import show
+from ferryman.cli.app import PASSED_ON
 from ferryman.cli.exits import TRY_LATER
 from ferryman.cli.options import Json, Server, Yes, ask, on_server
 from ferryman.cli.programs import run_program
@@ -44,11 +45,7 @@ app = typer.Typer(
 @app.command(
     "verify",
     help="On the data folder: check every file, digest and row.",
-    context_settings={
-        "allow_extra_args": True,
-        "ignore_unknown_options": True,
-        "help_option_names": [],
-    },
+    context_settings=PASSED_ON,
 )
 def _verify(context: typer.Context) -> NoReturn:
     run_program("server.maintenance", ["admin", "verify", *context.args])
