@@ -21,7 +21,7 @@ from ferryman import errors
 from ferryman.cli import show
 from ferryman.cli.exits import FAILED, UNAVAILABLE, USAGE, exit_code_for, hint_for
 from ferryman.cli.options import Json, Server, on_server
-from ferryman.cli.programs import require_server_extra
+from ferryman.cli.programs import missing_packages, require_server_extra
 from ferryman.defaults import DEFAULT_URL
 from ferryman.errors import BadArgument
 from ferryman.findings import Finding, exit_code, lines
@@ -180,8 +180,9 @@ async def doctor(
 
 
 def _programs_here() -> list[str]:
-    """The programs whose settings are installed on this host, and may be read."""
-    return [one for one in ("server", "agent") if os.access(INSTALLED / f"{one}.toml", os.R_OK)]
+    """The programs that are installed on this host with settings that may be read."""
+    found = [one for one in ("server", "agent") if os.access(INSTALLED / f"{one}.toml", os.R_OK)]
+    return [] if found and missing_packages() else found
 
 
 def _closed_files() -> list[str]:

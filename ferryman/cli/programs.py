@@ -116,7 +116,7 @@ def require_server_extra() -> None:
     if sys.platform != "linux":
         print_error("server and agent run on Linux only")
         raise typer.Exit(UNAVAILABLE)
-    missing = _missing_packages()
+    missing = missing_packages()
     if missing:
         print_error(
             f"server and agent need more than the client ({', '.join(missing)}): "
@@ -125,7 +125,7 @@ def require_server_extra() -> None:
         raise typer.Exit(UNAVAILABLE)
 
 
-def _missing_packages() -> list[str]:
+def missing_packages() -> list[str]:
     """Distributions of the extra ``server`` that are not there."""
     try:
         wanted = metadata.requires("ferryman") or []

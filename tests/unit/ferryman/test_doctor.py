@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -231,3 +232,25 @@ async def test_where_the_package_is_installed_the_package_is_advised(
         done = await ferryman("doctor", "--url", url)
     assert "apt-get install ./ferryman_9.1.0_*.deb" in done.out
     assert "pip install" not in done.out
+
+
+async def test_on_the_host_of_an_agent_its_sandbox_is_tested_and_no_server_is_missed(
+    ferryman, monkeypatch, tmp_path
+) -> None:
+    (tmp_path / "agent.toml").write_text("[agent]\n")
+    monkeypatch.setattr("ferryman.cli.doctor.INSTALLED", tmp_path)
+    monkeypatch.setattr("ferryman.cli.doctor.DEFAULT_URL", "http://127.0.0.1:1")
+    rows = [{"limit": "memory", "enforcement": "hard", "passed": False, "seen": "it got more"}]
+    table = {"report": {"backend": "bubblewrap", "version": "1"}, "rows": rows, "advice": []}
+    asked: list[tuple[str, ...]] = []
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        asked.append(words)
+        return subprocess.CompletedProcess(words, 1, json.dumps(table), "")
+
+    monkeypatch.setattr("ferryman.cli.doctor._run", run)
+    done = await ferryman("doctor", "--url", "http://127.0.0.1:1")
+    assert asked == [("client_agent", "check", "--json")]
+    assert done.out.splitlines()[2].startswith("warning  server: cannot reach http://127.0.0.1:1")
+    assert "PROBLEM  limit memory: it does not hold: it got more" in done.out.splitlines()
+    assert done.code == 1
