@@ -45,7 +45,6 @@ if TYPE_CHECKING:
         WaitedTooLong,
     )
     from ferryman.models.events import (
-        DeliveryDoc,
         EventDoc,
         LinkDoc,
         LoginLinkDoc,
@@ -53,7 +52,15 @@ if TYPE_CHECKING:
         WebhookBody,
         WebhookSecret,
     )
-    from ferryman.models.jobs import AttemptDoc, BulkItem, FileDoc, JobDoc, ScheduleDoc, Usage
+    from ferryman.models.jobs import (
+        AttemptDoc,
+        BulkItem,
+        DeliveryDoc,
+        FileDoc,
+        JobDoc,
+        ScheduleDoc,
+        Usage,
+    )
     from ferryman.models.operators import (
         Accepted,
         AgentDoc,

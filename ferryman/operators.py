@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from ferryman.follow import follow_all_events, pages
-from ferryman.models.events import DeliveryDoc, DeliveryPage, DeliveryState, EventDoc, WebhookSecret
+from ferryman.models.events import EventDoc, WebhookSecret
 from ferryman.models.operators import (
     AgentAction,
     AgentDoc,
@@ -291,47 +291,23 @@ class Operators:
         """
         return follow_all_events(self._transport, after, user, service)
 
-    async def deliveries(
-        self, job_id: int | None = None, *, state: DeliveryState | None = None
-    ) -> AsyncGenerator[DeliveryDoc, None]:
-        """Webhooks that were or are to be delivered, newest first.
-
-        Args:
-            job_id: only this job's.
-            state: ``"pending"``, ``"delivered"`` or ``"failed"``.
-
-        Raises:
-            NotFound, and as :meth:`submit`
-        """
-        path = "api/v1/deliveries" if job_id is None else f"api/v1/jobs/{job_id}/deliveries"
-        query = {} if state is None else {"state": str(state)}
-        async for delivery in pages(self._transport, path, DeliveryPage, query):
-            yield delivery
-
-    async def delivery(self, delivery_id: int) -> DeliveryDoc:
-        """A webhook, with its latest tries. Raises NotFound."""
-        return await self._transport.get(f"api/v1/deliveries/{delivery_id}", DeliveryDoc)
-
-    async def replay(self, delivery_id: int) -> DeliveryDoc:
-        """Have a webhook sent again, now, under the id that it had. Raises NotFound."""
-        path = f"api/v1/deliveries/{delivery_id}/replay"
-        return (await self._transport.post(path, DeliveryDoc))[1]
-
     async def webhook_secret(
-        self, *, principal: str | None = None, service: str | None = None
+        self, *, principal: str | None = None, replace: bool = False
     ) -> WebhookSecret:
         """What signs the webhooks of the caller's jobs; see :func:`ferryman.verify_webhook`.
 
         Args:
             principal: for operators: of what this principal uploads.
-            service: for operators: of this service.
+            replace: make another one; for a day both sign.
 
         Raises:
-            NotFound, NotAllowed
+            NotAllowed
         """
-        wanted = {"principal": principal, "service": service}
-        query = {name: one for name, one in wanted.items() if one is not None}
-        return await self._transport.get("api/v1/webhook-secret", WebhookSecret, query=query)
+        query = {} if principal is None else {"principal": principal}
+        path = "api/v1/webhook-secret"
+        if replace:
+            return (await self._transport.post(path, WebhookSecret, query=query))[1]
+        return await self._transport.get(path, WebhookSecret, query=query)
 
 
 def _date(header: str | None) -> datetime | None:

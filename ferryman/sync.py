@@ -201,9 +201,6 @@ class SyncClient:
     rotate_token = _blocking(Client.rotate_token)
     audit = _iterating(Client.audit)
     all_events = _iterating(Client.all_events)
-    deliveries = _iterating(Client.deliveries)
-    delivery = _blocking(Client.delivery)
-    replay = _blocking(Client.replay)
     webhook_secret = _blocking(Client.webhook_secret)
 
 

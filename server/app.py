@@ -22,7 +22,7 @@ from server.callers import callers, rate_limits
 from server.data_folder import UNKNOWN, database_path, lock_folder, open_data
 from server.domain.leases import RENEW_EVERY_S, of_server
 from server.domain.webhook_targets import AllowedTargets
-from server.domain.webhooks import WebhookSecrets, secret_bytes, secret_text
+from server.domain.webhooks import secret_bytes, secret_text
 from server.exposure import check_change
 from server.fleet import Fleet, agent_sessions
 from server.health import Health
@@ -175,7 +175,6 @@ async def compose(
         wakeups.services_changed,
     )
     await services.run_once()
-    wakeups.services = services
     jobs = SqlJobs(database, wakeups.changed, wakeups.noted, services, measures.jobs.moved)
     registry = Registry([], clock)
     resources = Resources(
@@ -210,12 +209,10 @@ async def compose(
     webhooks = Webhooks(
         SqlDeliveries(database),
         receivers,
-        services,
-        WebhookSecrets(table.webhook_keys() or [secret_bytes(webhook_key)]),
+        secret_bytes(webhook_key),
         clock,
         machine,
         server=identity,
-        expires_after_s=table.webhooks_expire_after,
         on_change=wakeups.webhooks.set,
         measures=measures,
         rehearsal=await is_rehearsal(database),

@@ -12,10 +12,6 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, FiniteFloat
 
-from ferryman.models.events import DeliveryDoc as DeliveryDoc
-from ferryman.models.events import DeliveryPage as DeliveryPage
-from ferryman.models.events import DeliveryState as DeliveryState
-from ferryman.models.events import DeliveryTry as DeliveryTry
 from ferryman.models.events import EventDoc as EventDoc
 from ferryman.models.events import EventPage as EventPage
 from ferryman.models.events import Level as Level
@@ -23,7 +19,6 @@ from ferryman.models.events import LinkDoc as LinkDoc
 from ferryman.models.events import LoginLinkDoc as LoginLinkDoc
 from ferryman.models.events import TicketDoc as TicketDoc
 from ferryman.models.events import WebhookBody as WebhookBody
-from ferryman.models.events import WebhookEvent as WebhookEvent
 from ferryman.models.events import WebhookJob as WebhookJob
 from ferryman.models.events import WebhookSecret as WebhookSecret
 from ferryman.models.jobs import AttemptDoc as AttemptDoc
@@ -31,6 +26,9 @@ from ferryman.models.jobs import AttemptLinks as AttemptLinks
 from ferryman.models.jobs import BulkAnswer as BulkAnswer
 from ferryman.models.jobs import BulkItem as BulkItem
 from ferryman.models.jobs import ChildCounts as ChildCounts
+from ferryman.models.jobs import DeliveryDoc as DeliveryDoc
+from ferryman.models.jobs import DeliveryState as DeliveryState
+from ferryman.models.jobs import DeliveryTry as DeliveryTry
 from ferryman.models.jobs import FileDoc as FileDoc
 from ferryman.models.jobs import FilePage as FilePage
 from ferryman.models.jobs import HistoryEntry as HistoryEntry
@@ -48,6 +46,7 @@ from ferryman.models.jobs import SchedulePage as SchedulePage
 from ferryman.models.jobs import StatusBody as StatusBody
 from ferryman.models.jobs import UploadLinks as UploadLinks
 from ferryman.models.jobs import Usage as Usage
+from ferryman.models.jobs import WebhookEvent as WebhookEvent
 from ferryman.models.jobs import Wire as Wire
 from ferryman.models.operators import AgentDoc as AgentDoc
 from ferryman.models.operators import AgentPage as AgentPage
@@ -62,7 +61,6 @@ from ferryman.models.operators import Reloaded as Reloaded
 from ferryman.models.operators import ScopeName as ScopeName
 from ferryman.models.operators import ServiceDoc as ServiceDoc
 from ferryman.models.operators import ServicePage as ServicePage
-from ferryman.models.operators import ServiceWebhookDoc as ServiceWebhookDoc
 from ferryman.models.operators import SettingChange as SettingChange
 from ferryman.models.operators import TokenDoc as TokenDoc
 from ferryman.models.operators import TokenPage as TokenPage

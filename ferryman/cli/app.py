@@ -29,7 +29,10 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "ticket": ("links:ticket", "Print an address to upload to once without a token."),
         "dashboard": ("links:dashboard", "Open the dashboard in the browser, logged in."),
         "schedule": ("schedules:app", "Have a job made at each time of a cron line."),
-        "deliveries": ("events:app", "List webhooks and their tries, and send one again."),
+        "webhook-secret": (
+            "events:webhook_secret",
+            "Print what signs the webhooks of your jobs, whsec_…, or replace it.",
+        ),
         "services": ("services:app", "List services; pause, resume and empty them."),
     },
     "For operators": {

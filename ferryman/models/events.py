@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import AwareDatetime, Field
 
-from ferryman.models.jobs import Wire
+from ferryman.models.jobs import WebhookEvent, Wire
 from ferryman.states import JobState, Reason
 
 Level: TypeAlias = Literal["debug", "info", "notice", "warning", "error"]
@@ -67,10 +67,6 @@ class LoginLinkDoc(Wire):
     """None: no login is needed."""
 
 
-WebhookEvent: TypeAlias = Literal["job.running", "job.completed", "job.failed", "job.cancelled"]
-DeliveryState: TypeAlias = Literal["pending", "delivered", "failed"]
-
-
 class WebhookJob(Wire):
     """The job as it was at the event; the fields are those of the job document."""
 
@@ -100,50 +96,10 @@ class WebhookBody(Wire):
     data: WebhookJob
 
 
-class DeliveryTry(Wire):
-    """One request to the address of a webhook."""
-
-    number: int
-    at: AwareDatetime
-    seconds: float
-    status: int | None = None
-    """Of the answer; None: there was none."""
-    problem: str | None = None
-    """Why it was not delivered."""
-
-
-class DeliveryDoc(Wire):
-    """A webhook that is or was to be delivered."""
-
-    id: int
-    webhook_id: str
-    """The header ``webhook-id``, which is the same at every try."""
-    job_id: int
-    service: str
-    url: str
-    event: WebhookEvent
-    state: DeliveryState
-    message: str = ""
-    """How the last try went."""
-    tries: int = 0
-    next_at: AwareDatetime | None = None
-    """When it is tried (again)."""
-    created_at: AwareDatetime
-    ended_at: AwareDatetime | None = None
-    tried: list[DeliveryTry] = Field(default_factory=list)
-    """The latest tries, the first one first."""
-
-
-class DeliveryPage(Wire):
-    items: list[DeliveryDoc]
-    next: str | None = None
-    """Cursor of the next page; None on the last."""
-
-
 class WebhookSecret(Wire):
     """What the signatures of webhooks are made with."""
 
-    of: str
-    """Whose webhooks: ``principal NAME`` or ``service NAME``."""
+    principal: str
+    """Whose uploads."""
     secrets: list[str]
-    """``whsec_…``; each of them signs, so that one can be replaced by another."""
+    """``whsec_…``, the one in use first; each of them signs: for a day so does the one before."""

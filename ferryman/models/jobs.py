@@ -143,8 +143,6 @@ class Links(Wire):
     files: str | None = None
     parent: str | None = None
     children: str | None = None
-    deliveries: str | None = None
-    """Of its webhooks."""
 
 
 class AttemptLinks(Wire):
@@ -187,6 +185,38 @@ class AttemptDoc(Wire):
 
 
 ResultFiles: TypeAlias = Literal["all", "changed"]
+
+
+WebhookEvent: TypeAlias = Literal["job.completed", "job.failed", "job.cancelled"]
+DeliveryState: TypeAlias = Literal["pending", "delivered", "failed"]
+
+
+class DeliveryTry(Wire):
+    """One request to the address of a webhook."""
+
+    number: int
+    at: AwareDatetime
+    seconds: float
+    status: int | None = None
+    """Of the answer; None: there was none."""
+    problem: str | None = None
+    """Why it was not delivered."""
+
+
+class DeliveryDoc(Wire):
+    """A webhook that is or was to be delivered."""
+
+    event: WebhookEvent
+    state: DeliveryState
+    message: str = ""
+    """How the last try went."""
+    tries: int = 0
+    next_at: AwareDatetime | None = None
+    """When it is tried (again)."""
+    created_at: AwareDatetime
+    ended_at: AwareDatetime | None = None
+    tried: list[DeliveryTry] = Field(default_factory=list)
+    """The latest tries, the first one first."""
 
 
 class JobDoc(Wire):
@@ -258,6 +288,8 @@ class JobDoc(Wire):
     """In the document of a single job."""
     attempts: list[AttemptDoc] | None = None
     """In the document of a single job."""
+    webhooks: list[DeliveryDoc] | None = None
+    """Of ``callback_url``, in the document of a single job."""
     links: Links
 
 

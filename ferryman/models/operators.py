@@ -8,7 +8,6 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from ferryman.models.events import WebhookEvent
 from ferryman.models.jobs import Limits, RetryDoc, Wire
 from ferryman.states import JobState
 
@@ -76,13 +75,6 @@ class AgentPage(Wire):
     items: list[AgentDoc]
 
 
-class ServiceWebhookDoc(Wire):
-    """Where a service announces its jobs."""
-
-    url: str
-    events: list[WebhookEvent]
-
-
 class ServiceDoc(Wire):
     """A service: what it allows, and how busy it is. Durations in seconds, None: no limit."""
 
@@ -133,8 +125,6 @@ class ServiceDoc(Wire):
     """As the operator gave them who made it; None: they are in the file."""
     env: list[str] | None = None
     """Names of the variables that its jobs get; for operators. Values are never shown."""
-    webhook: ServiceWebhookDoc | None = None
-    """Where its jobs are announced; for operators."""
     changed_at: AwareDatetime | None = None
     """When an operator changed, paused or resumed it last."""
 

@@ -86,7 +86,6 @@ CODES: Final[Mapping[int, Mapping[str, str]]] = {
         "service_not_found": "the server has no such service",
         "no_batch": "the job has no children",
         "file_not_found": "the result has no such file",
-        "delivery_not_found": "no such delivery, or none that the caller may see",
         "token_not_found": "no token has this id",
         "not_found": "there is nothing at this path",
     },

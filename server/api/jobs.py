@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import hdrs, web
 
@@ -42,10 +42,14 @@ async def job_answer(context: Context, job: Job, status: int = HTTPStatus.OK) ->
     queue = (await context.queue_of([job])).get(job.id)
     moves = await context.jobs.moves(job.id, _MOST)
     attempts = await context.jobs.attempts(job.id, _MOST)
-    more = {
+    more: dict[str, Any] = {
         "history": history(moves, context.clock.now()),
         "attempts": [documents.attempt_doc(one, context.url_prefix) for one in attempts],
     }
+    if job.callback_url is not None:
+        more["webhooks"] = [
+            documents.delivery_doc(one) for one in await context.webhooks.of_job(job.id)
+        ]
     batch = (await context.children_of([job])).get(job.id)
     document = context.document(job, queue, batch).model_copy(update=more)
     headers = documents.when_to_ask_again(job, context.clock.now())

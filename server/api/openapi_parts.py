@@ -20,7 +20,6 @@ _NUMBER: Final[Mapping[str, Any]] = {"type": "integer", "minimum": 1, "maximum":
 # A path of 680 characters fits into the first line of a request, whichever characters they are.
 PATH: Final[Mapping[tuple[str, str], Param]] = {
     ("", "id"): Param("number of the job", _NUMBER, 1),
-    ("", "delivery"): Param("number of the delivery", _NUMBER, 1),
     ("", "schedule"): Param("number of the schedule", _NUMBER, 1),
     ("agents", "name"): word("name or id of the agent", 64, _NAME, "local"),
     ("services", "name"): word("name of the service", 64, _NAME, "example"),
@@ -79,7 +78,6 @@ TAGS: Final = {
     "status": "How the server is",
     "settings": "The settings of the server",
     "webhook-secret": "The secret of webhooks' signatures",
-    "deliveries": "Webhooks, and what became of them",
 }
 _REFERENCE: Final = ("/upload", "/download", "/terminate")
 

@@ -9,7 +9,6 @@ from server.domain.webhooks import EVENTS
 from shared.wire import WebhookBody, WebhookEvent
 
 _SUMMARIES: Final[dict[WebhookEvent, str]] = {
-    "job.running": "A job has started; for services that ask for it",
     "job.completed": "A job is Completed",
     "job.failed": "A job has failed, for good",
     "job.cancelled": "A job was cancelled",
@@ -31,7 +30,7 @@ def _operation(event: WebhookEvent) -> dict[str, Any]:
     return {
         "operationId": f"webhook_{event.replace('.', '_')}",
         "summary": _SUMMARIES[event],
-        "description": "Posted to callback_url of the upload, and to the webhook of its service.",
+        "description": "Posted to callback_url of the upload.",
         "parameters": [
             {
                 "name": name,
@@ -45,7 +44,7 @@ def _operation(event: WebhookEvent) -> dict[str, Any]:
         "requestBody": {"required": True, "content": media},
         "responses": {
             "2XX": {"description": "It has arrived"},
-            "410": {"description": "The address wants no more"},
+            "410": {"description": "It is not tried again"},
             "default": {"description": "It is tried again, over a day"},
         },
     }

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
 
 from server.domain.retry_policy import RetryPolicy
-from server.domain.webhook_targets import ServiceWebhook
 from shared.clock import Micros
 from shared.wire import JobState, Limits, OnShutdown
 
@@ -117,8 +116,6 @@ class Service:
     """Its settings are the file's; else its row's."""
     given: frozenset[str] = frozenset()
     """Keys of the settings that say something of it; the others are as for every service."""
-    webhook: ServiceWebhook | None = None
-    """Where its jobs are announced."""
     infra_retries: int = 5
     limits: Limits = field(default_factory=Limits)
 

@@ -16,8 +16,6 @@ from ipaddress import (
 from typing import Final
 from urllib.parse import urlsplit
 
-from shared.wire import WebhookEvent
-
 _MAX_URL: Final = 2_000
 _PORTS: Final = {"http": 80, "https": 443}
 _HOST: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_-]+)*\.?")
@@ -59,16 +57,6 @@ class WebhookTarget:
             return ip_address(self.host)
         except ValueError:
             return None
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceWebhook:
-    """Where a service announces its jobs."""
-
-    url: str
-    events: frozenset[WebhookEvent]
-    secret: str | None = None
-    """``whsec_…``; None: made from the server's."""
 
 
 def webhook_target(url: str) -> WebhookTarget:

@@ -1,4 +1,4 @@
-"""Webhooks: which events are announced to whom, signed how, and when a delivery is tried again."""
+"""Webhooks: which ends are announced, signed how, and when a delivery is tried again."""
 
 from __future__ import annotations
 
@@ -9,20 +9,15 @@ import hmac
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final, get_args
 
-from server.domain.errors import FerrymanError
 from server.domain.jobs import Job, Move
-from server.domain.webhook_targets import ServiceWebhook, WebhookTarget, webhook_target
+from server.domain.webhook_targets import WebhookTarget, webhook_target
 from shared.clock import SECOND, Micros, utc
 from shared.wire import DeliveryState, JobState, WebhookBody, WebhookEvent, WebhookJob
 
 EVENTS: Final[tuple[WebhookEvent, ...]] = get_args(WebhookEvent)
-ENDS: Final[frozenset[WebhookEvent]] = frozenset(EVENTS) - {"job.running"}
-"""What a job's own address gets, and a service's unless it names others."""
 _EVENT_OF: Final[Mapping[JobState, WebhookEvent]] = {
-    JobState.RUNNING: "job.running",
     JobState.COMPLETED: "job.completed",
     JobState.FAILED: "job.failed",
     JobState.CANCELLED: "job.cancelled",
@@ -35,35 +30,19 @@ _PREFIX: Final = "whsec_"
 _SECRET_BYTES: Final = (24, 64)
 
 
-class NoSuchDelivery(FerrymanError):
-    code = "delivery_not_found"
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"there is no webhook delivery {number}")
-
-
-class SignerKind(StrEnum):
-    """Whose secret signs a webhook."""
-
-    PRINCIPAL = "principal"
-    """The job's own address: the secret of whoever uploaded the job."""
-    SERVICE = "service"
-
-
-@dataclass(frozen=True, slots=True)
-class Signer:
-    kind: SignerKind
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name}"
+REPLACED_S: Final = 86_400
+"""For so long a secret signs beside the one that has replaced it."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewDelivery:
-    """What is to be delivered."""
+    """What is to be delivered.
 
-    signer: Signer
+    Attributes:
+        principal: who uploaded the job; its secret signs.
+    """
+
+    principal: str
     url: str
     event: WebhookEvent
     body: str
@@ -76,8 +55,7 @@ class Delivery:
 
     id: int
     job_id: int
-    signer: Signer
-    service: str
+    principal: str
     url: str
     event: WebhookEvent
     body: str
@@ -85,8 +63,8 @@ class Delivery:
     message: str
     tries: int
     """How often it was begun to be sent."""
-    tries_before: int
-    """How many of them were made before somebody asked for it to be sent again."""
+    tried: tuple[Try, ...] = ()
+    """How the latest of them went, the first one first."""
     next_at: Micros | None
     created_at: Micros
     ended_at: Micros | None
@@ -112,30 +90,21 @@ class Try:
     """Trying again is of no use."""
 
 
-def deliveries_of(job: Job, move: Move, service: ServiceWebhook | None) -> list[NewDelivery]:
+def deliveries_of(job: Job, move: Move) -> list[NewDelivery]:
     """What a move of a job has to announce.
 
     Children of a batch are not announced: their parent is.
 
     Args:
         job: after the move.
-        service: the webhook of its service.
     """
-    if job.parent_id is not None:
+    if job.parent_id is not None or job.callback_url is None or job.submitted_by is None:
         return []
-    receivers = []
-    if job.callback_url is not None and job.submitted_by is not None:
-        own = Signer(SignerKind.PRINCIPAL, job.submitted_by)
-        receivers.append((own, job.callback_url, ENDS))
-    if service is not None:
-        receivers.append((Signer(SignerKind.SERVICE, job.service), service.url, service.events))
     found: list[NewDelivery] = []
-    before, steps = move.before, move.steps
-    for step in steps if receivers else ():
+    steps = move.steps
+    for step in steps:
         event = _EVENT_OF.get(step.to)
-        is_back = before is JobState.UNKNOWN and step.to is JobState.RUNNING
-        before = step.to
-        if event is None or is_back:
+        if event is None:
             continue
         is_last = step is steps[-1]
         body = WebhookBody(
@@ -159,22 +128,15 @@ def deliveries_of(job: Job, move: Move, service: ServiceWebhook | None) -> list[
                 ended_at=utc(job.ended_at) if is_last and job.ended_at is not None else None,
             ),
         ).model_dump_json()
-        found += [
-            NewDelivery(signer, url, event, body, step.at)
-            for signer, url, events in receivers
-            if event in events
-        ]
+        found.append(NewDelivery(job.submitted_by, job.callback_url, event, body, step.at))
     return found
 
 
-def next_try_s(
-    delivery: Delivery, last: Try, uniform: Callable[[float, float], float]
-) -> float | None:
+def next_try_s(last: Try, uniform: Callable[[float, float], float]) -> float | None:
     """Seconds until a delivery is tried again that was not delivered; None: never."""
-    made = last.number - delivery.tries_before
-    if last.is_final or made > len(_DELAYS_S):
+    if last.is_final or last.number > len(_DELAYS_S):
         return None
-    delay = _DELAYS_S[made - 1] * uniform(1 - _SPREAD, 1 + _SPREAD)
+    delay = _DELAYS_S[last.number - 1] * uniform(1 - _SPREAD, 1 + _SPREAD)
     return min(max(delay, last.retry_after_s or 0), _LONGEST_DELAY_S)
 
 
@@ -195,25 +157,17 @@ def secret_text(key: bytes) -> str:
     return _PREFIX + base64.b64encode(key).decode()
 
 
-@dataclass(frozen=True, slots=True)
-class WebhookSecrets:
-    """The secrets of all signers, made from the server's.
+def secret_of(server: bytes, principal: str, number: int) -> bytes:
+    """The secret that signs for what a principal uploads.
 
     No receiver can forge what another gets: each has a secret of its own.
+
+    Args:
+        server: the secret that all are made from.
+        number: how often it was replaced.
     """
-
-    server: Sequence[bytes]
-    """The first one is in use; webhooks are signed with those of the others, too."""
-
-    def of(self, signer: Signer, own: str | None = None) -> list[bytes]:
-        """The secrets that sign for a receiver, as bytes.
-
-        Args:
-            own: the secret that the settings give it.
-        """
-        if own is not None:
-            return [secret_bytes(own)]
-        return [hmac.digest(key, f"webhooks of {signer}".encode(), "sha256") for key in self.server]
+    whose = f"webhooks of principal {principal}" + (f" {number}" if number else "")
+    return hmac.digest(server, whose.encode(), "sha256")
 
 
 def signature(secrets: Sequence[bytes], webhook_id: str, sent_at_s: int, body: bytes) -> str:

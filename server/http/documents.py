@@ -11,11 +11,14 @@ from server.domain.batch import Batch
 from server.domain.jobs import Attempt, Event, Job
 from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
+from server.domain.webhooks import Delivery
 from shared.clock import SECOND, Micros, utc
 from shared.wire import (
     AttemptDoc,
     AttemptLinks,
     ChildCounts,
+    DeliveryDoc,
+    DeliveryTry,
     EventDoc,
     JobDoc,
     JobState,
@@ -70,7 +73,6 @@ def job_doc(
             result=f"{here}/result" if job.state is JobState.COMPLETED else None,
             bundle=None if cleaned else f"{here}/bundle",
             files=None if cleaned or not job.attempt or job.deferred else f"{here}/files",
-            deliveries=f"{here}/deliveries",
             partial=None if cleaned else f"{prefix}/download_partial/{job.id}",
             parent=None if job.parent_id is None else f"{prefix}/api/v1/jobs/{job.parent_id}",
         ),
@@ -178,4 +180,27 @@ def status_body(job: Job, message: str | None = None) -> StatusBody:
         reason=job.reason,
         exit_code=job.exit_code,
         stderr_tail=job.stderr_tail or None,
+    )
+
+
+def delivery_doc(delivery: Delivery) -> DeliveryDoc:
+    """A webhook of a job, with its latest tries."""
+    return DeliveryDoc(
+        event=delivery.event,
+        state=delivery.state,
+        message=delivery.message,
+        tries=delivery.tries,
+        next_at=None if delivery.next_at is None else utc(delivery.next_at),
+        created_at=utc(delivery.created_at),
+        ended_at=None if delivery.ended_at is None else utc(delivery.ended_at),
+        tried=[
+            DeliveryTry(
+                number=one.number,
+                at=utc(one.at),
+                seconds=one.seconds,
+                status=one.status,
+                problem=one.problem,
+            )
+            for one in delivery.tried
+        ],
     )

@@ -36,7 +36,6 @@ from server.domain.errors import (
 from server.domain.permits import LoginUsed, PermitRefused, TicketUsed
 from server.domain.schedules import NoSuchSchedule, ScheduleRefusal
 from server.domain.tokens import NoSuchToken, TokenRefusal
-from server.domain.webhooks import NoSuchDelivery
 from shared.http.middleware import Handler
 from shared.http.refusals import REQUEST_ID, Denied
 from shared.http.request_log import ERROR_CODE
@@ -58,7 +57,6 @@ _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     PermitRefused: HTTPStatus.FORBIDDEN,
     TicketUsed: HTTPStatus.FORBIDDEN,
     BadField: HTTPStatus.BAD_REQUEST,
-    NoSuchDelivery: HTTPStatus.NOT_FOUND,
     NoSuchSchedule: HTTPStatus.NOT_FOUND,
     NoSuchToken: HTTPStatus.NOT_FOUND,
     LoginUsed: HTTPStatus.FORBIDDEN,

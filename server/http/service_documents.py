@@ -12,7 +12,7 @@ from server.http.documents import retry_doc
 from server.stages.services import gone
 from shared.clock import utc
 from shared.principals import Principal, Role
-from shared.wire import JobState, ServiceDoc, ServiceWebhookDoc
+from shared.wire import JobState, ServiceDoc
 
 _COUNTED: Final = 10_000
 """Jobs of one state of one service, at most."""
@@ -38,9 +38,6 @@ async def service_document(principal: Principal, context: Context, service: Serv
     if principal.role is Role.OPERATOR:
         own["env"] = sorted(service.env)
         own["given"] = sorted(service.given)
-        if service.webhook is not None:
-            events = sorted(service.webhook.events)
-            own["webhook"] = ServiceWebhookDoc(url=service.webhook.url, events=events)
         own["settings"] = None if service.in_file or record is None else record.settings
     return ServiceDoc(
         name=service.name,
@@ -111,7 +108,6 @@ SERVICE_FIELDS: Final[Mapping[str, tuple[str, object]]] = {
     "dead_letter_expires_after": ("or until so long after they ended; 0: for ever", "0s"),
     "max_children": ("most children of one batch", 10_000),
     "pack": ("most children of an array that share a sandbox start; 0: none do", 0),
-    "webhook": ("where its jobs are announced", {"url": "https://example.org/hooks"}),
     "limits": ("what one attempt may use", {"cpus": 1, "memory": "2GiB"}),
     "env": ("variables of its jobs; left out: as they are", {"DATA": "/data"}),
 }

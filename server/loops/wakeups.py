@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Final
 
 from server.domain.jobs import Hold, Job
-from server.domain.service import Service
 from server.stages.hints import Hints
 from shared.clock import Clock, RealClock
 from shared.wakeups import Wakeups
@@ -39,8 +37,6 @@ class JobWakeups(Wakeups):
         self.schedules = asyncio.Event()
         self.batches = asyncio.Event()
         self.webhooks = asyncio.Event()
-        self.services: Mapping[str, Service] = {}
-        """Some of them have a webhook."""
         self.hints = Hints()
         self._events = Wakeups()
         self._recent: dict[int, tuple[Job, float]] = {}
@@ -58,7 +54,7 @@ class JobWakeups(Wakeups):
             self.batches.set()
         if job.delete_requested_at is not None and job.ended:
             self.cleaner.set()
-        if (job.ended or job.state is JobState.RUNNING) and self._is_announced(job):
+        if job.ended and job.callback_url is not None:
             self.webhooks.set()
         self.notify(job.id, ended=job.ended, row=job)
         self.noted(job.id)
@@ -74,10 +70,6 @@ class JobWakeups(Wakeups):
     def recent_job(self, job_id: int) -> Job | None:
         job, at = self._recent.get(job_id, (None, 0.0))
         return job if self._clock.monotonic() - at < _RECENT_FOR_S else None
-
-    def _is_announced(self, job: Job) -> bool:
-        service = self.services.get(job.service)
-        return job.callback_url is not None or (service is not None and service.webhook is not None)
 
     def send(self) -> None:
         """There may be a free slot, or a job for one: look, unless nothing is queued."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from server.domain.service import Service, ServiceRecord
 from server.settings.tables import ServerSettings, ServiceTable
-from shared.settings.base import SettingsError
 from shared.settings.load import read_table
 
 
@@ -15,12 +14,5 @@ def in_file(settings: ServerSettings) -> dict[str, Service]:
 
 def of_record(record: ServiceRecord) -> Service:
     """The service that a row describes. Raises SettingsError."""
-    webhook = (record.settings or {}).get("webhook")
-    if isinstance(webhook, dict):
-        for key in ("secret", "secret_file"):
-            if key in webhook:
-                # What is stored is shown to operators, and a file's name would read any file.
-                why = "a service made through the API has the secret that the server makes for it"
-                raise SettingsError(f"webhook.{key}: {why} (GET /api/v1/webhook-secret)")
     table = {**(record.settings or {}), "env": record.env}
     return read_table(ServiceTable, table).service(record.name)

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     Field,
-    PrivateAttr,
     SecretStr,
     ValidationInfo,
     field_validator,
@@ -20,12 +19,11 @@ from server.domain.service import SERVICE_NAME, Service
 from server.domain.webhook_targets import AllowedTargets
 from server.settings.agents import AgentTable, check_addresses
 from server.settings.users import UserTable, check_users
-from server.settings.webhooks import WebhookTable, webhook_secrets
 from shared.files.bundles.reader import MAX_FILES
 from shared.http.origins import is_loopback, normal_origin
 from shared.http.proxies import check_networks
 from shared.http.settings import HttpSection
-from shared.settings.base import File, Section, Settings, StringList
+from shared.settings.base import Section, Settings, StringList
 from shared.settings.limits import LimitsTable
 from shared.settings.secrets import Secret
 from shared.units.durations import Duration
@@ -82,28 +80,18 @@ class ServerTable(HttpSection):
     shutdown_grace: Duration = Field(30.0, ge=0)
     webhook_allow: StringList = None
     """Networks and hosts that webhooks may be sent to although they are not on the Internet."""
-    webhook_secret_file: File = None
-    """One ``whsec_…`` a line, the one in use first; None: one is made at the first start."""
-    webhooks_expire_after: Duration = Field(2_592_000.0, gt=0)
-    """How long deliveries that have ended are kept, if their jobs are."""
     log_format: Literal["auto", "text", "json"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    _webhook_keys: tuple[bytes, ...] = PrivateAttr(())
 
     @model_validator(mode="after")
     def _secrets_are_good(self) -> ServerTable:
         if self.all_tokens() and self.auth == "none":
             raise ValueError('auth = "none", yet tokens are set: remove one of them')
-        self._webhook_keys = tuple(webhook_secrets(self.webhook_secret_file))
         return self
 
     def least_free(self, disk_bytes: int) -> int:
         """``min_free`` on a disk of that size."""
         return max(64 << 20, disk_bytes // 50) if self.min_free is None else self.min_free
-
-    def webhook_keys(self) -> tuple[bytes, ...]:
-        """Those of ``webhook_secret_file``, as it was when the settings were read."""
-        return self._webhook_keys
 
     def in_use(self) -> dict[str, Any]:
         return {"auth": "token" if self.needs_token else "none"}
@@ -198,8 +186,6 @@ class ServiceTable(Section):
     """Of one batch."""
     pack: int = Field(0, ge=0, le=1000)
     """Most children of an array that share one sandbox start; 0 and 1: none do."""
-    webhook: WebhookTable | None = None
-    """Where its jobs are announced."""
     limits: LimitsTable = LimitsTable()
     env: dict[str, Secret] = Field(default_factory=dict)
     """Variables that its jobs get. No value is shown anywhere."""
@@ -249,7 +235,6 @@ class ServiceTable(Section):
             pack=self.pack,
             env=_shown(self.env),
             given=self._given(),
-            webhook=self.webhook.webhook() if self.webhook else None,
             limits=self.limits.limits(),
         )
 

@@ -78,7 +78,7 @@ class Batches(Part):
         """
 
         async def change(tx: Transaction) -> Job | None:
-            parent = await make_move(tx, move, self._services)
+            parent = await make_move(tx, move)
             if parent is not None:
                 await queue_again(tx, parent, move.at)
             return parent
@@ -146,7 +146,7 @@ class Batches(Part):
         """
 
         async def change(tx: Transaction) -> tuple[Job | None, Bundle | None, bool]:
-            parent = await make_move(tx, move, self._services)
+            parent = await make_move(tx, move)
             if parent is None:
                 return None, None, move.lease is None or await leases.is_held(tx, move.lease)
             kept = await bundles.refer_to(tx, bundle, move.at)
@@ -185,7 +185,7 @@ class Batches(Part):
                 f"SELECT 1 FROM batches WHERE parent_id = :parent AND {same}",  # noqa: S608
                 values | {"parent": move.job_id},
             )
-            return await make_move(tx, move, self._services) if unchanged else None
+            return await make_move(tx, move) if unchanged else None
 
         return await self._moved_batch(move, change)
 

@@ -86,7 +86,7 @@ class Claims(Part):
                     changes={"agent": candidate.name},
                     lease=candidate.lease,
                 )
-                job = await make_move(tx, move, self._services)
+                job = await make_move(tx, move)
                 if job is not None:
                     claimed.append(job if job.attempt == 1 else await _with_starts(tx, job))
             if claimed and claimed[-1].user_id != last_user:

@@ -28,21 +28,18 @@ _FILES: Final = {
     """,
 }
 """What a job left for its children is only its batch's until they are made."""
-_DELETES: Final = (
-    "DELETE FROM delivery_tries WHERE delivery_id IN (SELECT id FROM deliveries WHERE job_id = ?)",
-    *(
-        f"DELETE FROM {table} WHERE {column} = ?"  # noqa: S608 - names of ours
-        for table, column in (
-            ("attempts", "job_id"),
-            ("batches", "parent_id"),
-            ("dependencies", "job_id"),
-            ("deliveries", "job_id"),
-            ("job_tags", "job_id"),
-            ("events", "job_id"),
-            ("idempotency_keys", "job_id"),
-            ("jobs", "id"),
-        )
-    ),
+_DELETES: Final = tuple(
+    f"DELETE FROM {table} WHERE {column} = ?"  # noqa: S608 - names of ours
+    for table, column in (
+        ("attempts", "job_id"),
+        ("batches", "parent_id"),
+        ("dependencies", "job_id"),
+        ("deliveries", "job_id"),
+        ("job_tags", "job_id"),
+        ("events", "job_id"),
+        ("idempotency_keys", "job_id"),
+        ("jobs", "id"),
+    )
 )
 """All that there is of a job."""
 _END_DELIVERIES: Final = """

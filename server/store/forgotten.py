@@ -23,11 +23,6 @@ _KINDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
         "deliveries WHERE user_id = :user",
         (
             """
-            DELETE FROM delivery_tries WHERE delivery_id IN (
-                SELECT id FROM deliveries WHERE user_id = :user ORDER BY id LIMIT 1000
-            )
-            """,
-            """
             DELETE FROM deliveries WHERE id IN (
                 SELECT id FROM deliveries WHERE user_id = :user ORDER BY id LIMIT 1000
             )

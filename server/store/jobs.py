@@ -113,7 +113,7 @@ class SqlJobs(
         """
 
         async def change(tx: Transaction) -> tuple[Job | None, bool]:
-            job = await make_move(tx, move, self._services)
+            job = await make_move(tx, move)
             if job is not None or move.lease is None:
                 return job, True
             return None, await leases.is_held(tx, move.lease)
@@ -134,7 +134,7 @@ class SqlJobs(
         lease = moves[0].lease
 
         async def change(tx: Transaction) -> tuple[list[Job | None], bool]:
-            jobs = [await make_move(tx, move, self._services) for move in moves]
+            jobs = [await make_move(tx, move) for move in moves]
             if lease is None or any(jobs):
                 return jobs, True
             return jobs, bool(await tx.rows(f"SELECT 1 WHERE {leases.HELD}", leases.held(lease)))

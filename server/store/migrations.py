@@ -421,9 +421,7 @@ _1: Migration = (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         job_id INTEGER NOT NULL,
         user_id TEXT NOT NULL,
-        service TEXT NOT NULL,
-        signer_kind TEXT NOT NULL,
-        signer_name TEXT NOT NULL,
+        principal TEXT NOT NULL,
         url TEXT NOT NULL,
         target TEXT NOT NULL,
         event TEXT NOT NULL,
@@ -431,7 +429,7 @@ _1: Migration = (
         state TEXT NOT NULL DEFAULT 'pending',
         message TEXT NOT NULL DEFAULT '',
         tries INTEGER NOT NULL DEFAULT 0,
-        tries_before INTEGER NOT NULL DEFAULT 0,
+        tried TEXT NOT NULL DEFAULT '[]',
         next_at INTEGER,
         created_at INTEGER NOT NULL,
         ended_at INTEGER
@@ -440,23 +438,10 @@ _1: Migration = (
     "CREATE INDEX deliveries_due ON deliveries (next_at) WHERE next_at IS NOT NULL",
     "CREATE INDEX deliveries_of_job ON deliveries (job_id, id)",
     "CREATE INDEX deliveries_of_user ON deliveries (user_id, id)",
-    "CREATE INDEX deliveries_of_signer ON deliveries (signer_kind, signer_name, id)",
-    "CREATE INDEX deliveries_by_end ON deliveries (ended_at) WHERE ended_at IS NOT NULL",
     # What is due for each receiver: one that does not answer may have very many.
     """
-    CREATE INDEX deliveries_of_target ON deliveries (signer_kind, signer_name, target, next_at)
+    CREATE INDEX deliveries_of_target ON deliveries (principal, target, next_at)
         WHERE next_at IS NOT NULL
-    """,
-    """
-    CREATE TABLE delivery_tries (
-        delivery_id INTEGER NOT NULL REFERENCES deliveries (id),
-        number INTEGER NOT NULL,
-        at INTEGER NOT NULL,
-        seconds REAL NOT NULL,
-        status INTEGER,
-        problem TEXT,
-        PRIMARY KEY (delivery_id, number)
-    ) STRICT, WITHOUT ROWID
     """,
     # How often the sessions of browsers that logged in with a token were ended.
     """

@@ -9,7 +9,6 @@ from typing import Any, Final
 from server.domain import states
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job, Move, Step
-from server.domain.service import Service
 from server.store import children, dependencies, events, leases, records, webhooks
 from server.store.attempts import record_attempt
 from shared.ids import AttemptKey
@@ -49,7 +48,7 @@ _SHOWN: Final = (
 """Facts of the last attempt that the row of a job that has ended shows, too."""
 
 
-async def make_move(tx: Transaction, move: Move, services: Mapping[str, Service]) -> Job | None:
+async def make_move(tx: Transaction, move: Move) -> Job | None:
     """The conditional write of one move, its attempt's, an event for each of its steps, and the
     webhooks that announce them.
     """
@@ -102,7 +101,7 @@ async def make_move(tx: Transaction, move: Move, services: Mapping[str, Service]
         written.append(await _event(tx, job, before, step))
         before = step.to
     await events.append(tx, written)
-    await webhooks.announce(tx, job, move, services)
+    await webhooks.announce(tx, job, move)
     return job
 
 

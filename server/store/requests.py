@@ -70,7 +70,7 @@ class Requests(Part):
                 if queued + again > most_queued:
                     # Not raised: all changes of this commit would run again.
                     return QueueFull(job.user_id, job.service, most_queued, again)
-            return await make_move(tx, move, self._services)
+            return await make_move(tx, move)
 
         queued = await self._database.write(change)
         if isinstance(queued, QueueFull):

@@ -8,7 +8,7 @@ from typing import Final
 from server.domain.allowances import day_of
 from server.domain.errors import ChildOfBatch, NoSuchJob, NotEnded, StillNeeded
 from server.domain.jobs import FileKind, Job, Move
-from server.store import records, webhooks
+from server.store import records
 from server.store.bundles import release_files
 from server.store.dependencies import NEEDED, RESULT_NEEDED, waiting_for
 from server.store.moves import make_move
@@ -71,11 +71,7 @@ class Retention(Part):
 
     async def _clean_some(self, moves: Sequence[Move]) -> tuple[int, list[tuple[FileKind, str]]]:
         async def change(tx: Transaction) -> tuple[list[Job], list[tuple[FileKind, str]]]:
-            cleaned = [
-                job
-                for move in moves
-                if (job := await make_move(tx, move, self._services)) is not None
-            ]
+            cleaned = [job for move in moves if (job := await make_move(tx, move)) is not None]
             ids = [job.id for job in cleaned]
             for names, params in batches(ids):
                 await tx.rows(
@@ -244,6 +240,6 @@ async def _delete(tx: Transaction, job_ids: Sequence[int]) -> None:
     for names, params in batches(job_ids):
         for table in ("job_tags", "events", "idempotency_keys", "attempts", "dependencies"):
             await tx.rows(f"DELETE FROM {table} WHERE job_id IN ({names})", params)  # noqa: S608
-        await webhooks.delete_of(tx, names, params)
+        await tx.rows(f"DELETE FROM deliveries WHERE job_id IN ({names})", params)  # noqa: S608
         await tx.rows(f"DELETE FROM batches WHERE parent_id IN ({names})", params)  # noqa: S608
         await tx.rows(f"DELETE FROM jobs WHERE id IN ({names})", params)  # noqa: S608

@@ -34,7 +34,7 @@ class Part:
     Args:
         changed: called with the job after each commit that moved it.
         noted: called with its id after each commit that wrote other events of it.
-        services: as they are now; some of them have a webhook.
+        services: as they are now.
         moved: called after each commit of a move by which an attempt or a job began or ended.
     """
 

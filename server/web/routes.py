@@ -18,7 +18,7 @@ from server.web.job import log as job_log
 from server.web.job import page as job
 from server.web.job import preview
 from server.web.job.window import INDEXES, LogIndexes
-from server.web.operators import agents, charts, services, status, users, webhooks
+from server.web.operators import agents, charts, services, status, users
 from server.web.site import SITE, PageRoute, Site
 from shared.encodings import gzip_accepted
 from shared.http.authentication import PRINCIPAL
@@ -61,7 +61,6 @@ ROUTES: Final[tuple[PageRoute, ...]] = (
     *charts.ROUTES,
     *status.ROUTES,
     *users.ROUTES,
-    *webhooks.ROUTES,
     *upload.ROUTES,
 )
 _OPEN: Final = tuple(route for route in ROUTES if route.area is Area.OPEN)

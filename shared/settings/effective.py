@@ -24,9 +24,6 @@ HIDDEN: Final = "(secret)"
 STARS: Final = "***"
 """In place of a secret, in what can be read again."""
 _PASSWORD: Final = re.compile(r"//\S+@")
-HOST_ONLY: Final = "what follows the host may be a secret"
-"""Marks the field of an address."""
-_AFTER_HOST: Final = re.compile(r"(//[^/?#\s]+)[/?#].+")
 
 
 def say_value(value: Any, info: FieldInfo | None) -> str | None:
@@ -45,7 +42,7 @@ def say_value(value: Any, info: FieldInfo | None) -> str | None:
         return str(value).lower()
     if isinstance(value, tuple | list | frozenset):
         return ", ".join(str(say_value(one, info)) for one in value) or "none"
-    return say_number(value, info) or say_text(value, info)
+    return say_number(value, info) or say_text(value)
 
 
 def say_number(value: Any, info: FieldInfo | None) -> str | None:
@@ -60,12 +57,9 @@ def say_number(value: Any, info: FieldInfo | None) -> str | None:
     return None
 
 
-def say_text(value: Any, info: FieldInfo | None) -> str:
+def say_text(value: Any) -> str:
     """As it is, but for what may be a secret in an address."""
-    text = str(value)
-    if info is not None and HOST_ONLY in info.metadata:  # first, as a path may have an "@"
-        text = _AFTER_HOST.sub(rf"\1/{STARS}", text)
-    return without_password(text)
+    return without_password(str(value))
 
 
 def has_secret(value: Any) -> bool:
@@ -191,7 +185,7 @@ def _toml(value: Any, info: FieldInfo | None) -> str | None:
         return str(value).lower()
     if isinstance(value, int | float):
         return _number(value, info)
-    return json.dumps(say_text(value, info))
+    return json.dumps(say_text(value))
 
 
 def _number(value: float, info: FieldInfo | None) -> str:

@@ -124,14 +124,14 @@ class World:
             path = f"/api/v1/jobs/{job_id}?wait=20&seen={seen}"
             seen = (await self.ask(ADMIN, "GET", path)).document["status"]
 
-    async def delivery(self, job_id: int) -> str:
-        """The number of the delivery that said how the job ended, once it is through."""
+    async def delivered(self, job_id: int) -> None:
+        """Once its webhook is through, which said how the job ended."""
         await self.receiver.arrived(1)
         while True:
-            answer = await self.ask(ADMIN, "GET", f"/api/v1/jobs/{job_id}/deliveries")
-            (found,) = answer.document["items"]
+            answer = await self.ask(ADMIN, "GET", f"/api/v1/jobs/{job_id}")
+            (found,) = answer.document["webhooks"]
             if found["state"] == "delivered":
-                return str(found["id"])
+                return
 
     async def state(self, owned: Owned) -> dict[str, Any]:
         """Everything that nobody of the attackers may change."""
@@ -139,8 +139,6 @@ class World:
         for path in (
             *(f"/api/v1/jobs/{job}" for job in owned.jobs),
             *(f"/api/v1/jobs/{job}/events" for job in owned.jobs),
-            *(f"/api/v1/jobs/{job}/deliveries" for job in owned.jobs),
-            *(f"/api/v1/deliveries/{one}" for one in owned.values["delivery"]),
             *(f"/api/v1/services/{one}" for one in owned.values["name"]),
             *(f"/api/v1/agents/{one}" for one in owned.values["name"]),
             "/api/v1/tokens?ended=1",
@@ -165,7 +163,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def owned_by_ann(world: World, maker: Principal) -> Owned:
-    """Jobs that have ended, that wait, and with children; a delivery; a schedule; a token."""
+    """Jobs that have ended, that wait, and with children; a webhook; a schedule; a token."""
     fields = {
         "user_id": "ann",
         "service": "my_service",
@@ -176,6 +174,7 @@ async def owned_by_ann(world: World, maker: Principal) -> Owned:
     hook = world.receiver.url(f"/{MARK}")
     done = await world.made(maker, "/upload", callback_url=hook, **fields)
     await world.until_ended(done)
+    await world.delivered(done)
     later = {"not_before": "2100-01-01T00:00:00Z"}
     jobs = [done, await world.made(maker, "/upload", array="2", **later, **fields)]
     schedule = await world.made(maker, "/api/v1/schedules", cron="0 0 1 1 *", **fields)
@@ -184,7 +183,6 @@ async def owned_by_ann(world: World, maker: Principal) -> Owned:
         "id": [str(job) for job in jobs],
         "path": ["output.txt", f"{MARK}.txt"],
         "schedule": [str(schedule)],
-        "delivery": [await world.delivery(done)],
         "name": ["my_service"],
         "token": [token.document["id"]],
         "file": ["start.js"],

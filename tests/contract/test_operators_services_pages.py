@@ -107,7 +107,7 @@ async def test_users_see_services_and_their_own_numbers_and_change_nothing(tmp_p
     async with driving(tmp_path, FakeOrchestrator(), principals=PRINCIPALS) as caller:
         admin = Person(caller, "admin")
         caller.session.headers["Authorization"] = "Bearer admin"
-        body = {"webhook": {"url": "https://x.example/?k=1"}, "env": {"INNER": "1"}}
+        body = {"env": {"INNER": "1"}}
         await put(caller, "gpu", body)
         caller.session.headers["Authorization"] = "Bearer ann"
         await caller.upload(not_before="2100-01-01T00:00:00Z")
@@ -117,13 +117,12 @@ async def test_users_see_services_and_their_own_numbers_and_change_nothing(tmp_p
             assert re.search(rf"<dt>Waiting</dt><dd><a [^>]*>{waiting}</a>", page), token
         for path in ("/services", "/services/gpu"):
             page = await Person(caller, "ann").read(path)
-            for hidden in ("/pause", "INNER", "x.example", "PUT /api"):
+            for hidden in ("/pause", "INNER", "PUT /api"):
                 assert hidden not in page, (path, hidden)
         for path in ("/pause", "/resume", "/retire"):
             assert (await Person(caller, "ann").send(f"/services/gpu{path}"))[0] == 403
         page = await admin.read("/services/gpu")
         assert "INNER" in page
-        assert "https://x.example/?k=1" in page
 
 
 async def test_a_message_is_only_text(person) -> None:

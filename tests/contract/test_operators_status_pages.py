@@ -1,4 +1,4 @@
-"""The pages about the server, its users and its webhooks: what they show, and for whom."""
+"""The pages about the server and its users: what they show, and for whom."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ async def test_the_pages_are_for_operators(tmp_path: Path) -> None:
             headers = {"Authorization": f"Bearer {token}"}
             async with caller.session.get(f"{caller.url}/api/v1/status", headers=headers) as answer:
                 assert answer.status == 403
-        for path in ("/status", "/users", "/users/7", "/webhooks"):
+        for path in ("/status", "/users", "/users/7"):
             assert (await Person(caller, "admin").get(path))[0] == 200, path
 
 
@@ -222,44 +222,15 @@ async def test_a_user_does_not_see_its_group(tmp_path: Path) -> None:
 async def test_a_server_that_nobody_has_used_says_so(tmp_path: Path) -> None:
     async with driving(tmp_path, FakeOrchestrator()) as caller:
         assert "Nobody has uploaded anything yet" in await Person(caller).read("/users")
-        assert "No webhook was sent yet" in await Person(caller).read("/webhooks")
-        assert "No webhook fits" in await Person(caller).read("/webhooks?state=failed&job=")
 
 
-# -- webhooks
-
-
-async def test_deliveries_are_shown_filtered_and_sent_again(tmp_path: Path) -> None:
-    orchestrator = FakeOrchestrator()
-    settings: dict[str, Any] = {"webhook_allow": ["127.0.0.1"]}
-    async with driving(tmp_path, orchestrator, principals=PRINCIPALS, **settings) as caller:
-        caller.session.headers["Authorization"] = "Bearer seven"
+async def test_a_job_shows_how_its_webhook_went(tmp_path: Path) -> None:
+    async with driving(tmp_path, FakeOrchestrator(), webhook_allow=["127.0.0.1"]) as caller:
         job = await caller.upload(callback_url="http://127.0.0.1:9/?key=1")
         await caller.job(job)
-        del caller.session.headers["Authorization"]
-        own, other, admin = (Person(caller, one) for one in ("seven", "bob", "admin"))
-        for visitor in (own, admin):
-            page = await visitor.read("/webhooks")
-            assert "http://127.0.0.1:9/?key=1" in page
-            assert f'href="/jobs/{job}"' in page
-            assert "delivery-1" in await visitor.read(f"/webhooks?job={job}&state=")
-            assert "No webhook fits" in await visitor.read("/webhooks?state=delivered")
-            assert "Webhook 1" in await visitor.read("/webhooks/1")
-        assert "key=1" not in await other.read("/webhooks")
-        for path in ("/webhooks/1", f"/webhooks?job={job}", "/webhooks/2", "/webhooks/x"):
-            assert (await other.get(path))[0] == 404, path
-        assert (await other.send("/webhooks/1/replay"))[0] == 404
-        assert (await admin.get("/webhooks?state=lost"))[0] == 400
-        page = (await own.send("/webhooks/1/replay"))[1]
-        assert "It is sent again now" in page
-
-
-async def test_a_webhook_is_sent_again_by_a_form_of_our_pages_only(tmp_path: Path) -> None:
-    async with serving(tmp_path, FakeAgent(), webhook_allow=["127.0.0.1"]) as caller:
-        await caller.job(await caller.upload(callback_url="http://127.0.0.1:9/"))
-        visitor = Person(caller)
-        assert (await visitor.send("/webhooks/1/replay", csrf=""))[0] == 403
-        assert "to be sent again" not in await visitor.read("/webhooks/1")
+        page = await Person(caller).read(f"/jobs/{job}")
+        assert "http://127.0.0.1:9/?key=1" in page
+        assert "job.completed: pending" in page
 
 
 async def test_stored_files_to_look_at_are_named_and_keep_nobody_from_uploading(

@@ -63,15 +63,10 @@ def test_a_restored_server_signs_anew_and_names_the_tokens_that_are_good(
 def give_delivery(path: Path, job_id: int) -> None:
     with closing(sqlite3.connect(path)) as raw:
         raw.execute(
-            "INSERT INTO deliveries (job_id, user_id, service, signer_kind, signer_name, url, "
+            "INSERT INTO deliveries (job_id, user_id, principal, url, "
             "target, event, body, next_at, created_at) VALUES "
-            "(?, 'ann', 'example', 'principal', 'ann', 'https://a.example.org/', "
+            "(?, 'ann', 'ann', 'https://a.example.org/', "
             "'https://a.example.org', 'job.completed', '{}', 5, 5)",
-            (job_id,),
-        )
-        raw.execute(
-            "INSERT INTO delivery_tries SELECT id, 1, 5, 0.1, 500, 'x' FROM deliveries "
-            "WHERE job_id = ?",
             (job_id,),
         )
         raw.commit()
@@ -101,7 +96,6 @@ def test_a_job_that_is_left_out_leaves_no_delivery(folder: Folder) -> None:
         connection.execute("PRAGMA foreign_keys=ON")
         copies.leave_out(connection, [1])
     assert rows(folder.database_path, "SELECT job_id FROM deliveries") == [(2,)]
-    assert rows(folder.database_path, "SELECT count(*) FROM delivery_tries") == [(1,)]
 
 
 def test_a_folder_that_had_a_server_gets_the_restored_one_with_numbers_above_its_own(

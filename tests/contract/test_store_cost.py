@@ -15,7 +15,6 @@ import pytest
 from server.domain import states
 from server.domain.choose import Candidate
 from server.domain.service import Service
-from server.domain.webhooks import Signer, SignerKind
 from server.ports import Filter
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
@@ -210,9 +209,9 @@ async def test_what_may_be_sent_is_read_from_the_index_in_its_order(tmp_path: Pa
 
 DELIVERIES = """
     WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < :many)
-    INSERT INTO deliveries (job_id, user_id, service, signer_kind, signer_name, url, target, event,
+    INSERT INTO deliveries (job_id, user_id, principal, url, target, event,
                             body, next_at, created_at)
-    SELECT n, 'ann', 's', 'principal', :signer,
+    SELECT n, 'ann', :principal,
            'https://' || :host || CASE WHEN :one THEN '' ELSE n END || '/',
            'https://' || :host || CASE WHEN :one THEN '' ELSE n END || ':443',
            'job.ended', '{}', :next_at, 1
@@ -220,8 +219,8 @@ DELIVERIES = """
 """
 
 
-async def deliver(database: Database, signer: str, host: str, many: int, next_at: int) -> None:
-    values = {"signer": signer, "host": host, "many": many, "next_at": next_at, "one": True}
+async def deliver(database: Database, principal: str, host: str, many: int, next_at: int) -> None:
+    values = {"principal": principal, "host": host, "many": many, "next_at": next_at, "one": True}
     await database._writer.rows(DELIVERIES, values)
 
 
@@ -239,8 +238,8 @@ async def test_a_dead_receiver_makes_no_look_for_webhooks_longer(
         async def look(jobs: SqlJobs, database: Database = database) -> None:
             deliveries = SqlDeliveries(database)
             targets = {"https://dead:443"} if of_one_portal else set()
-            signers = set() if of_one_portal else {Signer(SignerKind.PRINCIPAL, "ann")}
-            found = await deliveries.due(10, 32, targets=targets, signers=signers)
+            principals = set() if of_one_portal else {"ann"}
+            found = await deliveries.due(10, 32, targets=targets, principals=principals)
             assert found
             assert {one.url for one in found} == {"https://well/"}
 
@@ -252,12 +251,12 @@ async def test_a_dead_receiver_makes_no_look_for_webhooks_longer(
 async def test_a_receiver_is_found_however_many_others_have_to_wait(tmp_path: Path) -> None:
     database = await Database.open(tmp_path / "x.sqlite", MIGRATIONS)
     await deliver(database, "ann", "dead", 1_000, 1)
-    values = {"signer": "ann", "host": "a", "many": 1_000, "next_at": 1_000, "one": False}
+    values = {"principal": "ann", "host": "a", "many": 1_000, "next_at": 1_000, "one": False}
     await database._writer.rows(DELIVERIES, values)
     await deliver(database, "ann", "well", 1, 2)
     deliveries = SqlDeliveries(database)
     found = []
     for _ in range(10):
-        found += await deliveries.due(10, 32, targets={"https://dead:443"}, signers=())
+        found += await deliveries.due(10, 32, targets={"https://dead:443"}, principals=())
     await database.close()
     assert {one.url for one in found} == {"https://well/"}

@@ -1,4 +1,4 @@
-"""``ferryman events`` and ``deliveries``, and the SDK behind them."""
+"""``ferryman events`` and ``webhook-secret``, and the SDK behind them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ferryman import BadArgument, BadWebhook, Client, NotFound, verify_webhook
+from ferryman import BadArgument, BadWebhook, Client, verify_webhook
 from tests.support.command_line import ferryman
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.server_http import driving
@@ -54,56 +54,17 @@ async def test_a_receiver_verifies_a_webhook_with_the_sdk(tmp_path: Path) -> Non
             verify_webhook(received.body, received.headers, "abc")
 
 
-async def test_deliveries_are_listed_shown_and_sent_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("server.domain.webhooks._DELAYS_S", (3_600,))  # not while the CLI starts
-    async with (
-        receiving(500) as receiver,
-        driving(tmp_path, FakeOrchestrator(), webhook_allow=ALLOWED) as caller,
-    ):
-
-        async def run(*words: str) -> tuple[int, str, str]:
-            return await ferryman(*words, FERRYMAN_URL=caller.url)
-
-        folder = tmp_path / "bundle"
-        folder.mkdir()
-        (folder / "run.sh").write_text("echo")
-        words = ("submit", str(folder), "--service", "my_service", "--user", "ada")
-        code, _, err = await run(*words, "--callback-url", receiver.url())
-        assert code == 0, err
-        await receiver.arrived(1)
-        async with Client(caller.url) as client:
-            while (await client.delivery(1)).tried == []:
-                pass  # each look is a request
-            assert [one.id async for one in client.deliveries(1, state="pending")] == [1]
-            assert [one.id async for one in client.deliveries(state="delivered")] == []
-            with pytest.raises(NotFound):
-                await client.delivery(2)
-            with pytest.raises(NotFound):
-                await client.replay(2)
-        code, out, _ = await run("deliveries", "list")
-        row = out.splitlines()[1].split("\t")
-        assert (code, row[:5]) == (0, ["1", "1", "job.completed", "pending", "1"])
-        assert row[6:] == [receiver.url(), "answered 500 Internal Server Error"]
-        code, out, _ = await run("deliveries", "show", "1")
-        assert out.startswith(
-            f"job.completed of job 1 to {receiver.url()}\n  pending: answered 500"
-        )
-        assert "tried again at 20" in out
-        code, _, err = await run("deliveries", "replay", "1")
-        assert (code, err[:32]) == (0, "job.completed of job 1 is sent a")
-        await receiver.arrived(2)
-        code, _, err = await run("deliveries", "replay", "7")
-        assert code != 0
-        assert "there is no webhook delivery 7" in err
-        code, out, _ = await run("deliveries", "list", "--job", "1", "--json")
-        assert [one["job_id"] for one in json.loads(out)] == [1]
-        code, out, _ = await run("deliveries", "secret")
-        assert (code, out[:6], len(out.split())) == (0, "whsec_", 1)
-        code, _, err = await run("deliveries", "secret", "--service", "nothing")
-        assert code != 0
-        assert "nothing" in err
+async def test_the_secret_is_printed_and_replaced_by_one_command(tmp_path: Path) -> None:
+    async with driving(tmp_path, FakeOrchestrator()) as caller:
+        url = {"FERRYMAN_URL": caller.url}
+        code, old, _ = await ferryman("webhook-secret", **url)
+        assert (code, old[:6], len(old.split())) == (0, "whsec_", 1)
+        code, out, _ = await ferryman("webhook-secret", "--replace", **url)
+        new, former = out.split()
+        assert (code, former, new != former) == (0, old.strip(), True)
+        code, out, _ = await ferryman("webhook-secret", "--json", "--principal", "portal", **url)
+        found = json.loads(out)
+        assert (code, found["principal"], len(found["secrets"])) == (0, "portal", 1)
 
 
 async def test_events_of_a_job_and_of_all_jobs(tmp_path: Path) -> None:

@@ -64,8 +64,8 @@ MUTANTS: Final = (
     _of(
         "a parent ends only as its children were seen",
         "server/store/batches.py",
-        "return await make_move(tx, move, self._services) if unchanged else None",
-        "return await make_move(tx, move, self._services)",
+        "return await make_move(tx, move) if unchanged else None",
+        "return await make_move(tx, move)",
         f"{_STORE}a_parent_ends_only_as_its_children_were_seen",
     ),
     _of(

@@ -39,13 +39,6 @@ MUTANTS: Final = (
         f"{_SERVICES}users_see_services_and_their_own_numbers_and_change_nothing",
     ),
     of(
-        "webhooks of a job are shown to whoever may see the job",
-        "webhooks.py",
-        "await read_job(context.jobs, principal, job)",
-        "pass",
-        f"{_STATUS}deliveries_are_shown_filtered_and_sent_again",
-    ),
-    of(
         "the list of users is for operators",
         "users.py",
         'PageRoute("GET", "/users", Area.AGENTS',

@@ -31,8 +31,6 @@ PAGES: Final = {
     "users": "/users",
     "user": "/users/ana",
     "dead-letters": "/dead-letters",
-    "webhooks": "/webhooks",
-    "webhook": "/webhooks/1",
     "tokens": "/tokens",
     "token": "/tokens/{token}",
     "audit": "/audit",

@@ -20,6 +20,7 @@ from server.domain.jobs import Attempt, Event, Job, history
 from server.domain.live import NOTICES
 from server.domain.permits import Shows
 from server.http.context import Context
+from server.http.documents import delivery_doc
 from server.http.files import scan_first
 from server.http.logs import STREAMS, has_started, opened_log
 from server.http.params import int_param, job_id
@@ -93,6 +94,8 @@ async def overview(
     own = latest is not None and latest.number == job.attempt
     logs = (latest.stdout_bytes, latest.stderr_bytes) if latest and own else (None, None)
     events = await context.jobs.latest_events(job.id, _EVENTS)
+    announced = job.callback_url is not None
+    webhooks = [delivery_doc(one) for one in await context.webhooks.of_job(job.id)] * announced
     return frame_page(
         request,
         site,
@@ -101,6 +104,7 @@ async def overview(
         **{
             "attempts": attempts[-_ATTEMPTS:],
             "more_attempts": len(attempts) > _ATTEMPTS,
+            "webhooks": webhooks,
             "events": events[_TIMES - 1 :: -1],
             "more_events": len(events) > _TIMES,
             "pieces": pieces(moves),

@@ -129,7 +129,7 @@ _ZERO: Final = {
     "dead_letter_expires_after": "for ever",
 }
 """What 0 means."""
-_PLAIN: Final = ("env", "webhook", "limits")
+_PLAIN: Final = ("env", "limits")
 """They are no single values."""
 _LIMITS: Final = {
     "limits.cpus": "processors of an attempt",
@@ -188,8 +188,8 @@ _DEFAULTS: Final[Mapping[str, str]] = values_of(Service("default"))
 
 
 def settings_of(service: Service) -> list[tuple[str, str, str, str, bool]]:
-    """All settings of a service but variables and webhook: key, what it means, value, default, and
-    whether it was given.
+    """All settings of a service but variables: key, what it means, value, default, and whether it
+    was given.
     """
     values = values_of(service)
     return [

@@ -15,7 +15,6 @@ PAGES = (
     "/users",
     "/users/ada",
     "/status",
-    "/webhooks",
 )
 
 

@@ -23,7 +23,6 @@ max_upload = "1GB"
 sender_interval = "0.1234s"
 [services.a]
 env = {{ KEY = "{SECRET}" }}
-webhook = {{ url = "https://hooks.example.org/{SECRET}" }}
 [agents.n]
 url = "http://user:{SECRET}@n:9000"
 token = "{SECRET}"
@@ -57,13 +56,6 @@ def test_no_secret_is_printed(file: Path, program: Any) -> None:
         text = printed(program, "--config", str(file), "--print-config", *more)
         assert SECRET not in text
         assert "***" in text
-
-
-@pytest.mark.parametrize("rest", ["/a/x@y/z", "/?key=x@y", "?key=x"])
-def test_of_a_webhooks_address_only_the_host_is_shown(file: Path, rest: str) -> None:
-    file.write_text(f'[services.a.webhook]\nurl = "https://hooks.example.org:8443{rest}"\n')
-    text = printed(server, "--config", str(file), "--print-config")
-    assert f'url = "https://hooks.example.org:8443/***"  # {file}' in text.splitlines()
 
 
 def test_each_value_has_its_source_and_the_whole_can_be_read_again(

@@ -10,7 +10,7 @@ from shared.settings.limits import LimitsTable
 
 def test_every_setting_of_the_file_is_shown():
     limits = {f"limits.{name}" for name in LimitsTable.model_fields}
-    known = {key.partition(".")[0] for key in MEANINGS} | {"env", "webhook"}
+    known = {key.partition(".")[0] for key in MEANINGS} | {"env"}
     assert known == ServiceTable.model_fields.keys()
     assert {key for key in MEANINGS if "." in key} == limits
 

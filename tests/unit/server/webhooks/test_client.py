@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from server.domain.webhook_targets import AllowedTargets, webhook_target
-from server.domain.webhooks import Delivery, Signer, SignerKind, Try
+from server.domain.webhooks import Delivery, Try
 from server.webhooks import client as module
 from server.webhooks.client import HttpWebhookClient
 from shared.clock import RealClock
@@ -21,15 +21,13 @@ from tests.support.webhook_receiver import receiving
 DELIVERY = Delivery(
     id=1,
     job_id=7,
-    signer=Signer(SignerKind.PRINCIPAL, "ann"),
-    service="s",
+    principal="ann",
     url="",
     event="job.completed",
     body='{"type":"job.completed"}',
     state="pending",
     message="",
     tries=3,
-    tries_before=0,
     next_at=0,
     created_at=0,
     ended_at=None,
