@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 import structlog
 
+from server.api.server_status import status_of
 from server.app import Server, compose
 from server.data_folder import lock_folder
 from server.domain.errors import NotReloaded
@@ -22,7 +23,6 @@ from server.domain.troubles import TroubleKind
 from server.exposure import check_tokens
 from server.http.context import Context
 from server.http.permits import login_path
-from server.http.status import status_of
 from server.reload import Reload
 from server.settings.tables import ServerSettings
 from server.web.site import compile_template, template_names

@@ -8,13 +8,13 @@ from typing import Final
 from aiohttp import web
 
 from server.api.upload import SCHEDULE as SCHEDULE_FORM
+from server.api.upload import check_head, received_form
 from server.domain.access import Area
 from server.domain.schedules import Schedule, check_schedule_field
 from server.http.context import Context
 from server.http.params import MAX_ID, USER, int_param, paging
 from server.http.problems import Refusal
 from server.http.route import Route, json_answer
-from server.http.uploads import check_head, received_form
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
 from shared.http.numbers import whole_number

@@ -26,9 +26,9 @@ import aiohttp
 
 from ferryman.findings import Finding
 from server.agents.connection_errors import say_connection
+from server.api.server_status import ADVICE
 from server.data_folder import UNKNOWN, look
 from server.domain.troubles import TroubleKind
-from server.http.status import ADVICE
 from server.maintenance.backup import DATABASE
 from server.settings.agents import AgentTable
 from server.settings.tables import ServerSettings

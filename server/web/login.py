@@ -8,13 +8,13 @@ from typing import Final
 
 from aiohttp import web
 
+from server.api.server_status import usage_of
 from server.domain.access import Area
 from server.domain.jobs import UsedTicket
 from server.domain.permits import Login, LoginUsed, PermitRefused
 from server.http.permits import SESSION
 from server.http.problems import Refusal
 from server.http.route import LOGIN_ONCE
-from server.http.usage import usage_of
 from server.web.site import LOGIN, PageRoute, Site
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL

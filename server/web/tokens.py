@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from server.api.audit import TEXTS, audit_page
+from server.api.tokens import NewTokenBody, RotateBody, new_token, token_document, token_page
 from server.domain.access import Area
 from server.domain.errors import BadField
 from server.domain.tokens import TokenRecord, TokenRefusal
-from server.http.audit import TEXTS, audit_page
 from server.http.params import MAX_ID, checked, int_param
 from server.http.route import TOKEN_PAGE, TOKENS_PAGE
-from server.http.tokens import NewTokenBody, RotateBody, new_token, token_document, token_page
 from server.web.site import PageRoute, Site
 from shared.http.authentication import PRINCIPAL
 from shared.http.request_log import ERROR_CODE, TARGET

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from server.api.upload import accept_upload
 from server.domain.access import Area, check_area, user_asked_for, visible
 from server.domain.errors import BadField, BundleTooLarge, FerrymanError, NotAllowed
 from server.domain.jobs import Job
@@ -27,7 +28,6 @@ from server.http.context import Context
 from server.http.params import int_param, json_body
 from server.http.problems import Refusal, translate, wants_page
 from server.http.route import JOB_PAGE, json_answer
-from server.http.uploads import accept_upload
 from server.stages.accept import QUEUED
 from server.stages.read import job_of_key, read_job
 from server.web.site import PageRoute, Site

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from server.api.upload import FIELDS, CheckField, MakeSink, UploadForm
 from server.domain.errors import BadField, NotAllowed
 from server.domain.jobs import FileKind, Job
 from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from server.http.context import Context
 from server.http.params import Param
-from server.http.uploads import FIELDS, CheckField, MakeSink, UploadForm
 from server.web.operators.services import values_of
 from server.web.site import FIELD as CSRF
 from shared.files.bundles.format import ENTRY, BundleSummary

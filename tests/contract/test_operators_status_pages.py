@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from aiohttp import FormData
 
+from server.api.server_status import ADVICE
 from server.domain.troubles import SERVER_TROUBLES, Trouble, TroubleKind
-from server.http.status import ADVICE
 from server.storage.scratch import FolderScratch
 from shared.principals import Principal, Role, Scope
 from tests.support.fake_agent import FakeAgent, serving

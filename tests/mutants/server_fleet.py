@@ -568,7 +568,7 @@ MUTANTS: Final = (
     ),
     _of(
         "the list of agents counts what runs",
-        "http/agent_documents.py",
+        "api/agents.py",
         "running[one.agent] += one.running",
         "pass",
         f"{_HOSTILE}the_list_of_agents_says_what_each_does_now",

@@ -106,7 +106,7 @@ MUTANTS: Final = (
     ),
     _of(
         "what a ticket fixes cannot be changed",
-        "server/http/uploads.py",
+        "server/api/upload.py",
         "if fixed.get(name, value) != value:",
         "if False:",
         f"{_TICKETS}what_a_ticket_fixes_cannot_be_changed",

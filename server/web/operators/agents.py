@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 from aiohttp import web
 
+from server.api import agents
 from server.domain import states
 from server.domain.access import Area
 from server.domain.errors import AgentRefusal
 from server.domain.jobs import Job
-from server.http import agent_documents
 from server.http.params import flag_param
 from server.web.site import Handler, PageRoute, Site
 from shared.clock import utc
@@ -58,7 +58,7 @@ ACTIONS: Final[Mapping[str, tuple[str, str, str]]] = {
 async def listing(request: web.Request, site: Site) -> web.StreamResponse:
     """All agents, in cards."""
     context, every = site.context, flag_param(request, "all")
-    found = await agent_documents.listed(context, every=every)
+    found = await agents.listed(context, every=every)
     held: dict[str | None, list[Job]] = {}
     for job in await context.jobs.in_states(states.HOLDS_SLOT):
         held.setdefault(job.agent, []).append(job)
@@ -89,7 +89,7 @@ async def _page(
 ) -> web.StreamResponse:
     context = site.context
     record = await context.agents.find(request.match_info["name"])
-    found = await agent_documents.document(context, record)
+    found = await agents.document(context, record)
     jobs = await context.jobs.in_states(states.HOLDS_SLOT, record.name)
     return site.page(
         request,
@@ -109,7 +109,7 @@ def _decide(action: str) -> Handler:
     async def handler(request: web.Request, site: Site) -> web.StreamResponse:
         name, message = request.match_info["name"], (await request.post()).get("message", "")
         try:
-            await agent_documents.decide(site.context, name, action, str(message))
+            await agents.decide(site.context, name, action, str(message))
         except AgentRefusal as problem:
             return await _page(
                 request, site, HTTPStatus.CONFLICT, notice=str(problem), notice_kind="bad"

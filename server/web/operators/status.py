@@ -6,9 +6,9 @@ from typing import Final
 
 from aiohttp import web
 
+from server.api.server_status import TroubleDoc, status_of
 from server.domain.access import Area
 from server.domain.troubles import TroubleKind
-from server.http.status import TroubleDoc, status_of
 from server.web.operators.agents import agent_path
 from server.web.operators.services import service_path
 from server.web.site import PageRoute, Site

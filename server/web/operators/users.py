@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from server.api.server_status import usage_of
 from server.domain.access import Area
 from server.domain.errors import BadField
 from server.domain.upload_fields import USER_ID
 from server.http.context import Context
 from server.http.problems import Refusal
-from server.http.usage import usage_of
 from server.web.site import PageRoute, Site
 
 _AGAIN_S: Final = 5
