@@ -133,18 +133,11 @@ class Events(Part):
             raise NoSuchJob(job_id)
         return [records.event(row) for row in rows]
 
-    async def latest_events(
-        self, job_id: int, limit: int, before: int | None = None
-    ) -> list[Event]:
-        """The newest events of the job (of those below ``before``), newest first; empty: there
-        are none, or no such job.
-        """
+    async def latest_events(self, job_id: int, limit: int) -> list[Event]:
+        """The newest events of the job, newest first; empty: there are none, or no such job."""
         rows = await self._database.rows(
-            """
-            SELECT * FROM events WHERE job_id = :id AND seq < :before
-            ORDER BY seq DESC LIMIT :limit
-            """,
-            {"id": job_id, "before": _NO_END if before is None else before, "limit": limit},
+            "SELECT * FROM events WHERE job_id = :id ORDER BY seq DESC LIMIT :limit",
+            {"id": job_id, "limit": limit},
         )
         return [records.event(row) for row in rows]
 
