@@ -23,8 +23,7 @@ from aiohttp import web
 from client_agent.api.bulk import Bulk
 from client_agent.api.files import Files
 from client_agent.api.requests import answer_problems
-from client_agent.api.routes import Api
-from client_agent.api.snapshots import Snapshots
+from client_agent.api.routes import Api, Snapshots
 from client_agent.check import limit_tests
 from client_agent.check import table as check_table
 from client_agent.check.table import Table
@@ -34,9 +33,7 @@ from client_agent.intake.submit import Intake
 from client_agent.output.outputs import LiveOutputs
 from client_agent.payloads.store import Payloads
 from client_agent.payloads.tables import open_database
-from client_agent.reload import Reload
-from client_agent.report.health import Health
-from client_agent.report.metrics import AgentMetrics
+from client_agent.report.health import AgentMetrics, Health
 from client_agent.run import retention
 from client_agent.run.context import AgentContext, Measures
 from client_agent.run.retention import RetentionSweep, recover
@@ -59,13 +56,85 @@ from shared.http.measured import METRICS
 from shared.http.middleware import Gate, add_middlewares
 from shared.http.proof import proving
 from shared.http.protocol import Deadlines
-from shared.http.sockets import check_exposure, listen
+from shared.http.sockets import CannotListen, check_exposure, listen
 from shared.http.tls import TlsFiles
 from shared.metrics import EventLoopLag
 from shared.probe import Heartbeats
 from shared.service_manager import ServiceManager
+from shared.settings.base import SettingsError
+from shared.settings.effective import differences
 from shared.settings.limits import LimitsTable
 from shared.steady_clock import PersistentClock
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
+APPLIED: Final = frozenset({"tokens", "metrics_tokens", "services"})
+"""Keys of ``[agent]`` that a reload applies; all others wait for a restart."""
+
+
+class Reload:
+    """Reads the settings again at each :meth:`run_once`.
+
+    Args:
+        settings: those in use.
+        read: raises SettingsError.
+        use: applies them.
+        tls: the files that it listens with.
+
+    Attributes:
+        settings: those in use.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSection,
+        read: Callable[[], AgentSection],
+        use: Callable[[AgentSection], None],
+        tls: TlsFiles | None = None,
+    ) -> None:
+        self.settings, self._read, self._use, self._tls = settings, read, use, tls
+        self._one_at_a_time = asyncio.Lock()
+
+    async def run_once(self) -> bool:
+        """Apply what has changed: all that is not to wait for a restart, or nothing. Returns
+        whether it was."""
+        async with self._one_at_a_time:
+            try:
+                new = await asyncio.to_thread(self._read)
+                self._check(new)
+            except (SettingsError, ValueError, CannotListen) as problem:
+                log.warning("settings.not_reloaded", why=str(problem))
+                return False
+            await self._apply(new)
+            return True
+
+    def _check(self, new: AgentSection) -> None:
+        """Without a token, whoever reaches it could run programs."""
+        if self.settings.all_tokens() and not new.all_tokens():
+            raise ValueError("agent.tokens: the last token is taken out by a restart only")
+        check_exposure(new.host, bool(new.all_tokens()), "agent")
+
+    async def _apply(self, new: AgentSection) -> None:
+        old = self.settings
+        waiting = {
+            key
+            for key in AgentSection.model_fields.keys() - APPLIED
+            if getattr(new, key) != getattr(old, key)
+        }
+        self.settings = new.model_copy(update={key: getattr(old, key) for key in waiting})
+        self._use(self.settings)
+        if self._tls is not None:
+            await asyncio.to_thread(self._tls.reload)
+        applied = 0
+        found = differences(old, new)
+        for one in found:
+            values = {"key": f"agent.{one.key}", "old": one.old, "new": one.new}
+            if one.key.partition(".")[0] in waiting:
+                log.warning("setting.not_applied", **values, advice="restart to apply")
+            else:
+                applied += 1
+                log.info("setting.changed", **values)
+        log.info("settings.reloaded", applied=applied, waiting=len(found) - applied)
+
 
 _MAX_EXTRA_WORKERS: Final = 8
 """At most so many attempts are prepared or packed besides those that run."""
@@ -134,9 +203,6 @@ def connection_limits(open_files: int, settings: AgentSection) -> connections.Co
         open_files,
         own=_AGENT_FDS + _FDS_PER_WORKER * worker_count(settings),
     )
-
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
 def warn(backend: str, report: SelfTestReport, grants: Grants) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import platform
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -27,7 +28,18 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from shared.clock import Clock
-from shared.encodings import gzip_accepted
+
+_REFUSED: Final = re.compile(r"q\s*=\s*0(\.0*)?", re.IGNORECASE)
+
+
+def gzip_accepted(header: str) -> bool:
+    """Whether Accept-Encoding names gzip, and not with the weight 0."""
+    for one in header.split(","):
+        name, *parameters = (part.strip() for part in one.split(";"))
+        if name.lower() == "gzip":
+            return not any(_REFUSED.fullmatch(part) for part in parameters)
+    return False
+
 
 SHORT_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 """Bounds for what takes milliseconds."""

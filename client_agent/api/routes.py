@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Final
 
 import structlog
 from aiohttp import web
 
+from client_agent.api.files import RunningLogs
 from client_agent.api.requests import (
     ID,
     caller,
@@ -19,13 +24,11 @@ from client_agent.api.requests import (
     seconds_param,
     stream,
 )
-from client_agent.api.running_logs import RunningLogs
-from client_agent.api.snapshots import Snapshots
+from client_agent.intake.admission import Admission
 from client_agent.intake.submit import Intake
 from client_agent.output.outputs import LiveOutputs
-from client_agent.payloads import states
 from client_agent.payloads.errors import Refused
-from client_agent.payloads.payload import Payload
+from client_agent.payloads.payload import ENDED, Payload
 from client_agent.payloads.store import BATCH, Payloads
 from client_agent.report.event_stream import EventStream, Wanted
 from client_agent.report.health import CpuLoad, Health
@@ -49,6 +52,52 @@ from shared.wire import (
     ResultInfo,
     Settled,
 )
+
+MAX_SNAPSHOTS: Final = 4
+"""That are being written or read at once."""
+
+
+class Snapshots:
+    """The snapshots of one agent; :meth:`close` at the end."""
+
+    def __init__(self, runner: Runner, folders: Folders, admission: Admission) -> None:
+        self._runner, self._folders, self._admission = runner, folders, admission
+        self._threads = ThreadPoolExecutor(MAX_SNAPSHOTS, "ferryman-snapshot")
+        self._count = 0
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    @contextlib.asynccontextmanager
+    async def open(self, payload: Payload) -> AsyncIterator[Path]:
+        """A snapshot's file, which is removed at the end.
+
+        Raises:
+            Refused: there are too many, or there is too little space, or it cannot be made.
+        """
+        if self._count >= MAX_SNAPSHOTS:
+            raise Refused(503, "busy", f"{MAX_SNAPSHOTS} other snapshots are being made or read")
+        self._admission.check_space(0)
+        task, path = asyncio.current_task(), self._folders.staging()
+
+        def check_space(size: int) -> None:
+            """Called in the thread, before and while the ZIP is written."""
+            if task is not None and task.cancelling():
+                raise Refused(503, "abandoned", "nobody waits for this snapshot any more")
+            self._admission.check_space(size)
+
+        self._count += 1
+        try:
+            try:
+                await self._runner.snapshot(payload, path, self._threads, check_space)
+            except OSError as problem:
+                why = f"the snapshot could not be made: {problem.strerror or problem}"
+                raise Refused(503, "no_snapshot", why) from None
+            yield path
+        finally:
+            self._count -= 1
+            self._folders.remove_file(path)
+
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -249,7 +298,7 @@ class Api:
         payload_id, seconds = id_of(request), min(seconds_param(request, "wait"), _MAX_WAIT_S)
         with self._payloads.wakeups.of(payload_id, end_only=True) as ended:
             payload = await self._payloads.get(payload_id)
-            if seconds > 0 and payload.state not in states.ENDED:
+            if seconds > 0 and payload.state not in ENDED:
                 with request.app[GATE].long_poll(request):
                     await wait_for(ended, seconds, self._clock)
                 payload = await self._payloads.get(payload_id)

@@ -19,7 +19,7 @@ from client_agent.collect.walk import Bounds, Entry, Walk
 from client_agent.collect.zip_writer import ZipWriter
 from client_agent.storage.open_beneath import raise_if_shortage
 from shared.clock import SECOND, Micros
-from shared.files.descriptors import closing_fd
+from shared.files.opened import closing_fd
 from shared.wire import Limits
 
 _CHUNK: Final = 1 << 18

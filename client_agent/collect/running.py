@@ -21,8 +21,8 @@ from client_agent.collect.contents import own_names
 from client_agent.collect.walk import Bounds, Walk
 from client_agent.storage import open_beneath
 from client_agent.storage.open_beneath import raise_if_shortage
-from shared.files.descriptors import closing_fd
 from shared.files.names import UnsafeName, fold, safe_path
+from shared.files.opened import closing_fd
 from shared.wire import RunningFile, RunningFiles
 
 _CHUNK: Final = 1 << 18

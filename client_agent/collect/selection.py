@@ -10,9 +10,9 @@ from typing import Final
 
 from client_agent.storage import open_beneath
 from client_agent.storage.open_beneath import raise_if_shortage
-from shared.files.descriptors import closing_fd
 from shared.files.globs import Globs
 from shared.files.names import shown
+from shared.files.opened import closing_fd
 
 ALWAYS: Final = "children/"
 """Children that the job leaves: their server makes jobs of them."""

@@ -20,8 +20,15 @@ from typing import IO, Final
 
 from isal import isal_zlib
 
-from shared.files.archives.zip_directory import DEFLATED
-from shared.files.archives.zip_headers import FILE, FOLDER, MAX_32, PROGRAM, Headers, end_records
+from shared.files.archives.zip_directory import (
+    DEFLATED,
+    FILE,
+    FOLDER,
+    MAX_32,
+    PROGRAM,
+    Headers,
+    end_records,
+)
 from shared.files.durable import WRITEBACK_BYTES, start_writeback, write_all
 
 _LEVEL: Final = 1

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from client_agent.payloads import states
 from client_agent.payloads.errors import (
     DigestMismatch,
     KeyRefused,
@@ -22,7 +21,7 @@ from client_agent.payloads.errors import (
     StaleAttempt,
     StaleLease,
 )
-from client_agent.payloads.payload import Payload, from_row
+from client_agent.payloads.payload import ENDED, Payload, from_row
 from shared.clock import SECOND, Micros
 from shared.ids import AttemptKey
 from shared.sql import Transaction, listed
@@ -90,7 +89,7 @@ async def split_ended(
     for server in {caller.server or row["server"] for row in meant} - {None}:
         await check(tx, server, caller.lease)
     refused = {row["id"]: NO_PAYLOAD for row in rows if row not in meant}
-    refused |= {row["id"]: "not_ended" for row in meant if row["state"] not in states.ENDED}
+    refused |= {row["id"]: "not_ended" for row in meant if row["state"] not in ENDED}
     return [row["id"] for row in rows if row["id"] not in refused], refused
 
 

@@ -203,3 +203,23 @@ def from_row(row: Row) -> Payload:
         outcome=outcome,
         enforcement=json.loads(row["enforcement"]),
     )
+
+
+FIRST: Final = PayloadState.PREPARED
+
+NEXT: Final[dict[PayloadState, frozenset[PayloadState]]] = {
+    PayloadState.PREPARED: frozenset(
+        {PayloadState.RUNNING, PayloadState.INVALID, PayloadState.FAILED, PayloadState.KILLED}
+    ),
+    PayloadState.RUNNING: frozenset(
+        {PayloadState.COMPLETED, PayloadState.FAILED, PayloadState.KILLED}
+    ),
+    PayloadState.COMPLETED: frozenset({PayloadState.CLEANED}),
+    PayloadState.FAILED: frozenset({PayloadState.CLEANED}),
+    PayloadState.INVALID: frozenset({PayloadState.CLEANED}),
+    PayloadState.KILLED: frozenset({PayloadState.CLEANED}),
+    PayloadState.CLEANED: frozenset(),
+}
+
+ENDED: Final = frozenset(s for s, after in NEXT.items() if after <= {PayloadState.CLEANED})
+LIVE: Final = frozenset(PayloadState) - ENDED

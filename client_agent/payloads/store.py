@@ -9,24 +9,85 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client.registry import Collector
 
-from client_agent.payloads import attempt_keys, cleaning, states
+from client_agent.payloads import attempt_keys
 from client_agent.payloads.attempt_keys import NO_PAYLOAD, Caller
 from client_agent.payloads.errors import NoSuchPayload, NotEnded
-from client_agent.payloads.payload import INSERT, NewPayload, Outcome, Payload, added, from_row
+from client_agent.payloads.payload import (
+    ENDED,
+    FIRST,
+    INSERT,
+    NEXT,
+    NewPayload,
+    Outcome,
+    Payload,
+    added,
+    from_row,
+)
 from client_agent.payloads.reads import BATCH as BATCH
 from client_agent.payloads.reads import PayloadReads
-from shared.clock import SECOND, Clock
+from shared.clock import SECOND, Clock, Micros
 from shared.ids import AttemptKey
 from shared.metrics import counter
-from shared.sql import Row, Transaction
+from shared.sql import Row, Transaction, listed
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wakeups import Wakeups
 from shared.wire import PayloadState
+
+_TOMBSTONE: Final = """
+    state = 'Cleaned', changed = :changed, cleaned_at = coalesce(cleaned_at, :now),
+    outcome = json_remove(outcome, '$.stderr_tail', '$.result', '$.live', '$.retry_later')
+"""
+"""Makes a tombstone of a row: it says only that the attempt was here, and how it ended."""
+
+
+async def _due(tx: Transaction, before: Micros, limit: int) -> list[int]:
+    """Ids of the payloads that ended before that time and are not cleaned yet, oldest first."""
+    rows = await tx.rows(
+        """
+        SELECT id FROM payloads WHERE ended_at <= :before AND cleaned_at IS NULL
+        ORDER BY ended_at LIMIT :limit
+        """,
+        {"before": before, "limit": limit},
+    )
+    return [row["id"] for row in rows]
+
+
+async def _clean(tx: Transaction, payload_id: int, changed: int, now: Micros) -> Payload:
+    """Make a tombstone of a payload."""
+    rows = await tx.rows(
+        f"UPDATE payloads SET {_TOMBSTONE} WHERE id = :id RETURNING *",  # noqa: S608 - fixed words
+        {"id": payload_id, "changed": changed, "now": now},
+    )
+    return from_row(rows[0])
+
+
+async def _acknowledge(tx: Transaction, ids: Sequence[int], changed: int, now: Micros) -> None:
+    """Make unlisted tombstones of ended payloads."""
+    names, params = listed(ids)
+    await tx.rows(
+        f"UPDATE payloads SET {_TOMBSTONE}, acknowledged = 1, "  # noqa: S608 - names
+        "given = json_set(given, '$.user_id', '') "
+        f"WHERE id IN ({names})",
+        params | {"changed": changed, "now": now},
+    )
+
+
+async def _prune(tx: Transaction, before: Micros, limit: int) -> list[int]:
+    """Remove tombstones that are older; returns their ids."""
+    rows = await tx.rows(
+        """
+        DELETE FROM payloads WHERE id IN (
+            SELECT id FROM payloads WHERE cleaned_at <= :before LIMIT :limit
+        ) RETURNING id
+        """,
+        {"before": before, "limit": limit},
+    )
+    return [row["id"] for row in rows]
 
 
 class Payloads(PayloadReads):
@@ -104,9 +165,9 @@ class Payloads(PayloadReads):
                 if known is not None:
                     return known, False
             changed, now = self._next(), self._clock.now()
-            stored = {"state": states.FIRST, "changed": changed, "now": now}
+            stored = {"state": FIRST, "changed": changed, "now": now}
             rows = await tx.rows(INSERT, new.params() | stored)
-            own = {"id": rows[0]["id"], "state": states.FIRST, "changed": changed}
+            own = {"id": rows[0]["id"], "state": FIRST, "changed": changed}
             return added(new, **own, created_at=now), True
 
         def committed(done: tuple[Payload, bool]) -> None:
@@ -208,7 +269,7 @@ class Payloads(PayloadReads):
         async def change(tx: Transaction) -> tuple[int, list[int], dict[int, str]]:
             ended, refused = await attempt_keys.split_ended(tx, keys, caller)
             changed = self._next()
-            await cleaning.acknowledge(tx, ended, changed, self._clock.now())
+            await _acknowledge(tx, ended, changed, self._clock.now())
             return changed, ended, refused
 
         def committed(done: tuple[int, list[int], dict[int, str]]) -> None:
@@ -228,8 +289,8 @@ class Payloads(PayloadReads):
         before = now - round(retention_s * SECOND)
 
         async def change(tx: Transaction) -> list[Payload]:
-            due = await cleaning.due(tx, before, BATCH)
-            return [await cleaning.clean(tx, one, self._next(), now) for one in due]
+            due = await _due(tx, before, BATCH)
+            return [await _clean(tx, one, self._next(), now) for one in due]
 
         def committed(cleaned: list[Payload]) -> None:
             for one in cleaned:
@@ -247,7 +308,7 @@ class Payloads(PayloadReads):
                 "UPDATE sequence SET value = :value WHERE value < :value", {"value": self._last}
             )
             await attempt_keys.prune(tx, now, retention_s)
-            return await cleaning.prune(tx, now - round(retention_s * SECOND), BATCH)
+            return await _prune(tx, now - round(retention_s * SECOND), BATCH)
 
         def committed(removed: list[int]) -> None:
             for payload_id in removed:
@@ -271,7 +332,7 @@ class Payloads(PayloadReads):
     def _publish(self, payload: Payload) -> None:
         """As :meth:`_keep`, and wake who waits."""
         self._keep(payload)
-        self.wakeups.notify(payload.id, ended=payload.state in states.ENDED)
+        self.wakeups.notify(payload.id, ended=payload.state in ENDED)
 
     async def _move(
         self,
@@ -287,7 +348,7 @@ class Payloads(PayloadReads):
         Args:
             changes: what :func:`from_row` would say of the row, where that is new.
         """
-        if to not in states.NEXT[before]:
+        if to not in NEXT[before]:
             raise ValueError(f"{before} does not become {to}")
         payload: Payload | None = None
 

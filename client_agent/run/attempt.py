@@ -16,15 +16,13 @@ from typing import Final
 
 import structlog
 
+from client_agent.collect import result
 from client_agent.collect.selection import Known
 from client_agent.output.live import LiveOutput, run_watched
 from client_agent.payloads.payload import Outcome, Payload
 from client_agent.run import outcomes
 from client_agent.run.context import RETRY_S, AgentContext
-from client_agent.run.environment import launch_argv, variables
-from client_agent.run.packing import packed
-from client_agent.run.sandboxes import Sandboxes
-from client_agent.run.start_permit import StartPermit
+from client_agent.run.sandboxes import Sandboxes, launch_argv, variables
 from client_agent.run.unpack import CannotStart, DoesNotFit, Unpacked, unpack
 from client_agent.sandbox.base import Ended, Launch, Process, SandboxBroken, Workspace
 from client_agent.storage.open_beneath import SHORTAGE_ERRNOS
@@ -32,7 +30,101 @@ from shared.files.errors import BundleError
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import PayloadState, Reason
 
+
+class StartPermit:
+    """Both are taken while the sandbox comes up, if a slot is free then; else afterwards, once the
+    sandbox is ready and a slot is free."""
+
+    def __init__(self, context: AgentContext, payload: Payload, workspace: Workspace) -> None:
+        self._context, self._payload, self._workspace = context, payload, workspace
+        self._has_slot = self._prevented = False
+        self._storing: asyncio.Task[Payload | None] | None = None
+
+    def prevent(self) -> None:
+        """Take nothing that is not taken yet."""
+        self._prevented = True
+        self._context.slots.withdraw(self._payload.id)
+
+    def begin(self, pid: int) -> None:
+        """The sandbox comes up.
+
+        Args:
+            pid: of its init.
+        """
+        if not self._prevented and self._context.slots.acquire_free():
+            self._has_slot = True
+            self._context.measures.took("slot", 0.0)
+            self._storing = asyncio.create_task(self._store(pid))
+
+    async def begun(self) -> Payload | None:
+        """The Running payload, if it was stored already. Raises DatabaseUnavailable."""
+        return None if self._storing is None else await self._storing
+
+    async def get(self, pid: int) -> Payload | None:
+        """The sandbox is ready: the Running payload; None: it must not start. Raises
+        DatabaseUnavailable."""
+        if self._storing is not None:
+            return await self._storing
+        if self._prevented:
+            return None
+        with self._context.measures.phase("slot"):
+            self._has_slot = await self._context.slots.acquire(self._payload.id)
+        return await self._store(pid) if self._has_slot else None
+
+    def release(self) -> None:
+        """Give the slot back."""
+        if self._has_slot:
+            self._has_slot = False
+            self._context.slots.release()
+        if self._storing is not None:
+            self._storing.cancel()
+
+    async def _store(self, pid: int) -> Payload | None:
+        """None: it was no longer Prepared."""
+        workspace = self._workspace
+        return await self._context.payloads.start(
+            self._payload.id, pid, str(workspace.path), dict(workspace.enforcement)
+        )
+
+
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+PACK_TRIES: Final = 30
+"""Tries during a shortage; then the result is lost."""
+
+
+async def packed(
+    context: AgentContext, payload: Payload, given: Known, workspace: Workspace, outcome: Outcome
+) -> Outcome:
+    """The outcome with its result; without it where it could not be stored."""
+    source, tries = context.receipt_source(payload, given), 0
+    while True:
+        try:
+            with context.measures.phase("pack"):
+                return await context.in_thread(
+                    result.pack, source, outcome, context.folders, workspace.fd
+                )
+        except OSError as problem:
+            log.warning("payload.not_packed", payload_id=payload.id, error=str(problem))
+            tries += 1
+            if tries == PACK_TRIES or problem.errno not in SHORTAGE_ERRNOS:
+                return _without_result(outcome, problem)
+        await context.clock.sleep(RETRY_S)
+
+
+def _without_result(outcome: Outcome, problem: OSError) -> Outcome:
+    """The outcome of an attempt whose result is lost."""
+    message = f"the result could not be stored: {problem.strerror or problem}"
+    if outcome.state is not PayloadState.COMPLETED:
+        return replace(outcome, warnings=(*outcome.warnings, message))
+    return replace(
+        outcome,
+        state=PayloadState.FAILED,
+        reason=Reason.AGENT_ERROR,
+        message=message,
+        interrupted=True,
+    )
+
 
 TICK_S: Final = 0.011
 """File systems tell times apart that are so far from each other."""

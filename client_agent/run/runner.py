@@ -16,8 +16,7 @@ import structlog
 from client_agent.collect import result
 from client_agent.collect.pack import CheckSpace
 from client_agent.collect.selection import NOTHING
-from client_agent.payloads import states
-from client_agent.payloads.payload import Outcome, Payload
+from client_agent.payloads.payload import LIVE, Outcome, Payload
 from client_agent.payloads.store import Payloads
 from client_agent.run import outcomes
 from client_agent.run.attempt import Attempt, StartDeferred
@@ -263,7 +262,7 @@ class Runner:
         outcome = outcomes.failed(Reason.AGENT_ERROR, message)
         # If this fails too, the next start finds the payload and ends it.
         with contextlib.suppress(DatabaseUnavailable):
-            for state in states.LIVE:
+            for state in LIVE:
                 await self._context.payloads.end(payload.id, state, outcome)
 
     async def _discard(self, killed: Payload) -> None:

@@ -15,10 +15,10 @@ from client_agent.storage.folders import Folders
 from client_agent.storage.open_beneath import DISK_FULL_ERRNOS
 from shared.files.bundles.format import META
 from shared.files.bundles.reader import BundleReader, InputsReader
-from shared.files.descriptors import closing_fd
 from shared.files.durable import write_all
 from shared.files.errors import BundleError
 from shared.files.names import shown
+from shared.files.opened import closing_fd
 from shared.units.sizes import say_size
 
 _CHUNK: Final = 1 << 20

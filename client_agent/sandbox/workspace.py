@@ -24,7 +24,7 @@ from client_agent.sandbox.limits.soft import DirectoryGauge, ProcessGauge
 from client_agent.sandbox.process.log_capture import LogSettings
 from client_agent.sandbox.process.start import Start
 from client_agent.sandbox.process.supervisor import SpawnedProcesses, SupervisedProcess
-from shared.files.descriptors import closing_fd
+from shared.files.opened import closing_fd
 from shared.units.sizes import say_size
 from shared.wire import Limits, Reason
 

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Callable
 from typing import Final
 
-from shared.files.descriptors import closing_fd
+from shared.files.opened import closing_fd
 
 SHORTAGE_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """The agent has too few descriptors or too little memory. It should try again later."""

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from shared.files.descriptors import closing_fd
+from shared.files.opened import closing_fd
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PATH: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from server.data_folder import WrongDatabase, look
 from server.domain.jobs import FileKind
-from server.maintenance.files import FileTrouble, trouble_of, unreadable
+from server.maintenance.files import FileTrouble, open_section, trouble_of, unreadable
 from server.storage.folder import stored_names, stored_path
 from server.store import recount, stored_rows
 from server.store.copies import StoredFile
@@ -21,7 +21,6 @@ from server.store.migrations import MIGRATIONS
 from shared.clock import Clock, Micros
 from shared.files import durable
 from shared.files.locks import FileLock, FolderInUse, FolderLock
-from shared.files.section import open_section
 from shared.sqlite.copies import file_size, uri_of
 from shared.sqlite.errors import DatabaseUnavailable, NewerSchema
 from shared.sqlite.migrations import schema_version

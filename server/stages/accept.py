@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -35,13 +35,55 @@ from server.ports import Leases, ScratchFile
 from server.stages.stage import Resources, Stage
 from shared.clock import Micros
 from shared.files.bundles.format import META, BundleSummary
-from shared.files.bundles.lines import lines
 from shared.files.bundles.reader import BundleReader
 from shared.files.durable import remove_quietly, write_all
 from shared.files.errors import BundleError
 from shared.files.opened import opened
 from shared.principals import Principal
 from shared.settings.limits import lowered
+
+MAX_LINE: Final = 64 << 10
+"""Bytes. A line becomes a variable, of which Linux takes 128 KiB."""
+
+
+def lines(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
+    """The lines without their ends (LF or CRLF), empty ones too; memory for one line.
+
+    Args:
+        pieces: the content of the file.
+        name: of the file, for messages.
+
+    Raises:
+        BundleError: a line is too long, has a NUL or is not UTF-8, and so cannot be a variable.
+    """
+    rest, count = b"", 0
+    for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        for line in whole:
+            yield _whole(line, name, count)
+            count += 1
+        _check(rest, name, count)
+    if rest:
+        yield _whole(rest, name, count)
+
+
+def _whole(line: bytes, name: str, number: int) -> bytes:
+    _check(line, name, number)
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        raise BundleError("line_not_utf8", f"line {number + 1} is not UTF-8", name) from None
+    return line.removesuffix(b"\r")
+
+
+def _check(line: bytes, name: str, number: int) -> None:
+    """Of a line that may go on, too."""
+    if len(line) > MAX_LINE + 1:
+        message = f"line {number + 1} is longer than {MAX_LINE} bytes"
+        raise BundleError("line_too_long", message, name)
+    if b"\0" in line:
+        raise BundleError("nul_in_line", f"line {number + 1} has a NUL character", name)
+
 
 _CHUNK: Final = 1 << 18
 

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeAlias
 from server.domain.jobs import FileKind, Result
 from server.ports import Scratch, Storage
 from shared.files.archives.merge import Merge
-from shared.files.descriptors import closing_fd
 from shared.files.errors import BundleError
+from shared.files.opened import closing_fd
 
 Run: TypeAlias = Callable[..., Awaitable[Any]]
 _NOTED: Final = 1_000

@@ -20,8 +20,8 @@ from server.web.job import preview
 from server.web.job.window import INDEXES, LogIndexes
 from server.web.operators import agents, charts, services, status, users
 from server.web.site import SITE, PageRoute, Site
-from shared.encodings import gzip_accepted
 from shared.http.authentication import PRINCIPAL
+from shared.metrics import gzip_accepted
 
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
 

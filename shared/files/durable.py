@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from shared.files.descriptors import closing_fd
+from shared.files.opened import closing_fd
 
 WRITEBACK_BYTES: Final = 8 << 20
 """Whoever writes a large file calls :func:`start_writeback` each time this much was written."""

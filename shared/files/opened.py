@@ -4,11 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
+
+_READ: Final = 1 << 16
+
+
+@contextlib.contextmanager
+def closing_fd(fd: int) -> Iterator[int]:
+    """Close the descriptor at the end of the block."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def read_now(path: str) -> bytes:
+    """What a file of ``/proc`` or of a cgroup says now. Raises OSError."""
+    with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
+        pieces = []
+        while piece := os.read(fd, _READ):
+            pieces.append(piece)
+        return b"".join(pieces)
 
 
 class Closable(Protocol):

@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from client_agent.api.running_logs import FOLLOW_S, PACE_S, PER_READER_S
+from client_agent.api.files import FOLLOW_S, PACE_S, PER_READER_S
 from tests.support.agent_http import calling
 from tests.support.waiting import eventually
 

@@ -13,7 +13,7 @@ from aiohttp import web
 from pydantic import SecretStr
 
 from client_agent import app
-from client_agent.reload import Reload
+from client_agent.app import Reload
 from client_agent.settings.agent import AgentSection
 from shared.clock import RealClock
 from shared.settings.base import SettingsError

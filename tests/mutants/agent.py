@@ -153,7 +153,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "a shortage costs no result",
-        "run/packing.py",
+        "run/attempt.py",
         "if tries == PACK_TRIES or problem.errno not in SHORTAGE_ERRNOS:",
         "if True:",
         f"{_TROUBLES}a_shortage_of_descriptors_costs_no_result_and_no_file_of_it",
@@ -185,7 +185,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "few snapshots exist at once",
-        "api/snapshots.py",
+        "api/routes.py",
         "        if self._count >= MAX_SNAPSHOTS:",
         "        if False:",
         f"{_SNAPSHOTS}no_more_exist_at_once_than_allowed",
@@ -193,7 +193,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "a snapshot leaves the space that must stay free",
-        "api/snapshots.py",
+        "api/routes.py",
         "            self._admission.check_space(size)\n",
         "            pass\n",
         f"{_SNAPSHOTS}it_leaves_the_space_that_must_stay_free_before_and_while_it_is_written",
@@ -201,7 +201,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "a snapshot without readers is not finished",
-        "api/snapshots.py",
+        "api/routes.py",
         "            if task is not None and task.cancelling():\n                raise",
         "            if False:\n                raise",
         f"{_SNAPSHOTS}one_that_nobody_waits_for_any_more_is_not_finished",
@@ -281,7 +281,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     of(
         "agent",
         "a gate stays closed until its row says Running",
-        "run/start_permit.py",
+        "run/attempt.py",
         "            return await self._storing\n        if",
         "            return self._payload\n        if",
         f"{_PERMIT}its_gate_stays_closed_until_it_is_stored_as_running",

@@ -61,7 +61,7 @@ MUTANTS: Final = (
     ),
     of(
         "wrong settings change nothing of an agent",
-        "client_agent/reload.py",
+        "client_agent/app.py",
         "                return False\n",
         "                new = AgentSection()\n",
         f"{_AGENT}a_wrong_file_changes_nothing",

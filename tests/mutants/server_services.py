@@ -99,7 +99,7 @@ MUTANTS: Final = (
     ),
     of(
         "Ferryman's own variables cannot be set",
-        "shared/variables.py",
+        "server/settings/tables.py",
         "if name in _RESERVED or name.startswith(_RESERVED_PREFIX):",
         "if name in _RESERVED:",
         f"{_HTTP}wrong_settings_are_refused_by_name_and_change_nothing[body4-env-FERRYMAN_JOB_ID "

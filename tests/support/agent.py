@@ -12,8 +12,7 @@ from typing import Any
 
 from client_agent.intake.admission import Identity
 from client_agent.output.outputs import LiveOutputs
-from client_agent.payloads import states
-from client_agent.payloads.payload import NewPayload, Payload
+from client_agent.payloads.payload import ENDED, NewPayload, Payload
 from client_agent.payloads.store import Payloads
 from client_agent.payloads.tables import MIGRATIONS
 from client_agent.run.context import AgentContext, Measures
@@ -160,7 +159,7 @@ class Rig:
     async def ended(self, payload_id: int) -> Payload:
         """Wait until it has ended."""
         with self.payloads.wakeups.of(payload_id, end_only=True) as over:
-            if (await self.payloads.get(payload_id)).state not in states.ENDED:
+            if (await self.payloads.get(payload_id)).state not in ENDED:
                 await over.wait()
         return await self.payloads.get(payload_id)
 

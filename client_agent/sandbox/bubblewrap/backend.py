@@ -30,8 +30,8 @@ from client_agent.sandbox.process.start import Start
 from client_agent.sandbox.process.supervisor import SpawnedProcesses
 from client_agent.sandbox.workspace import HostWorkspace
 from shared.clock import Clock
-from shared.files.descriptors import closing_fd
 from shared.files.durable import write_all
+from shared.files.opened import closing_fd
 from shared.wire import Limits
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from shared.files.descriptors import read_now
+from shared.files.opened import read_now
 
 CONTROLLERS: Final = ("memory", "pids", "cpu")
 

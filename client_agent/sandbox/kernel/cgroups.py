@@ -14,7 +14,7 @@ from typing import Final
 
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.kernel.cgroup_tree import Hierarchy, enable_controllers, read_file
-from shared.files.descriptors import closing_fd
+from shared.files.opened import closing_fd
 from shared.wire import Limits
 
 OVERHEAD_PIDS: Final = 4

@@ -21,7 +21,7 @@ import structlog
 from client_agent.sandbox.kernel import mounts
 from client_agent.sandbox.kernel.start_namespace import make_nodes
 from client_agent.sandbox.kernel.work_folders import WorkFolders
-from shared.files.descriptors import closing_fd
+from shared.files.opened import closing_fd
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 

@@ -32,7 +32,7 @@ from client_agent.sandbox.kernel.loop_ext4 import (
 )
 from client_agent.storage.open_beneath import DISK_FULL_ERRNOS, SHORTAGE_ERRNOS
 from client_agent.storage.remove_tree import remove_tree
-from shared.files.descriptors import closing_fd
+from shared.files.opened import closing_fd
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.sandbox.base import SandboxBroken
-from shared.files.descriptors import closing_fd
+from shared.files.opened import closing_fd
 
 BLOCK: Final = 4096
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.sandbox.base import SandboxBroken
-from shared.files.descriptors import closing_fd, read_now
+from shared.files.opened import closing_fd, read_now
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _KILL_BATCH: Final = 64

@@ -23,7 +23,7 @@ from typing import Final
 import structlog
 
 from client_agent.sandbox.kernel import mounts
-from shared.files.descriptors import closing_fd
+from shared.files.opened import closing_fd
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 

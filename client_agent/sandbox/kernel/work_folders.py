@@ -24,7 +24,7 @@ from typing import Final
 from client_agent.sandbox.base import SandboxBroken
 from client_agent.sandbox.kernel import mounts, pidfd
 from client_agent.storage.remove_tree import remove_tree
-from shared.files.descriptors import closing_fd
+from shared.files.opened import closing_fd
 
 MOUNT_ROOT: Final = Path("/run/ferryman")
 _INIT_RECORD: Final = "init"

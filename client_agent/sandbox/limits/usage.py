@@ -13,7 +13,7 @@ from typing import Final
 
 from client_agent.sandbox.kernel.pidfd import descendants, stat_fields
 from client_agent.storage import open_beneath
-from shared.files.descriptors import closing_fd
+from shared.files.opened import closing_fd
 
 MAX_DEPTH: Final = 400
 """Levels of folders that are walked; each needs a descriptor. Results may be much less deep."""

@@ -13,14 +13,17 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Final
 
-from shared.files.archives.zip_directory import MAX_LISTED, ZipEntry, read_entries, read_range
-from shared.files.archives.zip_headers import (
+from shared.files.archives.zip_directory import (
     FILE,
     FOLDER,
     MAX_32,
+    MAX_LISTED,
     PROGRAM,
     Headers,
+    ZipEntry,
     end_records,
+    read_entries,
+    read_range,
 )
 from shared.files.errors import BundleError
 from shared.files.names import PathSet, UnsafeName, safe_path

@@ -24,9 +24,9 @@ from shared.files.archives.zip_directory import (
     read_range,
 )
 from shared.files.bundles.writer import BundleWriter, Data, too_large
-from shared.files.descriptors import closing_fd
 from shared.files.errors import BundleError
 from shared.files.names import UnsafeName, safe_path
+from shared.files.opened import closing_fd
 
 SUFFIXES: Final = (".zip", ".tar", ".tar.gz", ".tgz")
 """Ends of archives' file names, in lower case."""

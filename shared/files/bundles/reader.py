@@ -26,10 +26,10 @@ from shared.files.bundles.format import (
     root_of,
 )
 from shared.files.bundles.stream_digests import StreamDigests
-from shared.files.descriptors import closing_fd
 from shared.files.durable import write_all
 from shared.files.errors import BundleError
 from shared.files.names import PathSet, UnsafeName, safe_path, shown
+from shared.files.opened import closing_fd
 
 _FOLDER_MODE: Final = 0o755
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

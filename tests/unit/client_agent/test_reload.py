@@ -8,7 +8,7 @@ import pytest
 import structlog
 from pydantic import SecretStr
 
-from client_agent.reload import Reload
+from client_agent.app import Reload
 from client_agent.settings.agent import AgentSection
 from shared.settings.base import SettingsError
 

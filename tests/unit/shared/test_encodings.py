@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from shared.encodings import gzip_accepted
+from shared.metrics import gzip_accepted
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from client_agent.api.snapshots import MAX_SNAPSHOTS, Snapshots
+from client_agent.api.routes import MAX_SNAPSHOTS, Snapshots
 from client_agent.collect import result
 from client_agent.intake.admission import Admission
 from client_agent.payloads.errors import Refused

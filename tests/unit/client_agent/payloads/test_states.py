@@ -1,4 +1,4 @@
-from client_agent.payloads import states
+from client_agent.payloads import payload as states
 from shared.wire import PayloadState
 
 

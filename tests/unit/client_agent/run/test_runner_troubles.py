@@ -10,8 +10,8 @@ import sqlite3
 import pytest
 
 from client_agent.collect import result
+from client_agent.run.attempt import PACK_TRIES
 from client_agent.run.context import RETRY_S
-from client_agent.run.packing import PACK_TRIES
 from client_agent.storage import open_beneath
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import PayloadState, Reason

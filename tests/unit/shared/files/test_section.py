@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.files.section import open_section
+from server.maintenance.files import open_section
 
 
 def test_nothing_outside_the_section_is_read(tmp_path: Path) -> None:

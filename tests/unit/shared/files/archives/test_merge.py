@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.files.archives import merge as module
-from shared.files.archives import zip_headers
+from shared.files.archives import zip_directory
 from shared.files.archives.merge import Merge
 from shared.files.archives.zip_directory import read_entries
 from shared.files.errors import BundleError
@@ -145,7 +145,7 @@ def test_programs_and_times_stay_what_they_are() -> None:
 
 
 def test_large_values_have_64_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for where in (module, zip_headers):
+    for where in (module, zip_directory):
         monkeypatch.setattr(where, "MAX_32", 2 * MIB)  # as if so much were too large already
     monkeypatch.setattr(desktop_zip, "_FULL", 2 * MIB)
     path = tmp_path / "whole.zip"
