@@ -18,7 +18,7 @@ from typing import Final
 
 from server.domain.jobs import FileKind
 from server.maintenance.files import Brought, bring
-from server.store import copies
+from server.store import copies, stored_rows
 from server.store.migrations import MIGRATIONS
 from shared.clock import Clock, iso
 from shared.files import durable
@@ -75,8 +75,8 @@ def back_up(
             copy_database(live, work / DATABASE)
             with closing(_connect(work / DATABASE)) as copy:
                 copy.execute("PRAGMA foreign_keys=ON")
-                brought = bring(data_dir, work, copies.stored_files(copy), digests=digests)
-                gone = [file for file in brought.missing if not copies.refers_to(live, file)]
+                brought = bring(data_dir, work, stored_rows.stored_files(copy), digests=digests)
+                gone = [file for file in brought.missing if not stored_rows.refers_to(live, file)]
                 copies.leave_out(copy, {file.job_id for file in gone})
                 manifest = _manifest(copy, brought, gone, work, made_at, version)
         durable.fsync_file(work / DATABASE)
@@ -107,7 +107,7 @@ def _known(live: sqlite3.Connection, path: Path) -> None:
 def _manifest(
     copy: sqlite3.Connection,
     brought: Brought,
-    gone: list[copies.StoredFile],
+    gone: list[stored_rows.StoredFile],
     work: Path,
     made_at: str,
     version: str,

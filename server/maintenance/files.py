@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from server.domain.jobs import FileKind
 from server.storage.folder import stored_path
-from server.store.copies import StoredFile
+from server.store.stored_rows import StoredFile
 from shared.files import durable
 from shared.files.bundles.reader import BundleReader
 from shared.files.errors import BundleError

@@ -24,7 +24,7 @@ from server.data_folder import RECORD, UNKNOWN, read_record, write_record
 from server.domain.jobs import FileKind
 from server.maintenance.backup import DATABASE, FORMAT, MANIFEST
 from server.maintenance.files import bring
-from server.store import copies
+from server.store import copies, stored_rows
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND, Clock, from_iso
 from shared.files import durable
@@ -92,7 +92,7 @@ def restore(
                 copy_database(source, staged)
             made += [data_dir / kind for kind in FileKind]
             with closing(sqlite3.connect(staged)) as copy:
-                brought = bring(backup, data_dir, copies.stored_files(copy), digests=digests)
+                brought = bring(backup, data_dir, stored_rows.stored_files(copy), digests=digests)
                 jobs = copies.count_jobs(copy)
             lost = len(brought.missing) + len(brought.damaged)
             if lost > len(manifest["incomplete"]):

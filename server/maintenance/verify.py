@@ -16,8 +16,8 @@ from server.domain.jobs import FileKind
 from server.maintenance.files import FileTrouble, open_section, trouble_of, unreadable
 from server.storage.folder import stored_names, stored_path
 from server.store import recount, stored_rows
-from server.store.copies import StoredFile
 from server.store.migrations import MIGRATIONS
+from server.store.stored_rows import StoredFile
 from shared.clock import Clock, Micros
 from shared.files import durable
 from shared.files.locks import FileLock, FolderInUse, FolderLock

@@ -4,30 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from server.domain.jobs import FileKind
-
 LEAST_SKIPPED: Final = 1_000_000
 """Numbers of jobs that are left out at least, where a former server may have given some."""
-_FILES: Final = {
-    FileKind.BUNDLE: """
-        SELECT id AS job_id, bundle_file AS file, bundle_size, bundle_digest, 0 FROM jobs
-        WHERE bundle_file IS NOT NULL
-        UNION ALL
-        SELECT -id AS job_id, bundle_file AS file, bundle_size, bundle_digest, 0 FROM schedules
-        UNION ALL
-        SELECT parent_id AS job_id, bundle_file AS file, bundle_size, bundle_digest, 0 FROM batches
-        WHERE bundle_file IS NOT NULL
-    """,
-    FileKind.RESULT: """
-        SELECT job_id, result_file AS file, result_size, result_sha256, result_offset FROM attempts
-        WHERE result_file IS NOT NULL
-    """,
-}
-"""What a job left for its children is only its batch's until they are made."""
 _DELETES: Final = tuple(
     f"DELETE FROM {table} WHERE {column} = ?"  # noqa: S608 - names of ours
     for table, column in (
@@ -47,26 +29,6 @@ _END_DELIVERIES: Final = """
         next_at = NULL, ended_at = created_at
     WHERE state = 'pending'
 """
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """A stored file that a job or a schedule refers to."""
-
-    job_id: int
-    """Of a schedule: its number, below 0."""
-    kind: FileKind
-    name: str
-    size: int
-    digest: str
-    """Of a bundle's content, of a result's bytes."""
-    offset: int = 0
-    """Where it begins in the file, which may hold several results."""
-
-    @property
-    def owner(self) -> str:
-        """In words."""
-        return f"job {self.job_id}" if self.job_id > 0 else f"schedule {-self.job_id}"
 
 
 def identity(connection: sqlite3.Connection) -> str:
@@ -126,18 +88,6 @@ def live_tokens(connection: sqlite3.Connection, now: int) -> list[tuple[str, str
 
 def count_jobs(connection: sqlite3.Connection) -> int:
     return int(connection.execute("SELECT count(*) FROM jobs").fetchone()[0])
-
-
-def stored_files(connection: sqlite3.Connection) -> Iterator[StoredFile]:
-    """Every file that a job or a schedule refers to; once for each that shares it."""
-    for kind, sql in _FILES.items():
-        yield from (StoredFile(row[0], kind, *row[1:]) for row in connection.execute(sql))
-
-
-def refers_to(connection: sqlite3.Connection, file: StoredFile) -> bool:
-    """Whether its job or schedule still has the file."""
-    sql = f"SELECT 1 FROM ({_FILES[file.kind]}) WHERE job_id = ? AND file = ?"  # noqa: S608 - no user input
-    return connection.execute(sql, (file.job_id, file.name)).fetchone() is not None
 
 
 def leave_out(connection: sqlite3.Connection, job_ids: Iterable[int]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from server.domain.jobs import FileKind
-from server.store.copies import StoredFile
 from server.store.statements import batches
 from shared.clock import Micros
 
@@ -22,6 +23,41 @@ _RESULTS: Final = """
     AND (:since IS NULL OR claimed_at >= :since)
     ORDER BY job_id, number LIMIT :most
 """
+_BUNDLES_OF: Final = """
+    SELECT id, bundle_file, bundle_size, bundle_digest FROM jobs WHERE bundle_file IS NOT NULL
+    UNION ALL
+    SELECT -id, bundle_file, bundle_size, bundle_digest FROM schedules
+    UNION ALL
+    SELECT parent_id, bundle_file, bundle_size, bundle_digest FROM batches
+    WHERE bundle_file IS NOT NULL
+"""
+"""What a job left for its children is only its batch's until they are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A stored file that a job or a schedule refers to."""
+
+    job_id: int
+    """Of a schedule: its number, below 0."""
+    kind: FileKind
+    name: str
+    size: int
+    digest: str
+    """Of a bundle's content, of a result's bytes."""
+    offset: int = 0
+    """Where it begins in the file, which may hold several results."""
+
+    @property
+    def owner(self) -> str:
+        """In words."""
+        return f"job {self.job_id}" if self.job_id > 0 else f"schedule {-self.job_id}"
+
+
+def stored_files(connection: sqlite3.Connection) -> Iterator[StoredFile]:
+    """Every file that a job or a schedule refers to; once for each that shares it."""
+    of = (StoredFile(row[0], FileKind.BUNDLE, *row[1:]) for row in connection.execute(_BUNDLES_OF))
+    return chain(of, results(connection))
 
 
 def bundles(connection: sqlite3.Connection) -> Iterator[StoredFile]:

@@ -21,10 +21,10 @@ from server.maintenance.backup import back_up
 from server.maintenance.files import bring
 from server.storage.folder import FolderStorage, stored_path
 from server.storage.scratch import FolderScratch
-from server.store.copies import StoredFile
 from server.store.identity import server_identity
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
+from server.store.stored_rows import StoredFile
 from shared.clock import RealClock
 from shared.files.bundles.reader import BundleReader
 from shared.files.locks import FolderLock
@@ -281,6 +281,7 @@ def test_a_schedule_that_is_removed_meanwhile_is_left_out(
     def copy(source: sqlite3.Connection, target: Path) -> None:
         copy_database(source, target)
         source.execute("DELETE FROM schedules")
+        source.execute("DELETE FROM bundles WHERE file = ?", (name,))
         stored_path(folder.path, FileKind.BUNDLE, name).unlink()
 
     monkeypatch.setattr("server.maintenance.backup.copy_database", copy)

@@ -100,9 +100,9 @@ MUTANTS: Final = (
     ),
     _of(
         "a backup holds the bundles of schedules",
-        "server/store/copies.py",
-        "bundle_digest, 0 FROM schedules",
-        "bundle_digest, 0 FROM schedules WHERE 0",
+        "server/store/stored_rows.py",
+        "bundle_digest FROM schedules",
+        "bundle_digest FROM schedules WHERE 0",
         "tests/contract/test_backup.py::test_a_bundle_that_only_a_schedule_has_is_in_the_backup",
     ),
 )

@@ -320,9 +320,9 @@ MUTANTS: Final = (
     # backup and restore
     _of(
         "a backup holds what jobs left for children that are not made yet",
-        "server/store/copies.py",
-        "bundle_digest, 0 FROM batches\n        WHERE bundle_file IS NOT NULL",
-        "bundle_digest, 0 FROM batches\n        WHERE 0",
+        "server/store/stored_rows.py",
+        "bundle_digest FROM batches\n    WHERE bundle_file IS NOT NULL",
+        "bundle_digest FROM batches\n    WHERE 0",
         f"{_BACKUP}what_a_job_left_for_children_that_are_not_made_yet_is_in_the_backup",
     ),
     _of(
