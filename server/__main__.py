@@ -18,8 +18,7 @@ import typer
 
 from server.data_folder import WrongDatabase
 from server.lifecycle import serve
-from server.settings import orchestrator
-from server.settings.load import agent_at, read
+from server.settings.load import agent_at, orchestrator, read
 from server.settings.tables import ServerSettings
 from shared import logs
 from shared.command_line import run_command
@@ -114,7 +113,7 @@ def main(
         settings = load()
         if print_config:
             local = {} if agent_url is None else {"agents": {"local": {"url": agent_url}}}
-            sources = Sources(flags | local, config, orchestrator.tables(os.environ))
+            sources = Sources(flags | local, config, orchestrator(os.environ))
             values = effective(settings, sources)
             shown = json.dumps(as_documents(values)) if as_json else as_toml(values).rstrip()
             print(shown)  # noqa: T201 - the result

@@ -23,7 +23,6 @@ from server.data_folder import UNKNOWN, database_path, lock_folder, open_data
 from server.domain.leases import RENEW_EVERY_S, of_server
 from server.domain.webhook_targets import AllowedTargets
 from server.domain.webhooks import secret_bytes, secret_text
-from server.exposure import check_change
 from server.fleet import Fleet, agent_sessions
 from server.health import Health
 from server.http.context import Context
@@ -34,7 +33,7 @@ from server.loops.wakeups import JobWakeups
 from server.metrics import ServerMetrics
 from server.ports import Measures
 from server.reload import Reload
-from server.settings.services import in_file, of_record
+from server.settings.load import check_change, in_file, of_record
 from server.settings.tables import ServerSettings
 from server.settings.users import allowances
 from server.stages.accept import Accept

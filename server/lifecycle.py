@@ -20,10 +20,10 @@ from server.app import Server, compose
 from server.data_folder import lock_folder
 from server.domain.errors import NotReloaded
 from server.domain.troubles import TroubleKind
-from server.exposure import check_tokens
 from server.http.context import Context
 from server.http.permits import login_path
 from server.reload import Reload
+from server.settings.load import check_tokens
 from server.settings.tables import ServerSettings
 from server.web.site import compile_template, template_names
 from shared import interpreter, probe

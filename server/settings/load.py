@@ -1,19 +1,25 @@
-"""Reads the settings: a TOML file, then variables, then flags."""
+"""Reads the settings: a TOML file, then variables, those of job-orchestrator too, then flags. What
+is refused of them where it follows from several keys.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
-from server.settings import orchestrator
+from server.domain.service import Service, ServiceRecord
 from server.settings.agents import AgentTable
-from server.settings.tables import ServerSettings
+from server.settings.tables import ServerSettings, ServerTable, ServiceTable
+from shared.http.sockets import CannotListen, check_exposure
 from shared.settings.base import SettingsError
-from shared.settings.load import load
+from shared.settings.load import load, read_table
+
+_URLS: Final = ("UPLOAD_URL", "DOWNLOAD_URL", "TERMINATE_URL")
+_NUMBERS: Final = {"RUNS_PER_USER": "runs_per_user", "MAX_RUNS": "max_runs"}
 
 
 def agent_at(url: str) -> AgentTable:
@@ -39,5 +45,106 @@ def read(
         flags=flags,
         environ=environ,
         ignore=["agent"],
-        extra=orchestrator.tables(environ),
+        extra=orchestrator(environ),
     )
+
+
+def in_file(settings: ServerSettings) -> dict[str, Service]:
+    """The services of the settings file."""
+    return {name: table.service(name) for name, table in settings.services.items()}
+
+
+def of_record(record: ServiceRecord) -> Service:
+    """The service that a row describes. Raises SettingsError."""
+    table = {**(record.settings or {}), "env": record.env}
+    return read_table(ServiceTable, table).service(record.name)
+
+
+def check_tokens(table: ServerTable, *, others: bool) -> None:
+    """Refuse settings with which nobody could do anything, or anybody everything.
+
+    Args:
+        others: whether there are operators' tokens that were made while the server ran.
+
+    Raises:
+        CannotListen
+    """
+    check_exposure(table.host, table.needs_token, "server")
+    if not table.needs_token or table.all_tokens() or others:
+        return
+    check_exposure(table.host, protected=False, what="server")
+    raise CannotListen(
+        'refusing to start with auth = "token" and without a token: nobody could use it. '
+        "Set server.tokens, and with one of them make others: "
+        "ferryman token create"
+    )
+
+
+def check_start(table: ServerTable) -> None:
+    """Refuse the same before a start; whether there are other tokens, the database knows. Raises
+    SettingsError.
+    """
+    try:
+        check_tokens(table, others=True)
+    except CannotListen as problem:
+        raise SettingsError(str(problem)) from None
+
+
+def check_change(old: ServerTable, new: ServerTable, *, others: bool) -> None:
+    """Refuse the same for a server that runs, and what would open it to everybody. Raises
+    ValueError.
+    """
+    if old.needs_token and not new.needs_token:
+        raise ValueError(
+            "server.tokens: without the last token nobody would need one: "
+            "give one, or restart the server if that is meant"
+        )
+    try:
+        check_tokens(new, others=others)
+    except CannotListen as problem:
+        raise ValueError(str(problem)) from None
+
+
+def orchestrator(environ: Mapping[str, str]) -> dict[str, Any]:
+    """job-orchestrator's own variables as tables of the settings.
+
+    Raises:
+        SettingsError: not a number, or a service without all three addresses.
+    """
+    server: dict[str, Any] = {}
+    if "PORT" in environ:
+        server["port"] = _number(environ, "PORT")
+    if "DB_PATH" in environ:
+        server["db_path"] = environ["DB_PATH"]
+    if "DATA_PATH" in environ:
+        server["data_dir"] = environ["DATA_PATH"]
+    services: dict[str, dict[str, Any]] = {}
+    addresses: dict[str, dict[str, str]] = {}
+    for name in environ:
+        for suffix in (*_URLS, *_NUMBERS):
+            if not (name.startswith("SERVICE_") and name.endswith(f"_{suffix}")):
+                continue
+            service = name.removeprefix("SERVICE_").removesuffix(f"_{suffix}").lower()
+            table = services.setdefault(service, {})
+            if suffix in _NUMBERS:
+                table[_NUMBERS[suffix]] = _number(environ, name)
+            else:
+                addresses.setdefault(service, {})[suffix.lower()] = environ[name]
+    if "MAX_AGE" in environ:
+        for table in services.values() or [services.setdefault("example", {})]:
+            table["expires_after"] = _number(environ, "MAX_AGE")
+    tables: dict[str, Any] = {"server": server} if server else {}
+    if services:
+        tables["services"] = services
+    if addresses:
+        tables["agents"] = {
+            service: {**urls, "services": [service]} for service, urls in addresses.items()
+        }
+    return tables
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    try:
+        return int(environ[name])
+    except ValueError:
+        raise SettingsError(f"{name}: {environ[name]!r} is not a whole number") from None

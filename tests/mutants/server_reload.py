@@ -25,7 +25,7 @@ MUTANTS: Final = (
     ),
     of(
         "the last token is not taken out by a slip",
-        "server/exposure.py",
+        "server/settings/load.py",
         "    if old.needs_token and not new.needs_token:",
         "    if False:",
         f"{_HTTP}a_server_that_asks_nobody_for_a_token_asks_once_there_is_one",

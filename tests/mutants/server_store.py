@@ -196,7 +196,7 @@ MUTANTS: Final = (
     ),
     _of(
         "MAX_AGE counts",
-        "server/settings/orchestrator.py",
+        "server/settings/load.py",
         'if "MAX_AGE" in environ:',
         'if "MAX_AGES" in environ:',
         f"{_HTTP}job_orchestrators_maximal_age_is_the_expiry_of_every_service",
