@@ -99,30 +99,21 @@ class BatchRequest:
         return sum((last - first) // step + 1 for first, last, step in self.ranges)
 
 
-@dataclass(frozen=True, slots=True)
-class NewJob:
-    """What an upload asks for."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What an upload may say of its job beside whose it is, what it runs, and its limits."""
 
-    user_id: str
-    service: str
-    bundle: Bundle
-    limits: Limits
-    timeout_s: float
-    created_at: Micros
     name: str | None = None
     tags: tuple[str, ...] = ()
     idempotency_key: str | None = None
     warnings: tuple[str, ...] = ()
-    submitted_by: str | None = None
-    """Name of the principal who uploaded it."""
+    """What it asked for and does not get."""
     retry: RetryPolicy | None = None
     """None: the service's, as it is when an attempt fails."""
     queue_timeout_s: float | None = None
     """None: the service's; 0: waits for ever. So are the next two."""
     heartbeat_timeout_s: float | None = None
     expires_after_s: float | None = None
-    not_before: Micros = 0
-    """0: now."""
     priority: int = 0
     meta: str | None = None
     """JSON."""
@@ -136,6 +127,23 @@ class NewJob:
     """Patterns of the files that its result is to have; none: all."""
     result_files: ResultFiles = "all"
     batch: BatchRequest | None = None
+    """Without ranges where a file of the bundle says how many, or run.sh does."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob(Wanted):
+    """A job that is to be inserted."""
+
+    user_id: str
+    service: str
+    bundle: Bundle
+    limits: Limits
+    timeout_s: float
+    created_at: Micros
+    submitted_by: str | None = None
+    """Name of the principal who uploaded it."""
+    not_before: Micros = 0
+    """0: now."""
     schedule_id: int | None = None
     ticket: UsedTicket | None = None
 

@@ -10,14 +10,14 @@ from typing import Any, Final
 from server.domain.access import check_may_read, check_upload
 from server.domain.errors import BadField, FerrymanError
 from server.domain.field_values import MAX_TAGS, VALUES, Later, check_length, hint
-from server.domain.jobs import BatchRequest, Job
+from server.domain.jobs import BatchRequest, Job, Wanted
 from server.domain.retry_policy import RetryPolicy, left_out
 from server.domain.service import Service
 from shared.principals import Principal, Role
 from shared.settings.limits import FIELDS, SIZES, lowered, parse_limit
 from shared.units.durations import say_duration
 from shared.units.sizes import say_size
-from shared.wire import Limits, ResultFiles
+from shared.wire import Limits
 
 USER_ID: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
@@ -37,35 +37,27 @@ _POLICY: Final = {
     "no_retry_on": "no_retry_on",
 }
 """Field of an upload -> of the policy."""
+_SAME: Final = (
+    *("name", "tags", "not_before", "priority", "meta", "after", "inputs_from", "callback_url"),
+    *("outputs", "result_files"),
+)
+_WANTED: Final = {name: name for name in _SAME} | {
+    "queue_timeout": "queue_timeout_s",
+    "heartbeat_timeout": "heartbeat_timeout_s",
+    "expires_after": "expires_after_s",
+}
+"""Field of an upload -> of what it asks for."""
 
 
 @dataclass(frozen=True, slots=True)
-class UploadRequest:
+class UploadRequest(Wanted):
     """What an upload asks for, checked."""
 
     user_id: str
     service: Service
     timeout_s: float
     limits: Limits
-    name: str | None
-    tags: tuple[str, ...]
-    idempotency_key: str | None
-    warnings: tuple[str, ...] = ()
-    """What it asked for and does not get."""
-    retry: RetryPolicy | None = None
-    queue_timeout_s: float | None = None
-    heartbeat_timeout_s: float | None = None
-    expires_after_s: float | None = None
     not_before: Later | None = None
-    priority: int = 0
-    meta: str | None = None
-    after: tuple[int, ...] = ()
-    inputs_from: tuple[int, ...] = ()
-    callback_url: str | None = None
-    outputs: tuple[str, ...] = ()
-    result_files: ResultFiles = "all"
-    batch: BatchRequest | None = None
-    """Without ranges where a file of the bundle says how many, or run.sh does."""
 
 
 def given(fields: Mapping[str, str]) -> dict[str, str]:
@@ -181,23 +173,11 @@ def upload_request(
         service,
         values.get("timeout", service.timeout_s),
         limits,
-        values.get("name"),
-        values.get("tags", ()),
-        fields.get(HEADER),
-        tuple(warnings),
+        idempotency_key=fields.get(HEADER),
+        warnings=tuple(warnings),
         retry=retry,
-        queue_timeout_s=values.get("queue_timeout"),
-        heartbeat_timeout_s=values.get("heartbeat_timeout"),
-        expires_after_s=values.get("expires_after"),
-        not_before=values.get("not_before"),
-        priority=values.get("priority", 0),
-        meta=values.get("meta"),
-        after=values.get("after", ()),
-        inputs_from=values.get("inputs_from", ()),
-        callback_url=values.get("callback_url"),
-        outputs=values.get("outputs", ()),
-        result_files=values.get("result_files", "all"),
         batch=_batch(values, service),
+        **{name: values[field] for field, name in _WANTED.items() if field in values},
     )
 
 

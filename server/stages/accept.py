@@ -27,7 +27,7 @@ from server.domain.errors import (
     StorageFull,
     no_such_dependency,
 )
-from server.domain.jobs import BatchRequest, Bundle, FileKind, Job, NewJob, UsedTicket
+from server.domain.jobs import BatchRequest, Bundle, FileKind, Job, NewJob, UsedTicket, Wanted
 from server.domain.leases import Lease
 from server.domain.permits import Ticket, TicketUsed
 from server.domain.upload_fields import UploadRequest, check_children, given
@@ -408,6 +408,7 @@ def new_job(
     Args:
         warnings: about the bundle.
     """
+    wanted = {one.name: getattr(request, one.name) for one in dataclasses.fields(Wanted)}
     return NewJob(
         request.user_id,
         request.service.name,
@@ -415,24 +416,9 @@ def new_job(
         request.limits,
         request.timeout_s,
         now,
-        request.name,
-        request.tags,
-        request.idempotency_key,
-        (*request.warnings, *warnings),
         submitted_by,
-        retry=request.retry,
-        queue_timeout_s=request.queue_timeout_s,
-        heartbeat_timeout_s=request.heartbeat_timeout_s,
-        expires_after_s=request.expires_after_s,
         not_before=request.not_before.from_now(now) if request.not_before else 0,
-        priority=request.priority,
-        meta=request.meta,
-        after=request.after,
-        inputs_from=request.inputs_from,
-        callback_url=request.callback_url,
-        outputs=request.outputs,
-        result_files=request.result_files,
-        batch=request.batch,
         schedule_id=schedule_id,
         ticket=ticket,
+        **wanted | {"warnings": (*request.warnings, *warnings)},
     )

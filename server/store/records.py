@@ -133,36 +133,29 @@ def result(row: Row) -> Result | None:
     )
 
 
+_SAME: Final = (
+    *("user_id", "service", "name", "timeout_s", "created_at", "submitted_by", "not_before"),
+    *("queue_timeout_s", "heartbeat_timeout_s", "expires_after_s", "priority", "meta"),
+    *("schedule_id", "callback_url", "result_files"),
+)
+
+
 def new_job_columns(new: NewJob) -> dict[str, Any]:
     """The columns that a new job brings."""
     return {
         "state": states.FIRST,
-        "user_id": new.user_id,
-        "service": new.service,
-        "name": new.name,
+        **{name: getattr(new, name) for name in _SAME},
         "tags": json.dumps(new.tags),
         "limits": new.limits.model_dump_json(),
-        "timeout_s": new.timeout_s,
         "bundle_file": new.bundle.file,
         "bundle_size": new.bundle.size,
         "bundle_digest": new.bundle.digest,
-        "created_at": new.created_at,
         "upload_warnings": json.dumps(new.warnings),
-        "submitted_by": new.submitted_by,
         "retry": None if new.retry is None else _retry_text(new.retry),
-        "queue_timeout_s": new.queue_timeout_s,
-        "heartbeat_timeout_s": new.heartbeat_timeout_s,
-        "expires_after_s": new.expires_after_s,
-        "not_before": new.not_before,
-        "priority": new.priority,
-        "meta": new.meta,
-        "schedule_id": new.schedule_id,
         "deferred": int(new.batch is not None and new.batch.total > 0),
         "after": json.dumps(new.after),
         "inputs_from": json.dumps(new.inputs_from),
-        "callback_url": new.callback_url,
         "outputs": json.dumps(new.outputs),
-        "result_files": new.result_files,
     }
 
 

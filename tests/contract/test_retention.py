@@ -81,7 +81,9 @@ class Place:
             async with self.storage.pending(FileKind.BUNDLE) as pending:
                 bundle = Bundle(await pending.put(chunks(b"bundle")), 6, "digest")
                 now = self.clock.now()
-                new = NewJob("ann", service, bundle, Limits(), 60.0, now, None, ("t",), key)
+                new = NewJob(
+                    "ann", service, bundle, Limits(), 60.0, now, tags=("t",), idempotency_key=key
+                )
                 job, fresh = await self.jobs.insert(new, "queued")
                 if fresh and job.bundle is not None and job.bundle.file == bundle.file:
                     pending.commit()  # else another job's file with the same content is used

@@ -130,9 +130,9 @@ MUTANTS: Final = (
     ),
     of(
         "who uploaded a job is stored",
-        "server/store/records.py",
-        '"submitted_by": new.submitted_by,',
-        '"submitted_by": None,',
+        "server/stages/accept.py",
+        "        submitted_by,\n        not_before",
+        "        None,\n        not_before",
         f"{_HTTP}who_uploaded_a_job_is_kept",
     ),
     of(
