@@ -16,10 +16,9 @@ from typing import Any
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from server.api import openapi
-from server.api.field_texts import TEXTS
-from server.api.openapi_document import describe, openapi_path, path_names
-from server.api.openapi_parts import TAGS
+from server.api.openapi_document import TAGS, describe, openapi_path, path_names
 from server.api.routes import ROUTES
+from server.api.texts import TEXTS
 from server.domain.schedules import NOT_REPEATED
 from server.domain.upload_fields import NEEDED, OPTIONAL
 from server.http.params import Param

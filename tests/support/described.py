@@ -11,9 +11,9 @@ from typing import Any, Final
 from aiohttp import hdrs, web
 from jsonschema import Draft202012Validator, FormatChecker  # type: ignore[import-untyped]
 
-from server.api.codes import CODES
 from server.api.openapi_document import describe, openapi_path
 from server.api.routes import ROUTES
+from server.api.texts import CODES
 from server.web.routes import ROUTES as PAGES
 
 _PAGES: Final = frozenset(page.path for page in PAGES)
