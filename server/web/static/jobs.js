@@ -82,12 +82,12 @@
   async function changes() {
     if (busy) { wanted = true; return; }
     busy = true;
-    const mine = generation;
+    const asked = address;
     try {
-      const url = new URL(address);
+      const url = new URL(asked);
       for (const name of ["done", "number"]) url.searchParams.delete(name);
       const found = await fetched(url);
-      if (mine === generation) take(found);
+      if (asked === address) take(found); // no other list was asked for meanwhile
     } catch { // the connection's own notice says it
     } finally {
       setTimeout(() => { busy = false; if (wanted) { wanted = false; changes(); } }, LIVE_MS);
