@@ -40,6 +40,11 @@ class StartPermit:
         self._has_slot = self._prevented = False
         self._storing: asyncio.Task[Payload | None] | None = None
 
+    @property
+    def has_slot(self) -> bool:
+        """Whether it runs from now on: its row says Running, or will in a moment."""
+        return self._has_slot
+
     def prevent(self) -> None:
         """Take nothing that is not taken yet."""
         self._prevented = True
@@ -184,9 +189,10 @@ class Attempt:
 
     @property
     def continues(self) -> bool:
-        """Whether it runs, and a stopping agent is to wait for it."""
-        running = self.payload.state is PayloadState.RUNNING and not self.finished.is_set()
-        return running and self.payload.on_shutdown == "continue"
+        """Whether it runs, and a stopping agent is to wait for it. It runs once it has a slot: its
+        row may say Running then before its sandbox is up."""
+        runs = self._permit is not None and self._permit.has_slot and not self.finished.is_set()
+        return runs and self.payload.on_shutdown == "continue"
 
     @property
     def given(self) -> Known:

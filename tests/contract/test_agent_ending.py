@@ -60,6 +60,33 @@ async def test_an_attempt_that_is_to_continue_is_waited_for(tmp_path) -> None:
     assert found["1.1"] == ("Completed", None)
 
 
+async def test_an_attempt_whose_sandbox_comes_up_meanwhile_continues(tmp_path) -> None:
+    """Its row may say Running already: an end as shut down would be a failure of the job."""
+    asked, clock, coming, go_on = EndRequests(), SimClock(), asyncio.Event(), asyncio.Event()
+
+    def hold(step: str) -> object:
+        if step != "up":
+            return None
+        coming.set()
+        return go_on.wait()
+
+    async def serve() -> None:
+        async with calling(tmp_path, clock, asked, slots=1) as agent:
+            agent.sandbox.hook = hold
+            agent.sandbox.script = lambda process: process.finish()
+            await agent.submit("1.1", on_shutdown="continue")
+            await asked.stop.wait()
+
+    task = asyncio.create_task(serve())
+    await coming.wait()
+    asked.on_stop_signal()
+    while not asked.waits:
+        await clock.settle()
+    go_on.set()
+    await task
+    assert (await states(tmp_path))["1.1"] == ("Completed", None)
+
+
 async def test_a_second_signal_ends_what_was_to_continue_too(tmp_path) -> None:
     asked, clock = EndRequests(), SimClock()
     task = await stop_with_three(tmp_path, asked, clock)

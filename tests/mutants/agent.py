@@ -290,7 +290,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "agent",
         "a stopping agent waits for what is to continue",
         "run/attempt.py",
-        'return running and self.payload.on_shutdown == "continue"',
+        'return runs and self.payload.on_shutdown == "continue"',
         "return False",
         f"{_ENDING}an_attempt_that_is_to_continue_is_waited_for",
     ),

@@ -60,7 +60,10 @@ class Pair:
         def there() -> bool:
             return self.status(job_id) == status
 
-        until(there, f"job {job_id} is not {status}", lambda: self.server.log[-3_000:])
+        def found() -> str:
+            return f"{self.get(f'/api/v1/jobs/{job_id}').decode()} {self.server.log[-3_000:]}"
+
+        until(there, f"job {job_id} is not {status}:", found)
 
     def result(self, job_id: int) -> zipfile.ZipFile:
         archive = zipfile.ZipFile(io.BytesIO(self.get(f"/api/v1/jobs/{job_id}/result")))
