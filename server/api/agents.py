@@ -194,21 +194,7 @@ _CHANGE: Final = Body(
 )
 
 ROUTES: Final = (
-    Route(
-        "GET",
-        "/api/v1/agents",
-        Area.AGENTS,
-        listing,
-        {200: wire.AgentPage},
-        query=_RETIRED_TOO,
-    ),
+    Route("GET", "/api/v1/agents", Area.AGENTS, listing, {200: wire.AgentPage}, query=_RETIRED_TOO),
     Route("GET", AGENT, Area.AGENTS, read, {200: wire.AgentDoc}),
-    Route(
-        "POST",
-        AGENT,
-        Area.AGENTS,
-        change,
-        {200: wire.AgentDoc},
-        body=_CHANGE,
-    ),
+    Route("POST", AGENT, Area.AGENTS, change, {200: wire.AgentDoc}, body=_CHANGE),
 )

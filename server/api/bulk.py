@@ -193,12 +193,5 @@ _BODY: Final = Body(
 
 
 ROUTES: Final = (
-    Route(
-        "POST",
-        "/api/v1/jobs/bulk",
-        Area.JOBS,
-        bulk,
-        {200: wire.BulkAnswer},
-        body=_BODY,
-    ),
+    Route("POST", "/api/v1/jobs/bulk", Area.JOBS, bulk, {200: wire.BulkAnswer}, body=_BODY),
 )

@@ -157,13 +157,7 @@ ROUTES: Final = (
         _ZIP_OR_PART | {200: (_ZIP, wire.StatusBody)},
         WAIT,
     ),
-    Route(
-        "GET",
-        "/download_partial/{id}",
-        Area.JOBS,
-        partial,
-        _ZIP_OR_PART,
-    ),
+    Route("GET", "/download_partial/{id}", Area.JOBS, partial, _ZIP_OR_PART),
     Route(
         "GET",
         f"{JOB}/result",
@@ -174,11 +168,6 @@ ROUTES: Final = (
         by_link=(Shows.JOB, Shows.RESULT),
     ),
     Route(
-        "GET",
-        f"{JOB}/bundle",
-        Area.JOBS,
-        bundle,
-        _ZIP_OR_PART,
-        by_link=(Shows.JOB, Shows.RESULT),
+        "GET", f"{JOB}/bundle", Area.JOBS, bundle, _ZIP_OR_PART, by_link=(Shows.JOB, Shows.RESULT)
     ),
 )

@@ -144,12 +144,5 @@ ROUTES: Final = (
         _EVENTS,
         by_link=(Shows.JOB,),
     ),
-    Route(
-        "GET",
-        "/api/v1/events",
-        Area.JOBS,
-        of_all,
-        {200: _BOTH},
-        _EVENTS | _ALL_EVENTS,
-    ),
+    Route("GET", "/api/v1/events", Area.JOBS, of_all, {200: _BOTH}, _EVENTS | _ALL_EVENTS),
 )

@@ -163,27 +163,9 @@ ROUTES: Final = (
         FILTER_PARAMS | paging(50, 500) | _OF_KEY,
     ),
     Route(
-        "GET",
-        JOB,
-        Area.JOBS,
-        read,
-        {200: wire.JobDoc},
-        query=WAIT | _SEEN,
-        by_link=(Shows.JOB,),
+        "GET", JOB, Area.JOBS, read, {200: wire.JobDoc}, query=WAIT | _SEEN, by_link=(Shows.JOB,)
     ),
-    Route(
-        "DELETE",
-        JOB,
-        Area.JOBS,
-        delete,
-        {200: wire.JobDoc, 202: wire.JobDoc, 204: None},
-    ),
-    Route(
-        "POST",
-        f"{JOB}/cancel",
-        Area.JOBS,
-        cancel,
-        {200: wire.JobDoc, 202: wire.JobDoc},
-    ),
+    Route("DELETE", JOB, Area.JOBS, delete, {200: wire.JobDoc, 202: wire.JobDoc, 204: None}),
+    Route("POST", f"{JOB}/cancel", Area.JOBS, cancel, {200: wire.JobDoc, 202: wire.JobDoc}),
     Route("POST", f"{JOB}/retry", Area.JOBS, retry, {200: wire.JobDoc}),
 )

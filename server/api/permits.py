@@ -118,12 +118,7 @@ _LINK: Final = Body(
 
 ROUTES: Final = (
     Route(
-        "POST",
-        "/api/v1/tickets",
-        Area.TICKETS,
-        make_ticket,
-        {201: wire.TicketDoc},
-        body=_TICKET,
+        "POST", "/api/v1/tickets", Area.TICKETS, make_ticket, {201: wire.TicketDoc}, body=_TICKET
     ),
     Route(
         "POST",
@@ -134,11 +129,5 @@ ROUTES: Final = (
         needs=Scope.READ,
         body=_LINK,
     ),
-    Route(
-        "POST",
-        "/api/v1/login-links",
-        Area.CALLER,
-        make_login_link,
-        {201: wire.LoginLinkDoc},
-    ),
+    Route("POST", "/api/v1/login-links", Area.CALLER, make_login_link, {201: wire.LoginLinkDoc}),
 )

@@ -504,13 +504,7 @@ ROUTES: Final = (
         metrics,
         {200: ("text/plain", "application/openmetrics-text")},
     ),
-    Route(
-        "POST",
-        "/api/v1/settings/reload",
-        Area.SERVICES,
-        reload,
-        {200: Reloaded},
-    ),
+    Route("POST", "/api/v1/settings/reload", Area.SERVICES, reload, {200: Reloaded}),
     Route(
         "GET",
         "/api/v1/usage",
@@ -520,11 +514,6 @@ ROUTES: Final = (
         {"user": word("whose; a user's own is meant where it is left out", 64)},
     ),
     Route(
-        "POST",
-        "/api/v1/forget-user",
-        Area.ADMIN,
-        forget_user,
-        {200: ForgottenDoc},
-        body=_FORGET,
+        "POST", "/api/v1/forget-user", Area.ADMIN, forget_user, {200: ForgottenDoc}, body=_FORGET
     ),
 )

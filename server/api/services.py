@@ -105,37 +105,14 @@ _BODY: Final = Body(
 )
 
 ROUTES: Final = (
-    Route(
-        "GET",
-        SERVICES,
-        Area.STATUS,
-        listing,
-        {200: wire.ServicePage},
-        query=_ALL_SERVICES,
-    ),
+    Route("GET", SERVICES, Area.STATUS, listing, {200: wire.ServicePage}, query=_ALL_SERVICES),
     Route("GET", SERVICE, Area.STATUS, read, {200: wire.ServiceDoc}),
     Route(
-        "PUT",
-        SERVICE,
-        Area.SERVICES,
-        put,
-        {200: wire.ServiceDoc, 201: wire.ServiceDoc},
-        body=_BODY,
+        "PUT", SERVICE, Area.SERVICES, put, {200: wire.ServiceDoc, 201: wire.ServiceDoc}, body=_BODY
     ),
+    Route("DELETE", SERVICE, Area.SERVICES, retire, {200: wire.ServiceDoc}),
     Route(
-        "DELETE",
-        SERVICE,
-        Area.SERVICES,
-        retire,
-        {200: wire.ServiceDoc},
-    ),
-    Route(
-        "POST",
-        f"{SERVICE}/pause",
-        Area.SERVICES,
-        pause,
-        {200: wire.ServiceDoc},
-        _SERVICE_MESSAGE,
+        "POST", f"{SERVICE}/pause", Area.SERVICES, pause, {200: wire.ServiceDoc}, _SERVICE_MESSAGE
     ),
     Route("POST", f"{SERVICE}/resume", Area.SERVICES, resume, {200: wire.ServiceDoc}),
 )

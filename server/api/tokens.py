@@ -294,14 +294,7 @@ _ROTATION: Final = Body(
 
 ROUTES: Final = (
     Route("GET", "/api/v1/whoami", Area.CALLER, whoami, {200: wire.WhoAmI}),
-    Route(
-        "POST",
-        TOKENS,
-        Area.ADMIN,
-        create,
-        {201: wire.NewTokenDoc},
-        body=_NEW_TOKEN,
-    ),
+    Route("POST", TOKENS, Area.ADMIN, create, {201: wire.NewTokenDoc}, body=_NEW_TOKEN),
     Route(
         "GET",
         TOKENS,
@@ -319,12 +312,5 @@ ROUTES: Final = (
         },
     ),
     Route("DELETE", TOKEN, Area.ADMIN, revoke, {200: wire.TokenDoc}),
-    Route(
-        "POST",
-        f"{TOKEN}/rotate",
-        Area.ADMIN,
-        rotate,
-        {200: wire.NewTokenDoc},
-        body=_ROTATION,
-    ),
+    Route("POST", f"{TOKEN}/rotate", Area.ADMIN, rotate, {200: wire.NewTokenDoc}, body=_ROTATION),
 )
