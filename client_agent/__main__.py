@@ -27,7 +27,7 @@ from client_agent.settings.agent import AgentSection, AgentSettings, load, orche
 from shared import logs
 from shared.clock import RealClock
 from shared.command_line import run_command
-from shared.files.locks import FolderInUse
+from shared.files.durable import FolderInUse
 from shared.http.sockets import CannotListen, url_of
 from shared.settings.base import SettingsError
 from shared.settings.effective import Sources, as_documents, as_toml, effective

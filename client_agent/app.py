@@ -31,14 +31,12 @@ from client_agent.intake.admission import Admission, Identity
 from client_agent.intake.submission import Defaults
 from client_agent.intake.submit import Intake
 from client_agent.output.outputs import LiveOutputs
-from client_agent.payloads.store import Payloads
-from client_agent.payloads.tables import open_database
+from client_agent.payloads.store import Payloads, open_database
 from client_agent.report.health import AgentMetrics, Health
 from client_agent.run import retention
-from client_agent.run.context import AgentContext, Measures
+from client_agent.run.context import AgentContext, Measures, SlotQueue
 from client_agent.run.retention import RetentionSweep, recover
 from client_agent.run.runner import EndRequests, Runner, drain
-from client_agent.run.slots import SlotQueue
 from client_agent.sandbox.base import SOFT, Grants, Sandbox, SandboxSettings, SelfTestReport
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.kernel.uids import UidBlock
@@ -49,12 +47,12 @@ from client_agent.storage.folders import Folders
 from client_agent.storage.shared_bundles import SharedBundles
 from shared import probe
 from shared.clock import Clock
-from shared.files.locks import FolderLock
+from shared.files.durable import FolderLock
 from shared.http import connections
+from shared.http.authentication import proving
 from shared.http.listener import Listener
 from shared.http.measured import METRICS
 from shared.http.middleware import Gate, add_middlewares
-from shared.http.proof import proving
 from shared.http.protocol import Deadlines
 from shared.http.sockets import CannotListen, check_exposure, listen
 from shared.http.tls import TlsFiles

@@ -22,7 +22,7 @@ from server.settings.load import agent_at, orchestrator, read
 from server.settings.tables import ServerSettings
 from shared import logs
 from shared.command_line import run_command
-from shared.files.locks import FolderInUse
+from shared.files.durable import FolderInUse
 from shared.http.sockets import CannotListen
 from shared.settings.base import SettingsError
 from shared.settings.effective import Sources, as_documents, as_toml, effective

@@ -30,7 +30,7 @@ from server.store import copies, stored_rows
 from server.store.migrations import MIGRATIONS
 from shared.clock import Clock, utc
 from shared.files import durable
-from shared.files.locks import FolderLock
+from shared.files.durable import FolderLock
 from shared.sqlite.copies import file_size, uri_of
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable

@@ -18,7 +18,7 @@ from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads
 from client_agent.storage.folders import Folders
 from client_agent.storage.shared_bundles import SharedBundles
-from shared.files.errors import BundleError
+from shared.files.names import BundleError
 from shared.ids import AttemptKey
 from shared.multipart.parser import FilePart, FormRefused
 from shared.multipart.sinks import RawSink

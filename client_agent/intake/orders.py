@@ -10,9 +10,8 @@ from pydantic import ValidationError
 
 from client_agent.payloads.errors import Refused
 from shared.files.bundles.format import BundleSummary
-from shared.files.errors import BundleError
 from shared.files.globs import MAX_PATTERNS, check_pattern
-from shared.files.names import UnsafeName, safe_path
+from shared.files.names import BundleError, UnsafeName, safe_path
 from shared.ids import AttemptKey
 from shared.wire import (
     Order,

@@ -19,7 +19,7 @@ from client_agent.storage.open_beneath import DISK_FULL_ERRNOS
 from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.writer import Data
 from shared.files.durable import remove_quietly, write_all
-from shared.files.errors import BundleError
+from shared.files.names import BundleError
 from shared.ids import AttemptKey
 from shared.multipart.parser import FilePart, FormLimits, FormRefused
 from shared.multipart.sinks import BundleSink, RawSink, Sink

@@ -16,8 +16,7 @@ from client_agent.storage.open_beneath import DISK_FULL_ERRNOS
 from shared.files.bundles.format import META
 from shared.files.bundles.reader import BundleReader, InputsReader
 from shared.files.durable import write_all
-from shared.files.errors import BundleError
-from shared.files.names import shown
+from shared.files.names import BundleError, shown
 from shared.files.opened import closing_fd
 from shared.units.sizes import say_size
 

@@ -26,7 +26,7 @@ from server.ports import (
     Unreachable,
 )
 from shared.clock import Clock, Micros, wait_for
-from shared.http.proof import NONCE, PROOF, check_proof, new_nonce
+from shared.http.authentication import NONCE, PROOF, check_proof, new_nonce
 from shared.http.tls import TlsFiles
 from shared.wire import AgentHealth, AgentState, PayloadDoc, RunningFiles
 

@@ -27,8 +27,7 @@ from server.http.results import missing_result
 from server.ports import Agent, AgentError, RefusedByAgent
 from shared.files.archives.zip_directory import ZipEntry, read_part
 from shared.files.archives.zip_index import ListedFile, ZipIndex, spellings
-from shared.files.errors import BundleError
-from shared.files.names import shown
+from shared.files.names import BundleError, shown
 from shared.files.opened import closing_fd
 from shared.wire import FileDoc
 from shared.wire import RunningFile as FileInfo

@@ -27,7 +27,7 @@ from server.ports import Agent, AgentError, NoSuchPayload, RefusedByAgent
 from shared.clock import wait_for
 from shared.files.archives.zip_directory import STORED, ZipEntry, read_content, read_range
 from shared.files.archives.zip_index import ZipIndex
-from shared.files.errors import BundleError
+from shared.files.names import BundleError
 from shared.files.opened import closing_fd
 from shared.http.file_response import Part, requested_part, send_chunks
 from shared.ids import AttemptKey

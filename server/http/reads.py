@@ -30,7 +30,7 @@ from shared.clock import Clock
 from shared.files.archives.zip_index import ListedFile
 from shared.files.opened import to_end
 from shared.http.authentication import CALLER
-from shared.multipart.batches import Threads
+from shared.multipart.receive import Threads
 from shared.units.sizes import say_count, say_size
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from server.maintenance.backup import DATABASE
 from server.maintenance.restore import BadBackup, NotEmpty
 from server.settings.load import read
 from server.settings.tables import ServerSettings
-from shared.files.locks import FolderInUse
+from shared.files.durable import FolderInUse
 from shared.settings.base import SettingsError
 from shared.settings.load import file_of_host
 from shared.sqlite.errors import DatabaseUnavailable, NewerSchema, NoRoomForCopy

@@ -17,7 +17,7 @@ from server.storage.folder import stored_path
 from server.store.stored_rows import StoredFile
 from shared.files import durable
 from shared.files.bundles.reader import BundleReader
-from shared.files.errors import BundleError
+from shared.files.names import BundleError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -28,7 +28,7 @@ from server.store import copies, stored_rows
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND, Clock, from_iso
 from shared.files import durable
-from shared.files.locks import FolderLock
+from shared.files.durable import FolderLock
 from shared.sqlite.copies import copy_database
 from shared.sqlite.database import Database
 from shared.steady_clock import FILE as CLOCK

@@ -20,7 +20,7 @@ from server.store.migrations import MIGRATIONS
 from server.store.stored_rows import StoredFile
 from shared.clock import Clock, Micros
 from shared.files import durable
-from shared.files.locks import FileLock, FolderInUse, FolderLock
+from shared.files.durable import FileLock, FolderInUse, FolderLock
 from shared.sqlite.copies import file_size, uri_of
 from shared.sqlite.errors import DatabaseUnavailable, NewerSchema
 from shared.sqlite.migrations import schema_version

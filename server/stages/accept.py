@@ -37,7 +37,7 @@ from shared.clock import Micros
 from shared.files.bundles.format import META, BundleSummary
 from shared.files.bundles.reader import BundleReader
 from shared.files.durable import remove_quietly, write_all
-from shared.files.errors import BundleError
+from shared.files.names import BundleError
 from shared.files.opened import opened
 from shared.principals import Principal
 from shared.settings.limits import lowered

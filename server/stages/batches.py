@@ -20,7 +20,7 @@ from server.domain.batch import Batch, NewChild
 from server.domain.jobs import FileKind, Job
 from server.stages import deferral
 from server.stages.stage import Resources, Stage
-from shared.files.errors import BundleError
+from shared.files.names import BundleError
 from shared.wire import JobState
 
 log = structlog.get_logger()

@@ -20,8 +20,7 @@ from shared.files.bundles.expand import expand_folder
 from shared.files.bundles.format import ENTRY, BundleSummary
 from shared.files.bundles.reader import MAX_FILES, BundleReader
 from shared.files.bundles.writer import BundleWriter
-from shared.files.errors import BundleError
-from shared.files.names import shown
+from shared.files.names import BundleError, shown
 from shared.files.opened import to_end
 from shared.wire import JobState, Reason
 

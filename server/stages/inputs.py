@@ -19,7 +19,7 @@ from server.stages.merged_results import MergedResults, Part, UnusableResult, me
 from server.stages.stage import Stage
 from shared.files.archives.zip_directory import MAX_MERGED
 from shared.files.durable import remove_quietly, write_all
-from shared.files.errors import BundleError
+from shared.files.names import BundleError
 from shared.files.opened import opened, to_end
 
 _INPUTS: Final = "inputs/"

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from server.domain.jobs import FileKind, Result
 from server.ports import Scratch, Storage
 from shared.files.archives.merge import Merge
-from shared.files.errors import BundleError
+from shared.files.names import BundleError
 from shared.files.opened import closing_fd
 
 Run: TypeAlias = Callable[..., Awaitable[Any]]

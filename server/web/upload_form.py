@@ -24,7 +24,7 @@ from server.web.operators.services import values_of
 from server.web.site import FIELD as CSRF
 from shared.files.bundles.format import ENTRY, BundleSummary
 from shared.files.bundles.reader import BundleReader
-from shared.files.errors import BundleError
+from shared.files.names import BundleError
 from shared.files.staged_file import ReserveSpace
 from shared.multipart.parser import FilePart, FormLimits
 from shared.multipart.sinks import BundleSink

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Mapping
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Final, Protocol
@@ -115,3 +117,39 @@ def of_settings(tokens: Iterable[str], for_metrics: Iterable[str]) -> dict[str, 
         )
         for number, token in enumerate(some, 1)
     }
+
+
+NONCE: Final = "Ferryman-Nonce"
+PROOF: Final = "Ferryman-Proof"
+_NONCE: Final = re.compile(r"[0-9a-f]{32}")
+
+
+def new_nonce() -> str:
+    """A text that was never sent before."""
+    return secrets.token_hex(16)
+
+
+def proof(secret: str, nonce: str, status: int) -> str:
+    """The code of an answer."""
+    text = f"ferryman-agent 1 {nonce} {status}"
+    return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def check_proof(secret: str, nonce: str, status: int, given: str | None) -> None:
+    """Refuse an answer without the right code. Raises ValueError."""
+    if given is None:
+        raise ValueError("it does not prove who it is: it has no identity_secret")
+    right = proof(secret, nonce, status).encode()
+    if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), right):
+        raise ValueError("its proof of who it is is wrong: it has another identity_secret")
+
+
+def proving(secret: str) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+    """For ``on_response_prepare``: gives each answer its code."""
+
+    async def prove(request: web.Request, response: web.StreamResponse) -> None:
+        nonce = request.headers.get(NONCE, "")
+        if _NONCE.fullmatch(nonce):
+            response.headers[PROOF] = proof(secret, nonce, response.status)
+
+    return prove

@@ -9,8 +9,7 @@ from typing import Final, Protocol
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser
 
-from shared.files.errors import BundleError, cut
-from shared.files.names import shown
+from shared.files.names import BundleError, cut, shown
 from shared.multipart.headers import BadHeader, disposition
 
 

@@ -13,7 +13,7 @@ from shared.files.bundles.reader import MAX_FILES, BundleReader
 from shared.files.bundles.stream_digests import StreamDigests
 from shared.files.bundles.writer import BundleWriter, Data, too_large
 from shared.files.durable import remove_quietly, write_all
-from shared.files.errors import BundleError
+from shared.files.names import BundleError
 from shared.files.staged_file import ReserveSpace, StagedFile
 from shared.multipart.parser import FilePart, FormLimits
 

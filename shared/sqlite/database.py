@@ -22,7 +22,7 @@ import aiosqlite
 from prometheus_client.registry import Collector
 
 from shared.clock import Clock, RealClock
-from shared.files.locks import FileLock
+from shared.files.durable import FileLock
 from shared.metrics import seconds
 from shared.sql import Change, Params, T, Transaction
 from shared.sqlite.copies import check_structure, empty_log, file_size

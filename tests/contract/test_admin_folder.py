@@ -23,7 +23,7 @@ from server.store import copies
 from server.store.identity import server_identity
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
-from shared.files.locks import FolderLock
+from shared.files.durable import FolderLock
 from shared.sqlite.database import Database
 from shared.wire import JobState
 from tests.contract.test_backup import Folder, rows

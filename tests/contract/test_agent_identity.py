@@ -17,7 +17,7 @@ from client_agent.settings.agent import AgentSection
 from server.settings import load
 from server.settings.agents import AgentTable
 from shared.clock import RealClock, yield_to_loop
-from shared.http.proof import NONCE, PROOF, check_proof, proof
+from shared.http.authentication import NONCE, PROOF, check_proof, proof
 from shared.wire import AgentHealth
 from tests.support.fake_sandbox import FakeProcess, FakeSandbox
 from tests.support.server_http import ServerClient, hosted

@@ -27,7 +27,7 @@ from server.store.migrations import MIGRATIONS
 from server.store.stored_rows import StoredFile
 from shared.clock import RealClock
 from shared.files.bundles.reader import BundleReader
-from shared.files.locks import FolderLock
+from shared.files.durable import FolderLock
 from shared.sqlite.copies import copy_database
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits

@@ -11,7 +11,7 @@ from server.domain.errors import RetryRefused
 from server.domain.jobs import Job
 from server.domain.service import Service
 from server.stages.deferral import Children
-from shared.files.errors import BundleError
+from shared.files.names import BundleError
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, Reason
 from tests.support.inline_database import CrashPoint

@@ -9,7 +9,7 @@ import pytest
 
 from server.domain.jobs import Move
 from server.settings import load
-from shared.files.locks import FolderInUse
+from shared.files.durable import FolderInUse
 from shared.sqlite.database import Database
 from shared.wire import JobState
 from tests.support.fake_orchestrator import FakeOrchestrator

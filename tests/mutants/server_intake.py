@@ -260,7 +260,7 @@ _UPLOAD_MUTANTS: Final = (
     ),
     _of(
         "archives have threads of their own",
-        "shared/multipart/batches.py",
+        "shared/multipart/receive.py",
         "        if not self._expands:",
         "        if True:",
         f"{_LIMITS}archives_wait_for_each_other_and_nobody_for_them",
@@ -274,7 +274,7 @@ _UPLOAD_MUTANTS: Final = (
     ),
     _of(
         "an upload that stalls holds little memory",
-        "shared/multipart/batches.py",
+        "shared/multipart/receive.py",
         "min(BATCH, max(FIRST_BATCH, self._written // _GROWTH))",
         "BATCH",
         "tests/unit/shared/multipart/test_threads.py::test_an_upload_that_stalls_holds_little_memory",

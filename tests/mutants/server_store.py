@@ -283,7 +283,7 @@ MUTANTS: Final = (
     ),
     _of(
         "one process has a folder",
-        "shared/files/locks.py",
+        "shared/files/durable.py",
         "fcntl.LOCK_EX | fcntl.LOCK_NB",
         "fcntl.LOCK_SH | fcntl.LOCK_NB",
         f"{_LOCK}a_folder_is_held_until_its_process_is_killed",

@@ -54,7 +54,7 @@ MUTANTS: Final = (
     ),
     of(
         "a proof is of one nonce and status",
-        "shared/http/proof.py",
+        "shared/http/authentication.py",
         "    if not hmac.compare_digest(",
         "    if False and not hmac.compare_digest(",
         f"{_IDENTITY}a_proof_is_of_one_answer",

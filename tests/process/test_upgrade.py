@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.payloads.tables import MIGRATIONS as OF_AGENT
+from client_agent.payloads.store import MIGRATIONS as OF_AGENT
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.migrations import migrate
 from tests.support.program_pair import Pair

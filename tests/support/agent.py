@@ -13,12 +13,10 @@ from typing import Any
 from client_agent.intake.admission import Identity
 from client_agent.output.outputs import LiveOutputs
 from client_agent.payloads.payload import ENDED, NewPayload, Payload
-from client_agent.payloads.store import Payloads
-from client_agent.payloads.tables import MIGRATIONS
-from client_agent.run.context import AgentContext, Measures
+from client_agent.payloads.store import MIGRATIONS, Payloads
+from client_agent.run.context import AgentContext, Measures, SlotQueue
 from client_agent.run.retention import recover
 from client_agent.run.runner import Runner
-from client_agent.run.slots import SlotQueue
 from client_agent.sandbox.base import Grant, Grants
 from client_agent.sandbox.watch import SandboxWatch
 from client_agent.storage.folders import Folders

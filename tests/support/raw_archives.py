@@ -18,7 +18,7 @@ from shared.files.bundles.expand import expand
 from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.reader import BundleReader
 from shared.files.bundles.writer import BundleWriter
-from shared.files.errors import BundleError
+from shared.files.names import BundleError
 
 Files = Mapping[str, bytes]
 

@@ -25,8 +25,7 @@ from shared.files.archives.zip_directory import (
     read_entries,
     read_range,
 )
-from shared.files.errors import BundleError
-from shared.files.names import PathSet, UnsafeName, safe_path
+from shared.files.names import BundleError, PathSet, UnsafeName, safe_path
 
 _CHUNK: Final = 1 << 17
 _EARLIEST: Final = 1 << 21 | 1 << 16

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from shared.files.errors import BundleError
+from shared.files.names import BundleError
 
 BLOCK: Final = 512
 _MAX_PAX: Final = 1 << 20

@@ -22,7 +22,7 @@ from typing import Final
 
 from isal import isal_zlib
 
-from shared.files.errors import BundleError
+from shared.files.names import BundleError
 
 STORED: Final = 0
 DEFLATED: Final = 8

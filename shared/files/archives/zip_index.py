@@ -20,7 +20,7 @@ from shared.files.archives.zip_directory import (
     locate,
     read_listed,
 )
-from shared.files.errors import BundleError
+from shared.files.names import BundleError
 
 _WINDOW: Final = 1 << 20
 _LONGEST: Final = 46 + 3 * 0xFFFF

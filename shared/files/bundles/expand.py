@@ -24,8 +24,7 @@ from shared.files.archives.zip_directory import (
     read_range,
 )
 from shared.files.bundles.writer import BundleWriter, Data, too_large
-from shared.files.errors import BundleError
-from shared.files.names import UnsafeName, safe_path
+from shared.files.names import BundleError, UnsafeName, safe_path
 from shared.files.opened import closing_fd
 
 SUFFIXES: Final = (".zip", ".tar", ".tar.gz", ".tgz")

@@ -25,8 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from shared.files.errors import BundleError
-from shared.files.names import find_root, shown
+from shared.files.names import BundleError, find_root, shown
 
 ENTRY: Final = "run.sh"
 GATHER: Final = "gather.sh"

@@ -27,8 +27,7 @@ from shared.files.bundles.format import (
 )
 from shared.files.bundles.stream_digests import StreamDigests
 from shared.files.durable import write_all
-from shared.files.errors import BundleError
-from shared.files.names import PathSet, UnsafeName, safe_path, shown
+from shared.files.names import BundleError, PathSet, UnsafeName, safe_path, shown
 from shared.files.opened import closing_fd
 
 _FOLDER_MODE: Final = 0o755

@@ -20,8 +20,8 @@ from shared.files.bundles.format import (
     is_program,
     root_of,
 )
-from shared.files.errors import BundleError
 from shared.files.names import (
+    BundleError,
     NonPortableNames,
     PathSet,
     UnsafeName,

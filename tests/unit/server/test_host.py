@@ -14,7 +14,7 @@ from client_agent.settings.agent import load
 from ferryman.findings import Finding, exit_code, lines
 from server.maintenance import doctor
 from shared.clock import SECOND, RealClock
-from shared.files.locks import FolderLock
+from shared.files.durable import FolderLock
 from shared.settings.base import SettingsError
 from tests.support.certificates import authority
 from tests.support.sim_clock import SimClock

@@ -11,8 +11,7 @@ import pytest
 from client_agent.payloads import reads
 from client_agent.payloads.attempt_keys import Caller
 from client_agent.payloads.payload import Outcome, Payload
-from client_agent.payloads.store import Payloads
-from client_agent.payloads.tables import MIGRATIONS
+from client_agent.payloads.store import MIGRATIONS, Payloads
 from shared.clock import yield_to_loop
 from shared.ids import AttemptKey
 from shared.sqlite.database import Database

@@ -8,8 +8,7 @@ import pytest
 from client_agent.payloads.attempt_keys import Caller
 from client_agent.payloads.errors import KeyRefused, NoSuchPayload, NotEnded, StaleAttempt
 from client_agent.payloads.payload import Outcome
-from client_agent.payloads.store import Payloads
-from client_agent.payloads.tables import MIGRATIONS
+from client_agent.payloads.store import MIGRATIONS, Payloads
 from shared.ids import AttemptKey
 from shared.sqlite.database import Database
 from shared.wire import PayloadState, Reason, ResultInfo, Usage

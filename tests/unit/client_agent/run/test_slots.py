@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from client_agent.run.slots import SlotQueue
+from client_agent.run.context import SlotQueue
 
 
 @pytest.fixture

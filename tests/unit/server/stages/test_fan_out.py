@@ -20,7 +20,7 @@ from server.stages.deferral import Children, child_names, children_of
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
 from shared.files.bundles.reader import BundleReader
-from shared.files.errors import BundleError
+from shared.files.names import BundleError
 from tests.support.raw_archives import write_bundle
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from shared.files.locks import FolderInUse, FolderLock
+from shared.files.durable import FolderInUse, FolderLock
 
 HOLD = (
-    "import sys; from pathlib import Path; from shared.files.locks import FolderLock; "
+    "import sys; from pathlib import Path; from shared.files.durable import FolderLock; "
     "lock = FolderLock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
 )
 

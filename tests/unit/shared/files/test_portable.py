@@ -8,8 +8,14 @@ from hypothesis import strategies as st
 
 from shared.files.bundles.reader import BundleReader
 from shared.files.bundles.writer import BundleWriter
-from shared.files.errors import BundleError
-from shared.files.names import NonPortableNames, fold, problems, safe_path, why_not_portable
+from shared.files.names import (
+    BundleError,
+    NonPortableNames,
+    fold,
+    problems,
+    safe_path,
+    why_not_portable,
+)
 from tests.support.each import each
 
 ODD = [

@@ -15,9 +15,8 @@ import pytest
 from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.reader import BundleReader
 from shared.files.staged_file import BLOCK
-from shared.multipart.batches import BATCH, FIRST_BATCH, Threads
 from shared.multipart.parser import FormLimits, FormRefused
-from shared.multipart.receive import Received, receive
+from shared.multipart.receive import BATCH, FIRST_BATCH, Received, Threads, receive
 from shared.multipart.sinks import BundleSink
 from tests.support.raw_archives import (
     BOUNDARY,

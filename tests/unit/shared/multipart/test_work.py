@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from shared.multipart.batches import Threads
 from shared.multipart.parser import FormLimits, FormParser, FormRefused
-from shared.multipart.receive import receive
+from shared.multipart.receive import Threads, receive
 from tests.support.each import each
 
 LIMITS = FormLimits(max_bytes=1 << 30, max_files=100_000)

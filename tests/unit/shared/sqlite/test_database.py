@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.files.locks import FolderInUse
+from shared.files.durable import FolderInUse
 from shared.sql import Transaction
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable

@@ -19,7 +19,7 @@ from shared.files.archives import merge as module
 from shared.files.archives import zip_directory
 from shared.files.archives.merge import Merge
 from shared.files.archives.zip_directory import read_entries
-from shared.files.errors import BundleError
+from shared.files.names import BundleError
 from tests.support import desktop_zip
 
 Files = Mapping[str, bytes]

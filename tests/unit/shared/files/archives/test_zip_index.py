@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shared.files.archives.zip_index import ZipIndex
-from shared.files.errors import BundleError
+from shared.files.names import BundleError
 
 
 def packed(path: Path, names: list[str]) -> int:

@@ -14,7 +14,7 @@ from hypothesis import given
 from shared.files.bundles.reader import BundleReader
 from shared.files.bundles.writer import BundleWriter
 from shared.files.durable import WRITEBACK_BYTES
-from shared.files.errors import BundleError
+from shared.files.names import BundleError
 from tests.support.raw_archives import (
     RawZip,
     on_disk,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.files.errors import BundleError
+from shared.files.names import BundleError
 from tests.support.raw_archives import (
     expand_bytes,
     member,
