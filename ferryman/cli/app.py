@@ -31,7 +31,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "schedule": ("schedules:app", "Have a job made at each time of a cron line."),
         "webhook-secret": (
             "events:webhook_secret",
-            "Print what signs the webhooks of your jobs, whsec_…, or replace it.",
+            "Print what signs your jobs' webhooks, or replace it.",
         ),
         "services": ("services:app", "List services; pause, resume and empty them."),
     },
@@ -48,7 +48,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "dev": ("programs:dev", "Run server and agent on this machine, to try them."),
         "server": ("programs:server", "Run the server alone; see `ferryman server --help`."),
         "agent": ("programs:agent", "Run an agent alone; see `ferryman agent --help`."),
-        "check": ("doctor:check", "Read a settings file as its programs do, before they start."),
+        "check": ("doctor:check", "Check a settings file before its programs start."),
     },
     "This command line": {
         "doctor": ("doctor:doctor", "Find what is wrong: server, token, agents, versions, host."),

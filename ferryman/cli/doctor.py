@@ -60,7 +60,7 @@ class Checked:
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", hidden=True)], json: Json = False
 ) -> None:
-    """Read a settings file as its programs do, before they start.
+    """Check a settings file before its programs start.
 
     FILE (TOML) may have the tables of a server, of an agent, or of both. Warnings name what can be
     used and is probably not meant, such as a database that is not that of its folder. The exit code

@@ -73,7 +73,7 @@ async def webhook_secret(
     *,
     client: Client,
 ) -> None:
-    """Print what signs the webhooks of your jobs, whsec_…, or replace it.
+    """Print what signs your jobs' webhooks, or replace it.
 
     The first line is the one in use. A second one was replaced within a day, and signs, too.
     """

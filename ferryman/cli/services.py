@@ -58,13 +58,7 @@ async def pause(
 
 @app.command()
 @on_server
-async def resume(
-    name: Name,
-    quiet: Quiet = False,
-    json: Json = False,
-    *,
-    client: Client,
-) -> None:
+async def resume(name: Name, quiet: Quiet = False, json: Json = False, *, client: Client) -> None:
     """Send the jobs of a paused service again."""
     service = await client.change_service(name, "resume")
     show.emit(service, f"service {service.name} is not paused", json=json, quiet=quiet)
