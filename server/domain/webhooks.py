@@ -13,7 +13,7 @@ from typing import Final, get_args
 
 from server.domain.jobs import Job, Move
 from server.domain.webhook_targets import WebhookTarget, webhook_target
-from shared.clock import SECOND, Micros, utc
+from shared.clock import Micros, utc
 from shared.wire import DeliveryState, JobState, WebhookBody, WebhookEvent, WebhookJob
 
 EVENTS: Final[tuple[WebhookEvent, ...]] = get_args(WebhookEvent)
@@ -175,7 +175,3 @@ def signature(secrets: Sequence[bytes], webhook_id: str, sent_at_s: int, body: b
     text = f"{webhook_id}.{sent_at_s}.".encode() + body
     digests = [hmac.digest(key, text, hashlib.sha256) for key in secrets]
     return " ".join(f"v1,{base64.b64encode(one).decode()}" for one in digests)
-
-
-def sent_at_s(now: Micros) -> int:
-    return now // SECOND

@@ -58,6 +58,12 @@ def test_tokens_come_from_both_places(loaded, tmp_path):
     assert GOOD not in repr(found)
 
 
+def test_a_variable_may_name_the_file(loaded, table, tmp_path, monkeypatch):
+    (tmp_path / "tokens").write_text(f"{'y' * 16}\n")
+    monkeypatch.setenv(f"FERRYMAN_{table.upper()}__TOKENS__FILE", f"{tmp_path}/tokens")
+    assert loaded(f"tokens = ['{GOOD}']").all_tokens() == ["y" * 16]
+
+
 @pytest.mark.parametrize("host", ["a b", "http://x", "x/y", "", "**.x"])
 def test_a_host_that_is_none_is_refused(loaded, host):
     with pytest.raises(SettingsError, match="is not the name of a host"):
