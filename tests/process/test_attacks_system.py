@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ferryman import AlreadyEnded
 from tests.support.dev_program import born, descendants, of_jobs
 from tests.support.programs import until
 from tests.support.real_sandbox import (
@@ -111,7 +113,8 @@ def test_cancels_that_race_with_every_step_leave_nothing(who: Who, open_folder: 
         ends = set()
         for _ in range(12):
             job_id = submit(system, Job({"run.sh": script}), "small", user="mallory")
-            system.user.cancel(job_id)
+            with contextlib.suppress(AlreadyEnded):  # on a slow machine
+                system.user.cancel(job_id)
             ends.add(system.user.wait(job_id, 60).status)
         assert ends <= {"Cancelled", "Completed"}
         until(lambda: of_jobs(system.agent.pid) == {}, "processes are left")
