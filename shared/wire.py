@@ -41,7 +41,6 @@ from ferryman.models.jobs import QueueInfo as QueueInfo
 from ferryman.models.jobs import ResultFiles as ResultFiles
 from ferryman.models.jobs import RetryDoc as RetryDoc
 from ferryman.models.jobs import ScheduleDoc as ScheduleDoc
-from ferryman.models.jobs import ScheduleLinks as ScheduleLinks
 from ferryman.models.jobs import SchedulePage as SchedulePage
 from ferryman.models.jobs import StatusBody as StatusBody
 from ferryman.models.jobs import UploadLinks as UploadLinks

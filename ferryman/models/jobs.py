@@ -299,10 +299,6 @@ class JobPage(Wire):
     """Cursor of the next page; None on the last."""
 
 
-class ScheduleLinks(Wire):
-    jobs: str
-
-
 class ScheduleDoc(Wire):
     """A schedule: an upload that becomes a job again and again."""
 
@@ -325,7 +321,6 @@ class ScheduleDoc(Wire):
     message: str
     """Why the latest time made no job; empty: it did."""
     created_at: AwareDatetime
-    links: ScheduleLinks
 
 
 class SchedulePage(Wire):

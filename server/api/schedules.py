@@ -19,7 +19,7 @@ from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
 from shared.http.numbers import whole_number
 from shared.principals import Scope
-from shared.wire import ScheduleDoc, ScheduleLinks, SchedulePage
+from shared.wire import ScheduleDoc, SchedulePage
 
 
 async def create(request: web.Request, context: Context) -> web.StreamResponse:
@@ -32,7 +32,7 @@ async def create(request: web.Request, context: Context) -> web.StreamResponse:
     fields = await check_head(request, context, dict(request.query), check)
     async with received_form(request, context, fields, check) as form:
         schedule = await context.schedules.create(principal, form.fields, form.content, form.bundle)
-    return json_answer(_document(context, schedule), HTTPStatus.CREATED)
+    return json_answer(_document(schedule), HTTPStatus.CREATED)
 
 
 async def page(request: web.Request, context: Context) -> SchedulePage:
@@ -42,7 +42,7 @@ async def page(request: web.Request, context: Context) -> SchedulePage:
     found, following = context.schedules.page(
         request[PRINCIPAL], request.query.get("user"), before, limit
     )
-    items = [_document(context, schedule) for schedule in found]
+    items = [_document(schedule) for schedule in found]
     return SchedulePage(items=items, next=None if following is None else str(following))
 
 
@@ -56,7 +56,7 @@ async def delete(request: web.Request, context: Context) -> web.StreamResponse:
     return web.Response(status=HTTPStatus.NO_CONTENT)
 
 
-def _document(context: Context, one: Schedule) -> ScheduleDoc:
+def _document(one: Schedule) -> ScheduleDoc:
     return ScheduleDoc(
         id=one.id,
         name=one.name,
@@ -71,7 +71,6 @@ def _document(context: Context, one: Schedule) -> ScheduleDoc:
         last_job_id=one.last_job_id,
         message=one.message,
         created_at=utc(one.created_at),
-        links=ScheduleLinks(jobs=f"{context.url_prefix}/api/v1/jobs?schedule={one.id}"),
     )
 
 

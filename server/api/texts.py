@@ -228,7 +228,6 @@ TEXTS: Final[Mapping[str, str]] = {
     "items": "Those of this page.",
     "job": "The document of the job.",
     "job_id": "The job that it is about.",
-    "jobs": "The jobs that it made.",
     "labels": "What its operator says of it.",
     "last_heard_at": "When it said something last.",
     "last_job_id": "The job that it made last.",
