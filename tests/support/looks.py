@@ -30,7 +30,6 @@ PAGES: Final = {
     "service": "/services/docking",
     "users": "/users",
     "user": "/users/ana",
-    "dead-letters": "/dead-letters",
     "tokens": "/tokens",
     "token": "/tokens/{token}",
     "audit": "/audit",
