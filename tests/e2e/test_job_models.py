@@ -15,6 +15,7 @@ import json
 import signal
 import socket
 import sys
+import uuid
 import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -100,18 +101,18 @@ class World:
 
     def __init__(self, folder: Path, settings: str, services: list[list[str]]) -> None:
         folder.mkdir()
-        self.folder, self.agents = folder, list[Program]()
+        self.folder, self.agents, mark = folder, list[Program](), uuid.uuid4().hex
         for number, names in enumerate(services):
             config = folder / f"agent-{number}.toml"
             config.write_text(f"{AGENT}{json.dumps(names)}\n")
             place = folder / str(number)
             place.mkdir()
-            agent = Program("client_agent", place, folder.name, "--config", str(config))
+            agent = Program("client_agent", place, mark, "--config", str(config))
             self.agents.append(agent)
             settings = settings.replace(f"URL{number}", agent.url)
         (folder / "server.toml").write_text(settings)
         config = folder / "server.toml"
-        self.server = Program("server", folder, folder.name, "--config", str(config))
+        self.server = Program("server", folder, mark, "--config", str(config))
         self.url = self.server.url
         self.server_came_back = asyncio.Event()
         self._users = (f"user-{number}" for number in itertools.count(1))
@@ -478,7 +479,7 @@ async def cancel_queued(w: World) -> None:
 
 @item("PROTEA", "claim and execution apart: kill -9 of the server", world="frail")
 async def server_killed(w: World) -> None:
-    job_id = await w.submit("echo started; sleep 2", "frozen")
+    job_id = await w.submit("echo started; sleep 4", "frozen")
     try:
         await w.state(job_id, "Running")
         await asyncio.to_thread(w.server.kill)
@@ -545,7 +546,8 @@ async def last_child(w: World) -> None:
     assert (await w.result(f"/download/{job['id']}"))["sum"] == "5\n"
     job = await w.run("exit $FERRYMAN_ARRAY_INDEX", array="0-1")
     assert (job["status"], job["reason"]) == ("Failed", "child_failed")
-    assert str(job["id"] + 2) in job["message"]
+    [child] = (await w.get(f"/api/v1/jobs?parent={job['id']}&state=Failed"))["items"]
+    assert str(child["id"]) in job["message"]
 
 
 @item("PROTEA", "RetryLater(reason, delay)")
@@ -749,7 +751,7 @@ async def partial(w: World) -> None:
 @item("job-orchestrator", "retrieval fails: Unknown, retried, Completed", world="frail")
 async def frozen_agent(w: World) -> None:
     await w.server_came_back.wait()
-    job_id = await w.submit("echo ok > ok.txt; sleep 0.5", "frozen")
+    job_id = await w.submit("echo ok > ok.txt; sleep 5", "frozen")
     await w.state(job_id, "Running")
     agent = w.agents[1].process
     assert agent is not None
