@@ -73,7 +73,10 @@ class Get(Stage):
         """Attempts that an agent has taken, when, and no row says so yet."""
 
     def on_payload(self, agent: Agent, payload: PayloadDoc) -> None:
-        """Process a payload soon; a newer document replaces one that was not processed yet."""
+        """Process a payload soon; a newer document replaces one that was not processed. Those of
+        an agent that is polled have no key: what polls it sees what becomes of them."""
+        if not agent.supports_events:
+            return
         which = (agent.name, payload.id)
         known = self._latest.get(which)
         if known is None or known.key != payload.key or outcome.goes_on(known, payload):

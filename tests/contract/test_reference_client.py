@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from server.settings import load
 from shared.settings.base import SettingsError
@@ -76,6 +77,19 @@ async def test_words_that_say_nothing_change_nothing(tmp_path, client, word):
         await caller.job(job_id, until="Submitted")
         client.payloads[1].status = "Completed"
         assert (await caller.job(job_id))["status"] == "Completed"
+
+
+async def test_what_a_cancel_is_answered_with_is_not_followed(tmp_path):
+    """It has no key, and what polls the client sees what becomes of it."""
+    client = FakeOrchestrator(then="Running", kill_says=True)
+    async with driving(tmp_path, client) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        with capture_logs() as logged:
+            async with caller.session.post(f"{caller.url}/api/v1/jobs/{job_id}/cancel") as answer:
+                assert (answer.status, (await answer.json())["status"]) == (200, "Cancelled")
+            await caller.job(await caller.upload(), until="Running")
+        assert "payload.failed" not in [one["event"] for one in logged]
 
 
 async def test_a_cancel_kills_there_and_is_spelled_killed_here(tmp_path, client):

@@ -45,6 +45,7 @@ class FakeOrchestrator:
         broken: answers every retrieve with 500.
         page: what it answers every retrieve with: a proxy's page.
         kill_status: what it answers every kill with.
+        kill_says: it answers with the payload, as an agent of ours does.
         result: what is in each result beside the bundle.
         cut: bytes that are missing at the end of each result.
         silent: takes a submit and cuts the connection instead of answering.
@@ -55,6 +56,7 @@ class FakeOrchestrator:
     broken: bool = False
     page: str = ""
     kill_status: int = 200
+    kill_says: bool = False
     silent: bool = False
     result: bytes = b""
     cut: int = 0
@@ -106,7 +108,7 @@ class FakeOrchestrator:
             return web.Response(status=self.kill_status)
         held.status = "Killed"
         self.killed.append(held.id)
-        return web.Response()
+        return web.json_response(held.doc()) if self.kill_says else web.Response()
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:

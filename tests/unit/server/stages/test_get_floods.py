@@ -30,6 +30,8 @@ class NoJobs:
 class Teller:
     """An agent that reports payloads which no job has, and is slow to end them."""
 
+    supports_events = True
+
     name, reachable = "teller", True
 
     def __init__(self) -> None:
