@@ -98,6 +98,16 @@ def test_every_command_and_every_route_is_documented() -> None:
     assert [f"{one.method} {one.path}" for one in ROUTES if one.path not in API] == []
 
 
+def test_commands_that_pages_of_the_dashboard_name_are_there() -> None:
+    found = {"agent check"}  # the agent's own
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        inner = getattr(command, "commands", {})
+        found |= {f"{name} {one}" for one in inner} or {name}
+    for page in (ROOT / "server/web/templates").rglob("*.html"):
+        for said in re.findall(r"<code>ferryman ([a-z-]+(?: [a-z-]+)*)", page.read_text()):
+            assert said in found, f"{page.name}: ferryman {said}"
+
+
 def test_links_lead_somewhere() -> None:
     for document in (*ROOT.glob("*.md"), *ROOT.glob("examples/*.md"), *ROOT.glob("docs/**/*.md")):
         for target, anchor in re.findall(r"\]\(([^)#:]*)(#[^)]*)?\)", document.read_text()):
