@@ -52,11 +52,15 @@ def local(at: datetime) -> str:
     return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
+_OF_RUN_SH: Final = ("job.notice", "job.warning", "job.error")
+
+
 def event_line(event: EventDoc, start: datetime) -> str:
     """``+0.25s  Running  run.sh started``: since the job was accepted."""
     passed = f"+{since(start, event.at):.2f}s"
     attempt = f"(attempt {event.attempt}) " if event.attempt > 1 else ""
-    own = event.fields.items() if event.source else ()
+    of_run_sh = event.source or event.event in _OF_RUN_SH
+    own = event.fields.items() if of_run_sh else ()
     message = " ".join((event.message + "".join(f" {n}={value}" for n, value in own)).split())
     what = event.status if is_move(event) else event.event.removeprefix("job.")
     return f"{passed:>9}  {what:<10}  {attempt}{message}".rstrip()

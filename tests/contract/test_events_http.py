@@ -160,7 +160,9 @@ async def test_what_run_sh_names_and_gives_as_json_is_stored_as_given(tmp_path) 
         ]
         status, _, body = await caller.get(f"/jobs/{job_id}")
         assert status == 200
-        assert b"pages.done" in body
+        assert body.count(b"<code>page=3</code>") == body.count(b"<code>page=4</code>") == 2
+        assert body.count(b"<code>pages.done</code>") == 2
+        assert b"delay_s" not in body
 
 
 async def test_values_of_an_earlier_attempt_stay_with_it(tmp_path) -> None:

@@ -111,6 +111,7 @@ async def overview(
             "took_s": took_s(moves),
             "bars": bars(job, *logs),
             "lines": _lines(events, job.attempt),
+            "for_people": _FOR_PEOPLE,
             "advice": ADVICE.get(job.reason) if job.reason and job.ended else None,
             "scripts": scripts(request, site, job),
             "scripts_need_token": context.token_needed(),

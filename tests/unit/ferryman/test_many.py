@@ -144,6 +144,8 @@ def test_what_happens_in_a_state_is_called_by_its_own_name() -> None:
         message="all is well",
     )
     assert event_line(event, at) == "   +0.00s  notice      all is well"
+    given = event.model_copy(update={"fields": {"page": "3"}})
+    assert event_line(given, at) == "   +0.00s  notice      all is well page=3"
     more = {"event": "pages.done", "source": "run.sh", "fields": {"page": "3\n4"}}
     line = event_line(event.model_copy(update=more), at)
     assert line == "   +0.00s  pages.done  all is well page=3 4"
