@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import BinaryIO, assert_type
 
 from ferryman import (
-    Accepted, AgentDoc, Client, EventDoc, FerrymanError, FileDoc, JobDoc, JobState, Refused,
-    Result, ServiceDoc, SyncClient, SyncResult, WaitedTooLong,
+    Accepted, AgentDoc, Client, Downloaded, EventDoc, FerrymanError, FileDoc, JobDoc, JobState,
+    Refused, Result, ServiceDoc, SyncClient, SyncResult, WaitedTooLong,
 )
 
 async def use(folder: Path, file: BinaryIO) -> None:
     async with Client("https://host", token="t", ca_file=folder / "ca.pem") as client:
-        job = await client.submit({"run.sh": file, "in": b""}, service="s", tags="a", timeout=60)
+        job = await client.submit({"run.sh": folder, "in": b""}, service="s", tags="a", timeout=60)
         assert_type(job, Accepted)
         async for event in client.events(job.id):
             assert_type(event, EventDoc)
@@ -39,8 +39,7 @@ async def use(folder: Path, file: BinaryIO) -> None:
         assert_type(result.status, JobState)
         assert_type(result.ended_at, datetime | None)
         assert_type(await result.save("out/"), Path)
-        with await result.open("a.txt") as opened:
-            assert_type(opened.read(), bytes)
+        assert_type(await client.fetch(job.id, "a.txt", to=file), Downloaded)
         assert_type([one async for one in result.files()], list[FileDoc])
         assert_type(await client.services(), list[ServiceDoc])
         assert_type(await client.agents(), list[AgentDoc])
