@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Final
 
+import structlog
 from aiohttp import web
 
 from server.agents.agent_client import AgentClient
@@ -49,7 +50,7 @@ from server.stages.get import Get
 from server.stages.poll import Poll
 from server.stages.schedules import Schedules
 from server.stages.send import Send
-from server.stages.services import Services
+from server.stages.services import Services, gone
 from server.stages.stage import Resources
 from server.stages.statistics import Statistics
 from server.stages.webhooks import Webhooks
@@ -75,7 +76,9 @@ from shared.http.protocol import UnreadAnswers
 from shared.metrics import EventLoopLag
 from shared.multipart.parser import FormLimits
 from shared.principals import Principal
+from shared.wire import JobsLeft, JobState, Reloaded
 
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
 _FORM_BYTES: Final = 256 << 10
 """Of a form of a page without files: to read one takes a millisecond for each 5 KiB."""
 _REPORT_DELAY_S: Final = 0.05
@@ -326,7 +329,22 @@ async def compose(
         if principals is None:
             who.use(new.server)
 
+    async def left() -> list[JobsLeft]:
+        """Jobs of services that are in no settings any more; the log says so, too."""
+        found = [
+            JobsLeft(service=name, queued=load.by_state[JobState.QUEUED], in_work=load.in_work)
+            for name, load in (await gone(services, jobs)).items()
+        ]
+        for one in found:
+            log.warning("service.gone", **one.model_dump())
+        return found
+
+    async def reload_all() -> Reloaded:
+        done = await reload.run_once()
+        return done.model_copy(update={"left": await left()})
+
     use_services(settings)
+    await left()
     reload = Reload(
         settings,
         read or (lambda: settings),
@@ -350,7 +368,7 @@ async def compose(
         public_url=table.origin,
         return_origins=frozenset(filter(None, map(normal_origin, table.allowed_origins or ()))),
         token_needed=lambda: who.known.needed,
-        reload=reload.run_once,
+        reload=reload_all,
         jobs=jobs,
         storage=storage,
         scratch=scratch,

@@ -22,7 +22,6 @@ from server.domain.errors import NotReloaded
 from server.domain.troubles import TroubleKind
 from server.http.context import Context
 from server.http.permits import login_path
-from server.reload import Reload
 from server.settings.load import check_tokens
 from server.settings.tables import ServerSettings
 from server.web.site import compile_template, template_names
@@ -97,7 +96,7 @@ async def serve(
             connections=limits(settings).connections,
         )
         reloading = asyncio.create_task(
-            manager.reload_at(hangup, functools.partial(_reload, server.reload), RealClock())
+            manager.reload_at(hangup, functools.partial(_reload, server.context), RealClock())
         )
         stack.callback(reloading.cancel)
         preparing = asyncio.create_task(_prepare_pages(server.context.clock))
@@ -158,9 +157,9 @@ async def _prepare_pages(clock: Clock) -> None:
         await clock.sleep(_PREPARE_EVERY_S)
 
 
-async def _reload(reload: Reload) -> None:
+async def _reload(context: Context) -> None:
     with contextlib.suppress(NotReloaded):  # the log says why
-        await reload.run_once()
+        await context.reload()
 
 
 class Supervision:

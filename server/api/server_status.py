@@ -35,7 +35,6 @@ from shared.wire import (
     AgentDoc,
     AgentState,
     ForgottenDoc,
-    JobsLeft,
     JobState,
     Reloaded,
     UsageDoc,
@@ -328,12 +327,7 @@ async def metrics(request: web.Request, _: Context) -> web.StreamResponse:
 
 async def reload(_: web.Request, context: Context) -> Reloaded:
     """Read the settings again, and apply what can be applied while the server runs."""
-    done = await context.reload()
-    left = [
-        JobsLeft(service=name, queued=load.by_state[JobState.QUEUED], in_work=load.in_work)
-        for name, load in (await gone(context.services, context.jobs)).items()
-    ]
-    return done.model_copy(update={"left": left})
+    return await context.reload()
 
 
 async def usage(request: web.Request, context: Context) -> UsageDoc:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from typing import Final
 
-import structlog
-
 from server.domain import ending
 from server.domain.service import Service
 from server.stages.deliver import Deliver
@@ -19,7 +17,6 @@ from shared.clock import SECOND
 from shared.units.durations import say_duration
 from shared.wire import Reason
 
-log = structlog.get_logger()
 _RESUME_EVERY_S: Final = 2.0
 _MAX_GIVEN_UP: Final = 100
 _MAX_CLAIMED: Final = 100
@@ -79,9 +76,6 @@ class Send(Stage):
     async def _look(self, now: float) -> int:
         queued = await self._jobs.queued_services()
         missing = [name for name in queued if name not in self._services]
-        for name in missing:
-            if name not in self._missing:
-                log.warning("service.gone", service=name)
         self._missing = {name: self._missing.get(name, now) for name in missing}
         if not queued:
             return 0
