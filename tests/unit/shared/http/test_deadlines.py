@@ -104,11 +104,17 @@ async def gone(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
+async def opened(port: int, sent: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection on which this was sent before it is accepted, from when its time counts."""
+    early = socket.create_connection(("127.0.0.1", port))
+    early.sendall(sent)
+    return await asyncio.open_connection(sock=early)
+
+
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHos"])
 async def test_a_head_that_does_not_come_in_time_ends_the_connection(sent):
     async with serving(head_s=SOON) as (_, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(sent)
+        reader, writer = await opened(port, sent)
         assert b" 408 " in await reader.read()
         await gone(writer)
 
@@ -219,8 +225,7 @@ async def test_without_a_token_not_even_the_rest_is_read():
 async def test_answers_before_a_handler_have_an_id_that_the_log_has_too(sent):
     async with serving(head_s=SOON) as (_, port):
         with capture_logs() as logs:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(sent)
+            reader, writer = await opened(port, sent)
             answer = await reader.read()
             await gone(writer)
     (line,) = [one for one in logs if one["event"] == "request.malformed"]
