@@ -233,7 +233,7 @@ FILTERS: Final[dict[str, Any]] = {
     "batch": _only("--batches", "Only parents: jobs with children."),
     "top_level": _only("--top-level", "Without the children of batches."),
 }
-"""Options that choose among jobs, by their names in :class:`ferryman.fields.JobFilter`."""
+"""Options that choose among jobs, by their names in :class:`ferryman.upload.JobFilter`."""
 
 
 def with_options(options: Mapping[str, Any]) -> Callable[[T], T]:

@@ -98,7 +98,7 @@ def _quota(used: int, limit: int) -> dict[str, Any]:
 ADVICE: Final[Mapping[TroubleKind, str]] = {
     TroubleKind.LOOP_STUCK: "look into the server's log for sweep.failed; restart the server if "
     "nothing there helps: no job is lost by that",
-    TroubleKind.DATABASE_DAMAGED: "stop the server, and restore the latest backup (ferryman server "
+    TroubleKind.DATABASE_DAMAGED: "stop the server, and restore the latest backup (ferryman "
     "restore); keep a copy of the damaged file",
     TroubleKind.DATABASE_FULL: "make room on the disk of the database; the server goes on by "
     "itself as soon as there is some",
@@ -120,7 +120,7 @@ ADVICE: Final[Mapping[TroubleKind, str]] = {
     TroubleKind.FILES_MOVED_ASIDE: "the database did not know them when the server started: look "
     "whether somebody misses them, then remove the folder",
     TroubleKind.NO_AGENTS: "start an agent on a compute host, name it in the server's settings, "
-    "and restart the server",
+    "and let it read them again (ferryman config reload)",
     TroubleKind.AGENT_AWAY: "look whether the agent runs on its host and can be reached from here; "
     "its jobs are followed again when it is back. If it will not come back, declare it lost",
     TroubleKind.AGENT_UNFIT: "look at what the agent says, and run ferryman agent check on its "

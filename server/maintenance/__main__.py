@@ -132,7 +132,7 @@ def restore_backup(
                 "ferryman: these tokens are good, also if they were revoked after the backup:\n"
             )
         for token, name in done.tokens:
-            sys.stderr.write(f"  {name}: ferryman tokens revoke {token}\n")
+            sys.stderr.write(f"  {name}: ferryman token revoke {token}\n")
 
 
 @program.command()

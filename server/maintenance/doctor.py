@@ -218,7 +218,7 @@ async def _of_agent(
         yield Finding(about, "ok", "it answers, and takes our token" if token else "it answers")
     if theirs and theirs.split(".")[:2] != ours.split(".")[:2]:
         text = f"it has version {theirs}, this is {ours}"
-        yield Finding(about, "warning", text, "upgrade agents first, then the server")
+        yield Finding(about, "warning", text, "bring both to the same version, in any order")
     if date is not None:
         skew = abs(parsedate_to_datetime(date).timestamp() - clock.now() / SECOND)
         if skew > _MAX_SKEW_S + 1:  # its time is cut to a whole second

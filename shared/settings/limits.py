@@ -22,7 +22,7 @@ FIELDS: Final = (*SIZES, *COUNTS)
 
 
 class LimitsTable(Section):
-    """Table ``limits`` of a service, or ``default_limits`` of an agent."""
+    """Table ``limits`` of a service."""
 
     cpus: float = Field(1.0, gt=0, allow_inf_nan=False)
     memory: Size = Field(2 << 30, gt=0)

@@ -51,7 +51,7 @@ def test_a_restored_server_signs_anew_and_names_the_tokens_that_are_good(
         connection.commit()
     call("backup", tmp_path / "copy", "--data-dir", folder.path)
     said = call("restore", tmp_path / "copy", "--data-dir", tmp_path / "new")
-    assert "live: ferryman tokens revoke t1" in said
+    assert "live: ferryman token revoke t1" in said
     assert "t2" not in said
     assert "t3" not in said
     meta = dict(rows(tmp_path / "new" / "ferryman.sqlite", "SELECT key, value FROM meta"))

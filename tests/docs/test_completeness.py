@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -98,14 +100,43 @@ def test_every_command_and_every_route_is_documented() -> None:
     assert [f"{one.method} {one.path}" for one in ROUTES if one.path not in API] == []
 
 
-def test_commands_that_pages_of_the_dashboard_name_are_there() -> None:
-    found = {"agent check"}  # the agent's own
-    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
-        inner = getattr(command, "commands", {})
-        found |= {f"{name} {one}" for one in inner} or {name}
-    for page in (ROOT / "server/web/templates").rglob("*.html"):
-        for said in re.findall(r"<code>ferryman ([a-z-]+(?: [a-z-]+)*)", page.read_text()):
-            assert said in found, f"{page.name}: ferryman {said}"
+def said_in(path: Path) -> Iterator[str]:
+    """Texts for people: of a program its strings, whole where they are written in parts."""
+    if path.suffix != ".py":
+        yield path.read_text()
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+        elif isinstance(node, ast.JoinedStr):
+            parts = [part for part in node.values if isinstance(part, ast.Constant)]
+            yield "".join(str(part.value) for part in parts)
+
+
+def test_every_command_that_is_named_is_there() -> None:
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    groups = {name: set(getattr(one, "commands", ())) for name, one in commands.items()}
+    groups = {name: below for name, below in groups.items() if below}
+    groups |= {"server": set(), "agent": {"check"}}
+    paths = [
+        path
+        for part in ("server", "client_agent", "shared", "ferryman")
+        for path in (ROOT / part).rglob("*")
+    ]
+    paths += [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*")]
+    named = re.compile(
+        r"(?<!from )(?<![\w./-])ferryman ([a-z][a-z-]*)(?:[ \n]([a-z][a-z-]*)\b(?!\.))?"
+    )
+    wrong = []
+    for path in paths:
+        if path.suffix not in (".py", ".html", ".md", ".yml") or path.name == "completion.py":
+            continue
+        for text in said_in(path):
+            for found in named.finditer(text):
+                name, below = found.groups()
+                if name not in commands or (below and below not in groups.get(name, {below})):
+                    wrong.append(f"{path.relative_to(ROOT)}: {found[0]}")
+    assert wrong == []
 
 
 def test_links_lead_somewhere() -> None:
