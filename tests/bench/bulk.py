@@ -180,7 +180,8 @@ async def fill(
     users: int = 50,
     not_before: int = 0,
 ) -> None:
-    """Rows as the server writes them, by the million, of ``user0``, ``user1`` and so on."""
+    """Rows as the server writes them, by the million, of ``user0``, ``user1`` and so on. The folder
+    of the file is the server's."""
     path.parent.mkdir(parents=True, exist_ok=True)
     await (await Database.open(path, MIGRATIONS)).close()
     now = time.time_ns() // 1000
@@ -221,12 +222,12 @@ async def fill(
             SELECT id, created_at, attempt, NULL, state, 'x' FROM jobs
             """
         )
+    one_bundle(path.parent)
 
 
 async def idle(folder: Path, seconds: float, jobs: int) -> list[Row]:
     """CPU of a server that has nothing to do."""
     await fill(folder / "server" / "ferryman.sqlite", jobs, "Completed")
-    one_bundle(folder / "server")
     async with running(folder) as (server, agent):
         await asyncio.sleep(3)  # the first sweeps are not idling
         was = [cpu_s(server), cpu_s(agent)]

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from ferryman import SyncClient
-from tests.bench.bulk import fill, one_bundle
+from tests.bench.bulk import fill
 from tests.support.browser import PATIENCE_MS, too_wide, violations
 from tests.support.dev_program import DevProgram, started
 
@@ -35,7 +35,6 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevProgram]:
     path = folder / "data" / "server" / "ferryman.sqlite"
     with ThreadPoolExecutor(1) as thread:  # playwright has a loop in this one
         thread.submit(lambda: asyncio.run(fill(path, MANY, "Completed"))).result()
-    one_bundle(path.parent)
     with started(folder) as running:
         yield running
 
