@@ -126,7 +126,6 @@ class Payload(NewPayload):
     id: int
     state: PayloadState
     changed: int
-    acknowledged: bool = False
     loc: str = ""
     pid: int = 0
     outcome: Outcome | None = None
@@ -199,7 +198,6 @@ def from_row(row: Row) -> Payload:
         _given().validate_json(row["given"]),
         **{name: row[name] for name in _AS_STORED},
         state=state,
-        acknowledged=bool(row["acknowledged"]),
         outcome=outcome,
         enforcement=json.loads(row["enforcement"]),
     )
