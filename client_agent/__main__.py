@@ -28,7 +28,7 @@ from shared import logs
 from shared.clock import RealClock
 from shared.command_line import run_command
 from shared.files.durable import FolderInUse
-from shared.http.sockets import CannotListen, url_of
+from shared.http.sockets import CannotListen, check_exposure, url_of
 from shared.settings.base import SettingsError
 from shared.settings.effective import Sources, as_documents, as_toml, effective
 from shared.settings.load import file_of_host
@@ -119,6 +119,10 @@ def main(
         values = effective(AgentSettings.model_construct(agent=settings), sources)
         shown = json.dumps(as_documents(values)) if as_json else as_toml(values).rstrip()
         print(shown)  # noqa: T201 - the result
+        try:  # `ferryman check` asks this way
+            check_exposure(settings.host, bool(settings.all_tokens()), "agent")
+        except CannotListen as problem:
+            _exit(UNAVAILABLE, str(problem))
         raise typer.Exit
     if context.invoked_subcommand is None:
         logs.configure(settings.log_format, settings.log_level, "agent")

@@ -91,6 +91,8 @@ def _of_access(settings: ServerSettings, file: Path | None) -> Iterator[str]:
             yield f"{path}: {seen[0]} ({key}): {seen[1]}"
     if table.needs_token and table.tls_cert is None and not settings.server.trusted_proxies:
         yield "server: tokens are sent unencrypted: set tls_cert, or put a proxy with TLS before it"
+    if table.needs_token and not table.tokens:
+        yield "server: no tokens: it starts only where an operator's is in its database already"
     if not settings.agents:
         yield "agents: there is none, so no job can run"
 

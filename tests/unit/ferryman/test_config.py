@@ -90,6 +90,18 @@ async def test_what_is_probably_not_meant_is_a_warning(ferryman, tmp_path) -> No
     assert "server: warning: services.s: runs_per_user is 11" in said.err
 
 
+async def test_an_address_for_others_without_a_token_is_named_before_the_start(
+    ferryman, tmp_path
+) -> None:
+    for program, code, text in (
+        ("server", 0, "server: warning: server: no tokens: it starts only where"),
+        ("agent", 2, "agent: refusing to listen on 0.0.0.0 without a token"),
+    ):
+        (tmp_path / "open.toml").write_text(f'[{program}]\nhost = "0.0.0.0"\n')
+        said = await ferryman("check", "open.toml")
+        assert (said.code, text in said.err) == (code, True), said
+
+
 @pytest.mark.parametrize(
     ("key", "old", "new", "line"),
     [
