@@ -100,7 +100,7 @@ async def with_tasks(request: UploadRequest, file: Path, bundle: BundleSummary) 
         OSError
     """
     if request.meta is not None and bundle.has_meta:
-        why = f"Invalid meta: the bundle has a file {META}, and that is where run.sh finds it"
+        why = f"Invalid meta: the bundle has {META}, and that is where run.sh finds it"
         raise BadField("meta", "invalid_meta", why)
     batch = request.batch
     if batch is not None and batch.file is not None:

@@ -84,6 +84,10 @@ REFUSED: dict[str, tuple[bytes, str]] = {
         form(part("d/run.sh"), part("d/.ferryman-meta.json"), field("meta", "{}")),
         ".ferryman-meta.json",
     ),
+    "a folder where its meta goes": (
+        form(part("run.sh"), part(".ferryman-meta.json/x"), field("meta", "{}")),
+        ".ferryman-meta.json",
+    ),
     "unknown service": (
         form(part("run.sh"), head=field("user_id", "7") + field("service", "x")),
         "x",

@@ -54,7 +54,7 @@ class BundleSummary:
     has_gather: bool = field(default=False, compare=False)
     """There is a ``gather.sh`` beside ``run.sh``."""
     has_meta: bool = field(default=False, compare=False)
-    """It has a file of its own where the ``meta`` of an upload goes."""
+    """It has a file or folder of its own where the ``meta`` of an upload goes."""
     own_modes: bool = field(default=False, compare=False)
     """A file is executable only because its archive said so: the digest does not tell it from a
     bundle in which it is not."""

@@ -207,7 +207,7 @@ class BundleWriter:
             self._bytes,
             warnings,
             has_gather=f"{root}{GATHER}" in paths,
-            has_meta=f"{root}{META}" in paths,
+            has_meta=any(f"{path}/".startswith(f"{root}{META}/") for path in paths),
             own_modes=self._own_modes,
             content=content,
         )
