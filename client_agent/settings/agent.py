@@ -92,8 +92,9 @@ class AgentSection(HttpSection):
             data_dir=self.data_dir,
             database=self.database,
             tls_key=self.tls_key or self.tls_cert,
-            **dict(secret_files(self)),
         )
+        for key, path in secret_files(self):
+            self.check_hidden(**{key: path})
         for source, place in self.sandboxing.binds():
             if source.resolve().is_relative_to(self.data_dir.resolve()):
                 raise ValueError(

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
+from pydantic import BaseModel
 
 from ferryman.findings import Finding
 from server.agents.connection_errors import say_connection
@@ -76,11 +77,19 @@ def _of_services(settings: ServerSettings) -> Iterator[str]:
             yield f"services.{name}: heartbeat_timeout is longer than timeout, and does nothing"
 
 
+def _secrets(settings: ServerSettings) -> list[tuple[str, Path]]:
+    """Where they stand in the settings, and their files, each once."""
+    tables: list[tuple[str, BaseModel]] = [("server", settings.server)]
+    tables += ((f"agents.{name}", one) for name, one in settings.agents.items())
+    tables += ((f"services.{name}", one) for name, one in settings.services.items())
+    found = {file: f"{name}.{key}" for name, one in tables for key, file in secret_files(one)}
+    return [(key, file) for file, key in found.items()]
+
+
 def _of_access(settings: ServerSettings, file: Path | None) -> Iterator[str]:
     table = settings.server
     agents = settings.agents.items()
-    tables = [("server", table), *((f"agents.{name}", one) for name, one in agents)]
-    secrets = [(f"{name}.{key}", file) for name, one in tables for key, file in secret_files(one)]
+    secrets = _secrets(settings)
     if table.tls_key is not None:
         secrets.append(("server.tls_key", table.tls_key))
     known = [*(table.tokens or ()), *(one.token for _, one in agents if one.token)]
@@ -124,7 +133,7 @@ def examine(settings: ServerSettings, file: Path | None, clock: Clock) -> Iterat
     yield of_port(table.host, table.port, pid)
     yield of_open_files()
     agents = settings.agents.values()
-    files = {file: None for one in (table, *agents) for _, file in secret_files(one)}
+    files = [file for _, file in _secrets(settings)]
     yield from of_secrets([*files, table.tls_key], table.data_dir)
     for certificate in (table.tls_cert, *(one.client_cert for one in agents)):
         yield from of_certificate(certificate, clock)

@@ -66,18 +66,12 @@ class AgentTable(Section):
         )
 
     def secret(self) -> str | None:
-        """The token to show.
-
-        Raises:
-            ValueError: there is none in its file.
-        """
+        """The token to show."""
         if self.token is None:
             return None
         text = self.token.get_secret_value()
         if not isinstance(self.token, FileSecret):
             return text or None
-        if not text.split():
-            raise ValueError(f"token: file {self.token.file}: there is no token in it")
         return text.split()[0]
 
     @model_validator(mode="after")

@@ -48,7 +48,10 @@ def _read(value: Any) -> Any:
     file = _named(value)
     if file is None:
         return value
-    return FileSecret(_text(file).removesuffix("\n").removesuffix("\r"), file)
+    text = _text(file)
+    if not text.strip():
+        raise ValueError(f"file {file}: there is nothing in it")
+    return FileSecret(text.removesuffix("\n").removesuffix("\r"), file)
 
 
 def _read_lines(value: Any) -> Any:

@@ -50,13 +50,6 @@ MUTANTS: Final = (
         file="agents",
     ),
     of(
-        "a token file without a token is refused",
-        "        if not text.split():\n",
-        "        if False:\n",
-        "a_token_file_that_holds_none_is_refused_at_the_start",
-        file="agents",
-    ),
-    of(
         "queue_timeout reaches the service",
         "queue_timeout_s=self.queue_timeout,",
         "queue_timeout_s=0.0,",
@@ -67,6 +60,17 @@ MUTANTS: Final = (
         "                if service not in self.services:",
         "                if False:",
         "an_agent_offers_services_that_there_are",
+    ),
+    Mutant(
+        "settings",
+        "a file of a secret with nothing in it is refused",
+        "shared/settings/secrets.py",
+        "    if not text.strip():\n",
+        "    if False:\n",
+        (
+            "tests/unit/server/test_settings.py"
+            "::test_a_token_file_that_holds_none_is_refused_at_the_start",
+        ),
     ),
     Mutant(
         "settings",

@@ -101,6 +101,9 @@ async def test_the_file_of_a_secret_is_read_again(reading: Any, tmp_path: Path) 
     file.write_text("second\n")
     assert (await reloaded(reload))[0]["key"] == "services.s.env.KEY"
     assert reload.settings.services["s"].service("s").env == {"KEY": "second"}
+    file.write_text("\n")
+    with pytest.raises(SettingsError, match=r"env.KEY: file .*key: there is nothing in it"):
+        reading(text)
     file.unlink()
     with pytest.raises(SettingsError, match=r"env.KEY: file .*key: No such file"):
         reading(text)

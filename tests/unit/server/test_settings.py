@@ -253,7 +253,7 @@ def test_an_agents_token_comes_from_a_file_or_from_the_settings(tmp_path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(" \n", "there is no token in it"), (None, "No such")]
+    ("content", "said"), [(" \n", "there is nothing in it"), (None, "No such")]
 )
 def test_a_token_file_that_holds_none_is_refused_at_the_start(tmp_path, content, said) -> None:
     if content is not None:

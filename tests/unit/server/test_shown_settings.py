@@ -106,6 +106,7 @@ def test_an_agent_prints_its_own(file: Path) -> None:
         ("[services.s]\nretries = 1\nqueue_timeout = '1m'", "less than the delay of a retry"),
         ("[services.s]\nheartbeat_timeout = '2h'", "does nothing"),
         ("[server]\ntokens = { file = 'open' }\n", "everybody on this machine can read it"),
+        ("[services.s.env]\nKEY = { file = 'open' }\n", "(services.s.env): "),
         ("[agents]\n", "no job can run"),
     ],
 )

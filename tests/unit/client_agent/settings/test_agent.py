@@ -80,6 +80,18 @@ def test_data_of_the_agent_cannot_be_where_jobs_can_read(loaded, tmp_path, key, 
         loaded(toml=toml)
 
 
+def test_every_file_with_tokens_is_hidden_from_jobs(loaded, tmp_path):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    for file in (shared / "first", tmp_path / "last"):
+        file.write_text(file.name * 16)
+    files = ", ".join(f"{{ file = '{file}' }}" for file in (shared / "first", tmp_path / "last"))
+    toml = f"[agent]\ntokens = [{files}]\n"
+    toml += f"[agent.sandboxing]\nread_only = ['{shared}:/data']\n"
+    with pytest.raises(SettingsError, match=r"own data, tokens .*first"):
+        loaded(toml=toml)
+
+
 def test_without_a_sandbox_data_may_be_anywhere(loaded):
     toml = "[agent]\nsandbox = 'none'\ndata_dir = '/usr/local/ferryman'\n"
     assert loaded(toml=toml).data_dir == Path("/usr/local/ferryman")

@@ -87,7 +87,7 @@ def test_the_token_for_an_agent_comes_from_its_file(tmp_path):
     found = server.settings.load.read(file, {}, {})
     assert found.agents["a"].secret() == GOOD
     (tmp_path / "token").write_text("\n")
-    with pytest.raises(SettingsError, match="there is no token in it"):
+    with pytest.raises(SettingsError, match="there is nothing in it"):
         server.settings.load.read(file, {}, {})
     (tmp_path / "token").unlink()
     with pytest.raises(SettingsError, match=r"token: file \S+/token: No such file"):
