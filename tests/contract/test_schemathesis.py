@@ -4,7 +4,9 @@ every one of them as it says there, and none with 5xx."""
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,14 @@ def short_waits(monkeypatch):
     monkeypatch.setattr(params, "MAX_WAIT_S", 0.01)
     monkeypatch.setattr(logs, "KEEPALIVE_S", 0.01)
     monkeypatch.setattr(event_stream, "KEEPALIVE_S", 0.01)
+
+
+async def test_the_operations_that_its_settings_name_are_there(tmp_path) -> None:
+    async with driving(tmp_path, FakeOrchestrator()) as caller:
+        paths = json.loads((await caller.get("/openapi.json"))[2])["paths"]
+    known = {operation["operationId"] for path in paths.values() for operation in path.values()}
+    for chosen in tomllib.loads(CONFIG.read_text())["operations"]:
+        assert set(chosen["include-operation-id"]) <= known
 
 
 async def test_the_examples_of_the_description_work(tmp_path) -> None:
