@@ -44,6 +44,8 @@ max_runs = 100
 [services.quick]
 max_runs = 100
 retry_delays = ["0s"]
+[services.undelayed]
+retry_delays = []
 [services.gpu]
 [services.one]
 max_runs = 1
@@ -216,7 +218,7 @@ class World:
 
     async def delays(self, **fields: Any) -> list[float]:
         """Seconds before each retry of a job that always fails."""
-        job = await self.run("exit 1", "quick", **fields)
+        job = await self.run("exit 1", **{"service": "quick", **fields})
         return [one["fields"]["delay_s"] for one in await self.named(job["id"], "job.retry")]
 
 
@@ -878,6 +880,12 @@ async def not_offered(w: World) -> None:
 async def delays(w: World) -> None:
     assert await w.delays(retries=2, retry_delays="0s") == [0, 0]
     assert await w.delays(retries=2) == [0, 0]  # the service's
+    assert await w.delays(service="undelayed", retries=2) == [0, 0]
+    omitted = await w.submit("exit 1", retries=1)
+    await w.until(omitted, lambda one: one["not_before"])
+    [event] = await w.named(omitted, "job.retry")
+    assert event["fields"]["delay_s"] == 10  # docs/lifecycle.md: what differs
+    await w.cancel(omitted)
     assert await w.delays(retries=2, backoff="constant", retry_delay="0s") == [0, 0]
     delay = {"retries": 3, "retry_delay": "100ms"}
     assert await w.delays(backoff="constant", **delay) == [0.1, 0.1, 0.1]
