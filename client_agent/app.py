@@ -137,6 +137,8 @@ class Reload:
 _MAX_EXTRA_WORKERS: Final = 8
 """At most so many attempts are prepared or packed besides those that run."""
 _MIN_SPARE_IMAGES: Final = 4
+_PLAIN_TIMEOUT_S: Final = 7 * 86_400.0
+"""Of bundles that come without limits: one that hangs gives its slot back."""
 _AGENT_FDS: Final = 48
 _FDS_PER_WORKER: Final = 32
 """Descriptors that connections must leave free: for pipes, pidfds, folders and files of jobs."""
@@ -182,8 +184,8 @@ def sandbox_settings(
 
 
 def defaults(settings: AgentSection) -> Defaults:
-    """For bundles of a job-orchestrator server, which sends no limits: none of time, each slot's
-    share of the host, and otherwise what a service has.
+    """For bundles of a job-orchestrator server, which sends no limits: a week, each slot's share
+    of the host, and otherwise what a service has.
     """
     service, usual = settings.default_service, LimitsTable()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -192,7 +194,7 @@ def defaults(settings: AgentSection) -> Defaults:
         "memory": max(usual.memory, memory // settings.slots),
         "network": settings.sandboxing.grants().for_service(service).network,
     }
-    return Defaults(service, 0.0, usual.limits().model_copy(update=share))
+    return Defaults(service, _PLAIN_TIMEOUT_S, usual.limits().model_copy(update=share))
 
 
 def connection_limits(open_files: int, settings: AgentSection) -> connections.ConnectionLimits:

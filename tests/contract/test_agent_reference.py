@@ -124,11 +124,11 @@ async def test_a_bad_bundle_is_400_with_the_reason_and_leaves_nothing(agent, tmp
     assert [list(folder.iterdir()) for folder in folders] == [[], []]
 
 
-async def test_plain_bundles_have_a_slots_share_of_the_host_and_no_limit_of_time(tmp_path):
+async def test_plain_bundles_have_a_slots_share_of_the_host_for_a_week(tmp_path):
     async with calling(tmp_path, slots=1, services=["docking"]) as agent:
         _, payload = await agent.submit_plain({"run.sh": b"true"})
         process = await agent.sandbox.process(f"{payload['id']}.1")
-        assert not process.launch.timeout_s
+        assert process.launch.timeout_s == 7 * 86_400
         assert process.launch.env["FERRYMAN_SERVICE"] == "docking"
         assert float(process.launch.env["FERRYMAN_CPUS"]) == len(os.sched_getaffinity(0))
         assert int(process.launch.env["FERRYMAN_MEMORY_BYTES"]) >= 2 << 30
