@@ -115,6 +115,8 @@ class JobFilter(TypedDict, total=False):
     """Without the children of batches."""
     schedule: int | None
     """Only those that this schedule made."""
+    after: int | None
+    """Only those that begin after this job, or take its files."""
     since: str | None
     """Uploaded then or later: a time with its offset from UTC, or how long ago, such as ``"2h"``.
     """

@@ -262,6 +262,7 @@ FILTERS: Final[Mapping[str, tuple[str, Callable[[str], Any] | None]]] = {
     "until": ("until", None),
     "parent": ("parent_id", _number),
     "schedule": ("schedule_id", _number),
+    "after": ("after", _number),
 }
 """Parameter -> field of the filter, and what reads it; None: a time."""
 
@@ -296,6 +297,7 @@ FILTER_PARAMS: Final = {
     "until": Param(f"only uploaded before: {_MOMENT}", example="2h"),
     "parent": whole("only children of this job"),
     "schedule": whole("only made by this schedule"),
+    "after": whole("only those that begin after this job, or take its files"),
 }
 """Of lists of jobs; :func:`job_filter` reads them."""
 

@@ -23,6 +23,8 @@ class Filter:
     name: str | None = None
     parent_id: int | None = None
     schedule_id: int | None = None
+    after: int | None = None
+    """That begin after this job, or take its files."""
     dead_letter: bool = False
     """Only dead letters."""
     since: Micros | None = None

@@ -29,6 +29,7 @@ _COLUMNS: Final = (
 )
 _ALONE: Final = (
     *("tag", "submitted_by", "reason", "name", "parent_id", "schedule_id", "dead_letter", "batch"),
+    "after",
 )
 """Choices that have an index of their own."""
 _ANY: Final = (None, None, None, False)
@@ -108,11 +109,17 @@ class Pages(Part):
         """Newest first; the filter is one that an index holds."""
         least, before = bounds
         given = _columns(where)
-        params = given | {"tag": where.tag, "least": least, "before": before, "limit": limit}
+        params = given | {"tag": where.tag, "after": where.after}
+        params |= {"least": least, "before": before, "limit": limit}
         between = "id >= :least AND id < :before ORDER BY id DESC LIMIT :limit"
         if where.tag is not None:
             sql = (
                 "SELECT job_id AS id FROM job_tags WHERE tag = :tag AND job_id >= :least "
+                "AND job_id < :before ORDER BY job_id DESC LIMIT :limit"
+            )
+        elif where.after is not None:
+            sql = (
+                "SELECT job_id AS id FROM dependencies WHERE on_id = :after AND job_id >= :least "
                 "AND job_id < :before ORDER BY job_id DESC LIMIT :limit"
             )
         elif where.batch:
@@ -169,16 +176,15 @@ class Pages(Part):
                     and has_text(row)
                 ):
                     fitting.add(row["id"])
-        if where.tag is not None:
-            for names, params in batches(list(fitting)):
-                sql = f"SELECT job_id FROM job_tags WHERE tag = :tag AND job_id IN ({names})"  # noqa: S608
-                tagged = await self._database.list_rows(sql, params | {"tag": where.tag})
-                fitting -= set(params.values()) - {row["job_id"] for row in tagged}
-        if where.batch:
-            for names, params in batches(list(fitting)):
-                sql = f"SELECT parent_id FROM batches WHERE total > 0 AND parent_id IN ({names})"  # noqa: S608
-                rows = await self._database.list_rows(sql, params)
-                fitting -= set(params.values()) - {row["parent_id"] for row in rows}
+        for wanted, job, fits in (
+            (where.tag, "job_id", "job_tags WHERE tag = :wanted"),
+            (where.after, "job_id", "dependencies WHERE on_id = :wanted"),
+            (where.batch or None, "parent_id", "batches WHERE total > 0"),
+        ):
+            for names, params in () if wanted is None else batches(list(fitting)):
+                sql = f"SELECT {job} AS id FROM {fits} AND {job} IN ({names})"  # noqa: S608
+                rows = await self._database.list_rows(sql, params | {"wanted": wanted})
+                fitting -= set(params.values()) - {row["id"] for row in rows}
         return fitting
 
     async def _read(self, ids: list[int]) -> list[Job]:

@@ -155,7 +155,7 @@ async def test_lists_are_chosen_by_what_the_upload_said(tmp_path):
         named = await caller.upload(
             name="nightly", tags="a,b", priority="7", meta='{"sample": [1, null]}'
         )
-        later = await caller.upload(not_before="in 2h", tags="a")
+        later = await caller.upload(not_before="in 2h", tags="a", after=str(plain))
         shown = await caller.job(named, until="Running")
         assert (shown["priority"], shown["meta"]) == (7, {"sample": [1, None]})
         document = json.loads((await caller.get(f"/api/v1/jobs/{later}"))[2])
@@ -173,6 +173,10 @@ async def test_lists_are_chosen_by_what_the_upload_said(tmp_path):
             ("parent=1", []),
             ("batch=true&tag=a", []),
             ("schedule=1", []),
+            (f"after={plain}", [later]),
+            (f"after={plain}&tag=a", [later]),
+            (f"after={plain}&tag=b", []),
+            (f"after={named}&tag=a", []),
         ]:
             page = json.loads((await caller.get(f"/api/v1/jobs?{query}"))[2])
             assert [job["id"] for job in page["items"]] == expected, query
