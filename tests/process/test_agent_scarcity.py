@@ -20,7 +20,8 @@ from tests.support.agent_process import agent
 from tests.support.programs import until
 
 UNPREPARED = {"FERRYMAN_AGENT__SANDBOXING__READ_ONLY": '["/usr/share:/share"]'}
-"""No start is prepared for services with folders of the host."""
+"""No start is prepared for services with folders of the host. While one is started the agent is in
+a namespace of few mounts, where a test does not find its data folder."""
 HELLO = {"run.sh": b"echo hello > out.txt\n"}
 WAIT = {"run.sh": b"echo begun > begun.txt; until [ -e /job/never ]; do sleep 1000; done\n"}
 
@@ -92,7 +93,7 @@ def test_on_a_full_disk_it_refuses_new_work_keeps_what_it_has_and_recovers(tmp_p
 
 
 def test_an_end_on_a_full_disk_is_stored_once_there_is_space(tmp_path, small):
-    with agent(tmp_path, wrap=small, FERRYMAN_AGENT__MIN_FREE="0") as running:
+    with agent(tmp_path, wrap=small, FERRYMAN_AGENT__MIN_FREE="0", **UNPREPARED) as running:
         begun = running.submit("1.1", {"run.sh": b"sleep 1; echo 42 > out\n"})
         running.until(begun["id"], "Running")
         filler = fill(data_folder(running, tmp_path))
