@@ -28,7 +28,7 @@ demo: setup ## start everything in a temporary folder, run an example bundle, sh
 serve: setup ## server and agent in the foreground, data kept in ./ferryman-data (DATA=folder)
 	@.venv/bin/ferryman dev --data-dir $(DATA) $(ARGS)
 
-test: setup-dev ## the tests of every change, about ten minutes (ARGS="-k name" to choose, JOBS=1 to go slowly)
+test: setup-dev ## the tests of every change, about seven minutes on two cores (ARGS="-k name" to choose, JOBS=1 to go slowly)
 	@$(PYTHON_RUN) -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 test-all: setup-dev ## everything: slow tests, other interleavings, a minute of soak, mutants, a short bench
