@@ -1,6 +1,6 @@
 """Every page at three widths in both themes: it fits, and everybody can use it.
 
-``make pictures`` takes those anew that the documentation shows.
+``make pictures`` renews those that the documentation shows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.looks import NOT_PAGES, PAGES
 from tests.support.research_group import ResearchGroup, research_group
 
 SHOWN = ROOT / "docs" / "pictures"
-ANEW = bool(os.environ.get("PICTURES"))
+RENEW = bool(os.environ.get("PICTURES"))
 HEIGHTS = {390: 844, 1024: 768, 1600: 1000}
 
 NOBODY = frozenset({"login"})
@@ -49,7 +49,7 @@ def test_every_page_fits_and_everybody_can_use_it(group, visit, width, dark):
         page.wait_for_load_state("networkidle") if name == "charts" else None
         found = violations(page) + ["too wide"] * too_wide(page)
         shown = SHOWN / f"{name}-{width}-{theme}.webp"
-        if ANEW and shown.exists():
+        if RENEW and shown.exists():
             shown.write_bytes(picture(page))
         if found:
             wrong[name] = found
