@@ -47,14 +47,14 @@ MAY_SKIP_IN_CI = (
 
 def pytest_configure(config: pytest.Config) -> None:
     if seed := os.environ.get("PERTURB"):
-        from tests.support.perturbed import Perturbed
+        from tests.kit.perturbed import Perturbed
 
         config.pluginmanager.register(Perturbed(seed))
 
 
 def pytest_report_header() -> list[str]:
     """Programs that are missing, in one line."""
-    from tests.support.installed import missing
+    from tests.kit.installed import missing
 
     return [line] if (line := missing()) else []
 

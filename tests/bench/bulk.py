@@ -21,7 +21,7 @@ from shared.sqlite.database import Database
 from shared.wire import Limits
 from tests.bench.jobs import cpu_s, one, running
 from tests.bench.table import Row, median
-from tests.support.programs import Program
+from tests.kit.programs import Program
 
 MIB = 1 << 20
 

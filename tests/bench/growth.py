@@ -25,7 +25,7 @@ import aiohttp
 from tests.bench import jobs
 from tests.bench.bulk import fill, one_bundle
 from tests.bench.table import median
-from tests.support.programs import Program
+from tests.kit.programs import Program
 
 SLOTS: Final = (os.cpu_count() or 1) + 1
 """One of them is taken where a job holds its user's quota."""

@@ -16,7 +16,7 @@ import aiohttp
 
 from tests.bench import bare
 from tests.bench.table import median
-from tests.support.programs import Program
+from tests.kit.programs import Program
 
 CONFIG = """
 [services.example]

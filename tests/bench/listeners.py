@@ -15,7 +15,7 @@ import aiohttp
 
 from tests.bench.jobs import cpu_s
 from tests.bench.table import Row, median, percentile
-from tests.support.programs import Program
+from tests.kit.programs import Program
 
 ADDRESSES = 20
 """Of this machine, from which the listeners come: one address may have a part of all waits."""

@@ -8,7 +8,7 @@ import asyncio
 import sys
 from contextlib import AsyncExitStack
 
-from tests.support.fake_agent import FakeAgent
+from tests.kit.fake_agent import FakeAgent
 
 
 async def main(count: int, slots: int) -> None:

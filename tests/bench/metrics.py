@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from server import metrics as server_metrics
 from tests.bench.bulk import fill
 from tests.bench.table import Row, median
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import driving
 
 
 async def metrics(folder: Path, few: int, many: int, times: int) -> list[Row]:

@@ -24,7 +24,7 @@ import aiohttp
 
 from tests.bench import bare, jobs
 from tests.bench.table import Row, median
-from tests.support.programs import free_port, until
+from tests.kit.programs import free_port, until
 
 NAME: Final = "job-orchestrator"
 T = TypeVar("T")

@@ -16,8 +16,8 @@ from structlog.testing import capture_logs
 from server.web.routes import ROUTES
 from tests.bench.bulk import fill
 from tests.bench.table import Row, median, percentile
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import ServerClient, driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import ServerClient, driving
 
 _ROUNDS: Final = 20
 MOST_MS: Final = 50.0

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.bench.table import Row, median
-from tests.support.dev_program import environment
+from tests.kit.dev_program import environment
 
 FERRYMAN = "ferryman"
 COMMAND = (sys.executable, "-P", "-m", FERRYMAN)

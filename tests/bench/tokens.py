@@ -16,8 +16,8 @@ from server.stages.tokens import NewToken
 from shared.http.authentication import Tokens
 from shared.principals import Role
 from tests.bench.table import Row, median, percentile
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import ServerClient, driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import ServerClient, driving
 
 _MOST_US: Final = 50.0
 _AT_ONCE: Final = 100

@@ -1,5 +1,5 @@
 """Fixtures of tests that put the real parts together in this process."""
 
-from tests.support.memory_folder import module_folder, tmp_path
+from tests.kit.memory_folder import module_folder, tmp_path
 
 __all__ = ["module_folder", "tmp_path"]

@@ -16,10 +16,10 @@ from server.api.routes import ROUTES
 from server.domain.access import Area
 from server.http.route import Route
 from shared.principals import Principal, Role
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.raw_http import Answer, ask, holding
-from tests.support.server_http import ServerClient, driving
-from tests.support.waiting import eventually
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.raw_http import Answer, ask, holding
+from tests.kit.server_http import ServerClient, driving
+from tests.kit.waiting import eventually
 
 PRINCIPALS = {
     principal.name: principal

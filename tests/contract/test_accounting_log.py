@@ -7,8 +7,8 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from ferryman import Client
-from tests.support.fake_sandbox import FakeProcess
-from tests.support.in_process_system import together
+from tests.kit.fake_sandbox import FakeProcess
+from tests.kit.in_process_system import together
 
 SERVICES = """
 [services.example]

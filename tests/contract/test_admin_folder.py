@@ -27,7 +27,7 @@ from shared.files.durable import FolderLock
 from shared.sqlite.database import Database
 from shared.wire import JobState
 from tests.contract.test_backup import Folder, rows
-from tests.support.dev_program import environment
+from tests.kit.dev_program import environment
 
 
 @pytest.fixture(autouse=True)

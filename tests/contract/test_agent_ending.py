@@ -9,9 +9,9 @@ import pytest
 from client_agent.run import runner
 from client_agent.run.runner import EndRequests
 from shared.wire import AgentHealth
-from tests.support.agent import SERVER
-from tests.support.agent_http import AgentClient, calling
-from tests.support.sim_clock import SimClock
+from tests.kit.agent import SERVER
+from tests.kit.agent_http import AgentClient, calling
+from tests.kit.sim_clock import SimClock
 
 
 async def stop_with_three(tmp_path, asked: EndRequests, clock: SimClock) -> asyncio.Task[None]:

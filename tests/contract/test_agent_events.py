@@ -12,8 +12,8 @@ import pytest
 
 from client_agent.api import routes
 from shared.wire import PayloadList
-from tests.support.agent import SERVER
-from tests.support.agent_http import calling
+from tests.kit.agent import SERVER
+from tests.kit.agent_http import calling
 
 
 @pytest.fixture

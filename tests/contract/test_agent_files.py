@@ -13,8 +13,8 @@ from client_agent.collect import running
 from client_agent.collect.running import RunningTree
 from shared.files.names import fold
 from shared.wire import FILE_SIZE
-from tests.support.agent import LIMITS
-from tests.support.agent_http import calling
+from tests.kit.agent import LIMITS
+from tests.kit.agent_http import calling
 
 BIG = bytes(range(256)) * 4_000
 

@@ -19,8 +19,8 @@ from server.settings.agents import AgentTable
 from shared.clock import RealClock, yield_to_loop
 from shared.http.authentication import NONCE, PROOF, check_proof, proof
 from shared.wire import AgentHealth
-from tests.support.fake_sandbox import FakeProcess, FakeSandbox
-from tests.support.server_http import ServerClient, hosted
+from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
+from tests.kit.server_http import ServerClient, hosted
 
 SECRET = "the-secret-of-node-1"
 TOKEN = "the-token-of-a-server"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.agent import SERVER
-from tests.support.agent_http import calling
+from tests.kit.agent import SERVER
+from tests.kit.agent_http import calling
 
 
 @pytest.fixture

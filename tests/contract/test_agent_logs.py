@@ -8,8 +8,8 @@ import contextlib
 import pytest
 
 from client_agent.api.files import FOLLOW_S, PACE_S, PER_READER_S
-from tests.support.agent_http import calling
-from tests.support.waiting import eventually
+from tests.kit.agent_http import calling
+from tests.kit.waiting import eventually
 
 _ODD = bytes(range(256))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as read
 
-from tests.support.agent_http import AgentClient, calling
+from tests.kit.agent_http import AgentClient, calling
 
 
 async def samples(caller: AgentClient) -> dict[tuple[str, ...], float]:

@@ -15,8 +15,8 @@ import aiohttp
 import pytest
 
 from shared.wire import PayloadDoc
-from tests.support.agent_http import AgentClient, calling
-from tests.support.waiting import until_holds
+from tests.kit.agent_http import AgentClient, calling
+from tests.kit.waiting import until_holds
 
 PARAMS = b"one\ntwo words\r\n\nlast"
 FILES = {

@@ -19,9 +19,9 @@ from client_agent.intake import many, orders, submission
 from client_agent.payloads.store import Payloads
 from client_agent.storage.folders import Folders
 from shared.files import durable
-from tests.support.agent import SERVER
-from tests.support.agent_http import HELLO, AgentClient, calling
-from tests.support.waiting import eventually
+from tests.kit.agent import SERVER
+from tests.kit.agent_http import HELLO, AgentClient, calling
+from tests.kit.waiting import eventually
 
 Sent = tuple[dict[str, Any], bytes]
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from shared.wire import PayloadState
-from tests.support.agent_http import calling
+from tests.kit.agent_http import calling
 
 FIELDS = {"id", "status", "loc", "pid", "killed", "input"}
 STATES = {"Prepared", "Running", "Completed", "Failed", "Invalid", "Killed", "Cleaned"}

@@ -17,9 +17,9 @@ from client_agent.storage.folders import Folders
 from server.settings.tables import ServerTable
 from shared.files.bundles.reader import MAX_FILES
 from shared.wire import AgentHealth, PayloadDoc, PayloadList, Settled
-from tests.support.agent import LIMITS, SERVER
-from tests.support.agent_http import HELLO, AgentClient, calling
-from tests.support.waiting import until_holds
+from tests.kit.agent import LIMITS, SERVER
+from tests.kit.agent_http import HELLO, AgentClient, calling
+from tests.kit.waiting import until_holds
 
 
 @pytest.fixture

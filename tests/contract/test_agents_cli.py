@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from ferryman import Client, Conflict, NotFound
-from tests.support import command_line
-from tests.support.fake_agent import FakeAgent, serving
-from tests.support.server_http import ServerClient
+from tests.kit import command_line
+from tests.kit.fake_agent import FakeAgent, serving
+from tests.kit.server_http import ServerClient
 
 
 class Operator:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.support.fake_agent import FakeAgent, page, serving
-from tests.support.server_http import ServerClient
+from tests.kit.fake_agent import FakeAgent, page, serving
+from tests.kit.server_http import ServerClient
 
 SLOW: dict[str, Any] = {"agent_timeout": 3_600.0, "agent_lost_after": 86_400.0}
 

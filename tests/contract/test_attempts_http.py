@@ -11,7 +11,7 @@ import pytest
 from aiohttp import ClientPayloadError
 
 from shared.wire import AttemptDoc
-from tests.support.fake_agent import FakeAgent, serving
+from tests.kit.fake_agent import FakeAgent, serving
 
 RETRIED = """
 retries = 1

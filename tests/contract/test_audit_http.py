@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from server.store.audit import AuditFilter
 from server.web.site import SITE, CsrfTokens
 from shared.principals import Principal, Role
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import RUN, ServerClient, driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import RUN, ServerClient, driving
 
 PRINCIPALS = {
     "the-operator's-own-token": Principal("admin", Role.OPERATOR),

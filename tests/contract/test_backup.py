@@ -31,10 +31,10 @@ from shared.files.durable import FolderLock
 from shared.sqlite.copies import copy_database
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
-from tests.support.agent import write_bundle
-from tests.support.dev_program import environment
-from tests.support.jobs import moved
-from tests.support.stored import chunks
+from tests.kit.agent import write_bundle
+from tests.kit.dev_program import environment
+from tests.kit.jobs import moved
+from tests.kit.stored import chunks
 
 RESULT = b"what it left"
 

@@ -14,8 +14,8 @@ from server.stages.deferral import Children
 from shared.files.names import BundleError
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, Reason
-from tests.support.inline_database import CrashPoint
-from tests.support.simulation import World
+from tests.kit.inline_database import CrashPoint
+from tests.kit.simulation import World
 
 SERVICES = {"s": Service("s", runs_per_user=3, max_runs=3, infra_retries=1, expires_after_s=100.0)}
 

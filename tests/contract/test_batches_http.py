@@ -12,10 +12,10 @@ import aiohttp
 import pytest
 
 from ferryman import Client, NoResult
-from tests.support.fake_agent import FakeAgent, serving
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import ServerClient, driving
-from tests.support.waiting import eventually
+from tests.kit.fake_agent import FakeAgent, serving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import ServerClient, driving
+from tests.kit.waiting import eventually
 
 LINES = b"one\ntwo\n\nfour\n"
 

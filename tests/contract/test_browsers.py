@@ -8,9 +8,9 @@ from urllib.parse import urljoin
 import aiohttp
 
 from ferryman import Client
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.path_proxy import PREFIX, proxied
-from tests.support.server_http import RUN, ServerClient, driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.path_proxy import PREFIX, proxied
+from tests.kit.server_http import RUN, ServerClient, driving
 
 JSON = ("application/json", "application/problem+json")
 

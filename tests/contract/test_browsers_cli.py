@@ -9,9 +9,9 @@ import aiohttp
 import pytest
 
 from ferryman import BadArgument, Client, NotAllowed, NotFound, Refused, SyncClient
-from tests.support.command_line import ferryman
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import RUN, ServerClient, driving
+from tests.kit.command_line import ferryman
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import RUN, ServerClient, driving
 
 OPERATOR = "the-operator's-own-token"
 

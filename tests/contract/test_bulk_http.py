@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 
 from shared.principals import Principal, Role
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import ServerClient, driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import ServerClient, driving
 
 
 async def bulk(caller: ServerClient, token: str = "", **asked: Any) -> tuple[int, dict[str, Any]]:

@@ -9,8 +9,8 @@ import pytest
 
 from ferryman import BadArgument, Client, Refused
 from shared.principals import Principal, Role
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import ServerClient, driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import ServerClient, driving
 
 
 def client_of(caller: ServerClient) -> Client:

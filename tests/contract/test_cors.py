@@ -10,8 +10,8 @@ import pytest
 from server.api.routes import ROUTES
 from server.web.assets import assets
 from shared.http.origins import ALLOWED_HEADERS, ALLOWED_METHODS, EXPOSED_HEADERS
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import driving
 
 PORTAL = "https://portal.example.org"
 ROOT = Path(__file__).parents[2]

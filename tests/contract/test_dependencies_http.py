@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.contract.test_access import FORM, RUN, World, field, serving
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import driving
 
 PAGE = "/api/v1/jobs"
 

@@ -19,7 +19,7 @@ from server.stages.waiting import why_waiting
 from server.store.jobs import SqlJobs
 from shared.clock import say_time, utc
 from shared.wire import JobState, PayloadState, QueueInfo, Reason, WaitReason
-from tests.support.simulation import World
+from tests.kit.simulation import World
 
 SERVICES = {
     "example": Service("example", runs_per_user=2, max_runs=3, queue_timeout_s=100.0),

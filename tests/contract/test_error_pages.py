@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from server.http.problems import Refusal
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import driving
 
 SECRET = "what-nobody-should-see"
 

@@ -16,8 +16,8 @@ from server.http import event_stream
 from server.store import events
 from shared.http import connections
 from shared.wire import EventDoc
-from tests.support.fake_agent import FakeAgent, HeldPayload, serving
-from tests.support.server_http import ServerClient
+from tests.kit.fake_agent import FakeAgent, HeldPayload, serving
+from tests.kit.server_http import ServerClient
 
 SSE = {"Accept": "text/event-stream"}
 LIVE = {

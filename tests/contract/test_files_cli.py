@@ -11,7 +11,7 @@ import pytest
 
 from ferryman import Client, NotFound
 from tests.contract.test_files_http import FILES, Setting, ended, zipped
-from tests.support.command_line import ferryman_bytes
+from tests.kit.command_line import ferryman_bytes
 
 ODD = {"a/odd 50%?#&é.txt": b"odd", "b/odd 50%?#&é.txt": b"other"}
 

@@ -15,8 +15,8 @@ import pytest
 from aiohttp import ClientPayloadError
 
 from tests.contract.test_attempts_http import RETRIED
-from tests.support.fake_agent import FakeAgent, serving
-from tests.support.server_http import ServerClient
+from tests.kit.fake_agent import FakeAgent, serving
+from tests.kit.server_http import ServerClient
 
 TEXT = b"".join(b"line %d\n" % number for number in range(200_000))
 PICTURE = bytes(range(256)) * 2_000

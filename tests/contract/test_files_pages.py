@@ -16,8 +16,8 @@ from tests.contract.test_attempts_http import RETRIED
 from tests.contract.test_files_http import Setting, ended, running, zipped
 from tests.contract.test_links import serving
 from tests.contract.test_running_files_http import running_job
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import driving
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 EVIL = "<img src=x onerror=alert(1)>"

@@ -19,8 +19,8 @@ from ferryman.client import Client
 from ferryman.clock import wall_clock
 from ferryman.models.operators import AgentDoc
 from server.settings.agents import AgentTable
-from tests.support.fake_agent import FakeAgent, serving
-from tests.support.server_http import ServerClient
+from tests.kit.fake_agent import FakeAgent, serving
+from tests.kit.server_http import ServerClient
 
 PARTS = {f"part{number}": bytes(1 << 20) for number in range(40)}
 """More than sockets buffer."""

@@ -18,9 +18,9 @@ from server.stages.tokens import NewToken
 from server.store.audit import AuditEntry
 from shared.principals import Role
 from tests.contract.test_agents_http import unreachable
-from tests.support.command_line import ferryman
-from tests.support.fake_agent import FakeAgent, serving
-from tests.support.server_http import ServerClient
+from tests.kit.command_line import ferryman
+from tests.kit.fake_agent import FakeAgent, serving
+from tests.kit.server_http import ServerClient
 
 USER, OTHER = "wilhelmina", "otto"
 SECRET = "the-planted-words"

@@ -23,12 +23,12 @@ from server.storage.scratch import FolderScratch
 from shared.http import connections
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable
-from tests.support import raw_http
-from tests.support.agent_http import calling
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.raw_http import Answer
-from tests.support.server_http import driving
-from tests.support.waiting import eventually
+from tests.kit import raw_http
+from tests.kit.agent_http import calling
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.raw_http import Answer
+from tests.kit.server_http import driving
+from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -22,8 +22,8 @@ from shared.files import durable
 from shared.principals import LOCAL
 from shared.sqlite.database import Database
 from shared.wire import JobState, PayloadState, Reason
-from tests.support.inline_database import CrashPoint, SimulatedCrash
-from tests.support.simulation import World
+from tests.kit.inline_database import CrashPoint, SimulatedCrash
+from tests.kit.simulation import World
 
 SERVICES = {"example": Service("example", runs_per_user=2, max_runs=2, expires_after_s=100.0)}
 

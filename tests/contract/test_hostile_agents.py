@@ -16,7 +16,7 @@ from aiohttp import web
 
 from server.agents import ferryman_agent
 from server.domain import outcome
-from tests.support.fake_agent import (
+from tests.kit.fake_agent import (
     FakeAgent,
     HeldPayload,
     Trick,
@@ -27,7 +27,7 @@ from tests.support.fake_agent import (
     serving,
     zipped,
 )
-from tests.support.server_http import ServerClient
+from tests.kit.server_http import ServerClient
 
 STRANGERS = {
     "404 page": page(404),

@@ -18,10 +18,10 @@ import pytest
 
 from server.web.routes import ROUTES as PAGES
 from shared.principals import Principal, Role
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.raw_http import Answer, ask
-from tests.support.server_http import ServerClient, driving
-from tests.support.webhook_receiver import WebhookReceiver, receiving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.raw_http import Answer, ask
+from tests.kit.server_http import ServerClient, driving
+from tests.kit.webhook_receiver import WebhookReceiver, receiving
 
 ANN, PORTAL, BOB, STRANGER, ADMIN, NODE = (
     Principal("ann-laptop", Role.USER, "ann"),

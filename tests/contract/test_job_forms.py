@@ -7,8 +7,8 @@ from html import unescape
 
 import pytest
 
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.job_pages import (
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.job_pages import (
     EVIL,
     TABS,
     S,
@@ -17,7 +17,7 @@ from tests.support.job_pages import (
     parent_of,
     serving,
 )
-from tests.support.server_http import driving
+from tests.kit.server_http import driving
 
 
 @pytest.fixture

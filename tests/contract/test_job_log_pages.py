@@ -15,7 +15,7 @@ from tests.contract.test_attempts_http import RETRIED
 from tests.contract.test_events_http import followed
 from tests.contract.test_links import serving as with_tokens
 from tests.contract.test_logs_http import Setting, log_events, running
-from tests.support.fake_agent import FakeAgent, page, serving
+from tests.kit.fake_agent import FakeAgent, page, serving
 
 _LINE = re.compile(r'id="L(\d+)".*?<span class="t">(.*?)</span></div>')
 

@@ -12,8 +12,8 @@ from server.domain import ending
 from server.domain.live import Live, NewEvent
 from shared.clock import SECOND
 from shared.wire import Progress, Reason, Usage
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.job_pages import (
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.job_pages import (
     EVIL,
     PRINCIPALS,
     SAFE,
@@ -24,7 +24,7 @@ from tests.support.job_pages import (
     parent_of,
     serving,
 )
-from tests.support.server_http import driving
+from tests.kit.server_http import driving
 
 
 @pytest.fixture

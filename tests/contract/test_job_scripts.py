@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.job_pages import (
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.job_pages import (
     PRINCIPALS,
     S,
     World,
     serving,
 )
-from tests.support.server_http import driving
+from tests.kit.server_http import driving
 
 
 @pytest.fixture

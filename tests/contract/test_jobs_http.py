@@ -10,8 +10,8 @@ import json
 import zipfile
 
 from ferryman import Client
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import driving
 
 KEYS = {
     *("id", "status", "message", "user_id", "service", "name", "tags", "priority", "attempt"),

@@ -14,8 +14,8 @@ from aiohttp import FormData
 from server.api.routes import ROUTES
 from server.domain.permits import Shows
 from shared.principals import Principal, Role, Scope
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import RUN, ServerClient, driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import RUN, ServerClient, driving
 
 PRINCIPALS = {
     "the-token-of-ann": Principal("ann-laptop", Role.USER, "ann"),

@@ -12,9 +12,9 @@ import pytest
 from ferryman import Client, SyncClient
 from shared.principals import Principal, Role
 from tests.contract.test_login_pages import ADMIN, ANN, BOB, World, serving
-from tests.support.command_line import ferryman
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import driving
+from tests.kit.command_line import ferryman
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import driving
 
 
 @pytest.fixture

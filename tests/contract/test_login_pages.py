@@ -14,9 +14,9 @@ from aiohttp import FormData
 from server.api.routes import ROUTES as API
 from shared.clock import RealClock
 from shared.principals import Principal, Role, Scope
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.form_browser import FormBrowser, browsing
-from tests.support.server_http import ServerClient, driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.form_browser import FormBrowser, browsing
+from tests.kit.server_http import ServerClient, driving
 
 ANN: Final = "the-token-of-ann"
 BOB: Final = "the-token-of-bob"

@@ -17,9 +17,9 @@ from server.http import logs
 from shared.files.archives.zip_directory import read_listed
 from tests.contract.test_attempts_http import RETRIED, left
 from tests.contract.test_events_http import SSE, Message, followed
-from tests.support.fake_agent import FakeAgent, HeldPayload, page, serving
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import ServerClient, driving
+from tests.kit.fake_agent import FakeAgent, HeldPayload, page, serving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import ServerClient, driving
 
 BYTES = bytes(range(256)) * 4
 

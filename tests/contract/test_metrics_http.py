@@ -15,8 +15,8 @@ from server.store.statistics import SqlStatistics
 from shared.principals import Principal, Role, Scope
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import JobState
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import ServerClient, driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import ServerClient, driving
 
 PRINCIPALS = {
     "ann": Principal("ann", Role.USER, "7"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.support.fake_agent import FakeAgent, serving
+from tests.kit.fake_agent import FakeAgent, serving
 
 TIMES = ("timeout_s", "queue_timeout_s", "heartbeat_timeout_s", "expires_after_s")
 

@@ -1,7 +1,7 @@
 """``/openapi.json``: everything that there is, and what each thing means.
 
 That answers are as it says is looked at in every test that has a server in its process, see
-``tests/support/described.py``.
+``tests/kit/described.py``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from server.domain.upload_fields import NEEDED, OPTIONAL
 from server.http.params import Param
 from server.http.route import Route
 from server.settings.tables import ServiceTable
-from tests.support.described import followed
-from tests.support.each import each
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import driving
-from tests.support.waiting import until
+from tests.kit.described import followed
+from tests.kit.each import each
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import driving
+from tests.kit.waiting import until
 
 DOCUMENT: Any = json.loads(describe(ROUTES, "1.2.3"))
 WITH_TOKENS: Any = json.loads(describe(ROUTES, "1.2.3", tokens=True))

@@ -11,10 +11,10 @@ import pytest
 from aiohttp import web
 
 from shared.principals import Principal, Role, Scope
-from tests.support.fake_agent import FakeAgent, serving
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.pages import Person
-from tests.support.server_http import ServerClient, driving
+from tests.kit.fake_agent import FakeAgent, serving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.pages import Person
+from tests.kit.server_http import ServerClient, driving
 
 SLOW: dict[str, Any] = {"agent_timeout": 3_600.0, "agent_lost_after": 86_400.0}
 PRINCIPALS = {

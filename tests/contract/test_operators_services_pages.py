@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from shared.principals import Principal, Role
-from tests.support.fake_agent import FakeAgent, serving
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.pages import Person
-from tests.support.server_http import ServerClient, driving
+from tests.kit.fake_agent import FakeAgent, serving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.pages import Person
+from tests.kit.server_http import ServerClient, driving
 
 PRINCIPALS = {
     "ann": Principal("ann-laptop", Role.USER, "7"),

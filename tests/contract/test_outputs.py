@@ -13,11 +13,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.support.fake_agent import FakeAgent, serving
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.fake_sandbox import FakeProcess
-from tests.support.in_process_system import InProcessSystem, together
-from tests.support.server_http import driving
+from tests.kit.fake_agent import FakeAgent, serving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.fake_sandbox import FakeProcess
+from tests.kit.in_process_system import InProcessSystem, together
+from tests.kit.server_http import driving
 
 BUNDLE = {"run.sh": b"echo hello\n", "data/in.txt": b"input", "data/same.txt": b"12345"}
 OWN = {"stdout.log", "stderr.log", "ferryman.json"}

@@ -31,10 +31,10 @@ from tests.contract.test_isolation import (
     owned_by_ann,
     said,
 )
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.raw_http import Answer
-from tests.support.server_http import driving
-from tests.support.webhook_receiver import receiving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.raw_http import Answer
+from tests.kit.server_http import driving
+from tests.kit.webhook_receiver import receiving
 
 PAGE: Final = {"Accept": "text/html,application/xhtml+xml"}
 FORM: Final = {"Content_Type": "application/x-www-form-urlencoded"}

@@ -9,8 +9,8 @@ import pytest_asyncio
 
 from server.api.routes import ROUTES
 from server.http.route import Route
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import driving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -10,8 +10,8 @@ import pytest
 
 from shared.clock import SECOND
 from shared.principals import Principal, Role
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import ServerClient, driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import ServerClient, driving
 
 Found = tuple[int, Mapping[str, str], bytes]
 

@@ -11,8 +11,8 @@ from server.http import files, logs
 from shared.http.protocol import UnreadAnswers
 from tests.contract import test_links
 from tests.contract.test_logs_http import running
-from tests.support.job_pages import serving
-from tests.support.waiting import until
+from tests.kit.job_pages import serving
+from tests.kit.waiting import until
 
 
 async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monkeypatch) -> None:

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from server.settings import load
 from shared.settings.base import SettingsError
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import RUN, driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import RUN, driving
 
 
 @pytest.fixture

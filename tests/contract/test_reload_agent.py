@@ -17,7 +17,7 @@ from client_agent.app import Reload
 from client_agent.settings.agent import AgentSection
 from shared.clock import RealClock
 from shared.settings.base import SettingsError
-from tests.support.fake_sandbox import FakeSandbox
+from tests.kit.fake_sandbox import FakeSandbox
 
 OLD, NEW = "a-long-random-text", "another-long-random-text"
 

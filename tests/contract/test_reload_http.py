@@ -14,9 +14,9 @@ import structlog
 from ferryman import Client, Conflict, NotAllowed, SyncClient
 from server.settings import load
 from server.settings.tables import ServerSettings
-from tests.support.command_line import ferryman
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import ServerClient, driving
+from tests.kit.command_line import ferryman
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import ServerClient, driving
 
 TOKEN, OTHER = "the-first-random-text", "the-second-random-text"
 ROUTE = "/api/v1/settings/reload"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ferryman import Client, NotFound
-from tests.support.command_line import ferryman
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import ServerClient, driving
+from tests.kit.command_line import ferryman
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import ServerClient, driving
 
 DEAD = "[services.my_service]\ndead_letter = true\n"
 

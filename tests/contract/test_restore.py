@@ -18,8 +18,8 @@ from server.settings.tables import ServerTable
 from server.store import copies
 from shared.clock import RealClock
 from tests.contract.test_backup import Folder, call, rows
-from tests.support.dev_program import environment
-from tests.support.inline_database import SimulatedCrash
+from tests.kit.dev_program import environment
+from tests.kit.inline_database import SimulatedCrash
 
 
 @pytest.fixture(autouse=True)

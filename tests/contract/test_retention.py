@@ -29,11 +29,11 @@ from shared.clock import SECOND
 from shared.principals import LOCAL
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import driving
-from tests.support.sim_clock import SimClock
-from tests.support.stage_resources import resources
-from tests.support.stored import chunks
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import driving
+from tests.kit.sim_clock import SimClock
+from tests.kit.stage_resources import resources
+from tests.kit.stored import chunks
 
 OWNER = "0123456789ab"
 DAY = 86_400

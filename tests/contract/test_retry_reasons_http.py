@@ -8,8 +8,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.support.fake_agent import FakeAgent, HeldPayload, serving
-from tests.support.server_http import RUN, ServerClient
+from tests.kit.fake_agent import FakeAgent, HeldPayload, serving
+from tests.kit.server_http import RUN, ServerClient
 
 NEVER = ("queue_timeout", "invalid_bundle", "not_offered", "child_failed", "dependency_failed")
 AT_ONCE = 'retry_delays = ["0s"]\ninfra_retries = 0\n'

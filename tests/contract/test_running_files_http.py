@@ -12,13 +12,13 @@ import pytest
 from aiohttp import web
 
 from tests.contract.test_files_http import running
-from tests.support.fake_agent import refuse
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.fake_sandbox import FakeProcess
-from tests.support.generated_uploads import form
-from tests.support.in_process_system import InProcessSystem, together
-from tests.support.raw_http import ask
-from tests.support.server_http import driving
+from tests.kit.fake_agent import refuse
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.fake_sandbox import FakeProcess
+from tests.kit.generated_uploads import form
+from tests.kit.in_process_system import InProcessSystem, together
+from tests.kit.raw_http import ask
+from tests.kit.server_http import driving
 
 
 class Running:

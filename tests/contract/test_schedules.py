@@ -15,7 +15,7 @@ from server.domain.service import Service
 from shared.clock import iso
 from shared.principals import LOCAL, Principal, Role
 from shared.wire import JobState, Limits
-from tests.support.simulation import World
+from tests.kit.simulation import World
 
 HOURLY = "0 * * * *"
 HOUR = 3_600.0

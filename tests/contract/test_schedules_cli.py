@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ferryman import BadArgument, Client, Conflict, NotFound, Refused
-from tests.support import command_line
-from tests.support.fake_agent import FakeAgent, serving
+from tests.kit import command_line
+from tests.kit.fake_agent import FakeAgent, serving
 
 
 async def test_a_schedule_is_added_listed_and_deleted(tmp_path) -> None:

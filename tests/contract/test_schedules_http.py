@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 
 from shared.principals import Principal, Role
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import ServerClient, driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import ServerClient, driving
 
 START = {"user_id": "7", "service": "my_service", "name": "nightly", "cron": "30 2 * * *"}
 SCHEDULES = "/api/v1/schedules"

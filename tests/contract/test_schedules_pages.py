@@ -8,8 +8,8 @@ import pytest
 from aiohttp import FormData
 
 from tests.contract.test_jobs_pages import PRINCIPALS, World
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import RUN, driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import RUN, driving
 
 HOSTILE = '"><img src=x>'
 

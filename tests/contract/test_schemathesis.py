@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from server.http import event_stream, logs, params
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import driving
 
-CONFIG = Path(__file__).parent.parent / "support" / "schemathesis.toml"
+CONFIG = Path(__file__).parent.parent / "kit" / "schemathesis.toml"
 TOKEN = "a-token-of-an-operator"
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ferryman import Client, NotFound
-from tests.support import command_line
-from tests.support.fake_agent import FakeAgent, serving
+from tests.kit import command_line
+from tests.kit.fake_agent import FakeAgent, serving
 
 
 async def test_a_service_is_listed_paused_and_resumed(tmp_path) -> None:

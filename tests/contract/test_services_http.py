@@ -12,9 +12,9 @@ import pytest
 import structlog
 
 from shared.principals import Principal, Role
-from tests.support.fake_agent import FakeAgent, serving
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import ServerClient, driving
+from tests.kit.fake_agent import FakeAgent, serving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import ServerClient, driving
 
 SECRET = "hunter2-and-more"
 PRINCIPALS = {

@@ -12,9 +12,9 @@ from server.settings import load
 from shared.files.durable import FolderInUse
 from shared.sqlite.database import Database
 from shared.wire import JobState
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import ServerClient, driving
-from tests.support.waiting import eventually
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import ServerClient, driving
+from tests.kit.waiting import eventually
 
 KEPT = '[services.my_service]\nqueued_per_user = 3\nexpires_after = "1d"\n'
 

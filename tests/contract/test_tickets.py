@@ -18,9 +18,9 @@ from server.api.routes import ROUTES
 from server.domain.allowances import DAY
 from server.domain.permits import Ticket
 from shared.principals import Principal, Role, Scope
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.raw_http import ask
-from tests.support.server_http import RUN, ServerClient, driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.raw_http import ask
+from tests.kit.server_http import RUN, ServerClient, driving
 
 PORTAL = "https://portal.example.org"
 SUBMIT = frozenset({Scope.SUBMIT})

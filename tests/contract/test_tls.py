@@ -27,10 +27,10 @@ from shared.http.protocol import Deadlines
 from shared.http.settings import HttpSection
 from shared.http.sockets import listen
 from shared.settings.base import SettingsError
-from tests.support import raw_http
-from tests.support.certificates import Authority, Certificate, authority
-from tests.support.fake_sandbox import FakeProcess, FakeSandbox
-from tests.support.server_http import ServerClient, hosted
+from tests.kit import raw_http
+from tests.kit.certificates import Authority, Certificate, authority
+from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
+from tests.kit.server_http import ServerClient, hosted
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ferryman import Client, Conflict, NotAllowed, NotFound, Refused
-from tests.support.command_line import ferryman
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import driving
+from tests.kit.command_line import ferryman
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import driving
 
 OPERATOR = "the-operator's-own-token"
 

@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from shared.clock import SECOND
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import ServerClient, driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import ServerClient, driving
 
 OPERATOR = "the-operator's-own-token"
 TOKENS = "/api/v1/tokens"

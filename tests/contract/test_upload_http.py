@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import RUN, ServerClient, driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import RUN, ServerClient, driving
 
 FIELDS = {"user_id": "7", "service": "my_service"}
 HEAD = b'--b\r\nContent-Disposition: form-data; name="user_id"\r\n\r\n7\r\n'

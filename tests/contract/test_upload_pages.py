@@ -17,8 +17,8 @@ from aiohttp import ClientSession, CookieJar, FormData
 from server.domain.jobs import FileKind
 from server.store.audit import AuditFilter
 from shared.principals import Principal, Role, Scope
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import RUN, ServerClient, driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import RUN, ServerClient, driving
 
 PRINCIPALS = {
     "the-token-of-ann": Principal("ann-laptop", Role.USER, "ann"),

@@ -9,9 +9,9 @@ import pytest
 
 from ferryman import Client, NotAllowed
 from shared.principals import Principal, Role
-from tests.support.command_line import ferryman
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import ServerClient, driving
+from tests.kit.command_line import ferryman
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import ServerClient, driving
 
 SETTINGS = """
 [server]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from ferryman import BadArgument, BadWebhook, Client, verify_webhook
-from tests.support.command_line import ferryman
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import driving
-from tests.support.webhook_receiver import receiving
+from tests.kit.command_line import ferryman
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import driving
+from tests.kit.webhook_receiver import receiving
 
 ALLOWED = ("127.0.0.0/8",)
 

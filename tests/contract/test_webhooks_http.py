@@ -9,10 +9,10 @@ import pytest
 from standardwebhooks.webhooks import Webhook
 
 from shared.principals import Principal, Role
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import ServerClient, driving
-from tests.support.sim_clock import JumpingClock
-from tests.support.webhook_receiver import Received, receiving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import ServerClient, driving
+from tests.kit.sim_clock import JumpingClock
+from tests.kit.webhook_receiver import Received, receiving
 
 ALLOWED: dict[str, Any] = {"webhook_allow": ("127.0.0.0/8",)}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.dev_program import ROOT
-from tests.support.installed import program
+from tests.kit.dev_program import ROOT
+from tests.kit.installed import program
 
 DEPLOY = ROOT / "deploy"
 

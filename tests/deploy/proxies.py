@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.dev_program import ROOT, descendants
-from tests.support.programs import free_port, until
+from tests.kit.dev_program import ROOT, descendants
+from tests.kit.programs import free_port, until
 
 NAME = "ferryman.example.org"
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 import pytest
 from ruamel.yaml import YAML
 
-from tests.support.dev_program import ROOT
-from tests.support.installed import program
+from tests.kit.dev_program import ROOT
+from tests.kit.installed import program
 
 DEPLOY: Final = ROOT / "deploy/prometheus"
 RULES: Final = DEPLOY / "ferryman.rules.yml"

@@ -13,7 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from server.settings import load
-from tests.support.dev_program import ROOT, environment
+from tests.kit.dev_program import ROOT, environment
 
 DOCKER = ROOT / "deploy/docker"
 COMPOSE = YAML(typ="safe").load(DOCKER / "compose.yaml")

@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 
 from tests.deploy.empty_machine import EmptyMachine
 from tests.docs.conftest import blocks
-from tests.support.dev_program import ROOT, environment
+from tests.kit.dev_program import ROOT, environment
 
 pytestmark = [
     pytest.mark.slow,

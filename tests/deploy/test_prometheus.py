@@ -16,9 +16,9 @@ import pytest
 
 from ferryman.sync import SyncClient
 from tests.deploy.test_alerts import RULES, alerts
-from tests.support.dev_program import ROOT
-from tests.support.programs import Program, until
-from tests.support.prometheus import running
+from tests.kit.dev_program import ROOT
+from tests.kit.programs import Program, until
+from tests.kit.prometheus import running
 
 ADMIN = "the-token-of-an-operator"
 SCRAPER = "the-token-of-prometheus"

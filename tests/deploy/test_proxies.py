@@ -18,9 +18,9 @@ import pytest
 from server.http.params import MAX_WAIT_S
 from shared.units.durations import parse_duration
 from tests.deploy.proxies import NAME, Caddy, Nginx, Proxy
-from tests.support.dev_program import ROOT
-from tests.support.program_pair import Pair
-from tests.support.programs import until
+from tests.kit.dev_program import ROOT
+from tests.kit.program_pair import Pair
+from tests.kit.programs import until
 
 SETTINGS = """
 [server]

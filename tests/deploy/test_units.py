@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dev_program import ROOT, environment
-from tests.support.programs import Program
+from tests.kit.dev_program import ROOT, environment
+from tests.kit.programs import Program
 
 UNITS = ROOT / "deploy/systemd"
 BINARY = "/opt/ferryman/bin/ferryman"

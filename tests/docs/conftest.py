@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dev_program import ROOT, environment, started
+from tests.kit.dev_program import ROOT, environment, started
 
 DOCUMENTED_URL = "http://127.0.0.1:5000"
 

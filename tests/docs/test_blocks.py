@@ -13,7 +13,7 @@ import pytest
 import client_agent.settings.agent
 import server.settings.load
 from tests.docs.conftest import Block, Run, blocks
-from tests.support.dev_program import ROOT, environment
+from tests.kit.dev_program import ROOT, environment
 
 DOCUMENTS = ("README.md", "docs/guide.md", "docs/cli.md", "docs/sdk.md")
 RUNNABLE = {"sh test", "python test"}

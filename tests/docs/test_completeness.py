@@ -19,7 +19,7 @@ from server.api.routes import ROUTES
 from server.settings.tables import ServerSettings
 from shared.units.durations import parse_duration
 from shared.units.sizes import parse_size
-from tests.support.dev_program import ROOT
+from tests.kit.dev_program import ROOT
 
 OPERATOR = (ROOT / "docs/operate.md").read_text()
 API = (ROOT / "docs/api.md").read_text()

@@ -17,11 +17,11 @@ import pytest
 import client_agent.settings.agent
 from server.settings import load
 from tests.docs.conftest import blocks
-from tests.support.agent_http import AgentClient, calling
-from tests.support.dev_program import ROOT
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.fake_sandbox import FakeProcess
-from tests.support.server_http import RUN, ServerClient, hosted
+from tests.kit.agent_http import AgentClient, calling
+from tests.kit.dev_program import ROOT
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.fake_sandbox import FakeProcess
+from tests.kit.server_http import RUN, ServerClient, hosted
 
 PAGE = (ROOT / "docs/from-job-orchestrator.md").read_text()
 STEPS = re.findall(r"^## Step (\d)", PAGE, re.MULTILINE)

@@ -12,8 +12,8 @@ import pytest
 
 from tests.docs.conftest import blocks
 from tests.docs.test_blocks import shown
-from tests.support.dev_program import environment
-from tests.support.programs import Program
+from tests.kit.dev_program import environment
+from tests.kit.programs import Program
 
 PAGE = "docs/security.md"
 OUTPUT = "text output"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ferryman import cli
-from tests.support.dev_program import DevProgram, environment, started
+from tests.kit.dev_program import DevProgram, environment, started
 
 
 @pytest.fixture(scope="session")

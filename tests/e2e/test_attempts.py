@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ferryman import JobState, SyncClient
-from tests.support.dev_program import DevProgram, started
+from tests.kit.dev_program import DevProgram, started
 
 RETRIED = """
 [services.example]

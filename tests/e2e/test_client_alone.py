@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tests.support.dev_program import ROOT, DevProgram, environment, started
+from tests.kit.dev_program import ROOT, DevProgram, environment, started
 
 ALONE = """
 import importlib, pkgutil, sys

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dev_program import EXAMPLES, LIVE, DevProgram, environment
+from tests.kit.dev_program import EXAMPLES, LIVE, DevProgram, environment
 
 
 def content(path: Path) -> dict[str, str]:

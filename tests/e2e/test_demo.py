@@ -8,7 +8,7 @@ import sys
 import uuid
 from pathlib import Path
 
-from tests.support.dev_program import LIVE, ROOT, environment, marked
+from tests.kit.dev_program import LIVE, ROOT, environment, marked
 
 
 def test_the_demo_shows_each_step_and_leaves_nothing(tmp_path):

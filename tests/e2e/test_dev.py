@@ -17,7 +17,7 @@ import pytest
 from ferryman import JobState, SyncClient
 from ferryman.dev import default_data_dir, known_agent, reserved
 from shared.http.sockets import listen
-from tests.support.dev_program import (
+from tests.kit.dev_program import (
     born,
     descendants,
     launch,

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from ferryman import Client, JobState, Reason, SyncClient
-from tests.support.dev_program import EXAMPLES, ROOT, DevProgram, environment
+from tests.kit.dev_program import EXAMPLES, ROOT, DevProgram, environment
 
 PDB = ROOT / "tests" / "data"
 

@@ -28,9 +28,9 @@ import aiohttp
 import pytest
 
 from ferryman import Client, WaitedTooLong
-from tests.support import forked_programs
-from tests.support.dev_program import environment
-from tests.support.programs import Program, free_port, left_behind, until
+from tests.kit import forked_programs
+from tests.kit.dev_program import environment
+from tests.kit.programs import Program, free_port, left_behind, until
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from tests.support.dev_program import DevProgram
+from tests.kit.dev_program import DevProgram
 
 SCRIPT = b"""\
 echo "first line"

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from ferryman import Client, SyncClient
-from tests.support.chromium import Tab, chromium
-from tests.support.dev_program import ROOT, DevProgram, environment, started
+from tests.kit.chromium import Tab, chromium
+from tests.kit.dev_program import ROOT, DevProgram, environment, started
 
 TOKEN = "the-token-of-the-operator"
 PORTAL = ROOT / "examples" / "portal" / "portal.py"

@@ -18,7 +18,7 @@ from ferryman import (
     SyncClient,
     WaitedTooLong,
 )
-from tests.support.dev_program import DevProgram, descendants, of_jobs
+from tests.kit.dev_program import DevProgram, descendants, of_jobs
 
 
 def test_the_synchronous_client_does_it_all(system: DevProgram, tmp_path):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ferryman import Client, JobState, NotAllowed
-from tests.support.dev_program import environment
+from tests.kit.dev_program import environment
 
 
 class Program:

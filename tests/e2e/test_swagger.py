@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.chromium import Tab, chromium
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.path_proxy import PREFIX, proxied
-from tests.support.server_http import RUN, driving
+from tests.kit.chromium import Tab, chromium
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.path_proxy import PREFIX, proxied
+from tests.kit.server_http import RUN, driving
 
 pytestmark = pytest.mark.slow
 TOKEN = "the-token-of-the-operator"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from client_agent.storage.remove_tree import remove_tree
-from tests.support.kernel_features import offers
-from tests.support.memory_folder import new_folder
-from tests.support.real_sandbox import Who, can
+from tests.kit.kernel_features import offers
+from tests.kit.memory_folder import new_folder
+from tests.kit.real_sandbox import Who, can
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agent_process import agent
+from tests.kit.agent_process import agent
 
 KILLS, JOBS = 5, 12
 SCRIPT = {"run.sh": b"cat in.txt > out.txt; sleep 0.1; echo done >> out.txt\n", "in.txt": b"in\n"}

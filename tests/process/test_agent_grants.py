@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.agent_process import LIMITS, AgentProcess, agent, command, environment
+from tests.kit.agent_process import LIMITS, AgentProcess, agent, command, environment
 
 SCRIPT = b"""{ cat /trees/tool/version; touch /trees/tool/mine; } 2>&1
 echo "A=$A LICENSE=$LICENSE SECRET=$SECRET"

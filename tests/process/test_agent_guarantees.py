@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agent_process import agent, alive, watched
+from tests.kit.agent_process import agent, alive, watched
 
 _JOBS = itertools.count(1)
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from shared.clock import RealClock
-from tests.support.agent_process import LIMITS, PATIENCE_S, AgentProcess, agent, alive, watched
-from tests.support.programs import until
+from tests.kit.agent_process import LIMITS, PATIENCE_S, AgentProcess, agent, alive, watched
+from tests.kit.programs import until
 
 
 def live(running: AgentProcess, payload_id: int) -> Iterator[dict[str, Any]]:

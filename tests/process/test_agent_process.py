@@ -14,7 +14,7 @@ import zipfile
 
 import pytest
 
-from tests.support.agent_process import LIMITS, agent, alive, died, refused, watched
+from tests.kit.agent_process import LIMITS, agent, alive, died, refused, watched
 
 HELLO = {"run.sh": b"echo hello\necho 42 > out.txt\n"}
 SLEEP = {"run.sh": b"echo begun > begun.txt; echo begun\nsleep 1000 & wait\n"}

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from client_agent.sandbox.kernel import pidfd
-from tests.support.agent_process import agent
-from tests.support.programs import until
+from tests.kit.agent_process import agent
+from tests.kit.programs import until
 
 UNPREPARED = {"FERRYMAN_AGENT__SANDBOXING__READ_ONLY": '["/usr/share:/share"]'}
 """No start is prepared for services with folders of the host. While one is started the agent is in

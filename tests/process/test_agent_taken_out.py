@@ -9,8 +9,8 @@ import sys
 import uuid
 from pathlib import Path
 
-from tests.support.program_pair import Pair
-from tests.support.programs import until
+from tests.kit.program_pair import Pair
+from tests.kit.programs import until
 
 SETTINGS = """
 [services.example]

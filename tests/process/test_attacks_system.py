@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ferryman import AlreadyEnded
-from tests.support.dev_program import born, descendants, of_jobs
-from tests.support.programs import until
-from tests.support.real_sandbox import (
+from tests.kit.dev_program import born, descendants, of_jobs
+from tests.kit.programs import until
+from tests.kit.real_sandbox import (
     SMALL,
     Job,
     Who,
 )
-from tests.support.whole_system import WholeSystem, sandboxing, service, submit
+from tests.kit.whole_system import WholeSystem, sandboxing, service, submit
 
 SERVICES = (
     service("small", SMALL)

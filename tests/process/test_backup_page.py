@@ -17,9 +17,9 @@ import pytest
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.copies import copy_database
 from tests.docs.conftest import blocks
-from tests.support.dev_program import environment
-from tests.support.program_pair import Pair
-from tests.support.programs import until
+from tests.kit.dev_program import environment
+from tests.kit.program_pair import Pair
+from tests.kit.programs import until
 
 SETTINGS = """
 [services.example]

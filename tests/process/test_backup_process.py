@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from urllib.request import urlopen
 
-from tests.support.dev_program import environment
-from tests.support.program_pair import Pair
-from tests.support.programs import until
+from tests.kit.dev_program import environment
+from tests.kit.program_pair import Pair
+from tests.kit.programs import until
 
 SETTINGS = """
 [services.example]

@@ -25,8 +25,8 @@ import pytest
 
 from server.domain import states
 from shared.wire import JobState
-from tests.support.calling import call
-from tests.support.programs import Program, left_behind, until
+from tests.kit.calling import call
+from tests.kit.programs import Program, left_behind, until
 
 SETTINGS = """
 [services.example]

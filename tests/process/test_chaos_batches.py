@@ -22,9 +22,9 @@ import pytest
 
 from server.domain import states
 from shared.wire import JobState
+from tests.kit.calling import call
+from tests.kit.programs import Program, left_behind, until
 from tests.process.test_chaos import verify_files
-from tests.support.calling import call
-from tests.support.programs import Program, left_behind, until
 
 SETTINGS = """
 [services.example]

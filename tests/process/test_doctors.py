@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from server.store.migrations import MIGRATIONS
-from tests.support.dev_program import environment
-from tests.support.programs import Program
+from tests.kit.dev_program import environment
+from tests.kit.programs import Program
 
 
 def doctor(url: str, file: Path) -> tuple[int, dict[str, dict[str, Any]]]:

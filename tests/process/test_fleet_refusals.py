@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from ferryman.sync import SyncClient
-from tests.support.programs import Program, until
+from tests.kit.programs import Program, until
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.support.command_line import ferryman
-from tests.support.programs import Program, until
+from tests.kit.command_line import ferryman
+from tests.kit.programs import Program, until
 
 USER = "wilhelmina"
 JOBS = 60

@@ -20,16 +20,16 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from shared.files.names import shown
-from tests.support import generated_bundles as bundles
-from tests.support import generated_folders as folders
-from tests.support import generated_uploads as uploads
-from tests.support.fake_sandbox import FakeProcess
-from tests.support.generated_bundles import Item
-from tests.support.generated_folders import FileSpec
-from tests.support.in_process_system import Driver, calling, driven
-from tests.support.program_pair import Pair
-from tests.support.result_zip import Result
-from tests.support.waiting import until
+from tests.kit import generated_bundles as bundles
+from tests.kit import generated_folders as folders
+from tests.kit import generated_uploads as uploads
+from tests.kit.fake_sandbox import FakeProcess
+from tests.kit.generated_bundles import Item
+from tests.kit.generated_folders import FileSpec
+from tests.kit.in_process_system import Driver, calling, driven
+from tests.kit.program_pair import Pair
+from tests.kit.result_zip import Result
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from random import Random  # noqa: TID251 - a type

@@ -9,9 +9,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.support.hostile_bundles import EXPECT
-from tests.support.real_sandbox import MIB, SMALL, Job, Who, can
-from tests.support.whole_system import WholeSystem, sandboxing, service, submit
+from tests.kit.hostile_bundles import EXPECT
+from tests.kit.real_sandbox import MIB, SMALL, Job, Who, can
+from tests.kit.whole_system import WholeSystem, sandboxing, service, submit
 
 BOMBS = (
     *("fork-bomb", "mem-bomb", "disk-bomb", "log-flood"),

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hostile_bundles import EXPECT, LOUD
-from tests.support.kernel_features import offers
-from tests.support.real_sandbox import (
+from tests.kit.hostile_bundles import EXPECT, LOUD
+from tests.kit.kernel_features import offers
+from tests.kit.real_sandbox import (
     MIB,
     SMALL,
     Who,
 )
-from tests.support.whole_system import WholeSystem, sandboxing, service, submit
+from tests.kit.whole_system import WholeSystem, sandboxing, service, submit
 
 SERVICES = service("small", SMALL) + service("loud", LOUD)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.dev_program import descendants
-from tests.support.programs import until
-from tests.support.real_sandbox import SMALL, Job, Who
-from tests.support.whole_system import WholeSystem, sandboxing, service, submit
+from tests.kit.dev_program import descendants
+from tests.kit.programs import until
+from tests.kit.real_sandbox import SMALL, Job, Who
+from tests.kit.whole_system import WholeSystem, sandboxing, service, submit
 
 CHILDREN = 12
 SCRIPT = """

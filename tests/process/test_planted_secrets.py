@@ -14,8 +14,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.support.dev_program import environment
-from tests.support.program_pair import Pair
+from tests.kit.dev_program import environment
+from tests.kit.program_pair import Pair
 
 SERVICE_SECRET = "planted-service-secret-1"
 SETTINGS_TOKEN = "planted-settings-token-2"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.program_pair import Pair
-from tests.support.programs import Program, until
+from tests.kit.program_pair import Pair
+from tests.kit.programs import Program, until
 
 FIRST, JOBS = 3, 8
 RUNS = "[services.example]\nmax_runs = {}\nruns_per_user = {}\n"

@@ -10,8 +10,8 @@ import socket
 import threading
 from pathlib import Path
 
-from tests.support.program_pair import PATIENCE_S, Pair
-from tests.support.programs import Program, until
+from tests.kit.program_pair import PATIENCE_S, Pair
+from tests.kit.programs import Program, until
 
 CHILDREN = 24
 SETTINGS = """

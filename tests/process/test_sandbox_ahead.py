@@ -18,7 +18,7 @@ from client_agent.sandbox.bubblewrap.root_tree import CHECK_S
 from client_agent.sandbox.kernel import disk_images, pidfd
 from shared.clock import RealClock
 from shared.wire import Limits
-from tests.support.real_sandbox import (
+from tests.kit.real_sandbox import (
     SETTINGS,
     SMALL,
     Who,
@@ -29,7 +29,7 @@ from tests.support.real_sandbox import (
     uid_base,
     unpack,
 )
-from tests.support.waiting import until
+from tests.kit.waiting import until
 
 SAY = {"run.sh": 'echo "$FERRYMAN_JOB_ID $A $(ls) $(id -u)"; echo x >made\n'}
 

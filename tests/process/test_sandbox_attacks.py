@@ -15,8 +15,8 @@ import pytest
 from client_agent.collect.pack import collect
 from client_agent.sandbox.base import Ended
 from shared.wire import Reason
-from tests.support.kernel_features import offers
-from tests.support.real_sandbox import (
+from tests.kit.kernel_features import offers
+from tests.kit.real_sandbox import (
     MIB,
     SETTINGS,
     SMALL,
@@ -31,7 +31,7 @@ from tests.support.real_sandbox import (
     run,
     start,
 )
-from tests.support.waiting import until
+from tests.kit.waiting import until
 
 # ---------------------------------------------------------------- start and end
 

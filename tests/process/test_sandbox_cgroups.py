@@ -17,7 +17,7 @@ from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.kernel import cgroup_tree, cgroups
 from shared.clock import RealClock
 from shared.wire import Reason
-from tests.support.real_sandbox import (
+from tests.kit.real_sandbox import (
     MIB,
     SETTINGS,
     SMALL,

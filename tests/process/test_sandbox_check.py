@@ -12,7 +12,7 @@ from client_agent.check.table import Table
 from client_agent.sandbox.base import Grant
 from client_agent.sandbox.bubblewrap.command import Tools
 from client_agent.sandbox.none import NoSandbox
-from tests.support.real_sandbox import (
+from tests.kit.real_sandbox import (
     SETTINGS,
     Job,
     Who,

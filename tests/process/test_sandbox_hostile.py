@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hostile_bundles import EXPECT
-from tests.support.real_sandbox import (
+from tests.kit.hostile_bundles import EXPECT
+from tests.kit.real_sandbox import (
     HOSTILE,
     MIB,
     Who,

@@ -21,9 +21,9 @@ from client_agent.sandbox.kernel import disk_images, mounts
 from client_agent.sandbox.kernel.disk_images import MAX_TEMPLATES, DiskImage, ImagePool
 from client_agent.sandbox.kernel.loop_ext4 import DiskImagesUnavailable
 from shared.wire import Reason
-from tests.support.disks import mounted as mounted_at
-from tests.support.real_sandbox import MIB, SETTINGS, SMALL, Job, can, in_child, run
-from tests.support.real_sandbox import opened as sandbox_of
+from tests.kit.disks import mounted as mounted_at
+from tests.kit.real_sandbox import MIB, SETTINGS, SMALL, Job, can, in_child, run
+from tests.kit.real_sandbox import opened as sandbox_of
 
 pytestmark = pytest.mark.skipif(not can("root"), reason="not root: disk images are not proved")
 

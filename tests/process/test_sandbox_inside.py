@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from client_agent.sandbox.bubblewrap import root_tree
-from tests.support.kernel_features import offers
-from tests.support.real_sandbox import (
+from tests.kit.kernel_features import offers
+from tests.kit.real_sandbox import (
     MIB,
     SMALL,
     Job,

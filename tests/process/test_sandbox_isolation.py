@@ -13,8 +13,8 @@ import pytest
 from client_agent.sandbox.base import Ended
 from client_agent.sandbox.kernel import cgroup_tree, cgroups
 from client_agent.sandbox.kernel.work_folders import WorkFolders
-from tests.support.kernel_features import offers
-from tests.support.real_sandbox import (
+from tests.kit.kernel_features import offers
+from tests.kit.real_sandbox import (
     SETTINGS,
     SMALL,
     Started,
@@ -27,7 +27,7 @@ from tests.support.real_sandbox import (
     run,
     start,
 )
-from tests.support.waiting import until
+from tests.kit.waiting import until
 
 VICTIM = """
 import os, socket, time

@@ -18,9 +18,9 @@ import pytest
 from client_agent.sandbox.base import SandboxBroken
 from client_agent.sandbox.bubblewrap import command, seccomp, selftest
 from client_agent.sandbox.kernel import devices, pidfd, start_namespace
-from tests.support.kernel_features import offers
-from tests.support.killed_agent import kill_after_report, kill_agent
-from tests.support.real_sandbox import (
+from tests.kit.kernel_features import offers
+from tests.kit.killed_agent import kill_after_report, kill_agent
+from tests.kit.real_sandbox import (
     SETTINGS,
     Job,
     Outcome,
@@ -33,7 +33,7 @@ from tests.support.real_sandbox import (
     run,
     start,
 )
-from tests.support.waiting import until
+from tests.kit.waiting import until
 
 
 def permit_all_calls() -> None:

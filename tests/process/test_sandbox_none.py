@@ -12,8 +12,8 @@ import pytest
 from client_agent.sandbox.base import SandboxBroken
 from client_agent.sandbox.none import NoSandbox
 from shared.wire import Reason
-from tests.support.kernel_features import offers
-from tests.support.real_sandbox import (
+from tests.kit.kernel_features import offers
+from tests.kit.real_sandbox import (
     SETTINGS,
     SMALL,
     Job,
@@ -27,7 +27,7 @@ from tests.support.real_sandbox import (
     start,
     uid_base,
 )
-from tests.support.waiting import until
+from tests.kit.waiting import until
 
 
 def run_unsandboxed(script: str, who: Who, **more: object) -> Outcome:

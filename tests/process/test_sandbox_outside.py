@@ -11,8 +11,8 @@ import pytest
 
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.none import NoSandbox
-from tests.support.real_sandbox import SETTINGS, Job, Started, Who, can, run
-from tests.support.waiting import until
+from tests.kit.real_sandbox import SETTINGS, Job, Started, Who, can, run
+from tests.kit.waiting import until
 
 OTHER_USER = 299_999
 """A uid of the host that is neither the agent's nor a job's."""

@@ -16,7 +16,7 @@ from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.pack import driver
 from client_agent.sandbox.pack.pack import Pack
 from shared.wire import Reason
-from tests.support.real_sandbox import (
+from tests.kit.real_sandbox import (
     MIB,
     SMALL,
     Job,
@@ -27,7 +27,7 @@ from tests.support.real_sandbox import (
     processes_of,
     unpack,
 )
-from tests.support.waiting import until
+from tests.kit.waiting import until
 
 JOB = Job({})
 

@@ -17,9 +17,9 @@ from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.kernel import cgroup_tree, cgroups, pidfd
 from client_agent.sandbox.kernel.work_folders import WorkFolders
 from client_agent.sandbox.none import NoSandbox
-from tests.support.kernel_features import offers
-from tests.support.real_sandbox import SETTINGS, SMALL, Job, Who, can, in_child, opened, start
-from tests.support.waiting import until
+from tests.kit.kernel_features import offers
+from tests.kit.real_sandbox import SETTINGS, SMALL, Job, Who, can, in_child, opened, start
+from tests.kit.waiting import until
 
 LONG = Job(
     {"run.sh": "echo precious >file; sleep 60\n"},

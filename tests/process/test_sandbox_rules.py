@@ -18,8 +18,8 @@ import pytest
 from client_agent.sandbox.bubblewrap import selftest
 from client_agent.sandbox.kernel import pidfd
 from shared.wire import Reason
-from tests.support.killed_agent import kill_agent
-from tests.support.real_sandbox import (
+from tests.kit.killed_agent import kill_agent
+from tests.kit.real_sandbox import (
     MIB,
     SETTINGS,
     SMALL,
@@ -35,7 +35,7 @@ from tests.support.real_sandbox import (
     run,
     start,
 )
-from tests.support.waiting import until
+from tests.kit.waiting import until
 
 HELLO = Job({"run.sh": "echo hello\n"})
 

@@ -18,7 +18,7 @@ from client_agent.sandbox.base import Ahead, SandboxBroken
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap, BubblewrapWorkspace
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.none import NoSandbox
-from tests.support.real_sandbox import (
+from tests.kit.real_sandbox import (
     SETTINGS,
     SMALL,
     Job,

@@ -22,9 +22,9 @@ from server.store.tokens import SqlTokens
 from shared.clock import RealClock
 from shared.principals import Role
 from shared.sqlite.database import Database
-from tests.support.disks import mounted
-from tests.support.program_pair import Pair
-from tests.support.programs import Program, until
+from tests.kit.disks import mounted
+from tests.kit.program_pair import Pair
+from tests.kit.programs import Program, until
 
 BODY = (
     b'--b\r\nContent-Disposition: form-data; name="user_id"\r\n\r\n1\r\n'

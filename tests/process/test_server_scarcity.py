@@ -14,9 +14,9 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.support.disks import fill, mounted
-from tests.support.program_pair import PATIENCE_S, Pair
-from tests.support.programs import until
+from tests.kit.disks import fill, mounted
+from tests.kit.program_pair import PATIENCE_S, Pair
+from tests.kit.programs import until
 
 SETTINGS = """
 [server]

@@ -7,8 +7,8 @@ import signal
 import socket
 from pathlib import Path
 
-from tests.support.program_pair import PATIENCE_S, Pair
-from tests.support.programs import until
+from tests.kit.program_pair import PATIENCE_S, Pair
+from tests.kit.programs import until
 
 SETTINGS = """
 [services.example]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.programs import Program
+from tests.kit.programs import Program
 
 
 @pytest.mark.parametrize("name", ["server", "client_agent"])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.programs import Program, until
+from tests.kit.programs import Program, until
 
 FILES = 300
 MANY = 120

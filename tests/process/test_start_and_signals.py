@@ -22,11 +22,11 @@ from server import lifecycle
 from server.settings.tables import ServerSettings
 from shared.clock import RealClock
 from shared.http.sockets import CannotListen
-from tests.support.certificates import Certificate, authority
-from tests.support.dev_program import environment
-from tests.support.fake_sandbox import FakeSandbox
-from tests.support.programs import Program, until
-from tests.support.sim_clock import SimClock
+from tests.kit.certificates import Certificate, authority
+from tests.kit.dev_program import environment
+from tests.kit.fake_sandbox import FakeSandbox
+from tests.kit.programs import Program, until
+from tests.kit.sim_clock import SimClock
 
 
 @pytest.mark.parametrize(

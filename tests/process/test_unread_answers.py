@@ -22,8 +22,8 @@ from server.api.routes import ROUTES
 from server.domain.jobs import Bundle, NewJob
 from server.web.routes import ROUTES as PAGES
 from shared.wire import Limits
-from tests.support.fake_agent import FakeAgent, serving
-from tests.support.programs import Program, until
+from tests.kit.fake_agent import FakeAgent, serving
+from tests.kit.programs import Program, until
 
 LARGE = 256 << 10
 """Bytes of an answer that readers can hold memory with."""

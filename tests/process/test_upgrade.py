@@ -11,7 +11,7 @@ import pytest
 from client_agent.payloads.store import MIGRATIONS as OF_AGENT
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.migrations import migrate
-from tests.support.program_pair import Pair
+from tests.kit.program_pair import Pair
 
 
 @pytest.mark.parametrize("name", ["server", "agent"])

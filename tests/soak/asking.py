@@ -9,7 +9,7 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.support.calling import call
+from tests.kit.calling import call
 
 PATIENCE_S = 180.0
 _AGAIN = (429, 503)

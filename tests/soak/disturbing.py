@@ -11,11 +11,11 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from tests.kit.programs import Program, until
 from tests.soak.asking import Wrong, ask, document, pause
 from tests.soak.model import Backup, Model
 from tests.soak.processes import of_jobs
 from tests.soak.system import AGENTS, LASTING, System
-from tests.support.programs import Program, until
 
 _MORTAL = tuple(name for name in AGENTS if name != LASTING)
 

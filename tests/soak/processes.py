@@ -7,9 +7,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.kit.dev_program import born
 from tests.soak.asking import pause
 from tests.soak.model import Model
-from tests.support.dev_program import born
 
 VARIABLE = "SOAK_RUN"
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import linear_regression, median
 
+from tests.kit.dev_program import born
 from tests.soak.system import System
-from tests.support.dev_program import born
 
 EVERY_S = 5.0
 WARM_S = 120.0

@@ -9,11 +9,11 @@ import tempfile
 from pathlib import Path
 
 from client_agent.sandbox.kernel.work_folders import WorkFolders
+from tests.kit.dev_program import cgroups_of, environment, marked
+from tests.kit.programs import Program, until
 from tests.soak.asking import Wrong
 from tests.soak.model import EXPIRES_S, FORGOTTEN_S
 from tests.soak.processes import VARIABLE, of_jobs
-from tests.support.dev_program import cgroups_of, environment, marked
-from tests.support.programs import Program, until
 
 AGENTS = ("a", "b", "c")
 LASTING = "c"

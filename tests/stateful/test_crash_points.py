@@ -12,10 +12,10 @@ from server.domain.service import Service
 from server.ports import Filter
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, Reason
-from tests.support.each_crash import each_crash
-from tests.support.inline_database import CrashPoint
-from tests.support.sim_agent import end_in_each_way
-from tests.support.simulation import World
+from tests.kit.each_crash import each_crash
+from tests.kit.inline_database import CrashPoint
+from tests.kit.sim_agent import end_in_each_way
+from tests.kit.simulation import World
 
 SERVICES = {
     "example": Service("example", runs_per_user=2, max_runs=3, expires_after_s=100.0),

@@ -14,11 +14,11 @@ from server.domain.jobs import Hold, Job
 from server.domain.service import Service
 from shared.principals import LOCAL
 from shared.wire import JobState, Reason
+from tests.kit.each_crash import each_crash
+from tests.kit.inline_database import CrashPoint
+from tests.kit.sim_agent import end_in_each_way
+from tests.kit.simulation import World
 from tests.stateful.test_job_model import FAULT, HOW, KILL, NUMBER, SERVICES, JobModel
-from tests.support.each_crash import each_crash
-from tests.support.inline_database import CrashPoint
-from tests.support.sim_agent import end_in_each_way
-from tests.support.simulation import World
 
 
 async def check(world: World) -> None:

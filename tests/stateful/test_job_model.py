@@ -25,9 +25,9 @@ from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, Reason
-from tests.support.inline_database import CrashPoint, SimulatedCrash
-from tests.support.sim_agent import FAULTS, NEVER_S
-from tests.support.simulation import World
+from tests.kit.inline_database import CrashPoint, SimulatedCrash
+from tests.kit.sim_agent import FAULTS, NEVER_S
+from tests.kit.simulation import World
 
 SERVICES = {
     "fast": Service("fast", runs_per_user=1, max_runs=2, infra_retries=2, expires_after_s=500.0),

@@ -18,9 +18,9 @@ from server.stages.clean import recover
 from server.storage.folder import FolderStorage
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState
-from tests.support.inline_database import SimulatedCrash
-from tests.support.sim_agent import end_in_each_way
-from tests.support.simulation import World
+from tests.kit.inline_database import SimulatedCrash
+from tests.kit.sim_agent import end_in_each_way
+from tests.kit.simulation import World
 
 SERVICES = {"example": Service("example", runs_per_user=2, max_runs=3, infra_retries=9)}
 Act = Callable[[], Coroutine[Any, Any, None]]

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from tests.conftest import MAY_SKIP_IN_CI
-from tests.support.dev_program import ROOT
+from tests.kit.dev_program import ROOT
 
 TESTS = f"""
 import asyncio
@@ -80,7 +80,7 @@ def test_fine():
 
 
 def test_what_hangs_or_is_skipped_in_ci_fails(tmp_path) -> None:
-    for name in ("pyproject.toml", "tests/conftest.py", "tests/support/installed.py"):
+    for name in ("pyproject.toml", "tests/conftest.py", "tests/kit/installed.py"):
         target = tmp_path / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, target)

@@ -23,7 +23,7 @@ from server.maintenance.__main__ import program as maintenance
 from server.settings import load
 from server.settings.tables import ServerSettings
 from shared.settings.load import file_of_host
-from tests.support.dev_program import ROOT, environment
+from tests.kit.dev_program import ROOT, environment
 
 FILE = """
 [server]

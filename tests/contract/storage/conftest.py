@@ -19,8 +19,8 @@ from server.domain.jobs import FileKind
 from server.ports import InUse, RunningServers, Storage
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
-from tests.support.memory_storage import Contents, MemoryStorage
-from tests.support.stored import chunks
+from tests.kit.memory_storage import Contents, MemoryStorage
+from tests.kit.stored import chunks
 
 FIRST, SECOND = "0000000000a1", "0000000000b2"
 """Two runs of a server."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from server.domain.jobs import FileKind
 from server.ports import Storage
 from tests.contract.storage.conftest import FIRST, SECOND, Place, names, put, running, sweep
-from tests.support.stored import chunks, read
+from tests.kit.stored import chunks, read
 
 R = FileKind.RESULT
 

@@ -17,8 +17,8 @@ from server.ports import ScratchFile, Storage
 from server.storage.scratch import FolderScratch
 from shared.clock import RealClock
 from tests.contract.storage.conftest import FIRST, SECOND, Place, names, put, rows, running, sweep
-from tests.support.inline_database import SimulatedCrash
-from tests.support.stored import chunks, read
+from tests.kit.inline_database import SimulatedCrash
+from tests.kit.stored import chunks, read
 
 R = FileKind.RESULT
 

@@ -7,7 +7,7 @@ import pytest
 from server.domain.jobs import FileKind
 from server.ports import Storage
 from tests.contract.storage.conftest import FIRST, names, put
-from tests.support.stored import chunks, read
+from tests.kit.stored import chunks, read
 
 B, R = FileKind.BUNDLE, FileKind.RESULT
 

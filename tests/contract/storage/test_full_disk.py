@@ -8,7 +8,7 @@ import pytest
 
 from server.domain.jobs import FileKind
 from tests.contract.storage.conftest import FIRST, Place, names, put, rows, running, sweep
-from tests.support.stored import chunks, read
+from tests.kit.stored import chunks, read
 
 R = FileKind.RESULT
 

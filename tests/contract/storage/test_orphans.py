@@ -9,7 +9,7 @@ import pytest
 from server.domain.jobs import FileKind
 from server.ports import Storage
 from tests.contract.storage.conftest import FIRST, SECOND, Place, names, put, rows, running, sweep
-from tests.support.stored import chunks
+from tests.kit.stored import chunks
 
 R = FileKind.RESULT
 

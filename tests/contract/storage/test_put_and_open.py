@@ -10,7 +10,7 @@ import pytest
 from server.domain.jobs import FileKind
 from server.ports import Storage
 from tests.contract.storage.conftest import FIRST, Place, put, running
-from tests.support.stored import chunks, read
+from tests.kit.stored import chunks, read
 
 B, R = FileKind.BUNDLE, FileKind.RESULT
 LARGE = hashlib.shake_128(b"large").digest(2_500_000)

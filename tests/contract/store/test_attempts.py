@@ -10,7 +10,7 @@ from server.store.jobs import SqlJobs
 from shared.ids import AttemptKey
 from shared.wire import JobState, Limits, Reason, Usage
 from tests.contract.store.conftest import claim, new
-from tests.support.jobs import moved
+from tests.kit.jobs import moved
 
 FACTS = {
     "exit_code": 3,

@@ -25,8 +25,8 @@ from shared.clock import RealClock
 from shared.sql import Database
 from shared.wire import JobState, Reason
 from tests.contract.store.conftest import added, new
-from tests.support.batches import check_batches
-from tests.support.jobs import moved
+from tests.kit.batches import check_batches
+from tests.kit.jobs import moved
 
 SERVICE = Service("s", runs_per_user=100, max_runs=100)
 HERE = [Candidate("node", 100)]

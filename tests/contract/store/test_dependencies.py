@@ -17,7 +17,7 @@ from server.store.jobs import SqlJobs
 from shared.sqlite.database import Database
 from shared.wire import JobState, Reason
 from tests.contract.store.conftest import claim, new
-from tests.support.jobs import moved
+from tests.kit.jobs import moved
 
 S = JobState
 SERVICE = Service("s", expires_after_s=60.0)

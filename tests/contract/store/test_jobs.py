@@ -19,7 +19,7 @@ from server.store.jobs import SqlJobs
 from server.store.statements import HELD
 from shared.wire import JobState
 from tests.contract.store.conftest import added, claim, new
-from tests.support.jobs import moved
+from tests.kit.jobs import moved
 
 
 async def test_a_move_and_its_event_are_one(jobs: SqlJobs, changed: list[Job]) -> None:

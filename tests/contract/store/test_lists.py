@@ -13,7 +13,7 @@ from server.store.jobs import SqlJobs
 from shared.sqlite.database import Database
 from shared.wire import JobState, Reason
 from tests.contract.store.conftest import added, claim, new
-from tests.support.jobs import moved
+from tests.kit.jobs import moved
 
 
 async def test_pages_hold_each_job_once_while_others_arrive(jobs: SqlJobs) -> None:

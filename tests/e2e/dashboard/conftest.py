@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from tests.support.browser import Visitor, browser, visitor
-from tests.support.dev_program import DevProgram, started
+from tests.kit.browser import Visitor, browser, visitor
+from tests.kit.dev_program import DevProgram, started
 
 
 @pytest.fixture(scope="package")

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from ferryman import SyncClient
-from tests.support.browser import too_wide, violations
-from tests.support.dev_program import DevProgram, started
+from tests.kit.browser import too_wide, violations
+from tests.kit.dev_program import DevProgram, started
 
 TOKEN = "the-token-of-the-operator"
 

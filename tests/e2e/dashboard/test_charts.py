@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shared.clock import RealClock
-from tests.support.browser import too_wide, violations
-from tests.support.dev_program import DevProgram, started
-from tests.support.past_week import write_past_week
+from tests.kit.browser import too_wide, violations
+from tests.kit.dev_program import DevProgram, started
+from tests.kit.past_week import write_past_week
 
 _DRAWN = "#charts[data-drawn]"
 

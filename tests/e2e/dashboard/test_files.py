@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Dialog, Error, Page, Response
 
 from ferryman import SyncClient
-from tests.support.browser import Visitor, too_wide, violations
-from tests.support.dev_program import DevProgram, started
+from tests.kit.browser import Visitor, too_wide, violations
+from tests.kit.dev_program import DevProgram, started
 
 TOKEN = "the-token-of-the-operator-of-files"
 DO = "fetch('/pwned');new Image().src='/pwned';alert(document.cookie);top.location='/pwned'"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.browser import WIDTHS, too_wide, violations
+from tests.kit.browser import WIDTHS, too_wide, violations
 
 MAIN = ("/jobs", "/jobs/999", "/new", "/status", "/services", "/agents", "/users", "/charts")
 """All others are looked at by test_looks.py."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from ferryman import SyncClient
-from tests.support.dev_program import DevProgram, started
+from tests.kit.dev_program import DevProgram, started
 
 MARK = "hostile-element"
 BAD = f"\"'><img class={MARK} src=x onerror=stolen()><script>stolen()</script>{{{{7*7}}}}"

@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import expect
 
 from ferryman import SyncClient
-from tests.support.browser import PATIENCE_MS, WIDTHS, too_wide, violations
-from tests.support.dev_program import DevProgram, launch, ready
+from tests.kit.browser import PATIENCE_MS, WIDTHS, too_wide, violations
+from tests.kit.dev_program import DevProgram, launch, ready
 
 expect.set_options(timeout=PATIENCE_MS)
 STEPS = """\

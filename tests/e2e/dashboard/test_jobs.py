@@ -12,8 +12,8 @@ from playwright.sync_api import Page, expect
 
 from ferryman import SyncClient
 from tests.bench.bulk import fill
-from tests.support.browser import PATIENCE_MS, too_wide, violations
-from tests.support.dev_program import DevProgram, started
+from tests.kit.browser import PATIENCE_MS, too_wide, violations
+from tests.kit.dev_program import DevProgram, started
 
 expect.set_options(timeout=PATIENCE_MS)
 MANY = 150

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ferryman import SyncClient
-from tests.support.browser import Visitor, too_wide, violations
-from tests.support.dev_program import DevProgram
+from tests.kit.browser import Visitor, too_wide, violations
+from tests.kit.dev_program import DevProgram
 
 _RUNS = "seq -f 'warm-up %g' 2000; for i in $(seq 100); do echo tick $i; sleep 0.1; done; exit 3"
 _ENDS = r"""

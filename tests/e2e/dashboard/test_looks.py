@@ -15,10 +15,10 @@ from collections.abc import Iterator
 import pytest
 
 from server.web.routes import ROUTES
-from tests.support.browser import WIDTHS, Visitor, picture, too_wide, violations
-from tests.support.dev_program import ROOT
-from tests.support.looks import NOT_PAGES, PAGES
-from tests.support.research_group import ResearchGroup, research_group
+from tests.kit.browser import WIDTHS, Visitor, picture, too_wide, violations
+from tests.kit.dev_program import ROOT
+from tests.kit.looks import NOT_PAGES, PAGES
+from tests.kit.research_group import ResearchGroup, research_group
 
 SHOWN = ROOT / "docs" / "pictures"
 RENEW = bool(os.environ.get("PICTURES"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Dialog
 
-from tests.support.browser import too_wide, violations
+from tests.kit.browser import too_wide, violations
 
 PAGES = (
     "/agents",

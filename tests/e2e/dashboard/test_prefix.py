@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import zipfile
 
-from tests.support.dev_program import started
-from tests.support.path_proxy import PREFIX, streaming
+from tests.kit.dev_program import started
+from tests.kit.path_proxy import PREFIX, streaming
 
 TOKEN = "an-operators-token"
 NAMES = ("href", "src", "action", "hx-get", "data-live")

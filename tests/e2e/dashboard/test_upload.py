@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.browser import Visitor, too_wide, violations
-from tests.support.cut_proxy import cuttable
+from tests.kit.browser import Visitor, too_wide, violations
+from tests.kit.cut_proxy import cuttable
 
 RUN = "#!/bin/sh\nls > names.txt\n"
 LARGE = 24 << 20

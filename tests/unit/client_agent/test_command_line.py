@@ -13,8 +13,8 @@ import typer
 from client_agent import __main__, app
 from client_agent.__main__ import check_last
 from client_agent.settings.agent import AgentSection
-from tests.support.agent_http import calling
-from tests.support.fake_sandbox import REPORT, FakeSandbox
+from tests.kit.agent_http import calling
+from tests.kit.fake_sandbox import REPORT, FakeSandbox
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from typer.main import get_command
 
 from ferryman.cli.app import app
 from ferryman.cli.completion import SCRIPTS, candidates
-from tests.support.each import each
-from tests.support.installed import program
+from tests.kit.each import each
+from tests.kit.installed import program
 
 
 @each(

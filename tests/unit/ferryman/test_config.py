@@ -13,7 +13,7 @@ import pytest
 from ferryman.cli import doctor
 from ferryman.cli.admin import _changed
 from ferryman.models.operators import SettingChange
-from tests.support import forked_programs
+from tests.kit import forked_programs
 
 BOTH = """
 [server]

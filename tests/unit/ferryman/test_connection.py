@@ -13,8 +13,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from ferryman import BadArgument, Client, JobState, SyncClient, Unreachable
-from tests.support.certificates import Authority, Certificate, authority
-from tests.support.dev_program import environment
+from tests.kit.certificates import Authority, Certificate, authority
+from tests.kit.dev_program import environment
 from tests.unit.ferryman.fake_server import RecordingServer, answer, job, serving
 
 

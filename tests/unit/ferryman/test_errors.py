@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from ferryman import Client, errors
-from tests.support.each import each
+from tests.kit.each import each
 from tests.unit.ferryman.fake_server import job, problem, serving
 
 REFUSED: Any = (409, "a_code", "a sentence")

@@ -10,7 +10,7 @@ import pytest
 from ferryman import BadArgument
 from ferryman.upload import EARLY, JobOptions, upload_fields
 from server.domain.upload_fields import OPTIONAL
-from tests.support.each import each
+from tests.kit.each import each
 
 
 @each(

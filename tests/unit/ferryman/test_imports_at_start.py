@@ -12,8 +12,8 @@ from aiohttp import web
 from typer.main import get_command
 
 from ferryman.cli.app import COMMANDS, COMMON, app
-from tests.support.dev_program import environment
-from tests.support.each import each
+from tests.kit.dev_program import environment
+from tests.kit.each import each
 from tests.unit.ferryman.fake_server import problem, serving
 
 RUN = """

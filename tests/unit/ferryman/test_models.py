@@ -12,7 +12,7 @@ from pydantic import AwareDatetime, ValidationError
 
 from ferryman.models import events, jobs, operators
 from ferryman.models.events import EventDoc
-from tests.support.each import each
+from tests.kit.each import each
 
 MODULES = (events, jobs, operators)
 DOCUMENTS = sorted(

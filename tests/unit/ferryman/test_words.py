@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from ferryman import JobState
 from ferryman.cli.app import app, command_first
-from tests.support.each import each
+from tests.kit.each import each
 from tests.unit.ferryman.conftest import Host
 from tests.unit.ferryman.fake_server import job, problem, serving
 

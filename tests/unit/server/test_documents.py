@@ -10,7 +10,7 @@ from server.domain.jobs import Attempt, Event, Result
 from server.domain.retry_policy import RetryPolicy
 from server.http import documents
 from shared.wire import ChildCounts, JobState, Limits
-from tests.support.jobs import job
+from tests.kit.jobs import job
 
 
 @pytest.mark.parametrize("counts", [None, ChildCounts(total=2)])

@@ -16,8 +16,8 @@ from server.maintenance import doctor
 from shared.clock import SECOND, RealClock
 from shared.files.durable import FolderLock
 from shared.settings.base import SettingsError
-from tests.support.certificates import authority
-from tests.support.sim_clock import SimClock
+from tests.kit.certificates import authority
+from tests.kit.sim_clock import SimClock
 
 
 def levels(found: list[Finding]) -> dict[str, str]:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.support.dev_program import environment
+from tests.kit.dev_program import environment
 
 BEGUN = """
 import gc, json, sys

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from shared.logs import RateLimiter
-from tests.support.dev_program import environment
+from tests.kit.dev_program import environment
 
 _FAILS = """
 import structlog

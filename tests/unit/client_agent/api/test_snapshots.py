@@ -15,8 +15,8 @@ from client_agent.intake.admission import Admission
 from client_agent.payloads.errors import Refused
 from client_agent.storage import open_beneath
 from shared.wire import Limits
-from tests.support.agent import Rig
-from tests.support.sim_clock import SimClock
+from tests.kit.agent import Rig
+from tests.kit.sim_clock import SimClock
 
 LIMITS = Limits(results=64 << 20)
 

@@ -10,9 +10,9 @@ from client_agent.sandbox.watch import SandboxWatch
 from client_agent.settings.grants import SandboxingSection
 from client_agent.storage.folders import Folders
 from shared.wire import Limits
-from tests.support.agent import numbered
-from tests.support.fake_sandbox import FakeSandbox
-from tests.support.sim_clock import SimClock
+from tests.kit.agent import numbered
+from tests.kit.fake_sandbox import FakeSandbox
+from tests.kit.sim_clock import SimClock
 
 NETWORK = Limits(network=True)
 

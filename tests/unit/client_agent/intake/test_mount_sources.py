@@ -9,8 +9,8 @@ from pathlib import Path
 
 from client_agent.intake.admission import CACHE_S, TIMEOUT_S, MountSources
 from client_agent.sandbox.base import Grant
-from tests.support.sim_clock import SimClock
-from tests.support.waiting import until
+from tests.kit.sim_clock import SimClock
+from tests.kit.waiting import until
 
 
 async def test_a_folder_that_is_missing_now_may_exist_later(tmp_path):

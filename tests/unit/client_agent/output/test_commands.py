@@ -22,7 +22,7 @@ from client_agent.output.commands import (
 )
 from client_agent.output.live import MAX_LINE
 from shared.wire import Progress, RetryLater
-from tests.support.each import each
+from tests.kit.each import each
 
 
 def progress(current: float, total: float | None = None, message: str = "") -> SetProgress:

@@ -25,8 +25,8 @@ from shared.wire import (
     RetryLater,
     Usage,
 )
-from tests.support.agent import new_payload
-from tests.support.sim_clock import SimClock
+from tests.kit.agent import new_payload
+from tests.kit.sim_clock import SimClock
 
 EVERYTHING: dict[str, Any] = {
     "heartbeat_timeout_s": 5.0,

@@ -12,8 +12,8 @@ from client_agent.payloads.store import MIGRATIONS, Payloads
 from shared.ids import AttemptKey
 from shared.sqlite.database import Database
 from shared.wire import PayloadState, Reason, ResultInfo, Usage
-from tests.support.agent import SERVER, new_payload
-from tests.support.sim_clock import SimClock
+from tests.kit.agent import SERVER, new_payload
+from tests.kit.sim_clock import SimClock
 
 DAY = 86_400.0
 

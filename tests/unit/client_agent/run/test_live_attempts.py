@@ -8,8 +8,8 @@ from client_agent.report.event_stream import EventStream, Wanted
 from client_agent.run import outcomes
 from shared.clock import yield_to_loop
 from shared.wire import AgentEvent, AgentStatus, PayloadState, Progress, Reason, RetryLater
-from tests.support.agent import SERVER, Rig
-from tests.support.sim_clock import SimClock
+from tests.kit.agent import SERVER, Rig
+from tests.kit.sim_clock import SimClock
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from client_agent.payloads.payload import Outcome
 from client_agent.run.retention import RetentionSweep
 from shared.ids import AttemptKey
 from shared.wire import PayloadState, Reason, ResultInfo
-from tests.support.agent import SERVER, Rig, numbered
-from tests.support.crash_points import CrashingRig, CrashPoint, SimulatedCrash
-from tests.support.sim_clock import SimClock
+from tests.kit.agent import SERVER, Rig, numbered
+from tests.kit.crash_points import CrashingRig, CrashPoint, SimulatedCrash
+from tests.kit.sim_clock import SimClock
 
 JOBS = (1, 2)
 

@@ -17,9 +17,9 @@ from client_agent.payloads.payload import Outcome
 from shared.clock import SECOND
 from shared.files.bundles.reader import BundleReader
 from shared.wire import Limits, PayloadState, Reason
-from tests.support.agent import LIMITS, Rig, contents, new_payload
-from tests.support.fake_sandbox import FakeWorkspace
-from tests.support.sim_clock import SimClock
+from tests.kit.agent import LIMITS, Rig, contents, new_payload
+from tests.kit.fake_sandbox import FakeWorkspace
+from tests.kit.sim_clock import SimClock
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from client_agent.run.context import RETRY_S
 from client_agent.storage import open_beneath
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import PayloadState, Reason
-from tests.support.agent import Rig
-from tests.support.sim_clock import SimClock
+from tests.kit.agent import Rig
+from tests.kit.sim_clock import SimClock
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 from client_agent.sandbox.base import SandboxBroken
 from shared.clock import yield_to_loop
 from shared.wire import PayloadState, Reason
-from tests.support.agent import Rig
-from tests.support.sim_clock import SimClock
+from tests.kit.agent import Rig
+from tests.kit.sim_clock import SimClock
 
 
 class HeldRig(Rig):

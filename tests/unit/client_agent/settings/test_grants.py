@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from client_agent.sandbox.base import Grant, Grants
 from client_agent.settings.agent import AgentSection
 from client_agent.settings.grants import SandboxingSection
-from tests.support.each import each
+from tests.kit.each import each
 
 
 def grants(**sandboxing: object) -> Grants:

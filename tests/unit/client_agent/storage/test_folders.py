@@ -7,7 +7,7 @@ import threading
 
 from client_agent.storage.folders import Folders
 from shared.clock import yield_to_loop
-from tests.support.agent import numbered
+from tests.kit.agent import numbered
 
 
 async def test_a_disk_that_does_not_answer_holds_up_nobody_but_who_removes(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 
 from client_agent.sandbox.kernel import mounts
 from client_agent.storage.remove_tree import remove_tree
-from tests.support.real_sandbox import Who, can, in_child
+from tests.kit.real_sandbox import Who, can, in_child
 
 
 def nest(top: Path, levels: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 from server.agents.orders import order_of
 from server.domain.service import Service
 from shared.wire import PackTask
-from tests.support.jobs import job
+from tests.kit.jobs import job
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from server.domain import access
 from server.domain.access import Area
 from server.domain.errors import NotAllowed
 from shared.principals import ANONYMOUS, LOCAL, Principal, Role, Scope
-from tests.support.jobs import job
+from tests.kit.jobs import job
 
 ANN = Principal("ann-laptop", Role.USER, "ann")
 PORTAL = Principal("portal", Role.PORTAL)

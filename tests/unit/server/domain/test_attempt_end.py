@@ -13,7 +13,7 @@ from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from shared.clock import RANDOM, SECOND, iso
 from shared.wire import JobState, PayloadDoc, PayloadState, Reason, RetryLater
-from tests.support.jobs import job
+from tests.kit.jobs import job
 
 NOW = 1_000_000 * SECOND
 HOUR = 3_600 * SECOND

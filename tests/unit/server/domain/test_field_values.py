@@ -9,7 +9,7 @@ import pytest
 from server.domain.field_values import VALUES, Later
 from server.domain.retry_policy import BackoffKind
 from shared.clock import SECOND
-from tests.support.each import each
+from tests.kit.each import each
 
 
 @each(

@@ -7,7 +7,7 @@ import pytest
 from server.domain import outcome
 from server.domain.jobs import Attempt
 from shared.wire import JobState, Limits, PayloadDoc, PayloadState
-from tests.support.jobs import job
+from tests.kit.jobs import job
 
 
 def payload(key: str | None = "7.1", digest: str | None = "d") -> PayloadDoc:

@@ -8,7 +8,7 @@ from server.domain import retry
 from server.domain.retry_policy import BackoffKind, RetryPolicy
 from server.domain.service import Service
 from shared.wire import Reason, RetryLater
-from tests.support.jobs import job
+from tests.kit.jobs import job
 
 SERVICE = Service(
     "s",

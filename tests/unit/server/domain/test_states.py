@@ -8,7 +8,7 @@ from server.domain import states
 from server.domain.errors import IllegalTransition
 from server.domain.jobs import Move
 from shared.wire import JobState
-from tests.support.each import each
+from tests.kit.each import each
 
 
 def test_every_state_has_a_row_and_is_reached() -> None:

@@ -10,7 +10,7 @@ from server.domain.jobs import Job, Move, Result, Step
 from server.domain.statistics import Tree, begin_of, of_move
 from shared.clock import SECOND
 from shared.wire import JobState, Reason
-from tests.support.jobs import job
+from tests.kit.jobs import job
 
 S = JobState
 WAITED: Tree = {"started": 1, "waited_us": 5 * SECOND, "longest_wait_us": 5 * SECOND}

@@ -9,7 +9,7 @@ import pytest
 from server.domain.ending import expires_at, heartbeat_timeout_s, queue_timeout_s
 from server.domain.service import Service
 from shared.clock import SECOND
-from tests.support.jobs import job
+from tests.kit.jobs import job
 
 
 @pytest.mark.parametrize(

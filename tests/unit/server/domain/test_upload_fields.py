@@ -10,7 +10,7 @@ from server.domain.service import Service
 from server.domain.upload_fields import check_field, given, upload_request
 from shared.principals import LOCAL
 from shared.wire import Limits
-from tests.support.each import each
+from tests.kit.each import each
 
 SERVICES = {"s": Service("s", timeout_s=3600, limits=Limits(memory=1 << 30, cpus=2, pids=100))}
 NEEDED = {"user_id": "ada", "service": "s"}

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 import pytest
 
 from server.domain.webhook_targets import AllowedTargets, WebhookTarget, is_public, webhook_target
-from tests.support.each import each
+from tests.kit.each import each
 
 
 @pytest.mark.parametrize(

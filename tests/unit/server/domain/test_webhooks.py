@@ -20,7 +20,7 @@ from server.domain.webhooks import (
 )
 from shared.clock import SECOND, RealClock
 from shared.wire import JobState
-from tests.support.jobs import job
+from tests.kit.jobs import job
 
 OWN = "https://a.example.org/own"
 

@@ -24,8 +24,8 @@ from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database
 from shared.steady_clock import PersistentClock
 from shared.wire import AgentHealth, AgentState, JobState, Limits
-from tests.support.sim_clock import SimClock
-from tests.support.stage_resources import resources
+from tests.kit.sim_clock import SimClock
+from tests.kit.stage_resources import resources
 
 HEALTH = AgentHealth(status="ok", slots=2)
 DAY_S = 86_400.0

@@ -12,7 +12,7 @@ from server.domain.jobs import Job, Move
 from server.domain.service import Service
 from shared.principals import LOCAL
 from shared.wire import JobState, Reason
-from tests.support.simulation import World
+from tests.kit.simulation import World
 
 
 async def test_a_job_that_ends_just_after_it_was_read_is_answered_for_at_once(

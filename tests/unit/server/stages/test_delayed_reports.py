@@ -9,9 +9,9 @@ import pytest
 from server.domain.service import Service
 from shared.clock import iso
 from shared.wire import JobState, PayloadState
-from tests.support.sim_agent import SimAgent
-from tests.support.sim_payload import Payload
-from tests.support.simulation import World
+from tests.kit.sim_agent import SimAgent
+from tests.kit.sim_payload import Payload
+from tests.kit.simulation import World
 
 DELAY_S = 0.05
 

@@ -21,7 +21,7 @@ from server.store import claims
 from shared.ids import AttemptKey
 from shared.principals import LOCAL
 from shared.wire import JobState, Limits, PayloadDoc, PayloadState, Reason, WaitReason
-from tests.support.simulation import World
+from tests.kit.simulation import World
 
 SERVICES = {"s": Service("s", runs_per_user=50, max_runs=50, queue_timeout_s=100.0)}
 

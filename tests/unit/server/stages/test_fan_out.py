@@ -21,7 +21,7 @@ from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
 from shared.files.bundles.reader import BundleReader
 from shared.files.names import BundleError
-from tests.support.raw_archives import write_bundle
+from tests.kit.raw_archives import write_bundle
 
 
 class Place:

@@ -18,8 +18,8 @@ from server.domain.jobs import FileKind, Job, Result
 from server.stages.inputs import Inputs, InputsNotMade, NoInputs
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
-from tests.support.jobs import job
-from tests.support.stage_resources import resources
+from tests.kit.jobs import job
+from tests.kit.stage_resources import resources
 
 
 class Place:

@@ -11,9 +11,9 @@ from server.domain.service import Service
 from shared.clock import iso
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import JobState, LiveDoc, Notice, PayloadState, Progress, Reason
-from tests.support.sim_agent import SimAgent
-from tests.support.sim_payload import Payload
-from tests.support.simulation import World
+from tests.kit.sim_agent import SimAgent
+from tests.kit.sim_payload import Payload
+from tests.kit.simulation import World
 
 
 @pytest.fixture

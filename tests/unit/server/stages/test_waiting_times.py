@@ -15,7 +15,7 @@ from server.domain.service import Service
 from shared.clock import SECOND
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, Reason, RetryLater
-from tests.support.simulation import World
+from tests.kit.simulation import World
 
 HOUR = 3_600.0
 SERVICES = {

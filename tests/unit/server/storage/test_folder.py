@@ -17,7 +17,7 @@ from server.storage.recent import RecentFiles
 from server.storage.scratch import FolderScratch
 from shared.clock import yield_to_loop
 from shared.files import durable
-from tests.support.stored import chunks, read
+from tests.kit.stored import chunks, read
 
 R = FileKind.RESULT
 OWNER = "0000000000a1"

@@ -9,7 +9,7 @@ import pytest
 from server.web.job.frame import possible_actions
 from shared.principals import Principal, Role, Scope
 from shared.wire import JobState
-from tests.support.jobs import job
+from tests.kit.jobs import job
 
 S = JobState
 ANN = Principal("ann", Role.USER, "ann")

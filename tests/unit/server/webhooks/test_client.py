@@ -16,7 +16,7 @@ from server.domain.webhooks import Delivery, Try
 from server.webhooks import client as module
 from server.webhooks.client import HttpWebhookClient
 from shared.clock import RealClock
-from tests.support.webhook_receiver import receiving
+from tests.kit.webhook_receiver import receiving
 
 DELIVERY = Delivery(
     id=1,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from shared.files import names
 from shared.files.names import PathSet, UnsafeName, find_root, problems, safe_path, shown
-from tests.support.each import each
-from tests.support.raw_archives import component_names
+from tests.kit.each import each
+from tests.kit.raw_archives import component_names
 
 
 @each(

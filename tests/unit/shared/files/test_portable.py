@@ -16,7 +16,7 @@ from shared.files.names import (
     safe_path,
     why_not_portable,
 )
-from tests.support.each import each
+from tests.kit.each import each
 
 ODD = [
     ("C:x", "colon"),

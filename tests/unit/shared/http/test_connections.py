@@ -11,7 +11,7 @@ from shared.http.connections import (
     connection_limits,
     peer_of,
 )
-from tests.support.each import each
+from tests.kit.each import each
 
 
 class FakeConnection:

@@ -11,7 +11,7 @@ from shared.files.bundles import reader
 from shared.multipart.parser import FormLimits, FormRefused
 from shared.multipart.receive import receive
 from shared.multipart.sinks import RawSink
-from tests.support.raw_archives import (
+from tests.kit.raw_archives import (
     BOUNDARY,
     FORM,
     file_part,

@@ -6,7 +6,7 @@ import pytest
 
 from shared.multipart.parser import FormLimits, FormRefused
 from shared.multipart.receive import receive
-from tests.support.raw_archives import (
+from tests.kit.raw_archives import (
     BOUNDARY,
     FORM,
     file_part,

@@ -18,7 +18,7 @@ from shared.files.staged_file import BLOCK
 from shared.multipart.parser import FormLimits, FormRefused
 from shared.multipart.receive import BATCH, FIRST_BATCH, Received, Threads, receive
 from shared.multipart.sinks import BundleSink
-from tests.support.raw_archives import (
+from tests.kit.raw_archives import (
     BOUNDARY,
     FORM,
     file_part,

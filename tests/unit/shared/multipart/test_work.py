@@ -11,7 +11,7 @@ import pytest
 
 from shared.multipart.parser import FormLimits, FormParser, FormRefused
 from shared.multipart.receive import Threads, receive
-from tests.support.each import each
+from tests.kit.each import each
 
 LIMITS = FormLimits(max_bytes=1 << 30, max_files=100_000)
 

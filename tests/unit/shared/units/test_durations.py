@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from shared.settings.limits import parse_limit
 from shared.units.durations import Duration, parse_duration
 from shared.units.sizes import Size, parse_size
-from tests.support.each import each
+from tests.kit.each import each
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from client_agent.sandbox.base import SandboxBroken
 from client_agent.sandbox.bubblewrap import seccomp
 from client_agent.sandbox.bubblewrap.seccomp import AUDIT_ARCH, NUMBERS
-from tests.support.each import each
+from tests.kit.each import each
 
 MACHINES = ("x86_64", "aarch64")
 ALLOW, KILL = 0x7FFF0000, 0x80000000

@@ -13,7 +13,7 @@ from client_agent.sandbox.kernel.cgroup_tree import CgroupsUnavailable, Hierarch
 from client_agent.sandbox.kernel.cgroups import Cgroup
 from client_agent.sandbox.process.chain import JOIN
 from shared.wire import Limits
-from tests.support.kernel_features import offers
+from tests.kit.kernel_features import offers
 
 LIMITS = Limits(cpus=1.5, memory=64 << 20, pids=20)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from client_agent.sandbox.kernel import pidfd
-from tests.support.real_sandbox import turns
+from tests.kit.real_sandbox import turns
 
 
 @pytest.fixture

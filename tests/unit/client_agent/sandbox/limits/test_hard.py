@@ -18,8 +18,8 @@ from client_agent.sandbox.limits.hard import (
 )
 from client_agent.sandbox.limits.meter import EndCause
 from shared.wire import Limits, Reason
-from tests.support.fake_attempt import FakeAttempt, attempt_of
-from tests.support.real_sandbox import turns
+from tests.kit.fake_attempt import FakeAttempt, attempt_of
+from tests.kit.real_sandbox import turns
 
 LIMITS = Limits(cpus=0.5, memory=1000, pids=7, disk=100_000)
 

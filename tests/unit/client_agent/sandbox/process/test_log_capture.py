@@ -23,7 +23,7 @@ from client_agent.sandbox.process.log_capture import (
     LogCapture,
     LogSettings,
 )
-from tests.support.real_sandbox import turns
+from tests.kit.real_sandbox import turns
 
 _THREADS = ThreadPoolExecutor(1)
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from client_agent.sandbox.process.pipes import StatusPipe
-from tests.support.real_sandbox import turns
+from tests.kit.real_sandbox import turns
 
 
 @pytest.fixture

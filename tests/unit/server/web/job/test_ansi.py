@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.web.job.lines import CLASSES, PLAIN, nearest, render, stripped, style_after
-from tests.support.each import each
+from tests.kit.each import each
 
 _TAG = re.compile(r"<[^>]*>")
 _SPAN = re.compile(r'<span class="([a-z0-9 ]+)">')

@@ -20,7 +20,7 @@ from shared.files.archives import zip_directory
 from shared.files.archives.merge import Merge
 from shared.files.archives.zip_directory import read_entries
 from shared.files.names import BundleError
-from tests.support import desktop_zip
+from tests.kit import desktop_zip
 
 Files = Mapping[str, bytes]
 MIB = 1 << 20

@@ -6,7 +6,7 @@ import tarfile
 
 import pytest
 
-from tests.support.raw_archives import (
+from tests.kit.raw_archives import (
     expand_bytes,
     header_block,
     member,

@@ -6,7 +6,7 @@ import zipfile
 import pytest
 
 from shared.files.bundles.reader import BundleReader
-from tests.support.raw_archives import (
+from tests.kit.raw_archives import (
     RawZip,
     deflated,
     expand_bytes,

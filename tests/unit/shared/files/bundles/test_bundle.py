@@ -15,7 +15,7 @@ from shared.files.bundles.reader import BundleReader
 from shared.files.bundles.writer import BundleWriter
 from shared.files.durable import WRITEBACK_BYTES
 from shared.files.names import BundleError
-from tests.support.raw_archives import (
+from tests.kit.raw_archives import (
     RawZip,
     on_disk,
     trees,

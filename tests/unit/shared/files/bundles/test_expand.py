@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.files.names import BundleError
-from tests.support.raw_archives import (
+from tests.kit.raw_archives import (
     expand_bytes,
     member,
     refusal,

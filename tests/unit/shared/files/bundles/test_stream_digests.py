@@ -9,7 +9,7 @@ import pytest
 
 from shared.files.archives.zip_directory import read_entries
 from shared.files.bundles.stream_digests import StreamDigests
-from tests.support.agent import write_bundle
+from tests.kit.agent import write_bundle
 
 FILES = {"run.sh": b"true", "empty": b"", "folder/data": bytes(range(256)) * 50, "z": b"z"}
 LENGTHS = (1, 30, 2, 31, 4096, 29)

@@ -41,7 +41,7 @@ from client_agent.sandbox.workspace import HostWorkspace
 from client_agent.storage.remove_tree import remove_tree
 from shared.clock import RealClock
 from shared.wire import Limits
-from tests.support.memory_folder import new_folder
+from tests.kit.memory_folder import new_folder
 
 MIB = 1 << 20
 HOSTILE = Path(__file__).parents[1] / "hostile"

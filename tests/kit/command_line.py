@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.support.dev_program import ROOT, environment
+from tests.kit.dev_program import ROOT, environment
 
 
 async def ferryman(*words: str, cwd: str | Path = "", **variables: str) -> tuple[int, str, str]:
@@ -60,7 +60,7 @@ def _command_server() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         fd = theirs.fileno()
-        words = [sys.executable, "-P", "-m", "tests.support.command_server", str(fd)]
+        words = [sys.executable, "-P", "-m", "tests.kit.command_server", str(fd)]
         env = environment() | {"PYTHONPATH": str(ROOT)}
         process = subprocess.Popen(words, env=env, pass_fds=(fd,))
     atexit.register(_end, process, ours)

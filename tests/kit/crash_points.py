@@ -10,7 +10,7 @@ from typing import Any
 from client_agent.storage.folders import Folders
 from shared.sql import Change
 from shared.sqlite.database import Database
-from tests.support.agent import Rig
+from tests.kit.agent import Rig
 
 
 class SimulatedCrash(BaseException):

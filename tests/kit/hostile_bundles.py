@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from shared.wire import Reason
-from tests.support.kernel_features import offers
-from tests.support.real_sandbox import HOSTILE, MIB, SETTINGS, SMALL, Job, Outcome, Who
+from tests.kit.kernel_features import offers
+from tests.kit.real_sandbox import HOSTILE, MIB, SETTINGS, SMALL, Job, Outcome, Who
 
 Check = Callable[[Outcome, Who], None]
 EXPECT: dict[str, tuple[Job, Check]] = {}

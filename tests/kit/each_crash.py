@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.support.inline_database import CrashPoint, SimulatedCrash
-from tests.support.simulation import World
+from tests.kit.inline_database import CrashPoint, SimulatedCrash
+from tests.kit.simulation import World
 
 
 async def each_crash(

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from shared.wire import Limits, Order
-from tests.support import forked_programs
-from tests.support.agent import SERVER, write_bundle
+from tests.kit import forked_programs
+from tests.kit.agent import SERVER, write_bundle
 
 REPOSITORY: Final = Path(__file__).parents[2]
 PATIENCE_S: Final = 60.0

@@ -18,7 +18,7 @@ from client_agent.settings.agent import AgentSection
 from server.app import compose
 from server.settings import load
 from shared.clock import RealClock
-from tests.support.fake_sandbox import FakeSandbox
+from tests.kit.fake_sandbox import FakeSandbox
 
 T = TypeVar("T")
 BOUNDARY = "----fuzzed"

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from tests.support.generated_bundles import Item
-from tests.support.in_process_system import BOUNDARY
-from tests.support.raw_archives import RawZip, deflated
+from tests.kit.generated_bundles import Item
+from tests.kit.in_process_system import BOUNDARY
+from tests.kit.raw_archives import RawZip, deflated
 
 if TYPE_CHECKING:
     from random import Random  # noqa: TID251 - a type

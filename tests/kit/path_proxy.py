@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from tests.support.server_http import ServerClient
+from tests.kit.server_http import ServerClient
 
 PREFIX: Final = "/jobs/of-ours"
 

@@ -47,11 +47,11 @@ from shared.files.bundles.format import BundleSummary
 from shared.principals import LOCAL
 from shared.steady_clock import PersistentClock
 from shared.wire import JobState, PayloadState
-from tests.support.batches import check_batches
-from tests.support.inline_database import CrashPoint, InlineDatabase, SimulatedCrash, inline_threads
-from tests.support.sim_agent import NEVER_S, SAID, Machine, SimAgent
-from tests.support.sim_clock import SimClock
-from tests.support.sim_payload import ALIVE, FANS_OUT, Payload
+from tests.kit.batches import check_batches
+from tests.kit.inline_database import CrashPoint, InlineDatabase, SimulatedCrash, inline_threads
+from tests.kit.sim_agent import NEVER_S, SAID, Machine, SimAgent
+from tests.kit.sim_clock import SimClock
+from tests.kit.sim_payload import ALIVE, FANS_OUT, Payload
 
 
 @asynccontextmanager

@@ -21,9 +21,9 @@ from client_agent.settings.agent import load
 from ferryman.sync import SyncClient
 from shared.clock import RealClock
 from shared.wire import JobDoc, Limits
-from tests.support.dev_program import cgroups_of, of_jobs
-from tests.support.programs import Program, until
-from tests.support.real_sandbox import (
+from tests.kit.dev_program import cgroups_of, of_jobs
+from tests.kit.programs import Program, until
+from tests.kit.real_sandbox import (
     MIB,
     SETTINGS,
     Job,

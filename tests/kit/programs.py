@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from client_agent.sandbox.kernel.work_folders import WorkFolders
-from tests.support import forked_programs
-from tests.support.dev_program import cgroups_of, environment, marked
+from tests.kit import forked_programs
+from tests.kit.dev_program import cgroups_of, environment, marked
 
 JSON = ("--log-format", "json")
 _PORTS = iter(range(20_000, 30_000))

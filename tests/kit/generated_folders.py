@@ -15,8 +15,8 @@ from typing import Final
 from hypothesis import strategies as st
 
 from shared.files.names import shown
-from tests.support import generated_bundles
-from tests.support.result_zip import Result
+from tests.kit import generated_bundles
+from tests.kit.result_zip import Result
 
 KINDS: Final = ("file",) * 8 + ("folder", "symlink", "FIFO", "socket", "hard link")
 

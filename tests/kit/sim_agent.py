@@ -26,10 +26,10 @@ from shared.wire import (
     Reason,
     RetryLater,
 )
-from tests.support.sim_payload import ALIVE, Payload
+from tests.kit.sim_payload import ALIVE, Payload
 
 if TYPE_CHECKING:
-    from tests.support.simulation import World
+    from tests.kit.simulation import World
 
 NEVER_S = 1e7
 SAID = ("it began", "it ends")

@@ -19,8 +19,8 @@ from shared.http.listener import Listener
 from shared.http.protocol import Deadlines
 from shared.http.sockets import listen, url_of
 from shared.principals import Principal
-from tests.support.described import Described
-from tests.support.fake_orchestrator import FakeOrchestrator
+from tests.kit.described import Described
+from tests.kit.fake_orchestrator import FakeOrchestrator
 
 RUN = b"echo hello\n"
 

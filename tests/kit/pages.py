@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tests.support.server_http import ServerClient
+from tests.kit.server_http import ServerClient
 
 _TOKEN: Final = re.compile(r'name="csrf" value="([0-9a-f]+)"')
 

@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import quote
 from urllib.request import urlopen
 
-from tests.support.installed import program
-from tests.support.programs import free_port, until
+from tests.kit.installed import program
+from tests.kit.programs import free_port, until
 
 
 class Prometheus:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ferryman import SyncClient
-from tests.support.dev_program import EXAMPLES, DevProgram, started
+from tests.kit.dev_program import EXAMPLES, DevProgram, started
 
 OPERATOR_TOKEN: Final = "the-token-of-the-operator"
 CONFIG: Final = """\

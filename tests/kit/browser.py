@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
-from tests.support.installed import program
+from tests.kit.installed import program
 
 _FLAGS: Final = ("--disable-gpu", "--disable-dev-shm-usage", "--font-render-hinting=none")
 AXE: Final = Path(__file__).with_name("axe") / "axe-4.14.1.min.js"

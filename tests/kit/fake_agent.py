@@ -21,7 +21,7 @@ from aiohttp import BodyPartReader, web
 from server.settings import load
 from shared.clock import SECOND, RealClock
 from shared.wire import LOG_SIZE
-from tests.support.server_http import ServerClient, hosted
+from tests.kit.server_http import ServerClient, hosted
 
 Trick: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
 """Answers in place of the agent; None: the agent answers itself."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
-from tests.support.programs import Program, left_behind, until
+from tests.kit.programs import Program, left_behind, until
 
 PATIENCE_S = 60.0
 

@@ -14,8 +14,8 @@ from server.domain.jobs import BatchRequest, Bundle, Job, Move, NewJob
 from shared.clock import SECOND
 from shared.principals import Principal, Role, Scope
 from shared.wire import JobState, Limits
-from tests.support.fake_orchestrator import FakeOrchestrator
-from tests.support.server_http import RUN, ServerClient, driving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.server_http import RUN, ServerClient, driving
 
 S = JobState
 PRINCIPALS = {

@@ -1,6 +1,6 @@
 """Runs commands of ``ferryman`` in processes that it forks: it has imported all that they need.
 
-``python -m tests.support.command_server FD`` reads requests from the socket FD, and ends with it. A
+``python -m tests.kit.command_server FD`` reads requests from the socket FD, and ends with it. A
 request is a JSON object with ``arguments``, ``env`` and ``cwd``; with it come three descriptors: a
 socket that gets the exit code, stdout and stderr.
 """
@@ -19,7 +19,7 @@ import aiohttp  # noqa: F401  # commands import it when they have something to a
 import ferryman
 import ferryman.cli.app
 from ferryman.cli.app import COMMANDS
-from tests.support import fresh_process
+from tests.kit import fresh_process
 
 MOST_BYTES = 200_000
 

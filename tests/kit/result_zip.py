@@ -8,7 +8,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from tests.support import desktop_zip
+from tests.kit import desktop_zip
 
 
 class Result:

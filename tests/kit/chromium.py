@@ -14,7 +14,7 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
-from tests.support.installed import program
+from tests.kit.installed import program
 
 _STARTED: Final = b"DevTools listening on "
 _FLAGS: Final = (

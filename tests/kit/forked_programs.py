@@ -18,7 +18,7 @@ from pydantic import BaseModel
 import client_agent.__main__  # noqa: F401
 import server.__main__  # noqa: F401  # both: for the children
 from shared.wire import Wire
-from tests.support import fresh_process
+from tests.kit import fresh_process
 
 
 def _build(model: type[BaseModel]) -> None:

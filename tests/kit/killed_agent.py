@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from client_agent.sandbox.kernel import pidfd
-from tests.support.real_sandbox import Job, opened, start
-from tests.support.waiting import until
+from tests.kit.real_sandbox import Job, opened, start
+from tests.kit.waiting import until
 
 Agent: TypeAlias = Callable[[Callable[[str], object]], Awaitable[None]]
 
