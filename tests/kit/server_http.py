@@ -38,9 +38,7 @@ class ServerClient:
         **fields: str,
     ) -> int:
         form = aiohttp.FormData(quote_fields=False)
-        form.add_field("user_id", "7")
-        form.add_field("service", service)
-        for field, text in fields.items():
+        for field, text in ({"user_id": "7", "service": service} | fields).items():
             form.add_field(field, text)
         for name, content in (files or {"run.sh": RUN}).items():
             form.add_field("file", content, filename=name)

@@ -102,13 +102,25 @@ class SimClock:
 
 
 class JumpingClock(RealClock):
-    """The machine's clock, with a wall clock that a test sets."""
+    """The machine's clock, with a wall clock that a test sets and time that it lets pass."""
 
     def __init__(self) -> None:
         self._ahead: Micros = 0
+        self._passed_s = 0.0
 
     def now(self) -> Micros:
         return super().now() + self._ahead
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self._passed_s
+
+    def boottime(self) -> float:
+        return super().boottime() + self._passed_s
+
+    def forward(self, seconds: float) -> None:
+        """Let time pass on all three clocks; who sleeps does not notice."""
+        self._passed_s += seconds
+        self.jump(seconds)
 
     def jump(self, seconds: float) -> None:
         """Set the wall clock forward or back."""

@@ -1,0 +1,229 @@
+"""A server and an agent that all tests of a module share, joined by real HTTP.
+
+Starting a server costs fifty times a request. Each test gets a :class:`Place`: a user and a service
+of its own, so that no test sees another's jobs. After each test its jobs that have not ended
+are cancelled, and then no half upload, open file or running attempt may be there more than before;
+after the last one no task.
+
+A module that uses it says ``pytestmark = pytest.mark.asyncio(loop_scope="module")``. It may hold
+``SERVER``, the TOML of its server, and ``PRINCIPALS``, token -> :class:`Principal`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from client_agent import app
+from client_agent.settings.agent import AgentSection
+from server.app import Server
+from server.settings import load
+from shared.principals import Principal
+from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
+from tests.kit.memory_folder import module_folder
+from tests.kit.server_http import ServerClient, hosted
+from tests.kit.sim_clock import JumpingClock
+
+__all__ = ["Place", "Warm", "module_folder", "place", "started", "warm"]
+
+PATIENCE_S = 20.0
+"""For what was left: less than fixtures may take to clean up."""
+SLOTS = 4
+_OPEN = Path("/proc/self/fd")
+Script = Callable[[FakeProcess], None]
+
+
+def hello(process: FakeProcess) -> None:
+    """What run.sh does where a test says nothing."""
+    process.log(stdout=b"hello\n")
+    process.finish()
+
+
+@dataclass
+class Warm:
+    """Server and agent.
+
+    Attributes:
+        clock: both programs' clock; :meth:`JumpingClock.forward` lets time pass.
+        scripts: service -> what its jobs do as their gate opens; None: the test ends them.
+        data: the server's folder.
+        operator: a token that may make services; "": none is needed.
+    """
+
+    url: str
+    server: Server
+    clock: JumpingClock
+    sandbox: FakeSandbox
+    data: Path
+    agent_data: Path
+    operator: str = ""
+    scripts: dict[str, Script | None] = field(default_factory=dict)
+    _numbers: Any = field(default_factory=lambda: itertools.count(1))
+
+    def __post_init__(self) -> None:
+        self.sandbox.script = self._script
+
+    def new(self, word: str) -> str:
+        """A name that no other test has."""
+        return f"{word}-{next(self._numbers)}"
+
+    def session(self, token: str = "") -> aiohttp.ClientSession:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return aiohttp.ClientSession(headers=headers)
+
+    def held(self) -> Held:
+        """What is open or under way now."""
+        staging = [self.data / "staging", self.agent_data / "staging"]
+        return Held(
+            files=sum(map(_is_file, _OPEN.iterdir())),
+            staged=sum(len(files) for top in staging for _, _, files in os.walk(top)),
+            running=len(self.sandbox.live),
+        )
+
+    def _script(self, process: FakeProcess) -> None:
+        script = self.scripts.get(process.launch.env["FERRYMAN_SERVICE"], hello)
+        if script is not None:
+            script(process)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What both programs hold: counts. Connections between them come and go."""
+
+    files: int
+    staged: int
+    running: int
+
+    def over(self, before: Held) -> dict[str, int]:
+        mine, others = vars(self), vars(before)
+        return {name: mine[name] - others[name] for name in mine if mine[name] > others[name]}
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return not str(path.readlink()).startswith("socket:")
+    except FileNotFoundError:  # it was that of the folder
+        return False
+
+
+class Place(ServerClient):
+    """One test's part of a warm server: a user, and a service with settings of its own."""
+
+    def __init__(self, warm: Warm, session: aiohttp.ClientSession) -> None:
+        super().__init__(warm.url, session, warm.server)
+        self.warm, self.user, self.service = warm, warm.new("user"), warm.new("service")
+        self.users = {self.user}
+
+    def does(self, script: Script | None) -> None:
+        """What its jobs do as they start; None: :meth:`process` ends them."""
+        self.warm.scripts[self.service] = script
+
+    async def upload(
+        self, files: dict[str, bytes] | None = None, service: str = "", **fields: str
+    ) -> int:
+        fields.setdefault("user_id", self.user)
+        self.users.add(fields["user_id"])
+        return await super().upload(files, service or self.service, **fields)
+
+    async def process(self, job_id: int, attempt: int = 1) -> FakeProcess:
+        """The running attempt: what run.sh does is said to it."""
+        return await self.warm.sandbox.process(f"{job_id}.{attempt}")
+
+    async def ask(self, method: str, path: str, **more: Any) -> tuple[int, Any]:
+        """Status, and the JSON or the text of the answer."""
+        async with self.session.request(method, f"{self.url}{path}", **more) as answer:
+            content = await answer.text()
+            return answer.status, json.loads(content) if "json" in answer.content_type else content
+
+    async def api(self, method: str, path: str, json: Any = None, **query: str) -> Any:
+        """The document of a route below ``/api/v1``, which must say yes."""
+        status, found = await self.ask(method, f"/api/v1{path}", json=json, params=query)
+        assert status < 300, (status, found)
+        return found
+
+    async def configure(self, **settings: Any) -> None:
+        """Give its service these settings, as in the file."""
+        await self.api("PUT", f"/services/{self.service}", json=settings)
+
+    async def end(self) -> None:
+        """Cancel what has not ended."""
+        for user in self.users:
+            for job in (await self.api("GET", "/jobs", user=user, limit="200"))["items"]:
+                if not job["ended"]:
+                    await self.ask("DELETE", f"/api/v1/jobs/{job['id']}")
+                    await self.job(job["id"])
+
+
+@asynccontextmanager
+async def started(
+    folder: Path,
+    toml: str = "",
+    principals: Mapping[str, Principal] | None = None,
+    operator: str = "",
+) -> AsyncIterator[Warm]:
+    """Both, on free ports."""
+    clock = JumpingClock()
+    agent_data, data = folder / "agent", folder / "server"
+    sandbox = FakeSandbox(clock, agent_data)
+    given: dict[str, Any] = {"data_dir": agent_data, "port": 0, "slots": SLOTS, "min_free": 0}
+    async with AsyncExitStack() as stack:
+        section = AgentSection.model_validate(given)
+        agent = await stack.enter_async_context(app.running(section, clock, sandbox))
+        file = folder / "ferryman.toml"
+        file.write_text(f'{toml}\n[agents.local]\nurl = "http://127.0.0.1:{agent.port}"\n')
+        settings = load.read(file, {"server": {"data_dir": data}}, {})
+        caller = await hosted(settings, stack, clock, principals)
+        yield Warm(caller.url, caller.server, clock, sandbox, data, agent_data, operator)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def warm(request: pytest.FixtureRequest, module_folder: Path) -> AsyncIterator[Warm]:
+    """The module's server and agent, after a first job: what is opened at first use is open."""
+    module = request.module
+    principals = getattr(module, "PRINCIPALS", None)
+    operator = getattr(module, "OPERATOR", "")
+    async with started(module_folder, getattr(module, "SERVER", ""), principals, operator) as found:
+        async with found.session(operator) as session:
+            first = Place(found, session)
+            await first.configure()
+            await asyncio.gather(*[first.job(await first.upload()) for _ in range(SLOTS)])
+        tasks = _tasks()
+        yield found
+        await _until_nothing(lambda: max(0, _tasks() - tasks))
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def place(warm: Warm) -> AsyncIterator[Place]:
+    """This test's user and service."""
+    before = warm.held()
+    async with warm.session(warm.operator) as session:
+        found = Place(warm, session)
+        await found.configure()
+        yield found
+        await found.end()
+    warm.scripts.pop(found.service, None)
+    await _until_nothing(lambda: warm.held().over(before))
+
+
+def _tasks() -> int:
+    """How many there are besides those of connections, which come and go."""
+    names = (getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks())
+    return sum(1 for name in names if not name.startswith(("RequestHandler.", "Connection.")))
+
+
+async def _until_nothing(left: Callable[[], object]) -> None:
+    deadline = asyncio.get_running_loop().time() + PATIENCE_S
+    while found := left():
+        assert asyncio.get_running_loop().time() < deadline, f"left behind: {found}"
+        await asyncio.sleep(0.002)  # noqa: TID251  # no event says that a file is closed
