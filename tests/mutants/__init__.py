@@ -1,3 +1,1 @@
-"""Proof that the tests notice: each protection is taken out in turn,
-and a test must fail. ``make mutants``; ``--table`` prints those of the threat model.
-"""
+"""Proof that the tests notice: each protection is taken out in turn, and a test must fail."""
