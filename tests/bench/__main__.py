@@ -11,22 +11,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tests.bench import (
-    actions,
     array,
     bulk,
-    collecting,
-    layers,
-    listeners,
-    many_mounts,
-    metrics,
-    moves,
     orchestrator,
     pages,
     small,
-    starting,
     startup,
     store,
-    tokens,
 )
 from tests.bench.table import Row, show
 
@@ -35,26 +26,10 @@ SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {
     "throughput": lambda at, quick: small.throughput(at, 3 if quick else 7),
     "orchestrator": lambda at, quick: orchestrator.beside(at, 150 if quick else 400, 3),
     "array": lambda at, quick: array.array(at, 500 if quick else 10_000),
-    "sandbox": lambda at, quick: layers.layers(at, 30 if quick else 200),
-    "collect": lambda at, quick: collecting.collecting(
-        at, (200 if quick else 2_000) * 1_000_000, 10_000 if quick else 100_000, 3
-    ),
-    "starts": lambda at, quick: starting.starts(at, 24, 1 if quick else 12),
-    "mounts": lambda at, quick: many_mounts.many_mounts(at, 30, 2 if quick else 10),
     "startup": lambda at, quick: startup.startup(at, 5 if quick else 20),
     "upload": lambda at, quick: bulk.upload(at, (512 << 20) if quick else (5 << 30), 3),
-    "idle": lambda at, quick: bulk.idle(at, 5 if quick else 20, 10_000),
-    "start": lambda at, quick: bulk.start(at, 100_000, 3 if quick else 5),
     "lists": lambda at, quick: store.lists(at, 1_000, 100_000 if quick else 1_000_000),
-    "actions": lambda at, quick: actions.actions(at, 10_000 if quick else 1_000_000),
-    "delayed": lambda at, quick: store.delayed(at, 10_000 if quick else 100_000),
-    "listeners": lambda at, quick: listeners.listeners(at, 500, 5 if quick else 30),
-    "metrics": lambda at, quick: metrics.metrics(at, 1_000, 10_000 if quick else 100_000, 20),
-    "moves": lambda at, quick: moves.moves(at, 1_000 if quick else 10_000),
     "pages": lambda at, quick: pages.pages(at, 1_000, 100_000 if quick else 1_000_000),
-    "tokens": lambda at, quick: tokens.tokens(
-        at, 1_000 if quick else 10_000, 2_000 if quick else 20_000, 300 if quick else 1_000
-    ),
     "queue": lambda at, quick: bulk.queue(at, 1_000, 100_000 if quick else 1_000_000, 30),
 }
 

@@ -1,4 +1,4 @@
-"""Large uploads, idling with many jobs, starting with many jobs, dispatching from a long queue."""
+"""Large uploads, and dispatching from a long queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database
 from shared.wire import Limits
-from tests.bench.jobs import cpu_s, one, running
+from tests.bench.jobs import one, running
 from tests.bench.table import Row, median
 from tests.kit.programs import Program
 
@@ -223,52 +223,6 @@ async def fill(
             """
         )
     one_bundle(path.parent)
-
-
-async def idle(folder: Path, seconds: float, jobs: int) -> list[Row]:
-    """CPU of a server that has nothing to do."""
-    await fill(folder / "server" / "ferryman.sqlite", jobs, "Completed")
-    async with running(folder) as (server, agent):
-        await asyncio.sleep(3)  # the first sweeps are not idling
-        was = [cpu_s(server), cpu_s(agent)]
-        await asyncio.sleep(seconds)
-        used = [cpu_s(server) - was[0], cpu_s(agent) - was[1]]
-    return [
-        Row(
-            f"idle with {jobs:,} finished jobs: {name}",
-            f"{share / seconds * 100:.2f} % of a core",
-            "",
-            None,
-            "< 1 %" if name == "server" else "",
-            share / seconds < 0.01 if name == "server" else None,
-        )
-        for name, share in zip(("server", "agent"), used, strict=True)
-    ]
-
-
-async def start(folder: Path, jobs: int, rounds: int) -> list[Row]:
-    """From the start of the process to its listening socket."""
-    await fill(folder / "full" / "server" / "ferryman.sqlite", jobs, "Completed")
-    took: dict[str, list[float]] = {"full": [], "empty": []}
-    for _ in range(rounds):
-        for name, times in took.items():
-            (folder / name).mkdir(parents=True, exist_ok=True)
-            server = Program("server", folder / name, name)
-            begin = time.perf_counter()
-            await asyncio.to_thread(server.start)
-            times.append(time.perf_counter() - begin)
-            server.kill()
-    full, empty = median(took["full"]), median(took["empty"])
-    return [
-        Row(
-            f"start with {jobs:,} finished jobs",
-            f"{full:.2f} s",
-            f"empty {empty:.2f} s",
-            full / empty,
-            "",
-            None,
-        )
-    ]
 
 
 async def queue(folder: Path, short: int, long: int, rounds: int) -> list[Row]:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -26,13 +26,6 @@ SLOT = 60
 """Its uid is nobody else's here."""
 MIB = 1 << 20
 
-Options = list[str]
-Change = Callable[[Options], Options]
-
-
-def unchanged(given: Options) -> Options:
-    return given
-
 
 class Chain:
     """Each method runs one start, from nothing to the exit of what it spawned; seconds. They may
@@ -46,28 +39,10 @@ class Chain:
         self._found, self._workspace, self._tree = found, workspace, tree
         self._lock, self._serial = threading.Lock(), 0
 
-    def bash(self) -> float:
-        return timed(RUN, cwd=self._workspace.path)
-
     def minimal(self) -> float:
         """As whoever measures: root, where it is root. The script is ours."""
         argv = [self._found.tools.bwrap, "--ro-bind", "/", "/", *RUN]
         return timed(argv, cwd=self._workspace.path)
-
-    def all_options(self) -> float:
-        return self.with_options(unchanged, drop=False)
-
-    def with_options(self, change: Change = unchanged, *, drop: bool = True) -> float:
-        """bwrap with our options but for a change; as another uid, if ``drop``."""
-        start = time.perf_counter()
-        with self._descriptors(change) as fds:
-            if drop:
-                tools, uid = self._found.tools, self._workspace.uid
-                argv = command.chain(tools, fds.args, RUN, uid=uid)
-            else:
-                argv = [self._found.tools.bwrap, "--args", str(fds.args), "--", *RUN]
-            timed(argv, passed=fds.passed())
-        return time.perf_counter() - start
 
     def whole(self, join: Iterable[str] = ()) -> float:
         start = time.perf_counter()
@@ -78,12 +53,8 @@ class Chain:
             timed(argv, passed=fds.passed())
         return time.perf_counter() - start
 
-    def in_cgroups(self, file: str | None = None) -> float:
-        """Make, set, join and remove.
-
-        Args:
-            file: to join by; None: the one that the agent uses.
-        """
+    def in_cgroups(self) -> float:
+        """Make, set, join and remove."""
         start = time.perf_counter()
         hierarchy = self._found.host.hierarchy
         assert hierarchy is not None
@@ -91,13 +62,13 @@ class Chain:
             self._serial += 1
             name = f"plain{self._serial}"
         group = Cgroup(hierarchy, name, Limits())
-        self.whole(group.join_files if file is None else [f"{at}/{file}" for at in group.folders])
+        self.whole(group.join_files)
         while not _removed(group):  # bwrap's exit is not yet the death of what was in it
             time.sleep(0.0005)
         return time.perf_counter() - start
 
     @contextmanager
-    def _descriptors(self, change: Change = unchanged) -> Iterator[command.Descriptors]:
+    def _descriptors(self) -> Iterator[command.Descriptors]:
         found = self._found
         fds = command.Descriptors(
             args=os.memfd_create("args", os.MFD_CLOEXEC),
@@ -107,7 +78,7 @@ class Chain:
         )
         try:
             given = command.bwrap_options(fds, bare.ENV, root=self._tree, scratch=256 * MIB)
-            os.write(fds.args, command.encode_args(change(given)))
+            os.write(fds.args, command.encode_args(given))
             os.lseek(fds.args, 0, os.SEEK_SET)
             yield fds
             _reap(fds.status)

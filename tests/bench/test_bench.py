@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +13,7 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
-from tests.bench import growth, jobs
+from tests.bench import chain, jobs
 from tests.bench.orchestrator import NAME, beside
 
 BUSY = "import time\nwhile time.process_time() < 0.4: pass\n"
@@ -65,34 +63,9 @@ async def test_each_client_takes_the_next_body(monkeypatch: pytest.MonkeyPatch) 
     assert max(at_once) == jobs.AT_ONCE
 
 
-def test_medians_are_of_each_figure_alone() -> None:
-    rounds = [
-        {"rate": 1.0, "server": 9.0},
-        {"rate": 3.0, "server": 7.0},
-        {"rate": 2.0, "server": 8.0},
-    ]
-    assert jobs.medians(rounds) == {"rate": 2.0, "server": 8.0}
-
-
-def test_the_table_of_growth_has_a_line_for_each_number() -> None:
-    figures = dict.fromkeys(growth.COLUMNS, 7.25)
-    head, _, *lines = growth.rows("ended", {1: figures, 1_000: figures})
-    assert [line.split(" | ")[0] for line in lines] == ["| 1", "| 1,000"]
-    assert {line.count("|") for line in (head, *lines)} == {len(growth.COLUMNS) + 2}
-
-
-async def test_a_database_is_filled_once_and_the_service_waits_where_a_quota_is_held(
-    tmp_path: Path,
-) -> None:
-    first = await growth.filled("queued", 3, tmp_path)
-    made = first.stat().st_mtime_ns
-    assert await growth.filled("queued", 3, tmp_path) == first
-    assert first.stat().st_mtime_ns == made
-    with closing(sqlite3.connect(first)) as raw:
-        assert raw.execute("SELECT DISTINCT user_id, state FROM jobs").fetchall() == [
-            ("user0", "Queued")
-        ]
-        assert raw.execute("SELECT name, paused FROM services").fetchall() == [("example", 1)]
+def test_a_start_that_fails_is_no_measurement() -> None:
+    with pytest.raises(AssertionError, match="no such luck"):
+        chain.timed(["/bin/sh", "-c", "echo no such luck >&2; exit 3"])
 
 
 async def test_without_the_other_orchestrator_nothing_is_measured(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import math
 import zipfile
-from random import Random  # noqa: TID251 - seeded
-from time import monotonic  # noqa: TID251 - the soak is of real time
+from random import Random
+from time import monotonic
 
 import pytest
 
