@@ -1,12 +1,12 @@
 # Everything that CI does is a target here; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo serve test test-all perturbed unit soak mutants pictures bench coverage lint \
+.PHONY: help setup setup-dev demo serve test test-all perturbed soak mutants pictures bench coverage lint \
 	format types imports lines lock deb clean
 SHELL := bash
 
 PYTHON_RUN := .venv/bin/python -P
-# On two cores: while one waits, two work.
-JOBS ?= 3
+# On two cores: while one waits, two work. A choice of tests is over before three have started.
+JOBS ?= $(if $(ARGS),0,3)
 DATA ?= ferryman-data
 SOAK_SECONDS ?= 600
 # Chosen anew each time, and printed: PERTURB=SEED repeats what one of them showed.
@@ -28,25 +28,18 @@ demo: setup ## start everything in a temporary folder, run an example bundle, sh
 serve: setup ## server and agent in the foreground, data kept in ./ferryman-data (DATA=folder)
 	@.venv/bin/ferryman dev --data-dir $(DATA) $(ARGS)
 
-test: setup-dev ## the tests of every change, about seven minutes on two cores (ARGS="-k name" to choose, JOBS=1 to go slowly)
+test: setup-dev ## the tests of every change, about seven minutes on two cores (ARGS="-k name" or a path to choose)
 	@$(PYTHON_RUN) -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
-test-all: setup-dev ## everything: slow tests, other interleavings, a minute of soak, mutants, a short bench
-	@$(PYTHON_RUN) -m pytest -n $(JOBS) --dist worksteal -m "not soak"
-	@$(MAKE) --no-print-directory perturbed
-	@$(MAKE) --no-print-directory soak SOAK_SECONDS=60
-	@$(MAKE) --no-print-directory mutants
-	@$(MAKE) --no-print-directory bench ARGS="--quick latency throughput"
+test-all: setup-dev ## everything, within an hour: slow tests, fresh programs, other interleavings, soak, mutants, bench
+	@SEEDS="$(SEEDS)" scripts/test-all
 
-perturbed: setup-dev ## contract tests and models, each seed another order of threads and requests (SEEDS="1 2 3")
+perturbed: setup-dev ## each seed another order of threads and requests (SEEDS="1 2 3", ARGS=paths)
 	@for seed in $(SEEDS); do \
 		echo "PERTURB=$$seed"; \
-		PERTURB=$$seed $(PYTHON_RUN) -m pytest -q -n $(JOBS) --dist worksteal tests/contract tests/stateful \
-			$(ARGS) || exit; \
+		PERTURB=$$seed $(PYTHON_RUN) -m pytest -q -n 3 --dist worksteal $(or $(ARGS),$(wildcard \
+			$(addprefix tests/,contract stateful server store model fleet agent client))) || exit; \
 	done
-
-unit: setup-dev ## the fast tests: no program is started
-	@$(PYTHON_RUN) -m pytest tests/unit tests/contract $(ARGS)
 
 soak: setup-dev ## jobs for SOAK_SECONDS (600) while all is killed, reloaded and restored; then fuzz as long
 	@$(PYTHON_RUN) -m tests.soak --seconds $(SOAK_SECONDS)

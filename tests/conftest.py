@@ -53,10 +53,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> list[str]:
-    """Programs that are missing, in one line."""
+    """A line for each program that is missing."""
     from tests.kit.installed import missing
 
-    return [line] if (line := missing()) else []
+    return missing()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,6 +6,7 @@ themselves. Tests of the command line, of ``ferryman dev`` and of deployment do 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -36,12 +37,13 @@ def start(
 ) -> subprocess.Popen[Any]:
     """As ``python -P -m module`` in this environment, with the other arguments of Popen.
 
-    It is ``python`` indeed where lines are counted, which a fork would miss, in the bench, and
-    while this process has a database open: a thread that is in SQLite at that moment would leave
-    its locks to the child for ever.
+    It is ``python`` where FRESH_PROGRAMS is set, in the bench, where lines are counted, which
+    a fork would miss, and while this process has a database open: a thread that is in SQLite at
+    that moment would leave its locks to the child for ever.
     """
     command = [sys.executable, "-P", "-m", module, *arguments]
-    if "coverage" in sys.modules or "pytest" not in sys.modules or _database_is_open():
+    fresh = "FRESH_PROGRAMS" in os.environ or "coverage" in sys.modules
+    if fresh or "pytest" not in sys.modules or _database_is_open():
         return subprocess.Popen(command, env=env, **how)
     be = _instead_of_exec(module, arguments, env, how.get("pass_fds", ()))
     with warnings.catch_warnings():

@@ -47,8 +47,10 @@ def program(name: str) -> str:
     return there
 
 
-def missing() -> str:
-    """A line for the start of a run, if there is something to say."""
-    names = [name for name in OF_WHAT if found(name) is None]
-    what = ", ".join(names)
-    return f"missing: {what}; what needs them is not proved (scripts/setup --dev)" if names else ""
+def missing() -> list[str]:
+    """For the start of a run: each program that is not there, and what is not proved without it."""
+    return [
+        f"no {name}: that {what} is not proved (scripts/setup --dev installs it)"
+        for name, what in OF_WHAT.items()
+        if found(name) is None
+    ]
