@@ -19,8 +19,8 @@ from server.domain.field_values import VALUES
 from server.web import routes as pages
 from server.web.site import compile_template, template_names
 from shared.settings.limits import FIELDS
+from tests.kit.cost import longest_step
 from tests.kit.fake_orchestrator import FakeOrchestrator
-from tests.kit.longest_step import longest_step
 from tests.kit.server_http import RUN, ServerClient, driving
 
 MOST_S = 0.3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import struct
 import tarfile
 import zipfile
@@ -42,6 +43,7 @@ def write_bundle(path: Path, files: Files, *, chunk: int = 1 << 20) -> BundleSum
 
 def unpacked(bundle: Path, into: Path) -> dict[str, bytes]:
     """What the reader unpacks, read back from the disk."""
+    shutil.rmtree(into, ignore_errors=True)
     into.mkdir()
     fd = os.open(into, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -71,6 +73,7 @@ def expand_bytes(
     """Expand into ``folder/bundle``; on refusal nothing but the archive is left there."""
     stored = folder / "archive"
     stored.write_bytes(archive)
+    (folder / "bundle").unlink(missing_ok=True)
     writer = BundleWriter(folder / "bundle", max_files=max_files, max_bytes=max_bytes)
     try:
         expand(stored, name, writer, max_files=max_files, max_bytes=max_bytes)

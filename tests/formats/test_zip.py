@@ -1,20 +1,19 @@
+"""ZIPs that are uploaded: what lies in them is refused; and the list of a sealed one."""
+
 from __future__ import annotations
 
-import tracemalloc
+import io
 import zipfile
+from pathlib import Path
 
 import pytest
 
+from shared.files.archives.zip_index import ZipIndex
 from shared.files.bundles.reader import BundleReader
-from tests.kit.raw_archives import (
-    RawZip,
-    deflated,
-    expand_bytes,
-    refusal,
-    unpacked,
-)
-
-HELLO = {"run.sh": b"echo hello\n", "data/in.txt": b"1 2 3\n"}
+from shared.files.names import BundleError
+from tests.kit.cost import peak
+from tests.kit.each import each
+from tests.kit.raw_archives import RawZip, deflated, expand_bytes, refusal, unpacked
 
 
 def good() -> RawZip:
@@ -32,7 +31,7 @@ def test_the_hand_made_zip_is_accepted_as_long_as_nothing_in_it_lies(tmp_path):
 ABC = deflated(b"abc")
 
 
-@pytest.mark.parametrize(
+@each(
     ("archive", "code"),
     [
         (good().add(b"x", b"/etc/passwd", mode=0o120777), "link"),
@@ -70,7 +69,6 @@ ABC = deflated(b"abc")
         (good().add(b"x", b"", behind=b"hidden").add(b"y", b""), "hidden_data"),
         (good().add(b"x", b"", flags=8, behind=b"wrong descriptor"), "lying_header"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_zip_entry_that_lies_or_is_no_file_is_refused_by_name(tmp_path, archive, code):
     problem = refusal(archive.bytes(), tmp_path)
@@ -78,7 +76,7 @@ def test_a_zip_entry_that_lies_or_is_no_file_is_refused_by_name(tmp_path, archiv
     assert problem.part != "run.sh"
 
 
-@pytest.mark.parametrize(
+@each(
     ("archive", "code"),
     [
         (b"#!/bin/sh\n" + good().bytes(), "not_an_archive"),
@@ -113,7 +111,7 @@ def test_entries_that_share_one_compressed_block_are_refused(tmp_path):
     assert refusal(few.bytes(), tmp_path).code == "overlap"
 
 
-@pytest.mark.parametrize("size", [64 << 20, 1 << 40])
+@each("size", [64 << 20, 1 << 40])
 def test_a_bomb_that_says_so_is_refused_before_anything_is_unpacked(tmp_path, size):
     archive = good().add(
         b"x", b"", method=8, packed=deflated(bytes(1000)), size=min(size, 2**32 - 2)
@@ -122,16 +120,11 @@ def test_a_bomb_that_says_so_is_refused_before_anything_is_unpacked(tmp_path, si
 
 
 def test_a_bomb_that_lies_about_its_size_is_stopped_at_that_size(tmp_path):
-    packed = deflated(bytes(64 << 20))
-    archive = good().add(b"x", b"", method=8, packed=packed, size=1000, crc=0)
-    tracemalloc.start()
-    try:
-        problem = refusal(archive.bytes(), tmp_path)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    packed = deflated(bytes(24 << 20))
+    archive = good().add(b"x", b"", method=8, packed=packed, size=1000, crc=0).bytes()
+    problem, most = peak(lambda: refusal(archive, tmp_path))
     assert problem.code == "lying_size"
-    assert peak < 8 << 20
+    assert most < 4 << 20
 
 
 def test_a_zip_whose_table_of_contents_is_huge_is_refused_before_it_is_read(tmp_path):
@@ -139,36 +132,49 @@ def test_a_zip_whose_table_of_contents_is_huge_is_refused_before_it_is_read(tmp_
     archive.directory += bytes(12 << 20)
     archive.body += b"PK\3\4"
     packed = archive.bytes()
-    tracemalloc.start()
-    try:
-        problem = refusal(packed, tmp_path)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    problem, most = peak(lambda: refusal(packed, tmp_path))
     assert problem.code == "too_many_files"
-    assert peak < 1 << 20
-
-
-def test_zips_written_to_a_pipe_are_read(tmp_path):
-    class Pipe:
-        def __init__(self) -> None:
-            self.data = b""
-
-        def write(self, data: bytes) -> int:
-            self.data += data
-            return len(data)
-
-        def flush(self) -> None: ...
-
-    pipe = Pipe()
-    with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED) as archive:  # type: ignore[call-overload]
-        for name, content in HELLO.items():
-            archive.writestr(name, content)
-    expand_bytes(pipe.data, tmp_path)
-    assert unpacked(tmp_path / "bundle", tmp_path / "out") == HELLO
+    assert most < 1 << 20
 
 
 def test_names_in_utf8_are_read_whether_or_not_the_flag_says_so(tmp_path):
     expand_bytes(good().add("dü/é".encode(), b"", flags=0).bytes(), tmp_path)
     with BundleReader(tmp_path / "bundle") as reader:
         assert [entry.path for entry in reader.entries] == ["run.sh", "dü/é"]
+
+
+# ---------------------------------------------------------------------------- lists of sealed ones
+
+
+def packed(path: Path, names: list[str]) -> int:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("folder/", b"")
+        for number, name in enumerate(names):
+            info = zipfile.ZipInfo(name, (2026, 3, 4, 5, 6, 8))
+            info.extra = b"UT\x01\x00x" if number % 2 else b""
+            archive.writestr(info, b"x" * (number % 7))
+    path.write_bytes(content.getvalue())
+    return path.stat().st_size
+
+
+def test_a_scan_finds_what_the_whole_list_has(tmp_path):
+    names = [f"{'long/' * (one % 9)}ü {one}" if one % 3 else f"{one}" for one in range(4_000)]
+    size = packed(tmp_path / "a.zip", names)
+    with (tmp_path / "a.zip").open("rb") as file:
+        index = ZipIndex(file.fileno(), 0, size)
+        wanted = [(one.name, one.size, one.modified) for one, _ in index.files()]
+        assert [one[0] for one in wanted] == names
+        assert list(index.scan()) == wanted
+
+
+@each("at", [0, 28, 30])
+def test_a_scan_of_a_damaged_list_ends(tmp_path, at):
+    """The signature, the length of the name, that of the extras."""
+    path = tmp_path / "a.zip"
+    packed(path, ["a.txt", "b.txt"])
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"PK\1\2") + at] ^= 0x7F
+    path.write_bytes(data)
+    with path.open("rb") as file, pytest.raises(BundleError):
+        list(ZipIndex(file.fileno(), 0, len(data)).scan())

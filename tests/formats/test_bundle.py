@@ -1,3 +1,5 @@
+"""Sealed bundles: written, read, their digest, and what is none."""
+
 from __future__ import annotations
 
 import errno
@@ -9,18 +11,19 @@ import stat
 import zipfile
 
 import pytest
-from hypothesis import given
 
+from shared.files.archives.zip_directory import read_entries
 from shared.files.bundles.reader import BundleReader
+from shared.files.bundles.stream_digests import StreamDigests
 from shared.files.bundles.writer import BundleWriter
 from shared.files.durable import WRITEBACK_BYTES
 from shared.files.names import BundleError
+from tests.kit.each import each
 from tests.kit.raw_archives import (
+    Files,
     RawZip,
     on_disk,
-    trees,
     unpacked,
-    without_folder,
     write_bundle,
     zipped,
 )
@@ -28,22 +31,7 @@ from tests.kit.raw_archives import (
 HELLO = {"run.sh": b"echo hello\n", "data/in.txt": b"1 2 3\n"}
 
 
-@given(files=trees())
-def test_what_is_unpacked_is_what_was_written(tmp_path_factory, files):
-    folder = tmp_path_factory.mktemp("bundle")
-    sealed = write_bundle(folder / "bundle", files, chunk=100)
-    expected = without_folder(files)
-    assert unpacked(folder / "bundle", folder / "out") == expected
-    assert (sealed.files, sealed.bytes) == (len(files), sum(map(len, files.values())))
-    assert sealed.size == (folder / "bundle").stat().st_size
-    with BundleReader(folder / "bundle") as reader:
-        assert reader.summary() == sealed
-        assert {entry.path: entry.size for entry in reader.entries} == {
-            path: len(content) for path, content in expected.items()
-        }
-
-
-@pytest.mark.parametrize("more", [0, 1])
+@each("more", [0, 1])
 def test_a_bundle_that_is_kept_in_memory_is_the_same_and_leaves_no_file(tmp_path, more):
     written = write_bundle(tmp_path / "written", HELLO)
     keep = written.size - more  # one byte too few, and it is written after all
@@ -63,6 +51,7 @@ def test_a_bundle_that_is_kept_in_memory_is_the_same_and_leaves_no_file(tmp_path
         assert not (tmp_path / "kept").exists()
     writer.abort()
     assert not (tmp_path / "kept").exists()
+    (tmp_path / "written").unlink()
 
 
 def test_other_programs_can_open_a_bundle(tmp_path):
@@ -73,13 +62,18 @@ def test_other_programs_can_open_a_bundle(tmp_path):
         assert {one.compress_type for one in archive.infolist()} == {zipfile.ZIP_STORED}
 
 
-def test_the_digest_is_the_documented_one(tmp_path):
+def documented(files: Files) -> str:
     lines = "".join(
-        f"{hashlib.sha256(HELLO[path]).hexdigest()} {len(HELLO[path])} {path}\n"
-        for path in sorted(HELLO)
+        f"{hashlib.sha256(files[path]).hexdigest()} {len(files[path])} {path}\n"
+        for path in sorted(files, key=str.encode)
     )
-    expected = hashlib.sha256(b"ferryman-bundle 1\n" + lines.encode()).hexdigest()
-    assert write_bundle(tmp_path / "b", HELLO).digest == expected
+    return hashlib.sha256(b"ferryman-bundle 1\n" + lines.encode()).hexdigest()
+
+
+@each("files", [HELLO, {"run.sh": b"", "\uffff": b"1", "\U00010000": b"2"}])
+def test_the_digest_is_the_documented_one_sorted_by_bytes(tmp_path, files):
+    assert write_bundle(tmp_path / "b", files).digest == documented(files)
+    (tmp_path / "b").unlink()
 
 
 def test_the_digest_is_of_the_content_not_of_order_folder_or_zip(tmp_path):
@@ -90,17 +84,7 @@ def test_the_digest_is_of_the_content_not_of_order_folder_or_zip(tmp_path):
     assert write_bundle(tmp_path / "5", HELLO | {"x": b""}).digest != one
 
 
-def test_the_digest_sorts_by_bytes_not_by_code_units(tmp_path):
-    files = {"run.sh": b"", "\uffff": b"1", "\U00010000": b"2"}
-    lines = "".join(
-        f"{hashlib.sha256(files[path]).hexdigest()} {len(files[path])} {path}\n"
-        for path in ["run.sh", "\uffff", "\U00010000"]
-    )
-    expected = hashlib.sha256(b"ferryman-bundle 1\n" + lines.encode()).hexdigest()
-    assert write_bundle(tmp_path / "b", files).digest == expected
-
-
-def test_scripts_and_programs_are_executable_and_nothing_else(tmp_path):
+def test_scripts_programs_and_folders_are_executable_whatever_the_umask(tmp_path):
     files = {
         "run.sh": b"x",
         "tool": b"#!/usr/bin/awk -f",
@@ -108,7 +92,7 @@ def test_scripts_and_programs_are_executable_and_nothing_else(tmp_path):
         "marked": b"x",
         "data": b"# !",
         "short": b"#",
-        "empty": b"",
+        "a/b/empty": b"",
     }
     writer = BundleWriter(tmp_path / "b", max_files=10, max_bytes=100)
     for name, content in files.items():
@@ -125,15 +109,6 @@ def test_scripts_and_programs_are_executable_and_nothing_else(tmp_path):
     modes = {name: stat.S_IMODE((tmp_path / "out" / name).stat().st_mode) for name in files}
     programs = {"run.sh", "tool", "bin", "marked"}
     assert modes == {name: 0o755 if name in programs else 0o644 for name in files}
-
-
-def test_folders_can_be_read_by_others_whatever_the_umask(tmp_path):
-    write_bundle(tmp_path / "b", {"run.sh": b"", "a/b/c": b""})
-    old = os.umask(0o077)
-    try:
-        unpacked(tmp_path / "b", tmp_path / "out")
-    finally:
-        os.umask(old)
     assert stat.S_IMODE((tmp_path / "out/a/b").stat().st_mode) == 0o755
 
 
@@ -150,7 +125,7 @@ def test_everything_unpacked_belongs_to_the_jobs_user(tmp_path):
     assert {(p.stat().st_uid, p.stat().st_gid) for p in below} == {(12345, 12346)}
 
 
-@pytest.mark.parametrize(
+@each(
     ("files", "code", "words"),
     [
         ({}, "no_file", "no file"),
@@ -200,16 +175,11 @@ def test_one_file_or_byte_too_many_is_refused(tmp_path):
     writer.abort()
 
 
-@pytest.mark.parametrize("steps", range(5))
+@each("steps", range(5))
 def test_an_abort_at_any_step_leaves_nothing(tmp_path, steps):
     writer = BundleWriter(tmp_path / "b", max_files=9, max_bytes=99)
-    all_steps = [
-        lambda: writer.add("run.sh"),
-        lambda: writer.write(b"x"),
-        writer.end,
-        writer.finish,
-    ]
-    for step in all_steps[:steps]:
+    whole = (lambda: writer.add("run.sh"), lambda: writer.write(b"x"), writer.end, writer.finish)
+    for step in whole[:steps]:
         step()
     writer.abort()
     writer.abort()
@@ -263,12 +233,15 @@ def bundle(tmp_path):
     return tmp_path / "b"
 
 
-def test_every_damaged_byte_is_noticed(bundle, tmp_path):
+def test_every_damaged_byte_and_every_cut_is_noticed(bundle, tmp_path):
     whole = bundle.read_bytes()
     with BundleReader(bundle) as reader:
         sealed = reader.summary()
     harmless = []
     for at in range(len(whole)):
+        (tmp_path / "d").write_bytes(whole[:at])
+        with pytest.raises(BundleError):
+            BundleReader(tmp_path / "d")
         (tmp_path / "d").write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
         try:
             with BundleReader(tmp_path / "d") as reader:
@@ -277,18 +250,10 @@ def test_every_damaged_byte_is_noticed(bundle, tmp_path):
             continue
         harmless.append(at)
     # What may differ is what nobody reads: times, versions, attributes.
-    content = whole.index(HELLO["run.sh"]), whole.index(HELLO["data/in.txt"])
-    assert not any(at <= one < at + len(HELLO["run.sh"]) for one in harmless for at in content[:1])
-    assert not any(at <= one < at + 6 for one in harmless for at in content[1:])
+    for content in HELLO.values():
+        start = whole.index(content)
+        assert not {*range(start, start + len(content))} & {*harmless}
     assert len(harmless) < len(whole) // 3
-
-
-def test_every_cut_is_noticed(bundle, tmp_path):
-    whole = bundle.read_bytes()
-    for length in range(len(whole)):
-        (tmp_path / "d").write_bytes(whole[:length])
-        with pytest.raises(BundleError):
-            BundleReader(tmp_path / "d")
 
 
 def test_another_digest_than_promised_is_refused(bundle, tmp_path):
@@ -310,39 +275,46 @@ def test_damage_is_noticed_while_unpacking(bundle, tmp_path):
     assert (caught.value.code, caught.value.part) == ("bad_checksum", "run.sh")
 
 
-@pytest.mark.parametrize("name", ["../x", "/x", "a\\b", "a//b", "e\u0301", "a\u202eb"])
-def test_a_bundle_with_an_unsafe_name_is_not_opened(tmp_path, name):
-    archive = RawZip().add(b"run.sh", b"").add(name.encode(), b"x").bytes()
-    (tmp_path / "b").write_bytes(archive)
-    with pytest.raises(BundleError) as caught:
-        BundleReader(tmp_path / "b")
-    assert (caught.value.code, caught.value.part) == ("unsafe_name", name)
+def raw(*names: bytes) -> RawZip:
+    archive = RawZip()
+    for name in names:
+        archive.add(name, b"")
+    return archive
 
 
-@pytest.mark.parametrize(
-    ("archive", "code"),
+UNSAFE = ["../x", "/x", "a\\b", "a//b", "e\u0301", "a\u202eb"]
+
+
+@each(
+    ("archive", "code", "part"),
     [
-        (zipped(HELLO), "not_sealed"),
-        (RawZip().add(b"run.sh", b"").add(b"d/", b"", mode=0o040755).bytes(), "not_sealed"),
-        (RawZip().add(b"run.sh", b"").add(b"run.sh", b"").bytes(), "duplicate_name"),
-        (RawZip().add(b"run.sh", b"").add(b"run.sh/x", b"").bytes(), "file_and_folder"),
-        (RawZip().add(b"x", b"").bytes(), "no_run_sh"),
-        (RawZip().bytes(), "no_file"),
-        (b"", "truncated"),
-        (b"x" * 100, "truncated"),
+        *((raw(b"run.sh", name.encode()).bytes(), "unsafe_name", name) for name in UNSAFE),
+        (zipped(HELLO), "not_sealed", None),
+        (raw(b"run.sh").add(b"d/", b"", mode=0o040755).bytes(), "not_sealed", None),
+        (raw(b"run.sh", b"run.sh").bytes(), "duplicate_name", "run.sh"),
+        (raw(b"run.sh", b"run.sh/x").bytes(), "file_and_folder", "run.sh/x"),
+        (raw(b"x").bytes(), "no_run_sh", None),
+        (RawZip().bytes(), "no_file", None),
+        (b"", "truncated", None),
+        (b"x" * 100, "truncated", None),
     ],
 )
-def test_what_is_no_sealed_bundle_is_not_opened(tmp_path, archive, code):
+def test_what_is_no_sealed_bundle_is_not_opened(tmp_path, archive, code, part):
     (tmp_path / "b").write_bytes(archive)
     with pytest.raises(BundleError) as caught:
         BundleReader(tmp_path / "b")
     assert caught.value.code == code
+    assert part in (None, caught.value.part)
 
 
 def test_more_files_than_the_reader_wants_are_not_loaded(bundle):
     with pytest.raises(BundleError) as caught:
         BundleReader(bundle, max_files=1)
     assert caught.value.code == "too_many_files"
+
+
+def descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - not of interest as paths
 
 
 @pytest.mark.parametrize("trap", ["run.sh", "data"])
@@ -352,19 +324,14 @@ def test_unpacking_follows_no_link_that_is_in_the_way(bundle, tmp_path, trap):
     out.mkdir()
     (outside / "run.sh").write_text("precious")
     (out / trap).symlink_to(outside / trap if trap == "run.sh" else outside)
+    before = descriptors()
     fd = os.open(out, os.O_RDONLY)
     with BundleReader(bundle) as reader, pytest.raises(FileExistsError):
         reader.unpack(fd)
     os.close(fd)
     assert on_disk(outside) == {"run.sh": b"precious"}
-
-
-def test_unpacking_leaves_no_descriptor_open(bundle, tmp_path):
-    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - not of interest as paths
-    unpacked(bundle, tmp_path / "out")
-    with pytest.raises(FileExistsError):
-        unpacked(bundle, tmp_path / "out")
-    assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    unpacked(bundle, out)
+    assert descriptors() == before, "left open"
 
 
 def test_one_file_can_be_streamed(tmp_path):
@@ -402,3 +369,99 @@ def test_the_disk_begins_with_a_large_file_before_its_end(tmp_path, monkeypatch)
     for (at, length), (following, _) in itertools.pairwise(begun):
         assert following == at + length
     assert begun[0][0] == 0
+
+
+# ---------------------------------------------------------------------------- for every system
+
+
+def write(path, names, *, portable):
+    writer = BundleWriter(path, max_files=10, max_bytes=1000, portable=portable)
+    try:
+        for name in names:
+            writer.add(name)
+            writer.end()
+        return writer.finish()
+    except BundleError:
+        writer.abort()
+        raise
+
+
+def test_a_bundle_keeps_such_names_and_says_so(tmp_path):
+    names = ["run.sh", "chr1:1-2.bed", "aux.h", "Makefile", "makefile", "end."]
+    sealed = write(tmp_path / "b", names, portable=False)
+    (warning,) = sealed.warnings
+    assert warning.startswith("portable_names: 4 names are not for every system (")
+    with BundleReader(tmp_path / "b") as bundle:
+        assert {entry.path for entry in bundle.entries} == set(names)
+        assert bundle.summary() == sealed
+
+
+@each(
+    ("names", "code", "part"),
+    [
+        (["run.sh", "a:b"], "unsafe_name", "a:b"),
+        (["run.sh", "Makefile", "makefile"], "case_clash", "makefile"),
+    ],
+)
+def test_where_names_must_be_portable_they_are_refused(tmp_path, names, code, part):
+    with pytest.raises(BundleError) as caught:
+        write(tmp_path / "b", names, portable=True)
+    assert (caught.value.code, caught.value.part) == (code, part)
+    assert not (tmp_path / "b").exists()
+
+
+# ---------------------------------------------------------------------------- digests on the way in
+
+FILES = {"run.sh": b"true", "empty": b"", "folder/data": bytes(range(256)) * 50, "z": b"z"}
+LENGTHS = (1, 30, 2, 31, 4096, 29)
+
+
+def arrived(path, seed=0, max_files=100):
+    """What was learnt of a file that came in pieces of all lengths."""
+    data, at = path.read_bytes(), seed
+    digests = StreamDigests(max_files)
+    while data:
+        length, at = LENGTHS[at % len(LENGTHS)], at + 1
+        digests.feed(memoryview(data)[:length])
+        data = data[length:]
+    return digests
+
+
+def listed(path):
+    with path.open("rb") as file:
+        return {one.name: one for one in read_entries(file.fileno(), 100)}
+
+
+@each("seed", range(len(LENGTHS)))
+def test_every_file_is_known_however_the_bytes_come(tmp_path, seed):
+    (tmp_path / "b").unlink(missing_ok=True)
+    write_bundle(tmp_path / "b", FILES)
+    digests = arrived(tmp_path / "b", seed)
+    found = {name: digests.sha256(one) for name, one in listed(tmp_path / "b").items()}
+    assert found == {name: hashlib.sha256(data).hexdigest() for name, data in FILES.items()}
+
+
+def test_a_file_whose_bytes_are_not_as_listed_is_to_be_read(tmp_path):
+    write_bundle(tmp_path / "b", FILES)
+    entries = listed(tmp_path / "b")
+    whole = (tmp_path / "b").read_bytes()
+    (tmp_path / "b").write_bytes(whole.replace(b"true", b"exit"))
+    digests = arrived(tmp_path / "b")
+    assert digests.sha256(entries["run.sh"]) is None
+    assert digests.sha256(entries["z"]) is not None
+
+
+def test_an_entry_that_is_not_stored_is_not_known_nor_anything_behind_it(tmp_path):
+    with zipfile.ZipFile(tmp_path / "b", "w") as archive:
+        archive.writestr("first", b"1" * 100)
+        archive.writestr("packed", b"2" * 100, zipfile.ZIP_DEFLATED)
+        archive.writestr("last", b"3" * 100)
+    digests, entries = arrived(tmp_path / "b"), listed(tmp_path / "b")
+    known = [name for name, one in entries.items() if digests.sha256(one)]
+    assert known == ["first"]
+
+
+def test_no_more_files_are_remembered_than_there_may_be(tmp_path):
+    write_bundle(tmp_path / "b", FILES)
+    digests = arrived(tmp_path / "b", max_files=2)
+    assert sum(digests.sha256(one) is not None for one in listed(tmp_path / "b").values()) == 2

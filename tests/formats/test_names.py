@@ -1,0 +1,259 @@
+"""Names of files: taken, refused, composed, side by side, for every system."""
+
+from __future__ import annotations
+
+import functools
+import os
+import tracemalloc
+import unicodedata
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.files import names
+from shared.files.names import (
+    NonPortableNames,
+    PathSet,
+    UnsafeName,
+    find_root,
+    fold,
+    problems,
+    safe_path,
+    shown,
+    why_not_portable,
+)
+from tests.kit.cost import peak, steps
+from tests.kit.each import each
+from tests.kit.generated_bundles import FINE
+
+TAKEN = [
+    *FINE, "run.sh", "data/in.pdb", "a b/c d", "漢字/é.txt", "con2", "x" * 255, "a /b", "...",
+    "/".join(["d"] * 64), "x" + "\u0334" * 30, "2024-01-01T12:00:00.nc",
+]  # fmt: skip
+REFUSED = [
+    ("", "empty"), ("/etc/passwd", "absolute"), ("//x", "absolute"), ("..", "'..'"),
+    ("a/../b", "'..'"), ("a/..", "'..'"), (".", "'.'"), ("./a", "'.'"), ("a/./b", "'.'"),
+    ("a//b", "empty component"), ("a/", "empty component"), ("a\0b", "NUL"),
+    ("a\nb", "control character (U+000A)"), ("a\x1b[2J", "control"), ("a\x7f", "control"),
+    ("a\u0085b", "control"), ("a\u202eb", "format character (U+202E)"), ("a\u200bb", "format"),
+    ("\ufeffa", "format"), ("a\u2028b", "line separator"), ("a\\b", "backslash"),
+    ("\ud800", "surrogate"), ("e" + "\u0301" * 31, "more than 30 combining marks"),
+    ("x" * 256, "longer than 255"), ("é" * 128, "longer than 255"),
+    ("/".join(["d" * 200] * 6), "longer than 1024"), ("/".join(["é" * 100] * 6), "than 1024"),
+    ("/".join(["d"] * 65), "deeper than 64"),
+]  # fmt: skip
+
+
+@each("name", TAKEN)
+def test_what_linux_can_store_is_taken_composed(name):
+    assert safe_path(name) == unicodedata.normalize("NFC", name)
+
+
+@each(("name", "why"), REFUSED)
+def test_what_is_dangerous_or_impossible_is_refused_with_the_reason(name, why):
+    with pytest.raises(UnsafeName) as caught:
+        safe_path(name)
+    assert why in caught.value.why
+    assert caught.value.name == name
+
+
+@given(st.text(max_size=40) | st.lists(st.text(max_size=12), max_size=6).map("/".join))
+def test_what_is_taken_stays_below_its_root_and_is_stable(name):
+    try:
+        path = safe_path(name)
+    except UnsafeName as problem:
+        str(problem).encode()  # can be shown
+        return
+    assert path == safe_path(path) == unicodedata.normalize("NFC", name)
+    assert os.path.normpath(f"/root/{path}") == f"/root/{path}"
+    assert path.encode().decode() == path
+
+
+def test_what_is_shown_of_a_name_cannot_play_with_the_terminal():
+    assert shown("a\x1b[2J\u202e\ud800\\") == r"“a\x1b[2J\u202e\ud800\\”"
+    assert len(shown("x" * 10_000)) < 150
+
+
+# ---------------------------------------------------------------------------- side by side
+
+
+def add(tree, *paths):
+    for path in paths:
+        tree.add(path)
+    tree.check()
+
+
+@each(
+    ("first", "second", "code"),
+    [
+        ("a", "a", "duplicate_name"),
+        ("d/a", "d/a", "duplicate_name"),
+        ("a", "a/b", "file_and_folder"),
+        ("a/b", "a", "file_and_folder"),
+        ("a/b", "a/b/c/d", "file_and_folder"),
+        ("a/b/c/d", "a/b", "file_and_folder"),
+    ],
+)
+def test_paths_that_cannot_lie_side_by_side_are_refused(first, second, code):
+    tree = PathSet()
+    for between in ("a.b", "a-", "a!/b", "A", "a/b!", "a/b\x01"):  # what sorts between them
+        tree.add(f"{between}/x")
+    tree.add(first)
+    with pytest.raises(UnsafeName) as caught:
+        add(tree, second)
+    assert (caught.value.code, caught.value.name) == (code, second)
+
+
+@each(("path", "as_folder"), [("a/b", False), ("a/b/c", True), ("a", False), ("a/b/c/d", True)])
+def test_a_folder_may_repeat_but_not_be_a_file(path, as_folder):
+    tree = PathSet()
+    for folder in ("a/b", "a/b", "a"):
+        tree.add_folder(folder)
+    add(tree, "a/b/c", "A")
+    (tree.add_folder if as_folder else tree.add)(path)
+    with pytest.raises(UnsafeName) as caught:
+        tree.check()
+    assert caught.value.code == "file_and_folder"
+
+
+@given(st.lists(st.lists(st.sampled_from("aAbéÉ.!"), min_size=1, max_size=4).map("/".join)))
+def test_paths_agree_with_comparing_every_prefix_of_every_path(paths):
+    above = {path[:i] for path in paths for i, c in enumerate(path) if c == "/"}
+    if len(set(paths)) == len(paths) and not above & set(paths):
+        add(PathSet(), *paths)
+    else:
+        with pytest.raises(UnsafeName):
+            add(PathSet(), *paths)
+    every = above | set(paths)
+    clash = any(fold(a) == fold(b) and a != b for a in every for b in every)
+    found = {one.code for one in problems(list(dict.fromkeys(paths)))}
+    assert ("case_clash" in found) == clash
+
+
+def test_a_tree_holds_the_paths_and_nothing_of_their_folders():
+    paths = ["/".join([f"{n:04}", *["d"] * 62, "f"]) for n in range(500)]
+    tree = PathSet()
+
+    def fill() -> int:
+        for path in paths:
+            tree.add(path)
+        return tracemalloc.get_traced_memory()[0]
+
+    held, _ = peak(fill)
+    _, most = peak(tree.check)
+    assert held < 200 * len(paths)  # a dict's slot; each folder of its own would be 64 of them
+    assert most < 600 * len(paths)
+
+
+@each(
+    ("paths", "root"),
+    [
+        (["run.sh"], ""),
+        (["a/x", "run.sh"], ""),
+        (["top/run.sh"], "top/"),
+        (["top/run.sh", "top/data/x"], "top/"),
+        ([], None),
+        (["Run.sh"], None),
+        (["top/run.sh", "other"], None),
+        (["top/run.sh", "top2/x"], None),
+        (["top/sub/run.sh"], None),
+        (["run.sh/x"], None),
+        (["top/run.sh/x"], None),
+        (["run.sh", "top/run.sh"], ""),
+    ],
+)
+def test_the_root_is_where_run_sh_lies_or_the_one_folder_that_holds_it(paths, root):
+    assert find_root(paths) == find_root(reversed(paths)) == root
+
+
+# ---------------------------------------------------------------------------- every system
+
+ODD = [
+    ("C:x", "colon"), ("d/2024-01-01T12:00:00.nc", "colon"), ("a/lpt9/b", "device"),
+    *((f"a{sign}b", "the character") for sign in '<>"|?*'), ("com¹", "device"), ("CON", "device"),
+    ("nul.txt", "device"), ("a/Com1.tar.gz", "device"), ("aux .txt", "device"), ("a.", "dot or"),
+    ("CONOUT$", "device"), ("a /b", "dot or a space"), ("...", "dot or a space"),
+]  # fmt: skip
+FOR_ALL = ["con2", "console", "com10", "a.b/c d", ".x", "..a", "auxiliary.h", "x-aux", "é"]
+
+
+@each(("name", "why"), ODD + [(name, None) for name in FOR_ALL])
+def test_what_other_systems_cannot_store_is_reported_with_the_reason(name, why):
+    assert safe_path(name) == name
+    reason = why_not_portable(name)
+    assert (reason is None) == (why is None)
+    assert (why or "") in (reason or "")
+
+
+@each(
+    ("first", "second"),
+    [("a", "A"), ("Data/x", "data/y"), ("d/Data/x", "d/data/y/z"), ("straße", "STRASSE"),
+     ("ſ", "s"), ("É", "é")],
+)  # fmt: skip
+def test_names_that_differ_only_in_case_are_reported(first, second):
+    for paths in ([first, "b/c", second, "a.a"], [second, first]):
+        (found,) = problems(paths)
+        assert (found.code, "differs only in case" in found.why) == ("case_clash", True)
+
+
+def test_a_warning_is_short_however_many_names_there_are():
+    found = NonPortableNames()
+    assert found.warnings() == ()
+    for n in range(10_000):
+        found.add(f"{n}:" * 200, "it contains a colon")
+    (warning,) = found.warnings()
+    assert "10000 names" in warning
+    assert "and 9997 more" in warning
+    assert len(warning) < 700
+
+
+# ---------------------------------------------------------------------------- work
+
+
+class Unread(str):
+    """A name that nobody may go through."""
+
+    __slots__ = ()
+
+    def __iter__(self):
+        raise AssertionError("somebody reads all of it")
+
+
+@each(
+    ("name", "why"),
+    [(Unread(mark * 40_000), "longer than 1024 bytes") for mark in ("\u0301", "a", "a/", "\u0301a")]
+    + [("\u0301" * 1000, "combining marks in a row")],
+)
+def test_a_name_is_refused_before_it_is_composed(monkeypatch, name, why):
+    """Composing takes time that grows with the square of a run of marks."""
+    real = SimpleNamespace(category=unicodedata.category, combining=unicodedata.combining)
+    monkeypatch.setattr(names, "unicodedata", real)
+    with pytest.raises(UnsafeName, match=why) as caught:
+        safe_path(name)
+    assert len(str(caught.value)) < 10_000
+
+
+@each(
+    "paths",
+    [
+        lambda n: [f"f{i:06}" for i in range(n)],
+        lambda n: ["/".join([f"{i:06}", *["d"] * 62, "f"]) for i in range(n)],
+        lambda n: ["/".join([*["d"] * 63, f"{i:06}"]) for i in range(n)],
+        lambda n: [f"{c}{i:06}" for i in range(n // 2) for c in "aA"],
+        lambda n: [f"aux:{i}. " for i in range(n)],
+        lambda n: [f"\u00e9\u0301{i:06}" for i in range(n)],
+    ],
+)
+def test_twice_the_names_are_twice_the_work(paths):
+    def check(given: list[str]) -> None:
+        tree = PathSet()
+        for path in given:
+            tree.add(safe_path(path))
+        tree.check()
+        list(problems(given))
+        find_root(given)
+
+    few, many = (steps(functools.partial(check, paths(n))) for n in (100, 200))
+    assert many <= 2.1 * few

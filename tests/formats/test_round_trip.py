@@ -1,0 +1,387 @@
+"""What is sent comes back byte for byte under its name, or it is refused by name.
+
+Hypothesis draws bundles, ways to send them and what ``run.sh`` leaves. Forms and archives are read
+here as the server reads them; slow: a server and an agent over HTTP. ``make soak`` draws more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import os
+import stat
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import Phase, assume, given, settings
+from hypothesis import strategies as st
+
+from shared.files.names import shown
+from shared.multipart.parser import FormLimits, FormRefused
+from shared.multipart.receive import receive
+from tests.kit import generated_bundles as bundles
+from tests.kit import generated_folders as folders
+from tests.kit import generated_uploads as uploads
+from tests.kit.fake_sandbox import FakeProcess
+from tests.kit.generated_bundles import Item
+from tests.kit.generated_folders import FileSpec
+from tests.kit.in_process_system import BOUNDARY, Driver, calling, driven
+from tests.kit.program_pair import Pair
+from tests.kit.raw_archives import in_pieces, unpacked
+from tests.kit.result_zip import Result
+from tests.kit.waiting import until
+
+if TYPE_CHECKING:
+    from random import Random  # noqa: TID251 - a type
+
+_SOAK = float(os.environ.get("SOAK_SECONDS", "600")) / 50
+ODD_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+Files = dict[str, bytes]
+
+
+class Reading:
+    """The server's reader of forms, and of the bundle that it stores."""
+
+    limits = FormLimits(max_bytes=256 << 20)
+
+    def __init__(self, folder: Path, runner: asyncio.Runner) -> None:
+        self._folder, self._runner = folder, runner
+        self._numbers = itertools.count()
+
+    def take(self, body: bytes) -> tuple[int, dict[str, Any]]:
+        """Read it, in pieces of another length each time; what is refused leaves nothing."""
+        number = next(self._numbers)
+        self.staged = self._folder / str(number)
+        pieces = in_pieces(body, (1 << 16, 700, 37)[number % 3])
+        length = len(body) if number % 2 else None
+        kind = f"multipart/form-data; boundary={BOUNDARY}"
+        reading = receive(pieces, kind, length, staging=self.staged, limits=self.limits)
+        try:
+            received = self._runner.run(reading)
+        except FormRefused as no:
+            assert not self.staged.exists()
+            return no.status, {"code": no.code, "part": no.part, "message": no.message}
+        return 201, {"files": received.bundle.files}
+
+    def result(self, reply: dict[str, Any]) -> tuple[Files, set[str]]:
+        """What a job gets of it, and what of that are programs."""
+        out = self.staged.with_suffix(".out")
+        files = unpacked(self.staged, out)
+        assert reply["files"] == len(files)
+        return files, {name for name in files if (out / name).stat().st_mode & 0o111}
+
+
+class Whole:
+    """A server and its agent."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver, self._system = driver, driver.system
+
+    def take(self, body: bytes) -> tuple[int, dict[str, Any]]:
+        return self._driver.run(self._sent(body))
+
+    async def _sent(self, body: bytes) -> tuple[int, dict[str, Any]]:
+        before = self._system.stored(), await self._system.jobs()
+        status, reply = await self._system.upload(body)
+        if status != 201:
+            assert (self._system.stored(), await self._system.jobs()) == before
+        return status, reply
+
+    def whole_result(self, reply: dict[str, Any]) -> Result:
+        return Result(self._driver.run(self._system.result(reply["id"])))
+
+    def result(self, reply: dict[str, Any]) -> tuple[Files, set[str]]:
+        found = self.whole_result(reply)
+        assert found.skipped == {}
+        return found.files, {path for path, mode in found.modes.items() if mode & 0o111}
+
+
+Reader = Reading | Whole
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    with driven(tmp_path_factory.mktemp("whole")) as found:
+        yield found
+        home = found.system.sandbox.work.parent
+        found.run(until(lambda: not left_at(home)))  # the server has the results
+
+
+def left_at(agent: Path) -> list[Path]:
+    kept = ("agent.sqlite", "lock", "clock.json")
+    return [x for x in agent.rglob("*") if x.is_file() and not x.name.startswith(kept)]
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as found:
+        yield found
+
+
+@pytest.fixture(
+    params=[
+        "reader",
+        pytest.param("slow", marks=pytest.mark.slow),
+        pytest.param("soak", marks=pytest.mark.soak),
+    ]
+)
+def way(
+    request: pytest.FixtureRequest, tmp_path: Path, runner: asyncio.Runner
+) -> Iterator[tuple[Reader, float]]:
+    """Who takes the uploads, and how many times the usual number of examples."""
+    if request.param == "reader":
+        yield Reading(tmp_path, runner), 1
+        return
+    found: Driver = request.getfixturevalue("driver")
+    found.system.sandbox.script = lambda process: process.finish()
+    yield Whole(found), _SOAK if request.param == "soak" else 1
+    found.system.sandbox.script = None
+
+
+def check(reader: Reader, body: bytes, bundle: Sequence[Item]) -> None:
+    """The whole promise, for a bundle packed as ``body``."""
+    faulty = list(bundles.at_fault(bundle))
+    status, reply = reader.take(body)
+    if not faulty:
+        assert status == 201, reply
+        files, programs = reader.result(reply)
+        wanted = bundles.expected(bundle)
+        assert files == {path: one.content for path, one in wanted.items()}
+        assert programs == {path for path, one in wanted.items() if one.program}
+        return
+    assert 400 <= status < 500, "this must be refused"
+    assert not [c for c in reply["message"] if unicodedata.category(c) in ODD_CATEGORIES], reply
+    part = reply.get("part")
+    if part is None:  # a form's header that is no UTF-8 can only be counted
+        assert any(one.sent != one.name for one in faulty), reply
+        assert "UTF-8" in reply["message"], reply
+        assert "part " in reply["message"], reply
+    else:
+        names = {one.sent for one in faulty}
+        assert part.removesuffix("/").removeprefix("./") in names, reply
+        assert shown(part) in reply["message"], reply
+
+
+def test_files_of_a_form_come_back_or_are_refused_by_name(way: tuple[Reader, float]) -> None:
+    reader, times = way
+
+    @settings(max_examples=int(25 * times))
+    @given(bundles.items(), st.booleans())
+    def run(bundle: list[Item], extended: bool) -> None:
+        bundle = [replace(one, executable=False) for one in bundle]  # a form cannot say it
+        check(reader, uploads.parts(bundle, extended=extended), bundle)
+
+    run()
+
+
+def test_entries_of_a_zip_come_back_or_are_refused_by_name(way: tuple[Reader, float]) -> None:
+    reader, times = way
+
+    @settings(max_examples=int(40 * times))
+    @given(bundles.items(kinds=uploads.ZIP_KINDS), st.data())
+    def run(bundle: list[Item], data: st.DataObject) -> None:
+        archive = uploads.zipped(bundle, lambda most: data.draw(st.integers(0, most - 1)))
+        check(reader, uploads.archived("b.zip", archive), bundle)
+
+    run()
+
+
+def test_members_of_a_tar_come_back_or_are_refused_by_name(way: tuple[Reader, float]) -> None:
+    reader, times = way
+
+    @settings(max_examples=int(40 * times))
+    @given(
+        bundles.items(kinds=uploads.TAR_KINDS),
+        st.booleans(),
+        st.sampled_from(["w", "w:gz"]),
+        st.sampled_from(["", "./"]),
+    )
+    def run(bundle: list[Item], gnu: bool, mode: str, prefix: str) -> None:
+        archive = uploads.tarred(bundle, gnu=gnu, mode=mode, prefix=prefix)
+        check(reader, uploads.archived("b.tar", archive), bundle)
+
+    run()
+
+
+@pytest.mark.parametrize("kind", ["form", "zip", "gnu tar", "pax tar"])
+def test_each_fault_alone_is_refused_by_name(way: tuple[Reader, float], kind: str) -> None:
+    """In a bundle with which nothing else is wrong, so that no other fault hides it."""
+    reader, times = way
+    kinds = {"form": (), "zip": uploads.ZIP_KINDS}.get(kind, uploads.TAR_KINDS)
+
+    # nothing to shrink: the fault is the smallest there is, and its bundle does not matter
+    @settings(max_examples=max(1, int(times)), phases=[Phase.generate])
+    @given(bundles.items(odd=False), st.integers(0, 5), st.data())
+    def run(fine: list[Item], place: int, data: st.DataObject) -> None:
+        assume(not list(bundles.at_fault(fine)))
+        top = "top folder/" if fine[0].name.startswith("top folder/") else ""
+        for fault in bundles.faults(kinds, archive=kind != "form"):
+            odd = [replace(one, name=top + one.name) for one in fault]
+            bundle = [*fine[:place], *odd, *fine[place:]]
+            if kind == "form":
+                body = uploads.parts(bundle, extended=data.draw(st.booleans()))
+            elif kind == "zip":
+                choose = data.draw(st.randoms(use_true_random=False)).randrange
+                body = uploads.archived("b.zip", uploads.zipped(bundle, choose))
+            else:
+                archive = uploads.tarred(bundle, gnu=kind == "gnu tar", mode="w:gz")
+                body = uploads.archived("b.tar", archive)
+            check(reader, body, bundle)
+
+    run()
+
+
+HELLO = [
+    Item("run.sh", bundles.PROGRAM),
+    Item("data/in é.txt", b"1 2 3\n" * 99),
+    Item("none"),
+]
+WHOLE = {
+    "zip": uploads.archived("b.zip", uploads.zipped(HELLO, lambda most: most - 1)),
+    "zip, streamed": uploads.archived("b.zip", uploads.zipped(HELLO, lambda _: 0)),
+    "tar": uploads.archived("b.tar", uploads.tarred(HELLO, gnu=False, mode="w")),
+    "tar.gz": uploads.archived("b.tgz", uploads.tarred(HELLO, gnu=True, mode="w:gz")),
+    "form": uploads.parts(HELLO, extended=False),
+}
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_damaged_bytes_are_refused_or_make_a_good_result(
+    way: tuple[Reader, float], kind: str
+) -> None:
+    """Never a 500, never a half: of the archives only the archive itself is damaged."""
+    reader, times = way
+    body = WHOLE[kind]
+    start = 0 if kind == "form" else body.index(b"\r\n\r\n", body.index(b"filename")) + 4
+    end = len(body) if kind == "form" else body.rindex(b"\r\n--")
+
+    @settings(max_examples=int(25 * times))
+    @given(st.randoms(use_true_random=False))
+    def run(chance: Random) -> None:
+        damaged = uploads.damaged(body[start:end], chance)
+        status, reply = reader.take(body[:start] + damaged + body[end:])
+        if status == 201:
+            assert reader.result(reply)[0].keys() >= {"run.sh"}
+        else:
+            assert 400 <= status < 500, reply
+
+    run()
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_every_cut_is_noticed(tmp_path: Path, runner: asyncio.Runner, kind: str) -> None:
+    reader, body = Reading(tmp_path, runner), WHOLE[kind]
+    start = 0 if kind == "form" else body.index(b"\r\n\r\n", body.index(b"filename")) + 4
+    last = stop = len(body) - 2 if kind == "form" else body.rindex(b"\r\n--")
+    if kind == "tar":  # without its end mark; further padding may be missing
+        stop = start + len(body[start:last].rstrip(b"\0")) + 1024
+    for end in range(start, stop, 61 if kind == "tar" else 7):
+        status, _ = reader.take(body[:end] + body[last:])
+        assert 400 <= status < 500, end
+
+
+# ---------------------------------------------------------------------------- what run.sh leaves
+
+LENGTHS = [pytest.param(1, id="short"), pytest.param(_SOAK, id="long", marks=pytest.mark.soak)]
+
+
+@pytest.mark.parametrize("times", LENGTHS)
+def test_whatever_run_sh_leaves_is_in_the_result_or_listed(driver: Driver, times: float) -> None:
+    reader = Whole(driver)
+
+    @settings(max_examples=int(20 * times))
+    @given(folders.things())
+    def run(things: list[FileSpec]) -> None:
+        made: list[folders.StoredFile] = []
+
+        def script(process: FakeProcess) -> None:
+            folders.make(process.workspace.path, things)
+            made.extend(folders.look(process.workspace.path, things))
+            process.finish()
+
+        driver.system.sandbox.script = script
+        status, reply = reader.take(uploads.parts([Item("run.sh")], extended=False))
+        assert status == 201, reply
+        folders.check(reader.whole_result(reply), made)
+
+    run()
+    driver.system.sandbox.script = None
+
+
+# ---------------------------------------------------------------------------- in the real sandbox
+
+SETTINGS = """
+[services.example]
+limits = { disk = "32MiB", memory = "64MiB" }
+"""
+MAKE = r"""#!/bin/bash
+while IFS= read -r -d '' line; do
+    path=${line:1}
+    mkdir -p -- "${path%/*}"
+    case $line in
+        f*) printf %s "$path" > "$path" ;;
+        d*) mkdir -- "$path" ;;
+        l*) ln -s /etc/passwd "$path" ;;
+        p*) mkfifo -- "$path" ;;
+    esac
+done < <(base64 -d wanted)
+find . -mindepth 1 -printf '%y %m %P\0' | base64
+"""
+LETTERS = {"file": "f", "folder": "d", "symlink": "l", "FIFO": "p"}
+IN_SANDBOX = [
+    pytest.param(1, id="short", marks=pytest.mark.slow),
+    pytest.param(_SOAK, id="long", marks=pytest.mark.soak),
+]
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
+    """Two processes, and bubblewrap."""
+    pair = Pair(tmp_path_factory.mktemp("real"), SETTINGS)
+    with pair.running(), calling(pair.server.url, pair.server.data) as found:
+        yield Whole(found)
+
+
+@pytest.mark.parametrize("times", IN_SANDBOX)
+def test_bundles_come_back_from_the_real_sandbox(real: Whole, times: float) -> None:
+    @settings(max_examples=int(10 * times))
+    @given(bundles.items(kinds=["folder"]), st.sampled_from(["w", "w:gz"]))
+    def run(bundle: list[Item], mode: str) -> None:
+        archive = uploads.tarred(bundle, gnu=True, mode=mode)
+        check(real, uploads.archived("b.tar", archive), bundle)
+
+    run()
+
+
+@pytest.mark.parametrize("times", IN_SANDBOX)
+def test_names_made_in_the_real_sandbox_are_in_the_result_or_listed(
+    real: Whole, times: float
+) -> None:
+    @settings(max_examples=int(10 * times))
+    @given(folders.things())
+    def run(things: list[FileSpec]) -> None:
+        wanted = b"".join(
+            LETTERS.get(one.kind, "f").encode() + b"./" + b"/".join(one.parts) + b"\0"
+            for one in things
+        )
+        bundle = [Item("run.sh", MAKE.encode()), Item("wanted", base64.b64encode(wanted))]
+        status, reply = real.take(uploads.parts(bundle, extended=False))
+        assert status == 201, reply
+        result = real.whole_result(reply)
+        contents = {one.raw: one.content for one in bundle}
+        made = []
+        for line in base64.b64decode(result.stdout).split(b"\0")[:-1]:
+            letter, mode, path = line.split(b" ", 2)
+            kind = {b"f": stat.S_IFREG, b"d": stat.S_IFDIR}.get(letter, stat.S_IFLNK)
+            content = contents.get(path, b"./" + path) if letter == b"f" else b""
+            fine = folders.is_fine(path, things)
+            made.append(folders.StoredFile(path, fine, kind | int(mode, 8), content))
+        assert len(made) >= len(bundle)
+        folders.check(result, made)
+
+    run()
