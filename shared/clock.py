@@ -1,7 +1,7 @@
 """Time, passed in: the only file that reads the machine's clocks or sleeps.
 
 Wall-clock times are integers, microseconds since 1970-01-01 UTC, everywhere but on the wire,
-where they are RFC 3339 with a ``Z``. Tests run on ``tests.kit.sim_clock.SimClock``.
+where they are RFC 3339 with a ``Z``. Tests run on ``tests.kit.clock.SimClock``.
 """
 
 from __future__ import annotations

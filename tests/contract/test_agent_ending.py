@@ -11,7 +11,7 @@ from client_agent.run.runner import EndRequests
 from shared.wire import AgentHealth
 from tests.kit.agent import SERVER
 from tests.kit.agent_http import AgentClient, calling
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 
 async def stop_with_three(tmp_path, asked: EndRequests, clock: SimClock) -> asyncio.Task[None]:

@@ -13,10 +13,10 @@ from server.stages.statistics import History, Point
 from server.web.operators.charts import charts
 from shared.clock import SECOND
 from shared.principals import Principal, Role, Scope
+from tests.kit.clock import SimClock
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.past_week import write_past_week
 from tests.kit.server_http import ServerClient, driving
-from tests.kit.sim_clock import SimClock
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 PRINCIPALS = {

@@ -8,9 +8,9 @@ from client_agent.run.retention import INTERVAL_S
 from shared.clock import SECOND, from_iso
 from tests.kit.agent import SERVER
 from tests.kit.agent_http import calling
+from tests.kit.clock import JumpingClock, SimClock
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import driving
-from tests.kit.sim_clock import JumpingClock, SimClock
 
 DAY_S = 86_400.0
 SHORT = '[services.short]\nexpires_after = "10ms"\n'

@@ -36,11 +36,11 @@ from server.storage.scratch import FolderScratch
 from server.store import copies
 from server.store.jobs import SqlJobs
 from shared.wire import JobState, Limits
+from tests.kit.clock import SimClock
 from tests.kit.disks import mounted
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.inline_database import SimulatedCrash
 from tests.kit.server_http import driving
-from tests.kit.sim_clock import SimClock
 
 DATABASE = "ferryman.sqlite"
 _NUMBERS = itertools.count()

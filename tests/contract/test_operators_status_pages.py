@@ -14,12 +14,12 @@ from server.api.server_status import ADVICE
 from server.domain.troubles import SERVER_TROUBLES, Trouble, TroubleKind
 from server.storage.scratch import FolderScratch
 from shared.principals import Principal, Role, Scope
+from tests.kit.clock import SimClock
 from tests.kit.fake_agent import FakeAgent, serving
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.pages import Person
 from tests.kit.past_week import write_past_week
 from tests.kit.server_http import ServerClient, driving
-from tests.kit.sim_clock import SimClock
 
 PRINCIPALS = {
     "seven": Principal("seven", Role.USER, "7"),

@@ -29,9 +29,9 @@ from shared.clock import SECOND
 from shared.principals import LOCAL
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
+from tests.kit.clock import SimClock
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import driving
-from tests.kit.sim_clock import SimClock
 from tests.kit.stage_resources import resources
 from tests.kit.stored import chunks
 

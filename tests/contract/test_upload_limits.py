@@ -17,10 +17,10 @@ from server.stages import get, poll
 from server.storage.scratch import FolderScratch, FolderScratchFile
 from shared.files.bundles.expand import expand
 from tests.contract.test_upload_http import HEAD, bundle, field, form, left, part, post, zipped
+from tests.kit.clock import SimClock
 from tests.kit.fake_agent import FakeAgent, serving
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import RUN, ServerClient, driving
-from tests.kit.sim_clock import SimClock
 
 MIB = 1 << 20
 

@@ -9,9 +9,9 @@ import pytest
 from standardwebhooks.webhooks import Webhook
 
 from shared.principals import Principal, Role
+from tests.kit.clock import JumpingClock
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import ServerClient, driving
-from tests.kit.sim_clock import JumpingClock
 from tests.kit.webhook_receiver import Received, receiving
 
 ALLOWED: dict[str, Any] = {"webhook_allow": ("127.0.0.0/8",)}

@@ -25,8 +25,8 @@ from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.writer import BundleWriter
 from shared.sqlite.database import Database
 from shared.wire import Limits
+from tests.kit.clock import SimClock
 from tests.kit.fake_sandbox import FakeSandbox
-from tests.kit.sim_clock import SimClock
 
 SERVER = "server-one"
 LIMITS = Limits(log=1 << 16, results=1 << 20, disk=1 << 20)

@@ -17,8 +17,8 @@ from client_agent.run.runner import EndRequests
 from client_agent.settings.agent import AgentSection
 from shared.wire import Limits, Order
 from tests.kit.agent import LIMITS, SERVER, write_bundle
+from tests.kit.clock import SimClock
 from tests.kit.fake_sandbox import FakeSandbox
-from tests.kit.sim_clock import SimClock
 
 HELLO: Mapping[str, bytes] = {"run.sh": b"echo hello\n"}
 

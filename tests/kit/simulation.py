@@ -48,9 +48,9 @@ from shared.principals import LOCAL
 from shared.steady_clock import PersistentClock
 from shared.wire import JobState, PayloadState
 from tests.kit.batches import check_batches
+from tests.kit.clock import SimClock
 from tests.kit.inline_database import CrashPoint, InlineDatabase, SimulatedCrash, inline_threads
 from tests.kit.sim_agent import NEVER_S, SAID, Machine, SimAgent
-from tests.kit.sim_clock import SimClock
 from tests.kit.sim_payload import ALIVE, FANS_OUT, Payload
 
 

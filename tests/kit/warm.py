@@ -30,10 +30,10 @@ from client_agent.settings.agent import AgentSection
 from server.app import Server
 from server.settings import load
 from shared.principals import Principal
+from tests.kit.clock import JumpingClock
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
 from tests.kit.memory_folder import module_folder
 from tests.kit.server_http import ServerClient, hosted
-from tests.kit.sim_clock import JumpingClock
 
 __all__ = ["Place", "Warm", "module_folder", "place", "started", "warm"]
 

@@ -23,10 +23,10 @@ from server.settings.tables import ServerSettings
 from shared.clock import RealClock
 from shared.http.sockets import CannotListen
 from tests.kit.certificates import Certificate, authority
+from tests.kit.clock import SimClock
 from tests.kit.dev_program import environment
 from tests.kit.fake_sandbox import FakeSandbox
 from tests.kit.programs import Program, until
-from tests.kit.sim_clock import SimClock
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from server.store.leases import SqlLeases
 from shared.sqlite.database import Database
 from shared.wire import JobState
 from tests.contract.store.conftest import new
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 ANY = [Candidate("node", None)]
 

@@ -15,8 +15,8 @@ from server.store.leases import SqlLeases
 from shared.sqlite.database import Database
 from shared.wire import JobState
 from tests.contract.store.conftest import claim, new
+from tests.kit.clock import SimClock
 from tests.kit.jobs import moved
-from tests.kit.sim_clock import SimClock
 
 RESULT = Result("result", 3, "ab")
 

@@ -13,7 +13,7 @@ from server.store.jobs import SqlJobs
 from server.store.leases import SqlLeases
 from shared.sqlite.database import Database
 from tests.contract.store.conftest import new
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 NORTH, SOUTH = of_agent("north"), of_agent("south")
 LONGER_S = LENGTH_S + 1.0

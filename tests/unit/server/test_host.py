@@ -17,7 +17,7 @@ from shared.clock import SECOND, RealClock
 from shared.files.durable import FolderLock
 from shared.settings.base import SettingsError
 from tests.kit.certificates import authority
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 
 def levels(found: list[Finding]) -> dict[str, str]:

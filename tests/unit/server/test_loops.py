@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from server.loops.runner import Loop, Supervisor
 from server.loops.wakeups import JobWakeups
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 
 class Sweep:

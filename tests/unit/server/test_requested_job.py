@@ -19,8 +19,8 @@ from server.loops.wakeups import JobWakeups
 from shared.http.authentication import PRINCIPAL
 from shared.principals import LOCAL, Principal, Role
 from shared.wire import JobState
+from tests.kit.clock import SimClock
 from tests.kit.jobs import job
-from tests.kit.sim_clock import SimClock
 
 
 def request(query: str = "", job_id: str = "7") -> web.Request:

@@ -11,7 +11,7 @@ from server.http.problems import Refusal
 from server.http.reads import MAX_OF_CALLER, MAX_SNAPSHOTS, Snapshots
 from server.storage.scratch import FolderScratch
 from shared.http.authentication import CALLER
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 
 async def turns() -> None:

@@ -14,7 +14,7 @@ from server.lifecycle import Supervision
 from server.loops.runner import Loop, Supervisor
 from shared import probe
 from shared.probe import PATIENCE_S, Heartbeats
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 
 class Sweep:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from shared.probe import INTERVAL_S, Probe
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 
 async def test_a_check_that_hangs_is_itself_the_problem():

@@ -15,7 +15,7 @@ import pytest
 
 from shared.clock import RealClock
 from shared.service_manager import EXTEND_EVERY_S, SAY_EVERY_S, ServiceManager
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 
 class Systemd:

@@ -10,7 +10,7 @@ import structlog.testing
 
 from shared.clock import SECOND
 from shared.steady_clock import FILE, PersistentClock, SteadyClock
-from tests.kit.sim_clock import START, SimClock
+from tests.kit.clock import START, SimClock
 
 DAY_S = 86_400.0
 

@@ -16,7 +16,7 @@ from client_agent.payloads.errors import Refused
 from client_agent.storage import open_beneath
 from shared.wire import Limits
 from tests.kit.agent import Rig
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 LIMITS = Limits(results=64 << 20)
 

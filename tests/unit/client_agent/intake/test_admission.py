@@ -11,8 +11,8 @@ from client_agent.settings.grants import SandboxingSection
 from client_agent.storage.folders import Folders
 from shared.wire import Limits
 from tests.kit.agent import numbered
+from tests.kit.clock import SimClock
 from tests.kit.fake_sandbox import FakeSandbox
-from tests.kit.sim_clock import SimClock
 
 NETWORK = Limits(network=True)
 

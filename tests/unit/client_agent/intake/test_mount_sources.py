@@ -9,7 +9,7 @@ from pathlib import Path
 
 from client_agent.intake.admission import CACHE_S, TIMEOUT_S, MountSources
 from client_agent.sandbox.base import Grant
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 from tests.kit.waiting import until
 
 

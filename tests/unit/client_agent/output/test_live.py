@@ -16,7 +16,7 @@ from client_agent.output.live import (
 )
 from shared.clock import iso
 from shared.wire import LiveDoc, Progress
-from tests.kit.sim_clock import START, SimClock
+from tests.kit.clock import START, SimClock
 
 
 def said(*lines: str, end: bool = True) -> LiveDoc:

@@ -26,7 +26,7 @@ from shared.wire import (
     Usage,
 )
 from tests.kit.agent import new_payload
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 EVERYTHING: dict[str, Any] = {
     "heartbeat_timeout_s": 5.0,

@@ -13,7 +13,7 @@ from shared.ids import AttemptKey
 from shared.sqlite.database import Database
 from shared.wire import PayloadState, Reason, ResultInfo, Usage
 from tests.kit.agent import SERVER, new_payload
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 DAY = 86_400.0
 

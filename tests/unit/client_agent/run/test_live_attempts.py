@@ -9,7 +9,7 @@ from client_agent.run import outcomes
 from shared.clock import yield_to_loop
 from shared.wire import AgentEvent, AgentStatus, PayloadState, Progress, Reason, RetryLater
 from tests.kit.agent import SERVER, Rig
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 
 @pytest.fixture

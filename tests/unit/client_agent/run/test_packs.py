@@ -11,7 +11,7 @@ from client_agent.run.sandboxes import PASS_S
 from client_agent.sandbox.base import Grant, Grants
 from shared.wire import ArrayTask, PackTask, PayloadState
 from tests.kit.agent import Rig, new_payload, stored_bundle
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 PACK = PackTask(batch=7, most=10)
 

@@ -14,8 +14,8 @@ from client_agent.run.retention import RetentionSweep
 from shared.ids import AttemptKey
 from shared.wire import PayloadState, Reason, ResultInfo
 from tests.kit.agent import SERVER, Rig, numbered
+from tests.kit.clock import SimClock
 from tests.kit.crash_points import CrashingRig, CrashPoint, SimulatedCrash
-from tests.kit.sim_clock import SimClock
 
 JOBS = (1, 2)
 

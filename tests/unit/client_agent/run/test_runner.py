@@ -18,8 +18,8 @@ from shared.clock import SECOND
 from shared.files.bundles.reader import BundleReader
 from shared.wire import Limits, PayloadState, Reason
 from tests.kit.agent import LIMITS, Rig, contents, new_payload
+from tests.kit.clock import SimClock
 from tests.kit.fake_sandbox import FakeWorkspace
-from tests.kit.sim_clock import SimClock
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from client_agent.storage import open_beneath
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import PayloadState, Reason
 from tests.kit.agent import Rig
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 
 @pytest.fixture

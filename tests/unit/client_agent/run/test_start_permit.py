@@ -13,7 +13,7 @@ from client_agent.sandbox.base import SandboxBroken
 from shared.clock import yield_to_loop
 from shared.wire import PayloadState, Reason
 from tests.kit.agent import Rig
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 
 class HeldRig(Rig):

@@ -10,7 +10,7 @@ import pytest
 
 from client_agent.sandbox.base import Sandbox, SandboxBroken, SelfTestReport
 from client_agent.sandbox.watch import RETEST_S, TEST_WAIT_S, SandboxWatch
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 REPORT = SelfTestReport("fake", "1", {})
 

@@ -6,7 +6,7 @@ from client_agent.storage import shared_bundles
 from client_agent.storage.folders import Folders
 from client_agent.storage.shared_bundles import SharedBundles
 from tests.kit.agent import numbered
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 A, B = ("server", "a"), ("server", "b")
 

@@ -12,7 +12,7 @@ from server.agents.acknowledgements import MAX_WAIT_S, Acknowledgements
 from server.ports import RefusedByAgent, Unreachable
 from shared.clock import yield_to_loop
 from shared.wire import PayloadRef
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 
 async def settle() -> None:

@@ -15,7 +15,7 @@ from server.storage.scratch import FolderScratchFile
 from server.storage.space import Reservation, Space
 from shared.clock import SECOND
 from shared.wire import AgentHealth
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 
 def file_at(path: Path) -> FolderScratchFile:

@@ -11,7 +11,7 @@ from aiohttp.base_protocol import BaseProtocol
 
 from server.agents import event_lines
 from shared.wire import AgentEvent, PayloadDoc, PayloadState
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 PAYLOAD = PayloadDoc(id=7, status=PayloadState.COMPLETED, key="1.1")
 

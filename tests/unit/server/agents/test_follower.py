@@ -22,9 +22,9 @@ from server.ports import Storage, Unreachable
 from server.stages.agents import Agents
 from server.stages.get import Get
 from shared.wire import AgentHealth
+from tests.kit.clock import SimClock
 from tests.kit.fake_agent import FakeAgent, HeldPayload, Trick, page
 from tests.kit.jobs import job
-from tests.kit.sim_clock import SimClock
 
 
 class Following:

@@ -21,8 +21,8 @@ from server.store.jobs import SqlJobs
 from server.store.leases import SqlLeases
 from server.store.migrations import MIGRATIONS
 from shared.wire import AgentHealth, Limits
+from tests.kit.clock import SimClock
 from tests.kit.inline_database import CrashPoint, InlineDatabase
-from tests.kit.sim_clock import SimClock
 
 AGENTS = ("north", "south")
 

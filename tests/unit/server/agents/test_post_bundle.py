@@ -21,9 +21,9 @@ from server.domain.service import Service
 from server.ports import Storage, Unreachable
 from server.storage.stream import LocalStream
 from shared.files.opened import opened
+from tests.kit.clock import SimClock
 from tests.kit.fake_agent import FakeAgent, HeldPayload
 from tests.kit.jobs import job
-from tests.kit.sim_clock import SimClock
 
 HOUR_S = 3_600
 

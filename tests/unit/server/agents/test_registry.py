@@ -12,7 +12,7 @@ from server.agents.registry import Registry
 from server.domain.choose import place
 from server.domain.leases import Lease, of_agent
 from shared.wire import AgentHealth, AgentState
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 NO_CALLS = cast(Sessions, None)
 

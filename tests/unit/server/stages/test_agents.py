@@ -24,7 +24,7 @@ from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database
 from shared.steady_clock import PersistentClock
 from shared.wire import AgentHealth, AgentState, JobState, Limits
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 from tests.kit.stage_resources import resources
 
 HEALTH = AgentHealth(status="ok", slots=2)

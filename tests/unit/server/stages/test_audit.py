@@ -20,7 +20,7 @@ from shared.clock import SECOND, yield_to_loop
 from shared.principals import Role
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 DAY_S = 86_400
 ALL = AuditFilter()

@@ -14,8 +14,8 @@ from server.stages import get as get_stage
 from server.stages import unexpected_payloads
 from server.stages.get import Get
 from shared.wire import PayloadDoc, PayloadList, PayloadState
+from tests.kit.clock import SimClock
 from tests.kit.sim_agent import one_page
-from tests.kit.sim_clock import SimClock
 from tests.kit.stage_resources import resources
 
 

@@ -17,7 +17,7 @@ from server.store.migrations import MIGRATIONS
 from server.store.tokens import SqlTokens
 from shared.principals import Principal, Role
 from shared.sqlite.database import Database
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 PEER = "10.0.0.7"
 ADMIN = Principal("token-1", Role.OPERATOR)

@@ -13,7 +13,7 @@ from server.ports import Held, Measures
 from server.stages.statistics import Statistics
 from server.store.statistics import SqlStatistics
 from shared.clock import SECOND, Micros
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 from tests.kit.stage_resources import resources
 
 HOUR = 3_600 * SECOND

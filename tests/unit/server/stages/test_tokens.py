@@ -15,7 +15,7 @@ from server.store.migrations import MIGRATIONS
 from server.store.tokens import SqlTokens, TokenFilter
 from shared.principals import Principal, Role, Scope
 from shared.sqlite.database import Database
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 PEER = "10.0.0.7"
 

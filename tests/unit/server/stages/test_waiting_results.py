@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from server.stages.results import NoRoom, WaitingResults
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 MIB: Final = 1 << 20
 

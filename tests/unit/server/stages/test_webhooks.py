@@ -18,8 +18,8 @@ from server.store.migrations import MIGRATIONS
 from server.store.webhooks import SqlDeliveries
 from shared.clock import SECOND
 from shared.wire import JobState, Limits
+from tests.kit.clock import START, SimClock
 from tests.kit.inline_database import CrashPoint, InlineDatabase
-from tests.kit.sim_clock import START, SimClock
 
 URL = "https://a.example.org/hook"
 KEY = b"k" * 32

@@ -9,7 +9,7 @@ from shared.http.rate_limits import RateLimits
 from shared.http.refusals import Denied
 from shared.principals import Principal, Role
 from shared.units.rates import UNLIMITED, Rate
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 
 def limits(rate: Rate, clock: SimClock) -> RateLimits:

@@ -7,8 +7,8 @@ import pytest
 from client_agent.sandbox.base import Ahead, Grant, SandboxBroken
 from client_agent.sandbox.bubblewrap.prepared_starts import LIFETIME_S, PreparedStarts
 from shared.wire import Limits
+from tests.kit.clock import SimClock
 from tests.kit.real_sandbox import turns
-from tests.kit.sim_clock import SimClock
 
 KIND = Limits(), Ahead(("bash", "run.sh"), {}, 0.0)
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from client_agent.sandbox.base import Process
 from client_agent.sandbox.limits.meter import FINAL_READ_TRIES, EndCause, Gauge, Meter
 from shared.wire import Limits, Reason
+from tests.kit.clock import SimClock
 from tests.kit.fake_attempt import FakeAttempt, attempt_of
-from tests.kit.sim_clock import SimClock
 
 LIMITS = Limits(cpus=0.5, memory=1000, pids=7, disk=100_000)
 

@@ -13,8 +13,8 @@ import pytest
 from client_agent.sandbox.limits import usage
 from client_agent.sandbox.limits.soft import DirectoryGauge, ProcessGauge, SampleThrottle
 from shared.wire import Limits, Reason
+from tests.kit.clock import SimClock
 from tests.kit.fake_attempt import FakeAttempt, attempt_of
-from tests.kit.sim_clock import SimClock
 
 LIMITS = Limits(cpus=0.5, memory=1000, pids=7, disk=100_000)
 

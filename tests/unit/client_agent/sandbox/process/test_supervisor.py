@@ -19,7 +19,7 @@ from client_agent.sandbox.limits.meter import Gauge, Meter
 from client_agent.sandbox.process.log_capture import LogCapture
 from client_agent.sandbox.process.supervisor import SpawnedProcesses, SupervisedProcess
 from shared.wire import Reason
-from tests.kit.sim_clock import SimClock
+from tests.kit.clock import SimClock
 
 LAUNCH = Launch(["x"], {}, 1000.0, 100.0, Path("out"), Path("err"))
 DEATH_S = 10.0
