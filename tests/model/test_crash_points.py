@@ -12,10 +12,10 @@ from server.domain.service import Service
 from server.ports import Filter
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, Reason
-from tests.kit.each_crash import each_crash
 from tests.kit.inline_database import CrashPoint
 from tests.kit.sim_agent import end_in_each_way
-from tests.kit.simulation import World
+from tests.kit.simulation import World, each_crash
+from tests.model.test_job_model import STEPS
 
 SERVICES = {
     "example": Service("example", runs_per_user=2, max_runs=3, expires_after_s=100.0),
@@ -27,9 +27,6 @@ SERVICES = {
     ),
 }
 MANY = {"example": Service("example", runs_per_user=99, max_runs=99, expires_after_s=100.0)}
-
-STEPS = (1, *(pytest.param(first, marks=pytest.mark.slow) for first in (2, 3, 4, 5)))
-"""A long story crashes at every fifth step with the tests of a change, and at each with all."""
 
 
 async def _scenario(world: World) -> None:

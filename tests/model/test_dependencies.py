@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
@@ -14,11 +15,10 @@ from server.domain.jobs import Hold, Job
 from server.domain.service import Service
 from shared.principals import LOCAL
 from shared.wire import JobState, Reason
-from tests.kit.each_crash import each_crash
 from tests.kit.inline_database import CrashPoint
 from tests.kit.sim_agent import end_in_each_way
-from tests.kit.simulation import World
-from tests.stateful.test_job_model import FAULT, HOW, KILL, NUMBER, SERVICES, JobModel
+from tests.kit.simulation import World, each_crash
+from tests.model.test_job_model import FAULT, HOW, KILL, NUMBER, SERVICES, STEPS, JobModel
 
 
 async def check(world: World) -> None:
@@ -168,8 +168,9 @@ async def _all_run(world: World) -> None:
     await world.settle()
 
 
+@pytest.mark.parametrize("first", STEPS)
 async def test_a_crash_at_any_step_starts_none_too_early_and_leaves_none_waiting(
-    tmp_path: Path,
+    tmp_path: Path, first: int
 ) -> None:
     def world_of(folder: Path, crash_point: CrashPoint) -> World:
         return World(folder, {"s": Service("s", runs_per_user=3, max_runs=3)}, crash_point)
@@ -182,5 +183,5 @@ async def test_a_crash_at_any_step_starts_none_too_early_and_leaves_none_waiting
         await check(world)
         await ended_as_they_must(world)
 
-    steps = await each_crash(tmp_path, world_of, _scenario, checked)
+    steps = await each_crash(tmp_path, world_of, _scenario, checked, first=first, every=len(STEPS))
     assert steps > 40, "the scenario became too short to prove anything"

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,9 +18,10 @@ from hypothesis.stateful import (
     initialize,
     invariant,
     rule,
+    run_state_machine_as_test,
 )
 
-from server.domain.errors import AlreadyEnded, NoSuchJob
+from server.domain.errors import AlreadyEnded, NoSuchJob, RetryRefused
 from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from shared.principals import LOCAL
@@ -43,6 +44,8 @@ NUMBER = st.integers(0, 20)
 FAULT = st.sampled_from(FAULTS)
 KILL = st.one_of(st.none(), st.none(), st.integers(1, 12))
 """After how many steps the server is killed."""
+STEPS = (1, *(pytest.param(first, marks=pytest.mark.slow) for first in (2, 3, 4, 5)))
+"""A long story crashes at every fifth step with the tests of a change, and at each with all."""
 ENDS = [
     (PayloadState.COMPLETED, None),
     (PayloadState.FAILED, Reason.EXIT_CODE),
@@ -274,3 +277,54 @@ TestLongJobModel = pytest.mark.slow(LongJobModel.TestCase)
 TestLongJobModel.settings = LONG
 TestLongLosingJobModel = pytest.mark.slow(LongLosingJobModel.TestCase)
 TestLongLosingJobModel.settings = LONG
+
+
+KINDS: Final[list[dict[str, Any]]] = [
+    {"array": "0-2", "max_parallel": "1"},
+    {"array": "0-1", "batch_policy": "fail_fast", "gather": True},
+    {"fan_out": True, "gather": True},
+]
+
+
+class BatchModel(JobModel):
+    """Counters are compared with the children after every step, see ``World.check``."""
+
+    def stages(self) -> list[Any]:
+        return [*super().stages(), self.world.batches]
+
+    @rule(
+        service=st.sampled_from(list(SERVICES)),
+        kind=st.sampled_from(KINDS),
+        fault=FAULT,
+        kill_after=KILL,
+    )
+    def upload_batch(
+        self, service: str, kind: dict[str, Any], fault: str, kill_after: int | None
+    ) -> None:
+        self.expect(fault, kill_after)
+        self.run(self.world.upload("ann", service, **kind))
+
+    @rule(number=NUMBER, fault=FAULT, kill_after=KILL)
+    def retry(self, number: int, fault: str, kill_after: int | None) -> None:
+        ids = sorted(self.world.acknowledged)
+        if not ids:
+            return
+        job_id = ids[number % len(ids)]
+
+        async def retry() -> None:
+            try:
+                await self.world.retry(LOCAL, job_id)
+            except RetryRefused:
+                return
+            children = await self.world.database.rows(
+                "SELECT id FROM jobs WHERE parent_id = :id", {"id": job_id}
+            )
+            self.world.cancelled -= {job_id, *(row["id"] for row in children)}
+
+        self.expect(fault, kill_after)
+        self.run(retry())
+
+
+def test_batches_keep_every_promise_whatever_goes_wrong() -> None:
+    how = settings(HOW, max_examples=10, stateful_step_count=20)
+    run_state_machine_as_test(BatchModel, settings=how)

@@ -15,7 +15,7 @@ from server.domain.retry_policy import BackoffKind, RetryPolicy
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, RetryLater
 from tests.kit.simulation import World
-from tests.stateful.test_job_model import AGENT, FAULT, HOW, KILL, LONG, NUMBER, SERVICES, JobModel
+from tests.model.test_job_model import AGENT, FAULT, HOW, KILL, LONG, NUMBER, SERVICES, JobModel
 
 _EXITS = RetryPolicy(
     2,
