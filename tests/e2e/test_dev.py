@@ -146,7 +146,7 @@ def test_a_port_in_use_is_reported_and_nothing_stays_behind(tmp_path, flag):
     assert marked(system.mark) == []
 
 
-@pytest.mark.slow  # the quick one: tests/unit/shared/files/test_locks.py
+@pytest.mark.slow  # the quick one: tests/formats/test_files.py
 def test_a_second_one_on_the_same_folder_is_refused_and_the_first_goes_on(tmp_path):
     with started(tmp_path) as first:
         flags = ("--data-dir", str(tmp_path / "data"))

@@ -1,4 +1,4 @@
-"""Durations, sizes and counts as people write them, and what is none."""
+"""Durations, sizes, counts and encodings as they are written, and what is none."""
 
 from __future__ import annotations
 
@@ -7,27 +7,20 @@ import re
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from shared.metrics import gzip_accepted
 from shared.settings.limits import parse_limit
 from shared.units.durations import Duration, parse_duration
 from shared.units.sizes import Size, parse_size
 from tests.kit.each import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "seconds"),
     [
-        ("90s", 90),
-        ("1h30m", 5400),
-        ("1h 30m", 5400),
-        (" 10d ", 864_000),
-        ("2w1d", 1_296_000),
-        ("1.5h", 5400),
-        ("250ms", 0.25),
-        ("1m500ms", 60.5),
-        ("0s", 0),
-        ("0", 0),
+        ("90s", 90), ("1h30m", 5400), ("1h 30m", 5400), (" 10d ", 864_000), ("2w1d", 1_296_000),
+        ("1.5h", 5400), ("250ms", 0.25), ("1m500ms", 60.5), ("0s", 0), ("0", 0),
     ],
-)
+)  # fmt: skip
 def test_durations(text, seconds):
     assert parse_duration(text) == seconds
 
@@ -49,19 +42,19 @@ def test_a_negative_duration_is_refused_as_negative():
         parse_duration("-5s")
 
 
-@pytest.mark.parametrize("text", ["5300w", "9999999999d", "9" * 31 + "s"])
+@each("text", ["5300w", "9999999999d", "9" * 31 + "s"])
 def test_a_duration_that_no_clock_can_add_is_refused(text):
     with pytest.raises(ValueError, match="longer than a hundred years"):
         parse_duration(text)
 
 
-@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e300, "9" * 30])
+@each("value", [float("inf"), float("nan"), 1e300, "9" * 30])
 def test_a_number_of_seconds_is_bounded_too(value):
     with pytest.raises(ValidationError, match="longer than a hundred years"):
         TypeAdapter(Duration).validate_python(value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "size"),
     [
         ("0", 0), ("1024", 1024), ("400MB", 400_000_000), ("2GiB", 2 << 30), ("2 gib", 2 << 30),
@@ -78,10 +71,7 @@ def test_anything_else_is_no_size(text):
         parse_size(text)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [pytest.param(v, id=str(n)) for n, v in enumerate(["8EiB", "9" * 30, 1 << 63, 10**5000])],
-)
+@each("value", ["8EiB", "9" * 30, 1 << 63, 10**5000])
 def test_a_size_that_no_column_can_hold_is_refused(value):
     with pytest.raises(ValidationError, match="more than any disk or memory holds"):
         TypeAdapter(Size).validate_python(value)
@@ -124,7 +114,7 @@ def test_a_long_text_is_refused_by_its_length_alone(parse, digit):
     assert len(str(caught.value)) < 150
 
 
-@pytest.mark.parametrize("kind", [Duration, Size])
+@each("kind", [Duration, Size])
 def test_true_and_false_are_no_numbers(kind):
     """To Python they are, so JSON with true in place of a number would be taken."""
     read = TypeAdapter(kind).validate_python
@@ -132,3 +122,15 @@ def test_true_and_false_are_no_numbers(kind):
         with pytest.raises(ValidationError, match=f"{str(value).lower()} is not a"):
             read(value)
     assert (read(0), read(1)) == (0, 1)
+
+
+@each(
+    ("header", "accepted"),
+    [
+        ("gzip", True), ("deflate, GZIP;q=0.5", True), ("gzip; q=0.001", True), ("", False),
+        ("gzip;q=0", False), ("br, gzip ; Q = 0.000", False), ("identity", False),
+        ("gzipped", False),
+    ],
+)  # fmt: skip
+def test_gzip_is_taken_where_it_is_named_and_not_refused(header, accepted):
+    assert gzip_accepted(header) is accepted

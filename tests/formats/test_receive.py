@@ -1,0 +1,500 @@
+"""A form on its way to the disk: what becomes the bundle, in which thread, with how much memory,
+and what is left when it is not finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.files.bundles import reader
+from shared.files.bundles.format import BundleSummary
+from shared.files.staged_file import BLOCK
+from shared.multipart.parser import FormLimits, FormRefused
+from shared.multipart.receive import BATCH, FIRST_BATCH, Received, Threads, receive
+from shared.multipart.sinks import BundleSink, RawSink
+from tests.kit.each import each
+from tests.kit.raw_archives import (
+    BOUNDARY,
+    FORM,
+    file_part,
+    form_of,
+    in_pieces,
+    part,
+    tarred,
+    text_part,
+    unpacked,
+    write_bundle,
+    zipped,
+)
+
+LIMITS = FormLimits(max_bytes=256 << 20)
+MIB = 1 << 20
+HELLO = {"run.sh": b"echo hello\n", "data/in.txt": b"1 2 3\n"}
+IN_TOP = {f"top/{name}": content for name, content in HELLO.items()}
+
+
+async def received(folder: Path, chunks: bytes | AsyncIterator[bytes], **more: Any) -> Received:
+    """At ``folder/s``."""
+    pieces = in_pieces(chunks, more.pop("piece", 1 << 16)) if isinstance(chunks, bytes) else chunks
+    length = more.pop("length", None)
+    return await receive(pieces, FORM, length, staging=folder / "s", limits=LIMITS, **more)
+
+
+def endless(before: bytes, count: int = 1 << 30, size: int = MIB) -> AsyncIterator[bytes]:
+    async def body() -> AsyncIterator[bytes]:
+        yield before
+        for _ in range(count):
+            yield bytes(size)
+
+    return body()
+
+
+# ---------------------------------------------------------------------------- what comes out
+
+
+async def test_a_delimiter_is_found_wherever_chunks_are_cut(tmp_path):
+    almost = f"\r\n--{BOUNDARY[:-1]}".encode()
+    files = {"run.sh": b"a" * 300, "data": b"b" * 90 + almost + b"\r" + almost * 2 + b"c" * 99}
+    body = form_of(*(file_part(name, content) for name, content in files.items()))
+    first = body.index(b"b" * 90) + 50
+    for cut in range(first, len(body)):
+
+        async def chunks(cut: int = cut):
+            for piece in (body[: first - 10], body[first - 10 : cut], body[cut:]):
+                yield piece
+
+        await received(tmp_path, chunks(), length=len(body))
+        assert unpacked(tmp_path / "s", tmp_path / "out") == files
+        (tmp_path / "s").unlink()
+
+
+REFERENCE = {"naming": "part", "archives": False}
+"""How a job-orchestrator server sends."""
+
+
+def bundle(name: str, content: bytes) -> bytes:
+    return file_part(name, content, "bundle")
+
+
+@each("piece", [50, 1 << 16])
+@each(
+    ("parts", "how", "files"),
+    [
+        (
+            [
+                part('name="a"; filename="run.sh"', b"1"),
+                part('name="file[]"; filename="x"', b"2"),
+                part('name=""; filename="y"', b"3"),
+                part('name="left_alone"; filename=""'),
+            ],
+            {},
+            {"run.sh": b"1", "x": b"2", "y": b"3"},
+        ),
+        ([file_part(*one) for one in IN_TOP.items()], {}, HELLO),
+        ([bundle(*one) for one in HELLO.items()], {}, HELLO),
+        ([bundle("b.zip", zipped(HELLO))], {}, HELLO),
+        ([bundle("B.ZIP", zipped(IN_TOP))], {}, HELLO),
+        ([bundle("b.tar", tarred(HELLO))], {}, HELLO),
+        ([bundle("b.tgz", tarred(HELLO, "w:gz"))], {}, HELLO),
+        ([bundle("misnamed.tar", zipped(HELLO))], {}, HELLO),
+        ([file_part("run.sh"), file_part("in.zip", b"PK")], {}, {"run.sh": b"", "in.zip": b"PK"}),
+        (
+            [
+                part('name="run.sh"; filename="run.sh"', b"1"),
+                part("name*=utf-8''data%2Fin.pdb; filename=\"in.pdb\"", b"2"),
+                bundle("x.zip", b"as it is"),
+            ],
+            REFERENCE,
+            {"run.sh": b"1", "data/in.pdb": b"2", "bundle": b"as it is"},
+        ),
+    ],
+)
+async def test_a_form_becomes_the_bundle_that_was_meant(tmp_path, parts, how, files, piece):
+    text = part('name="text"', "é".encode(), b"Content-Type: text/plain; charset=utf-8")
+    found = await received(tmp_path, form_of(text, *parts), piece=piece, **how)
+    assert found.fields == {"text": "é"}
+    assert {path.name for path in tmp_path.iterdir()} <= {"s", "out"}
+    assert unpacked(tmp_path / "s", tmp_path / "out") == files
+    (tmp_path / "s").unlink()
+
+
+# ---------------------------------------------------------------------------- a sealed bundle
+
+
+async def raw(folder: Path, body: bytes, piece: int = 1 << 16):
+    chosen = []
+
+    def on_first_file(fields):
+        chosen.append(dict(fields))
+        return RawSink(folder / "s", max_bytes=MIB)
+
+    more = {"length": len(body), "piece": piece, "on_first_file": on_first_file}
+    return await received(folder, body, **more), chosen
+
+
+@pytest.mark.parametrize("piece", [7, 1 << 16])
+async def test_a_sealed_bundle_is_stored_byte_for_byte_and_not_read_again(
+    tmp_path, piece, monkeypatch
+):
+    sealed = write_bundle(tmp_path / "sent", {**HELLO, "empty": b"", "big": bytes(300_000)})
+    sent = (tmp_path / "sent").read_bytes()
+    real, synced = os.fsync, []
+
+    def fsync(fd: int) -> None:
+        real(fd)
+        synced.append(os.fstat(fd).st_size)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(reader, "read_content", lambda *_: pytest.fail("it is read again"))
+    body = form_of(text_part("order", "{}"), bundle("bundle.zip", sent))
+    found, chosen = await raw(tmp_path, body, piece)
+    assert synced == [len(sent)]
+    assert found.bundle == sealed
+    assert [found.fields] == chosen == [{"order": "{}"}]
+    assert (tmp_path / "s").read_bytes() == sent
+
+
+async def test_what_is_no_sealed_bundle_is_not_stored(tmp_path):
+    write_bundle(tmp_path / "sent", HELLO)
+    damaged = (tmp_path / "sent").read_bytes().replace(b"echo hello", b"echo jello")
+    (tmp_path / "sent").unlink()
+    for parts, status, code in [
+        ([bundle("b.zip", damaged)], 400, "bad_checksum"),
+        ([bundle("b.zip", zipped(HELLO))], 400, "not_sealed"),
+        ([bundle("b.zip", b"nonsense")], 400, "truncated"),
+        ([bundle("b.zip", b"")], 400, "truncated"),
+        ([bundle("b.zip", bytes(2 << 20))], 413, "too_large"),
+        ([file_part("b.zip", b"x", "other")], 400, "unexpected_file"),
+        ([bundle("b.zip", b"x")] * 2, 400, "unexpected_file"),
+        ([], 400, "no_file"),
+    ]:
+        with pytest.raises(FormRefused) as caught:
+            await raw(tmp_path, form_of(text_part("order", "{}"), *parts))
+        assert (caught.value.status, caught.value.code) == (status, code)
+        assert list(tmp_path.iterdir()) == []
+
+
+# ---------------------------------------------------------------------------- threads and memory
+
+
+class Recorder:
+    """A sink that can be held up, and records what it got."""
+
+    def __init__(self, problem: Exception | None = None, *, free: bool = False) -> None:
+        self.log: list[str] = []
+        self.taken = self.writes = 0
+        self.busy, self.free = threading.Event(), threading.Event()
+        self.problem = problem
+        self.threads: set[int] = set()
+        if free:
+            self.free.set()
+
+    def expands(self, part) -> bool:
+        return False
+
+    def begin(self, part) -> None:
+        self.log.append("begin")
+
+    def write(self, data) -> None:
+        self.threads.add(threading.get_ident())
+        self.busy.set()
+        assert self.free.wait(60)
+        self.taken += len(data)
+        self.writes += 1
+        if self.problem is not None:
+            raise self.problem
+
+    def end(self) -> None:
+        self.log.append("end")
+
+    def finish(self) -> BundleSummary:
+        self.log.append("finish")
+        return BundleSummary(1, "", 1, self.taken)
+
+    def abort(self) -> None:
+        self.log.append("abort")
+
+
+async def turns(n: int = 20) -> None:
+    """Let everything that is ready run; no time passes."""
+    loop = asyncio.get_running_loop()
+    for _ in range(n):
+        turn = loop.create_future()
+        loop.call_soon(turn.set_result, None)
+        await turn
+
+
+async def threads_had_their_turn() -> None:
+    await asyncio.get_running_loop().run_in_executor(None, int)
+
+
+def start(folder: Path, sink: Recorder, chunks) -> asyncio.Task[Received]:
+    return asyncio.ensure_future(received(folder, chunks, on_first_file=lambda _: sink))
+
+
+async def give_up(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+HEAD = file_part("run.sh")[:-2]
+TAIL = f"\r\n--{BOUNDARY}--\r\n".encode()
+
+
+async def test_the_sender_is_held_back_while_the_disk_is_behind(tmp_path):
+    sink, sent, chunk = Recorder(), 0, bytes(256 << 10)
+
+    async def body():
+        nonlocal sent
+        yield HEAD
+        for _ in range(64):
+            sent += len(chunk)
+            yield chunk
+        yield TAIL
+
+    task = start(tmp_path, sink, body())
+    await asyncio.to_thread(sink.busy.wait, 60)
+    await turns(500)
+    # One batch in the thread, one waiting, each of at most BATCH and the chunk that filled it.
+    assert sink.taken == 0
+    assert sent <= 2 * (BATCH + len(chunk))
+    sink.free.set()
+    assert (await task).bundle.bytes == sent == 16 << 20
+    assert sink.threads != {threading.get_ident()}
+    assert sink.log == ["begin", "end", "finish"]
+
+
+async def test_pieces_of_one_byte_do_not_add_up_to_much_memory(tmp_path):
+    sink, sent = Recorder(), 0
+
+    async def body():
+        nonlocal sent
+        yield HEAD
+        for _ in range(1 << 15):
+            sent += 1
+            yield b"x"
+        yield TAIL
+
+    task = start(tmp_path, sink, body())
+    await asyncio.to_thread(sink.busy.wait, 60)
+    await turns(200)
+    assert sent < 2 * BATCH // 100
+    sink.free.set()
+    assert (await task).bundle.bytes == 1 << 15
+
+
+async def test_an_upload_that_stalls_holds_little_memory(tmp_path):
+    sink, stalled, sent = Recorder(free=True), asyncio.Event(), 0
+
+    async def body():
+        nonlocal sent
+        yield HEAD
+        for _ in range(58):
+            sent += 16 << 10
+            yield bytes(16 << 10)
+            await threads_had_their_turn()  # what is in the thread's hands gets there
+        stalled.set()
+        await asyncio.Event().wait()
+        yield TAIL
+
+    task = start(tmp_path, sink, body())
+    await stalled.wait()
+    assert sent > 900 << 10
+    assert sent - sink.taken <= 160 << 10  # a batch in the thread, and one that fills
+    await give_up(task)
+
+
+async def test_the_chunk_before_is_not_held_while_the_next_is_waited_for(tmp_path):
+    sink, stalled, chunk = Recorder(free=True), asyncio.Event(), bytes(FIRST_BATCH)
+    held = sys.getrefcount(chunk)
+
+    async def body():
+        yield HEAD
+        yield chunk
+        stalled.set()
+        await asyncio.Event().wait()
+
+    task = start(tmp_path, sink, body())
+    await stalled.wait()
+    for _ in range(1000):
+        if sys.getrefcount(chunk) == held:
+            break
+        await threads_had_their_turn()
+    assert sys.getrefcount(chunk) == held
+    assert sink.taken == len(chunk)
+    await give_up(task)
+
+
+async def test_memory_stays_flat_in_the_real_writer(tmp_path):
+    sent = most = 0
+    content = os.urandom(256 << 10)
+
+    async def body():
+        nonlocal sent, most
+        yield HEAD
+        for _ in range(96):  # 24 MiB
+            sent += len(content)
+            most = max(most, sent - (tmp_path / "s").stat().st_size if sent > 4 << 20 else 0)
+            yield content
+        yield TAIL
+
+    assert (await received(tmp_path, body())).bundle.bytes == sent
+    # Two batches as above, a block that fills, and one that is being written.
+    assert most <= 2 * (BATCH + len(content)) + len(content) + 2 * BLOCK
+
+
+@pytest.mark.parametrize(
+    ("body", "keep", "hops"),
+    [
+        (form_of(text_part("user_id", "1"), file_part("run.sh"), file_part("x")), 0, 1),
+        (form_of(file_part("run.sh"), file_part("x", bytes(60 << 10))), 0, 1),
+        (HEAD + bytes(100) + TAIL, 64 << 10, 0),
+        (HEAD + bytes(40_000) + TAIL, 64 << 10, 1),
+        (form_of(file_part("run.sh"))[:-5], 0, 0),
+    ],
+    ids=["small", "60 KiB", "in memory", "in memory, many pieces", "refused"],
+)
+async def test_a_small_form_costs_one_hop_to_a_thread_or_none(tmp_path, body, keep, hops):
+    used = []
+
+    class Counting(ThreadPoolExecutor):
+        def submit(self, *what: Any, **more: Any) -> Any:
+            used.append(what)
+            return super().submit(*what, **more)
+
+    sink = BundleSink(tmp_path / "s", LIMITS, "filename", keep=keep) if keep else None
+    choose = {"on_first_file": lambda _: sink} if keep else {}
+    with Counting(1) as executor:
+        piece = 500 if keep else 10_000
+        reading = received(tmp_path, body, piece=piece, threads=Threads(executor), **choose)
+        try:
+            found = await reading
+        except FormRefused:
+            assert hops == 0
+        else:
+            assert (found.bundle.content is not None) == (keep > 0) != (tmp_path / "s").exists()
+    assert len(used) == hops
+
+
+async def test_the_pieces_of_a_batch_are_written_as_one(tmp_path):
+    sink = Recorder(free=True)
+    found = await start(tmp_path, sink, in_pieces(HEAD + bytes(50_000) + TAIL, 1000))
+    assert (found.bundle.bytes, sink.writes) == (50_000, 1)
+
+
+# ---------------------------------------------------------------------------- not finished
+
+
+async def test_cancellation_waits_for_the_thread_and_then_leaves_nothing(tmp_path):
+    sink = Recorder()
+    task = start(tmp_path, sink, endless(HEAD))
+    await asyncio.to_thread(sink.busy.wait, 60)
+    for _ in range(3):  # once is not enough for some
+        task.cancel()
+        await turns()
+    assert not task.done()
+    assert sink.log == ["begin"]
+    sink.free.set()
+    await give_up(task)
+    assert sink.log == ["begin", "abort"]
+
+
+async def test_cancellation_while_the_bundle_is_sealed_leaves_nothing(tmp_path):
+    sink = Recorder()
+    task = start(tmp_path, sink, in_pieces(HEAD + b"x" + TAIL))
+    await asyncio.to_thread(sink.busy.wait, 60)
+    task.cancel()
+    await turns()
+    sink.free.set()
+    await give_up(task)
+    assert sink.log == ["begin", "end", "finish", "abort"]
+
+
+@each("megabytes", [0, 1, 5])
+async def test_an_upload_cancelled_at_any_time_leaves_no_file(tmp_path, megabytes):
+    waits = asyncio.Event()
+
+    async def body():
+        async for piece in endless(HEAD, megabytes):
+            yield piece
+        waits.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.ensure_future(received(tmp_path, body()))
+    await waits.wait()
+    await give_up(task)
+    assert list(tmp_path.iterdir()) == []
+
+
+def gone(problem: Exception, before: bytes, megabytes: int = 0) -> Callable[[], Any]:
+    async def body():
+        async for piece in endless(before, megabytes):
+            yield piece
+        raise problem
+
+    return body
+
+
+@each(
+    ("body", "raised"),
+    [
+        (gone(ConnectionResetError("gone"), HEAD, 5), FormRefused),
+        (gone(TimeoutError("gone"), HEAD, 5), TimeoutError),
+        # The form was complete: it is not taken for served.
+        (gone(ConnectionResetError("gone"), form_of(file_part("run.sh"))), ConnectionResetError),
+    ],
+)
+async def test_a_sender_that_fails_leaves_no_file(tmp_path, body, raised):
+    with pytest.raises(raised) as caught:
+        await received(tmp_path, body())
+    if isinstance(caught.value, FormRefused):
+        assert (caught.value.code, caught.value.part) == ("body_cut_short", "run.sh")
+    assert list(tmp_path.iterdir()) == []
+
+
+@each("megabytes", [0, 3])
+async def test_a_full_disk_is_named_in_the_error(tmp_path, megabytes):
+    sink = Recorder(OSError(errno.ENOSPC, "full"), free=True)
+
+    async def body():
+        async for piece in endless(HEAD + b"x", megabytes):
+            yield piece
+        yield TAIL
+
+    with pytest.raises(OSError, match="full"):
+        await start(tmp_path, sink, body())
+    assert sink.log[-1] == "abort"
+
+
+async def test_a_refusal_by_the_writer_ends_a_long_upload_early(tmp_path):
+    sent = 0
+
+    async def body():
+        nonlocal sent
+        async for piece in endless(file_part("../x")[:-2], 200):
+            sent += 1
+            yield piece
+
+    with pytest.raises(FormRefused) as caught:
+        await received(tmp_path, body())
+    assert caught.value.code == "unsafe_name"
+    assert sent < 7
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_staged_file_that_is_in_the_way_is_not_touched(tmp_path):
+    (tmp_path / "s").write_text("precious")
+    with pytest.raises(FileExistsError):
+        await received(tmp_path, form_of(file_part("run.sh")))
+    assert (tmp_path / "s").read_text() == "precious"
