@@ -1,72 +1,112 @@
-"""The command line, as a process of its own beside a server in this one."""
+"""The command line, run in a thread of this process: starting it costs more than what it does."""
 
 from __future__ import annotations
 
 import asyncio
-import atexit
-import functools
-import json
-import socket
+import contextlib
+import io
+import os
 import subprocess
 import sys
-import tempfile
+import threading
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TextIO
+from unittest import mock
 
-from tests.kit.dev_program import ROOT, environment
+from ferryman import cli
+from tests.kit.dev_program import environment
+
+_ONE_AT_A_TIME = threading.Lock()
 
 
-async def ferryman(*words: str, cwd: str | Path = "", **variables: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command.
+@dataclass(frozen=True)
+class Said:
+    """What a command came to."""
+
+    code: int
+    data: bytes
+    err: str
+
+    @property
+    def out(self) -> str:
+        return self.data.decode()
+
+
+class _Stream(io.TextIOWrapper):
+    """Stdout or stderr of a command; threads that are there already, a server's, keep theirs."""
+
+    def __init__(self, theirs: TextIO, terminal: bool) -> None:
+        self.kept = io.BytesIO()
+        super().__init__(self.kept, "utf-8", write_through=True)
+        self._theirs, self._terminal = theirs, terminal
+        self._others = {*threading.enumerate()} - {threading.current_thread()}
+
+    def write(self, text: str, /) -> int:
+        if threading.current_thread() in self._others:
+            return self._theirs.write(text)
+        return super().write(text)
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+def run(
+    *words: object, cwd: str | Path = "", terminal: bool = False, **variables: str | None
+) -> Said:
+    """The command in this thread.
 
     Args:
-        variables: of its environment, beside those of this process.
+        terminal: stdout and stderr are one.
+        variables: of its environment, beside those of this process; None: without that one.
     """
-    code, out, err = await ferryman_bytes(*words, cwd=cwd, **variables)
-    return code, out.decode(), err.decode()
+    changed = {name: value for name, value in variables.items() if value is not None}
+    gone = variables.keys() - changed.keys()
+    env = {name: value for name, value in environment().items() if name not in gone} | changed
+    out, err = _Stream(sys.stdout, terminal), _Stream(sys.stderr, terminal)
+    here = Path(cwd) if cwd else Path.cwd()
+    with (
+        _ONE_AT_A_TIME,
+        contextlib.chdir(here),
+        mock.patch.dict(os.environ, env, clear=True),
+        mock.patch.multiple(sys, argv=["ferryman", *map(str, words)], stdout=out, stderr=err),
+    ):
+        code = _exit_code()
+        return Said(code, out.kept.getvalue(), err.kept.getvalue().decode())
+
+
+def _exit_code() -> int:
+    try:
+        cli.main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    raise AssertionError("main() returned")
+
+
+async def ferryman(*words: str, cwd: str | Path = "", **variables: Any) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command."""
+    said = await asyncio.to_thread(run, *words, cwd=cwd, **variables)
+    return said.code, said.out, said.err
 
 
 async def ferryman_bytes(
-    *words: str, cwd: str | Path = "", **variables: str
-) -> tuple[int, bytes, bytes]:
+    *words: str, cwd: str | Path = "", **variables: Any
+) -> tuple[int, bytes, str]:
     """As :func:`ferryman`, for output that is no text."""
-    env = environment() | variables
-    if "coverage" in sys.modules:  # which a fork would miss
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "ferryman", *words),
-            env=env,
-            cwd=cwd or None,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        out, err = await process.communicate()
-        return process.returncode or 0, out, err
-    request = {"arguments": words, "env": env, "cwd": str(cwd or Path.cwd())}
-    ours, theirs = socket.socketpair()
-    with ours, tempfile.TemporaryFile() as out_file, tempfile.TemporaryFile() as err_file:
-        with theirs:
-            streams = [theirs.fileno(), out_file.fileno(), err_file.fileno()]
-            socket.send_fds(_command_server(), [json.dumps(request).encode()], streams)
-        ours.setblocking(False)
-        code = await asyncio.get_running_loop().sock_recv(ours, 100)
-        out_file.seek(0)
-        err_file.seek(0)
-        return int(code), out_file.read(), err_file.read()
+    said = await asyncio.to_thread(run, *words, cwd=cwd, **variables)
+    return said.code, said.data, said.err
 
 
-@functools.cache
-def _command_server() -> socket.socket:
-    """Started at the first use; it ends with this process, which alone has the socket's end."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        fd = theirs.fileno()
-        words = [sys.executable, "-P", "-m", "tests.kit.command_server", str(fd)]
-        env = environment() | {"PYTHONPATH": str(ROOT)}
-        process = subprocess.Popen(words, env=env, pass_fds=(fd,))
-    atexit.register(_end, process, ours)
-    return ours
-
-
-def _end(process: subprocess.Popen[bytes], requests: socket.socket) -> None:
-    requests.close()
-    process.wait()
+async def afresh(*words: object, **variables: str) -> Said:
+    """The command as a user starts it, with an interpreter of its own: for what is decided as that
+    starts.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "ferryman", *map(str, words)),
+        env=environment() | variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    return Said(process.returncode or 0, out, err.decode())

@@ -11,8 +11,9 @@ import pytest
 
 from ferryman import BadArgument, BadBundle, BadDownload, Client
 from ferryman.download import ObjectSink
-from tests.unit.ferryman.fake_server import InstantClock, serving
-from tests.unit.ferryman.test_download import CONTENT, ROUTE, Serving
+from tests.client.fake_server import FakeServer
+from tests.client.test_download import CONTENT, RESULT, Serving
+from tests.kit.each import each
 
 
 async def test_an_open_file_is_no_content_of_a_bundle():
@@ -23,15 +24,13 @@ async def test_an_open_file_is_no_content_of_a_bundle():
 
 
 async def downloaded(handler: Serving, to: BinaryIO) -> None:
-    async with (
-        serving(("GET", ROUTE, handler)) as url,
-        Client(url, clock=InstantClock(), retry_for=1) as client,
-    ):
+    fake = FakeServer().on(RESULT, handler)
+    async with fake.serving(), fake.client(retry_for=1) as client:
         done = await client.download(17, to)
     assert (str(done.path), done.size) == ("-", len(CONTENT))
 
 
-@pytest.mark.parametrize(
+@each(
     "handler",
     [
         Serving(),
@@ -39,7 +38,6 @@ async def downloaded(handler: Serving, to: BinaryIO) -> None:
         Serving(cut=1_000_000, breaks=1, ranges=False),
         Serving(content=lambda n: CONTENT if n else b"damaged"),
     ],
-    ids=["whole", "resumed", "sent again", "damaged once"],
 )
 async def test_an_open_file_gets_the_bytes_behind_what_it_has(handler, tmp_path):
     with (tmp_path / "out").open("w+b") as file:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from tests.unit.ferryman.fake_server import QUEUED, answer, serving
+from tests.client.fake_server import accepted
 
 SIZE = 128 << 20
 MOST_GROWTH = 32 << 20
@@ -40,11 +40,11 @@ print(peak() - before)
 async def take(request: web.Request) -> web.StreamResponse:
     async for _ in request.content.iter_any():
         pass
-    return answer(QUEUED, 201)
+    return accepted().response()
 
 
 async def send(request: web.Request) -> web.StreamResponse:
-    size = SIZE if request.match_info["id"] == "17" else 1
+    size = SIZE if "/17/" in request.path else 1
     response = web.StreamResponse()
     response.content_type, response.content_length = "application/zip", size
     await response.prepare(request)
@@ -54,17 +54,18 @@ async def send(request: web.Request) -> web.StreamResponse:
     return response
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
-async def test_large_bundles_and_results_pass_through_in_pieces(tmp_path: Path):
+@pytest.mark.skipif(sys.platform != "linux", reason="no /proc: flat memory is not proved")
+async def test_large_bundles_and_results_pass_through_in_pieces(fake, tmp_path: Path):
     big = tmp_path / "big"
     with big.open("wb") as file:
         file.truncate(SIZE)
     (tmp_path / "client.py").write_text(CLIENT)
-    async with serving(("POST", "/upload", take), ("GET", "/api/v1/jobs/{id}/result", send)) as url:
-        client = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(tmp_path / "client.py"), url, str(big)),
-            stdout=asyncio.subprocess.PIPE,
-        )
-        out, _ = await client.communicate()
+    fake.parses = False
+    fake.on("POST /upload", take).on("GET /api/v1/jobs/{id}/result", send)
+    client = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(tmp_path / "client.py"), fake.url, str(big)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    out, _ = await client.communicate()
     assert client.returncode == 0
     assert int(out) < MOST_GROWTH

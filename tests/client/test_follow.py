@@ -1,0 +1,331 @@
+"""Waiting for jobs, following their history, listing, cancelling, and many jobs at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import zipfile
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from ferryman import (
+    AlreadyEnded,
+    BadArgument,
+    BadBundle,
+    Client,
+    JobDoc,
+    JobState,
+    NotFound,
+    NotUnderstood,
+    SyncClient,
+    WaitedTooLong,
+)
+from ferryman.follow import buffered, in_order
+from ferryman.transport import AT_ONCE
+from shared.clock import yield_to_loop
+from shared.wire import EventPage
+from tests.client.fake_server import (
+    HERE,
+    SCRIPT,
+    FakeServer,
+    accepted,
+    doc,
+    event,
+    hang_up,
+    job,
+    jobs,
+    problem,
+)
+from tests.kit.both_clients import both
+
+Q, P, S, R, C = (
+    JobState.QUEUED,
+    JobState.PROCESSING,
+    JobState.SUBMITTED,
+    JobState.RUNNING,
+    JobState.COMPLETED,
+)
+LATE = problem(409, "already_ended", "job 17 has already ended as Completed")
+
+
+def living(fake: FakeServer, *states: JobState) -> FakeServer:
+    """A job that goes one step on with each request that waits."""
+    at = 0
+
+    def step(*, waits: bool) -> None:
+        nonlocal at
+        at = min(at + waits, len(states) - 1)
+
+    async def status(request: web.Request) -> web.StreamResponse:
+        step(waits="wait" in request.query)
+        return doc(job(states[at])).response()
+
+    async def happened(request: web.Request) -> web.StreamResponse:
+        step(waits=int(request.query["wait"]) > 0)
+        line = [event(n + 1, state) for n, state in enumerate(states[: at + 1])]
+        items = [one for one in line if one.seq > int(request.query["after"])]
+        return doc(EventPage(items=items)).response()
+
+    return fake.on(f"GET {HERE}", status).on(f"GET {HERE}/events", happened)
+
+
+def paged(fake: FakeServer, count: int = 250) -> FakeServer:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        start, limit = int(request.query.get("cursor", "0")), int(request.query["limit"])
+        stop = min(start + limit, count)
+        items = [job(id=number + 1) for number in range(start, stop)]
+        return jobs(*items, following=str(stop) if stop < count else None).response()
+
+    return fake.on("GET /api/v1/jobs", answer)
+
+
+async def test_waiting_ends_with_the_job_and_survives_a_restart_of_the_server(fake):
+    living(fake, Q, R, JobState.FAILED)
+    async with fake.client() as client:
+        assert (await client.wait(17)).status is JobState.FAILED
+        assert len(fake.asked[f"GET {HERE}"]) == 2
+        fake.on(f"GET {HERE}", hang_up, hang_up, hang_up, doc(job(C)))
+        assert (await client.wait(17)).status is C
+
+
+async def test_waiting_has_a_limit_and_says_how_the_job_is(fake):
+    async def slow(request: web.Request) -> web.StreamResponse:
+        await fake.clock.sleep(float(request.query["wait"]))
+        return doc(job(R)).response()
+
+    fake.on(f"GET {HERE}", slow)
+    async with fake.client() as client:
+        with pytest.raises(WaitedTooLong, match="job 17 is still Running after 70s") as caught:
+            await client.wait(17, timeout=70)
+    assert caught.value.job.status is R
+    assert fake.clock.slept == [30, 30, 10]
+
+
+async def test_a_server_that_stops_and_holds_nothing_back_is_not_asked_without_pause(fake):
+    async def status(_: web.Request) -> web.StreamResponse:
+        return doc(job(C if len(fake.asked[f"GET {HERE}/events"]) >= 5 else R)).response()
+
+    fake.on(f"GET {HERE}", status)
+    nothing, last = (doc(EventPage(items=items)) for items in ([], [event(9, C)]))
+    fake.on(f"GET {HERE}/events", *[nothing] * 4, last, nothing)
+    async with fake.client() as client:
+        with pytest.raises(WaitedTooLong):
+            await client.wait(17, timeout=10)
+        assert fake.clock.slept == [0.5] * 20
+        assert [one.seq async for one in client.events(17)] == [9]
+        assert fake.clock.slept == [0.5] * 24
+
+
+async def test_both_clients_follow_wait_and_list():
+    states = [Q, P, S, R, C]
+    async with FakeServer().serving() as fake:
+        missing = problem(404, "job_not_found", "Job 18 not found in the database")
+        paged(fake).on("GET /api/v1/jobs/18", missing)
+        async for client in both(fake.url):
+            living(fake, *states)
+            events = [one async for one in client.events(17)]
+            assert [(one.seq, one.status) for one in events] == [*enumerate(states, 1)]
+            assert [one.seq async for one in client.events(17, after=4)] == [5]
+            assert (await client.wait(17, timeout=5)).status is C
+            assert len([one async for one in client.jobs(limit=150)]) == 150
+            first = client.jobs()
+            assert (await anext(first)).id == 1
+            await first.aclose()
+            with pytest.raises(NotFound, match="Job 18 not found"):
+                await client.status(18)
+    assert not [one for one in threading.enumerate() if one.name == "ferryman-sync"]
+
+
+async def test_an_unknown_state_is_an_error_not_a_guess(fake):
+    fake.on(f"GET {HERE}", doc({**job().model_dump(mode="json"), "status": "Levitating"}))
+    async with fake.client() as client:
+        with pytest.raises(NotUnderstood, match="status"):
+            await client.status(17)
+
+
+async def test_lists_are_fetched_page_by_page_and_no_more_than_asked_for(fake):
+    paged(fake)
+    asked = fake.asked["GET /api/v1/jobs"]
+    async with fake.client() as client:
+        ids = [one.id async for one in client.jobs(user="ada", state=JobState.FAILED, tag="x")]
+        assert ids == list(range(1, 251))
+        assert [one.query.get("cursor") for one in asked] == [None, "100", "200"]
+        given = {"user": "ada", "state": "Failed", "tag": "x", "limit": "100"}
+        assert asked[0].query == given
+        assert len([one async for one in client.jobs(limit=120)]) == 120
+    assert [one.query["limit"] for one in asked[3:]] == ["100", "20"]
+
+
+async def test_a_cancel_is_waited_for_and_one_that_comes_too_late_is_an_error(fake):
+    fake.on(f"POST {HERE}/cancel", doc(job(R), 202))
+    async with fake.client() as client:
+        living(fake, R, R, JobState.CANCELLED)
+        assert (await client.cancel(17)).status is JobState.CANCELLED
+        living(fake, R, C)
+        with pytest.raises(AlreadyEnded, match="Completed before"):
+            await client.cancel(17)
+        fake.on(f"POST {HERE}/cancel", LATE)
+        with pytest.raises(AlreadyEnded, match="as Completed"):
+            await client.cancel(17)
+
+
+async def test_a_client_that_is_not_open_says_how_to_open_it():
+    with pytest.raises(RuntimeError, match="async with"):
+        await Client().status(1)
+    with pytest.raises(RuntimeError, match="with SyncClient"):
+        SyncClient().status(1)
+
+
+async def test_a_callback_of_a_synchronous_client_cannot_call_it(fake):
+    def use() -> None:
+        def call(_done: int, _size: int) -> None:
+            client.status(17)
+
+        wrong = pytest.raises(BadArgument, match="callback of this client")
+        with SyncClient(fake.url, user="ada") as client, wrong:
+            client.submit(SCRIPT, service="example", progress=call)
+
+    fake.on("POST /upload", accepted())
+    await asyncio.wait_for(asyncio.to_thread(use), 30)
+
+
+async def test_an_iterator_that_is_collected_in_the_loops_thread_does_not_stop_it(fake):
+    def use() -> list[int]:
+        with SyncClient(fake.url) as client:
+            found: Iterator[JobDoc] | None = client.jobs()
+            assert found is not None
+            seen = [next(found).id]
+            kept = [found]
+            found = None
+            assert client._loop is not None
+            client._loop.call_soon_threadsafe(kept.clear)  # the last that knows it
+            return [*seen, client.status(17).id]
+
+    fake.on("GET /api/v1/jobs", jobs(job(C, id=9))).on(f"GET {HERE}", doc(job(C)))
+    assert await asyncio.wait_for(asyncio.to_thread(use), 30) == [9, 17]
+
+
+async def test_waiting_for_many_jobs_keeps_nobody_else_waiting(fake):
+    gate, full = asyncio.Event(), asyncio.Event()
+    asked: list[float] = []
+
+    async def status(request: web.Request) -> web.StreamResponse:
+        if "wait" in request.query:
+            asked.append(float(request.query["wait"]))
+            if len(asked) == AT_ONCE:
+                full.set()
+            await gate.wait()
+        return doc(job(C, id=int(request.path.rpartition("/")[2]))).response()
+
+    fake.on("GET /api/v1/jobs/{id}", status)
+    async with Client(fake.url) as client:
+        waits = [asyncio.create_task(client.wait(number)) for number in range(1, 2 * AT_ONCE + 1)]
+        await full.wait()
+        assert (await client.status(7)).id == 7
+        assert len(asked) == AT_ONCE
+        gate.set()
+        assert [(await wait).id for wait in waits] == list(range(1, 2 * AT_ONCE + 1))
+    assert asked[0] == 30
+    assert 14 < min(asked) < 16  # each has its turn within half a minute
+
+
+# ------------------------------------------------------------------ one bundle, many inputs
+
+
+class Numbering(FakeServer):
+    """The number of a job is what its in.txt says. All of them completed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+
+        async def status(request: web.Request) -> web.StreamResponse:
+            return doc(job(C, id=int(request.path.rpartition("/")[2]))).response()
+
+        self.on("POST /upload", self.take).on("GET /api/v1/jobs/{id}", status)
+
+    async def take(self, request: web.Request) -> web.StreamResponse:
+        number = int({name: data for _, name, data in self.uploads[-1].files}["in.txt"])
+        self.now += 1
+        self.most = max(self.most, self.now)
+        for _ in range(20):  # the others begin meanwhile
+            await yield_to_loop()
+        self.now -= 1
+        return accepted(number).response()
+
+
+async def test_a_bundle_runs_with_each_input_side_by_side(tmp_path):
+    (tmp_path / "run.sh").write_bytes(b"cat in.txt")
+    (tmp_path / "in.txt").write_bytes(b"0")
+    numbers = [3, 1, 2, *range(4, 21)]
+    inputs = ({"in.txt": b"%d" % number} for number in numbers)
+    given: Any = {"service": "s", "tags": iter(["a"]), "idempotency_key": "k", "at_once": 3}
+    async with Numbering().serving() as fake, Client(fake.url, user="ada") as client:
+        results = [one async for one in client.map(tmp_path, inputs, **given)]
+    assert [(one.id, one.status) for one in results] == [(number, C) for number in numbers]
+    assert fake.most == 3
+    keys = {one.headers["Idempotency-Key"] for one in fake.uploads}
+    assert keys == {f"k.{number}" for number in range(20)}
+    for upload in fake.uploads:
+        assert upload.fields["tags"] == "a"
+        assert [name for _, name, _ in upload.files] == ["in.txt", "run.sh"]
+
+
+async def test_the_first_bundle_that_fails_is_raised_after_the_jobs_before_it(tmp_path):
+    inputs = [{"in.txt": b"1"}, {"../in.txt": b"2"}, {"in.txt": b"3"}]
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("run.sh", b"true")
+    async with Numbering().serving() as fake, Client(fake.url, user="ada") as client:
+        made = client.map(SCRIPT, inputs, service="s", at_once=1)
+        assert (await anext(made)).id == 1
+        with pytest.raises(BadBundle, match=r"in\.txt"):
+            await anext(made)
+        with pytest.raises(BadBundle, match="cannot be sent with each job"):
+            await anext(client.map(tmp_path / "a.zip", [{}], service="s"))
+    assert len(fake.uploads) == 1
+
+
+def counting(started: list[int], gate: asyncio.Event) -> Iterator[Callable[[], Awaitable[int]]]:
+    def work(number: int) -> Callable[[], Awaitable[int]]:
+        async def run() -> int:
+            started.append(number)
+            await gate.wait()
+            return number
+
+        return run
+
+    return (work(number) for number in range(1_000))
+
+
+async def test_who_stops_early_ends_what_still_runs():
+    started: list[int] = []
+    gate = asyncio.Event()
+    gate.set()
+    results = in_order(counting(started, gate), 4)
+    assert [await anext(results), await anext(results)] == [0, 1]
+    gate.clear()
+    await results.aclose()
+    assert len(started) <= 6
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_so_many_are_taken_before_they_are_asked_for_and_an_error_comes_in_its_turn():
+    taken: list[int] = []
+
+    async def numbers() -> AsyncGenerator[int, None]:
+        for number in range(100):
+            taken.append(number)
+            yield number
+        raise KeyError("no more")
+
+    items = buffered(numbers(), 5)
+    assert await anext(items) == 0
+    for _ in range(50):
+        await yield_to_loop()
+    assert len(taken) <= 7
+    assert [await anext(items) for _ in range(99)] == list(range(1, 100))
+    with pytest.raises(KeyError, match="no more"):
+        await anext(items)
