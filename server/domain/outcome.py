@@ -252,6 +252,7 @@ def attempt_ended(
             message = message or "the agent found the bundle invalid"
         case PayloadState.FAILED if payload.interrupted:
             reason = payload.reason or Reason.AGENT_ERROR
+            message = message or "the attempt was interrupted"
             return _interrupted(job, service, now, uniform, reason, message, how)
         case PayloadState.FAILED:
             asked = _asked_for_later(payload)

@@ -1,0 +1,161 @@
+"""Which jobs go next, to which agent, and when one may be expected to start: round-robin over
+users, first come first served within a user, never beyond a quota.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.domain.choose import (
+    MOST_S,
+    Candidate,
+    Limit,
+    Waiting,
+    before_in_service,
+    pick,
+    place,
+    rounded_at,
+    wait_s,
+)
+from server.domain.service import Service
+from shared.clock import SECOND
+from tests.kit.each import each
+
+USERS = st.sampled_from(["ann", "bob", "cy", "dee"])
+Loads = dict[str, float]
+
+
+def queue(*users: str) -> list[Waiting]:
+    return [Waiting(number, user) for number, user in enumerate(users, 1)]
+
+
+@each(
+    "users, held, service, chosen",
+    [
+        ("aaaaab", {}, Service("s", runs_per_user=5, max_runs=4), [1, 6, 2, 3]),
+        ("aba", {}, Service("s"), [1, 2, 3]),
+        ("aabb", {"a": 1, "c": 1}, Service("s", runs_per_user=2, max_runs=3), [1]),
+    ],
+)
+def test_a_flood_of_one_user_does_not_hold_up_another_and_the_oldest_of_each_is_first(
+    users: str, held: dict[str, int], service: Service, chosen: list[int]
+) -> None:
+    assert [one.job_id for one in pick(queue(*users), held, service)] == chosen
+
+
+@given(
+    st.lists(USERS, max_size=30),
+    st.dictionaries(USERS, st.integers(0, 6)),
+    st.integers(1, 4),
+    st.integers(1, 8),
+)
+def test_no_quota_is_exceeded_and_no_free_slot_is_wasted(
+    users: list[str], held: dict[str, int], per_user: int, most: int
+) -> None:
+    service = Service("s", runs_per_user=per_user, max_runs=most)
+    chosen = pick(queue(*users), held, service)
+    given_out = Counter(waiting.user_id for waiting in chosen)
+    for user, count in given_out.items():
+        assert count + held.get(user, 0) <= per_user
+    free = max(0, most - sum(held.values()))
+    assert len(chosen) <= free
+    if len(chosen) < free:
+        for user, waiting in Counter(users).items():
+            room = max(0, per_user - held.get(user, 0))
+            assert given_out[user] == min(waiting, room)
+    ids = [waiting.job_id for waiting in chosen]
+    assert len(ids) == len(set(ids))
+
+
+A, B, SMALL, BIG = Candidate("a", 4), Candidate("b", 4), Candidate("small", 1), Candidate("big", 8)
+UNBOUNDED, TRIED = Candidate("a", None), Candidate("a", 8, most=1)
+
+
+@each(
+    "candidates, held, jobs, names",
+    [
+        ([A, B], {}, 8, "abababab"),
+        ([A, B], {"a": 2}, 4, "bbab"),
+        # The smallest share of slots in use is next, and none gets too many.
+        ([SMALL, BIG], {}, 100, ["big", "small", *["big"] * 7]),
+        ([SMALL, BIG], {"big": 5}, 100, ["small", "big", "big", "big"]),
+        ([SMALL, BIG], {"small": 3, "big": 9}, 100, []),
+        ([UNBOUNDED], {"a": 10_000}, 3, "aaa"),
+        # One that does not say counts as one slot more than it has jobs.
+        ([UNBOUNDED, B], {"a": 1, "b": 3}, 2, "aa"),
+        # One that is tried out gets no more than it may get now, or have of the service.
+        ([TRIED, Candidate("b", 2)], {"a": 1}, 9, "bab"),
+        ([TRIED], {"a": 4}, 9, "a"),
+        ([Candidate("a", 8, max_runs=2)], {}, 9, "aa"),
+        ([Candidate("a", 1, prefetch=1)], {}, 9, "aa"),
+    ],
+)
+def test_the_least_busy_agent_gets_the_next_job(
+    candidates: list[Candidate], held: Loads, jobs: int, names: str | list[str]
+) -> None:
+    assert [one.name for one in place(candidates, held, [1] * jobs)] == [*names]
+
+
+@each(
+    "packs, held, tasks, placed",
+    [
+        (True, 0.0, [10] * 99, 20),
+        (False, 0.0, [10] * 99, 2),
+        (True, 0.0, [1] * 99, 2),
+        (True, 1.0, [1, *[10] * 99], 1),
+        (True, 1.9, [10] * 99, 1),
+    ],
+)
+def test_tasks_that_share_a_sandbox_start_take_a_part_of_a_slot_where_the_agent_packs(
+    packs: bool, held: float, tasks: list[int], placed: int
+) -> None:
+    assert len(place([Candidate("a", 2, packs=packs)], {"a": held}, tasks)) == placed
+
+
+# -- when a queued job probably starts
+
+
+@each(
+    "limits, wait",
+    [
+        ([Limit(slots=1, used=1, before=0)], 60.0),
+        ([Limit(slots=1, used=1, before=2)], 180.0),
+        ([Limit(slots=4, used=4, before=0)], 15.0),
+        ([Limit(slots=4, used=4, before=7)], 120.0),
+        ([Limit(slots=4, used=1, before=2)], 0.0),
+        ([Limit(slots=4, used=1, before=3)], 15.0),
+        # It was lowered: some have to end before there is one free.
+        ([Limit(slots=2, used=5, before=0)], 120.0),
+        ([Limit(slots=0, used=0, before=0)], None),
+        ([Limit(slots=-1, used=0, before=0)], None),
+        # The limit that takes longest counts.
+        ([Limit(2, 2, 1), Limit(10, 10, 39)], 240.0),
+        ([Limit(10, 10, 39), Limit(2, 2, 1)], 240.0),
+        ([Limit(2, 2, 1), Limit(0, 0, 0)], None),
+    ],
+)
+def test_a_job_waits_for_as_many_ends_as_there_are_jobs_before_it(
+    limits: list[Limit], wait: float | None
+) -> None:
+    assert wait_s(60.0, limits) == wait
+
+
+def test_what_is_more_than_a_week_away_is_not_said_and_users_take_turns() -> None:
+    assert wait_s(MOST_S, [Limit(1, 1, 0)]) == MOST_S
+    assert wait_s(MOST_S, [Limit(1, 1, 1)]) is None
+    assert before_in_service(1, []) == 0
+    assert before_in_service(4, []) == 3
+    assert before_in_service(1, [5, 9]) == 1, "half of the other users are before it"
+    assert before_in_service(3, [1, 2, 9]) == 2 + 1 + 2 + 2.5
+
+
+@given(st.integers(0, 2**52), st.floats(0, MOST_S))
+def test_the_time_is_rounded_up_and_not_more_exact_than_an_estimate(now: int, wait: float) -> None:
+    at = rounded_at(now, wait)
+    later_s = (at - now) / SECOND - wait
+    step = 60 if wait < 600 else 300 if wait < 3_600.0 else 3_600
+    assert -0.001 <= later_s <= step
+    assert at % (step * SECOND) == 0

@@ -1,0 +1,732 @@
+"""The life of a job: what follows from each event in each state, and what it says.
+
+Each row of a table is a job that runs, but for the given fields, and what its agent says or what
+becomes of it. A property holds over all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.domain import batch, ending, outcome, states
+from server.domain.agents import RefusedByAgent
+from server.domain.errors import IllegalTransition, RetryRefused
+from server.domain.jobs import Attempt, Event, Job, Move, history
+from server.domain.retry_policy import RetryPolicy
+from server.domain.service import Service
+from shared.clock import RANDOM, SECOND, iso, utc
+from shared.wire import JobState as S
+from shared.wire import Limits, PayloadDoc, ResultInfo, RetryLater, Usage
+from shared.wire import PayloadState as P
+from shared.wire import Reason as R
+from tests.kit.each import each
+from tests.kit.jobs import job
+
+NOW = 1_000_000 * SECOND
+HOUR = 3_600 * SECOND
+POLICY = RetryPolicy(
+    2, (10.0, 60.0), retry_on=frozenset({"timeout", "heartbeat_timeout", "exit:3", "shutdown"})
+)
+SERVICE = Service(
+    "s",
+    retry=POLICY,
+    infra_retries=1,
+    timeout_s=60.0,
+    expires_after_s=100.0,
+    retry_later_limit=2,
+    on_shutdown="continue",
+)
+
+
+def said(found: Job, service: Service = SERVICE, **payload: Any) -> Move | None:
+    doc = PayloadDoc(id=4, key="7.1", **({"status": P.FAILED} | payload))
+    return outcome.advance(found, doc, service, NOW, "node", RANDOM.uniform)
+
+
+def after(found: Job, service: Service = SERVICE, **payload: Any) -> Move:
+    move = said(found, service, **payload)
+    assert move is not None
+    return move
+
+
+# -- the table
+
+
+def test_every_state_has_a_row_and_is_reached_and_the_sets_are_what_the_design_says() -> None:
+    assert set(states.NEXT) == set(S)
+    assert {states.FIRST} | {to for after in states.NEXT.values() for to in after} == set(S)
+    assert {S.COMPLETED, S.FAILED, S.CANCELLED, S.CLEANED} == states.ENDED
+    assert {S.PROCESSING, S.SUBMITTED, S.RUNNING, S.UNKNOWN} == states.HOLDS_SLOT
+    assert {S.SUBMITTED, S.RUNNING, S.UNKNOWN} == states.AT_AGENT
+    assert {S.FAILED, S.CANCELLED} == states.RETRIED_BY_HAND
+    assert states.NEXT[S.COMPLETED] == {S.CLEANED}
+    assert not states.NEXT[S.CLEANED]
+
+
+def test_a_move_that_the_table_lacks_is_refused_when_it_is_made() -> None:
+    with pytest.raises(IllegalTransition, match="job 17 is Completed, so it cannot become Running"):
+        Move(17, 1, S.COMPLETED, S.RUNNING, 0, "")
+    with pytest.raises(IllegalTransition):
+        outcome.submitted(job(state=S.RUNNING), "node", 4, NOW)
+
+
+# -- what an agent says of the attempt: job, payload, where to and why, event, what changes
+
+KEPT = {"cancel_requested_at": 1}
+LOST = {"reason": R.AGENT_ERROR, "interrupted": True}
+STOPPED = {"reason": R.SHUTDOWN, "interrupted": True}
+BUSY = {"exit_code": 75, "retry_later": RetryLater(message="GPU busy", after_s=30.0)}
+RETRY, LATER = "job.retry", "job.retry_later"
+ENDS: tuple[tuple[dict[str, Any], dict[str, Any], S, R | None, str, dict[str, Any]], ...] = (
+    ({}, {"status": P.COMPLETED}, S.COMPLETED, None, "", {"ended_at": NOW}),
+    ({}, {"status": P.COMPLETED}, S.COMPLETED, None, "", {"expires_at": NOW + 100 * SECOND}),
+    (
+        {"expires_after_s": 0.0},
+        {"status": P.COMPLETED},
+        S.COMPLETED,
+        None,
+        "",
+        {"expires_at": None},
+    ),
+    ({}, {"status": P.KILLED}, S.CANCELLED, None, "", {}),
+    ({}, {"status": P.CLEANED}, S.FAILED, R.AGENT_LOST, "", {}),
+    ({}, {"status": P.INVALID}, S.FAILED, R.INVALID_BUNDLE, "", {}),
+    ({}, {"reason": R.EXIT_CODE, "exit_code": 4}, S.FAILED, R.EXIT_CODE, "", {"ended_at": NOW}),
+    (
+        {},
+        {"reason": R.EXIT_CODE, "exit_code": 3},
+        S.QUEUED,
+        R.EXIT_CODE,
+        RETRY,
+        {"retries_used": 1},
+    ),
+    (
+        {"retries_used": 1},
+        {"reason": R.TIMEOUT},
+        S.QUEUED,
+        R.TIMEOUT,
+        RETRY,
+        {"retries_used": 2, "not_before": NOW + 60 * SECOND, "waits_since": NOW + 60 * SECOND},
+    ),
+    ({"retries_used": 2}, {"reason": R.TIMEOUT}, S.FAILED, R.TIMEOUT, "", {}),
+    (KEPT, {"reason": R.TIMEOUT}, S.CANCELLED, None, "", {"expires_at": NOW + 100 * SECOND}),
+    # Interrupted through no fault of the bundle: from a budget of its own.
+    ({}, LOST, S.QUEUED, R.AGENT_ERROR, "job.interrupted", {"infra_used": 1}),
+    ({"infra_used": 1}, LOST, S.FAILED, R.AGENT_ERROR, "", {}),
+    (KEPT, LOST, S.CANCELLED, None, "", {}),
+    (KEPT | {"infra_used": 9}, LOST, S.CANCELLED, None, "", {}),
+    # It asks to be tried later: not counted as a retry, and its queue timeout goes on.
+    (
+        {"queued_at": 5, "later_used": 1},
+        BUSY,
+        S.QUEUED,
+        R.EXIT_CODE,
+        LATER,
+        {"later_used": 2, "not_before": NOW + 30 * SECOND, "waits_since": 5},
+    ),
+    (
+        {},
+        {"exit_code": 75},
+        S.QUEUED,
+        R.EXIT_CODE,
+        LATER,
+        {"later_used": 1, "not_before": NOW + 60 * SECOND},
+    ),
+    ({"later_used": 2}, BUSY, S.FAILED, R.EXIT_CODE, "", {}),
+    (KEPT, BUSY, S.CANCELLED, None, "", {}),
+    # Its agent shuts down, with on_shutdown = "continue".
+    ({}, STOPPED, S.QUEUED, R.SHUTDOWN, "job.interrupted", {"infra_used": 1}),
+    ({"infra_used": 1}, STOPPED, S.QUEUED, R.SHUTDOWN, RETRY, {"retries_used": 1}),
+    ({"infra_used": 1, "retries_used": 2}, STOPPED, S.FAILED, R.SHUTDOWN, "", {}),
+)
+COUNTERS = {"retries_used", "infra_used", "later_used"}
+
+
+@each("fields, payload, to, reason, event, changes", ENDS)
+def test_what_follows_from_the_end_of_an_attempt(
+    fields: Any, payload: Any, to: S, reason: R | None, event: str, changes: dict[str, Any]
+) -> None:
+    move = after(job(**fields), **payload)
+    assert (move.before, move.to, move.at) == (S.RUNNING, to, NOW)
+    assert (move.reason, move.event) == (reason, event)
+    assert changes.items() <= move.changes.items()
+    assert COUNTERS & set(move.changes) == COUNTERS & set(changes), "what else is counted"
+    assert move.message
+
+
+RESUBMIT, STOP = (
+    dataclasses.replace(SERVICE, on_shutdown=how, infra_retries=0) for how in ("resubmit", "stop")
+)
+USED_UP = {"infra_used": 5, "retries_used": 5, "later_used": 5}
+SHUTDOWNS: tuple[tuple[Service, dict[str, Any], dict[str, Any], S, str], ...] = (
+    (RESUBMIT, USED_UP, STOPPED, S.QUEUED, "job.resubmitted"),
+    (RESUBMIT, USED_UP, LOST, S.FAILED, ""),
+    (STOP, {}, STOPPED, S.FAILED, ""),
+    (STOP, KEPT, STOPPED, S.CANCELLED, ""),
+    (dataclasses.replace(STOP, infra_retries=1), {}, LOST, S.QUEUED, "job.interrupted"),
+)
+
+
+@each("service, fields, payload, to, event", SHUTDOWNS)
+def test_a_shutdown_means_what_the_service_says_and_only_a_shutdown(
+    service: Service, fields: Any, payload: Any, to: S, event: str
+) -> None:
+    move = after(job(**fields), service, **payload)
+    assert (move.to, move.event) == (to, event)
+    assert to is not S.QUEUED or service is not RESUBMIT or not COUNTERS & set(move.changes)
+
+
+HELD: dict[str, Any] = {"agent": "node", "payload_id": 5, "submitted_at": 1, "started_at": 2}
+
+
+def test_a_job_that_is_queued_again_belongs_to_no_agent_and_tells_programs_why() -> None:
+    move = after(job(**HELD), SERVICE, reason=R.TIMEOUT, exit_code=None)
+    assert move.changes == {
+        "queued_at": NOW,
+        "waits_since": NOW + 10 * SECOND,
+        "not_before": NOW + 10 * SECOND,
+        "retries_used": 1,
+        "agent": None,
+        "payload_id": None,
+        "submitted_at": None,
+        "heartbeat_at": None,
+        "progress": None,
+        "output": {},
+    }
+    of_retry = {"delay_s": 10.0, "reason": R.TIMEOUT, "retry": 1, "retries": 2}
+    assert move.fields == of_retry | {"exit_code": None}
+    later = after(job(), SERVICE, **BUSY).fields
+    assert (later["delay_s"], later["reason"]) == (30.0, "GPU busy")
+
+
+@each("keep_s, at", [(0.0, None), (50.0, NOW + 50 * SECOND)])
+def test_a_failure_for_good_is_a_dead_letter_with_a_time_of_its_own(
+    keep_s: float, at: int | None
+) -> None:
+    service = Service("s", dead_letter=True, dead_letter_expires_after_s=keep_s, retry=POLICY)
+    move = after(job(), service, reason=R.EXIT_CODE, exit_code=4)
+    assert (move.changes["dead_letter"], move.changes["expires_at"]) == (True, at)
+    for other in (
+        after(job(), service, reason=R.TIMEOUT),
+        after(job(), service, status=P.COMPLETED),
+        after(job(), service, status=P.KILLED),
+        after(job(parent_id=3), service, reason=R.EXIT_CODE),
+    ):
+        assert "dead_letter" not in other.changes
+
+
+# -- steps and their times
+
+STARTED: dict[str, Any] = {"started_at": iso(NOW - SECOND)}
+STEPS: tuple[tuple[S, dict[str, Any], list[S]], ...] = (
+    (S.PROCESSING, {"status": P.PREPARED}, [S.SUBMITTED]),
+    (S.PROCESSING, {"status": P.RUNNING, **STARTED}, [S.SUBMITTED, S.RUNNING]),
+    (S.SUBMITTED, {"status": P.RUNNING, **STARTED}, [S.RUNNING]),
+    (S.UNKNOWN, {"status": P.RUNNING, **STARTED}, [S.RUNNING]),
+    (S.UNKNOWN, {"status": P.PREPARED}, [S.SUBMITTED]),
+    (S.PROCESSING, {"status": P.INVALID}, [S.SUBMITTED, S.FAILED]),
+    (S.SUBMITTED, {"status": P.COMPLETED, **STARTED}, [S.RUNNING, S.COMPLETED]),
+    (
+        S.QUEUED,
+        {"status": P.COMPLETED, **STARTED},
+        [S.PROCESSING, S.SUBMITTED, S.RUNNING, S.COMPLETED],
+    ),
+    (S.RUNNING, {"status": P.RUNNING}, []),
+    (S.SUBMITTED, {"status": P.PREPARED}, []),
+    (S.RUNNING, {"status": P.PREPARED}, []),
+)
+
+
+@each("state, payload, steps", STEPS)
+def test_every_step_on_the_way_is_made_with_its_time(
+    state: S, payload: Any, steps: list[S]
+) -> None:
+    move = said(job(state=state, agent=None), **payload)
+    if move is None:
+        assert steps == []
+        return
+    assert [step.to for step in move.steps] == steps
+    started = S.RUNNING in steps
+    for step in move.steps:
+        if step.to in (S.SUBMITTED, S.RUNNING):
+            field = "submitted_at" if step.to is S.SUBMITTED else "started_at"
+            at = NOW - SECOND if started else NOW  # the agent had it when it started it
+            assert (step.at, move.changes[field]) == (at, at)
+            assert move.changes["payload_id"] == 4
+    assert move.changes.get("agent") == ("node" if state is S.QUEUED else None)
+
+
+def test_the_first_start_of_a_run_stays_its_own() -> None:
+    move = after(job(state=S.SUBMITTED, started_at=7), status=P.RUNNING, **STARTED)
+    assert (move.changes["started_at"], move.facts["started_at"]) == (7, NOW - SECOND)
+
+
+@each("skew", [-HOUR, 0, HOUR])
+def test_an_agents_clock_does_not_matter(skew: int) -> None:
+    """It took the attempt 100 s ago, and started it 30 s later."""
+    taken = NOW - 100 * SECOND
+    times: dict[str, Any] = {
+        "created_at": iso(taken + skew),
+        "started_at": iso(taken + 30 * SECOND + skew),
+        "ended_at": iso(NOW + skew),
+    }
+    found = job(state=S.SUBMITTED, queued_at=taken - SECOND, submitted_at=taken)
+    move = after(found, status=P.COMPLETED, **times)
+    assert [step.at for step in move.steps] == [taken + 30 * SECOND, NOW]
+    assert move.changes["started_at"] == taken + 30 * SECOND
+    assert (move.changes["ended_at"], move.changes["expires_at"]) == (NOW, NOW + 100 * SECOND)
+
+
+# -- the property
+
+JOBS = st.builds(
+    job,
+    state=st.sampled_from([S.QUEUED, S.PROCESSING, S.SUBMITTED, S.RUNNING, S.UNKNOWN]),
+    agent=st.just("node"),
+    queued_at=st.just(NOW - 99),
+    submitted_at=st.sampled_from([None, NOW - 9]),
+    retries_used=st.integers(0, 3),
+    infra_used=st.integers(0, 2),
+    later_used=st.integers(0, 3),
+    cancel_requested_at=st.sampled_from([None, 1]),
+    gather=st.booleans(),
+)
+PAYLOADS = st.builds(
+    PayloadDoc,
+    id=st.just(4),
+    key=st.just("7.1"),
+    status=st.sampled_from(P),
+    reason=st.sampled_from([None, *R]),
+    exit_code=st.sampled_from([None, 0, 3, 4, 75]),
+    interrupted=st.booleans(),
+    retry_later=st.sampled_from([None, RetryLater(), RetryLater(after_s=5.0)]),
+    started_at=st.sampled_from([None, iso(NOW - HOUR), iso(NOW - 3), iso(NOW + HOUR)]),
+)
+
+
+@given(JOBS, PAYLOADS, st.sampled_from(["stop", "resubmit", "continue"]))
+def test_whatever_an_agent_says_the_job_follows_the_table(
+    found: Job, payload: PayloadDoc, on_shutdown: Any
+) -> None:
+    if not outcome.expects(found, payload):
+        assert found.state is S.QUEUED, "only that of an attempt that was given up"
+        return
+    service = dataclasses.replace(SERVICE, on_shutdown=on_shutdown)
+    move = outcome.advance(found, payload, service, NOW, "node", RANDOM.uniform)
+    if move is None:
+        assert payload.status not in outcome.ENDED
+        return
+    way = [found.state, *(step.to for step in move.steps)]
+    assert all(to in states.NEXT[one] for one, to in itertools.pairwise(way))
+    since = [NOW - 99, *(step.at for step in move.steps), NOW]
+    assert since == sorted(since), "no step is before another, or in the future"
+    assert (move.to is S.FAILED) <= bool(move.reason and move.message)
+    assert (payload.status in outcome.ENDED) == (move.to in {*states.ENDED, S.QUEUED})
+    if found.cancel_requested_at is not None:
+        assert move.to is not S.QUEUED
+    grown = {name: move.changes[name] for name in COUNTERS & set(move.changes)}
+    assert len(grown) <= 1
+    assert all(value == getattr(found, name) + 1 for name, value in grown.items())
+    most = {"retries_used": 2, "infra_used": 1, "later_used": 2}
+    assert all(value <= most[name] for name, value in grown.items())
+    assert len(grown) == (move.to is S.QUEUED and move.event != "job.resubmitted")
+
+
+@each("before", list(S))
+@each("to", [S.SUBMITTED, S.RUNNING])
+def test_the_way_of_a_late_report_is_a_path_through_the_table(before: S, to: S) -> None:
+    for step in states.states_between(before, to):
+        assert step in states.NEXT[before]
+        before = step
+
+
+# -- what becomes of an attempt without a word of its agent
+
+
+@each(
+    "code, final, retry_after_s, offered, to, reason",
+    [
+        ("stale_attempt", True, None, True, S.QUEUED, None),
+        ("key_refused", False, 1.0, True, S.QUEUED, None),
+        ("busy", False, 1.0, True, S.QUEUED, None),
+        ("not_offered", True, None, True, S.QUEUED, None),
+        ("not_offered", True, None, False, S.FAILED, R.NOT_OFFERED),
+        ("bad", True, None, True, S.FAILED, R.AGENT_ERROR),
+        ("invalid_bundle", True, None, True, S.FAILED, R.INVALID_BUNDLE),
+        ("internal", False, None, True, S.QUEUED, R.AGENT_ERROR),
+    ],
+)
+def test_what_a_refusal_means(
+    code: str, final: bool, retry_after_s: float | None, offered: bool, to: S, reason: R | None
+) -> None:
+    refusal = RefusedByAgent(code, "no", final=final, retry_after_s=retry_after_s)
+    found = job(state=S.PROCESSING, agent="node")
+    move = outcome.refused(found, SERVICE, NOW, refusal, delay_s=3.0, offered=offered)
+    assert (move.to, move.reason) == (to, reason)
+    if to is S.QUEUED:
+        pays = reason is R.AGENT_ERROR
+        assert move.changes.get("infra_used", 0) == pays
+        assert move.changes["not_before"] == (0 if pays else NOW + 3 * SECOND)
+
+
+def test_what_no_agent_took_is_not_counted_and_may_be_sent_whatever_the_clock_says() -> None:
+    move = outcome.not_sent(job(**HELD, retries_used=1, infra_used=1), SERVICE, NOW, "why", 0.0)
+    assert (move.to, move.message, move.reason) == (S.QUEUED, "why", None)
+    assert not COUNTERS & set(move.changes)
+    assert (move.changes["not_before"], move.changes["waits_since"]) == (0, 0)
+
+
+@each(
+    "state, unreachable_s, cancelled, to",
+    [
+        (S.RUNNING, 10.0, False, None),
+        (S.RUNNING, 11.0, False, S.UNKNOWN),
+        (S.UNKNOWN, 11.0, False, None),
+        (S.UNKNOWN, 101.0, False, S.QUEUED),
+        (S.SUBMITTED, 101.0, False, S.QUEUED),
+        (S.RUNNING, 101.0, True, S.CANCELLED),
+    ],
+)
+def test_an_unreachable_agents_jobs_are_unknown_and_later_lost(
+    state: S, unreachable_s: float, cancelled: bool, to: S | None
+) -> None:
+    found = job(state=state, cancel_requested_at=1 if cancelled else None)
+    patience = {"unreachable_after_s": 10.0, "lost_after_s": 100.0}
+    move = outcome.unreached(found, SERVICE, NOW, "agent n is away", unreachable_s, **patience)
+    assert (move.to if move else None) == to
+    if move is not None:
+        assert move.message.startswith("cancelled; " * cancelled + "agent n is away for ")
+        assert ("whether its processes are dead is not known" in move.message) is cancelled
+
+
+# -- which word counts
+
+
+@each(
+    "agent, key, digest, is_of",
+    [
+        ("a", "7.1", "d", True),
+        ("b", "7.1", "d", False),
+        ("a", "7.2", "d", False),
+        ("a", "8.1", "d", False),
+        ("a", "7.1", "x", False),
+        ("a", "7.1", None, False),
+        ("a", None, None, True),  # a job-orchestrator client says neither key nor bundle
+        ("b", None, None, False),
+    ],
+)
+def test_a_payload_is_a_jobs_by_its_agent_its_key_and_its_bundle(
+    agent: str, key: str | None, digest: str | None, is_of: bool
+) -> None:
+    payload = PayloadDoc(id=1, key=key, status=P.RUNNING, bundle_digest=digest)
+    assert outcome.is_of(job(agent="a"), payload, agent) is is_of
+    assert not outcome.is_of(job(agent="a", bundle=None), payload, "a") or key is None
+
+
+@each(
+    "agent, agent_id, is_of",
+    [
+        (("a", "id"), "id", True),
+        (("new", "id"), "id", True),
+        (("a", "other"), "id", False),
+        (("a", "id"), None, True),
+        (("b", "other"), None, False),
+        (("a", "id"), "name:a", True),
+        (("b", "id"), "name:a", False),
+        (("a", None), "id", True),
+    ],
+)
+def test_a_past_attempt_is_known_by_the_id_of_its_agent_or_else_by_its_name(
+    agent: tuple[str, str | None], agent_id: str | None, is_of: bool
+) -> None:
+    queued = job(agent=None, state=S.QUEUED)
+    sent: dict[str, Any] = {"agent": "a", "agent_id": agent_id, "claimed_at": 0}
+    past = Attempt(job_id=7, number=1, state=S.FAILED, limits=Limits(), timeout_s=1.0, **sent)
+    for key, counts in (("7.1", is_of), ("7.2", False)):
+        payload = PayloadDoc(id=1, key=key, status=P.RUNNING, bundle_digest="d")
+        assert outcome.is_of(queued, payload, *agent, past) is counts
+
+
+@each(
+    "fields, status, expected",
+    [
+        ({"state": S.RUNNING}, P.RUNNING, True),
+        ({"state": S.PROCESSING}, P.PREPARED, True),
+        ({"state": S.UNKNOWN}, P.FAILED, True),
+        # It was queued again: what was given up counts if it has completed after all.
+        ({"state": S.QUEUED}, P.COMPLETED, True),
+        ({"state": S.QUEUED}, P.FAILED, False),
+        ({"state": S.QUEUED, "cancel_requested_at": 1}, P.COMPLETED, False),
+        ({"state": S.QUEUED, "gather": True}, P.COMPLETED, False),
+        # Its attempt has ended, and has left children.
+        ({"state": S.RUNNING, "deferred": True}, P.COMPLETED, False),
+        ({"state": S.CANCELLED}, P.COMPLETED, False),
+        ({"state": S.COMPLETED}, P.FAILED, False),
+    ],
+)
+def test_a_word_counts_where_the_job_waits_for_it(fields: Any, status: P, expected: bool) -> None:
+    payload = PayloadDoc(id=1, key="7.1", status=status)
+    assert outcome.expects(job(**fields), payload) is expected
+
+
+def test_what_has_ended_does_not_run_again_and_what_runs_is_not_prepared_again() -> None:
+    docs = {status: PayloadDoc(id=1, status=status) for status in P}
+    for known, newer in itertools.product(docs, docs):
+        goes_on = known is P.PREPARED or (known is P.RUNNING and newer is not P.PREPARED)
+        assert outcome.goes_on(docs[known], docs[newer]) is goes_on, (known, newer)
+
+
+@each("status, reason", [(P.COMPLETED, R.AGENT_ERROR), (P.KILLED, None)])
+def test_a_result_that_is_larger_than_the_limits_allow_is_not_taken(
+    status: P, reason: R | None
+) -> None:
+    found = job(limits=Limits(results=1000, log=10))
+    for over, taken in ((0, True), (1, False)):
+        size = outcome.most_result(found.limits) + over
+        payload = PayloadDoc(id=1, status=status, result=ResultInfo(size=size, sha256=""))
+        for kept in (outcome.bounded(found, payload), outcome.fitting(payload, size - over)):
+            assert (kept.result is not None) is taken
+            assert (kept.status is status) is (taken or status is P.KILLED)
+            assert len(kept.warnings) == (not taken)
+        assert outcome.bounded(found, payload).reason == (None if taken else reason)
+
+
+# -- by hand
+
+
+@each(
+    "fields, service, code",
+    [
+        ({"state": S.FAILED}, SERVICE, ""),
+        ({"state": S.CANCELLED}, SERVICE, ""),
+        ({"state": S.COMPLETED}, SERVICE, "not_retryable"),
+        ({"state": S.RUNNING}, SERVICE, "not_retryable"),
+        ({"state": S.QUEUED}, SERVICE, "not_retryable"),
+        ({"state": S.CLEANED}, SERVICE, "bundle_gone"),
+        ({"state": S.FAILED, "bundle": None}, SERVICE, "bundle_gone"),
+        ({"state": S.FAILED, "delete_requested_at": 1}, SERVICE, "being_deleted"),
+        ({"state": S.FAILED}, None, "unknown_service"),
+    ],
+)
+def test_what_can_be_retried_begins_a_new_run_with_nothing_of_the_former_one(
+    fields: Any, service: Service | None, code: str
+) -> None:
+    ended = {"ended_at": 2, "run": 3} if fields["state"] in states.ENDED else {}
+    found = job(**fields, **ended)
+    if code:
+        with pytest.raises(RetryRefused) as refused:
+            ending.retried(found, service, NOW, "ann")
+        assert refused.value.code == code
+        return
+    move = ending.retried(found, service, NOW, "ann")
+    assert (move.to, move.event, move.fields) == (S.QUEUED, "job.retried", {"by": "ann", "run": 4})
+    assert move.changes == NEW_RUN
+
+
+NEW_RUN: dict[str, Any] = {
+    **dict.fromkeys(("retries_used", "infra_used", "later_used", "not_before"), 0),
+    **dict.fromkeys(("exit_code", "usage", "result", "progress", "heartbeat_at", "waits_since")),
+    **dict.fromkeys(("ended_at", "expires_at", "cancel_requested_at", "agent", "payload_id")),
+    **dict.fromkeys(("submitted_at", "started_at")),
+    "stderr_tail": "",
+    "warnings": (),
+    "enforcement": {},
+    "output": {},
+    "dead_letter": False,
+    "run": 4,
+    "queued_at": NOW,
+}
+
+
+@each("fields, may", [({}, True), ({"parent_id": 3}, False), ({"gather": True}, False)])
+def test_what_a_child_or_a_gather_leaves_is_not_run(fields: Any, may: bool) -> None:
+    assert batch.may_fan_out(job(**fields)) is may
+
+
+# -- what is kept of an attempt, and what is said
+
+FACTS: dict[str, Any] = {
+    "exit_code": 4,
+    "stderr_tail": "the last lines",
+    "usage": Usage(wall_s=61.0, cpu_s=2.5, peak_memory_bytes=7),
+    "warnings": ["one"],
+    "enforcement": {"memory": "hard"},
+}
+
+
+@each(
+    "payload",
+    [
+        {"status": P.COMPLETED},
+        {"status": P.KILLED},
+        {"reason": R.MEMORY_LIMIT},
+        {"reason": R.TIMEOUT},
+        LOST,
+    ],
+)
+def test_what_an_attempt_used_and_said_is_kept_with_it(payload: Any) -> None:
+    no_logs = {"stdout_bytes": None, "stderr_bytes": None}
+    assert after(job(), **payload, **FACTS).facts == FACTS | no_logs
+    left = ResultInfo(size=9, sha256="ab", stdout_bytes=7, stderr_bytes=0)
+    facts = after(job(), **payload, result=left).facts
+    assert (facts["stdout_bytes"], facts["stderr_bytes"]) == (7, 0)
+
+
+LOWERED = {"memory": 64 << 20, "disk": 64 << 20, "pids": 8, "cpus": 0.5}
+OWN_LIMITS = job(limits=Limits().model_copy(update=LOWERED), timeout_s=60.0)
+CRLF = job(upload_warnings=("run.sh has Windows line endings (CRLF): …",))
+ALLOWS = Service("s", timeout_s=3_600.0, heartbeat_timeout_s=600.0)
+LEFT = "; it has 2 retries left, but "
+NOT_NAMED = f"{LEFT}retry_on has only exit:3, heartbeat_timeout, shutdown, timeout"
+CRLF_SAID = "run.sh failed; run.sh has Windows line endings (CRLF), which a shell takes as part of "
+SENTENCES: tuple[tuple[Job, Service, dict[str, Any], str], ...] = (
+    (
+        job(),
+        SERVICE,
+        {"status": P.COMPLETED, "usage": FACTS["usage"]},
+        "run.sh ended well after 1m 1s",
+    ),
+    (job(), SERVICE, {"status": P.KILLED}, "killed on the agent"),
+    (job(**KEPT), SERVICE, {"status": P.KILLED}, "cancelled"),
+    (job(**KEPT), SERVICE, {**LOST, "message": "x"}, "cancelled; x"),
+    (job(**KEPT), SERVICE, {"exit_code": 75}, "cancelled; it asked to be tried later"),
+    (job(), SERVICE, {"exit_code": 4, "message": "no"}, f"no{NOT_NAMED}"),
+    (
+        job(),
+        SERVICE,
+        {"reason": R.HEARTBEAT_TIMEOUT, "message": "silent"},
+        "silent (service s sets this limit); it will be tried again in 10s, 1 retry left after "
+        "that",
+    ),
+    (job(), SERVICE, BUSY, "it asked to be tried later: GPU busy; it will be tried again in 30s"),
+    (
+        job(later_used=2),
+        Service("s", retry=RetryPolicy(3, retry_on=frozenset({"exit:75"})), retry_later_limit=2),
+        BUSY,
+        "it asked to be tried later: GPU busy; it has done so 2 times before, the most that "
+        "service s allows; it has 3 retries left, but retries are not for this",
+    ),
+    (
+        job(),
+        STOP,
+        {**STOPPED, "message": "stopped"},
+        "stopped; it is not tried again, as service s says (on_shutdown)",
+    ),
+    (
+        OWN_LIMITS,
+        ALLOWS,
+        {"reason": R.TIMEOUT, "message": "x"},
+        "x (set at its upload; service s allows 1h)",
+    ),
+    (
+        job(timeout_s=3_600.0),
+        ALLOWS,
+        {"reason": R.TIMEOUT, "message": "x"},
+        "x (service s sets this limit)",
+    ),
+    (
+        job(heartbeat_timeout_s=60.0),
+        ALLOWS,
+        {"reason": R.HEARTBEAT_TIMEOUT, "message": "x"},
+        "x (set at its upload; service s allows 10m)",
+    ),
+    *(
+        (
+            OWN_LIMITS,
+            ALLOWS,
+            {"reason": reason, "message": "x"},
+            f"x (set at its upload; service s allows {most})",
+        )
+        for reason, most in (
+            (R.MEMORY_LIMIT, "2.0 GiB"),
+            (R.DISK_LIMIT, "2.0 GiB"),
+            (R.PIDS_LIMIT, "256"),
+            (R.CPU_LIMIT, "1 CPU"),
+        )
+    ),
+    (job(), ALLOWS, {"reason": R.PIDS_LIMIT, "message": "x"}, "x (service s sets this limit)"),
+    *((CRLF, ALLOWS, {"exit_code": code}, f"{CRLF_SAID}its commands") for code in (127, 126, 2)),
+    (CRLF, ALLOWS, {"exit_code": 1, "stderr_tail": "\r: not"}, f"{CRLF_SAID}its commands"),
+    (CRLF, ALLOWS, {"exit_code": 1}, "run.sh failed"),
+    (job(), ALLOWS, {"exit_code": 127}, "run.sh failed"),
+)
+
+
+@each("found, service, payload, message", SENTENCES)
+def test_the_sentence_says_what_happened_who_set_the_limit_and_what_follows(
+    found: Job, service: Service, payload: Any, message: str
+) -> None:
+    assert after(found, service, **payload).message == message
+
+
+def test_a_refusal_and_a_loss_say_whether_it_is_tried_again() -> None:
+    found = job(state=S.PROCESSING, agent="node")
+    for refusal, message in (
+        (
+            RefusedByAgent("busy", "no", final=False, retry_after_s=1.0),
+            "agent node does not take it now: no",
+        ),
+        (
+            RefusedByAgent("bad", "no", final=True, retry_after_s=None),
+            f"agent node refused it: no{NOT_NAMED}",
+        ),
+        (
+            RefusedByAgent("invalid_bundle", "no", final=True, retry_after_s=None),
+            f"agent node refused it: no{LEFT}invalid_bundle would be the same next time",
+        ),
+    ):
+        move = outcome.refused(found, SERVICE, NOW, refusal, delay_s=3.0, offered=True)
+        assert move.message == message
+    for used, message in ((0, "it died; it will be tried again"), (1, f"it died{NOT_NAMED}")):
+        move = ending.interrupted(job(infra_used=used), SERVICE, NOW, R.AGENT_LOST, "it died")
+        assert move.message == message
+
+
+# -- times that hold, and those that are shown
+
+
+@each(
+    "own, most, holds",
+    [(None, 60.0, 60.0), (5.0, 60.0, 5.0), (90.0, 60.0, 60.0), (5.0, 0.0, 5.0), (0.0, 60.0, 60.0)],
+)
+def test_a_job_has_its_own_time_and_never_more_than_its_service_allows_now(
+    own: float | None, most: float, holds: float
+) -> None:
+    service = Service("s", queue_timeout_s=most, heartbeat_timeout_s=most)
+    found = job(queue_timeout_s=own, heartbeat_timeout_s=own)
+    assert ending.queue_timeout_s(found, service) == holds
+    assert ending.heartbeat_timeout_s(found, service) == holds
+
+
+@each(
+    "own, service_s, at",
+    [(None, 60.0, 160), (5.0, 60.0, 105), (None, 0.0, None), (0.0, 60.0, None)],
+)
+def test_files_are_kept_for_a_while_or_for_ever(
+    own: float | None, service_s: float, at: int | None
+) -> None:
+    service = Service("s", expires_after_s=service_s)
+    found = ending.expires_at(job(expires_after_s=own), service, 100 * SECOND)
+    assert found == (None if at is None else at * SECOND)
+
+
+def moved_to(at_s: float, state: S, attempt: int = 0, agent: str | None = None) -> Event:
+    at, why = round(at_s * SECOND), R.TIMEOUT if agent else None
+    return Event(1, 1, at, attempt, S.QUEUED, state, why, "", agent=agent)
+
+
+def test_each_state_lasts_until_the_next_and_the_last_one_until_now() -> None:
+    moves = [moved_to(10, S.QUEUED), moved_to(12.5, S.RUNNING, 1, "node")]
+    one, two = history(moves, 20 * SECOND)
+    assert (one.status, one.at, one.seconds) == (S.QUEUED, utc(10 * SECOND), 2.5)
+    assert (two.status, two.seconds, two.attempt, two.agent) == (S.RUNNING, 7.5, 1, "node")
+    assert (one.reason, two.reason) == (None, R.TIMEOUT)
+    assert history([], 20) == []
+    back = [moved_to(10, S.QUEUED), moved_to(5, S.PROCESSING), moved_to(7, S.SUBMITTED)]
+    assert [one.seconds for one in history(back, 6 * SECOND)] == [0, 2, 0], "a clock set back"
