@@ -72,5 +72,5 @@ def read(text: str) -> Iterator[Text]:
                 told, old, new = line, [], []
 
 
-def all_of_them() -> tuple[Text, ...]:
-    return tuple(one for path in sorted(FOLDER.glob("*.txt")) for one in read(path.read_text()))
+def all_of_them(folder: Path = FOLDER) -> tuple[Text, ...]:
+    return tuple(one for path in sorted(folder.glob("*.txt")) for one in read(path.read_text()))

@@ -1,0 +1,95 @@
+"""Loads changed modules in the place of those of the repository, in every interpreter that finds
+this folder on ``PYTHONPATH`` and ``MUTANTS_CODE`` in its environment: see ``tests/mutants/swap.py``.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.abc
+import importlib.machinery
+import marshal
+import mmap
+import os
+import struct
+import sys
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+CODE = "MUTANTS_CODE"
+"""A folder with a file of compiled code for each module that is changed, named after it."""
+NOTES = "MUTANTS_NOTES"
+"""A file for what is reached."""
+NOW = "MUTANTS_NOW"
+"""A file with the number of the test that runs, shared by the processes that the test starts."""
+
+
+class Loader(importlib.machinery.SourceFileLoader):
+    code: CodeType
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.code
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, folder: Path) -> None:
+        self._changed = {path.name: path for path in folder.iterdir()}
+
+    def find_spec(
+        self, name: str, path: Any, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name not in self._changed:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is None or spec.origin is None:
+            return spec
+        code: CodeType = marshal.loads(self._changed[name].read_bytes())
+        if Path(spec.origin) == Path(code.co_filename):  # and no installed copy of it
+            loader = Loader(name, spec.origin)
+            loader.code = code
+            spec.loader = loader
+        return spec
+
+
+class Notes:
+    """Writes which test reaches which place, in whatever process or thread it happens."""
+
+    def __init__(self, path: str, now: str) -> None:
+        self._path = path
+        self._known: set[tuple[int, int]] = set()
+        self.share(now)
+
+    def share(self, now: str) -> None:
+        with Path(now).open("r+b") as file:
+            self._now = mmap.mmap(file.fileno(), 4)
+
+    def begin(self, test: int) -> None:
+        self._now[:] = struct.pack("i", test)
+
+    def reached(self, *places: int) -> None:
+        (test,) = struct.unpack("i", self._now[:])
+        new = [place for place in places if (test, place) not in self._known]
+        if new:
+            self._write(b"".join(b"%d %d\n" % (test, place) for place in new))
+            self._known.update((test, place) for place in new)
+
+    def _write(self, lines: bytes) -> None:
+        # Opened each time: programs that tests fork close all that is open.
+        try:
+            file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        except OSError:  # a test of a process that may open nothing more
+            return
+        try:
+            os.write(file, lines)
+        finally:
+            os.close(file)
+
+
+def install() -> None:
+    if folder := os.environ.get(CODE):
+        sys.meta_path.insert(0, Finder(Path(folder)))
+    if (notes := os.environ.get(NOTES)) and Path(notes).exists():
+        builtins.mutants_notes = Notes(notes, os.environ[NOW])  # type: ignore[attr-defined]
+
+
+install()

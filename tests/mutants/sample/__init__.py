@@ -1,0 +1,1 @@
+"""What the test of the engine takes apart."""

@@ -1,0 +1,106 @@
+"""Puts a change into this process: its functions get other code, wherever they are referred to."""
+
+from __future__ import annotations
+
+import gc
+import marshal
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Final
+
+from tests.mutants.changes import Change
+from tests.mutants.hook.sitecustomize import CODE, Finder
+from tests.mutants.readers import ROOT, tree_of
+
+HOOK: Final = Path(__file__).parent / "hook"
+Key = tuple[str, str, int]
+
+
+def key(code: CodeType) -> Key:
+    return code.co_filename, code.co_qualname, code.co_firstlineno
+
+
+class Functions:
+    """Every function of this process, by its code."""
+
+    def __init__(self) -> None:
+        gc.unfreeze()
+        self._by_code: dict[Key, list[FunctionType]] = defaultdict(list)
+        for one in gc.get_objects():
+            if type(one) is FunctionType and one.__code__.co_filename.startswith(str(ROOT)):
+                self._by_code[key(one.__code__)].append(one)
+        gc.freeze()
+
+    def can_take(self, change: Change) -> bool:
+        """Whether all that changes are functions, which this process has or will import."""
+        if change.at_import:
+            return False
+        if change.module not in sys.modules:
+            return True
+        outermost = {one.qualname for one in change.differences}
+        found = set()
+        for old, new in _pairs(change):
+            for _ in self._by_code[key(old)]:
+                if len(old.co_freevars) != len(new.co_freevars):
+                    return False
+                found.add(old.co_qualname)
+        return outermost <= found
+
+    def take(self, change: Change) -> None:
+        if change.module in sys.modules:
+            for old, new in _pairs(change):
+                for function in self._by_code[key(old)]:
+                    function.__code__ = new
+
+
+def _pairs(change: Change) -> Iterator[tuple[CodeType, CodeType]]:
+    """The functions that change and those within, old and new."""
+    outermost = {one.qualname for one in change.differences}
+    old = compile(tree_of(change.file), str(ROOT / change.file), "exec", dont_inherit=True)
+    for one, other in _below(old, change.code):
+        name = one.co_qualname.partition(".<locals>")[0]
+        if name in outermost:
+            yield one, other
+
+
+def _below(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
+    """What is defined alike in both, by its name and its turn among those of that name."""
+    for one, other in _alike(_constants(old), _constants(new)):
+        yield one, other
+        yield from _below(one, other)
+
+
+def _constants(code: CodeType) -> Sequence[CodeType]:
+    return [one for one in code.co_consts if isinstance(one, CodeType)]
+
+
+def _alike(old: Sequence[CodeType], new: Sequence[CodeType]) -> Iterator[tuple[CodeType, CodeType]]:
+    left: dict[str, list[CodeType]] = defaultdict(list)
+    for one in new:
+        left[one.co_name].append(one)
+    for one in old:
+        if left[one.co_name]:
+            yield one, left[one.co_name].pop(0)
+
+
+def write(code: dict[str, CodeType], folder: Path) -> None:
+    """For interpreters that are started with :func:`environment`."""
+    folder.mkdir(parents=True)
+    for name, one in code.items():
+        (folder / name).write_bytes(marshal.dumps(one))
+
+
+def environment(folder: Path) -> dict[str, str]:
+    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = os.pathsep.join([str(HOOK), *(one for one in before if one and one != str(HOOK))])
+    return {"PYTHONPATH": path, CODE: str(folder)}
+
+
+def take_at_import(folder: Path) -> None:
+    """For what this process and those it starts import later."""
+    sys.meta_path.insert(0, Finder(folder))
+    os.environ.update(environment(folder))
