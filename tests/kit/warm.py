@@ -161,7 +161,7 @@ class Place(ServerClient):
         for user in self.users:
             for job in (await self.api("GET", "/jobs", user=user, limit="200"))["items"]:
                 if not job["ended"]:
-                    await self.ask("DELETE", f"/api/v1/jobs/{job['id']}")
+                    await self.ask("POST", f"/api/v1/jobs/{job['id']}/cancel")
                     await self.job(job["id"])
 
 

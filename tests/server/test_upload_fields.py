@@ -1,0 +1,242 @@
+"""The fields of an upload and the parameters of queries: what each means, and what is said of a
+wrong one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import aiohttp
+import pytest
+
+from server.api.routes import ROUTES
+from tests.kit.each import each
+from tests.kit.warm import Place
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SERVER = """
+[services.tight]
+timeout = "1h"
+limits = { memory = "1GiB", cpus = 2, pids = 100, disk = "1GiB" }
+[services.again]
+retries = 1
+backoff = "constant"
+"""
+
+
+async def send(place: Place, **fields: str) -> tuple[int, dict[str, Any]]:
+    form = aiohttp.FormData()
+    for name, text in ({"user_id": place.user, "service": place.service} | fields).items():
+        form.add_field(name, text)
+    form.add_field("files", b"exit 0\n", filename="run.sh")
+    status, reply = await place.ask("POST", "/upload", data=form)
+    return status, reply
+
+
+async def taken(place: Place, **fields: str) -> dict[str, Any]:
+    """The job's document."""
+    status, reply = await send(place, **fields)
+    assert status == 201, reply
+    return dict(await place.api("GET", f"/jobs/{reply['id']}"))
+
+
+DELAYS = [90.0, 300.0, 5_400.0]
+BACKOFF = "exponential_jitter"
+
+
+@each(
+    ("fields", "shown"),
+    [
+        ({"tags": "a, b,a,"}, {"tags": ["a", "b"]}),
+        ({"priority": "-100"}, {"priority": -100}),
+        ({"priority": "+7"}, {"priority": 7}),
+        ({"meta": '{"a": [1, "ü"]}'}, {"meta": {"a": [1, "ü"]}}),
+        ({"queue_timeout": "0s"}, {"queue_timeout_s": None}),
+        ({"not_before": "2100-01-02T01:00:00+01:00"}, {"not_before": "2100-01-02T00:00:00Z"}),
+        ({"retry_delays": "90s,5m,1h30m"}, {"retry.retry_delays_s": DELAYS}),
+        ({"backoff": BACKOFF}, {"retry.backoff": BACKOFF}),
+        ({"backoff": "linear", "retry_delay": "5s"}, {"retry.retry_delay_s": 5.0}),
+        ({"service": "again", "retry_delay": "5s"}, {"retry.retry_delay_s": 5.0}),
+        ({"retry_on": "timeout,exit:3"}, {"retry.retry_on": ["exit:3", "timeout"]}),
+        ({"array": "0-99:10,200"}, {"children.total": 11}),
+        ({"array": "0-3", "max_parallel": "1", "batch_policy": "fail_fast"}, {"ended": False}),
+    ],
+)
+async def test_a_value_is_read(place, fields, shown):
+    place.does(None)
+    place.warm.scripts["again"] = None
+    job = await taken(place, **fields)
+    for name, value in shown.items():
+        table, _, key = name.rpartition(".")
+        assert (job[table] if table else job)[key] == value
+
+
+DEEP = '{"a":' * 65 + "1" + "}" * 65
+RETRIES = "neither an exit code from exit:1 to exit:255"
+VALUES = [
+    # field, text, what is said
+    ("user_id", "", "Missing user_id field"),
+    ("user_id", "a b", "should be 1 to 64 characters of A-Z a-z 0-9 . _ @ -"),
+    ("service", "", "Missing service field"),
+    ("service", "x", "Invalid service 'x'; this server has: again, "),
+    ("tags", ",".join(map(str, range(33))), "33 tags; there may be up to 32 words"),
+    ("tags", "a b", "'a b' is no tag; there may be up to 32 words"),
+    ("name", "a\nb", "'a\\nb' is not up to 200 printable characters"),
+    ("priority", "101", "'101' is not a whole number from -100 to 100"),
+    ("priority", "high", "'high' is not a whole number"),
+    ("meta", "[1]", "not an object"),
+    ("meta", "{", "'{' is not a JSON object such as"),
+    ("meta", '{"a": NaN}', "NaN is not JSON"),
+    ("meta", json.dumps({"a": "ü" * (9 << 10)}, ensure_ascii=False), "longer than 16384 bytes"),
+    ("meta", '{"a":' * 2_000 + "1" + "}" * 2_000, "nested too deeply"),
+    ("meta", DEEP, "nested too deeply"),
+    ("meta", '{"a": "\\ud800"}', "half a character"),
+    ("meta", '{"a": 1e999}', "not JSON compliant"),
+    ("retry_delays", "soon", "'soon' is not a duration"),
+    ("retry_delays", ",", "is not a list"),
+    ("retry_delay", "5s", "belongs to a backoff"),
+    ("max_retry_delay", "5s", "belongs to a backoff"),
+    ("backoff", "slow", "constant, linear, exponential, exponential_jitter"),
+    ("retry_on", "exit:x", RETRIES),
+    ("retry_on", "exit:0", RETRIES),
+    ("no_retry_on", "exit:256", RETRIES),
+    ("no_retry_on", "sadness", "nor one of exit_code, timeout"),
+    ("not_before", "tomorrow", "such as 2030-01-31T09:00:00Z"),
+    ("not_before", "2030-01-31T09:00:00", "does not say its offset from UTC"),
+    ("not_before", "in -2h", "negative"),
+    ("not_before", "9999-12-31T23:59:59-14:00", "not in the years 1970 to 9000"),
+    ("array", "9-0", "is not a range"),
+    ("array", "0-9:0", "is not a range"),
+    ("array", "0-9,5", "indices ascend"),
+    ("array", "x", "is not a range"),
+    ("array", "0-99999999999", "is not a range"),
+    ("array_file", "/etc/passwd", "not the name of a file in the bundle"),
+    ("max_parallel", "-1", "whole number from 0"),
+    ("batch_policy", "wait", "neither fail_fast nor wait_all"),
+    ("after", "17;18", "is not the number of a job"),
+    ("inputs_from", ",", "1 to 1000 jobs"),
+    ("timeout", "-5s", "'-5s' is negative"),
+    ("timeout", "1h junk 5m", "is not a duration such as 90s, 1h30m or 10d"),
+    ("timeout", "nan", "is not a duration"),
+    ("cpus", "nan", "'nan'"),
+    ("cpus", "-inf", "'-inf'"),
+    ("memory", "lots", "'lots'"),
+    ("memory", "1MiB", "at least 32.0 MiB"),
+    ("pids", "8.5", "'8.5'"),
+    ("pids", "1e3", "'1e3'"),
+    ("disk", "0", "'0'"),
+    *((name, "9" * 65_000, "") for name in ("user_id", "service", "name", "memory", "cpus")),
+    *((name, "\u0301" * 20_000, "") for name in ("tags", "timeout", "disk", "pids")),
+    ("retry_on", "exit:1," * 600, "it is longer than 4096 characters"),
+    ("meta", "{}" + " " * (16 << 10), "it is longer than 16384 characters"),
+    ("priority", "1" * 1_025, "it is longer than 1024 characters"),
+    ("cpu", "2", "did you mean cpus?"),
+    ("timeoutt", "2", "did you mean timeout?"),
+    ("userid", "2", "did you mean user_id?"),
+    ("zzz", "2", "known are user_id, service, name, tags, priority, meta, timeout, "),
+    ("x_" * 1_000, "2", "known are"),
+]
+UNUSUAL = {"service": "unknown_service", "user_id": "invalid_user_id"}
+
+
+@each(("field", "text", "says"), VALUES)
+async def test_a_wrong_value_is_refused_by_name_with_what_is_allowed(place, field, text, says):
+    status, reply = await send(place, **{field: text})
+    known = field in VALUES_OF
+    code = UNUSUAL.get(field, f"invalid_{field}") if known else "unknown_field"
+    assert (status, reply["code"], reply["part"]) == (400, code, field[:64])
+    assert says in reply["message"]
+    assert len(reply["message"]) < 700
+    assert (await place.api("GET", "/jobs", user=place.user))["items"] == []
+
+
+VALUES_OF = {
+    *("user_id", "service", "name", "tags", "priority", "meta", "timeout", "retry_delays"),
+    *("backoff", "retry_delay", "max_retry_delay", "retry_on", "no_retry_on", "not_before"),
+    *("array", "array_file", "max_parallel", "batch_policy", "after", "inputs_from"),
+    *("cpus", "memory", "pids", "disk"),
+}
+
+
+async def test_optional_fields_that_are_empty_count_as_left_out(place):
+    """As Swagger's page sends them, with no file chosen."""
+    names = ["name", "tags", "timeout", "memory", "disk", "cpus", "pids", "meta", "bundle", "file"]
+    job = await taken(place, **dict.fromkeys(names, ""))
+    plain = await taken(place)
+    assert job["warnings"] == []
+    for name in ("name", "tags", "timeout_s", "limits", "meta"):
+        assert job[name] == plain[name]
+
+
+async def test_limits_are_lowered_never_raised_and_what_was_cut_is_said(place):
+    tight = {"service": "tight"}
+    wanted = {"timeout": "90s", "memory": "64MiB", "pids": "20"}
+    job = await taken(place, **tight, **wanted)
+    assert (job["timeout_s"], job["limits"]["memory"], job["limits"]["pids"]) == (90, 64 << 20, 20)
+    assert job["warnings"] == []
+    wanted = {"timeout": "10d", "memory": "1TB", "cpus": "64", "pids": "100"}
+    job = await taken(place, **tight, **wanted)
+    limits = {name: job["limits"][name] for name in ("memory", "cpus", "pids", "disk")}
+    assert limits == {"memory": 1 << 30, "cpus": 2.0, "pids": 100, "disk": 1 << 30}
+    assert job["warnings"] == [
+        "timeout: 10d was asked for, service tight allows 1h",
+        "memory: 1TB was asked for, service tight allows 1.0 GiB",
+        "cpus: 64 was asked for, service tight allows 2",
+    ]
+
+
+# ---------------------------------------------------------------------------- parameters
+
+
+async def test_a_misspelt_parameter_is_refused_on_every_route_with_the_nearest_name(place):
+    wrong = []
+    for route in ROUTES:
+        known = next(iter(route.parameters), None)
+        given = "nonsense" if known is None else f"{known}x"
+        path = re.sub(r"{\w+}", "1", route.path.replace("{stream}", "stdout"))
+        status, said = await place.ask(route.method, f"{path}?{given}=1")
+        if route.fields_in_query:  # it needs a form first
+            good = status == 400
+        else:
+            says = "there are none" if known is None else f"did you mean {known}?"
+            good = ((status, said["code"], said["part"]) == (400, "unknown_parameter", given)) and (
+                said.get("detail") or said["message"]
+            ).endswith(says)
+        if not good:
+            wrong.append((route.method, route.path, status, said))
+    assert wrong == []
+
+
+@each(
+    ("path", "code"),
+    [
+        ("/jobs?state=Failed&state=Running", "repeated_parameter"),
+        ("/agents?retired=yes", "invalid_retired"),
+        ("/tokens?ended=2", "invalid_ended"),
+        ("/jobs?since=yesterday", "invalid_since"),
+        *((f"/jobs?limit={n}", "invalid_limit") for n in ("0", "501", "-1", "1.0", "", "9" * 40)),
+        *(
+            (f"/events?wait={text}", "invalid_wait")
+            for text in ("", "soon", "-1", "nan", "inf", "-0.1s", "1_0", "1m", "1" * 33)
+        ),
+    ],
+)
+async def test_a_value_that_means_nothing_is_refused(place, path, code):
+    status, said = await place.ask("GET", f"/api/v1{path}")
+    assert (status, said["code"]) == (400, code), said
+
+
+async def test_a_field_is_given_once_in_a_query(place):
+    status, said = await place.ask("POST", "/upload?user_id=a&user_id=b")
+    assert (status, said["code"]) == (400, "repeated_parameter")
+
+
+@each("text", ["x", "-1", "1.5", str(2**63), str(2**63 - 1), "9" * 5_000])
+async def test_what_is_no_job_is_not_found(place, text):
+    for path in (f"/api/v1/jobs/{text}", f"/download/{text}"):
+        status, said = await place.ask("GET", path)
+        assert (status, said["code"]) == (404, "job_not_found")
+        assert len(said.get("detail") or said["message"]) < 100
