@@ -89,14 +89,6 @@ async def ferryman(*words: str, cwd: str | Path = "", **variables: Any) -> tuple
     return said.code, said.out, said.err
 
 
-async def ferryman_bytes(
-    *words: str, cwd: str | Path = "", **variables: Any
-) -> tuple[int, bytes, str]:
-    """As :func:`ferryman`, for output that is no text."""
-    said = await asyncio.to_thread(run, *words, cwd=cwd, **variables)
-    return said.code, said.data, said.err
-
-
 async def afresh(*words: object, **variables: str) -> Said:
     """The command as a user starts it, with an interpreter of its own: for what is decided as that
     starts.

@@ -12,8 +12,7 @@ import pytest
 
 from ferryman.errors import BadArgument, BadBundle
 from ferryman.ignore import Ignore, Pattern, ignore_for
-from tests.unit.ferryman.conftest import Host
-from tests.unit.ferryman.fake_server import job
+from tests.client.fake_server import FakeServer, accepted
 
 NAMES = (
     *("run.sh", "a.o", "src/a.o", "src/a.c", "src/build/x", "build/y", "build/keep/z", "a b"),
@@ -120,11 +119,11 @@ def folder(bundle: Path) -> Path:
 
 async def sent(ferryman, *words: object) -> tuple[list[str], list[str]]:
     """Names that arrived, and what was said before."""
-    host = Host(job())
-    async with host.serving() as url:
-        done = await ferryman("submit", *words, "-s", "e", "-u", "a", "--url", url)
+    fake = FakeServer().on("POST /upload", accepted())
+    async with fake.serving():
+        done = await ferryman("submit", *words, "-s", "e", "-u", "a", "--url", fake.url)
     assert done.code == 0, done.err
-    return [name for _, name, _ in host.uploads[0].files], done.err.splitlines()[:-1]
+    return [name for _, name, _ in fake.uploads[0].files], done.err.splitlines()[:-1]
 
 
 async def test_version_control_and_former_results_are_left_out_and_said_so(
@@ -184,10 +183,8 @@ async def test_a_dry_run_prints_names_and_sends_nothing(ferryman, folder) -> Non
 
 
 async def test_a_quiet_submit_says_nothing_of_it(ferryman, folder) -> None:
-    host = Host(job())
-    async with host.serving() as url:
-        done = await ferryman("submit", folder, "-s", "e", "-u", "a", "--url", url, "-q")
-    assert (done.code, done.err) == (0, "")
+    names, said = await sent(ferryman, folder, "-q")
+    assert (len(names), said) == (4, [])
 
 
 def test_no_pattern_takes_long() -> None:
