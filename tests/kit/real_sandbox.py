@@ -1,8 +1,9 @@
-"""Runs a bundle through a real sandbox in a child process of the test, as root or as another
-user.
+"""Runs bundles through a real sandbox in a child process of the test, as root or as another user.
 
 A child, because the agent changes its process for good (subreaper, mount namespace, uid), and
-because a fork needs no new interpreter: one run costs little more than the job itself.
+because a fork needs no new interpreter. The tests of a file share one (:class:`SandboxHost`), in
+which the sandbox is tested once; a test that changes its process has one of its own
+(:func:`in_child`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import codecs
 import ctypes
+import inspect
+import itertools
 import os
 import pickle
 import resource
@@ -19,43 +22,36 @@ import traceback
 import warnings
 import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 from client_agent.collect.contents import Contents, ResultsLimitExceeded, SkippedFile
 from client_agent.collect.pack import collect, collect_extras
-from client_agent.sandbox.base import (
-    Ended,
-    Grant,
-    Launch,
-    Process,
-    SandboxSettings,
-    SelfTestReport,
-    Workspace,
-)
+from client_agent.sandbox.base import Ended, Grant, Launch, Process, SandboxSettings, SelfTestReport
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
+from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.none import NoSandbox
 from client_agent.sandbox.workspace import HostWorkspace
 from client_agent.storage.remove_tree import remove_tree
 from shared.clock import RealClock
 from shared.wire import Limits
 from tests.kit.memory_folder import new_folder
+from tests.kit.waiting import until
 
 MIB = 1 << 20
 HOSTILE = Path(__file__).parents[1] / "hostile"
+PATIENCE_S: Final = 90.0
+TOPS = {"work", "images", "cgroups", "quarantine", "roots"}
+"""What an agent keeps of its own between attempts."""
 Who: TypeAlias = Literal["root", "user"]
+Sandbox: TypeAlias = Bubblewrap | NoSandbox
 
-SMALL = Limits(
-    cpus=1.0,
-    memory=192 * MIB,
-    pids=48,
-    disk=48 * MIB,
-    log=256 << 10,
-    results=40 * MIB,
-)
+SMALL = Limits(cpus=1.0, memory=192 * MIB, pids=48, disk=48 * MIB, log=256 << 10, results=40 * MIB)
 SETTINGS = SandboxSettings(scratch=24 * MIB, poll_s=0.05, death_timeout_s=20.0)
+ON_DISK = replace(SETTINGS, disk_images=False)
 
 
 @dataclass
@@ -79,7 +75,7 @@ class Outcome:
     survivors: list[str]
     """Command lines of the job's processes that are alive when its end is reported."""
     left: list[str]
-    """Paths that are left below the sandbox's folders."""
+    """Paths of attempts that are left below the sandbox's folders."""
     home: Path
     """The agent's."""
     extra: Any = None
@@ -91,14 +87,17 @@ class Outcome:
 
 @dataclass
 class Job:
-    """What to run, and how."""
+    """What to run, and how. A :class:`SandboxHost` takes functions of modules only."""
 
     bundle: Path | Mapping[str, bytes | str]
     limits: Limits = SMALL
-    timeout_s: float = 20.0
+    timeout_s: float = 60.0
+    over: str | Callable[[Started], Awaitable[Any]] = ""
+    """The limit of time is over as soon as its output holds this, or this returns, however busy the
+    machine is."""
     grace_s: float = 0.5
     settings: SandboxSettings = SETTINGS
-    backend: type[Bubblewrap] | type[NoSandbox] = Bubblewrap
+    backend: type[Sandbox] = Bubblewrap
     env: Mapping[str, str] = field(default_factory=dict)
     argv: tuple[str, ...] = ("bash", "run.sh")
     read_only: tuple[tuple[Path, str], ...] = ()
@@ -107,15 +106,39 @@ class Job:
     during: Callable[[Started], Awaitable[Any]] | None = None
     """Called once the job runs; what the last of the two returns is ``Outcome.extra``."""
 
+    @property
+    def wall_s(self) -> float:
+        return OVER_S if self.over else self.timeout_s
+
 
 def bash(script: str, **more: Any) -> Job:
     """A bundle of a script."""
-    return replace(Job({"run.sh": script}), **more)
+    return Job({"run.sh": script}, **more)
 
 
 def python(program: str, **more: Any) -> Job:
     """A bundle of a program."""
-    return replace(Job({"run.sh": "exec python3 p.py\n", "p.py": program}), **more)
+    return Job({"run.sh": "exec python3 p.py\n", "p.py": program}, **more)
+
+
+OVER_S: Final = 3599.0
+
+
+class LimitClock(RealClock):
+    """A limit of ``OVER_S`` seconds is over when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over = asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds == OVER_S:
+            await self.over.wait()
+        else:
+            await super().sleep(seconds)
+
+
+# ---------------------------------------------------------------- children
 
 
 def can(who: Who) -> bool:
@@ -123,48 +146,180 @@ def can(who: Who) -> bool:
     return os.geteuid() == 0 or who == "user"
 
 
-def run(job: Job, who: Who, folder: Path | None = None) -> Outcome:
-    """Run a bundle to its end and collect it."""
-    # read here: the checkout may lie where another user may not look, such as /root
-    job = replace(job, bundle=contents(job.bundle))
-    outcome = in_child(lambda home: asyncio.run(attempt(job, home)), who, folder)
-    assert isinstance(outcome, Outcome)
-    return outcome
+class Child:
+    """A fork of the test that is ``who``, with an empty home in memory: a sandbox writes hundreds
+    of small files, which on a disk cost five times as much."""
+
+    def __init__(self, body: Callable[[Child], object], who: Who, folder: Path | None) -> None:
+        self.home = new_folder() if folder is None else folder
+        self._own_folder = folder is None
+        uid = unprivileged_uid() if os.geteuid() == 0 and who == "user" else None
+        if uid is not None:
+            os.chown(self.home, uid, uid)
+        asked, self._ask = os.pipe()
+        self._answer, answers = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # threads of other tests: the child touches none
+            self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._ask)
+            os.close(self._answer)
+            self._ask, self._answer = asked, answers
+            _be_child(lambda: body(self), uid)
+        os.close(asked)
+        os.close(answers)
+
+    def send(self, value: Any) -> None:
+        """To the child, from the test."""
+        _send(self._ask, pickle.dumps(value))
+
+    def answer(self, work: Callable[[], Any]) -> None:
+        """In the child: tell the test what ``work`` returned or raised."""
+        try:
+            data = pickle.dumps(("returned", work()))
+        except BaseException:  # noqa: BLE001  # the parent reports it
+            data = pickle.dumps(("raised", traceback.format_exc()))
+        _send(self._answer, data)
+
+    def asked(self) -> Any:
+        """In the child: the next value that was sent; None at the end."""
+        data = _receive(self._ask)
+        return pickle.loads(data) if data else None
+
+    def returned(self) -> Any:
+        if not select.select([self._answer], [], [], PATIENCE_S)[0]:
+            os.kill(self.pid, signal.SIGKILL)
+            raise AssertionError(f"the child did not end within {PATIENCE_S} s")
+        data = _receive(self._answer)
+        assert data, "the child died without a word"
+        kind, value = pickle.loads(data)
+        assert kind == "returned", value
+        return value
+
+    def close(self) -> None:
+        os.close(self._ask)
+        os.close(self._answer)
+        os.waitpid(self.pid, 0)
+        if self._own_folder:
+            remove_tree(self.home)
+
+
+def _send(fd: int, data: bytes) -> None:
+    with os.fdopen(fd, "wb", closefd=False) as out:
+        out.write(len(data).to_bytes(8, "big") + data)
+
+
+def _receive(fd: int) -> bytes:
+    with os.fdopen(fd, "rb", buffering=0, closefd=False) as source:
+        left, data = int.from_bytes(source.read(8), "big"), bytearray()
+        while left > len(data) and (piece := source.read(left - len(data))):
+            data += piece
+    return bytes(data)
 
 
 def in_child(work: Callable[[Path], Any], who: Who, folder: Path | None = None) -> Any:
-    """Call ``work`` with an empty home, in a child that is ``who``; its result, or its
-    exception. The home is in memory: a sandbox writes hundreds of small files, which on a disk cost
-    five times as much."""
-    home = new_folder() if folder is None else folder
-    uid = unprivileged_uid() if os.geteuid() == 0 and who == "user" else None
-    if uid is not None:
-        os.chown(home, uid, uid)
-    read, write = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # threads of other tests: the child touches none
-        pid = os.fork()
-    if pid == 0:
-        _be_child(work, home, uid, write)
-    os.close(write)
+    """Call ``work`` with an empty home, in a child that is ``who``; its result, or its exception.
+    What it returns may be a coroutine."""
+
+    def whole(home: Path) -> Any:
+        result = work(home)
+        return asyncio.run(result) if inspect.iscoroutine(result) else result
+
+    child = Child(lambda child: child.answer(lambda: whole(child.home)), who, folder)
     try:
-        data = _read_all(read, pid)
-        os.waitpid(pid, 0)
+        return child.returned()
     finally:
-        os.close(read)
-        if folder is None:
-            remove_tree(home)
-    if not data:
-        raise AssertionError("the child died without a word")
-    kind, value = pickle.loads(data)
-    if kind == "raised":
-        raise AssertionError(value)
-    return value
+        child.close()
+
+
+class SandboxHost:
+    """A child in which one job after the other runs, each sandbox tested once."""
+
+    def __init__(self, who: Who) -> None:
+        self.who = who
+        self._child = Child(_serve, who, None)
+
+    def run(self, job: Job) -> Outcome:
+        """Run a bundle to its end and collect it."""
+        outcome = self.do(attempt, replace(job, bundle=contents(job.bundle)))
+        assert isinstance(outcome, Outcome)
+        return outcome
+
+    def say(self, script: str, **more: Any) -> str:
+        """What a script prints."""
+        return self.run(bash(script, **more)).stdout
+
+    def do(self, work: Callable[..., Awaitable[Any]], *given: Any) -> Any:
+        """Await ``work(sandboxes, *given)`` there; ``work`` is a function of a module."""
+        self._child.send((work, given))
+        return self._child.returned()
+
+    def close(self) -> list[str]:
+        """End the agent; what is left of it and its jobs."""
+        try:
+            self._child.send((closed, ()))
+            left = self._child.returned()
+        finally:
+            self._child.close()
+        assert isinstance(left, list)
+        return left
+
+
+class Sandboxes:
+    """In the child: one for all jobs with the same settings."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._open: dict[str, tuple[Sandbox, SelfTestReport, LimitClock]] = {}
+        self._names = itertools.count()
+
+    async def of(self, job: Job) -> tuple[Sandbox, SelfTestReport, LimitClock]:
+        key = f"{job.backend.__name__} {job.settings}"
+        if key not in self._open:
+            clock = LimitClock()
+            own = self.home / str(len(self._open))
+            sandbox = job.backend(clock, own / "agent", replace(job.settings, uid_base=uid_base()))
+            self._open[key] = sandbox, await sandbox.self_test(), clock
+        return self._open[key]
+
+    def name(self) -> str:
+        return f"attempt-{next(self._names)}"
+
+    async def close(self) -> list[str]:
+        base = uid_base()
+        for sandbox, _, _ in self._open.values():
+            await sandbox.close()
+        uids = range(base, base + 4) if os.geteuid() == 0 else (os.geteuid(),)
+        left = [path for path in self.home.glob("*/agent/*/*") if "template" not in path.name]
+        return [*map(str, left), *(line for uid in uids for line in processes_of(uid))]
+
+
+def _serve(child: Child) -> None:
+    sandboxes = Sandboxes(child.home)
+    with asyncio.Runner() as runner:
+        while (asked := child.asked()) is not None:
+            child.answer(partial(_do, runner, sandboxes, *asked))
+
+
+def _do(runner: asyncio.Runner, sandboxes: Sandboxes, work: Any, given: tuple[Any, ...]) -> Any:
+    return runner.run(work(sandboxes, *given))
+
+
+async def closed(sandboxes: Sandboxes) -> list[str]:
+    return await sandboxes.close()
+
+
+_serial = itertools.count()
 
 
 def unprivileged_uid() -> int:
     """Nobody else's, so that what is left of it can be found."""
-    return 300_000 + os.getpid() % 100_000
+    return 300_000 + os.getpid() % 1000 * 100 + next(_serial) % 100
+
+
+def uid_base() -> int:
+    """Uids of nobody else's, so that what is left of them can be found."""
+    return 400_000 + (os.getpid() % 100_000) * 16
 
 
 def become(uid: int | None) -> None:
@@ -181,65 +336,87 @@ def become(uid: int | None) -> None:
     libc.prctl(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG, which a change of uid clears
 
 
-def _be_child(work: Callable[[Path], Any], home: Path, uid: int | None, write: int) -> None:
+def _be_child(body: Callable[[], object], uid: int | None) -> NoReturn:
     try:
         become(uid)
         os.setsid()
+        os.environ["HOSTILE_TOKEN"] = "the agent's own secret"
         warnings.simplefilter("ignore")
-        try:
-            answer = ("returned", work(home))
-            data = pickle.dumps(answer)
-        except BaseException:  # noqa: BLE001  # the parent reports it
-            data = pickle.dumps(("raised", traceback.format_exc()))
-        with os.fdopen(write, "wb") as out:
-            out.write(data)
+        body()
     finally:
         os._exit(0)
 
 
-def _read_all(fd: int, pid: int, seconds: float = 90.0) -> bytes:
-    pieces: list[bytes] = []
-    while True:
-        ready, _, _ = select.select([fd], [], [], seconds)
-        if not ready:
-            os.kill(pid, signal.SIGKILL)
-            raise AssertionError(f"the child did not end within {seconds} s")
-        more = os.read(fd, 1 << 20)
-        if not more:
-            return b"".join(pieces)
-        pieces.append(more)
+# ---------------------------------------------------------------- attempts
 
 
 @asynccontextmanager
-async def opened(job: Job, home: Path) -> AsyncIterator[Bubblewrap | NoSandbox]:
-    """The sandbox for a job, which ``home`` may have served before."""
-    sandbox = job.backend(RealClock(), home / "agent", replace(job.settings, uid_base=uid_base()))
+async def opened(job: Job, home: Path) -> AsyncIterator[Sandbox]:
+    """A sandbox of its own for a job, which ``home`` may have served before."""
+    settings = replace(job.settings, uid_base=uid_base())
+    sandbox = job.backend(LimitClock(), home / "agent", settings)
     try:
         yield sandbox
     finally:
         await sandbox.close()
 
 
-def uid_base() -> int:
-    """Uids of nobody else's, so that what is left of them can be found."""
-    return 400_000 + (os.getpid() % 100_000) * 16
-
-
 @dataclass
 class Started:
     """An attempt behind its closed gate."""
 
+    sandbox: Sandbox
     workspace: HostWorkspace
     process: Process
     launch: Launch
+    over: str | Callable[[Started], Awaitable[Any]] = ""
 
     @property
     def stdout(self) -> str:
         return self.launch.stdout.read_text(errors="replace")
 
+    @property
+    def stderr(self) -> str:
+        return self.launch.stderr.read_text(errors="replace")
+
+    @property
+    def outer(self) -> int:
+        """The bwrap outside the namespaces: parent of the init."""
+        fields = pidfd.stat_fields(self.process.pid)
+        assert fields is not None
+        return int(fields[1])
+
+    @property
+    def uid(self) -> int:
+        """Of its processes, on the host."""
+        return os.geteuid() if self.workspace.uid is None else self.workspace.uid
+
+    @property
+    def names(self) -> list[str]:
+        """In its directory."""
+        return [path.name for path in self.workspace.path.iterdir()]
+
+    async def says(self, text: str = "") -> None:
+        await until(lambda: text in self.stdout and bool(self.stdout))
+
+    async def ends(self, *, go: bool = True) -> Ended:
+        """Let it run to its end."""
+        if go:
+            self.process.go()
+        if self.over:
+            await (self.says(self.over) if isinstance(self.over, str) else self.over(self))
+            clock = self.sandbox.clock
+            assert isinstance(clock, LimitClock)
+            clock.over.set()
+        return await self.process.wait()
+
+    async def killed(self) -> Ended:
+        self.process.stop(None, "enough", grace=False)
+        return await self.process.wait()
+
 
 async def start(
-    sandbox: Bubblewrap | NoSandbox, job: Job, home: Path, name: str = "attempt", slot: int = 0
+    sandbox: Sandbox, job: Job, home: Path, name: str = "attempt", slot: int = 0
 ) -> Started:
     """Prepare, unpack, start."""
     workspace = await sandbox.prepare(name, slot, job.limits)
@@ -249,59 +426,86 @@ async def start(
     launch = Launch(
         job.argv,
         {"FERRYMAN_JOB_ID": "1", **job.env},
-        job.timeout_s,
+        job.wall_s,
         job.grace_s,
         logs / f"{name}.stdout",
         logs / f"{name}.stderr",
         Grant(read_only=job.read_only, allow=job.allow),
     )
+    if isinstance(sandbox.clock, LimitClock):
+        sandbox.clock.over.clear()
     try:
-        return Started(workspace, await workspace.start(launch), launch)
+        return Started(sandbox, workspace, await workspace.start(launch), launch, job.over)
     except BaseException:
         await workspace.destroy()
         raise
 
 
-async def attempt(job: Job, home: Path) -> Outcome:
-    """Self-test, prepare, start, go, wait, collect, destroy."""
-    os.environ["HOSTILE_TOKEN"] = "the agent's own secret"
-    async with opened(job, home) as sandbox:
-        report = await sandbox.self_test()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        started = await start(sandbox, job, home)
-        workspace, process, launch = started.workspace, started.process, started.launch
+@asynccontextmanager
+async def running(sandboxes: Sandboxes, job: Job, slot: int = 0) -> AsyncIterator[Started]:
+    """An attempt in the sandbox that the tests share; nothing is left of it."""
+    sandbox, _, _ = await sandboxes.of(job)
+    started = await start(sandbox, job, sandboxes.home, sandboxes.name(), slot)
+    try:
+        yield started
+    finally:
+        await started.killed()
+        await started.workspace.destroy()
+
+
+async def attempt(sandboxes: Sandboxes, job: Job) -> Outcome:
+    """Prepare, start, go, wait, collect, destroy."""
+    _, report, _ = await sandboxes.of(job)
+    home, before = sandboxes.home, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    dest = home / "result.zip"
+    async with running(sandboxes, job) as started:
         extra = await job.before_go(started) if job.before_go else None
-        process.go()
+        started.process.go()
         if job.during:
             extra = await job.during(started)
-        ended = await process.wait()
-        uid = os.geteuid() if workspace.uid is None else workspace.uid
-        survivors = processes_of(uid)
-        dest = home / "result.zip"
+        ended = await started.ends(go=False)
+        survivors = processes_of(started.uid)
         made, limit = await asyncio.to_thread(pack, started, job, dest)
-        enforcement = dict(workspace.enforcement)
-        await workspace.destroy()
-        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with zipfile.ZipFile(dest) as archive:
         assert archive.testzip() is None
         files = {name: archive.open(name).read(MIB) for name in archive.namelist()}
-    return Outcome(
+    outcome = Outcome(
         ended=ended,
         report=report,
         stdout=started.stdout,
-        stderr=launch.stderr.read_text(errors="replace"),
-        stdout_bytes=launch.stdout.stat().st_size,
+        stderr=started.stderr,
+        stdout_bytes=started.launch.stdout.stat().st_size,
         files=files,
         skipped=made.skipped,
         skipped_more=made.skipped_more,
         results_limit=limit,
         grown=(after - before) * 1024,
-        enforcement=enforcement,
+        enforcement=dict(started.workspace.enforcement),
         survivors=survivors,
-        left=[str(path) for path in (home / "agent").rglob("*") if "template" not in path.name],
+        left=[str(path) for path in home.glob("*/agent/[wq]*/*")],
         home=home,
         extra=extra,
     )
+    for path in (dest, started.launch.stdout, started.launch.stderr):
+        path.unlink()
+    return outcome
+
+
+async def alone(job: Job, home: Path) -> Outcome:
+    """Run a bundle in a process that the test has changed."""
+    sandboxes = Sandboxes(home)
+    outcome = await attempt(sandboxes, replace(job, bundle=contents(job.bundle)))
+    outcome.left = await sandboxes.close()
+    return outcome
+
+
+def run(job: Job, who: Who, folder: Path | None = None) -> Outcome:
+    """Run a bundle in a child of its own."""
+    job = replace(job, bundle=contents(job.bundle))
+    outcome = in_child(lambda home: alone(job, home), who, folder)
+    assert isinstance(outcome, Outcome)
+    return outcome
 
 
 def pack(started: Started, job: Job, dest: Path) -> tuple[Contents, ResultsLimitExceeded | None]:
@@ -315,13 +519,14 @@ def pack(started: Started, job: Job, dest: Path) -> tuple[Contents, ResultsLimit
 
 
 def contents(bundle: Path | Mapping[str, bytes | str]) -> Mapping[str, bytes | str]:
-    """The files of a bundle, by name."""
+    """The files of a bundle, by name; read by the test: the checkout may lie where another user may
+    not look, such as /root."""
     if isinstance(bundle, Path):
         return {path.name: path.read_bytes() for path in bundle.iterdir() if path.is_file()}
     return bundle
 
 
-def unpack(bundle: Path | Mapping[str, bytes | str], workspace: Workspace) -> None:
+def unpack(bundle: Path | Mapping[str, bytes | str], workspace: Any) -> None:
     """Write the files of a bundle, flat, as the job's."""
     for name, content in contents(bundle).items():
         data = content.encode() if isinstance(content, str) else content
@@ -331,6 +536,9 @@ def unpack(bundle: Path | Mapping[str, bytes | str], workspace: Workspace) -> No
             out.write(data)
             if workspace.uid is not None and workspace.gid is not None:
                 os.fchown(fd, workspace.uid, workspace.gid)
+
+
+# ---------------------------------------------------------------- what there is
 
 
 async def turns(count: int = 1) -> None:
@@ -347,19 +555,17 @@ def descriptors() -> int:
 def processes_of(uid: int) -> list[str]:
     """Command lines of the living processes of a uid, ourselves left out."""
     found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+    for entry in Path("/proc").glob("[0-9]*"):
+        if int(entry.name) == os.getpid():
             continue
-        try:
+        with suppress(OSError):
             status = (entry / "status").read_text(errors="replace")
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        line = next(line for line in status.splitlines() if line.startswith("Uid:"))
-        if line.split()[1] == str(uid) and "\nState:\tZ" not in status:
-            found.append(command or entry.name)
+            if f"\nUid:\t{uid}\t" in status and "\nState:\tZ" not in status:
+                found.append(command or entry.name)
     return found
 
 
-def names_in(started: Started) -> list[str]:
-    return [path.name for path in started.workspace.path.iterdir()]
+def dead_within(pidfd: int, seconds: float = 20.0) -> bool:
+    """Whether a process ends within that time."""
+    return bool(select.select([pidfd], [], [], seconds)[0])

@@ -53,7 +53,7 @@ class Asking(threading.Thread):
         self.join()
 
 
-# Unprivileged, one by one, the bombs go off in test_sandbox_hostile.py.
+# Unprivileged, one by one, the bombs go off in tests/sandbox/test_hostile.py.
 @pytest.mark.parametrize("who", ["root", pytest.param("user", marks=pytest.mark.slow)])
 def test_the_host_stays_well_while_bombs_go_off(who: Who, open_folder: Path) -> None:
     if not can(who):

@@ -23,7 +23,7 @@ from tests.kit.real_sandbox import (
     SMALL,
     Job,
     Outcome,
-    attempt,
+    alone,
     can,
     in_child,
     opened,
@@ -78,7 +78,7 @@ def test_the_limit_of_the_agents_own_cgroup_holds_for_its_jobs() -> None:
 
     def limited(home: Path) -> Outcome:
         with put_into(f"admin-{os.getpid()}", memory=1_800 * MIB):
-            return asyncio.run(attempt(job, home))
+            return asyncio.run(alone(job, home))
 
     outcome: Outcome = in_child(limited, "root")
     assert outcome.enforcement["memory"] == "hard"

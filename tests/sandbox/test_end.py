@@ -1,0 +1,415 @@
+"""Starts that fail, hang or are cancelled, and ends: all is dead, and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import errno
+import os
+import resource
+import signal
+import subprocess
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_agent.sandbox.base import Ended, SandboxBroken
+from client_agent.sandbox.bubblewrap.backend import Bubblewrap
+from client_agent.sandbox.kernel import pidfd
+from client_agent.sandbox.kernel.work_folders import WorkFolders
+from client_agent.sandbox.none import NoSandbox
+from shared.wire import Reason
+from tests.kit.real_sandbox import (
+    MIB,
+    ON_DISK,
+    SETTINGS,
+    SMALL,
+    TOPS,
+    Job,
+    Sandbox,
+    Sandboxes,
+    SandboxHost,
+    Started,
+    Who,
+    alone,
+    bash,
+    can,
+    dead_within,
+    descriptors,
+    in_child,
+    opened,
+    processes_of,
+    running,
+    start,
+    turns,
+)
+from tests.kit.waiting import until
+
+HELLO = bash("echo hello\n")
+BACKENDS = pytest.mark.parametrize(
+    ("who", "backend"), [("root", Bubblewrap), ("user", Bubblewrap), ("root", NoSandbox)]
+)
+
+# ---------------------------------------------------------------- starts
+
+
+def failed_start(
+    who: Who, job: Job, prepare: Callable[[Path, Any], object] = lambda *_: None
+) -> str:
+    """Why a job did not start, after a change to its process; nothing is left of it."""
+
+    async def broken(home: Path) -> str:
+        said = ""
+        async with opened(job, home) as sandbox:
+            prepare(home, sandbox)
+            for name in ("a", "b"):
+                with pytest.raises(SandboxBroken) as caught:
+                    await start(sandbox, job, home, name)
+                said = str(caught.value)
+            assert pidfd.descendants(os.getpid()) == []
+            assert list((home / "agent/work").iterdir()) == []
+        return said
+
+    return str(in_child(broken, who))
+
+
+def use_bwrap(text: str) -> Callable[[Path, Any], None]:
+    """Another program in bwrap's place."""
+
+    def prepare(home: Path, sandbox: Any) -> None:
+        program = home / "program"
+        program.write_text(text)
+        program.chmod(0o755)
+        home.chmod(0o755)
+        sandbox._tools = replace(sandbox.tools, bwrap=str(program))
+
+    return prepare
+
+
+def test_a_sandbox_that_does_not_start_quotes_bubblewrap(who: Who) -> None:
+    job = replace(HELLO, read_only=((Path("/no/such/folder"), "/opt/x"),))
+    said = "did not start (exit code 1): bwrap: Can't find source path /no/such/folder"
+    assert said in failed_start(who, job)
+
+
+@BACKENDS
+def test_a_limit_that_cannot_be_set_is_a_broken_sandbox(who: Who, backend: type[Sandbox]) -> None:
+    """The agent's own limit of open files is lower than the job's."""
+    if not can(who):
+        pytest.skip("not root: what holds for an agent that root starts is not proved")
+
+    def lower(*_: object) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (500, 500))
+
+    said = failed_start(who, replace(HELLO, backend=backend), lower)
+    assert "(exit code 124)" in said
+    assert "ulimit -n 1024 cannot be set: see the hard limits of the agent" in said
+
+
+SHORT = replace(HELLO, settings=replace(SETTINGS, start_timeout_s=0.3, death_timeout_s=0.4))
+
+
+def test_a_chain_that_does_not_start_in_time_is_killed(who: Who) -> None:
+    said = failed_start(who, SHORT, use_bwrap("#!/bin/sh\nexec sleep 60\n"))
+    assert "not up within 0.3 s" in said
+
+
+def test_a_sandbox_that_is_stopped_at_its_start_is_killed_and_reaped(who: Who) -> None:
+    """bwrap is killed with it, so its init becomes the agent's child."""
+
+    def stop_inits(*_: object) -> None:
+        real = pidfd.open_child
+
+        def stopped(pid: int, parent: int) -> int | None:
+            fd = real(pid, parent)
+            os.kill(pid, signal.SIGSTOP)
+            return fd
+
+        pidfd.open_child = stopped
+        pidfd.has_seccomp_filter = lambda pid: False  # however far it had come
+
+    assert "not up within" in failed_start(who, SHORT, stop_inits)
+
+
+KILLED_EARLY = """#!/usr/bin/python3
+import ctypes, os, sys, time
+args = os.pread(int(sys.argv[2]), 1 << 20, 0).split(bytes(1))
+status = int(args[args.index(b"--json-status-fd") + 1])
+assert ctypes.CDLL(None).unshare(0x30000000) == 0
+pid = os.fork()
+if pid == 0:
+    time.sleep(0.1)  # its parent is dead by now
+    if {reported}:
+        os.write(status, b'{{"child-pid": %s}}\\n' % os.readlink("/proc/self").encode())
+    os.execv("/usr/bin/sleep", ["sleep", "{seconds}"])
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize(("reported", "seconds"), [(True, 60), (False, 60), (True, 0)])
+def test_a_bwrap_that_is_killed_early_leaves_no_orphan(
+    reported: bool, seconds: int, who: Who
+) -> None:
+    """Whether or not bwrap reported its child. A child that ends leaves no zombie."""
+    program = KILLED_EARLY.format(reported=reported, seconds=seconds)
+    said = failed_start(who, SHORT, use_bwrap(program))
+    assert "exit code -9" in said or "not up within" in said
+
+
+def test_a_shortage_when_the_chain_is_spawned_is_no_broken_sandbox(who: Who) -> None:
+    async def short(home: Path) -> tuple[int | None, int]:
+        real = subprocess.Popen
+
+        def popen(*_: Any, **__: Any) -> Any:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        async with opened(HELLO, home) as sandbox:
+            await sandbox.self_test()
+            before = descriptors()
+            subprocess.Popen = popen  # type: ignore[misc, assignment]
+            with pytest.raises(OSError, match="Too many") as caught:
+                await start(sandbox, HELLO, home)
+            subprocess.Popen = real  # type: ignore[misc]
+        return caught.value.errno, descriptors() - before
+
+    code, more = in_child(short, who)
+    assert code == errno.EMFILE
+    assert more <= 0
+
+
+async def cancel_starts(sandboxes: Sandboxes) -> tuple[list[str], int]:
+    sandbox, _, _ = await sandboxes.of(HELLO)
+    before, uid = descriptors(), os.geteuid()
+    for i in range(8):
+        task = asyncio.create_task(start(sandbox, HELLO, sandboxes.home, sandboxes.name()))
+        await turns(i * i * 40)  # anywhere in the middle
+        task.cancel()
+        try:
+            started = await task
+        except asyncio.CancelledError:
+            continue
+        uid = started.uid
+        await started.killed()
+        await started.workspace.destroy()
+    return processes_of(uid) if uid else [], descriptors() - before
+
+
+async def stop_early(sandboxes: Sandboxes) -> list[tuple[bool, Reason | None, list[str]]]:
+    seen = []
+    for i in range(12):
+        async with running(sandboxes, HELLO) as started:
+            if i % 2:
+                started.process.go()
+            ended = await started.killed()
+            seen.append((ended.certain, ended.reason, processes_of(started.uid)))
+    return seen
+
+
+def test_a_start_that_is_cancelled_and_an_early_stop_leave_nothing(host: SandboxHost) -> None:
+    host.run(HELLO)  # constants and threads are made once
+    assert host.do(cancel_starts) == ([], 0)
+    assert host.do(stop_early) == [(True, None, [])] * 12
+
+
+async def what_there_is(sandboxes: Sandboxes) -> tuple[int, list[int], int]:
+    return descriptors(), pidfd.descendants(os.getpid()), len(asyncio.all_tasks())
+
+
+def test_no_descriptor_zombie_or_task_is_left(host: SandboxHost) -> None:
+    host.run(HELLO)
+    before = host.do(what_there_is)
+    for _ in range(5):
+        host.run(HELLO)
+    assert host.do(what_there_is) == (before[0], [], 1)
+
+
+def test_chains_are_spawned_on_the_loops_thread_without_options_that_fork(who: Who) -> None:
+    """A parent-death signal is that of the thread that spawned; a fork of a large agent is slow."""
+
+    async def work(home: Path) -> list[tuple[bool, dict[str, Any]]]:
+        seen: list[tuple[bool, dict[str, Any]]] = []
+        real = subprocess.Popen
+
+        class Spy(real):  # type: ignore[misc, valid-type]
+            def __init__(self, argv: Any, **given: Any) -> None:
+                seen.append((threading.current_thread() is threading.main_thread(), given))
+                super().__init__(argv, **given)
+
+        subprocess.Popen = Spy  # type: ignore[assignment, misc]
+        await alone(HELLO, home)
+        keys = ("env", "preexec_fn", "user", "group", "extra_groups", "umask", "start_new_session")
+        return [(here, {key: given.get(key) for key in keys}) for here, given in seen]
+
+    expected: dict[str, Any] = dict.fromkeys(("preexec_fn", "user", "group", "extra_groups"))
+    expected |= {"umask": None, "env": {}, "start_new_session": True}
+    chains = [one for one in in_child(work, who) if one[1]["start_new_session"]]
+    assert chains == [(True, expected)] * 2  # the self-test's, and the job's
+
+
+# ---------------------------------------------------------------- death for certain
+
+MANY_PROCESSES = """
+import mmap, os, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+memory = mmap.mmap(-1, 96 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, 96 << 20, 4096): memory[at] = 1
+for i in range(24):
+    if os.fork() == 0:
+        os.setsid(); os.closerange(0, 3); signal.pause()
+os._exit(0)
+"""
+"""Processes that take a while to die, because they have much to give back."""
+
+
+async def dead_at_the_end(started: Started) -> bool:
+    """Whether the namespace's init is dead at the very moment at which the end is reported."""
+    fd = os.pidfd_open(started.process.pid)
+    await started.process.wait()
+    dead = dead_within(fd, 0)
+    os.close(fd)
+    return dead
+
+
+def test_all_processes_are_dead_when_the_end_is_reported(host: SandboxHost) -> None:
+    limits = SMALL.model_copy(update={"pids": 120, "memory": 512 * MIB})
+    bundle = {"run.sh": "python3 many.py; exit 0\n", "many.py": MANY_PROCESSES}
+    outcome = host.run(Job(bundle, limits=limits, during=dead_at_the_end))
+    assert (outcome.ended.exit_code, outcome.ended.certain) == (0, True)
+    assert outcome.extra, "its init was alive"
+    assert outcome.survivors == []
+
+
+async def signalled(started: Started) -> tuple[int, set[int]]:
+    """The outer bwrap, and to whom signals go until the end."""
+    targets: set[int] = set()
+    real, outer = signal.pidfd_send_signal, started.outer
+
+    def noted(fd: int, *args: Any) -> None:
+        lines = Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines()
+        targets.add(int(next(line.split()[1] for line in lines if line.startswith("Pid:"))))
+        real(fd, *args)
+
+    signal.pidfd_send_signal = noted
+    try:
+        await started.ends()
+    finally:
+        signal.pidfd_send_signal = real
+    return outer, targets
+
+
+def test_signals_go_to_the_jobs_processes_and_its_init_only(host: SandboxHost) -> None:
+    script = "trap 'echo term >term' TERM; echo up; while :; do sleep 0.05; done\n"
+    outcome = host.run(bash(script, over="up", grace_s=0.2, before_go=signalled))
+    outer, targets = outcome.extra
+    assert outcome.files["term"] == b"term\n"
+    assert outer not in targets
+    assert len(targets) >= 2
+
+
+async def is_subreaper(_: Started) -> int:
+    value = ctypes.c_int()
+    ctypes.CDLL(None).prctl(37, ctypes.byref(value), 0, 0, 0)  # PR_GET_CHILD_SUBREAPER
+    return value.value
+
+
+def test_orphans_of_a_chain_become_the_agents_children(host: SandboxHost) -> None:
+    assert host.run(replace(HELLO, before_go=is_subreaper)).extra == 1
+
+
+async def kill_outer(started: Started) -> None:
+    os.kill(started.outer, signal.SIGKILL)
+
+
+def test_a_sandbox_whose_outer_bwrap_is_killed_is_a_broken_sandbox(host: SandboxHost) -> None:
+    """There is no exit code, and the agent did not kill it."""
+    outcome = host.run(bash("sleep 30\n", during=kill_outer))
+    assert (outcome.ended.reason, outcome.ended.exit_code) == (Reason.SANDBOX_ERROR, None)
+    assert (outcome.ended.certain, outcome.survivors) == (True, [])
+
+
+def test_a_job_without_a_limit_of_time_is_not_stopped(host: SandboxHost) -> None:
+    outcome = host.run(bash("sleep 0.1\necho done\n", timeout_s=0))
+    assert (outcome.ended.reason, outcome.stdout) == (None, "done\n")
+
+
+# ---------------------------------------------------------------- processes that do not die
+
+UNDYING = bash("echo precious >file; echo up; sleep 60\n", over="up", grace_s=0.05)
+"""As in uninterruptible sleep, on a slow disk: here the kill is taken away instead."""
+
+
+def left_of(home: Path) -> list[str]:
+    """What there is of an attempt: folders, cgroups, mounts; an idle image belongs to none."""
+    agent = home / "agent"
+    paths = [str(path) for top in ("work", "quarantine") for path in (agent / top).glob("*")]
+    name = WorkFolders(agent, separate_uids=False).name
+    paths += map(str, Path("/sys/fs/cgroup").glob(f"*/{name}/*/"))
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [*paths, *(line for line in mounts if f"/run/ferryman/{name}/attempt" in line)]
+
+
+async def quarantined(
+    sandbox: Sandbox, job: Job, home: Path, then: Callable[[Started], Awaitable[Any]]
+) -> tuple[Ended, Any]:
+    """Let an attempt end whose processes cannot be killed, until ``then`` has returned."""
+    real = pidfd.kill
+    started = await start(sandbox, job, home)
+    pidfd.kill = lambda *_: None
+    try:
+        ended = await started.ends()
+        await started.workspace.destroy()
+        await turns(5)
+        result = await then(started)
+    finally:
+        pidfd.kill = real
+    return ended, result
+
+
+@BACKENDS
+@pytest.mark.parametrize("settings", [SETTINGS, ON_DISK], ids=["images", "folders"])
+def test_a_quarantined_attempt_is_removed_when_its_processes_are_dead(
+    who: Who, settings: Any, backend: type[Sandbox]
+) -> None:
+    if not can(who):
+        pytest.skip("not root: what holds for an agent that root starts is not proved")
+    job = replace(UNDYING, settings=replace(settings, death_timeout_s=0.1), backend=backend)
+
+    async def undying(home: Path) -> tuple[Ended, list[str], bool]:
+        async def aside(started: Started) -> tuple[list[str], int]:
+            return left_of(home), os.pidfd_open(started.process.pid)
+
+        async with opened(job, home) as sandbox:
+            ended, (left, init) = await quarantined(sandbox, job, home, aside)
+            pidfd.kill(init)
+            await until(lambda: not left_of(home))
+            pool = sandbox.host.images
+            return ended, left, pool is None or pool.take_idle(SMALL.disk) is not None
+
+    ended, left, image_is_back = in_child(undying, who)
+    assert (ended.certain, ended.reason) == (False, Reason.AGENT_ERROR)
+    assert "could not be killed within 0.1 s" in ended.message
+    assert any(path.endswith("/quarantine/attempt") for path in left)
+    assert image_is_back
+
+
+def test_processes_that_do_not_die_keep_their_folder_until_the_next_start(who: Who) -> None:
+    job = replace(UNDYING, settings=replace(ON_DISK, death_timeout_s=0.1))
+
+    async def undying(home: Path) -> tuple[str, bool, bool, set[str]]:
+        async def kept(started: Started) -> tuple[str, bool, int]:
+            text = (home / "agent/quarantine/attempt/job/file").read_text()
+            alive = bool(pidfd.descendants(started.process.pid))
+            return text, alive, os.pidfd_open(started.process.pid)
+
+        async with opened(job, home) as sandbox:
+            _, (text, alive, init) = await quarantined(sandbox, job, home, kept)
+        async with opened(job, home) as sandbox:
+            await sandbox.clear()
+            left = {path.name for path in (home / "agent").rglob("*")}
+        return text, alive, dead_within(init, 0), left - TOPS
+
+    assert in_child(undying, who) == ("precious\n", True, True, set())

@@ -1,0 +1,185 @@
+"""Without a sandbox everything but the isolation works."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_agent.sandbox.base import SandboxBroken
+from client_agent.sandbox.none import NoSandbox
+from shared.wire import Reason
+from tests.kit.kernel_features import offers
+from tests.kit.real_sandbox import (
+    SETTINGS,
+    Job,
+    Outcome,
+    Sandboxes,
+    SandboxHost,
+    Who,
+    bash,
+    can,
+    in_child,
+    opened,
+    processes_of,
+    running,
+    start,
+    uid_base,
+)
+
+
+@pytest.fixture(scope="module", params=["root", *(["user"] if offers("user", "memory") else [])])
+def plain(request: pytest.FixtureRequest) -> Iterator[SandboxHost]:
+    """An agent that finds the processes of its jobs without a sandbox: by uid, or by cgroup."""
+    if not can(request.param):
+        pytest.skip("not root: what holds for an agent that root starts is not proved")
+    host = SandboxHost(request.param)
+    yield host
+    assert host.close() == []
+
+
+def run(host: SandboxHost, script: str, **more: Any) -> Outcome:
+    return host.run(bash(script, backend=NoSandbox, **more))
+
+
+def test_a_job_runs_in_its_directory_with_its_variables_only(plain: SandboxHost) -> None:
+    script = "echo x >file; env | cut -d= -f1 | sort | tr '\\n' ' '; readlink /proc/self/fd/0\n"
+    outcome = run(plain, script)
+    assert (outcome.ended.reason, outcome.files["file"]) == (None, b"x\n")
+    names, stdin = outcome.stdout.split(" /")
+    allowed = {"FERRYMAN_JOB_ID", "HOME", "LANG", "PATH", "PWD", "SHLVL", "TMPDIR", "_"}
+    assert (set(names.split()), stdin) == (allowed, "dev/null\n")
+
+
+def test_reports_say_that_there_is_no_isolation(plain: SandboxHost) -> None:
+    outcome = run(plain, "true\n")
+    assert outcome.report.backend == "none"
+    assert outcome.report.enforcement["network"] == outcome.enforcement["network"] == "none"
+    assert "without isolation" in outcome.report.advice[0]
+
+
+def test_jobs_of_a_root_agent_do_not_run_as_root(plain: SandboxHost) -> None:
+    ids = run(plain, "id -u; id -G\n").stdout.split()
+    assert len(ids) >= 2
+    assert "0" not in ids
+
+
+def test_exit_codes_are_those_of_run_sh(plain: SandboxHost) -> None:
+    for script, code in (("exit 3", 3), ("exit 137", 137), ("kill -9 $$", 137), ("/none", 127)):
+        ended = run(plain, script + "\n").ended
+        assert (ended.reason, ended.exit_code) == (Reason.EXIT_CODE, code)
+
+
+def test_after_the_timeout_sigterm_is_sent_and_then_sigkill(plain: SandboxHost) -> None:
+    script = "trap 'echo t >term' TERM; echo up; while :; do sleep 0.05; done\n"
+    outcome = run(plain, script, over="up", grace_s=0.2)
+    assert (outcome.ended.reason, outcome.ended.exit_code) == (Reason.TIMEOUT, None)
+    assert outcome.files["term"] == b"t\n"
+
+
+def test_processes_that_leave_the_session_are_killed_with_the_job(plain: SandboxHost) -> None:
+    for escape in (
+        "sleep 50 &",
+        "(setsid sleep 50 &)",
+        "(setsid setsid sleep 50 & ) ; setsid -f sleep 50",
+        "(env -i /usr/bin/setsid -f /bin/sleep 50)",
+    ):
+        outcome = run(plain, f"({escape}) >/dev/null 2>&1\nsleep 0.1\nexit 0\n")
+        assert (outcome.ended.exit_code, outcome.ended.certain) == (0, True)
+        assert outcome.survivors == []
+
+
+def test_limits_work_if_the_host_supports_them(plain: SandboxHost) -> None:
+    script = "head -c 400M /dev/zero | tail -c 390M >/dev/null; exit ${PIPESTATUS[1]}\n"
+    ended = run(plain, script).ended
+    if offers(plain.who, "memory"):
+        assert ended.reason is Reason.MEMORY_LIMIT
+    else:
+        assert ended.exit_code == 1
+    script = "for i in $(seq 20); do head -c 8M /dev/zero >$i || break; done; sleep 0.3\n"
+    assert run(plain, script).ended.reason is Reason.DISK_LIMIT
+    assert run(plain, "yes\n").ended.reason is Reason.LOG_LIMIT
+
+
+async def two_jobs(sandboxes: Sandboxes) -> tuple[str, list[str]]:
+    waits = "echo up; while [ ! -e stop ]; do sleep 0.02; done; echo unharmed\n"
+    daemon = bash("(setsid sleep 50 &) >/dev/null 2>&1\n", backend=NoSandbox)
+    async with running(sandboxes, bash(waits, backend=NoSandbox)) as first:
+        first.process.go()
+        await first.says()
+        async with running(sandboxes, daemon, 1) as second:
+            await second.ends()
+        os.close(os.open("stop", os.O_CREAT | os.O_WRONLY, dir_fd=first.workspace.fd))
+        await first.ends(go=False)
+    return first.stdout, processes_of(first.uid) + processes_of(second.uid)
+
+
+def test_two_jobs_do_not_kill_each_other(plain: SandboxHost) -> None:
+    stdout, alive = plain.do(two_jobs)
+    assert stdout == "up\nunharmed\n"
+    assert [command for command in alive if "sleep 50" in command] == []
+
+
+def test_processes_of_an_earlier_run_are_found_by_their_uids() -> None:
+    if not can("root"):
+        pytest.skip("not root: that jobs have uids of their own is not proved")
+
+    async def second_run(home: Path) -> tuple[int, int | None]:
+        own = range(uid_base(), uid_base() + 4)
+        job = bash("true\n", backend=NoSandbox, settings=replace(SETTINGS, own_uids=own))
+        left, others = (subprocess.Popen(["/bin/sleep", "60"], user=u) for u in (own[2], own.stop))  # noqa: ASYNC220
+        async with opened(job, home) as sandbox:
+            await sandbox.clear()
+        result = left.wait(10), others.poll()
+        others.kill()
+        others.wait()
+        return result
+
+    assert in_child(second_run, "root") == (-9, None)
+
+
+async def self_test(sandbox: Any, job: Job, home: Path) -> None:
+    await sandbox.self_test()
+
+
+def refused(who: Who, job: Job, step: Any = start, change: Any = lambda _: None) -> str:
+    """Why a sandbox does not take a job, or does not start at all."""
+
+    async def work(home: Path) -> str:
+        async with opened(job, home) as sandbox:
+            change(sandbox)
+            with pytest.raises((SandboxBroken, OSError)) as caught:
+                await step(sandbox, job, home)
+        return str(caught.value)
+
+    return str(in_child(work, who))
+
+
+def test_read_only_binds_to_other_paths_need_a_sandbox() -> None:
+    job = bash("true\n", backend=NoSandbox, read_only=((Path("/usr"), "/opt/x"),))
+    assert "need a sandbox" in refused("root" if can("root") else "user", job)
+
+
+def test_an_agent_that_could_not_find_the_processes_of_its_jobs_does_not_start() -> None:
+    def take(sandbox: Any) -> None:
+        sandbox._host = replace(sandbox.host, hierarchy=None)
+
+    said = refused("user", bash("", backend=NoSandbox), self_test, take)
+    assert "this agent has neither: start it as root" in said
+
+
+def test_hard_limits_can_be_required(who: Who) -> None:
+    settings = replace(SETTINGS, require_hard_limits=True, disk_images=False)
+    said = refused(who, bash("true\n", settings=settings), self_test)
+    assert said.startswith("require_hard_limits is set, but soft here are ")
+    assert "disk: " in said
+
+
+def test_no_job_starts_with_too_little_free_disk_space(who: Who) -> None:
+    job = bash("true\n", settings=replace(SETTINGS, free_floor=1 << 60))
+    assert "bytes are free" in refused(who, job)
