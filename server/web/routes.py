@@ -21,6 +21,7 @@ from server.web.job.window import INDEXES, LogIndexes
 from server.web.operators import agents, charts, services, status, users
 from server.web.site import SITE, PageRoute, Site
 from shared.http.authentication import PRINCIPAL
+from shared.http.request_body import send_continue
 from shared.metrics import gzip_accepted
 
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
@@ -120,6 +121,7 @@ def _check_length(request: web.Request) -> None:
 
 async def _read_form(request: web.Request) -> None:
     """So that it is there for whoever asks for its fields."""
+    await send_continue(request)
     try:
         await request.post()
     except UnicodeDecodeError:

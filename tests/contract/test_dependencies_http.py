@@ -7,24 +7,20 @@ from typing import Any
 
 import pytest
 
-from tests.contract.test_access import FORM, RUN, World, field, serving
+from tests.kit.access import BOUNDARY, LATER, PRINCIPALS, formed
 from tests.kit.fake_orchestrator import FakeOrchestrator
-from tests.kit.server_http import driving
+from tests.kit.server_http import ServerClient, driving
 
 PAGE = "/api/v1/jobs"
 
 
-@pytest.fixture
-async def world(tmp_path):
-    async with serving(tmp_path) as found:
-        yield found
-
-
-async def upload(world: World, name: str, user: str, **fields: str) -> tuple[int, dict[str, Any]]:
-    body = field("user_id", user) + field("service", "my_service")
-    body += "".join(field(name, value) for name, value in fields.items()) + RUN
-    answer = await world.ask(name, "POST", "/upload", body, Content_Type=FORM)
-    return answer.status, answer.document
+async def upload(
+    caller: ServerClient, who: str, user: str, **fields: str
+) -> tuple[int, dict[str, Any]]:
+    body = formed({"user_id": user, "service": "my_service", **fields})
+    headers = BOUNDARY | {"Authorization": f"Bearer the-token-of-{who}"}
+    async with caller.session.post(f"{caller.url}/upload", data=body, headers=headers) as answer:
+        return answer.status, await answer.json()
 
 
 async def test_a_chain_runs_in_its_order(tmp_path):
@@ -66,20 +62,21 @@ async def test_a_failure_goes_on_to_all_that_wait(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["after", "inputs_from"])
-async def test_jobs_of_others_are_as_if_there_were_none(world, name):
-    of_bob = await world.job("bob-laptop", "bob")
-    by_bob = await world.job("other-portal", "ann")
-    own = await world.job("ann-laptop", "ann")
-    assert (await upload(world, "ann-laptop", "ann", **{name: str(own)}))[0] == 201
-    for who, wanted in (
-        ("ann-laptop", 99),
-        ("ann-laptop", of_bob),
-        ("portal", by_bob),
-        ("admin", of_bob),
-    ):
-        status, refused = await upload(world, who, "ann", **{name: str(wanted)})
-        assert (status, refused["code"], refused["part"]) == (400, f"invalid_{name}", name)
-        assert refused["message"] == f"Invalid {name}: job {wanted} does not exist"
+async def test_jobs_of_others_are_as_if_there_were_none(tmp_path, name):
+    async with driving(tmp_path, FakeOrchestrator(), principals=PRINCIPALS) as caller:
+        pairs = (("bob", "bob"), ("stranger", "ann"), ("ann", "ann"))
+        made = [(await upload(caller, *pair, **LATER))[1]["id"] for pair in pairs]
+        of_bob, by_stranger, own = made
+        assert (await upload(caller, "ann", "ann", **{name: str(own)}))[0] == 201
+        for who, wanted in (
+            ("ann", 99),
+            ("ann", of_bob),
+            ("portal", by_stranger),
+            ("admin", of_bob),
+        ):
+            status, refused = await upload(caller, who, "ann", **{name: str(wanted)})
+            assert (status, refused["code"], refused["part"]) == (400, f"invalid_{name}", name)
+            assert refused["message"] == f"Invalid {name}: job {wanted} does not exist"
 
 
 async def test_a_repeat_is_answered_though_what_it_waited_for_is_gone(tmp_path):
@@ -89,7 +86,7 @@ async def test_a_repeat_is_answered_though_what_it_waited_for_is_gone(tmp_path):
 
         async def repeat() -> tuple[int, dict[str, Any]]:
             query = f"user_id=7&service=my_service&after={first}"
-            body, headers = RUN.encode(), {"Idempotency-Key": "k", "Content-Type": FORM}
+            body, headers = formed({}), BOUNDARY | {"Idempotency-Key": "k"}
             async with caller.session.post(
                 f"{caller.url}/upload?{query}", data=body, headers=headers
             ) as answer:

@@ -16,7 +16,7 @@ import itertools
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -162,7 +162,8 @@ class Place(ServerClient):
             for job in (await self.api("GET", "/jobs", user=user, limit="200"))["items"]:
                 if not job["ended"]:
                     await self.ask("POST", f"/api/v1/jobs/{job['id']}/cancel")
-                    await self.job(job["id"])
+                    with suppress(KeyError):  # it was to be deleted as it ends
+                        await self.job(job["id"])
 
 
 @asynccontextmanager
