@@ -1,0 +1,157 @@
+"""The scripts that join cgroups, set limits and wait for ``go``; bwrap's status."""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_agent.sandbox.process.chain import GATE, JOIN, gated, opening
+from client_agent.sandbox.process.pipes import StatusPipe
+from tests.kit.each import each
+from tests.kit.real_sandbox import turns
+
+
+def run(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, check=False, **how)
+
+
+def join(*words: str) -> tuple[str, ...]:
+    return ("/bin/sh", "-c", JOIN, "join", *words)
+
+
+def test_all_cgroups_are_joined_before_the_program_runs(tmp_path: Path) -> None:
+    """Else it does not run."""
+    files = [tmp_path / name for name in ("a b", "$(x)")]
+    assert run(*join(*map(str, files), "--", "/bin/echo", "--", "ran")).stdout == "-- ran\n"
+    assert [file.read_text() for file in files] == ["0\n", "0\n"]
+    missing = str(tmp_path / "no/cgroup.procs")
+    done = run(*join(missing, "--", "/bin/echo", "ran"))
+    assert (done.returncode, done.stdout) == (126, "")
+
+
+@each("own, jobs", [(300, "500\n"), (499, "500\n"), (500, "1000\n"), (1000, "1000\n")])
+def test_the_oom_score_of_a_job_is_raised_and_never_lowered(own: int, jobs: str) -> None:
+    """A container's runtime may have set what only CAP_SYS_RESOURCE could lower."""
+    agent = f'echo {own} >/proc/self/oom_score_adj; exec "$@"'
+    done = run("/bin/sh", "-c", agent, "agent", *join("--", "/bin/cat", "/proc/self/oom_score_adj"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, jobs, "")
+
+
+@each("shell", ["sh", "bash --posix", "dash"])
+def test_limits_are_hard_and_set_before_the_ready_byte(shell: str) -> None:
+    limits = {"nproc": 64, "nofile": 99, "core": 0, "as": 1 << 28, "fsize": 1 << 20, "cpu": 7}
+    gate = [*shell.split(), *gated(["true"], limits)[1:]]
+    with subprocess.Popen(gate, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"\n"
+        found = {
+            name: resource.prlimit(process.pid, getattr(resource, f"RLIMIT_{name.upper()}"))
+            for name in limits
+        }
+        process.communicate()
+    assert found == {name: (value, value) for name, value in limits.items()}
+
+
+def test_without_its_limits_the_gate_writes_no_ready_byte() -> None:
+    done = run("bash", *gated(["/bin/echo", "ran"], {"nofile": 1 << 40})[1:], input="go\n")
+    assert (done.returncode, done.stdout) == (124, "")
+    assert "ulimit -n 1099511627776 cannot be set" in done.stderr
+
+
+@each("word", ["", "stop\n", "go", "GO\n", " go x\n", "\ngo\n"])
+def test_the_gate_stays_closed_without_go(word: str) -> None:
+    done = run("/bin/sh", "-c", GATE, "gate", "--", "/bin/echo", "ran", input=word)
+    assert (done.returncode, done.stdout) == (125, "\n")
+
+
+def test_the_gate_opens_at_go_and_gives_an_empty_stdin() -> None:
+    inside = gated(["/bin/sh", "-c", 'cat; echo "$@"', "x", "a b", "c"], {})
+    assert run(*inside, input="go\nmore\n").stdout == "\na b c\n"
+
+
+VALUES = {
+    "FERRYMAN_JOB_ID": "17",
+    "FERRYMAN_ARRAY_LINE": 'it\'s $(touch ran) `touch ran` \\ "x" ; touch ran\t é  ',
+    "FERRYMAN_SERVICE": "",
+    "FERRYMAN_X": "\udcff",
+}
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash --posix", "bash", "dash"])
+def test_variables_arrive_through_the_gate_as_they_are(tmp_path: Path, shell: str) -> None:
+    line = opening(VALUES)
+    assert line is not None
+    done = subprocess.run(
+        [*shell.split(), *gated(["/usr/bin/env", "-0"], {})[1:]],
+        input=line,
+        capture_output=True,
+        env={"LANG": "C.UTF-8", "word": "kept"},
+        cwd=tmp_path,
+        check=True,
+    )
+    got = dict(one.split(b"=", 1) for one in done.stdout[1:].split(b"\0") if one)
+    expected = {name.encode(): os.fsencode(value) for name, value in VALUES.items()}
+    assert got.items() >= {**expected, b"word": b"kept"}.items()
+    assert {name for name in got if name.startswith(b"ferryman")} == set()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_what_a_shell_cannot_take_otherwise_is_given_through_the_gate() -> None:
+    """In one piece, which a pipe takes at once."""
+    for name, value in (
+        *(("PATH", "/x"), ("FERRYMAN_A B", "x"), ("FERRYMAN_$(id)", "x"), ("ferryman_x", "x")),
+        *(("FERRYMAN_X", "two\nlines"), ("FERRYMAN_X", "\0"), ("FERRYMAN_X", "x" * 4096)),
+    ):
+        assert opening({name: value}) is None
+    longest = opening({"FERRYMAN_X": "x" * (select.PIPE_BUF - len("go FERRYMAN_X=\n"))})
+    assert longest is not None
+    assert (len(longest), opening({})) == (select.PIPE_BUF, b"go\n")
+
+
+# ---------------------------------------------------------------- bwrap's status
+
+
+async def read(*pieces: bytes) -> StatusPipe:
+    """What is made of a status that arrives in these pieces."""
+    source, write = os.pipe()
+    os.set_blocking(source, False)
+    status = StatusPipe(source)
+    for piece in pieces:
+        os.write(write, piece)
+        await turns(3)
+    held = [value for value in vars(status).values() if isinstance(value, bytes)]
+    assert max(map(len, held)) <= 1 << 16
+    os.close(write)
+    await status.closed
+    await status.child_pid
+    status.stop()
+    status.stop()
+    return status
+
+
+@pytest.mark.parametrize(
+    ("pieces", "pid", "code"),
+    [
+        ([bytes([b]) for b in b'{ "child-pid": 4711, "net": 1 }\n{ "exit-code": 3 }\n'], 4711, 3),
+        ([b'{"child-pid": 1}\n{"exit-code": 0}\n'], 1, 0),
+        ([b'{"child-pid": 1}\n'], 1, None),
+        ([b'{"child-pid": 1}\n{"exit-code": 3}'], 1, None),  # the line has not ended
+        ([], None, None),
+        ([b"x" * 60_000] * 40, None, None),
+        *(
+            ([garbage, b'{"child-pid": 7}\n'], 7, None)
+            for garbage in (b"not json\n", b"[1]\n", b'"x"\n', b'{"exit-code": "0"}\n', b"\xff\n")
+        ),
+    ],
+)
+async def test_the_status_is_read_to_the_newline(
+    pieces: list[bytes], pid: int | None, code: int | None
+) -> None:
+    status = await read(*pieces)
+    assert (status.child_pid.result(), status.exit_code) == (pid, code)

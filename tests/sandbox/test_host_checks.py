@@ -1,0 +1,331 @@
+"""Whether an agent may use its host: self-test, advice, limits, uids, and later failures."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import pwd
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from client_agent.sandbox import host_resources, host_sandbox
+from client_agent.sandbox.base import Sandbox, SandboxBroken, SandboxSettings, SelfTestReport
+from client_agent.sandbox.bubblewrap import selftest
+from client_agent.sandbox.host_resources import Host, probe_host
+from client_agent.sandbox.kernel import loop_ext4
+from client_agent.sandbox.kernel.cgroup_tree import CgroupsUnavailable, Hierarchy
+from client_agent.sandbox.kernel.uids import UidBlock
+from client_agent.sandbox.watch import RETEST_S, TEST_WAIT_S, SandboxWatch
+from tests.kit.clock import SimClock
+from tests.kit.each import each
+from tests.kit.real_sandbox import descriptors
+
+GOOD = {
+    "NoNewPrivs": "1",
+    "CapEff": "0000000000000000",
+    "Seccomp": "2",
+    "interfaces": "lo",
+    "core_pattern": "closed",
+    "init": "hidden",
+}
+HOST = ["not_root_on_host"]
+
+
+@each(
+    "seen, uid, allowed, failed",
+    [
+        ({}, 70_000, None, []),
+        ({}, 1000, 1000, []),
+        ({"NoNewPrivs": "0"}, 70_000, None, ["no_new_privs"]),
+        ({"CapEff": "00000000a80425fb"}, 70_000, None, ["no_capabilities"]),
+        ({"Seccomp": "0"}, 70_000, None, ["seccomp"]),
+        ({"interfaces": "lo eth0"}, 70_000, None, ["no_network"]),
+        ({"interfaces": ""}, 70_000, None, ["no_network"]),
+        ({"core_pattern": "open"}, 70_000, None, ["core_pattern_closed"]),
+        ({"init": "shown"}, 70_000, None, ["init_hidden"]),
+        ({}, 0, None, HOST),
+        ({}, 0, 0, HOST),
+        ({}, 70_000, 1000, HOST),
+    ],
+)
+def test_each_failed_check_is_named(
+    seen: dict[str, str], uid: int, allowed: int | None, failed: list[str]
+) -> None:
+    checks = selftest.evaluate({**GOOD, **seen}, uid, allowed_uid=allowed)
+    assert len(checks) == 7
+    assert [name for name, passed in checks.items() if not passed] == failed
+    nothing_seen = selftest.evaluate({}, 70_000, allowed_uid=None)
+    assert [name for name, passed in nothing_seen.items() if passed] == HOST
+
+
+NEW = 'if [ $1 = --help ]; then echo "--disable-userns --bind-fd --json-status-fd"; '
+NEW += "else echo bubblewrap 0.9.1; fi"
+
+
+@each(
+    "script, mode, said",
+    [
+        (NEW, 0o755, ""),
+        (NEW, 0o4755, "chmod u-s"),
+        ("echo --bind-fd --json-status-fd", 0o755, "does not know --disable-userns: install"),
+        ("echo cannot open shared object >&2; exit 127", 0o755, "cannot open shared object"),
+        ("", 0o644, "does not run"),
+    ],
+)
+def test_a_binary_that_cannot_do_it_is_refused(
+    tmp_path: Path, script: str, mode: int, said: str
+) -> None:
+    path = tmp_path / "bwrap"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(mode)
+    if not said:
+        assert selftest.check_binary(str(path)) == "0.9.1"
+        return
+    with pytest.raises(SandboxBroken) as caught:
+        selftest.check_binary(str(path))
+    assert said in str(caught.value)
+
+
+def test_a_missing_program_names_its_package() -> None:
+    with pytest.raises(SandboxBroken, match="apt install bubblewrap"):
+        host_sandbox.find_program("no-such-bwrap", "bubblewrap")
+
+
+def test_the_advice_names_what_forbids_bwrap(tmp_path: Path) -> None:
+    denied, proc = "setting up uid map: Permission denied", tmp_path / "proc"
+    for switch, value, words in (
+        ("user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces"),
+        ("kernel/unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"),
+        ("kernel/apparmor_restrict_unprivileged_userns", "1", "/etc/apparmor.d/bwrap"),
+    ):
+        (proc / switch).parent.mkdir(parents=True, exist_ok=True)
+        (proc / switch).write_text(value + "\n")
+        assert words in selftest.advise(denied, proc)
+        (proc / switch).unlink()
+    assert "bubblewrap's own" in selftest.advise("bwrap: something new", proc)
+    mount = "bwrap: Can't mount proc on /newroot/proc: Operation not permitted"
+    assert "container" not in selftest.advise(mount, proc, tmp_path, {})
+    in_containers = [
+        selftest.advise(mount, proc, tmp_path, {name: "1"})
+        for name in ("container", "KUBERNETES_SERVICE_HOST")
+    ]
+    for number, name in enumerate((".dockerenv", "run/.containerenv", "run/systemd/container")):
+        root = tmp_path / str(number)
+        (root / name).parent.mkdir(parents=True)
+        (root / name).touch()
+        in_containers.append(selftest.advise(mount, proc, root, {}))
+    for advice in in_containers:
+        assert "seccomp=unconfined" in advice
+        assert "procMount: Unmasked" in advice
+
+
+# ---------------------------------------------------------------- limits that are soft
+
+
+def probed(home: Path) -> Host:
+    return probe_host("name", home / "images", home / "work", SandboxSettings(), root=False)
+
+
+def test_the_advice_says_why_limits_are_soft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = Hierarchy(2, {"memory": tmp_path})
+    monkeypatch.setattr(host_resources, "find_hierarchy", lambda _: memory)
+    host = probed(tmp_path)
+    assert host.soft_limits == ["pids", "cpu", "disk"]
+    assert host.advice[0].startswith("pids, cpu: the cgroup of this agent does not offer")
+
+    def find(name: str) -> Hierarchy:
+        raise CgroupsUnavailable("mount cgroup2")
+
+    monkeypatch.setattr(host_resources, "find_hierarchy", find)
+    assert probed(tmp_path).advice[0] == "memory, pids, cpu: mount cgroup2"
+    for flags in (0, os.ST_NOEXEC):
+        monkeypatch.setattr(os, "statvfs", lambda _, flags=flags: SimpleNamespace(f_flag=flags))
+        assert any("noexec" in line for line in probed(tmp_path).advice) == bool(flags)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(errno.EINVAL, "Linux 5.8"), (errno.EBUSY, "no free loop device")]
+)
+def test_the_advice_contains_why_loop_devices_are_unavailable(
+    number: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel before 5.8, or another process that is always faster."""
+
+    def ioctl(fd: int, request: int, argument: object = 0) -> int:
+        if argument == 0:
+            return 7  # a free one
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    monkeypatch.setattr(os, "open", lambda *_: os.dup(0))
+    with pytest.raises(OSError, match=said):
+        loop_ext4.attach(0)
+
+
+# ---------------------------------------------------------------- uids of jobs
+
+FREE = 3_000_000_000
+"""Far above any account."""
+
+
+class Uids:
+    """Blocks of one host."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lock_file, self.held = folder / "uids", list[UidBlock]()
+
+    def block(self, first: int, count: int, size: int) -> int:
+        """The first uid of a new one; kept open."""
+        self.held.append(UidBlock(first, count, size, self.lock_file))
+        return self.held[-1].first
+
+
+def test_two_agents_of_a_host_never_share_a_uid(tmp_path: Path) -> None:
+    uids = Uids(tmp_path)
+    assert [uids.block(FREE, 100, 4) for _ in range(2)] == [FREE, FREE + 4]
+    uids.held.pop(0).close()
+    assert uids.block(FREE + 1, 3, 3) == FREE + 1
+    assert uids.block(FREE, 100, 2) == FREE + 8, "whatever the sizes"
+    for match, given in (
+        ("no other agent uses: set agent", (FREE + 4, 4, 3)),
+        (f"from {FREE} to {FREE + 1} there are none", (FREE, 2, 3)),
+        ("no account", (0, 1, 1)),
+    ):
+        before = descriptors()
+        with pytest.raises(SandboxBroken, match=match):
+            uids.block(*given)
+        assert descriptors() == before
+    for block in uids.held:
+        block.close()
+
+
+def test_no_account_has_the_uid_of_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accounts are looked up for free uids only: it may be a slow server."""
+    nobody, uids = pwd.getpwnam("nobody").pw_uid, Uids(tmp_path)
+    assert uids.block(nobody - 1, 6, 2) == nobody + 1
+    assert uids.block(nobody - 1, 1, 1) == nobody - 1, "what was skipped is free for others"
+    with pytest.raises(SandboxBroken, match="no account"):
+        uids.block(nobody, 1, 1)
+    looked_up = []
+
+    def getpwuid(uid: int) -> None:
+        looked_up.append(uid)
+        raise KeyError
+
+    monkeypatch.setattr(pwd, "getpwuid", getpwuid)
+    for _ in range(2):
+        uids.block(FREE, 100, 50)
+    assert looked_up == list(range(FREE, FREE + 100))
+    for block in uids.held:
+        block.close()
+
+
+def test_the_errors_about_uids_say_what_is_wrong(tmp_path: Path) -> None:
+    few = tmp_path / "uid_map"
+    few.write_text("         0     100000      65536\n")
+    with pytest.raises(SandboxBroken, match="none that this host or container has"):
+        UidBlock(70_000, 100, 3, tmp_path / "uids", few)
+    inside = UidBlock(60_000, 6, 6, tmp_path / "uids", few)
+    assert inside.first == 60_000
+    inside.close()
+    with pytest.raises(SandboxBroken, match="which cannot be written: Is a directory"):
+        UidBlock(FREE, 4, 2, tmp_path)
+
+
+# ---------------------------------------------------------------- while an agent runs
+
+REPORT = SelfTestReport("fake", "1", {})
+
+
+class Watched:
+    """A sandbox whose self-test has a given result, and its watch. ``hold`` delays its end."""
+
+    def __init__(self) -> None:
+        self.tests, self.clock = 0, SimClock()
+        self.problem: Exception | None = None
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.watch = SandboxWatch(cast("Sandbox", self), self.clock)
+
+    async def self_test(self) -> SelfTestReport:
+        self.tests += 1
+        await self.hold.wait()
+        if self.problem is not None:
+            raise self.problem
+        return REPORT
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM, errno.EACCES, errno.ENOENT])
+async def test_a_self_test_that_cannot_be_run_keeps_the_agent_from_starting(number: int) -> None:
+    sandbox = Watched()
+    sandbox.problem = OSError(number, "no")
+    with pytest.raises(SandboxBroken, match="the sandbox could not be tested: no"):
+        await sandbox.watch.self_test()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENOMEM])
+async def test_a_host_that_is_short_of_something_starts_and_takes_no_work(number: int) -> None:
+    sandbox = Watched()
+    sandbox.problem = OSError(number, "short")
+    await sandbox.watch.self_test()
+    assert await sandbox.watch.problem() == "the sandbox could not be tested: short"
+    sandbox.problem = None
+    assert (await sandbox.watch.problem(), sandbox.tests) != (None, 1), "not before another test"
+    await sandbox.clock.advance(RETEST_S)
+    assert await sandbox.watch.problem() is None
+
+
+async def test_while_it_is_tested_again_it_is_still_broken() -> None:
+    """However many ask, it is tested once, and nobody waits long."""
+    sandbox = Watched()
+    sandbox.watch.mark_broken(SandboxBroken("gone"))
+    sandbox.hold.clear()
+    questions = [asyncio.create_task(sandbox.watch.problem()) for _ in range(3)]
+    await sandbox.clock.advance(TEST_WAIT_S / 2)
+    assert not any(question.done() for question in questions)
+    await sandbox.clock.advance(TEST_WAIT_S)
+    assert [await question for question in questions] == ["gone"] * 3
+    sandbox.hold.set()
+    assert await sandbox.watch.problem() is None
+    assert sandbox.tests == 1
+
+
+async def test_a_start_that_fails_during_a_test_is_not_forgotten_when_it_passes() -> None:
+    sandbox = Watched()
+    sandbox.watch.mark_broken(SandboxBroken("first"))
+    sandbox.hold.clear()
+    question = asyncio.create_task(sandbox.watch.problem())
+    await sandbox.clock.advance(0.1)
+    sandbox.watch.mark_broken(SandboxBroken("second"))
+    sandbox.hold.set()
+    assert await question == "second"
+    assert (await sandbox.watch.problem(), sandbox.tests) == (None, 2)
+
+
+async def test_a_broken_sandbox_is_tested_again_from_time_to_time() -> None:
+    sandbox = Watched()
+    sandbox.problem = SandboxBroken("still gone")
+    sandbox.watch.mark_broken(SandboxBroken("gone"))
+    for tests in (1, 2):
+        for _ in range(5):
+            assert await sandbox.watch.problem() == "still gone"
+        assert sandbox.tests == tests
+        await sandbox.clock.advance(RETEST_S)
+
+
+async def test_closing_cancels_a_running_test() -> None:
+    sandbox = Watched()
+    sandbox.watch.mark_broken(SandboxBroken("gone"))
+    sandbox.hold.clear()
+    question = asyncio.create_task(sandbox.watch.problem())
+    await sandbox.clock.advance(TEST_WAIT_S)
+    await question
+    await sandbox.watch.close()
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "sandbox self-test"]
