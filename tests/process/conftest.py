@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from client_agent.storage.remove_tree import remove_tree
-from tests.kit.kernel_features import offers
 from tests.kit.memory_folder import new_folder
 from tests.kit.real_sandbox import Who, can
 
@@ -25,14 +24,6 @@ def open_folder() -> Iterator[Path]:
 @pytest.fixture(params=["root", "user"])
 def who(request: pytest.FixtureRequest) -> Who:
     """As whom the agent is started; a test that asks for it runs as both."""
-    if not can(request.param):
-        pytest.skip("not root: what holds for an agent that root starts is not proved")
-    return request.param  # type: ignore[no-any-return]
-
-
-@pytest.fixture(params=["root", *(["user"] if offers("user", "memory") else [])])
-def finds(request: pytest.FixtureRequest) -> Who:
-    """An agent that finds the processes of its jobs without a sandbox: by uid, or by cgroup."""
     if not can(request.param):
         pytest.skip("not root: what holds for an agent that root starts is not proved")
     return request.param  # type: ignore[no-any-return]

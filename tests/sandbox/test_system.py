@@ -1,0 +1,208 @@
+"""Hostile bundles and attacks on what lies around the sandbox, from upload to download: queue,
+retries, receipts, restarts, cancelling, and everybody else's work."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from client_agent.storage.remove_tree import remove_tree
+from ferryman import AlreadyEnded
+from tests.kit.dev_program import born, descendants, of_jobs
+from tests.kit.hostile_bundles import EXPECT, LOUD
+from tests.kit.kernel_features import offers
+from tests.kit.memory_folder import new_folder
+from tests.kit.programs import until
+from tests.kit.real_sandbox import MIB, SMALL, Who, bash
+from tests.kit.whole_system import WholeSystem, sandboxing, service, submit
+
+SERVICES = (
+    service("small", SMALL)
+    + service("loud", LOUD)
+    + service("again", SMALL, retries=1, retry_delays=[0], retry_on=["exit:3"])
+    + service("infra", SMALL, infra_retries=1)
+)
+PATIENCE_S = 60
+ENDS = (
+    *("spoof-status", "daemon-double-fork", "root-replace", "exit-137", "log-binary", "res-names"),
+    *("mem-bomb", "disk-bomb", "log-flood", "wall-sleep", "res-sparse"),
+)
+"""One for each way in which an end, a result or a limit is reported."""
+BOMBS = ("fork-bomb", "thread-bomb", "tmpfs-bomb", "inode-bomb", "cpu-spin")
+
+
+@pytest.fixture(scope="module")
+def system(who: Who) -> Iterator[WholeSystem]:
+    """Both programs; at their end nothing is left."""
+    folder = new_folder()
+    folder.chmod(0o755)
+    with WholeSystem(folder, who, SERVICES, sandboxing(slots=3)).running() as system:
+        yield system
+    remove_tree(folder)
+
+
+class Asking(threading.Thread):
+    """Asks both for their health, one question after the other, until it is stopped.
+
+    Attributes:
+        answers: how many came.
+        trouble: the first that did not, or was not 200.
+    """
+
+    def __init__(self, *urls: str) -> None:
+        super().__init__(daemon=True)
+        self._urls, self._stop_requested = urls, threading.Event()
+        self.answers = 0
+        self.trouble: str | None = None
+
+    def run(self) -> None:
+        while not self._stop_requested.is_set() and self.trouble is None:
+            for url in self._urls:
+                try:
+                    with urlopen(f"{url}/health", timeout=PATIENCE_S) as answer:
+                        assert json.load(answer)["status"] == "ok"
+                except Exception as problem:  # noqa: BLE001  # whatever it is, it is reported
+                    self.trouble = f"{url}: {problem!r}"
+                else:
+                    self.answers += 1
+
+    def stop(self) -> None:
+        self._stop_requested.set()
+        self.join()
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_hostile_bundles_end_as_expected_and_everybody_else_is_served(
+    system: WholeSystem, who: Who, every: bool, tmp_path: Path
+) -> None:
+    """Server and agent answer, and another user's jobs are done. Unprivileged, one by one, the
+    bombs go off in test_hostile.py."""
+    names = tuple(EXPECT) if every else (*ENDS, *(BOMBS if who == "root" else ()))
+    wrong, done, before = list[Exception](), 0, system.agent.peak_bytes()
+    asking = Asking(system.server.url, system.agent.url)
+    asking.start()
+    ids = {
+        name: submit(
+            system, job, "loud" if job.limits is LOUD else "small", name=name, user="mallory"
+        )
+        for name, (job, _) in EXPECT.items()
+        if name in names
+    }
+    while any(not system.user.status(job_id).ended for job_id in ids.values()):
+        heard = asking.answers
+        job = system.user.wait(submit(system, bash("echo hello\n"), "small"), PATIENCE_S)
+        assert (job.status, asking.trouble) == ("Completed", None)
+        until(lambda heard=heard: asking.answers > heard, "nobody answers")
+        done += 1
+    asking.stop()
+    assert (asking.trouble, done > 0) == (None, True)
+    for name, job_id in ids.items():
+        job = system.user.wait(job_id, PATIENCE_S)
+        try:
+            outcome = system.outcome(job, tmp_path / f"{name}.zip")
+            assert [line for line in outcome.lines if "LEAK" in line] == []
+            assert outcome.ended.reason not in ("agent_error", "sandbox_error"), job.message
+            assert (outcome.enforcement["disk"] == "hard") == offers(who, "disk")
+            EXPECT[name][1](outcome, who)
+        except Exception as problem:  # noqa: BLE001  # all are reported together
+            problem.add_note(f"{name}: {job.status} {job.reason} {job.message}")
+            wrong.append(problem)
+    assert system.agent.peak_bytes() - before < 64 * MIB
+    if wrong:
+        raise ExceptionGroup(f"{len(wrong)} of {len(ids)} bundles", wrong)
+
+
+FORGED = """
+cat >ferryman.json <<'X'
+{"format": 1, "status": "Completed", "reason": null, "exit_code": 0, "job": 999}
+X
+echo '{"payload": {"id": 1, "status": "Completed"}}'
+echo '::notice::done'; echo '{ "exit-code": 0 }'
+echo 'agent.stopping' >&2
+mkdir -p stdout.log stderr.log; echo mine >stdout.log/x
+printf 'PK\\003\\004forged' >result.zip
+exit 9
+"""
+CHANGES_ITSELF = """
+if [ -e second ]; then echo 'LEAK: files of the first attempt'; fi
+touch second
+printf 'echo LEAK: the changed one; exit 0\\n' >run.sh.new; mv run.sh.new run.sh
+chmod 777 run.sh; echo "attempt $FERRYMAN_ATTEMPT"
+exit 3
+"""
+
+
+def test_a_job_cannot_forge_how_it_ended(system: WholeSystem, tmp_path: Path) -> None:
+    forging = submit(system, bash(FORGED), "small")
+    changing = submit(system, bash(CHANGES_ITSELF), "again")
+    job = system.user.wait(forging, PATIENCE_S)
+    assert (job.status, job.reason, job.exit_code) == ("Failed", "exit_code", 9)
+    got = system.user.download(job.id, tmp_path / "forged.zip", partial=True)
+    with zipfile.ZipFile(got.path) as archive:
+        names = archive.namelist()
+        receipts = [name for name in names if "ferryman" in name and name.endswith(".json")]
+        texts = [json.loads(archive.read(name)) for name in receipts]
+    (receipt,) = [one for one in texts if "enforcement" in one]
+    assert (receipt["job"], receipt["exit_code"], receipt["status"]) == (job.id, 9, "Failed")
+    # what the job made is there, under its own names, and ours beside it
+    assert {"ferryman.json", "stdout.log/x", "result.zip"} <= set(names)
+    assert len(names) == len({name.casefold() for name in names})
+
+    again = system.user.wait(changing, PATIENCE_S)
+    assert (again.status, again.attempt, again.exit_code) == ("Failed", 2, 3)
+    assert system.outcome(again, tmp_path / "again.zip").stdout == "attempt 2\n"
+
+
+def test_cancels_that_race_with_every_step_leave_nothing(system: WholeSystem) -> None:
+    script = "trap 'echo no' TERM; (trap '' TERM; sleep 0.3 & wait) & sleep 0.2; wait\n"
+    ends = set()
+    for _ in range(12):
+        job_id = submit(system, bash(script), "small", user="mallory")
+        with contextlib.suppress(AlreadyEnded):  # on a slow machine
+            system.user.cancel(job_id)
+        ends.add(system.user.wait(job_id, PATIENCE_S).status)
+    assert ends <= {"Cancelled", "Completed"}
+    until(lambda: of_jobs(system.agent.pid) == {}, "processes are left")
+    hello = submit(system, bash("echo hello\n"), "small")
+    assert system.user.wait(hello, PATIENCE_S).status == "Completed"
+
+
+OUTLIVES = """
+trap '' TERM HUP INT
+for i in 1 2 3 4; do setsid bash -c 'trap "" TERM; while :; do sleep 0.1; done' & done
+echo begun >begun; sync begun
+while :; do sleep 0.1; done
+"""
+
+
+def test_a_restart_in_the_middle_ends_what_will_not_end_and_tries_again(
+    system: WholeSystem, tmp_path: Path
+) -> None:
+    job_id = submit(system, bash(OUTLIVES), "infra")
+
+    def began(attempt: int) -> bool:
+        job = system.user.status(job_id)
+        if job.status != "Running" or job.attempt != attempt:
+            return False
+        to = tmp_path / f"{os.urandom(4).hex()}.zip"
+        with zipfile.ZipFile(system.user.download(job_id, to, partial=True).path) as archive:
+            return "begun" in archive.namelist()
+
+    until(lambda: began(1), "it did not begin")
+    before = descendants(system.agent.pid)
+    assert len(before) >= 6
+    system.agent.stop(signal.SIGKILL)
+    system.agent.start()
+    assert [pid for pid, birth in before.items() if born(pid) == birth] == []
+    until(lambda: began(2), "it was not tried again", lambda: system.agent.log[-2000:])
+    assert system.user.cancel(job_id).status in ("Killed", "Cancelled")
+    until(lambda: of_jobs(system.agent.pid) == {}, "processes are left")
