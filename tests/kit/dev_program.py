@@ -47,6 +47,15 @@ class DevProgram:
     def log(self) -> str:
         return (self.folder / "log").read_text()
 
+    def said(self, last: str) -> list[str]:
+        """What it printed on stdout, once a line with this has come."""
+        assert self.process.stdout is not None
+        while not any(last in line for line in self.output):
+            line = self.process.stdout.readline()
+            assert line, f"it never said {last!r} and logged:\n{self.log}"
+            self.output.append(line)
+        return self.output
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send the signal and wait for the end."""
         if self.process.poll() is None:
@@ -83,20 +92,25 @@ def launch(
 
 def ready(system: DevProgram) -> DevProgram:
     """Wait until it takes work."""
-    assert system.process.stdout is not None
-    line = system.process.stdout.readline()
-    match = READY.search(line)
-    assert match, f"it said {line!r} and logged:\n{system.log}"
+    match = READY.search(system.said("ready at")[0])
+    assert match, f"it said {system.output!r} and logged:\n{system.log}"
     system.url = match[1]
-    system.output.append(line)
     return system
 
 
 @contextmanager
 def started(
-    folder: Path, *words: str, program: tuple[str, ...] = FERRYMAN, **variables: str
+    folder: Path,
+    *words: str,
+    program: tuple[str, ...] = FERRYMAN,
+    stop: signal.Signals = signal.SIGTERM,
+    **variables: str,
 ) -> Iterator[DevProgram]:
-    """A system on free ports; afterwards its processes, mounts and cgroups must be gone."""
+    """A system on free ports; afterwards its processes, mounts and cgroups must be gone.
+
+    Args:
+        stop: the signal that ends it.
+    """
     flags = ("--port", "0", "--agent-port", "0", "--data-dir", str(folder / "data"))
     system = launch(folder, *flags, *words, program=program, **variables)
     family: dict[int, str] = {}
@@ -104,7 +118,7 @@ def started(
         yield ready(system)
         family = descendants(system.process.pid)
     finally:
-        code = system.stop()
+        code = system.stop(stop)
     assert code == 0, system.log
     assert [pid for pid, birth in family.items() if born(pid) == birth] == []
     assert marked(system.mark) == []

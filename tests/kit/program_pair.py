@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import signal
 import socket
 import uuid
 import zipfile
@@ -73,15 +72,6 @@ class Pair:
     @contextmanager
     def running(self) -> Iterator[Pair]:
         """Both, until the end; then they must stop well and leave nothing behind."""
-        try:
-            self.agent.start()
-            self.server.start()
+        with self.agent.running(), self.server.running():
             yield self
-            if self.server.process is not None and self.server.process.poll() is None:
-                assert self.server.kill(signal.SIGTERM) == 0, self.server.log[-3_000:]
-            assert self.agent.kill(signal.SIGTERM) == 0, self.agent.log[-3_000:]
-            assert left_behind(self.agent) == []
-        finally:
-            for program in (self.server, self.agent):
-                if program.process is not None and program.process.poll() is None:
-                    program.kill()
+        assert left_behind(self.agent) == []

@@ -7,34 +7,28 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from client_agent.sandbox.kernel.work_folders import WorkFolders
 from tests.kit import forked_programs
 from tests.kit.dev_program import cgroups_of, environment, marked
 
 JSON = ("--log-format", "json")
-_PORTS = iter(range(20_000, 30_000))
-"""Outside the range that outgoing connections are given."""
 
 
 def free_port() -> int:
-    """One that is not in use, and that no other process of tests is given while this one runs:
-    a name that the kernel keeps for this process only reserves it.
+    """One that the kernel gives to nobody else while this process lives: it stays bound here. The
+    program may bind it, too, as nobody listens.
     """
-    for port in _PORTS:
-        name = socket.socket(socket.AF_UNIX)
-        with socket.socket() as probe:
-            try:
-                name.bind(f"\0ferryman-test-port-{port}")
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                name.close()
-                continue
-        name.detach()  # open for as long as this process lives
-        return port
-    raise AssertionError("no port is free")
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    port = int(held.getsockname()[1])
+    held.detach()
+    return port
 
 
 class Program:
@@ -83,6 +77,22 @@ class Program:
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         with socket.socket(family) as probe:
             return probe.connect_ex((self.host, self.port)) == 0
+
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """Until the end: then it must stop well, if it still runs. It never outlives this."""
+        try:
+            self.start()
+            yield self
+            if self.runs:
+                assert self.kill(signal.SIGTERM) == 0, self.log[-3_000:]
+        finally:
+            if self.runs:
+                self.kill()
+
+    @property
+    def runs(self) -> bool:
+        return self.process is not None and self.process.poll() is None
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> int:
         """Send the signal and wait for the end; its exit code."""

@@ -1,0 +1,206 @@
+"""Jobs through a real server, agent and sandbox, as their users see them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from typing import Any
+
+import aiohttp
+
+from ferryman import Client, JobState, SyncClient
+from tests.kit.dev_program import DevProgram, descendants, environment, of_jobs
+
+
+async def running(client: Client, job_id: int) -> None:
+    """Wait until its script runs."""
+    async for event in client.events(job_id):
+        if event.status is JobState.RUNNING:
+            return
+
+
+def test_one_bundle_runs_with_many_inputs_side_by_side(system: DevProgram, tmp_path):
+    bundle = {"run.sh": b"tr a-z A-Z < in.txt > out.txt\n"}
+    words = ["one", "two", "three", *map(str, range(9))]
+    inputs = [{"in.txt": word.encode()} for word in words]
+    with SyncClient(system.url, user="grace") as client:
+        results = list(client.map(bundle, inputs, service="example"))
+        assert {one.status for one in results} == {JobState.COMPLETED}
+        for result, word in zip(results, words, strict=True):
+            folder = result.save(tmp_path / word)
+            assert (folder / "out.txt").read_text() == word.upper()
+
+
+async def test_a_bundle_larger_than_every_buffer_arrives_whole(system: DevProgram, tmp_path):
+    big = tmp_path / "big.bin"
+    with big.open("wb") as file:
+        for _ in range(24):
+            file.write(bytes(range(256)) * 4096)  # 1 MiB
+    script = b"find . -type f | sort > list.txt; cp data/big.bin 'data/\xc3\xbc x/copy.bin'"
+    files = {"run.sh": script, "data/big.bin": big, "data/ü x/c.txt": b"one\n"}
+    async with Client(system.url, user="ada") as client:
+        job = await client.submit(files, service="example")
+        ended = await client.wait(job.id, timeout=60)
+        assert ended.status is JobState.COMPLETED, ended.message
+        done = await client.download(job.id, tmp_path / "r.zip")
+    with zipfile.ZipFile(done.path) as archive:
+        assert archive.read("data/ü x/copy.bin") == big.read_bytes()
+        listed = archive.read("list.txt").decode().splitlines()
+    assert set(listed) >= {"./data/big.bin", "./data/ü x/c.txt", "./run.sh"}
+
+
+async def test_a_cancelled_jobs_processes_are_dead_when_the_answer_comes(system: DevProgram):
+    script = b"trap '' TERM; (sleep 601 &) ; setsid sleep 602 & sleep 603"
+    async with Client(system.url, user="ada") as client:
+        before = descendants(system.process.pid)
+        job = await client.submit({"run.sh": script}, service="example")
+        await running(client, job.id)
+        during = descendants(system.process.pid)
+        assert len(during) > len(before)
+        assert (await client.cancel(job.id)).status is JobState.CANCELLED
+        new = during.keys() - before.keys()
+        assert not new & of_jobs(system.process.pid).keys()
+
+
+def test_gather_gets_what_the_children_left_and_each_task_of_an_array_gets_that(ferryman, bundle):
+    make = 'for n in a b; do mkdir -p children/$n; echo "echo $n > out" > children/$n/run.sh; done'
+    gather = {"gather.sh": "cat children/a/out children/b/out > all\n"}
+    parent = ferryman("submit", bundle(make, **gather), "--wait")
+    assert parent.code == 0, parent.err
+    first = int(parent.out)
+    script = f'echo "$FERRYMAN_ARRAY_INDEX" $(ls inputs) $(cat inputs/{first}/all)'
+    words = ("submit", bundle(script), "--inputs-from", first, "--array", "0-1", "--wait")
+    last = ferryman(*words)
+    assert last.code == 0, last.err
+    logs = [ferryman("logs", int(last.out) + number).out for number in (1, 2)]
+    assert logs == [f"{index} {first} a b\n" for index in (0, 1)]
+
+
+def test_run_sh_and_children_find_the_meta_of_their_upload_and_no_result_has_it(
+    ferryman, bundle, tmp_path
+):
+    script = 'mkdir -p d; cd d; cat "${FERRYMAN_META-none}"; ls -A .. | sort | tr "\\n" " "'
+    meta = {"sample": "Überprobe", "of": ['"', 7]}
+    words = ("submit", bundle(script), "--meta", json.dumps(meta))
+    done = ferryman(*words, "--output", tmp_path / "result.zip")
+    assert done.code == 0, done.err
+    result = zipfile.ZipFile(tmp_path / "result.zip")
+    said = result.read("stdout.log").decode()
+    assert json.loads(said[: said.rindex("}") + 1]) == meta
+    assert ".ferryman-meta.json" in said
+    assert not [name for name in result.namelist() if "meta" in name]
+    array = ferryman(*words, "--array", "0-1", "--wait")
+    assert array.code == 0, array.err
+    for number in (1, 2):
+        assert "Überprobe" in ferryman("logs", int(array.out) + number).out
+    script = 'echo "${FERRYMAN_META-none}"; ls -A | sort | tr "\\n" " "'
+    alone = ferryman("submit", bundle(script), "--wait")
+    assert ferryman("logs", int(alone.out)).out == "none\nrun.sh "
+
+
+LIVE = b"""\
+echo "first line"
+echo "::progress value=45,total=100::step 45 of 100"
+echo "::output name=score::0.93"
+echo "::warning::nearly out of ideas"
+echo "::event name=ideas.left,count=1::one"
+sleep 600
+"""
+PRINTED = b"".join(LIVE.splitlines(keepends=True)[:5]).replace(b"echo ", b"").replace(b'"', b"")
+
+
+async def test_a_running_job_is_seen_in_its_document_its_events_and_its_log(system: DevProgram):
+    async with aiohttp.ClientSession(system.url) as session:
+        form = aiohttp.FormData({"user_id": "ada", "service": "example"})
+        form.add_field("file", LIVE, filename="run.sh")
+        async with session.post("/upload", data=form) as answer:
+            here = f"/api/v1/jobs/{(await answer.json())['id']}"
+
+        async def document() -> dict[str, Any]:
+            async with session.get(here) as answer:
+                return dict(await answer.json())
+
+        async def log() -> bytes:
+            """Followed from before its start."""
+            got = b""
+            while len(got) < len(PRINTED):
+                query = {"follow": "1", "offset": str(len(got))}
+                async with session.get(f"{here}/logs", params=query) as answer:
+                    assert answer.status == 200, await answer.text()
+                    async for chunk in answer.content.iter_any():
+                        got += chunk
+                        if len(got) >= len(PRINTED):
+                            break
+            return got
+
+        reading = asyncio.create_task(log())
+        events: dict[str, dict[str, Any]] = {}
+        event, accept = "", {"Accept": "text/event-stream"}
+        async with session.get(f"{here}/events", headers=accept) as answer:
+            async for line in answer.content:
+                name, _, value = line.decode().rstrip("\n").partition(": ")
+                if name == "event":
+                    event = value
+                elif name == "data":
+                    events[event] = json.loads(value)
+                    if event == "ideas.left":  # the last thing that it says
+                        assert await reading == PRINTED
+                        job = await document()
+                        assert (job["status"], job["message"]) == ("Running", "step 45 of 100")
+                        assert job["progress"] == {"current": 45.0, "total": 100.0}
+                        assert job["output"] == {"score": "0.93"}
+                        async with session.get(f"{here}/logs?tail=5") as found:
+                            assert await found.read() == PRINTED[-5:]
+                            assert found.headers["Ferryman-Log-Ended"] == "false"
+                        async with session.post(f"{here}/cancel") as cancelled:
+                            assert cancelled.status == 200
+        assert events["job.warning"]["message"] == "nearly out of ideas"
+        own = events["ideas.left"]
+        assert (own["source"], own["fields"]) == ("run.sh", {"count": "1"})
+        assert events["job.output"]["fields"] == {"name": "score", "value": "0.93"}
+        assert list(events)[-1] == "job.cancelled"
+
+
+def test_ctrl_c_cancels_the_job_where_that_was_asked_for(system: DevProgram, ferryman, bundle):
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-P", "-m", "ferryman", "submit", str(bundle("sleep 600"))),
+            *("--service", "example", "--user", "ada", "--wait", "--cancel-on-interrupt"),
+            *("--url", system.url),
+        ],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    try:
+        assert any("Running" in line for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert f"job {int(out)} is cancelled" in err
+    assert json.loads(ferryman("status", int(out), "--json").out)["status"] == "Cancelled"
+
+
+def test_lists_can_be_cut_short_by_a_pipe(system: DevProgram):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "ferryman", "list", "--url", system.url],
+        env=environment(),
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    os.close(writer)
+    assert "Traceback" not in done.stderr
