@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
-from typing import IO, Final, TypeVar
+from typing import Final, TypeVar
 
 from server.domain import access
 from server.domain.allowances import Allowances, over_day
@@ -38,7 +36,6 @@ from shared.files.bundles.format import META, BundleSummary
 from shared.files.bundles.reader import BundleReader
 from shared.files.durable import remove_quietly, write_all
 from shared.files.names import BundleError
-from shared.files.opened import opened
 from shared.principals import Principal
 from shared.settings.limits import lowered
 
@@ -92,7 +89,7 @@ async def with_tasks(request: UploadRequest, file: Path, bundle: BundleSummary) 
     """The request with an index for each line of its ``array_file``.
 
     Args:
-        file: the sealed ZIP; it is written there, if it is in memory.
+        file: the sealed ZIP; it is written there for a while, if it is in memory.
 
     Raises:
         BadField: there is no such file, or it holds no tasks, or too many; or the bundle has a
@@ -105,9 +102,8 @@ async def with_tasks(request: UploadRequest, file: Path, bundle: BundleSummary) 
     batch = request.batch
     if batch is not None and batch.file is not None:
         try:
-            if bundle.content is not None:
-                await _write(bundle.content, file)
-            count = await count_lines(file, batch.file, request.service.max_children)
+            most = request.service.max_children
+            count = await count_lines(file, batch.file, most, bundle.content)
         except BundleError as problem:
             raise _bad_file(str(problem)) from None
         if not count:
@@ -119,20 +115,11 @@ async def with_tasks(request: UploadRequest, file: Path, bundle: BundleSummary) 
     return request if batch is request.batch else dataclasses.replace(request, batch=batch)
 
 
-async def _write(content: bytes, path: Path) -> None:
-    def write() -> IO[bytes]:
-        with ExitStack() as stack:
-            file = stack.enter_context(path.open("xb", buffering=0))
-            write_all(file.fileno(), content)
-            stack.pop_all()
-            return file
-
-    async with opened(write, partial(remove_quietly, path)):
-        pass
-
-
-async def count_lines(bundle: Path, name: str, most: int) -> int:
+async def count_lines(bundle: Path, name: str, most: int, content: bytes | None = None) -> int:
     """How many lines a file of a sealed bundle has; counts no further than ``most`` + 1.
+
+    Args:
+        content: of the bundle, if it is in memory; it is in the file meanwhile.
 
     Raises:
         BundleError: there is no such file, or a line cannot be a task.
@@ -142,16 +129,26 @@ async def count_lines(bundle: Path, name: str, most: int) -> int:
     def count() -> int:
         with BundleReader(bundle) as reader:
             try:
-                content = reader.content(name, _CHUNK)
+                text = reader.content(name, _CHUNK)
             except KeyError:
                 raise BundleError("no_such_file", "the bundle has no such file", name) from None
             number = 0
-            for number, _ in enumerate(lines(content, name), 1):
+            for number, _ in enumerate(lines(text, name), 1):
                 if number > most:
                     break
             return number
 
-    return await asyncio.to_thread(count)
+    def write_and_count() -> int:
+        if content is None:
+            return count()
+        try:
+            with bundle.open("xb", buffering=0) as file:
+                write_all(file.fileno(), content)
+            return count()
+        finally:
+            remove_quietly(bundle)
+
+    return await asyncio.to_thread(write_and_count)
 
 
 def _bad_file(why: str) -> BadField:
