@@ -6,14 +6,19 @@ import asyncio
 
 import pytest
 
+from server.domain.choose import Candidate
 from server.domain.errors import ServerPaused
-from server.domain.jobs import Bundle
+from server.domain.jobs import Bundle, Move
 from server.domain.leases import LENGTH_S, RENEW_EVERY_S, Lease, of_agent, of_server
+from server.domain.service import Service
+from server.ports import LeaseLost
 from server.store.jobs import SqlJobs
 from server.store.leases import SqlLeases
 from shared.sqlite.database import Database
+from shared.wire import JobState
 from tests.contract.store.conftest import new
 from tests.kit.clock import SimClock
+from tests.kit.store import Store
 
 NORTH, SOUTH = of_agent("north"), of_agent("south")
 LONGER_S = LENGTH_S + 1.0
@@ -164,3 +169,32 @@ async def test_a_server_that_was_taken_for_dead_inserts_no_job_with_its_file(
     assert (job.id, is_new) == (3, True)
     counted = await database.rows("SELECT file, refs FROM bundles ORDER BY file")
     assert [(row["file"], row["refs"]) for row in counted] == [("a", 2), ("e", 1)]
+
+
+async def test_who_has_lost_the_lease_of_an_agent_claims_nothing_for_it(
+    jobs: Store, first: SqlLeases, second: SqlLeases, clock: SimClock
+) -> None:
+    await jobs.added("ann", "bob")
+    lost = await one(first)
+    await clock.advance(LENGTH_S)
+    held = await one(second)
+    for lease, count in ((lost, 0), (held, 2)):
+        candidates = [Candidate("north", None, lease)]
+        assert len(await jobs.claim_fairly(Service("s"), candidates, 9, 20)) == count
+
+
+async def test_a_move_under_a_lease_that_another_has_by_now_is_not_made(
+    jobs: Store, first: SqlLeases, second: SqlLeases
+) -> None:
+    job = await jobs.claimed()
+    lost = await one(first)
+    held = await one(second, alone=True)
+    moves = [
+        Move(job.id, 1, JobState.PROCESSING, JobState.SUBMITTED, 30, "has it", lease=lease)
+        for lease in (lost, held)
+    ]
+    with pytest.raises(LeaseLost, match="another server uses agent north"):
+        await jobs.move(moves[0])
+    assert (await jobs.get(job.id)).state is JobState.PROCESSING
+    assert len(await jobs.events(job.id)) == 2
+    assert await jobs.move(moves[1]) is not None

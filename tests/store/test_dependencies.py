@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,55 +12,41 @@ from server.domain.choose import Candidate
 from server.domain.errors import BadField, StillNeeded
 from server.domain.jobs import BatchRequest, Hold, Job, Move
 from server.domain.service import Service
-from server.store.jobs import SqlJobs
-from shared.sqlite.database import Database
 from shared.wire import JobState, Reason
-from tests.contract.store.conftest import claim, new
-from tests.kit.jobs import moved
+from tests.kit.store import Store, claim, service
 
 S = JobState
 SERVICE = Service("s", expires_after_s=60.0)
 
 
-@pytest.fixture
-def upload(jobs: SqlJobs) -> Callable[..., Any]:
-    async def upload(**fields: Any) -> Job:
-        return (await jobs.insert(new(**fields), "queued"))[0]
-
-    return upload
-
-
-async def run(jobs: SqlJobs, job: Job, to: JobState = S.COMPLETED, at: int = 100) -> Job:
+async def run(jobs: Store, job: Job, to: JobState = S.COMPLETED, at: int = 100) -> Job:
     """Bring a queued job to an end."""
     if to is S.CANCELLED:
-        return await moved(jobs, ending.cancelled(await jobs.get(job.id), SERVICE, at, "cancelled"))
-    job = await moved(jobs, claim(await jobs.get(job.id)))
+        return await jobs.moved(ending.cancelled(await jobs.get(job.id), SERVICE, at, "cancelled"))
+    job = await jobs.moved(claim(await jobs.get(job.id)))
     for state in (S.SUBMITTED, S.RUNNING):
-        job = await moved(jobs, Move(job.id, job.attempt, job.state, state, 30, "on"))
+        job = await jobs.moved(Move(job.id, job.attempt, job.state, state, 30, "on"))
     reason = Reason.EXIT_CODE if to is S.FAILED else None
-    return await moved(jobs, ending.end(job, to, SERVICE, at, f"it {to}", reason))
+    return await jobs.moved(ending.end(job, to, SERVICE, at, f"it {to}", reason))
 
 
-async def claimable(jobs: SqlJobs) -> list[int]:
+async def claimable(jobs: Store) -> list[int]:
     """Takes them."""
-    service = Service("s", runs_per_user=100, max_runs=100)
-    found = await jobs.claim_fairly(service, [Candidate("node", 100)], 100, 200)
+    found = await jobs.claim_fairly(service(), [Candidate("node", 100)], 100, 200)
     return sorted(job.id for job in found)
 
 
-async def fail_broken(jobs: SqlJobs, at: int = 300) -> list[Job]:
+async def fail_broken(jobs: Store, at: int = 300) -> list[Job]:
     """What the stage does, until there is nothing left to do."""
     failed: list[Job] = []
     while broken := await jobs.broken_dependencies():
-        failed += [await moved(jobs, ending.dependency_failed(one, SERVICE, at)) for one in broken]
+        failed += [await jobs.moved(ending.dependency_failed(one, SERVICE, at)) for one in broken]
     return failed
 
 
-async def test_a_job_starts_when_the_last_one_that_it_waits_for_completes(
-    jobs: SqlJobs, upload: Any
-) -> None:
-    first, second = await upload(), await upload()
-    third = await upload(after=(first.id,), inputs_from=(second.id,))
+async def test_a_job_starts_when_the_last_one_that_it_waits_for_completes(jobs: Store) -> None:
+    first, second = await jobs.upload(), await jobs.upload()
+    third = await jobs.upload(after=(first.id,), inputs_from=(second.id,))
     assert (third.hold, third.after, third.inputs_from) == (Hold.DEPENDENCY, (1,), (2,))
     assert await jobs.unmet(third.id) == [1, 2]
     assert await jobs.waiting_for(first.id) == [3]
@@ -75,35 +60,33 @@ async def test_a_job_starts_when_the_last_one_that_it_waits_for_completes(
     assert await claimable(jobs) == [3]
 
 
-async def test_a_job_that_waits_is_not_claimed(jobs: SqlJobs, upload: Any) -> None:
-    first = await upload()
-    await upload(after=(first.id,))
+async def test_a_job_that_waits_is_not_claimed(jobs: Store) -> None:
+    first = await jobs.upload()
+    await jobs.upload(after=(first.id,))
     assert await claimable(jobs) == [1]
 
 
-async def test_time_that_it_waits_for_others_is_no_time_in_the_queue(
-    jobs: SqlJobs, upload: Any
-) -> None:
-    first = await upload()
-    await upload(after=(first.id,))
+async def test_time_that_it_waits_for_others_is_no_time_in_the_queue(jobs: Store) -> None:
+    first = await jobs.upload()
+    await jobs.upload(after=(first.id,))
     assert [job.id for job in await jobs.overdue("s", 10, 10, 10)] == [1]
     await run(jobs, first, at=100)
     assert [job.id for job in await jobs.overdue("s", 99, 99, 10)] == []
     assert [job.id for job in await jobs.overdue("s", 100, 100, 10)] == [2]
 
 
-async def test_a_time_to_start_holds_on(jobs: SqlJobs, upload: Any) -> None:
-    first = await upload()
-    second = await upload(after=(first.id,), not_before=5_000)
+async def test_a_time_to_start_holds_on(jobs: Store) -> None:
+    first = await jobs.upload()
+    second = await jobs.upload(after=(first.id,), not_before=5_000)
     await run(jobs, first)
     released = await jobs.get(second.id)
     assert (released.hold, released.waits_since, released.not_before) == (None, 5_000, 5_000)
 
 
-async def test_what_has_completed_already_is_not_waited_for(jobs: SqlJobs, upload: Any) -> None:
-    first = await upload()
+async def test_what_has_completed_already_is_not_waited_for(jobs: Store) -> None:
+    first = await jobs.upload()
     await run(jobs, first)
-    second = await upload(after=(first.id,), inputs_from=(first.id,))
+    second = await jobs.upload(after=(first.id,), inputs_from=(first.id,))
     assert second.hold is None
     assert await claimable(jobs) == [second.id]
 
@@ -111,13 +94,13 @@ async def test_what_has_completed_already_is_not_waited_for(jobs: SqlJobs, uploa
 @pytest.mark.parametrize("how", [S.FAILED, S.CANCELLED])
 @pytest.mark.parametrize("before", [True, False])
 async def test_a_job_fails_when_one_that_it_waits_for_does_not_complete(
-    jobs: SqlJobs, upload: Any, how: JobState, before: bool
+    jobs: Store, how: JobState, before: bool
 ) -> None:
-    first = await upload()
+    first = await jobs.upload()
     if before:
         await run(jobs, first, how)
-    second = await upload(after=(first.id,))
-    third = await upload(inputs_from=(second.id,))
+    second = await jobs.upload(after=(first.id,))
+    third = await jobs.upload(inputs_from=(second.id,))
     if not before:
         await run(jobs, first, how)
     assert [job.id for job in await fail_broken(jobs)] == [second.id, third.id]
@@ -131,9 +114,9 @@ async def test_a_job_fails_when_one_that_it_waits_for_does_not_complete(
     assert [event.state for event in await jobs.events(second.id)] == [S.QUEUED, S.FAILED]
 
 
-async def test_a_retry_of_the_other_does_not_revive_a_job(jobs: SqlJobs, upload: Any) -> None:
-    first = await upload()
-    second = await upload(after=(first.id,))
+async def test_a_retry_of_the_other_does_not_revive_a_job(jobs: Store) -> None:
+    first = await jobs.upload()
+    second = await jobs.upload(after=(first.id,))
     ended = await run(jobs, first, S.FAILED)
     await _retried(jobs, ended)
     await fail_broken(jobs)
@@ -141,11 +124,9 @@ async def test_a_retry_of_the_other_does_not_revive_a_job(jobs: SqlJobs, upload:
     assert (await jobs.get(second.id)).state is S.FAILED
 
 
-async def test_a_job_that_is_retried_waits_again_for_what_is_not_complete(
-    jobs: SqlJobs, upload: Any
-) -> None:
-    first, other = await upload(), await upload()
-    second = await upload(after=(first.id, other.id))
+async def test_a_job_that_is_retried_waits_again_for_what_is_not_complete(jobs: Store) -> None:
+    first, other = await jobs.upload(), await jobs.upload()
+    second = await jobs.upload(after=(first.id, other.id))
     await run(jobs, other)
     await run(jobs, first, S.FAILED)
     (failed,) = await fail_broken(jobs)
@@ -160,32 +141,31 @@ async def test_a_job_that_is_retried_waits_again_for_what_is_not_complete(
     assert await claimable(jobs) == [second.id]
 
 
-async def test_a_job_that_is_retried_after_all_have_completed_starts(
-    jobs: SqlJobs, upload: Any
-) -> None:
-    first = await upload()
-    second = await upload(after=(first.id,))
+async def test_a_job_that_is_retried_after_all_have_completed_starts(jobs: Store) -> None:
+    first = await jobs.upload()
+    second = await jobs.upload(after=(first.id,))
     cancelled = await run(jobs, second, S.CANCELLED)
     await run(jobs, first)
     assert (await _retried(jobs, cancelled)).hold is None
     assert await claimable(jobs) == [second.id]
 
 
-async def _retried(jobs: SqlJobs, job: Job) -> Job:
+async def _retried(jobs: Store, job: Job) -> Job:
     changes = {"ended_at": None, "expires_at": None, "reason": None}
-    return await moved(
-        jobs, Move(job.id, job.attempt, job.state, S.QUEUED, 400, "again", changes=changes)
+    return await jobs.moved(
+        Move(job.id, job.attempt, job.state, S.QUEUED, 400, "again", changes=changes)
     )
 
 
 @pytest.mark.parametrize("field", ["after", "inputs_from"])
 async def test_what_is_not_there_or_anothers_is_refused_in_the_same_words(
-    jobs: SqlJobs, upload: Any, field: str
+    jobs: Store, field: str
 ) -> None:
-    await upload(user="bob")
+    await jobs.upload(user="bob")
     for job_id in (1, 99):
+        wanted: dict[str, Any] = {field: (job_id,)}
         with pytest.raises(BadField) as refused:
-            await upload(**{field: (job_id,)})
+            await jobs.upload(**wanted)
         assert (refused.value.field, refused.value.code) == (field, f"invalid_{field}")
         assert str(refused.value) == f"Invalid {field}: job {job_id} does not exist"
     assert len(await jobs.queued_services()) == 1
@@ -193,10 +173,10 @@ async def test_what_is_not_there_or_anothers_is_refused_in_the_same_words(
         await jobs.get(2)
 
 
-async def test_a_result_that_is_needed_is_not_cleaned(jobs: SqlJobs, upload: Any) -> None:
-    first = await upload()
+async def test_a_result_that_is_needed_is_not_cleaned(jobs: Store) -> None:
+    first = await jobs.upload()
     ended = await run(jobs, first)
-    second = await upload(inputs_from=(first.id,))
+    second = await jobs.upload(inputs_from=(first.id,))
     long_after = 10**12
     assert await jobs.expired(long_after, 10) == []
     assert (await jobs.clean([ending.expired(ended, long_after)]))[0] == 0
@@ -205,24 +185,22 @@ async def test_a_result_that_is_needed_is_not_cleaned(jobs: SqlJobs, upload: Any
     assert (await jobs.clean([ending.expired(ended, long_after)]))[0] == 1
 
 
-async def test_a_cleaned_job_has_completed_all_the_same(jobs: SqlJobs, upload: Any) -> None:
-    completed, failed = await upload(), await upload()
+async def test_a_cleaned_job_has_completed_all_the_same(jobs: Store) -> None:
+    completed, failed = await jobs.upload(), await jobs.upload()
     for job, to in ((completed, S.COMPLETED), (failed, S.FAILED)):
         ended = await run(jobs, job, to)
         assert (await jobs.clean([ending.expired(ended, 10**12)]))[0] == 1
-    assert (await upload(after=(completed.id,))).hold is None
+    assert (await jobs.upload(after=(completed.id,))).hold is None
     with pytest.raises(BadField, match="the result of job 1 is gone, it has expired"):
-        await upload(inputs_from=(completed.id,))
-    broken = await upload(after=(failed.id,))
+        await jobs.upload(inputs_from=(completed.id,))
+    broken = await jobs.upload(after=(failed.id,))
     (ended,) = await fail_broken(jobs)
     assert (ended.id, ended.message) == (broken.id, "job 2, which it waits for, did not complete")
 
 
-async def test_what_is_waited_for_is_neither_deleted_nor_forgotten(
-    jobs: SqlJobs, database: Database, upload: Any
-) -> None:
-    first, other = await upload(), await upload()
-    second = await upload(after=(first.id, other.id))
+async def test_what_is_waited_for_is_neither_deleted_nor_forgotten(jobs: Store) -> None:
+    first, other = await jobs.upload(), await jobs.upload()
+    second = await jobs.upload(after=(first.id, other.id))
     ended = await run(jobs, first)
     assert (await jobs.clean([ending.expired(ended, 10**12)]))[0] == 1
     assert await jobs.forget("s", 10**12, 10) == 0
@@ -232,24 +210,20 @@ async def test_what_is_waited_for_is_neither_deleted_nor_forgotten(
     await jobs.delete(first.id)
     assert (await jobs.get(second.id)).after == (first.id, other.id)
     await jobs.delete(second.id)
-    assert await database.rows("SELECT * FROM dependencies") == []
+    assert await jobs.rows("SELECT * FROM dependencies") == []
 
 
-async def test_what_no_move_has_settled_is_repaired(
-    jobs: SqlJobs, database: Database, upload: Any
-) -> None:
-    first, other, gone = await upload(), await upload(), await upload()
-    second = await upload(after=(first.id,))
-    third = await upload(after=(other.id,))
-    fourth = await upload(after=(gone.id,))
+async def test_what_no_move_has_settled_is_repaired(jobs: Store) -> None:
+    first, other, gone = await jobs.upload(), await jobs.upload(), await jobs.upload()
+    second = await jobs.upload(after=(first.id,))
+    third = await jobs.upload(after=(other.id,))
+    fourth = await jobs.upload(after=(gone.id,))
     await run(jobs, first)
     await run(jobs, other, S.CANCELLED)
-    await database.write(lambda tx: tx.rows("UPDATE dependencies SET state = 'waiting'"))
-    await database.write(
-        lambda tx: tx.rows("UPDATE jobs SET hold = 'dependency' WHERE id = :id", {"id": second.id})
-    )
-    await database.write(lambda tx: tx.rows("DELETE FROM events WHERE job_id = 3"))
-    await database.write(lambda tx: tx.rows("DELETE FROM jobs WHERE id = 3"))
+    await jobs.sql("UPDATE dependencies SET state = 'waiting'")
+    await jobs.sql(f"UPDATE jobs SET hold = 'dependency' WHERE id = {second.id}")
+    await jobs.sql("DELETE FROM events WHERE job_id = 3")
+    await jobs.sql("DELETE FROM jobs WHERE id = 3")
     assert await jobs.repair_dependencies(500) == 3
     assert await jobs.repair_dependencies(500) == 0
     assert [job.id for job in await fail_broken(jobs)] == [third.id, fourth.id]
@@ -257,28 +231,24 @@ async def test_what_no_move_has_settled_is_repaired(
     assert await claimable(jobs) == [second.id]
 
 
-async def test_a_repeat_under_the_same_key_adds_no_dependencies(jobs: SqlJobs, upload: Any) -> None:
-    first = await upload()
-    second = await upload(after=(first.id,), idempotency_key="k")
-    again = await upload(after=(first.id,), idempotency_key="k")
+async def test_a_repeat_under_the_same_key_adds_no_dependencies(jobs: Store) -> None:
+    first = await jobs.upload()
+    second = await jobs.upload(after=(first.id,), idempotency_key="k")
+    again = await jobs.upload(after=(first.id,), idempotency_key="k")
     assert again.id == second.id
 
 
-async def test_a_child_is_not_waited_for_without_its_parent(
-    jobs: SqlJobs, database: Database, upload: Any
-) -> None:
-    await upload()
-    child = await upload()
-    await database.write(lambda tx: tx.rows("UPDATE jobs SET parent_id = 1 WHERE id = 2"))
+async def test_a_child_is_not_waited_for_without_its_parent(jobs: Store) -> None:
+    await jobs.upload()
+    child = await jobs.upload()
+    await jobs.sql("UPDATE jobs SET parent_id = 1 WHERE id = 2")
     with pytest.raises(BadField, match="job 2 is a child of job 1: name that"):
-        await upload(after=(child.id,))
+        await jobs.upload(after=(child.id,))
 
 
-async def test_the_children_of_an_array_get_what_their_parent_was_to_get(
-    jobs: SqlJobs, upload: Any
-) -> None:
-    first = await upload()
-    parent = await upload(inputs_from=(first.id,), batch=BatchRequest(((0, 1, 1),)))
+async def test_the_children_of_an_array_get_what_their_parent_was_to_get(jobs: Store) -> None:
+    first = await jobs.upload()
+    parent = await jobs.upload(inputs_from=(first.id,), batch=BatchRequest(((0, 1, 1),)))
     assert await jobs.due_batches(["s"], 10) == []
     await run(jobs, first)
     ((ready, batch),) = await jobs.due_batches(["s"], 10)

@@ -23,7 +23,7 @@ from server.store.webhooks import SqlDeliveries
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits, Reason
 
-FEW, MANY = 3_000, 30_000
+FEW, MANY = 3_000, 15_000
 """More than one page looks at, in any case."""
 FILL = """
     WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {many})

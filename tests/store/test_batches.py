@@ -1,10 +1,9 @@
-"""What every store must do with batches: children are made once, and counted at each move."""
+"""Batches: children are made once, and counted at each move."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -17,27 +16,21 @@ from server.domain.batch import Batch
 from server.domain.choose import Candidate
 from server.domain.errors import ChildOfBatch, QueueFull
 from server.domain.jobs import BatchRequest, Bundle, Job, Move
-from server.domain.service import Service
 from server.ports import Filter
 from server.store import children, retention
-from server.store.jobs import SqlJobs
-from shared.clock import RealClock
-from shared.sql import Database
 from shared.wire import JobState, Reason
-from tests.contract.store.conftest import added, new
-from tests.kit.batches import check_batches
-from tests.kit.jobs import moved
+from tests.kit.store import Store, new, service
 
-SERVICE = Service("s", runs_per_user=100, max_runs=100)
+SERVICE = service()
 HERE = [Candidate("node", 100)]
 
 
 async def array(
-    jobs: SqlJobs, count: int, made: int | None = None, *, more: Any = None, **fields: Any
+    jobs: Store, count: int, made: int | None = None, *, more: Any = None, **fields: Any
 ) -> Job:
     """A parent whose first ``made`` children (None: all) are there."""
     request = BatchRequest(((0, count - 1, 1),), **fields)
-    parent, _ = await jobs.insert(new(batch=request, **(more or {})), "queued")
+    parent = await jobs.upload(batch=request, **(more or {}))
     batch = await batch_of(jobs, parent)
     begun = await jobs.begin_batch(rules.begun(parent, batch, 20))
     assert begun is not None
@@ -46,17 +39,19 @@ async def array(
     return begun
 
 
-async def batch_of(jobs: SqlJobs, parent: Job) -> Batch:
+async def batch_of(jobs: Store, parent: Job) -> Batch:
     batch = await jobs.batch(parent.id)
     assert batch is not None
     return batch
 
 
-async def children_of(database: Database, jobs: SqlJobs, parent: Job) -> list[Job]:
-    rows = await database.rows(
-        "SELECT id FROM jobs WHERE parent_id = :id ORDER BY id", {"id": parent.id}
-    )
-    return [await jobs.get(row["id"]) for row in rows]
+async def cancelled(jobs: Store, parent: Job) -> Job:
+    """The parent, of which no child is under way."""
+    await jobs.request_cancel(parent.id, 50)
+    end = ending.cancelled(await jobs.get(parent.id), SERVICE, 60, "cancelled")
+    over = await jobs.end_batch(end, await batch_of(jobs, parent))
+    assert over is not None
+    return over
 
 
 def to(job: Job, state: JobState, at: int = 40) -> Move:
@@ -68,10 +63,10 @@ def to(job: Job, state: JobState, at: int = 40) -> Move:
     return ending.end(job, state, SERVICE, at, "ended")
 
 
-async def test_a_child_is_as_its_parent_asked(jobs: SqlJobs, database: Database) -> None:
+async def test_a_child_is_as_its_parent_asked(jobs: Store) -> None:
     more = {"name": "scan", "tags": ("t",), "priority": 7, "submitted_by": "portal"}
     parent = await array(jobs, 3, more=more)
-    first, _, last = await children_of(database, jobs, parent)
+    first, _, last = await jobs.children_of(parent)
     assert (first.state, first.array_index, first.child_name) == (JobState.QUEUED, 0, "0")
     assert last.name == "scan[2]"
     for name in ("tags", "priority", "submitted_by", "user_id", "limits", "timeout_s", "bundle"):
@@ -80,11 +75,11 @@ async def test_a_child_is_as_its_parent_asked(jobs: SqlJobs, database: Database)
     assert (event.before, event.state, event.event) == (None, JobState.QUEUED, "job.queued")
     tagged, _ = await jobs.page(Filter(tag="t"), None, 10)
     assert len(tagged) == 4
-    await check_batches(database)
+    await jobs.check()
 
 
-async def test_a_parent_is_not_sent_and_holds_no_slot(jobs: SqlJobs) -> None:
-    parent, _ = await jobs.insert(new(batch=BatchRequest(((0, 1, 1),))), "queued")
+async def test_a_parent_is_not_sent_and_holds_no_slot(jobs: Store) -> None:
+    parent = await jobs.upload(batch=BatchRequest(((0, 1, 1),)))
     assert await jobs.claim_fairly(SERVICE, HERE, 10, 20) == []
     assert await jobs.begin_batch(rules.begun(parent, await batch_of(jobs, parent), 20))
     assert await jobs.held() == []
@@ -92,66 +87,62 @@ async def test_a_parent_is_not_sent_and_holds_no_slot(jobs: SqlJobs) -> None:
     assert await jobs.attempts(parent.id) == []
 
 
-async def test_children_are_made_once_whoever_makes_them(jobs: SqlJobs, database: Database) -> None:
+async def test_children_are_made_once_whoever_makes_them(jobs: Store) -> None:
     parent = await array(jobs, 10, made=4)
     seen = await batch_of(jobs, parent)
     made = await asyncio.gather(
         *(jobs.make_children(seen, rules.tasks(seen, 4, 6), 30, "") for _ in range(2))
     )
     assert sorted(made) == [False, True]
-    names = [child.child_name for child in await children_of(database, jobs, parent)]
+    names = [child.child_name for child in await jobs.children_of(parent)]
     assert names == [str(n) for n in range(10)]
-    await check_batches(database)
+    await jobs.check()
 
 
-async def test_no_child_is_made_of_a_parent_that_is_to_be_cancelled(jobs: SqlJobs) -> None:
+async def test_no_child_is_made_of_a_parent_that_is_to_be_cancelled(jobs: Store) -> None:
     parent = await array(jobs, 10, made=4)
     await jobs.request_cancel(parent.id, 50)
     seen = await batch_of(jobs, parent)
     assert not await jobs.make_children(seen, rules.tasks(seen, 4, 6), 60, "")
 
 
-async def test_as_many_children_may_run_as_the_upload_says(
-    jobs: SqlJobs, database: Database
-) -> None:
+async def test_as_many_children_may_run_as_the_upload_says(jobs: Store) -> None:
     parent = await array(jobs, 5, made=3, max_parallel=2)
     seen = await batch_of(jobs, parent)
     assert await jobs.make_children(seen, rules.tasks(seen, 3, 2), 30, "")
-    await check_batches(database)
+    await jobs.check()
     running = await jobs.claim_fairly(SERVICE, HERE, 10, 40)
     assert [job.child_name for job in running] == ["0", "1"]
-    await moved(jobs, to(running[1], JobState.FAILED))
-    await check_batches(database)
+    await jobs.moved(to(running[1], JobState.FAILED))
+    await jobs.check()
     (following,) = await jobs.claim_fairly(SERVICE, HERE, 10, 50)
     assert following.child_name == "2"
-    again = await moved(jobs, to(await jobs.get(running[1].id), JobState.QUEUED))
+    again = await jobs.moved(to(await jobs.get(running[1].id), JobState.QUEUED))
     assert again.hold is not None, "two are under way"
-    await check_batches(database)
+    await jobs.check()
 
 
-async def test_a_cancel_of_a_parent_cancels_what_waits_and_asks_for_the_rest(
-    jobs: SqlJobs, database: Database, changed: list[Job]
-) -> None:
+async def test_a_cancel_of_a_parent_cancels_what_waits_and_asks_for_the_rest(jobs: Store) -> None:
     parent = await array(jobs, 1_200)
     first, second = await jobs.claim_fairly(SERVICE, HERE, 2, 40)
-    await moved(jobs, to(second, JobState.FAILED))
-    changed.clear()
+    await jobs.moved(to(second, JobState.FAILED))
+    jobs.changed.clear()
     await jobs.request_cancel(parent.id, 50)
-    assert len(changed) == 1 + 1_199, "those who wait for a child are woken"
+    assert len(jobs.changed) == 1 + 1_199, "those who wait for a child are woken"
     assert [job.id for job in await jobs.to_cancel()] == [parent.id, first.id]
     batch = await batch_of(jobs, parent)
     assert (batch.failed, batch.cancelled, batch.ended) == (1, 1_198, 1_199)
     event = (await jobs.events(first.id + 5))[-1]
     assert (event.before, event.state) == (JobState.QUEUED, JobState.CANCELLED)
-    await check_batches(database)
+    await jobs.check()
 
 
 async def test_a_cancel_of_many_children_lets_others_in_between_and_goes_on_after_a_crash(
-    jobs: SqlJobs, database: Database, monkeypatch: pytest.MonkeyPatch
+    jobs: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(children, "_AT_ONCE", 2)
     parent = await array(jobs, 6)
-    write, commits = database.write, 0
+    write, commits = jobs.database.write, 0
 
     async def crashes_in_between(change: Any) -> Any:
         nonlocal commits
@@ -161,39 +152,37 @@ async def test_a_cancel_of_many_children_lets_others_in_between_and_goes_on_afte
         return await write(change)
 
     with monkeypatch.context() as patched:
-        patched.setattr(database, "write", crashes_in_between)
+        patched.setattr(jobs.database, "write", crashes_in_between)
         with pytest.raises(MemoryError):
             await jobs.request_cancel(parent.id, 50)
-    queued = [one for one in await children_of(database, jobs, parent) if not one.ended]
+    queued = [one for one in await jobs.children_of(parent) if not one.ended]
     assert len(queued) == 4
     assert await jobs.claim_fairly(SERVICE, HERE, 10, 60) == [], "its parent is to be cancelled"
-    await check_batches(database)
+    await jobs.check()
     due = await jobs.due_batches(["s"], 10)
     assert [job.id for job, _ in due] == [parent.id], "the sweep goes on with it"
     await jobs.cancel_children(parent.id, 70, rules.cancelled_with(parent.id))
-    assert {one.state for one in await children_of(database, jobs, parent)} == {JobState.CANCELLED}
-    await check_batches(database)
+    assert {one.state for one in await jobs.children_of(parent)} == {JobState.CANCELLED}
+    await jobs.check()
 
 
-async def test_a_parent_ends_only_as_its_children_were_seen(jobs: SqlJobs) -> None:
+async def test_a_parent_ends_only_as_its_children_were_seen(jobs: Store) -> None:
     parent = await array(jobs, 1)
     (child,) = await jobs.claim_fairly(SERVICE, HERE, 1, 40)
-    failed = await moved(jobs, to(child, JobState.FAILED))
+    failed = await jobs.moved(to(child, JobState.FAILED))
     seen = await batch_of(jobs, parent)
     end = rules.over(parent, seen, SERVICE, 50, await jobs.failed_children(parent.id))
     assert end is not None
-    await moved(jobs, to(failed, JobState.QUEUED))
+    await jobs.moved(to(failed, JobState.QUEUED))
     assert await jobs.end_batch(end, seen) is None, "the child was retried meanwhile"
 
 
-async def test_a_child_is_not_retried_once_its_parent_has_ended(
-    jobs: SqlJobs, database: Database
-) -> None:
+async def test_a_child_is_not_retried_once_its_parent_has_ended(jobs: Store) -> None:
     parent = await array(jobs, 2)
     for child in await jobs.claim_fairly(SERVICE, HERE, 2, 40):
-        taken = await moved(jobs, to(child, JobState.SUBMITTED))
+        taken = await jobs.moved(to(child, JobState.SUBMITTED))
         state = JobState.FAILED if child.child_name == "0" else JobState.COMPLETED
-        await moved(jobs, to(taken, state))
+        await jobs.moved(to(taken, state))
     seen = await batch_of(jobs, parent)
     ended = rules.over(parent, seen, SERVICE, 50, await jobs.failed_children(parent.id))
     assert ended is not None
@@ -201,19 +190,19 @@ async def test_a_child_is_not_retried_once_its_parent_has_ended(
     over = await jobs.end_batch(ended, seen)
     assert over is not None
     assert over.state is JobState.FAILED
-    first, second = await children_of(database, jobs, parent)
+    first, second = await jobs.children_of(parent)
     assert await jobs.move(to(first, JobState.QUEUED)) is None
     # The parent is retried instead, and goes on with the child that failed.
-    again = await moved(jobs, to(over, JobState.QUEUED))
+    again = await jobs.moved(to(over, JobState.QUEUED))
     due = await jobs.due_batches(["s"], 10)
     assert [parent.id for parent, _ in due] == [parent.id]
     assert await jobs.begin_batch(rules.begun(again, due[0][1], 60))
-    first, second = await children_of(database, jobs, parent)
+    first, second = await jobs.children_of(parent)
     assert (first.state, first.run, second.state) == (JobState.QUEUED, 2, JobState.COMPLETED)
-    await check_batches(database)
+    await jobs.check()
 
 
-async def test_children_count_for_the_quotas_before_they_are_made(jobs: SqlJobs) -> None:
+async def test_children_count_for_the_quotas_before_they_are_made(jobs: Store) -> None:
     request = BatchRequest(((0, 7, 1),))
     await jobs.insert(new(batch=request), "queued", most_queued=10)
     for batch in (request, None):
@@ -222,31 +211,26 @@ async def test_children_count_for_the_quotas_before_they_are_made(jobs: SqlJobs)
     assert await jobs.queued("s", "ann", 100) == 9
 
 
-async def test_children_count_for_the_quotas_when_their_parent_is_retried(jobs: SqlJobs) -> None:
+async def test_children_count_for_the_quotas_when_their_parent_is_retried(jobs: Store) -> None:
     parent = await array(jobs, 8)
-    await jobs.request_cancel(parent.id, 50)
-    cancelled = ending.cancelled(await jobs.get(parent.id), SERVICE, 60, "cancelled")
-    over = await jobs.end_batch(cancelled, await batch_of(jobs, parent))
-    assert over is not None
+    over = await cancelled(jobs, parent)
     with pytest.raises(QueueFull):
         await jobs.retry(to(over, JobState.QUEUED), over, 7)
     assert await jobs.retry(to(over, JobState.QUEUED), over, 8) is not None
 
 
-async def test_a_shared_bundle_counts_once_for_its_user(jobs: SqlJobs) -> None:
+async def test_a_shared_bundle_counts_once_for_its_user(jobs: Store) -> None:
     await array(jobs, 5, more={"bundle": Bundle("b", 100, "digest")})
     assert await jobs.stored("ann") == 100
 
 
-async def test_files_of_a_batch_are_kept_until_all_of_it_is_cleaned(
-    jobs: SqlJobs, database: Database
-) -> None:
+async def test_files_of_a_batch_are_kept_until_all_of_it_is_cleaned(jobs: Store) -> None:
     parent = await array(jobs, 3)
     (child, *_) = await jobs.claim_fairly(SERVICE, HERE, 3, 40)
     await jobs.request_cancel(parent.id, 50)
-    for job in await children_of(database, jobs, parent):
+    for job in await jobs.children_of(parent):
         if not job.ended:
-            await moved(jobs, to(job, JobState.CANCELLED))
+            await jobs.moved(to(job, JobState.CANCELLED))
     seen = await batch_of(jobs, parent)
     over = await jobs.end_batch(
         ending.cancelled(await jobs.get(parent.id), SERVICE, 60, "cancelled"), seen
@@ -260,10 +244,10 @@ async def test_files_of_a_batch_are_kept_until_all_of_it_is_cleaned(
     assert len(expired) == 3
     _, files = await jobs.clean([ending.expired(job, 70) for job in expired])
     assert [file for _, file in files] == ["b"]
-    await check_batches(database)
+    await jobs.check()
     for left in (1, 0):
         await jobs.forget("s", 10**15, 100)
-        rows = await database.rows("SELECT id FROM jobs")
+        rows = await jobs.rows("SELECT id FROM jobs")
         assert len(rows) == left, "children first"
 
 
@@ -277,38 +261,27 @@ def test_parents_with_many_children_are_cleaned_in_transactions_of_their_own() -
     assert list(retention._portions([], {})) == []
 
 
-async def test_a_deleted_parent_takes_its_children_along(jobs: SqlJobs, database: Database) -> None:
+async def test_a_deleted_parent_takes_its_children_along(jobs: Store) -> None:
     parent = await array(jobs, 1_200)
-    await jobs.request_cancel(parent.id, 50)
-    end = ending.cancelled(await jobs.get(parent.id), SERVICE, 60, "cancelled")
-    assert await jobs.end_batch(end, await batch_of(jobs, parent))
+    await cancelled(jobs, parent)
     files = await jobs.delete(parent.id)
     assert [file for _, file in files] == ["b"]
-    assert not await database.rows("SELECT 1 FROM jobs UNION SELECT 1 FROM events")
+    assert not await jobs.rows("SELECT 1 FROM jobs UNION SELECT 1 FROM events")
 
 
-async def test_a_parent_that_is_being_deleted_is_not_retried(
-    jobs: SqlJobs, database: Database
-) -> None:
+async def test_a_parent_that_is_being_deleted_is_not_retried(jobs: Store) -> None:
     parent = await array(jobs, 2)
-    await jobs.request_cancel(parent.id, 50)
-    cancelled = ending.cancelled(await jobs.get(parent.id), SERVICE, 60, "cancelled")
-    over = await jobs.end_batch(cancelled, await batch_of(jobs, parent))
-    assert over is not None
+    over = await cancelled(jobs, parent)
     await jobs.request_delete(parent.id, 70, "ann")  # its children may be gone from now on
     assert await jobs.move(to(over, JobState.QUEUED)) is None
     await jobs.delete(parent.id)
-    assert not await database.rows("SELECT 1 FROM jobs")
+    assert not await jobs.rows("SELECT 1 FROM jobs")
 
 
-async def test_children_that_a_job_left_have_a_bundle_of_their_own(
-    jobs: SqlJobs, database: Database
-) -> None:
-    await added(jobs, "ann")
+async def test_children_that_a_job_left_have_a_bundle_of_their_own(jobs: Store) -> None:
+    await jobs.added("ann")
     (job,) = await jobs.claim_fairly(SERVICE, HERE, 1, 20)
-    job = await moved(
-        jobs, Move(job.id, 1, job.state, JobState.SUBMITTED, 30, "", changes={"payload_id": 1})
-    )
+    job = await jobs.moved(to(job, JobState.SUBMITTED))
     run = Move(job.id, 1, job.state, JobState.RUNNING, 40, "left children")
     kept = await jobs.defer(
         dataclasses.replace(
@@ -326,10 +299,10 @@ async def test_children_that_a_job_left_have_a_bundle_of_their_own(
     assert (attempt.state, attempt.ended_at) == (JobState.COMPLETED, 40)
     seen = await batch_of(jobs, parent)
     assert await jobs.make_children(seen, rules.folders(["a", "b"]), 50, "")
-    first, _ = await children_of(database, jobs, parent)
+    first, _ = await jobs.children_of(parent)
     assert (first.bundle_folder, first.bundle) == ("a/", Bundle("children", 5, "of children"))
     assert await jobs.files_in_use(["b", "children"]) == {"b", "children"}
-    await check_batches(database)
+    await jobs.check()
 
 
 HOW = settings(
@@ -354,15 +327,14 @@ MOVES = (
     ),
 )
 async def test_counters_say_what_counting_says(
-    jobs: SqlJobs,
-    database: Database,
+    jobs: Store,
     max_parallel: int,
     made: int,
     steps: list[tuple[int, Any]],
 ) -> None:
     parent = await array(jobs, 6, made=made, max_parallel=max_parallel)
     for number, step in steps:
-        children = await children_of(database, jobs, parent)
+        children = await jobs.children_of(parent)
         child = children[number % len(children)] if children else None
         if step == "claim":
             await jobs.claim_fairly(SERVICE, HERE, number, 40)
@@ -373,58 +345,42 @@ async def test_counters_say_what_counting_says(
             await jobs.make_children(seen, rules.tasks(seen, seen.made, number), 30, "")
         elif child is not None and step in states.NEXT[child.state]:
             await jobs.move(to(child, step))
-        await check_batches(database)
+        await jobs.check()
 
 
-@pytest.mark.slow
-async def test_ten_thousand_children_are_made_cancelled_and_retried_without_blocking_others(
-    jobs: SqlJobs, database: Database
+async def test_no_transaction_grows_with_the_number_of_children(
+    jobs: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What one statement does to all children is one transaction: others wait for it."""
-    longest: dict[str, float] = {}
-    now = RealClock().monotonic
+    """Others wait for each: what is made and what is cancelled is counted in rows."""
+    write, largest = jobs.database.write, list[int]()
 
-    async def beside(what: str, work: Awaitable[Any]) -> None:
-        """Other uploads go on meanwhile; the longest one counts."""
-        task = asyncio.ensure_future(work)
-        while not task.done():
-            began = now()
-            await jobs.insert(new("bob"), "queued")
-            longest[what] = max(longest.get(what, 0.0), now() - began)
-        await task
+    async def counted(change: Any) -> Any:
+        async def both(tx: Any) -> Any:
+            (before,) = await tx.rows("SELECT total_changes() AS count")
+            done = await change(tx)
+            (after,) = await tx.rows("SELECT total_changes() AS count")
+            largest[-1] = max(largest[-1], after["count"] - before["count"])
+            return done
 
-    parent, _ = await jobs.insert(new(batch=BatchRequest(((0, 9_999, 1),))), "queued")
-    begun = await jobs.begin_batch(rules.begun(parent, await batch_of(jobs, parent), 20))
-    assert begun is not None
+        return await write(both)
 
-    async def make() -> None:
-        while (batch := await batch_of(jobs, parent)).made < batch.total:
-            await jobs.make_children(batch, rules.tasks(batch, batch.made, 1_000), 30, "")
-
-    await beside("making them", make())
-    await beside("cancelling them", jobs.request_cancel(parent.id, 50))
-    seen = await batch_of(jobs, parent)
-    assert (seen.made, seen.cancelled) == (10_000, 10_000)
-    over = await jobs.end_batch(
-        ending.cancelled(await jobs.get(parent.id), SERVICE, 60, "cancelled"), seen
-    )
-    assert over is not None
-    changes = {"ended_at": None, "cancel_requested_at": None, "run": 2}
-    again = await moved(
-        jobs, Move(over.id, over.attempt, over.state, JobState.QUEUED, 70, "", changes=changes)
-    )
-    await beside("retrying them", jobs.begin_batch(rules.begun(again, seen, 80)))
-    await check_batches(database)
-    assert (await batch_of(jobs, parent)).ended == 0
-    print(longest)  # noqa: T201 - shown with -s
-    assert max(longest.values()) < 2.0, longest
+    monkeypatch.setattr(jobs.database, "write", counted)
+    for count in (600, 1_200):
+        largest.append(0)
+        parent = await array(jobs, count, made=0)
+        while (seen := await batch_of(jobs, parent)).made < count:
+            assert await jobs.make_children(seen, rules.tasks(seen, seen.made, 300), 30, "")
+        await cancelled(jobs, parent)
+        assert (await batch_of(jobs, parent)).cancelled == count
+    assert largest[1] <= largest[0]
+    await jobs.check()
 
 
 async def test_children_are_listed_in_their_order_by_state_and_page_by_page(jobs, database) -> None:
     parent, other = await array(jobs, 5), await array(jobs, 2)
-    first, second, *_ = await children_of(database, jobs, parent)
-    await moved(jobs, ending.end(first, JobState.FAILED, SERVICE, 40, "no", Reason.EXIT_CODE))
-    await moved(jobs, to(second, JobState.CANCELLED))
+    first, second, *_ = await jobs.children_of(parent)
+    await jobs.moved(ending.end(first, JobState.FAILED, SERVICE, 40, "no", Reason.EXIT_CODE))
+    await jobs.moved(to(second, JobState.CANCELLED))
     page = await jobs.children(parent.id, 3)
     assert [(one.name, one.state) for one in page] == [
         ("0", JobState.FAILED),

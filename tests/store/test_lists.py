@@ -9,23 +9,20 @@ import pytest
 
 from server.ports import Filter
 from server.store import pages
-from server.store.jobs import SqlJobs
-from shared.sqlite.database import Database
 from shared.wire import JobState, Reason
-from tests.contract.store.conftest import added, claim, new
-from tests.kit.jobs import moved
+from tests.kit.store import Store, claim, new
 
 
-async def test_pages_hold_each_job_once_while_others_arrive(jobs: SqlJobs) -> None:
-    await added(jobs, *["ann"] * 5)
+async def test_pages_hold_each_job_once_while_others_arrive(jobs: Store) -> None:
+    await jobs.added(*["ann"] * 5)
     first, following = await jobs.page(Filter(user_id="ann"), None, 3)
-    await added(jobs, "ann", "bob")
+    await jobs.added("ann", "bob")
     second, end = await jobs.page(Filter(user_id="ann"), following, 3)
     assert [job.id for job in first + second] == [5, 4, 3, 2, 1]
     assert end is None
 
 
-async def every_page(jobs: SqlJobs, where: Filter, limit: int) -> list[int]:
+async def every_page(jobs: Store, where: Filter, limit: int) -> list[int]:
     found: list[int] = []
     before: int | None = None
     while True:
@@ -36,7 +33,7 @@ async def every_page(jobs: SqlJobs, where: Filter, limit: int) -> list[int]:
 
 
 async def test_each_choice_finds_what_a_look_at_every_job_finds(
-    jobs: SqlJobs, monkeypatch: pytest.MonkeyPatch
+    jobs: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "_SLICE", 4)
     every = []
@@ -54,7 +51,7 @@ async def test_each_choice_finds_what_a_look_at_every_job_finds(
             "queued",
         )
         if not number % 4:
-            job = await moved(jobs, claim(job))
+            job = await jobs.moved(claim(job))
         every.append(job)
     choices = itertools.product(
         (None, "a", "b", "c"),
@@ -78,11 +75,11 @@ async def test_each_choice_finds_what_a_look_at_every_job_finds(
 
 
 async def test_the_shorter_of_two_lists_is_looked_through(
-    jobs: SqlJobs, monkeypatch: pytest.MonkeyPatch
+    jobs: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "_SLICE", 4)
     for user, tag in (("bob", "all"), ("ann", "rare"), *[("ann", "all")] * 20):
-        await jobs.insert(new(user, tags=(tag,), submitted_by="portal"), "queued")
+        await jobs.upload(user, tags=(tag,), submitted_by="portal")
     for where in (
         Filter(user_id="bob", tag="all"),
         Filter(user_id="ann", tag="rare"),
@@ -112,7 +109,7 @@ MORE: tuple[dict[str, Any], ...] = (
 
 
 async def test_further_choices_find_what_a_look_at_every_job_finds(
-    jobs: SqlJobs, database: Database, monkeypatch: pytest.MonkeyPatch
+    jobs: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "_SLICE", 4)
     for number in range(1, 41):
@@ -126,11 +123,9 @@ async def test_further_choices_find_what_a_look_at_every_job_finds(
             ),
             "queued",
         )
-    await database.write(
-        lambda tx: tx.rows(
-            "UPDATE jobs SET reason = 'timeout', dead_letter = 1, parent_id = 2, state = 'Failed', "
-            "ended_at = 1 WHERE id % 4 = 0"
-        )
+    await jobs.sql(
+        "UPDATE jobs SET reason = 'timeout', dead_letter = 1, parent_id = 2, state = 'Failed', "
+        "ended_at = 1 WHERE id % 4 = 0"
     )
     every, _ = await jobs.page(Filter(), None, 99)
     for user, since, until, tag, more in itertools.product(
@@ -158,7 +153,7 @@ async def test_further_choices_find_what_a_look_at_every_job_finds(
 
 
 async def test_a_text_finds_jobs_by_number_name_tag_and_message(
-    jobs: SqlJobs, monkeypatch: pytest.MonkeyPatch
+    jobs: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "_SLICE", 4)
     for number in range(1, 31):
@@ -184,11 +179,11 @@ async def test_a_text_finds_jobs_by_number_name_tag_and_message(
         assert await every_page(jobs, Filter(user_id="b", text=text), 2) == own, text
 
 
-async def test_jobs_are_counted_by_state_up_to_a_number(jobs: SqlJobs) -> None:
-    for job in await added(jobs, "ann", "ann", "ann", "bob"):
+async def test_jobs_are_counted_by_state_up_to_a_number(jobs: Store) -> None:
+    for job in await jobs.added("ann", "ann", "ann", "bob"):
         if job.id < 3:
-            await moved(jobs, claim(job))
-    await added(jobs, "ann", service="t")
+            await jobs.moved(claim(job))
+    await jobs.added("ann", service="t")
     for where, queued, processing in (
         (Filter(), 3, 2),
         (Filter(user_id="ann"), 2, 2),
@@ -204,11 +199,9 @@ async def test_jobs_are_counted_by_state_up_to_a_number(jobs: SqlJobs) -> None:
     assert await jobs.counts(Filter(submitted_by="portal"), 2) is None
 
 
-async def test_children_are_not_counted_where_they_are_not_listed(
-    jobs: SqlJobs, database: Database
-) -> None:
-    await added(jobs, *["ann"] * 5, "bob")
-    await database.write(lambda tx: tx.rows("UPDATE jobs SET parent_id = 1 WHERE id IN (2, 3, 4)"))
+async def test_children_are_not_counted_where_they_are_not_listed(jobs: Store) -> None:
+    await jobs.added(*["ann"] * 5, "bob")
+    await jobs.sql("UPDATE jobs SET parent_id = 1 WHERE id IN (2, 3, 4)")
     for where, queued in (
         (Filter(top_level=True), 3),
         (Filter(user_id="ann", top_level=True), 2),
@@ -220,13 +213,11 @@ async def test_children_are_not_counted_where_they_are_not_listed(
     assert (await jobs.counts(Filter(top_level=True), 2) or {})[JobState.QUEUED] == 2
 
 
-async def test_a_list_of_a_time_begins_there(
-    jobs: SqlJobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_list_of_a_time_begins_there(jobs: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "_SLICE", 4)
     monkeypatch.setattr(pages, "_OUT_OF_ORDER", 4)
     for at in (1, 2, 4, 3, *range(5, 40)):  # two uploads were written in the other order
-        await jobs.insert(new(created_at=at), "queued")
+        await jobs.upload(created_at=at)
     found, _ = await jobs.page(Filter(until=4), None, 9)
     assert [job.id for job in found] == [4, 2, 1]
     assert await every_page(jobs, Filter(since=3, until=5), 9) == [4, 3]

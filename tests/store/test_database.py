@@ -44,13 +44,6 @@ async def kept(database: Database) -> list[int]:
     return [row["n"] for row in await database.rows("SELECT n FROM numbers ORDER BY n")]
 
 
-async def test_a_change_is_kept_whole_or_not_at_all(database: Database) -> None:
-    assert await database.write(add(1, 2)) == 2
-    with pytest.raises(KeyError):
-        await database.write(add(3, fail=KeyError("no")))
-    assert await kept(database) == [1, 2]
-
-
 async def test_a_change_that_fails_spoils_no_other_that_shares_its_commit(
     database: Database,
 ) -> None:
@@ -136,8 +129,11 @@ async def test_a_change_waits_for_another_programs_change(
 ) -> None:
     with closing(sqlite3.connect(tmp_path / "test.sqlite", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
+        begun = threading.Event()
+        await database._writer.run(lambda raw: raw.set_trace_callback(lambda _: begun.set()))
         change = asyncio.create_task(database.write(add(1)))
-        await asyncio.wait({change}, timeout=0.05)
+        assert await asyncio.to_thread(begun.wait, 20)
+        assert not change.done()
         other.execute("COMMIT")
     assert await change == 1
 
@@ -260,6 +256,14 @@ async def test_after_a_crash_the_file_is_checked_before_it_is_used(tmp_path: Pat
         assert len(await kept(again)) == 20_001
     finally:
         await again.close()
+
+
+async def test_a_file_that_is_no_database_is_named_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "test.sqlite"
+    path.write_bytes(b"this is not a database" * 100)
+    with pytest.raises(DatabaseUnavailable) as caught:
+        await (await Database.open(path, MIGRATIONS)).close()
+    assert caught.value.damaged
 
 
 @pytest.mark.parametrize("linked", [False, True])

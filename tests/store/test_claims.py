@@ -1,0 +1,204 @@
+"""Jobs are claimed: the right ones, and never too many."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from server.domain.choose import Candidate
+from server.domain.jobs import Job
+from server.domain.service import ByUser, Service
+from shared.wire import JobState
+from tests.kit.each import each
+from tests.kit.store import Store, end, service
+
+ANY = [Candidate("node", None)]
+
+
+async def claim(
+    jobs: Store, of: Service, most: int = 99, candidates: Sequence[Candidate] = ANY, *ended: Any
+) -> list[Job]:
+    """In order."""
+    return await jobs.claim_fairly(of, candidates, most, 20, *ended)
+
+
+def users(found: list[Job]) -> list[str]:
+    return [job.user_id for job in found]
+
+
+async def test_everybody_gets_one_before_anybody_gets_two_and_each_gets_the_oldest(
+    jobs: Store,
+) -> None:
+    first, *_ = await jobs.added("ann", "ann", "ann", "bob", "cy")
+    found = await claim(jobs, Service("s"), 4)
+    assert users(found) == ["ann", "bob", "cy", "ann"]
+    assert found[0].id == first.id
+    how = {(job.state, job.attempt, job.agent) for job in found}
+    assert how == {(JobState.PROCESSING, 1, "node")}
+
+
+async def test_turns_go_on_where_they_ended_also_in_another_run_of_the_server(jobs: Store) -> None:
+    await jobs.added(*["ann", "bob", "cy"] * 3)
+    order = []
+    for _ in range(4):
+        order += users(await claim(Store(jobs.database, []), Service("s"), 2))
+    assert order == ["ann", "bob", "cy"] * 2 + ["ann", "bob"]
+
+
+async def test_whatever_their_names_all_users_are_served_equally_often(jobs: Store) -> None:
+    """The order of names is the database's own; only that it is always the same one matters."""
+    names = ["ann", "Bob", "_x", "9", "zoe", "ZOE", "a.b", "a-b", "a@b", "Ann"]
+    for number, most in enumerate([1, 3, 7]):
+        of = Service(f"s{number}", runs_per_user=9, max_runs=99)
+        await jobs.added(*names * 4, service=of.name)
+        served = Counter[str]()
+        while found := await claim(jobs, of, most):
+            served.update(users(found))
+            assert max(served.values()) - min(served[user] for user in names) <= 1
+        assert set(served.values()) == {4}
+
+
+async def test_nobody_is_looked_at_twice_in_one_round(jobs: Store) -> None:
+    await jobs.added("bob")
+    assert users(await claim(jobs, Service("s"))) == ["bob"]
+    await jobs.added(*["ann"] * 5, "cy")
+    assert users(await claim(jobs, Service("s"), 4)) == ["cy", "ann", "ann", "ann"]
+
+
+async def test_a_user_who_may_have_no_more_is_passed_over(jobs: Store) -> None:
+    of = Service("s", runs_per_user=1, max_runs=9)
+    await jobs.added("ann", "ann", "bob", "cy")
+    assert users(await claim(jobs, of)) == ["ann", "bob", "cy"]
+    await jobs.added("bob", "dee")
+    assert users(await claim(jobs, of)) == ["dee"]
+
+
+async def test_some_users_may_run_more_or_less_than_others(jobs: Store) -> None:
+    by_user = ByUser({"bob": 5, "cy": 1, "d*": 9})
+    of = Service("s", runs_per_user=2, max_runs=20, runs_by_user=by_user)
+    added = await jobs.added(*["ann", "bob", "cy", "dee"] * 7)
+    found = await claim(jobs, of, 20)
+    assert Counter(users(found)) == {"ann": 2, "bob": 5, "cy": 1, "dee": 7}
+    assert users(found)[:6] == ["ann", "bob", "cy", "dee", "ann", "bob"]
+    of_bob = [job.id for job in found if job.user_id == "bob"]
+    assert of_bob == [job.id for job in added[1::4][:5]]
+    assert await claim(jobs, of) == []
+
+
+async def test_of_several_who_claim_at_once_none_goes_beyond_a_quota(jobs: Store) -> None:
+    of = Service("s", runs_per_user=2, max_runs=5)
+    await jobs.added(*["ann", "bob", "cy"] * 4)
+    found = await asyncio.gather(*(claim(jobs, of, 2) for _ in range(10)))
+    counted = Counter(user for each in found for user in users(each))
+    assert counted.total() == 5
+    assert max(counted.values()) == 2
+
+
+async def test_slots_of_an_agent_are_counted_over_all_services(jobs: Store) -> None:
+    await jobs.added(*["ann"] * 3)
+    await jobs.added(*["ann"] * 3, service="t")
+    candidates = [Candidate("small", 2), Candidate("large", 3)]
+    assert len(await claim(jobs, Service("s"), 99, candidates)) == 3
+    assert len(await claim(jobs, Service("t"), 99, candidates)) == 2
+    held = Counter[str]()
+    for one in await jobs.held():
+        held[one.agent] += one.slots
+    assert held == {"small": 2, "large": 3}
+
+
+async def test_an_attempt_that_has_ended_needs_no_slot_and_its_successor_does(jobs: Store) -> None:
+    await jobs.added(*["ann"] * 4)
+    one, of = [Candidate("node", 1)], Service("s")
+    (job,) = await claim(jobs, of, 9, one)
+    assert await claim(jobs, of, 9, one) == []
+    (second,) = await claim(jobs, of, 9, one, [job.key])
+    assert await claim(jobs, of, 9, one, [job.key]) == []
+    await jobs.moved(end(second, JobState.FAILED))
+    await jobs.to(job, JobState.QUEUED, changes={"agent": None})
+    (again,) = await claim(jobs, of, 9, one, [job.key])
+    assert (again.id, again.attempt) == (job.id, 2)
+    assert await claim(jobs, of, 9, one, [job.key]) == []
+
+
+async def test_quotas_count_jobs_whose_attempt_has_ended(jobs: Store) -> None:
+    await jobs.added("ann", "ann")
+    of = Service("s", runs_per_user=1)
+    (job,) = await claim(jobs, of)
+    assert await claim(jobs, of, 9, ANY, [job.key]) == []
+
+
+async def test_a_users_jobs_are_sent_by_priority_and_then_by_age(jobs: Store) -> None:
+    """The turns of the users do not depend on it."""
+    for priority in (0, -100, 7, 100, 7):
+        await jobs.upload(priority=priority)
+    bobs = await jobs.upload("bob", priority=-100)
+    before = await jobs.queued_before([1, 2, 3, 4, 5], 9)
+    assert [before[number] for number in (4, 3, 5, 1, 2)] == [0, 1, 2, 3, 4]
+    assert set((await jobs.queued_before([2], 3)).values()) == {3}
+    order: list[int] = []
+    while found := await claim(jobs, Service("s", runs_per_user=9), 2, [Candidate("node", 9)]):
+        order += [job.id for job in found]
+    assert bobs.id in order[:2]
+    assert [one for one in order if one != bobs.id] == [4, 3, 5, 1, 2]
+
+
+async def test_a_place_in_the_queue_counts_the_users_older_jobs_that_may_be_sent(
+    jobs: Store,
+) -> None:
+    first, *_, last = await jobs.added("ann", "bob", "ann", "ann")
+    await jobs.upload(service="t")
+    assert await jobs.queued_before([first.id, last.id], 9) == {first.id: 0, last.id: 2}
+    sent = await jobs.to(first, JobState.PROCESSING, changes={"agent": "node"})
+    assert await jobs.queued_before([last.id], 9) == {last.id: 1}
+    await jobs.to(sent, JobState.QUEUED, changes={"queued_at": 30, "not_before": 50})
+    assert await jobs.queued_before([last.id], 9) == {last.id: 1}
+
+
+async def test_a_job_that_is_to_be_cancelled_is_not_claimed(jobs: Store) -> None:
+    (job,) = await jobs.added("ann")
+    await jobs.request_cancel(job.id, 15)
+    assert await claim(jobs, Service("s")) == []
+    assert [one.id for one in await jobs.to_cancel()] == [job.id]
+
+
+async def test_a_delayed_job_is_not_in_the_queue_until_it_is_due(jobs: Store) -> None:
+    for now, released in ((40, 0), (49, 0), (50, 1), (29, 1)):  # at last: a clock set back
+        of = Service(f"s{now}")
+        job = await jobs.claimed(service=of.name)
+        await jobs.to(job, JobState.QUEUED, changes={"queued_at": 30, "not_before": 50})
+        assert await jobs.claim_fairly(of, ANY, 9, now) == []
+        assert of.name in await jobs.queued_services()
+        assert await jobs.release_delayed(now) == released, now
+        assert len(await jobs.claim_fairly(of, ANY, 9, now)) == released
+        await jobs.sql("DELETE FROM events")
+        await jobs.sql("DELETE FROM attempts")
+        await jobs.sql("DELETE FROM jobs")
+
+
+PACKS, PLAIN = Candidate("node", 2, packs=True), Candidate("old", 2)
+
+
+@each("agent, tasks, found", [(PACKS, True, 20), (PACKS, False, 2), (PLAIN, True, 2)])
+async def test_tasks_of_a_service_that_packs_take_a_part_of_a_slot(
+    jobs: Store, agent: Candidate, tasks: bool, found: int
+) -> None:
+    packs, plain = service(f"{agent.name} {tasks}", pack=10), service(f"plain {agent.name} {tasks}")
+    store = Store(jobs.database, [], services={one.name: one for one in (packs, plain)})
+    added = await store.added(*["ann"] * 60, service=packs.name)
+    if tasks:
+        await store.sql("UPDATE jobs SET array_index = id WHERE state = 'Queued'")
+    first = await claim(store, packs, 99, [agent])
+    assert [one.id for one in first] == [one.id for one in added[:found]]
+    assert await claim(store, packs, 99, [agent]) == []
+    # Half of a slot is taken by five tasks: so two whole jobs begin, and no task beside them.
+    left = first[: len(first) * 3 // 4] if found == 20 else first
+    for one in left:
+        await store.moved(end(one, JobState.FAILED))
+    await store.added("bob", "bob", "bob", service=plain.name)
+    begun = await claim(store, plain, 99, [agent])
+    assert len(begun) == 2
+    assert await claim(store, packs, 99, [agent]) == []
+    for one in (*first[len(left) :], *begun):
+        await store.moved(end(one, JobState.FAILED))
