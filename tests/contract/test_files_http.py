@@ -14,8 +14,7 @@ from urllib.parse import quote
 import pytest
 from aiohttp import ClientPayloadError
 
-from tests.contract.test_attempts_http import RETRIED
-from tests.kit.fake_agent import FakeAgent, serving
+from tests.kit.fake_agent import RETRIED, FakeAgent, serving
 from tests.kit.server_http import ServerClient
 
 TEXT = b"".join(b"line %d\n" % number for number in range(200_000))

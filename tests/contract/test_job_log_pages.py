@@ -11,11 +11,10 @@ import pytest
 from aiohttp import web
 
 from server.web.job import log as log_follow
-from tests.contract.test_attempts_http import RETRIED
 from tests.contract.test_events_http import followed
 from tests.contract.test_links import serving as with_tokens
 from tests.contract.test_logs_http import Setting, log_events, running
-from tests.kit.fake_agent import FakeAgent, page, serving
+from tests.kit.fake_agent import RETRIED, FakeAgent, page, serving
 
 _LINE = re.compile(r'id="L(\d+)".*?<span class="t">(.*?)</span></div>')
 

@@ -15,9 +15,8 @@ from aiohttp import web
 
 from server.http import logs
 from shared.files.archives.zip_directory import read_listed
-from tests.contract.test_attempts_http import RETRIED, left
 from tests.contract.test_events_http import SSE, Message, followed
-from tests.kit.fake_agent import FakeAgent, HeldPayload, page, serving
+from tests.kit.fake_agent import RETRIED, FakeAgent, HeldPayload, left, page, serving
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import ServerClient, driving
 

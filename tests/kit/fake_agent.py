@@ -361,3 +361,23 @@ async def serving(
         intervals = {"getter_interval": 0.02, "sender_interval": 0.05}
         flags = {"server": {"data_dir": folder / "data", **intervals} | server}
         yield await hosted(load.read(file, flags, {}), stack)
+
+
+RETRIED = """
+retries = 1
+retry_delays = ["0s"]
+retry_on = ["exit:3"]
+"""
+"""Settings of a service whose jobs are tried twice."""
+
+
+def left(stdout: str, stderr: str) -> bytes:
+    """A result with logs, of which one has another name than usual."""
+    packed = io.BytesIO()
+    logs = {"stdout": "stdout.log", "stderr": "stderr.ferryman.log"}
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(logs["stdout"], stdout)
+        archive.writestr(logs["stderr"], stderr)
+        archive.writestr("stderr.log", "the job's own file")
+        archive.writestr("ferryman.json", json.dumps({"logs": logs}))
+    return packed.getvalue()

@@ -1,0 +1,247 @@
+"""Jobs over HTTP: their documents, lists and results; job-orchestrator's shapes beside ours."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import io
+import json
+import zipfile
+from typing import Any
+
+import pytest
+
+from ferryman import Client
+from tests.kit.each import each
+from tests.kit.waiting import eventually
+from tests.kit.warm import Place
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+SERVER = "[server]\ncleaner_interval = '50ms'\n"
+KEYS = {
+    *("id", "status", "message", "user_id", "service", "name", "tags", "priority", "attempt"),
+    *("retries_left", "ended", "reason", "exit_code", "progress", "output", "agent", "parent_id"),
+    *("children", "queue", "created_at", "submitted_at", "started_at", "ended_at"),
+    *("heartbeat_at", "not_before", "expires_at", "usage", "links"),
+}
+TIMES = ("timeout_s", "queue_timeout_s", "heartbeat_timeout_s", "expires_after_s")
+
+
+async def running(place: Place, **fields: Any) -> int:
+    """A job whose script waits for the test."""
+    place.does(None)
+    job_id = await place.upload(**fields)
+    await place.job(job_id, until="Running")
+    return job_id
+
+
+async def test_the_reference_routes_keep_their_shapes(place: Place) -> None:
+    assert await place.ask("GET", "/") == (200, {"message": "pong"})
+    _, health = await place.ask("GET", "/health")
+    assert (health["status"], health["database"]) == ("ok", "ok")
+    job_id = await running(place)
+    status, reply = await place.ask("GET", f"/download/{job_id}")
+    assert (status, set(reply), reply["status"]) == (200, {"id", "status", "message"}, "Running")
+    for path in ("/download/99999", "/download_partial/99999", "/download/x", f"/download/{9**40}"):
+        status, kind, body = await place.get(path)
+        reply = json.loads(body)
+        assert (status, kind, reply["id"]) == (404, "application/json", 0), path
+        assert reply["status"] == "Unknown"
+
+
+async def test_the_job_document_has_every_key_of_the_design(place: Place) -> None:
+    job = await place.job(await place.upload())
+    assert set(job) >= KEYS
+    assert (job["ended"], job["user_id"], job["service"]) == (True, place.user, place.service)
+
+
+async def test_a_document_shows_the_times_that_hold(place: Place) -> None:
+    times = {"timeout": "2h", "queue_timeout": "1h", "heartbeat_timeout": "10m"}
+    await place.configure(**times, expires_after="1d")
+    own = {"timeout": "1h", "queue_timeout": "30m", "heartbeat_timeout": "5m"}
+    # More than the service allows, or none at all, is cut, with a warning for each.
+    cut = {"timeout": "9h", "queue_timeout": "0s", "heartbeat_timeout": "1h"}
+    cases: list[tuple[dict[str, Any], list[int], int]] = [
+        ({}, [7_200, 3_600, 600, 86_400], 0),
+        ({**own, "expires_after": "2h"}, [3_600, 1_800, 300, 7_200], 0),
+        ({**cut, "expires_after": "0s"}, [7_200, 3_600, 600, 86_400], 4),
+    ]
+    for fields, shown, warnings in cases:
+        job = await place.job(await place.upload(**fields))
+        assert [job[name] for name in TIMES] == shown
+        assert len(job["warnings"]) == warnings
+    parent = await place.job(await place.upload(array="0-0"))
+    (child,) = (await place.api("GET", "/jobs", parent=str(parent["id"])))["items"]
+    child = await place.job(child["id"])
+    assert [child[name] for name in TIMES] == [7_200, 3_600, 600, None], "kept as its parent is"
+    assert (child["limits"], child["retry"]) == (parent["limits"], parent["retry"])
+
+
+async def test_no_limit_of_time_is_shown_as_none(place: Place) -> None:
+    await place.configure(timeout="0s", expires_after="0s")
+    cases: list[tuple[dict[str, Any], list[float | None]]] = [
+        ({}, [None] * 4),
+        ({"timeout": "0s"}, [None] * 4),
+        ({"timeout": "90s", "expires_after": "3h"}, [90.0, None, None, 10_800]),
+    ]
+    for fields, shown in cases:
+        job = await place.job(await place.upload(**fields))
+        assert ([job[name] for name in TIMES], job["warnings"]) == (shown, [])
+        assert job["attempts"][0]["timeout_s"] == shown[0]
+    service = await place.api("GET", f"/services/{place.service}")
+    assert [service[name] for name in TIMES] == [None] * 4
+
+
+@each(
+    "path, status, code, words",
+    [
+        ("/jobs/99999", 404, "job_not_found", ""),
+        ("/nothing", 404, "not_found", ""),
+        ("/jobs?state=Sleeping", 400, "invalid_state", "'Sleeping'"),
+        ("/jobs?limit=0", 400, "invalid_limit", ""),
+        ("/jobs?color=red", 400, "unknown_parameter", ""),
+        ("/jobs?reason=bored", 400, "invalid_reason", "exit_code"),
+        ("/jobs?since=soon", 400, "invalid_since", "'soon' is not a time such as"),
+        ("/jobs?since=2020-01-01T00:00:00", 400, "invalid_since", "offset from UTC"),
+        ("/jobs?parent=x", 400, "invalid_parent", "'x' is not a number"),
+        ("/jobs?dead_letter=false", 400, "invalid_dead_letter", "leave it out"),
+        ("/jobs?top_level=false", 400, "invalid_top_level", "leave it out"),
+        (f"/jobs?name={'n' * 201}", 400, "invalid_name", "200"),
+    ],
+)
+async def test_errors_are_problems_that_name_what_is_wrong(
+    place: Place, path: str, status: int, code: str, words: str
+) -> None:
+    found, kind, body = await place.get(f"/api/v1{path}")
+    problem = json.loads(body)
+    assert (found, kind) == (status, "application/problem+json")
+    assert problem["code"] == code
+    assert problem["request_id"]
+    assert words in problem["detail"] != ""
+
+
+async def test_a_method_that_a_route_has_not_is_refused(place: Place) -> None:
+    assert (await place.ask("PUT", "/api/v1/jobs"))[0] == 405
+
+
+async def test_lists_are_chosen_by_what_the_upload_said(place: Place) -> None:
+    plain = await running(place)
+    more = {"name": "nightly", "tags": "a,b", "priority": "7", "meta": '{"sample": [1, null]}'}
+    named = await running(place, **more)
+    later = await place.upload(not_before="in 2h", tags="a", after=str(plain))
+    shown = await place.api("GET", f"/jobs/{named}")
+    assert (shown["priority"], shown["meta"]) == (7, {"sample": [1, None]})
+    document = await place.api("GET", f"/jobs/{later}")
+    assert (document["status"], document["not_before"][-1]) == ("Queued", "Z")
+    for query, expected in [
+        ("name=nightly", [named]),
+        ("tag=a", [later, named]),
+        ("tag=a&state=Queued", [later]),
+        ("since=1h", [later, named, plain]),
+        ("until=1h", []),
+        ("since=2020-01-01T00:00:00Z&until=2020-01-02T00:00:00Z", []),
+        ("reason=timeout", []),
+        ("dead_letter=true", []),
+        ("top_level=true&tag=a", [later, named]),
+        (f"parent={plain}", []),
+        ("batch=true&tag=a", []),
+        ("schedule=1", []),
+        (f"after={plain}", [later]),
+        (f"after={plain}&tag=a", [later]),
+        (f"after={plain}&tag=b", []),
+        (f"after={named}&tag=a", []),
+    ]:
+        _, page = await place.ask("GET", f"/api/v1/jobs?user={place.user}&{query}")
+        assert [job["id"] for job in page["items"]] == expected, query
+
+
+async def test_a_wait_ends_with_the_change_it_waits_for(place: Place) -> None:
+    job_id = await running(place)
+    waiting = asyncio.ensure_future(place.get(f"/download/{job_id}?wait=100"))
+    (await place.process(job_id)).finish()
+    status, kind, _ = await asyncio.wait_for(waiting, 30)
+    assert (status, kind) == (200, "application/zip")
+
+
+async def test_a_result_has_validators_ranges_and_its_digest(place: Place) -> None:
+    job_id = await place.upload()
+    await place.job(job_id)
+    url = f"{place.url}/api/v1/jobs/{job_id}/result"
+
+    async def get(method: str = "GET", **headers: str) -> tuple[int, Any, bytes]:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with place.session.request(method, url, headers=named) as answer:
+            return answer.status, answer.headers, await answer.read()
+
+    status, headers, whole = await get()
+    digest = base64.b64encode(hashlib.sha256(whole).digest()).decode()
+    assert (status, headers["Repr-Digest"]) == (200, f"sha-256=:{digest}:")
+    assert f"filename*=UTF-8''job-{job_id}.zip" in headers["Content-Disposition"]
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    tag = headers["ETag"]
+    assert (await get(If_None_Match=tag))[0] == 304
+    status, headers, some = await get(Range="bytes=5-9")
+    assert (status, some) == (206, whole[5:10])
+    assert headers["Content-Range"] == f"bytes 5-9/{len(whole)}"
+    assert (await get(Range="bytes=-4"))[2] == whole[-4:]
+    assert (await get(Range="bytes=5-", If_Range=tag))[0] == 206
+    status, _, body = await get(Range="bytes=5-", If_Range='"another"')
+    assert (status, body) == (200, whole)
+    assert (await get(Range=f"bytes={len(whole)}-"))[0] == 416
+    status, headers, body = await get("HEAD")
+    assert (status, body, headers["Content-Length"]) == (200, b"", str(len(whole)))
+
+
+async def test_where_there_is_no_result_the_status_says_why(place: Place) -> None:
+    first, second = await running(place), await running(place)
+    assert (await place.ask("GET", f"/api/v1/jobs/{first}/result"))[0] == 202
+    (await place.process(first)).finish(3)
+    await place.job(first)
+    status, kind, body = await place.get(f"/api/v1/jobs/{first}/result")
+    assert (status, kind) == (409, "application/problem+json")
+    assert f"/download_partial/{first}" in json.loads(body)["detail"]
+    for path, status, state in (
+        (f"/api/v1/jobs/{second}/cancel", 200, "Cancelled"),
+        (f"/api/v1/jobs/{first}/cancel", 200, "Failed"),
+        (f"/terminate/{first}", 409, "Failed"),
+    ):
+        found, answer = await place.ask("POST", path)
+        assert (found, answer["status"]) == (status, state)
+
+
+async def test_the_bundle_and_the_result_can_be_fetched_until_they_expire(
+    place: Place, tmp_path: Any
+) -> None:
+    await place.configure(expires_after="3h")
+    files = {"run.sh": b"echo hello\n", "a/b.txt": bytes(range(256)) * 400}
+    job_id = await place.upload(files)
+    path = (await place.api("GET", f"/jobs/{job_id}"))["links"]["bundle"]
+    assert path == f"/api/v1/jobs/{job_id}/bundle"
+    async with place.session.get(f"{place.url}{path}") as answer:
+        whole, etag = await answer.read(), answer.headers["ETag"]
+        assert (answer.status, answer.content_type) == (200, "application/zip")
+        assert f"job-{job_id}-bundle.zip" in answer.headers["Content-Disposition"]
+    with zipfile.ZipFile(io.BytesIO(whole)) as packed:
+        assert {name: packed.read(name) for name in files} == files
+    for headers, status in (
+        ({"Range": "bytes=5-9", "If-Range": etag}, 206),
+        ({"If-None-Match": etag}, 304),
+    ):
+        async with place.session.get(f"{place.url}{path}", headers=headers) as answer:
+            assert (answer.status, await answer.read()) == (status, whole[5:10] * (status == 206))
+    async with Client(place.url) as sdk:
+        done = await sdk.download(job_id, f"{tmp_path}/", bundle=True)
+    assert (done.path.name, done.size) == (f"job-{job_id}-bundle.zip", len(whole))
+    await place.job(job_id)
+    place.warm.clock.forward(4 * 3_600)
+    cleaned = await eventually(
+        lambda: place.api("GET", f"/jobs/{job_id}"), lambda job: job["status"] == "Cleaned"
+    )
+    assert (cleaned["links"]["bundle"], cleaned["links"]["result"]) == (None, None)
+    for gone in (path, f"/api/v1/jobs/{job_id}/result"):
+        status, problem = await place.ask("GET", gone)
+        assert (status, problem["code"]) == (410, "result_cleaned")
+    assert (await place.ask("GET", f"/download_partial/{job_id}"))[0] == 410
+    status, reply = await place.ask("GET", f"/download/{job_id}")
+    assert (status, reply["status"]) == (200, "Cleaned")
