@@ -10,6 +10,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 PRODUCT: Final = ("server", "client_agent", "shared", "ferryman")
 TYPES: Final = (".py", ".html", ".js", ".css")
+OLD_MUTANTS: Final = ("tests/mutants/old/", "tests/mutants/phrases.txt")
 VENDORED: Final = ("/static/vendor/", "/swagger-ui", "/axe/")
 
 
@@ -28,6 +29,10 @@ def counted() -> Counter[str]:
             found["docs"] += len(path.read_text().split())
         elif path.suffix in TYPES and top in PRODUCT:
             found[top] += len(path.read_text().splitlines())
+        elif name.startswith(OLD_MUTANTS):
+            found["old mutants"] += len(path.read_text().splitlines())
+        elif path.suffix in (*TYPES, ".txt") and name.startswith("tests/mutants/"):
+            found["tests/mutants"] += len(path.read_text().splitlines())
         elif path.suffix in TYPES and top == "tests":
             found[f"tests/{rest.partition('/')[0]}"] += len(path.read_text().splitlines())
     found["files"] = len(listed.stdout.splitlines())
@@ -41,6 +46,7 @@ def main() -> None:
         print(f"{found[name]:8,}  {name}")
     print(f"{sum(found[name] for name in PRODUCT):8,}  product (.py .html .js .css, not vendored)")
     print(f"{sum(tests.values()):8,}  tests")
+    print(f"{found['old mutants']:8,}  mutants of parts that are rebuilt next, in their old form")
     print(f"{found['docs']:8,}  words in README.md and docs/*.md")
     print(f"{found['files']:8,}  tracked files")
 

@@ -4,7 +4,8 @@ mutant survived or no test comes by where it is.
 
 Which test comes by where is recorded first, with all tests that may notice, unchanged; those that
 do not pass then, or are skipped, prove nothing and are named. To see whether new tests hold what
-those that they replace did: --only the files of that part, --tests the new ones alone.
+those that they replace did: --only the files of that part, --tests the new ones alone. Mutants in
+the old form are tried with --old, or where --only, --tests or words choose.
 """
 
 from __future__ import annotations
@@ -17,22 +18,33 @@ from collections import Counter
 from pathlib import Path
 
 from client_agent.storage.remove_tree import remove_tree
-from tests.mutants import engine, old_form
+from tests.mutants import engine, new_form, old_form
 from tests.mutants.changes import Change, from_text
+from tests.mutants.old_form import Text
 
 
-def chosen(given: argparse.Namespace) -> list[Change]:
-    found = []
-    for mutant in old_form.all_of_them(given.mutants):
-        label = f"{mutant.rule} · {mutant.protection} · {mutant.file}"
-        if not mutant.file.startswith(given.only) or not mutant.file.endswith(".py"):
-            continue
-        if given.words and not any(word in label for word in given.words):
-            continue
-        if mutant.problem:
-            raise SystemExit(f"{label}: {mutant.problem}")
-        found.append(from_text(mutant))
-    return found
+def everything(folder: Path | None) -> list[Text]:
+    if folder is not None:
+        return [*old_form.all_of_them(folder)]
+    return [*new_form.all_of_them(), *old_form.all_of_them()]
+
+
+def is_chosen(mutant: Text, given: argparse.Namespace) -> bool:
+    """In the old form those that are asked for; of both where some are chosen."""
+    label = f"{mutant.rule} · {mutant.protection} · {mutant.file}"
+    if not mutant.path.startswith(given.only):
+        return False
+    if given.words and not any(word in label for word in given.words):
+        return False
+    some = given.only or given.words or given.tests or given.mutants
+    return bool(some) or given.old is not new_form.is_new(mutant)
+
+
+def change_of(mutant: Text) -> Change:
+    try:
+        return new_form.change_of(mutant) if new_form.is_new(mutant) else from_text(mutant)
+    except LookupError as problem:
+        raise SystemExit(f"{mutant.rule} · {mutant.protection}: {problem}") from None
 
 
 def main() -> None:
@@ -46,11 +58,13 @@ def main() -> None:
     )
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--slow", action="store_true", help="slow tests may notice, too")
-    parser.add_argument("--reuse-map", action="store_true", help="do not record first")
-    parser.add_argument("--mutants", type=Path, default=old_form.FOLDER, help="a folder of others")
+    parser.add_argument("--reuse-map", action="store_true", help="as recorded by the run before")
+    parser.add_argument("--old", action="store_true", help="those in the old form, by night")
+    parser.add_argument("--mutants", type=Path, help="a folder of others, in the old form")
     parser.add_argument("--patience", type=float, default=20.0, help="seconds until a test hangs")
     given = parser.parse_args()
-    changes = chosen(given)
+    mutants = everything(given.mutants)
+    changes = [change_of(mutant) for mutant in mutants if is_chosen(mutant, given)]
     if not changes:
         raise SystemExit("no mutant is like this")
     arguments = [*(given.tests or ()), *(("-m", "not soak") if given.slow else ())]
@@ -60,9 +74,13 @@ def main() -> None:
     try:
         if given.reuse_map:
             known = engine.Map.kept()
+            if not all(map(known.knows, changes)):
+                raise SystemExit("some come by where nothing was recorded: leave out --reuse-map")
         else:
             (folder / "record").mkdir()
-            known = engine.record(changes, arguments, given.jobs, folder / "record")
+            all_of_them = not (given.only or given.words or given.tests)
+            recorded = [change_of(one) for one in mutants] if all_of_them else changes
+            known = engine.record(recorded, arguments, given.jobs, folder / "record")
             known.save()
             took = time.monotonic() - began
             print(f"{len(known.seconds)} tests passed without a change in {took:.0f} s")

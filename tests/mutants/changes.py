@@ -62,7 +62,17 @@ class Change:
 
 
 def from_text(mutant: Text) -> Change:
-    return Change(mutant.rule, mutant.protection, mutant.file, ast.parse(mutant.changed))
+    """
+    Raises:
+        LookupError: it does not fit the code.
+    """
+    if mutant.problem:
+        raise LookupError(mutant.problem)
+    try:
+        tree = ast.parse(mutant.changed)
+    except SyntaxError as error:
+        raise LookupError(f"{mutant.file} is not valid Python with it: {error}") from error
+    return Change(mutant.rule, mutant.protection, mutant.file, tree)
 
 
 def noted(places: Sequence[Place], changes: Iterable[Change]) -> dict[str, CodeType]:

@@ -38,7 +38,7 @@ class Map:
     unproved: list[str] = field(default_factory=list)
     """Those that do not, and those that are skipped."""
     reached: dict[str, list[str]] = field(default_factory=dict)
-    """The tests by place, "" for the import."""
+    """The tests by place, "" for the import; empty where none comes by."""
 
     def save(self) -> None:
         KEPT.mkdir(exist_ok=True)
@@ -69,6 +69,9 @@ class Map:
             return steps.get(name, 99), (self.seconds[name] + 0.02) * self._places[name]
 
         return sorted(steps, key=cost) + sorted(rest, key=lambda name: self.seconds[name])
+
+    def knows(self, change: Change) -> bool:
+        return all(_name(place) in self.reached for place in change.places)
 
     def at_import(self, change: Change) -> bool:
         return any("" in self.reached.get(_name(place), ()) for place in change.places)
@@ -102,7 +105,7 @@ def record(changes: Sequence[Change], arguments: Sequence[str], jobs: int, folde
             made.unproved.append(name)
         else:
             made.seconds[name] = float(seconds)
-    reached = defaultdict(set)
+    reached: dict[str, set[str]] = {_name(place): set() for place in places}
     for line in notes.read_text().splitlines():
         test, place = map(int, line.split())
         reached[_name(places[place])].add(names[test])

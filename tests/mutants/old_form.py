@@ -6,7 +6,6 @@ out, then the lines of the old text after ``- `` and those of the new one after 
 
 from __future__ import annotations
 
-import ast
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +28,11 @@ class Text:
     new: str
 
     @property
+    def path(self) -> str:
+        """The file, in the new form without its ending."""
+        return self.file.partition(":")[0].replace(".", "/") if ":" in self.file else self.file
+
+    @property
     def problem(self) -> str:
         """Why it cannot be used; "" if it can."""
         text = content(self.file)
@@ -36,11 +40,6 @@ class Text:
             return "it changes nothing"
         if (count := text.count(self.old)) != 1:
             return f"what it takes out occurs {count} times in {self.file}"
-        if self.file.endswith(".py"):
-            try:
-                ast.parse(self.changed)
-            except SyntaxError as error:
-                return f"{self.file} is not valid Python with it: {error}"
         return ""
 
     @property
