@@ -12,7 +12,7 @@ import structlog
 
 from shared.log_folding import MAX_S, NEVER, REMEMBERED, SUBJECTS, Folding
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 class Log:
