@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import zipfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import aiohttp
 
@@ -18,13 +19,71 @@ from client_agent.settings.agent import AgentSection
 from shared.wire import Limits, Order
 from tests.kit.agent import LIMITS, SERVER, write_bundle
 from tests.kit.clock import SimClock
-from tests.kit.fake_sandbox import FakeSandbox
+from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
+from tests.kit.waiting import until
 
 HELLO: Mapping[str, bytes] = {"run.sh": b"echo hello\n"}
 
 
+Sent: TypeAlias = tuple[dict[str, Any], bytes]
+"""An order, and the bytes of its bundle."""
+
+
+def in_lines(*sent: Sent, server: str = SERVER, **head: Any) -> bytes:
+    """The body of ``POST /payloads``."""
+    orders, sizes = [order for order, _ in sent], [len(data) for _, data in sent]
+    line = {"orders": orders, "sizes": sizes, "server": server, "lease": 0} | head
+    return json.dumps(line).encode() + b"\n" + b"".join(data for _, data in sent)
+
+
+class Stream:
+    """An open event stream, read line by line."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._content, self._seen = response.content, 0
+
+    async def next(self) -> dict[str, Any]:
+        """The next line; its ``result`` is what stands behind it."""
+        event: dict[str, Any] = json.loads(await self._content.readline())
+        assert event["seq"] >= self._seen, "numbers go up"
+        self._seen = event["seq"]
+        event["result"] = await self._content.readexactly(event["result_bytes"])
+        return event
+
+    async def until(self, key: str | int, *states: str) -> dict[str, Any]:
+        """The first line about this payload that names one of the states; none: that says that it
+        has ended.
+        """
+        while True:
+            event = await self.next()
+            payload = event["payload"]
+            if not payload or key not in (payload["key"], payload["id"]):
+                continue
+            if payload["status"] in states if states else payload["ended_at"]:
+                return event
+
+    async def ends(self, count: int) -> list[dict[str, Any]]:
+        """The next lines that say of an end."""
+        found: list[dict[str, Any]] = []
+        while len(found) < count:
+            event = await self.next()
+            if event["payload"] and event["payload"]["ended_at"]:
+                found.append(event)
+        return found
+
+
+def digest(result: bytes) -> dict[str, Any]:
+    """What a document says of such a result."""
+    return {"size": len(result), "sha256": hashlib.sha256(result).hexdigest()}
+
+
 class AgentClient:
-    """Speaks to one agent."""
+    """Speaks to one agent.
+
+    Attributes:
+        server: for which it speaks.
+        data: the agent's folder.
+    """
 
     def __init__(
         self,
@@ -33,8 +92,10 @@ class AgentClient:
         sandbox: FakeSandbox,
         clock: SimClock,
         tmp: Path,
+        server: str = SERVER,
     ) -> None:
-        self.url = url
+        self.url, self.server, self.data = url, server, tmp / "agent"
+        self.port = int(url.rpartition(":")[2])
         self.http, self.sandbox, self.clock, self._tmp = http, sandbox, clock, tmp
 
     def bundle(self, files: Mapping[str, bytes] = HELLO) -> tuple[bytes, str]:
@@ -47,7 +108,7 @@ class AgentClient:
 
     def order(self, key: str, data: bytes, digest: str, **changed: Any) -> Order:
         given: dict[str, Any] = {
-            "server": SERVER,
+            "server": self.server,
             "key": key,
             "service": "example",
             "user_id": "ann",
@@ -74,6 +135,55 @@ class AgentClient:
         )
         return await self.call("POST", "/submit", data=form)
 
+    def sent(self, key: str, files: Mapping[str, bytes] = HELLO, **changed: Any) -> Sent:
+        """For ``POST /payloads``."""
+        data, digest = self.bundle(files)
+        return self.order(key, data, digest, **changed).model_dump(mode="json"), data
+
+    async def post(self, *sent: Sent, **head: Any) -> dict[str, Any]:
+        """As a Ferryman server sends many."""
+        body = in_lines(*sent, server=self.server, **head)
+        status, answer = await self.call("POST", "/payloads", data=body)
+        assert status == 200, answer
+        return dict(answer)
+
+    async def started(
+        self, key: str = "1.1", files: Mapping[str, bytes] = HELLO, **changed: Any
+    ) -> tuple[int, FakeProcess]:
+        """A payload that runs."""
+        status, payload = await self.submit(key, files, **changed)
+        assert status == 200, payload
+        return payload["id"], await self.sandbox.process(key)
+
+    async def settle(self, key: str = "1.1", **query: str) -> tuple[int, Any]:
+        return await self.call("POST", f"/keys/{self.server}/{key}/settle", params=query)
+
+    async def doc(self, payload_id: int) -> dict[str, Any]:
+        """The document of one that has not completed."""
+        return dict((await self.call("GET", f"/retrieve/{payload_id}"))[1])
+
+    async def forget(self, payload_id: int) -> None:
+        """Acknowledge it."""
+        assert (await self.call("DELETE", f"/payloads/{payload_id}"))[0] == 204
+
+    def names(self, *folders: str) -> list[str]:
+        """Of the files in these folders of the agent."""
+        return sorted(path.name for one in folders for path in (self.data / one).iterdir())
+
+    async def until_holds(self, *folders: str, names: Sequence[str] = ()) -> None:
+        """Wait until these folders hold these and nothing else: what is needed no more is removed
+        in a thread, after the end was reported.
+        """
+        with contextlib.suppress(AssertionError):
+            await until(lambda: self.names(*folders) == sorted(names), 20.0)
+        assert self.names(*folders) == sorted(names)
+
+    @contextlib.asynccontextmanager
+    async def stream(self, **query: Any) -> AsyncIterator[Stream]:
+        async with self.http.get("/events", params=query) as response:
+            assert response.status == 200
+            yield Stream(response)
+
     async def submit_plain(self, files: Mapping[str, bytes]) -> tuple[int, dict[str, Any]]:
         """As a job-orchestrator server does: the part's name is the path."""
         form = aiohttp.FormData()
@@ -96,24 +206,15 @@ class AgentClient:
 
     async def ended(self, payload_id: int) -> dict[str, Any]:
         """The document of a payload once it has ended."""
-        seen = 0
-        async with self.http.get("/events") as response:
-            async for line in response.content:
-                event = json.loads(line)
-                assert event["seq"] >= seen
-                seen = event["seq"]
-                payload = event["payload"]
-                if payload and payload["id"] == payload_id and payload["ended_at"]:
-                    return dict(payload)
-        raise AssertionError(f"the stream ended before payload {payload_id}")
+        async with self.stream() as stream:
+            return dict((await stream.until(payload_id))["payload"])
 
     async def completed(self, key: str = "1.1", files: Mapping[str, bytes] = HELLO) -> int:
         """A payload that ran to its end; its id."""
-        status, payload = await self.submit(key, files)
-        assert status == 200, payload
-        (await self.sandbox.process(key)).finish()
-        await self.ended(payload["id"])
-        return int(payload["id"])
+        payload_id, process = await self.started(key, files)
+        process.finish()
+        await self.ended(payload_id)
+        return payload_id
 
 
 @contextlib.asynccontextmanager

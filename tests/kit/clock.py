@@ -238,7 +238,7 @@ def _threads_under_way() -> bool:
             continue
         try:
             stat = Path(f"/proc/self/task/{thread.native_id}/stat").read_text()
-        except FileNotFoundError:  # it has ended meanwhile
+        except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
             continue
         if stat.rpartition(")")[2].split()[0] in _UNDER_WAY:
             return True

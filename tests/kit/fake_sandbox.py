@@ -206,16 +206,20 @@ class FakeSandbox:
 
     def __init__(self, clock: Clock, home: Path) -> None:
         self.clock, self.work = clock, home / "work"
+        self.live: dict[str, FakeProcess] = {}
+        self._started = asyncio.Event()
+        self._pid = 100
+        self.reset()
+
+    def reset(self) -> None:
+        """As new, for the next test."""
         self.script: Callable[[FakeProcess], None] | None = None
         self.broken: str | None = None
         self.obeys_sigterm = True
         self.starts: Counter[str] = Counter()
         self.violations: list[str] = []
-        self.live: dict[str, FakeProcess] = {}
         self.has_packs, self.packs = False, list[FakePack]()
         self.hook: Callable[[str], object] | None = None
-        self._started = asyncio.Event()
-        self._pid = 100
 
     async def self_test(self) -> SelfTestReport:
         if self.broken is not None:

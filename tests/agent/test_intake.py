@@ -1,0 +1,670 @@
+"""What an agent takes, what it refuses, and that a refusal leaves nothing.
+
+One order comes as a form (``POST /submit``), or in a line before its bundle (``POST /payloads``):
+both are judged alike. Files without an order come from a job-orchestrator server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import hashlib
+import io
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from client_agent.api import bulk
+from client_agent.intake import many, orders, submission, submit
+from client_agent.payloads.store import Payloads
+from client_agent.storage.folders import Folders
+from server.settings.tables import ServerTable
+from shared.files import durable
+from shared.files.bundles.reader import MAX_FILES
+from tests.kit.agent import LIMITS
+from tests.kit.agent_http import HELLO, AgentClient, Sent, calling, in_lines
+from tests.kit.each import each
+from tests.kit.raw_archives import zipped
+from tests.kit.waiting import eventually, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+AGENT = {
+    "slots": 20,
+    "services": ["example", "docking", "networked", "far"],
+    "sandboxing": {
+        "services": {
+            "networked": {"network": True},
+            "far": {"read_only": ["/nowhere/tree:/tree"]},
+        }
+    },
+}
+Answer = tuple[int, str, str]
+"""Status, code, message; of an order that is taken the status of its payload."""
+Way = Callable[[AgentClient, Sent], Awaitable[Answer]]
+
+
+async def by_form(agent: AgentClient, sent: Sent) -> Answer:
+    status, body = await agent.post_order(json.dumps(sent[0]), sent[1])
+    return (200, "", body["status"]) if status == 200 else (status, body["code"], body["message"])
+
+
+async def by_line(agent: AgentClient, sent: Sent) -> Answer:
+    body = in_lines(sent, server=agent.server)
+    status, answer = await agent.call("POST", "/payloads", data=io.BytesIO(body))
+    if status != 200:
+        return status, answer["code"], answer["message"]
+    (one,) = answer["answers"]
+    if one["payload"]:
+        return 200, "", one["payload"]["status"]
+    return one["status"], one["code"], one["message"]
+
+
+both_ways = each("way", [by_form, by_line])
+FOLDERS = ("bundles", "staging", "results", "logs")
+
+
+# -- what is taken
+
+
+@both_ways
+async def test_an_order_is_run_as_ordered(agent, way) -> None:
+    files = {**HELLO, "data/in.txt": b"in"}
+    sent = agent.sent("17.2", files, timeout_s=90.0, service="docking", env={"LANG": "de_DE.UTF-8"})
+    assert await way(agent, sent) == (200, "", "Prepared")
+    process = await agent.sandbox.process("17.2")
+    launch = process.launch
+    assert (launch.timeout_s, launch.argv) == (90.0, ("bash", "run.sh"))
+    assert dict(launch.env) == {
+        "FERRYMAN_JOB_ID": "17",
+        "FERRYMAN_ATTEMPT": "2",
+        "FERRYMAN_SERVICE": "docking",
+        "FERRYMAN_CPUS": "1",
+        "FERRYMAN_MEMORY_BYTES": str(LIMITS.memory),
+        "LANG": "de_DE.UTF-8",
+    }
+    assert {name: process.read(name) for name in files} == files
+    _, known = await agent.settle("17.2")
+    payload = known["payload"]
+    assert (payload["server"], payload["key"]) == (agent.server, "17.2")
+    assert payload["bundle_digest"] == sent[0]["bundle_digest"]
+    await agent.anew()
+
+
+@both_ways
+async def test_a_repeat_is_harmless_in_every_state(agent, way) -> None:
+    sent = agent.sent("1.1")
+    answers = await asyncio.gather(*(way(agent, sent) for _ in range(8)))
+    assert {(status, code) for status, code, _ in answers} == {(200, "")}
+    process = await agent.sandbox.process("1.1")
+    assert await way(agent, sent) == (200, "", "Running")
+    process.finish()
+    payload_id = (await agent.settle())[1]["payload"]["id"]
+    await agent.ended(payload_id)
+    assert await way(agent, sent) == (200, "", "Completed")
+    await agent.forget(payload_id)
+    assert await way(agent, sent) == (200, "", "Cleaned")
+    assert agent.sandbox.starts == {"1.1": 1}
+    await agent.until_holds(*FOLDERS)
+    await agent.anew()
+
+
+async def test_several_run_each_with_its_own_bundle_however_slowly_they_come(agent) -> None:
+    keys = [f"{n}.1" for n in range(1, 6)]
+    sent = [agent.sent(key, {"run.sh": key.encode()}) for key in keys]
+    body = in_lines(*sent, sent[0], server=agent.server)
+
+    async def in_pieces() -> AsyncIterator[bytes]:
+        for at in range(0, len(body), 97):
+            yield body[at : at + 97]
+
+    _, answer = await agent.call("POST", "/payloads", data=in_pieces())
+    assert [one["payload"]["key"] for one in answer["answers"]] == [*keys, "1.1"]
+    assert len(agent.names("bundles")) == 5, "what came twice is stored once"
+    for key in keys:
+        process = await agent.sandbox.process(key)
+        assert process.read("run.sh") == key.encode()
+        process.finish()
+    for one in answer["answers"]:
+        await agent.ended(one["payload"]["id"])
+    await agent.until_holds("bundles", "staging", "logs")
+
+
+async def test_a_bundle_that_is_kept_serves_orders_without_one(agent) -> None:
+    await agent.post(agent.sent("1.1", keep_bundle=True))
+    order, _ = agent.sent("2.1")
+    answer = await agent.post((order, b""), agent.sent("3.1", {"run.sh": b"other"}))
+    assert [one["code"] for one in answer["answers"]] == ["", ""]
+    assert len(agent.names("bundles")) == 2
+    for key in ("1.1", "2.1"):
+        assert (await agent.sandbox.process(key)).read("run.sh") == HELLO["run.sh"]
+    other = order | {"server": "another"}
+    (answer,) = (await agent.post((other, b"")))["answers"]
+    assert (answer["status"], answer["code"]) == (409, "bundle_missing"), "each server has its own"
+
+
+async def test_the_body_of_a_large_repeat_is_not_read(agent) -> None:
+    sent = agent.sent("1.1", {"run.sh": b"true", "big": os.urandom(1 << 20)})
+    assert (await by_form(agent, sent))[0] == 200
+    async with half_sent(agent, sent, 1 << 16) as (answer, _):
+        status, again = await answer
+        assert (status, again["key"]) == (200, "1.1")
+
+
+# -- what is refused
+
+
+DIGEST = "0" * 64
+REFUSED: list[tuple[dict[str, Any], bytes | None, int, str, str]] = [
+    # changes of the order, what comes in place of its bundle; status, code, in the message
+    ({"bundle_digest": DIGEST}, None, 400, "invalid_bundle", f"the order says {DIGEST}"),
+    ({"bundle_size": 10}, None, 0, "", "10"),
+    ({"bundle_size": 10_000}, None, 400, "invalid_bundle", "the order says 10000"),
+    ({}, b"not a zip", 400, "invalid_bundle", ""),
+    ({}, bytes(100), 400, "invalid_bundle", ""),
+    ({"key": "one"}, None, 400, "invalid_order", "order: 'one'"),
+    ({"key": "1"}, None, 400, "invalid_order", "order: '1'"),
+    ({"key": f"{2**63}.1"}, None, 400, "invalid_order", "order: "),
+    ({"server": None}, None, 400, "invalid_order", "server"),
+    ({"on_shutdown": "later"}, None, 400, "invalid_order", "on_shutdown"),
+    ({"env": {"FERRYMAN_JOB_ID": "1"}}, None, 400, "invalid_order", "JOB_ID is set by the agent"),
+    ({"env": {"HOME": "/"}}, None, 400, "invalid_order", "env: HOME is set by the agent"),
+    ({"env": {"A-B": "1"}}, None, 400, "invalid_order", "'A-B' is not a name of a variable"),
+    ({"env": {"A": "hidden\0"}}, None, 400, "invalid_order", "the value of A has a NUL"),
+    ({"env": {f"A{n}": "" for n in range(300)}}, None, 400, "invalid_order", "at most 256"),
+    ({"env": {"A": "hidden" * 9_000}}, None, 400, "invalid_order", "more than 49152 bytes"),
+    ({"folder": "../x/"}, None, 400, "invalid_order", "order: folder:"),
+    ({"folder": "a"}, None, 400, "invalid_order", "order: folder: it has to end in /"),
+    ({"entry": "-c"}, None, 400, "invalid_order", "order: entry: it would be an option"),
+    ({"entry": "/bin/sh"}, None, 400, "invalid_order", "order: entry:"),
+    ({"array": {"index": -1}}, None, 400, "invalid_order", "order: array.index"),
+    ({"array": {"index": 0, "file": "a//b"}}, None, 400, "invalid_order", "order: array.file"),
+    ({"outputs": ["../x"]}, None, 400, "invalid_order", "order: outputs"),
+    ({"service": "folding"}, None, 403, "not_offered", "does not offer the service 'folding'"),
+    ({"limits": {"network": True}}, None, 403, "not_offered", "does not give to it"),
+    ({"service": "far"}, None, 503, "not_ready", "/nowhere/tree, which the jobs of 'far' need"),
+]
+
+
+@both_ways
+@each("changed, data, status, code, why", REFUSED)
+async def test_what_is_refused_says_why_and_leaves_nothing(
+    agent, way, changed, data, status, code, why
+) -> None:
+    order, bundle = agent.sent("1.1")
+    if "limits" in changed:
+        changed = {"limits": order["limits"] | changed["limits"]}
+    if status == 0:  # a form has a length that is looked at first
+        status, code = (413, "too_large") if way is by_form else (400, "invalid_bundle")
+    answer = await way(agent, (order | changed, bundle if data is None else data))
+    assert answer[:2] == (status, code), answer
+    assert why in answer[2]
+    assert "hidden" not in answer[2]
+    assert agent.names(*FOLDERS) == []
+    assert (await agent.call("GET", "/payloads"))[1]["payloads"] == []
+
+
+@both_ways
+async def test_what_was_given_to_a_service_is_taken(agent, way) -> None:
+    network = LIMITS.model_copy(update={"network": True})
+    assert (await way(agent, agent.sent("1.1", service="networked", limits=network)))[0] == 200
+
+
+@both_ways
+@each("size", [1, 1 << 20])
+async def test_a_key_stands_for_one_attempt_and_one_bundle(agent, way, size) -> None:
+    """As after a server was restored from a backup, and used its numbers again."""
+    await agent.anew()
+    payload_id = await agent.completed("2.1", {"run.sh": b"echo of alice"})
+    of_bob = agent.sent("2.1", {"run.sh": b"echo of bob", "data": os.urandom(size)})
+    assert (await way(agent, of_bob))[:2] == (409, "digest_mismatch")
+    await agent.forget(payload_id)
+    assert (await way(agent, of_bob))[:2] == (409, "digest_mismatch")
+    await agent.settle("3.2")
+    for key, code in (("3.2", "key_refused"), ("3.1", "stale_attempt"), ("2.0", "invalid_order")):
+        assert (await way(agent, agent.sent(key)))[1] == code
+    agent.sandbox.starts.clear()
+    await agent.completed("4.3")
+    assert (await way(agent, agent.sent("4.1")))[:2] == (409, "stale_attempt")
+    assert agent.sandbox.starts == {"4.3": 1}
+    await agent.until_holds("bundles", "staging")
+
+
+async def test_what_is_wrong_with_one_of_many_concerns_that_one(agent) -> None:
+    fine, (order, _) = agent.sent("1.1"), agent.sent("2.1")
+    inputs = agent.sent("4.1", inputs={"size": 1, "sha256": "00"})
+    damaged = fine[1][:-30] + bytes(30)
+    sent = (fine, (order, damaged), agent.sent("bad key"), inputs, (order, b""), agent.sent("9.1"))
+    answer = await agent.post(*sent)
+    codes = ["", "invalid_bundle", "invalid_order", "invalid_order", "bundle_missing", ""]
+    assert [one["code"] for one in answer["answers"]] == codes
+    assert (len(agent.names("bundles")), agent.names("staging")) == (2, [])
+
+
+@each(
+    "change",
+    [
+        *({"sizes": sizes} for sizes in ([5], [10**12], [-1], [2**63], [], [0, 0], "x")),
+        {"orders": [{}]},
+        {"orders": None},
+        {"server": None},
+        {"acknowledge": [{"id": "x"}]},
+        {"lease": -1.5},
+    ],
+)
+async def test_a_line_that_lies_or_is_nonsense_is_refused(agent, change) -> None:
+    body = in_lines(agent.sent("1.1"), **({"server": agent.server} | change))
+    status, answer = await agent.call("POST", "/payloads", data=body)
+    assert status == 400, answer
+    assert answer["code"] in ("invalid_order", "wrong_length")
+    assert agent.names(*FOLDERS) == []
+
+
+@each(
+    "path, body, status",
+    [
+        ("/submit", b"x", 415),
+        ("/payloads", b"", 400),
+        ("/payloads", b"x" * 100_000, 400),
+        ("/nowhere", b"", 404),
+        ("/retrieve/x", b"", 404),
+        ("/health", b"", 405),
+    ],
+)
+async def test_what_no_route_takes_is_refused_as_json(agent, path, body, status) -> None:
+    found, answer = await agent.call("POST", path, data=body)
+    assert (found, bool(answer["code"])) == (status, True)
+
+
+async def test_there_is_a_most_of_everything(agent, monkeypatch) -> None:
+    sent = [agent.sent(f"{n}.1") for n in range(1, 4)]
+    chunks = [in_lines(sent[0], server=agent.server)[at::2] for at in (0, 1)]
+
+    async def whole() -> AsyncIterator[bytes]:
+        for chunk in chunks:
+            yield chunk
+
+    for where, name, most, body in (
+        (orders, "MAX_ORDERS", 2, in_lines(*sent)),
+        (bulk, "MAX_PAYLOADS", 2, in_lines(sent[0], acknowledge=[{"id": n} for n in range(3)])),
+        (bulk, "MAX_BODY", 10, in_lines(sent[0])),
+        (bulk, "MAX_BODY", 10, whole()),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, most)
+            status, answer = await agent.call("POST", "/payloads", data=body)
+            assert (status, answer["code"]) == (413, "too_large"), name
+    for where in (submit, submission):
+        monkeypatch.setattr(where, "MAX_BUNDLE", 100)
+    for way in (by_form, by_line):
+        status, code, message = await way(agent, sent[0])
+        assert (status, code, "the limit is 100" in message) == (413, "too_large", True)
+    monkeypatch.undo()
+    monkeypatch.setattr(submit, "MAX_FILES", 3)
+    status, answer = await agent.submit_plain(dict.fromkeys(["run.sh", "a", "b", "c"], b"x"))
+    assert (status, answer["code"]) == (413, "too_many_files")
+    assert "more than 3 files" in answer["message"]
+    assert agent.names(*FOLDERS) == []
+
+
+async def test_no_server_takes_more_files_than_an_agent_can_unpack() -> None:
+    with pytest.raises(ValueError, match=f"less than or equal to {MAX_FILES}"):
+        ServerTable(max_files=MAX_FILES + 1)
+
+
+@each("most", ["MAX_AT_ONCE", "MAX_OF_ONE"])
+async def test_bodies_that_do_not_end_are_few_and_are_cut_off(agent, monkeypatch, most) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def stalling() -> AsyncIterator[bytes]:
+        yield b"{"
+        begun.set()
+        await go_on.wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bulk, most, 1)
+        stalled = asyncio.create_task(agent.call("POST", "/payloads", data=stalling()))
+        await begun.wait()
+        _, answer = await eventually(
+            lambda: agent.call("POST", "/payloads", data=b"x"), lambda it: it[0] != 400
+        )
+        assert answer["code"] == "too_many_requests"
+        connector = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+        async with (
+            aiohttp.ClientSession(connector=connector) as other,
+            other.post(f"{agent.url}/payloads", data=b"x") as response,
+        ):
+            assert response.status == (400 if most == "MAX_OF_ONE" else 503)
+        go_on.set()
+        assert (await stalled)[0] == 400
+        go_on.clear()
+        patch.setattr(bulk, "MAX_S", 0.05)
+        status, answer = await agent.call("POST", "/payloads", data=stalling())
+        assert (status, answer["code"]) == (408, "body_too_slow")
+    assert (await agent.call("POST", "/payloads", data=b"x"))[0] == 400
+
+
+@contextlib.asynccontextmanager
+async def half_sent(
+    agent: AgentClient, sent: Sent, size: int
+) -> AsyncIterator[tuple[asyncio.Task[tuple[int, Any]], asyncio.Event]]:
+    """A form whose bundle comes in part, and the rest once the event is set."""
+    order, data = sent
+    go_on = asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b'--B\r\nContent-Disposition: form-data; name="order"\r\n\r\n'
+        yield json.dumps(order).encode()
+        yield b'\r\n--B\r\nContent-Disposition: form-data; name="bundle"; filename="b"\r\n\r\n'
+        yield data[:size]
+        await go_on.wait()
+        yield data[size:] + b"\r\n--B--\r\n"
+
+    headers = {"Content-Type": "multipart/form-data; boundary=B"}
+    asked = asyncio.create_task(agent.call("POST", "/submit", data=body(), headers=headers))
+    try:
+        yield asked, go_on
+    finally:
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+
+
+@each("share", [0.1, 0.5, 0.99])
+async def test_a_request_that_breaks_off_leaves_nothing(agent, share) -> None:
+    big = agent.sent("1.1", {"run.sh": b"true", "big": os.urandom(4 << 20)})
+    async with half_sent(agent, big, int(len(big[1]) * share)):
+        await until(lambda: bool(agent.names("staging")))
+    await agent.until_holds("bundles", "staging")
+    data = in_lines(agent.sent("2.1"), agent.sent("3.1"), server=agent.server)
+    reader, writer = await asyncio.open_connection("127.0.0.1", agent.port)
+    head = f"POST /payloads HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
+    writer.write(head.encode() + data[: int(len(data) * share)])
+    writer.write_eof()
+    await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    for key in ("1.1", "2.1", "3.1"):
+        assert await agent.settle(key) == (200, {"payload": None})
+    assert agent.names(*FOLDERS) == []
+    await agent.anew()
+
+
+# -- the agent cannot
+
+
+async def test_an_agent_without_space_takes_nothing_and_hands_out_what_it_has(tmp_path) -> None:
+    async with calling(tmp_path) as before:
+        done = await before.completed("9.1")
+    async with calling(tmp_path, min_free=1 << 60) as agent:
+        for way in (by_form, by_line):
+            assert (await way(agent, agent.sent("1.1")))[:2] == (507, "disk_full")
+        async with agent.http.post("/submit", data={"a": "b"}) as response:
+            assert (response.status, int(response.headers["Retry-After"]) > 0) == (507, True)
+        status, health = await agent.call("GET", "/health")
+        assert (status, health["status"]) == (200, "ok")
+        assert "must stay free" in health["message"]
+        assert "run.sh" in await agent.zip(f"/retrieve/{done}")
+
+
+@both_ways
+async def test_a_disk_that_is_full_refuses_all_and_keeps_nothing(agent, monkeypatch, way) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    await agent.anew()
+    done = await agent.completed("9.1")
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "fsync_folder", full)
+        assert (await way(agent, agent.sent("1.1")))[:2] == (507, "disk_full")
+        if way is by_line:
+            refs = [{"id": done}]
+            answer = await agent.post(agent.sent("1.1"), agent.sent("2.1"), acknowledge=refs)
+            assert [one["code"] for one in answer["answers"]] == ["disk_full"] * 2
+            assert all(one["retry_after_s"] for one in answer["answers"])
+            assert agent.names("results") == []
+    await agent.forget(done)
+    await agent.until_holds(*FOLDERS)
+
+
+@both_ways
+async def test_with_a_broken_sandbox_it_is_unhealthy_and_takes_nothing(agent, way) -> None:
+    await agent.anew()
+    agent.sandbox.broken = "no user namespaces: sysctl user.max_user_namespaces"
+    _, payload = await agent.submit("1.1")
+    assert (await agent.ended(payload["id"]))["interrupted"]
+    status, health = await agent.call("GET", "/health")
+    assert (status, "max_user_namespaces" in health["message"]) == (503, True)
+    assert (await way(agent, agent.sent("2.1")))[:2] == (503, "sandbox_broken")
+    agent.sandbox.broken = None
+    await agent.clock.advance(11)
+    assert (await agent.call("GET", "/health"))[0] == 200
+    assert (await way(agent, agent.sent("2.1")))[0] == 200
+    (await agent.sandbox.process("2.1")).finish()
+
+
+async def test_who_has_no_token_sends_nothing(tmp_path) -> None:
+    async with calling(
+        tmp_path, tokens=["a-secret-of-agents", "another-secret-of-agents"]
+    ) as agent:
+        order = agent.sent("1.1")
+        agent.http.headers["Authorization"] = "Bearer wrong"
+        for way in (by_form, by_line):
+            assert (await way(agent, order))[:2] == (401, "unauthorized")
+        assert (await agent.call("GET", "/payloads"))[0] == 401
+        assert (await agent.call("GET", "/health"))[0] == 200
+        agent.http.headers["Authorization"] = "Bearer another-secret-of-agents"
+        assert (await by_line(agent, order))[0] == 200
+
+
+# -- acknowledgements that come along
+
+
+async def test_what_is_acknowledged_with_orders_is_forgotten(agent) -> None:
+    ids = [await agent.completed(f"{n}.1") for n in range(1, 4)]
+    refs = [{"id": one, "key": f"{n}.1"} for n, one in enumerate(ids, 1)]
+    refs[2]["key"] = "7.1"
+    order = agent.sent("4.1", lease=3)
+    answer = await agent.post(order, acknowledge=[*refs, {"id": 999_999}], lease=3)
+    assert (answer["answers"][0]["code"], answer["refused"]) == (
+        "",
+        {str(ids[2]): "payload_not_found"},
+    )
+    assert agent.names("results") == [f"{ids[2]}.zip"]
+    running = answer["answers"][0]["payload"]["id"]
+    stale = await agent.post(order, acknowledge=[{"id": ids[2]}, {"id": running}], lease=2)
+    assert stale["refused"] == {str(one): "stale_lease" for one in (ids[2], running)}
+    assert agent.names("results") == [f"{ids[2]}.zip"]
+    early = await agent.post(order, acknowledge=[{"id": running}], lease=3)
+    assert early["refused"] == {str(running): "not_ended"}
+    old = await agent.post(agent.sent("5.1", lease=2))
+    assert old["answers"][0]["code"] == "stale_lease"
+    process = await agent.sandbox.process("4.1")
+    process.finish()
+    await agent.ended(running)
+    refs = [{"id": ids[2]}, {"id": running}]
+    assert (await agent.post(acknowledge=refs, lease=3))["refused"] == {}
+
+
+# -- inputs, which come behind the bundle
+
+
+async def with_inputs(agent: AgentClient, inputs: bytes, key="1.1", **announced: Any) -> Any:
+    info = {"size": len(inputs), "sha256": hashlib.sha256(inputs).hexdigest()} | announced
+    files = {"run.sh": b"true", "a/run.sh": b"echo a", "a/deep/data": b"of a"}
+    order, data = agent.sent(key, files, inputs=info)
+    form = aiohttp.FormData()
+    form.add_field("order", json.dumps(order))
+    for field, content in (("bundle", data), ("inputs", inputs)):
+        form.add_field(field, io.BytesIO(content), filename=f"{field}.zip")
+    return await agent.call("POST", "/submit", data=form)
+
+
+async def test_inputs_lie_beside_the_bundle_and_replace_nothing_of_it(agent) -> None:
+    inputs = {"inputs/17/out.txt": b"of 17", "a/more.txt": b"more"}
+    evil = {"a/run.sh": b"evil", "a/deep": b"evil", "run.sh/x": b"evil"}
+    status, payload = await with_inputs(agent, zipped(inputs | evil))
+    assert status == 200
+    process = await agent.sandbox.process("1.1")
+    wanted = inputs | {"a/run.sh": b"echo a", "run.sh": b"true"}
+    assert {name: process.read(name) for name in wanted} == wanted
+    process.finish()
+    warnings = (await agent.ended(payload["id"]))["warnings"]
+    assert "3 files of the inputs are not there" in warnings[0]
+    await agent.until_holds("bundles")
+
+
+@each("announced", [{"size": 3}, {"size": 10**6}, {"sha256": "0" * 64}])
+async def test_other_inputs_than_announced_are_refused(agent, announced) -> None:
+    status, body = await with_inputs(agent, zipped({"x": b"y"}), **announced)
+    assert (status, body["code"]) == (400, "invalid_bundle")
+    assert agent.names(*FOLDERS) == []
+
+
+async def test_inputs_that_cannot_be_used_end_the_attempt(agent) -> None:
+    unsafe = "the inputs cannot be used"
+    for number, (inputs, reason, why) in enumerate(
+        [
+            (b"no zip at all", "invalid_bundle", unsafe),
+            (zipped({"../x": b""}), "invalid_bundle", unsafe),
+            (zipped({"x": b"", "x/y": b""}), "invalid_bundle", unsafe),
+            (zipped({"x": bytes(2 << 20)}), "disk_limit", "the bundle with its inputs"),
+        ],
+        1,
+    ):
+        status, payload = await with_inputs(agent, inputs, f"{number}.1")
+        assert status == 200
+        ended = await agent.ended(payload["id"])
+        assert (ended["reason"], ended["interrupted"]) == (reason, False)
+        assert why in ended["message"]
+
+
+# -- a job-orchestrator server sends nothing but files
+
+
+SIX = {"id", "status", "loc", "pid", "killed", "input"}
+
+
+async def test_plain_files_are_a_payload_with_a_slots_share_of_the_host_for_a_week(agent) -> None:
+    files = {"run.sh": b"true", "data/in.pdb": b"ATOM"}
+    (status, payload), (_, other) = [await agent.submit_plain(files) for _ in range(2)]
+    assert (status, payload["status"], other["id"] != payload["id"]) == (200, "Prepared", True)
+    assert {name: payload[name] for name in SIX - {"id", "status"}} == {
+        "loc": "",
+        "pid": 0,
+        "killed": False,
+        "input": {},
+    }
+    process = await agent.sandbox.process(f"{payload['id']}.1")
+    env = process.launch.env
+    assert (process.launch.timeout_s, env["FERRYMAN_SERVICE"]) == (7 * 86_400, "default")
+    assert int(env["FERRYMAN_MEMORY_BYTES"]) >= 2 << 30
+    assert process.read("data/in.pdb") == b"ATOM"
+    process.finish()
+    assert (await agent.ended(payload["id"]))["status"] == "Completed"
+
+
+async def test_with_one_slot_they_have_the_whole_host(tmp_path) -> None:
+    async with calling(tmp_path, slots=1, services=["docking"]) as agent:
+        _, payload = await agent.submit_plain({"run.sh": b"true"})
+        process = await agent.sandbox.process(f"{payload['id']}.1")
+        env = process.launch.env
+        assert float(env["FERRYMAN_CPUS"]) == len(os.sched_getaffinity(0))
+        assert env["FERRYMAN_SERVICE"] == "docking"
+        process.finish()
+        await agent.ended(payload["id"])
+
+
+@each(
+    "files",
+    [
+        {"main.sh": b"true"},
+        {"run.sh": b"true", "../evil": b"x"},
+        {"run.sh": b"true", "/etc/evil": b"x"},
+        {"run.sh": b"true", "a": b"x", "a/b": b"y"},
+    ],
+)
+async def test_plain_files_that_are_no_bundle_are_refused(agent, files) -> None:
+    status, answer = await agent.submit_plain(files)
+    assert (status, answer["code"], bool(answer["message"])) == (400, "invalid_bundle", True)
+    assert agent.names(*FOLDERS) == []
+
+
+# -- killed at each step
+
+
+def steps(patch: pytest.MonkeyPatch, look: Callable[[str], None]) -> None:
+    """Call it before and after each step that changes a file or a row."""
+    for where, name in (
+        (many, "store"),
+        (durable, "fsync_folder"),
+        (Payloads, "add"),
+        (Payloads, "acknowledge_all"),
+        (Folders, "remove_results"),
+    ):
+        patch.setattr(where, name, _watched(name, getattr(where, name), look))
+
+
+def _watched(name: str, work: Callable[..., Any], look: Callable[[str], None]) -> Any:
+    def call(*args: Any, **more: Any) -> Any:
+        look(f"before {name}")
+        given = work(*args, **more)
+        if asyncio.iscoroutine(given):
+            return _then(given, name, look)
+        look(f"after {name}")
+        return given
+
+    return call
+
+
+async def _then(given: Awaitable[Any], name: str, look: Callable[[str], None]) -> Any:
+    answer = await given
+    look(f"after {name}")
+    return answer
+
+
+async def test_killed_at_each_step_a_payload_is_whole_or_was_never_there(
+    tmp_path, monkeypatch
+) -> None:
+    """What is on the disk at that step is what an agent finds that was killed there."""
+    found_at: dict[str, Path] = {}
+
+    def look(step: str) -> None:
+        if step not in found_at:
+            found_at[step] = tmp_path / str(len(found_at))
+            with contextlib.suppress(shutil.Error):  # what was removed in a thread meanwhile
+                shutil.copytree(tmp_path / "agent", found_at[step] / "agent")
+
+    async with calling(tmp_path, slots=20) as agent:
+        done = await agent.completed("9.1")
+        sent = [agent.sent(f"{n}.1", {"run.sh": b"echo %d\n" % n}) for n in (1, 2, 3)]
+        with monkeypatch.context() as patch:
+            steps(patch, look)
+            await agent.post(*sent, acknowledge=[{"id": done, "key": "9.1"}])
+        for n in (1, 2, 3):
+            (await agent.sandbox.process(f"{n}.1")).finish()
+    assert len(found_at) == 10
+    outcomes = set()
+    for step, home in found_at.items():
+        async with calling(home, slots=20) as again:
+            found = [(await again.settle(f"{n}.1"))[1]["payload"] for n in (1, 2, 3)]
+            assert len({one is None for one in found}) == 1, f"{step}: not in one commit"
+            outcomes.add(found[0] is None)
+            answer = await again.post(*sent)
+            for n, (known, one) in enumerate(zip(found, answer["answers"], strict=True), 1):
+                assert one["code"] == ("" if known else "key_refused"), step
+                if known:
+                    process = await again.sandbox.process(f"{n}.1")
+                    assert process.read("run.sh") == b"echo %d\n" % n, step
+                    process.finish()
+                    await again.ended(known["id"])
+            _, listed = await again.settle("9.1")
+            cleaned = listed["payload"]["status"] == "Cleaned"
+            assert (f"{done}.zip" in again.names("results")) != cleaned, step
+    assert outcomes == {True, False}

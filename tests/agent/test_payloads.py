@@ -1,0 +1,451 @@
+"""What an agent says of its payloads, hands out, settles, forgets, and how it says how it is."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_agent.api import routes
+from client_agent.intake.submission import STALLED_S
+from client_agent.payloads.store import Payloads
+from client_agent.report.health import CpuLoad
+from client_agent.run.attempt import TICK_S
+from client_agent.storage.folders import Folders
+from shared.wire import AgentHealth, PayloadList, PayloadState
+from tests.agent.test_intake import half_sent
+from tests.kit.agent_http import AgentClient, calling, digest
+from tests.kit.each import each
+from tests.kit.waiting import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+# -- results
+
+
+async def test_a_result_comes_with_its_length_and_digest_and_in_ranges(agent) -> None:
+    payload_id = await agent.completed()
+    async with agent.http.get(f"/retrieve/{payload_id}") as response:
+        data, headers = await response.read(), response.headers
+    said = digest(data)
+    encoded = base64.b64encode(bytes.fromhex(said["sha256"])).decode()
+    assert headers["Repr-Digest"] == f"sha-256=:{encoded}:"
+    assert int(headers["Content-Length"]) == len(data)
+    nothing = {"stdout_bytes": 0, "stderr_bytes": 0, "children": 0}
+    assert (await agent.settle())[1]["payload"]["result"] == said | nothing
+    part = {"Range": "bytes=10-"}
+    async with agent.http.get(f"/retrieve/{payload_id}", headers=part) as response:
+        assert (response.status, await response.read()) == (206, data[10:])
+
+
+async def test_retrieve_gives_the_payload_before_its_end_and_the_zip_after_it(agent) -> None:
+    payload_id, process = await agent.started()
+    running = await agent.doc(payload_id)
+    assert (running["status"], running["pid"], running["killed"]) == ("Running", process.pid, False)
+    waiting = asyncio.ensure_future(agent.zip(f"/retrieve/{payload_id}?wait=30"))
+    await agent.clock.until_asleep(30)
+    process.write("out.txt", b"42")
+    process.finish()
+    assert (await waiting)["out.txt"] == b"42"
+    payload_id, process = await agent.started("2.1")
+    waiting = asyncio.ensure_future(agent.call("GET", f"/retrieve/{payload_id}?wait=30"))
+    await agent.clock.until_asleep(30)
+    await agent.clock.advance(30)
+    assert (await waiting)[1]["status"] == "Running"
+    process.write("partial.txt", b"half")
+    assert (await agent.zip(f"/retrieve_partial/{payload_id}"))["partial.txt"] == b"half"
+    process.finish(1)
+    await agent.ended(payload_id)
+    assert (await agent.doc(payload_id))["status"] == "Failed"
+    assert (await agent.zip(f"/retrieve_partial/{payload_id}"))["partial.txt"] == b"half"
+
+
+async def test_what_waits_has_a_partial_result_without_files(agent) -> None:
+    for key in ("1.1", "2.1"):
+        await agent.started(key)
+    _, waiting = await agent.submit("3.1")
+    assert set(await agent.zip(f"/retrieve_partial/{waiting['id']}")) == {"ferryman.json"}
+
+
+@each("method, path", [("GET", "retrieve"), ("GET", "retrieve_partial"), ("POST", "kill")])
+async def test_an_unknown_payload_is_404_with_an_empty_payload(agent, method, path) -> None:
+    status, body = await agent.call(method, f"/{path}/999999")
+    assert (status, body["id"], body["status"], body["code"]) == (
+        404,
+        0,
+        "Unknown",
+        "payload_not_found",
+    )
+    assert {"loc", "pid", "killed", "input"} <= set(body)
+
+
+async def test_every_status_is_one_that_a_job_orchestrator_server_can_read() -> None:
+    states = {"Prepared", "Running", "Completed", "Failed", "Invalid", "Killed", "Cleaned"}
+    assert {state.value for state in PayloadState} <= states
+
+
+# -- settling
+
+
+async def test_settling_gives_what_is_known_and_refuses_what_is_not(agent) -> None:
+    assert await agent.settle() == (200, {"payload": None})
+    payload_id, process = await agent.started("2.1")
+    _, settled = await agent.settle("2.1")
+    assert (settled["payload"]["id"], settled["payload"]["status"]) == (payload_id, "Running")
+    _, settled = await agent.settle("2.1", kill="1")
+    assert (settled["payload"]["status"], process.alive) == ("Killed", False)
+    await agent.forget(payload_id)
+    _, settled = await agent.settle("2.1", kill="1")
+    assert (settled["payload"]["id"], settled["payload"]["status"]) == (payload_id, "Cleaned")
+    assert settled["payload"]["result"] is None
+    status, body = await agent.settle("one")
+    assert (status, body["code"]) == (400, "invalid_key")
+
+
+async def test_settling_and_submitting_at_once_agree_on_one_answer(agent) -> None:
+    for job in range(1, 12):
+        key = f"{job}.1"
+        (_, settled), answer = await asyncio.gather(agent.settle(key), agent.post(agent.sent(key)))
+        (taken,) = answer["answers"]
+        if settled["payload"] is None:
+            assert taken["code"] == "key_refused"
+        else:
+            assert settled["payload"]["id"] == taken["payload"]["id"]
+
+
+@each("query", [{}, {"kill": "1"}])
+async def test_settling_refuses_a_submit_that_has_stalled(agent, query) -> None:
+    await agent.anew()
+    async with stalled(agent) as (posting, go_on):
+        settling = asyncio.ensure_future(agent.settle("1.1", **query))
+        if not query:  # a cancel does not wait
+            await agent.clock.until_asleep(STALLED_S)
+            await agent.clock.advance(STALLED_S)
+        assert (await settling)[1] == {"payload": None}
+        go_on.set()
+        status, answer = await posting
+    assert (status, answer["code"]) == (409, "key_refused")
+    assert (agent.names("bundles", "staging"), agent.sandbox.starts) == ([], {})
+
+
+async def test_settling_waits_for_a_submit_that_ends_meanwhile(agent) -> None:
+    async with stalled(agent) as (posting, go_on):
+        settling = asyncio.ensure_future(agent.settle())
+        await agent.clock.until_asleep(STALLED_S)
+        go_on.set()
+        status, taken = await posting
+    assert (status, taken["status"]) == (200, "Prepared")
+    assert (await settling)[1]["payload"]["id"] == taken["id"]
+
+
+def stalled(agent: AgentClient) -> Any:
+    """A submit whose body stops in the middle of its bundle."""
+    return _Stalled(agent)
+
+
+class _Stalled:
+    def __init__(self, agent: AgentClient) -> None:
+        self._agent = agent
+        self._half = half_sent(agent, agent.sent("1.1", {"run.sh": os.urandom(1 << 20)}), 1 << 19)
+
+    async def __aenter__(self) -> Any:
+        found = await self._half.__aenter__()
+        await until(lambda: bool(self._agent.names("staging")))
+        return found
+
+    async def __aexit__(self, *problem: Any) -> None:
+        await self._half.__aexit__(*problem)
+
+
+async def test_settling_does_not_refuse_a_submit_that_is_being_stored(agent, monkeypatch) -> None:
+    """On a slow disk that may take longer than its server waits for the answer."""
+    storing, go_on = threading.Event(), threading.Event()
+    real = Folders.seal_bundle
+
+    def slow(self: Folders, staged: Any) -> str:
+        storing.set()
+        go_on.wait(30)
+        return real(self, staged)
+
+    monkeypatch.setattr(Folders, "seal_bundle", slow)
+    posting = asyncio.ensure_future(agent.submit())
+    try:
+        await until(storing.is_set)
+        for _ in range(2):
+            path = f"/keys/{agent.server}/1.1/settle"
+            settling = asyncio.ensure_future(agent.http.post(path))
+            await agent.clock.until_asleep(STALLED_S)
+            await agent.clock.advance(STALLED_S)
+            async with await settling as response:
+                code = (await response.json())["code"]
+                assert (response.status, code) == (409, "submit_in_progress")
+                assert int(response.headers["Retry-After"]) > 0
+    finally:
+        go_on.set()
+    status, taken = await posting
+    assert (status, taken["status"]) == (200, "Prepared")
+    assert (await agent.settle())[1]["payload"]["id"] == taken["id"]
+
+
+# -- acknowledgements, and what is too old
+
+
+async def test_an_acknowledged_payload_is_cleaned_and_repeats_are_harmless(agent) -> None:
+    payload_id, process = await agent.started()
+    status, refusal = await agent.call("DELETE", f"/payloads/{payload_id}")
+    assert (status, refusal["code"]) == (409, "not_ended")
+    process.finish()
+    await agent.ended(payload_id)
+    for _ in range(2):
+        assert await agent.call("DELETE", f"/payloads/{payload_id}") == (204, None)
+    await agent.until_holds("bundles", "results", "logs")
+    assert (await agent.doc(payload_id))["status"] == "Cleaned"
+    assert (await agent.call("GET", f"/retrieve_partial/{payload_id}"))[0] == 404
+    assert await agent.call("DELETE", "/payloads/999999") == (204, None)
+
+
+async def time_passes(agent: AgentClient, done: Callable[[], Awaitable[bool]]) -> None:
+    """Until the agent, which cleans up once a minute, has done that."""
+    for _ in range(200):
+        if await done():
+            return
+        await agent.clock.advance(20)
+    raise AssertionError("it did not happen in an hour")
+
+
+async def test_results_go_in_time_and_their_rows_later_and_no_number_comes_again(tmp_path) -> None:
+    async def gone(*ids: int) -> bool:
+        found = [(await agent.call("HEAD", f"/retrieve/{one}"))[0] for one in ids]
+        return set(found) == {404}
+
+    async def kept(*ids: int) -> bool:
+        await agent.call("GET", "/")
+        return agent.names("results") == [f"{one}.zip" for one in ids]
+
+    async with calling(tmp_path, retention="10m") as agent:
+        assert (await agent.settle("9.1"))[1] == {"payload": None}
+        old, (live, _) = await agent.completed("1.1"), await agent.started("2.1", timeout_s=1e6)
+        await agent.clock.advance(360)
+        young = await agent.completed("3.1")
+        assert await kept(old, young)
+        await time_passes(agent, lambda: kept(young))
+        assert [(await agent.doc(one))["status"] for one in (old, live)] == ["Cleaned", "Running"]
+        assert (await agent.submit("1.1"))[1]["status"] == "Cleaned", "its key is remembered"
+        await time_passes(agent, lambda: gone(old, young))
+        assert (await agent.submit("9.1"))[1]["code"] == "key_refused", "for a day at least"
+        await agent.call("POST", f"/kill/{live}")
+        last = (await agent.call("GET", "/payloads"))[1]["seq"]
+        await agent.forget(live)
+        await time_passes(agent, lambda: gone(live))
+    async with calling(tmp_path) as agent:
+        fresh = await agent.completed("5.1")
+        assert fresh > young
+        assert (await agent.call("GET", "/payloads"))[1]["seq"] > last
+
+
+async def test_the_cleaning_goes_on_after_one_that_failed(tmp_path, monkeypatch) -> None:
+    expire, failed = Payloads.expire, list[float]()
+
+    async def failing(self: Payloads, retention_s: float) -> list[int]:
+        if not failed:
+            failed.append(retention_s)
+            raise OSError("bad")
+        return list(await expire(self, retention_s))
+
+    async def done() -> bool:
+        await agent.call("GET", "/")
+        return bool(failed) and agent.names("results") == []
+
+    async with calling(tmp_path, retention="1m") as agent:
+        await agent.completed()
+        monkeypatch.setattr(Payloads, "expire", failing)
+        await time_passes(agent, done)
+
+
+async def test_a_disk_that_does_not_answer_holds_up_only_who_removes(agent, monkeypatch) -> None:
+    removing, go_on = threading.Event(), threading.Event()
+    real = Folders.remove_file
+
+    def slow(self: Folders, path: Path) -> None:
+        if path.suffix == ".zip":
+            removing.set()
+            go_on.wait(30)
+        real(self, path)
+
+    payload_id = await agent.completed()
+    await agent.until_holds("bundles", "logs")
+    monkeypatch.setattr(Folders, "remove_file", slow)
+    forgetting = asyncio.ensure_future(agent.forget(payload_id))
+    await until(removing.is_set)
+    assert (await agent.call("GET", "/health"))[0] == 200
+    assert not forgetting.done()
+    go_on.set()
+    await forgetting
+    assert agent.names("results") == []
+
+
+# -- the list
+
+
+async def test_the_list_holds_what_is_not_acknowledged_of_one_server(agent) -> None:
+    status, nothing = await agent.call("GET", f"/payloads?server={agent.server}")
+    assert (status, nothing["payloads"], nothing["next"]) == (200, [], None)
+    done, gone = [await agent.completed(key) for key in ("1.1", "2.1")]
+    await agent.forget(gone)
+    _, other = await agent.submit("1.1", server="another")
+    assert other["id"] not in (done, gone), "another server's key is another attempt"
+    for query, ids in ((f"?server={agent.server}", [done]), ("", [done, other["id"]])):
+        _, body = await agent.call("GET", f"/payloads{query}")
+        assert [one.id for one in PayloadList.model_validate(body).payloads] == ids
+
+
+async def listed(agent: AgentClient) -> list[list[int]]:
+    pages: list[list[int]] = []
+    after: int | None = 0
+    while after is not None:
+        _, body = await agent.call("GET", f"/payloads?server={agent.server}&after={after}")
+        pages.append([one["id"] for one in body["payloads"]])
+        after = body["next"]
+    return pages
+
+
+async def test_the_list_comes_in_pages_and_has_what_changes_meanwhile(agent, monkeypatch) -> None:
+    ids = [await agent.completed(f"{number}.1") for number in range(1, 6)]
+    assert await listed(agent) == [ids]
+    with monkeypatch.context() as patch:
+        patch.setattr(routes, "_PAGE_BYTES", 10)
+        assert await listed(agent) == [[one] for one in ids]
+    real, changed = Payloads.changed_after, list[int]()
+
+    async def two_at_a_time(self: Payloads, after: int, server: str | None) -> Any:
+        rows = await real(self, after, server, 2)
+        if not changed:
+            await agent.forget(ids[4])
+            changed.append((await agent.submit("9.1"))[1]["id"])
+        return rows
+
+    monkeypatch.setattr(routes, "BATCH", 2)
+    monkeypatch.setattr(Payloads, "changed_after", two_at_a_time)
+    assert await listed(agent) == [ids[:2], ids[2:4], changed]
+
+
+EVERYTHING = {
+    "heartbeat_timeout_s": 5.0,
+    "folder": "part/",
+    "entry": "go.sh",
+    "array": {"index": 0, "file": "lines"},
+    "env": {"TOKEN": "secret"},
+    "on_shutdown": "continue",
+    "outputs": ["*.txt"],
+    "result_files": "changed",
+    "try_number": 3,
+}
+
+
+@each("kept", [1, 10_000])
+async def test_what_it_says_is_the_same_after_a_restart(tmp_path, monkeypatch, kept) -> None:
+    """Whatever it holds in memory says what is stored, as long as it is held there."""
+    monkeypatch.setattr("client_agent.payloads.reads.KEPT", kept)
+
+    async def said(agent: AgentClient) -> tuple[Any, ...]:
+        _, all_of_them = await agent.call("GET", "/payloads")
+        keys = [(await agent.settle(key))[1] for key in ("1.1", "2.1", "3.1", "7.1")]
+        return all_of_them["seq"], all_of_them["payloads"], keys
+
+    async with calling(tmp_path / str(kept)) as agent:
+        files = {"part/go.sh": b"x", "part/lines": b"one\n", "run.sh": b""}
+        _, payload = await agent.submit("1.1", files, **EVERYTHING)
+        await agent.clock.until_asleep(TICK_S)
+        await agent.clock.advance(TICK_S)
+        process = await agent.sandbox.process("1.3")
+        process.log(b"::progress value=1,total=2::half\n::output name=a::b\n", b"oh\n")
+        process.log(b"::retry-later after=3s::busy\n::warning::hot\n")
+        process.finish(3, warnings=("one", "two"))
+        await agent.ended(payload["id"])
+        done, gone = [await agent.completed(key) for key in ("2.1", "3.1")]
+        assert done < gone
+        await agent.forget(gone)
+        await agent.settle("7.1")
+        before = await said(agent)
+    with closing(sqlite3.connect(tmp_path / str(kept) / "agent" / "agent.sqlite")) as database:
+        for (given,) in database.execute("SELECT given FROM payloads"):
+            assert "env" not in json.loads(given), "variables of what has ended are forgotten"
+    async with calling(tmp_path / str(kept)) as agent:
+        assert await said(agent) == before
+        (document,) = [one for one in before[1] if one["key"] == "1.1"]
+        assert "secret" not in str(document)
+        assert (document["exit_code"], document["warnings"]) == (3, ["one", "two"])
+        assert document["retry_later"] == {"after_s": 3.0, "message": "busy"}
+        assert document["live"]["output"] == {"a": "b"}
+
+
+# -- the agent itself
+
+
+async def test_its_health_has_its_name_and_services_and_its_load_is_a_bare_float(tmp_path) -> None:
+    async with calling(tmp_path, services=["example"]) as agent:
+        assert await agent.call("GET", "/") == (200, {"message": "pong"})
+        await agent.started()
+        _, body = await agent.call("GET", "/health")
+        health = AgentHealth.model_validate(body)
+        assert (health.status, health.agent, health.slots) == ("ok", "node-1", 2)
+        assert (health.running, health.services, bool(health.version)) == (1, ["example"], True)
+        assert health.sandbox is not None
+        assert health.sandbox["backend"] == "fake"
+        for _ in range(2):
+            status, load = await agent.call("GET", "/load")
+            assert (status, type(load), 0.0 <= load <= 100.0) == (200, float, True)
+
+
+async def test_an_agent_keeps_the_id_of_its_first_start_under_every_name(tmp_path) -> None:
+    seen = []
+    for home, name in ((tmp_path, "node-1"), (tmp_path, "node-2"), (tmp_path / "other", "node-1")):
+        async with calling(home, name=name) as agent:
+            _, health = await agent.call("GET", "/health")
+            assert health["agent"] == name
+            seen.append(health["agent_id"])
+    assert seen[0] == seen[1] != seen[2]
+    assert len(seen[0]) == 32
+
+
+async def test_a_folder_that_its_jobs_need_is_looked_for_each_time(tmp_path) -> None:
+    tree = tmp_path / "tree"
+    far = {"services": {"far": {"read_only": [f"{tree}:/tree"]}}}
+    async with calling(tmp_path, sandboxing=far) as agent:
+        for there in (False, True, False):
+            tree.mkdir() if there else tree.exists() and tree.rmdir()
+            await agent.clock.advance(1.0)  # what was there is not looked for again at once
+            status, answer = await agent.submit(f"{1 + there}.1", service="far")
+            assert status == (200 if there else 503), answer
+            assert (await agent.submit("3.1"))[0] == 200, "others need it not"
+
+
+@each(
+    "ticks, percent",
+    [
+        ([{"user": 100, "idle": 100}, {"user": 130, "idle": 200}], 23.08),
+        ([{"idle": 200}, {"user": 100, "idle": 200}], 100.0),
+        ([{}, {"user": 50, "guest": 50, "iowait": 50}], 50.0),  # a disk is no load, guests once
+        ([{"user": 1}, {"user": 1}], 0.0),  # no time has passed
+        ([None, None], 0.0),  # no such file
+    ],
+)
+async def test_load_is_the_busy_share_since_the_last_call(tmp_path, ticks, percent) -> None:
+    names = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest")
+    path, found = tmp_path / "stat", []
+    load = CpuLoad(path if ticks[0] is not None else tmp_path / "missing")
+    for one in ticks:
+        words = " ".join(str((one or {}).get(name, 0)) for name in names)
+        path.write_text(f"cpu  {words} 0\ncpu0 1 2 3\n")
+        found.append(load.percent())
+    assert found == [0.0, pytest.approx(percent)]

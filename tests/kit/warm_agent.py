@@ -1,0 +1,117 @@
+"""An agent that the tests of a module share, over HTTP, on a fake sandbox and simulated time.
+
+Each test speaks for a server of its own, so no test sees another's payloads, keys or leases. After
+each test what it left is killed and acknowledged; then no half upload, open file, running attempt
+or result may be there more than before, and after the last one no task.
+
+A module that uses it says ``pytestmark = pytest.mark.asyncio(loop_scope="module")``. It may hold
+``AGENT``, settings of the agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.kit.agent_http import AgentClient, calling
+from tests.kit.memory_folder import module_folder
+from tests.kit.waiting import until
+
+__all__ = ["agent", "module_folder", "warm_agent"]
+
+_NUMBERS = itertools.count(1)
+_OPEN = Path("/proc/self/fd")
+Held = Mapping[str, int]
+
+
+def held(agent: AgentClient) -> Held:
+    """What is open, stored or under way now."""
+    counts = {name: len(list((agent.data / name).iterdir())) for name in ("staging", "results")}
+    files = [one for one in map(_target, _OPEN.iterdir()) if not one.startswith("socket:")]
+    return counts | {"files": len(files), "running": len(agent.sandbox.live)}
+
+
+def _target(path: Path) -> str:
+    try:
+        return str(path.readlink())
+    except FileNotFoundError:  # it was that of the folder
+        return "socket:"
+
+
+def _tasks() -> int:
+    """How many there are besides those of connections, which come and go."""
+    names = (getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks())
+    return sum(1 for name in names if not name.startswith(("RequestHandler.", "Connection.")))
+
+
+async def _until_nothing(left: Callable[[], Mapping[str, int]]) -> None:
+    try:
+        await until(lambda: not left(), 20.0)
+    except AssertionError:
+        raise AssertionError(f"left behind: {left()}") from None
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def warm_agent(
+    request: pytest.FixtureRequest, module_folder: Path
+) -> AsyncIterator[AgentClient]:
+    """The module's agent, after a first payload: what is opened at first use is open."""
+    settings: dict[str, Any] = getattr(request.module, "AGENT", {})
+    async with calling(module_folder, **settings) as found:
+        await found.forget(await found.completed())
+        tasks = _tasks()
+        yield found
+        await _until_nothing(lambda: {"tasks": _tasks() - tasks} if _tasks() > tasks else {})
+
+
+class WarmAgent(AgentClient):
+    """Speaks for a server of one test."""
+
+    @classmethod
+    async def over(cls, first: AgentClient) -> WarmAgent:
+        made = cls(first.url, first.http, first.sandbox, first.clock, first.data.parent)
+        await made.anew()
+        return made
+
+    async def anew(self) -> None:
+        """End and acknowledge all that the agent holds, and go on as another server."""
+        violations = self.sandbox.violations
+        self.sandbox.reset()
+        after: int | None = 0
+        while after is not None:
+            _, listed = await self.call("GET", f"/payloads?after={after}")
+            for one in listed["payloads"]:
+                for method, path in (("POST", "/kill/"), ("DELETE", "/payloads/")):
+                    await self.call(method, f"{path}{one['id']}", params=self._as(one))
+            after = listed["next"]
+        self.server = f"server-{next(_NUMBERS)}"
+        assert violations == []
+        # Those that were sent to be kept are, for a while.
+        self.kept = set(super().names("bundles"))
+
+    def _as(self, payload: Mapping[str, Any]) -> dict[str, str]:
+        """Above every lease that a test may have."""
+        return {"lease": str(1 << 40)} if payload["server"] else {}
+
+    def names(self, *folders: str) -> list[str]:
+        return [name for name in super().names(*folders) if name not in self.kept]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def agent(warm_agent: AgentClient) -> AsyncIterator[WarmAgent]:
+    """The module's agent, with a server of this test."""
+    found = await WarmAgent.over(warm_agent)
+    before = held(warm_agent)
+    yield found
+    await found.anew()
+    await _until_nothing(
+        lambda: {
+            name: now - before[name] for name, now in held(warm_agent).items() if now > before[name]
+        }
+    )
