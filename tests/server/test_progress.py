@@ -10,7 +10,7 @@ from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from shared.clock import iso
 from shared.sqlite.errors import DatabaseUnavailable
-from shared.wire import JobState, LiveDoc, Notice, PayloadState, Progress, Reason
+from shared.wire import JobState, LiveDoc, Notice, PayloadState, Progress
 from tests.kit.sim_agent import SimAgent
 from tests.kit.sim_payload import Payload
 from tests.kit.simulation import World
@@ -46,11 +46,6 @@ async def report(world: World, agent: SimAgent, payload: Payload, **live: object
     await world.settle()
 
 
-async def progress_events(world: World, job_id: int) -> list[float]:
-    events = await world.jobs.events(job_id)
-    return [one.fields["current"] for one in events if one.event == "job.progress"]
-
-
 async def test_of_many_reports_the_latest_is_written_once(world: World) -> None:
     job_id, agent, payload = await started(world)
     for current in range(1, 50):
@@ -60,26 +55,6 @@ async def test_of_many_reports_the_latest_is_written_once(world: World) -> None:
     job = await world.jobs.get(job_id)
     assert (job.progress, job.message) == (Progress(current=49), "at 49")
     assert await world.get.progress.run_once() == 0
-
-
-async def test_a_report_of_a_known_attempt_reads_nothing(world: World) -> None:
-    job_id, agent, payload = await started(world)
-    await report(world, agent, payload, message="one")
-    world.get.on_payload = None  # type: ignore[assignment]  # would read the job
-    await report(world, agent, payload, progress={"current": 2}, message="two")
-    assert await world.get.progress.run_once() == 1
-    assert (await world.jobs.get(job_id)).message == "two"
-
-
-async def test_events_about_progress_stay_few(world: World) -> None:
-    job_id, agent, payload = await started(world)
-    for second in range(1, 2_001):
-        await report(world, agent, payload, progress={"current": second})
-        await world.get.progress.run_once()
-        await world.clock.advance(1.0)
-    seen = await progress_events(world, job_id)
-    assert seen[:3] == [1, 6, 11]
-    assert 200 < len(seen) < 270
 
 
 async def test_what_was_said_last_comes_with_the_end(world: World) -> None:
@@ -105,19 +80,6 @@ async def test_what_was_said_last_comes_with_the_end(world: World) -> None:
     events = [one.event for one in await world.jobs.events(job_id)]
     assert events[-3:] == ["job.notice", "job.output", "job.completed"]
     await world.check()
-
-
-async def test_another_attempt_begins_with_nothing_said(world: World) -> None:
-    job_id, agent, payload = await started(world)
-    await report(world, agent, payload, progress={"current": 3}, output={"a": "1"})
-    await world.get.progress.run_once()
-    payload.live = None
-    agent.end(payload, PayloadState.FAILED, Reason.EXIT_CODE)
-    await world.settle()
-    job = await world.jobs.get(job_id)
-    assert (job.state, job.progress, job.output, job.heartbeat_at) == ("Queued", None, {}, None)
-    (attempt,) = await world.jobs.attempts(job_id)
-    assert (attempt.progress, attempt.output) == (Progress(current=3), {"a": "1"})
 
 
 async def test_a_report_after_the_end_changes_nothing(world: World) -> None:
@@ -161,28 +123,3 @@ async def test_what_could_not_be_written_is_written_later(world: World, monkeypa
             await world.get.progress.run_once()
     assert await world.get.progress.run_once() == 1
     assert (await world.jobs.get(job_id)).message == "one"
-
-
-async def test_an_agent_may_report_anything(world: World) -> None:
-    job_id, agent, payload = await started(world)
-    line = {"level": "warning", "text": "a\0b" * 9_999, "at": "never"}
-    await report(
-        world,
-        agent,
-        payload,
-        progress={"current": float("nan"), "total": 1},
-        message="x\n" * 9_999,
-        output={f"{number}": "v" * 9_999 for number in range(999)},
-        heartbeat_at="9999-12-31T23:59:59Z",
-        notices=[line] * 999,
-    )
-    assert await world.get.progress.run_once() == 1
-    job = await world.jobs.get(job_id)
-    assert (job.progress, len(job.message), len(job.output)) == (None, 1_023, 100)
-    assert job.heartbeat_at is not None
-    assert job.heartbeat_at <= world.clock.now()
-    events = await world.jobs.events(job_id)
-    assert len(events) == 4 + 200 + 100
-    assert max(len(one.message) for one in events) <= 4_200
-    await report(world, agent, payload, heartbeat_at="soon")
-    assert await world.get.progress.run_once() == 1

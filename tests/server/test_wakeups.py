@@ -60,9 +60,3 @@ def test_the_sender_is_woken_when_there_may_be_something_to_send() -> None:
     wakeups.sender.clear()
     wakeups.changed(job(1, JobState.COMPLETED))
     assert wakeups.sender.is_set(), "a slot is free"
-
-
-def test_changed_services_and_agents_have_the_store_asked() -> None:
-    wakeups = JobWakeups()
-    wakeups.services_changed()
-    assert (wakeups.sender.is_set(), wakeups.hints.unsure) == (True, True)
