@@ -20,6 +20,8 @@ from pathlib import Path
 from client_agent.storage.remove_tree import remove_tree
 from tests.mutants import engine, new_form, old_form
 from tests.mutants.changes import Change, from_text
+from tests.mutants.forks import end_with_this_process
+from tests.mutants.inside import TEMPORARY
 from tests.mutants.old_form import Text
 
 
@@ -68,8 +70,10 @@ def main() -> None:
     if not changes:
         raise SystemExit("no mutant is like this")
     arguments = [*(given.tests or ()), *(("-m", "not soak") if given.slow else ())]
-    folder = Path(tempfile.mkdtemp(prefix="ferryman-mutants-"))
+    end_with_this_process()
+    folder = Path(tempfile.mkdtemp(prefix="mutants-"))
     folder.chmod(0o755)
+    os.environ[TEMPORARY] = str(folder)
     began = time.monotonic()
     try:
         if given.reuse_map:

@@ -95,7 +95,13 @@ def record(changes: Sequence[Change], arguments: Sequence[str], jobs: int, folde
     (folder / "now").write_bytes(bytes(4))
     environ = {**os.environ, **swap.environment(code), NOTES: str(notes), NOW: str(folder / "now")}
     command = [sys.executable, "-P", "-m", "tests.mutants.record", str(folder), str(jobs)]
-    subprocess.run([*command, *arguments], env=environ, check=True)
+    with subprocess.Popen([*command, *arguments], env=environ) as recording:
+        try:
+            failed = recording.wait()
+        finally:
+            recording.terminate()
+    if failed:
+        raise SystemExit("the tests cannot be collected")
     made = Map()
     names = [""]
     for line in (folder / "tests").read_text().splitlines():

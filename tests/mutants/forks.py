@@ -73,15 +73,18 @@ class _Running(Generic[T]):
                     self._heard = time.monotonic()
                     self._limit = self.job.limit(self.job.lines[-1])
 
+    def kill(self) -> None:
+        for pid in {self.pid, *_below(self.pid)}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def is_over(self) -> bool:
         """Whether it has ended, by itself or because its time was over."""
         now = time.monotonic()
         late = now - self._heard > self._limit or now - self._began > self.job.budget
         if late and not self.job.killed:
             self.job.killed = True
-            for pid in {self.pid, *_below(self.pid)}:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            self.kill()
         if not select.select([self.pidfd], [], [], 0)[0]:
             return False
         _, code = os.waitpid(self.pid, 0)
@@ -124,6 +127,15 @@ def _below(pid: int) -> Iterator[int]:
             yield from _below(one)
 
 
+def end_with_this_process() -> None:
+    """SIGTERM ends what runs side by side, too."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+
+
 def side_by_side(works: Iterable[Work[T]], jobs: int) -> Iterator[T]:
     """Do them all, so many at a time; yields what they return as it comes."""
     coming = iter(works)
@@ -148,5 +160,4 @@ def side_by_side(works: Iterable[Work[T]], jobs: int) -> Iterator[T]:
                         yield stop.value
     finally:
         for one in running:
-            one.job.budget = 0
-            one.is_over()
+            one.kill()

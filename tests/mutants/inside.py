@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
+TEMPORARY = "MUTANTS_TEMPORARY"
+"""The variable with the folder for those of tests; its path is short, as names of sockets are."""
 OPTIONS = ("-qq", "--no-header", "--no-summary", "-p", "no:cacheprovider", "-p", "no:xdist")
 Tell = Callable[[str], None]
 
@@ -75,7 +77,8 @@ def run_tests(
     Call it in a process of its own: what it prints goes to ``log``.
     """
     _print_to(log, session.config)
-    with tempfile.TemporaryDirectory(prefix="ferryman-mutants-", ignore_cleanup_errors=True) as own:
+    where = os.environ.get(TEMPORARY)
+    with tempfile.TemporaryDirectory(dir=where, ignore_cleanup_errors=True) as own:
         _folder(session.config, Path(own) / "t")
         outcomes = _Outcomes(tell)
         session.config.pluginmanager.register(outcomes)

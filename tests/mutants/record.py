@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.mutants.forks import Job, Tell, Work, side_by_side
+from tests.mutants.forks import Job, Tell, Work, end_with_this_process, side_by_side
 from tests.mutants.inside import collect, run_tests
 
 
@@ -67,6 +67,7 @@ class _Timed:
 
 def main() -> None:
     folder, jobs, *arguments = sys.argv[1:]
+    end_with_this_process()
 
     def work(session: pytest.Session) -> None:
         numbered = list(enumerate(session.items, 1))
