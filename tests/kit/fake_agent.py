@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from aiohttp import BodyPartReader, web
 
 from server.settings import load
-from shared.clock import SECOND, RealClock
+from shared.clock import SECOND, Clock, RealClock
 from shared.wire import LOG_SIZE
 from tests.kit.server_http import ServerClient, hosted
 
@@ -336,7 +336,12 @@ def said(result: bytes) -> str:
 
 @asynccontextmanager
 async def serving(
-    folder: Path, *agents: FakeAgent, extra: str = "", url: str = "url", **server: Any
+    folder: Path,
+    *agents: FakeAgent,
+    extra: str = "",
+    url: str = "url",
+    machine: Clock | None = None,
+    **server: Any,
 ) -> AsyncIterator[ServerClient]:
     """A Ferryman server with these agents, and one service ``my_service``.
 
@@ -360,7 +365,7 @@ async def serving(
         file.write_text("\n".join(lines))
         intervals = {"getter_interval": 0.02, "sender_interval": 0.05}
         flags = {"server": {"data_dir": folder / "data", **intervals} | server}
-        yield await hosted(load.read(file, flags, {}), stack)
+        yield await hosted(load.read(file, flags, {}), stack, machine)
 
 
 RETRIED = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -26,6 +27,7 @@ PRINCIPALS = {
 }
 TABS = ("", "/log", "/files")
 EVIL = "<img src=x onerror=alert(1)>\"'&{{7*7}}"
+_NUMBERS = itertools.count(1)
 _PAGE = "text/html,application/xhtml+xml"
 SAFE = "&lt;img src=x onerror=alert(1)&gt;"
 
@@ -81,8 +83,9 @@ class World:
     async def new(self, **fields: Any) -> Job:
         """A job of a service that the server does not have: it stays as it is."""
         now = self.context.clock.now()
+        number = next(_NUMBERS)
         start: dict[str, Any] = {
-            "bundle": Bundle("b", 100, "d"),
+            "bundle": Bundle(f"b{number}", 100, f"d{number}"),
             "limits": Limits(),
             "timeout_s": 60.0,
             "created_at": now - 60 * SECOND,

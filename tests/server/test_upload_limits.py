@@ -1,0 +1,345 @@
+"""What uploads and results may use: places, time, threads, space. The server over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import json
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.http import reads
+from server.storage.scratch import FolderScratch, FolderScratchFile
+from shared.files.bundles.expand import expand
+from tests.kit.clock import SimClock
+from tests.kit.fake_agent import FakeAgent, serving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.raw_archives import BOUNDARY, FORM, file_part, form_of, text_part, zipped
+from tests.kit.server_http import RUN, driving
+from tests.kit.uploads import FIELDS, Disk, Sender, left, post, under_way
+from tests.kit.waiting import eventually, until
+
+MIB = 1 << 20
+HEAD, RUN_SH, HALF = b"".join(FIELDS), file_part("run.sh", RUN), file_part("run.sh")[:-2]
+SMALL = form_of(*FIELDS, RUN_SH)
+OF_8 = text_part("user_id", "8") + FIELDS[1]
+END = f"\r\n--{BOUNDARY}--\r\n".encode()
+
+SELDOM: dict[str, Any] = {"getter_interval": 10.0, "sender_interval": 10.0}
+
+
+def archive(content: bytes) -> bytes:
+    return form_of(*FIELDS, file_part("b.zip", content, "bundle"))
+
+
+def running(folder: Path, client: FakeOrchestrator | None = None, **more: Any):
+    return driving(folder, client or FakeOrchestrator(then="Running"), **more)
+
+
+async def until_left(data: Path, count: int) -> None:
+    await until(lambda: len(left(data)) == count)
+
+
+def of(megabytes: float) -> bytes:
+    return form_of(*FIELDS, RUN_SH, file_part("other", bytes(int(megabytes * MIB))))
+
+
+# ---------------------------------------------------------------------------- places and time
+
+
+async def test_only_so_many_uploads_at_once(tmp_path, monkeypatch):
+    data = tmp_path / "data"
+    monkeypatch.setattr(reads, "AT_ONCE", 3)
+    async with running(tmp_path, uploads_per_user=2) as caller:
+        big = HALF + bytes(MIB)
+        async with Sender(caller, HEAD + big), Sender(caller, HEAD + big):
+            await under_way(data, 2)
+            for body, query in ((SMALL, ""), (b"", "?user_id=7")):
+                status, headers, reply = await post(caller, body, f"/upload{query}")
+                assert (status, reply["code"]) == (429, "too_many_uploads")
+                assert headers["Retry-After"] == "1"
+                assert "user 7 has 2 uploads" in reply["message"]
+            assert (await post(caller, form_of(OF_8, RUN_SH)))[0] == 201
+            async with Sender(caller, OF_8 + big):
+                await under_way(data, 3)
+                status, _, reply = await post(caller, form_of(OF_8, RUN_SH))
+                assert (status, reply["code"]) == (429, "too_many_uploads")
+                assert "3 uploads are under way" in reply["message"]
+        await until_left(data, 1)
+        assert (await post(caller, SMALL))[0] == 201
+
+
+async def test_an_upload_that_stalls_is_cut_off_and_one_that_is_slow_but_steady_goes_on(
+    tmp_path, monkeypatch
+):
+    clock, data = SimClock(), tmp_path / "data"
+    Disk(monkeypatch, data, 6 * MIB)
+
+    def on_disk() -> int:
+        return sum(path.stat().st_size for path in left(data, "staging"))
+
+    def differs(before: int) -> bool:
+        return on_disk() != before
+
+    async with running(tmp_path, machine=clock, min_free=MIB, **SELDOM) as caller:
+        async with Sender(caller, HEAD + HALF + bytes(70_000)) as sender:
+            await under_way(data, 1)
+            for _ in range(12):
+                await clock.advance(5)
+                before = on_disk()
+                await sender.send(b"x" * 70_000)  # more than a batch, so that it shows on the disk
+                await until(functools.partial(differs, before))
+                assert on_disk() > before, "it was cut off"
+            await sender.send(END)
+            assert (await sender.end())[0] == 201
+        async with Sender(caller, HEAD + HALF + bytes(MIB)) as sender:
+            await under_way(data, 1)
+            with clock.autojump(most_s=300):
+                status, reply = await sender.answer()
+            assert (status, reply["code"]) == (408, "upload_too_slow")
+            assert "less than 1.0 KiB a second of it came for 30 seconds" in reply["message"]
+        assert left(data, "staging") == set()
+        assert (await post(caller, of(3.5)))[0] == 201, "the room is free again"
+
+
+async def test_archives_wait_for_each_other_and_nobody_for_them(tmp_path, monkeypatch):
+    real, may, lock = expand, threading.Event(), threading.Lock()
+    now: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    def slow(archive, filename, *args, **limits):
+        with lock:
+            now.update([filename, "all"])
+            for name in (filename, "all"):
+                most[name] = max(most[name], now[name])
+        try:
+            assert may.wait(60)
+            return real(archive, filename, *args, **limits)
+        finally:
+            with lock:
+                now.subtract([filename, "all"])
+
+    monkeypatch.setattr("shared.multipart.sinks.expand", slow)
+    async with running(tmp_path, FakeOrchestrator()) as caller:
+        try:
+            sent = []
+            for number in range(24):
+                user = f"u{number // 8}"
+                fields = text_part("user_id", user), FIELDS[1]
+                body = form_of(*fields, file_part(f"{user}.zip", zipped({"run.sh": RUN}), "bundle"))
+                sent.append(asyncio.create_task(post(caller, body)))
+            await until(lambda: now["all"] == 2)
+            await under_way(tmp_path / "data", 24)  # all have come
+            assert (now["all"], most["u0.zip"]) == (2, 1)
+            # Small uploads and downloads go on, and all threads of the loop are free.
+            status, _, reply = await post(caller, SMALL)
+            assert status == 201
+            assert (await caller.job(reply["id"]))["status"] == "Completed"
+            assert (await caller.get(f"/download/{reply['id']}"))[1] == "application/zip"
+            assert now["all"] == 2
+        finally:
+            may.set()
+        assert {answer[0] for answer in await asyncio.gather(*sent)} == {201}
+    assert most["all"] == 2
+    assert {most[f"u{n}.zip"] for n in range(3)} == {1}
+
+
+# ---------------------------------------------------------------------------- space
+
+
+async def test_a_disk_that_does_not_say_what_is_free_holds_up_nobody_else(tmp_path, monkeypatch):
+    asked, release, on_loop = threading.Event(), threading.Event(), []
+    free_bytes = FolderScratch.free_bytes
+
+    def hangs(scratch: FolderScratch) -> int:
+        if threading.current_thread() is threading.main_thread():
+            on_loop.append("statvfs")
+        else:
+            asked.set()
+            release.wait(60)
+        return free_bytes(scratch)
+
+    async with running(tmp_path) as caller:
+        monkeypatch.setattr(FolderScratch, "free_bytes", hangs)
+        big = form_of(*FIELDS, RUN_SH, file_part("big", bytes(MIB)))
+        hanging = asyncio.create_task(post(caller, big))
+        giving_up = threading.Timer(10, release.set)  # else the failing test would never end
+        giving_up.start()
+        try:
+            assert await asyncio.to_thread(asked.wait, 10)
+            async with Sender(caller, b"", "?service=my_service&user_id=7") as other:
+                assert (await other.end())[0] == 400  # it had no end
+            assert (await caller.get("/health"))[0] in (200, 503)
+            host, port = caller.url.removeprefix("http://").split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(
+                b"POST /upload HTTP/1.1\r\nHost: 127.0.0.1\r\nExpect: 100-continue\r\n"
+                b"Content-Length: 10000000\r\nContent-Type: " + FORM.encode() + b"\r\n\r\n"
+            )
+            assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
+            writer.close()
+            assert not release.is_set(), "all that was answered while the disk was silent"
+        finally:
+            giving_up.cancel()
+            release.set()
+        assert (await hanging)[0] == 201
+        assert on_loop == []
+
+
+async def test_a_disk_with_room_again_takes_uploads_at_once(tmp_path, monkeypatch):
+    async with running(tmp_path) as caller:
+        for n, (free, status) in enumerate(((0, 507), (1 << 40, 201)) * 2):
+            monkeypatch.setattr(FolderScratch, "free_bytes", lambda _, free=free: free)
+            body = form_of(*FIELDS, RUN_SH, file_part("other", b"%d" % n))
+            assert (await post(caller, body))[0] == status
+
+
+async def test_uploads_that_fit_one_by_one_do_not_fill_the_disk_together(tmp_path, monkeypatch):
+    data = tmp_path / "data"
+    disk = Disk(monkeypatch, data, 16 * MIB)
+    async with running(tmp_path, min_free=4 * MIB) as caller:
+        body = form_of(*FIELDS, RUN_SH, file_part("big", bytes(7 * MIB)))
+        chunks = [body[at : at + 100_000] for at in range(0, len(body), 100_000)]
+
+        async def upload() -> int:
+            async with Sender(caller, chunks[0]) as sender:
+                try:
+                    for chunk in chunks[1:]:
+                        await sender.send(chunk)
+                    status, reply = await sender.end()
+                except ConnectionError:
+                    status, reply = await sender.answer()
+                assert status == 201 or reply["code"] == "disk_full"
+                return status
+
+        statuses = Counter(await asyncio.gather(*(upload() for _ in range(4))))
+        caller.server.context.scratch.free_bytes()
+        assert statuses[201] <= 1
+        assert statuses[201] + statuses[507] == 4
+        assert disk.least >= 4 * MIB
+        assert len(left(data)) == statuses[201]
+        assert (await post(caller, of(4.5)))[0] == 201, "nothing is held any more"
+
+
+async def test_an_archive_stops_expanding_before_the_disk_is_full(tmp_path, monkeypatch):
+    disk = Disk(monkeypatch, tmp_path / "data", 12 * MIB)
+    async with running(tmp_path, min_free=4 * MIB) as caller:
+        packed = zipped({"run.sh": RUN, "zeros": bytes(12 * MIB)})
+        assert len(packed) < 100_000
+        status, _, reply = await post(caller, archive(packed))
+        assert (status, reply["code"]) == (507, "disk_full")
+        assert disk.least >= 4 * MIB
+        assert left(tmp_path / "data") == set()
+
+
+async def test_a_bundle_over_the_services_disk_is_refused_before_it_has_come(tmp_path):
+    own = "[services.my_service]\nlimits = { disk = '8MiB' }\n"
+    async with running(tmp_path, extra=own) as caller:
+        big, zeros = file_part("big", bytes(9 * MIB)), bytes(6 * MIB)
+        asked = text_part("disk", "4MiB"), file_part("big", bytes(5 * MIB))
+        service = "may use 8.0 MiB of disk (limits.disk of service my_"
+        own_wish = "4.0 MiB of disk (the upload's disk; service my_service allows"
+        for body, says in (
+            (form_of(*FIELDS, big, RUN_SH), service),  # as it comes
+            (form_of(big, RUN_SH, *FIELDS), service),  # or once all is known
+            (archive(zipped({"run.sh": RUN, "a": zeros, "b": zeros})), service),
+            (form_of(*FIELDS, *asked, RUN_SH), own_wish),
+        ):
+            status, _, reply = await post(caller, body)
+            assert (status, reply["code"]) == (413, "bundle_over_disk_limit")
+            assert says in reply["message"]
+        assert left(tmp_path / "data") == set()
+        fits = form_of(*FIELDS, RUN_SH, file_part("a", bytes(7 * MIB)))
+        assert (await post(caller, fits))[0] == 201
+
+
+# ---------------------------------------------------------------------------- space for results
+
+SOON: dict[str, Any] = {"agent_timeout": 20.0, "agent_lost_after": 60.0, **SELDOM}
+
+
+async def test_a_polled_result_that_does_not_fit_waits_for_room_and_stops_new_work(
+    tmp_path, monkeypatch
+):
+    """The client has answered: for how long the server's disk is full is not the job's fault."""
+    clock, data = SimClock(), tmp_path / "data"
+    disk = Disk(monkeypatch, data, 6 * MIB)
+    client = FakeOrchestrator(then="Completed", result=bytes(4 * MIB))
+    async with running(tmp_path, client, machine=clock, min_free=4 * MIB, **SOON) as caller:
+        status, _, reply = await post(caller, SMALL)
+        assert status == 201
+        with clock.autojump():
+            job = await caller.job(reply["id"], until="Unknown")
+            assert "the result waits for room on the server's disk: more is" in job["message"]
+            status, _, body = await caller.get(f"/download_partial/{reply['id']}")
+            assert (status, json.loads(body)["code"]) == (507, "disk_full")
+            assert disk.least >= 4 * MIB
+            assert len(left(data)) == 1, "the bundle"
+            asked = len(client.asked)
+            status, _, refused = await post(caller, SMALL)
+            assert (status, refused["code"]) == (507, "disk_full")
+            assert "1 result waits for room on the server's disk" in refused["message"]
+            await clock.sleep(100)  # longer than agent_lost_after
+            assert (await caller.job(reply["id"], until="Unknown"))["status"] == "Unknown"
+            assert len(client.asked) == asked, "its result is fetched in vain"
+            disk.size = 40 * MIB
+            job = await caller.job(reply["id"], until="Completed")
+            assert (job["status"], job["attempt"]) == ("Completed", 1)
+            # The job is written first.
+            await eventually(lambda: post(caller, SMALL), lambda answer: answer[0] == 201)
+
+
+async def test_what_one_of_two_agents_announces_leaves_the_server_healthy(tmp_path, monkeypatch):
+    Disk(monkeypatch, tmp_path / "data", 64 * MIB)
+    liar, other = FakeAgent(name="liar", ends="Running"), FakeAgent(name="other", ends="Running")
+    async with serving(tmp_path, liar, other, min_free=4 * MIB) as caller:
+        for job_id in [await caller.upload() for _ in range(4)]:
+            await caller.job(job_id, until="Running")
+        held = next(iter(liar.payloads.values()))
+        held.status = "Completed"
+        held.more = {"result": {"size": 63 * MIB, "sha256": "0" * 64}}
+        await liar.say(held)
+        job = await caller.job(int(held.key.partition(".")[0]), until="Unknown")
+        assert "the result waits for room on the server's disk" in job["message"]
+        assert (await caller.get("/health"))[0] == 200
+        status = json.loads((await caller.get("/api/v1/status"))[2])
+        assert status["status"] == "attention"
+        troubles = [(one["kind"], one["about"]) for one in status["troubles"]]
+        assert troubles == [("agent_unfit", "liar")]
+        assert (await post(caller, SMALL))[0] == 201
+
+
+@pytest.mark.parametrize("kind", ["ferryman", "polled"])
+async def test_a_result_that_the_server_cannot_store_is_not_given_up_and_names_no_folder(
+    tmp_path, monkeypatch, kind
+):
+    """The data folder was mounted for reading only, say."""
+    reserve = FolderScratchFile.reserve
+
+    def fail(file: FolderScratchFile, count: int) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(file.path))
+
+    clock, agent = SimClock(), FakeAgent(ends="Running")
+    client = FakeOrchestrator(then="Running")
+    own = serving(tmp_path, agent, machine=clock, **SELDOM) if kind == "ferryman" else None
+    async with own or running(tmp_path, client, machine=clock, **SOON) as caller:
+        with clock.autojump():
+            job_id = await caller.upload()
+            await caller.job(job_id, until="Running")
+            monkeypatch.setattr(FolderScratchFile, "reserve", fail)
+            if kind == "ferryman":
+                await agent.end(agent.held(f"{job_id}.1"))
+            else:
+                client.payloads[1].status = "Completed"
+            job = await caller.job(job_id, until="Unknown")
+            assert job["message"] == "the server cannot store the result: Read-only file system"
+            await clock.sleep(100)  # longer than agent_lost_after
+            assert (await caller.job(job_id, until="Unknown"))["status"] == "Unknown"
+            monkeypatch.setattr(FolderScratchFile, "reserve", reserve)
+            job = await caller.job(job_id, until="Completed")
+            assert (job["status"], job["attempt"]) == ("Completed", 1)
