@@ -15,7 +15,8 @@ from tests.contract.test_files_http import running
 from tests.kit.fake_agent import refuse
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.fake_sandbox import FakeProcess
-from tests.kit.generated_uploads import form
+from tests.kit.generated_bundles import Item
+from tests.kit.generated_uploads import parts
 from tests.kit.in_process_system import InProcessSystem, together
 from tests.kit.raw_http import ask
 from tests.kit.server_http import driving
@@ -46,7 +47,7 @@ class Running:
 
 @asynccontextmanager
 async def running_job(tmp_path) -> AsyncIterator[Running]:
-    body = form([("file", b'filename="run.sh"', b"echo hello\n")])
+    body = parts([Item("run.sh", b"echo hello\n")], extended=False)
     async with together(tmp_path) as system, aiohttp.ClientSession() as http:
         _, job = await system.upload(body)
         process = await system.sandbox.process(f"{job['id']}.1")
@@ -108,7 +109,7 @@ async def test_the_files_of_a_running_job_are_listed_and_read_and_then_those_of_
 
 async def test_files_of_a_job_that_has_not_started_are_not_here(tmp_path) -> None:
     async with running_job(tmp_path) as job:
-        body = form([("file", b'filename="run.sh"', b"echo hello\n")])
+        body = parts([Item("run.sh", b"echo hello\n")], extended=False)
         others = [await job.system.upload(body) for _ in range(4)]
         job.job_id = others[-1][1]["id"]
         for path in ("", "/run.sh"):

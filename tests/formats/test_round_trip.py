@@ -27,13 +27,13 @@ from shared.multipart.receive import receive
 from tests.kit import generated_bundles as bundles
 from tests.kit import generated_folders as folders
 from tests.kit import generated_uploads as uploads
+from tests.kit.desktop_zip import Result
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.generated_bundles import Item
 from tests.kit.generated_folders import FileSpec
-from tests.kit.in_process_system import BOUNDARY, Driver, calling, driven
+from tests.kit.in_process_system import Driver, calling, driven
 from tests.kit.program_pair import Pair
-from tests.kit.raw_archives import in_pieces, unpacked
-from tests.kit.result_zip import Result
+from tests.kit.raw_archives import FORM, in_pieces, unpacked
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ class Reading:
         self.staged = self._folder / str(number)
         pieces = in_pieces(body, (1 << 16, 700, 37)[number % 3])
         length = len(body) if number % 2 else None
-        kind = f"multipart/form-data; boundary={BOUNDARY}"
-        reading = receive(pieces, kind, length, staging=self.staged, limits=self.limits)
+        reading = receive(pieces, FORM, length, staging=self.staged, limits=self.limits)
         try:
             received = self._runner.run(reading)
         except FormRefused as no:

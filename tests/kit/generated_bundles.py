@@ -37,7 +37,7 @@ _LETTERS: Final = "abzABZ09_+=,@#~^&;$()[]{}!'é漢ßñΩя\u0301\u0308 -"
 contents = st.one_of(
     st.binary(max_size=200),
     st.sampled_from(
-        [b"", PROGRAM, b"\x7fELF\0", b"PK\3\4", b"\r\n------fuzze--\r\n", bytes(70_000)]
+        [b"", PROGRAM, b"\x7fELF\0", b"PK\3\4", b"\r\n------ferr--\r\n", bytes(70_000)]
     ),
 )
 fine_components = st.one_of(

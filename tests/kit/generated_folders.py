@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from shared.files.names import shown
 from tests.kit import generated_bundles
-from tests.kit.result_zip import Result
+from tests.kit.desktop_zip import Result
 
 KINDS: Final = ("file",) * 8 + ("folder", "symlink", "FIFO", "socket", "hard link")
 

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from tests.kit.generated_bundles import Item
-from tests.kit.in_process_system import BOUNDARY
-from tests.kit.raw_archives import RawZip, deflated
+from tests.kit.raw_archives import RawZip, deflated, file_part, form_of, part, text_part
 
 if TYPE_CHECKING:
     from random import Random  # noqa: TID251 - a type
 
-_FIELDS: Final = {"user_id": "1", "service": "example"}
-_HEAD: Final = f"--{BOUNDARY}\r\nContent-Disposition: form-data; "
+_FIELDS: Final = text_part("user_id", "1"), text_part("service", "example")
 _TAR_KINDS: Final = {
     "file": tarfile.REGTYPE,
     "contiguous": tarfile.CONTTYPE,
@@ -49,14 +47,6 @@ _ZIP_LIES: Final[dict[str, dict[str, int | bytes]]] = {
 ZIP_KINDS: Final = (*_ZIP_MODES, *_ZIP_LIES)
 
 
-def form(parts: Sequence[tuple[str, bytes, bytes]]) -> bytes:
-    """An upload of (field, file name's parameter, content)."""
-    body = [f'{_HEAD}name="{key}"\r\n\r\n{value}\r\n'.encode() for key, value in _FIELDS.items()]
-    for field, filename, content in parts:
-        body += [f'{_HEAD}name="{field}"; '.encode(), filename, b"\r\n\r\n", content, b"\r\n"]
-    return b"".join([*body, f"--{BOUNDARY}--\r\n".encode()])
-
-
 def filename(one: Item, *, extended: bool) -> bytes:
     """A file name as browsers quote it, or as RFC 5987 does."""
     if extended or b"%" in one.raw:
@@ -67,12 +57,16 @@ def filename(one: Item, *, extended: bool) -> bytes:
 
 def parts(bundle: Sequence[Item], *, extended: bool) -> bytes:
     """Every file a part of the form."""
-    return form([("files", filename(one, extended=extended), one.content) for one in bundle])
+    names = (filename(one, extended=extended) for one in bundle)
+    files = [
+        part(b'name="files"; ' + name, one.content) for name, one in zip(names, bundle, strict=True)
+    ]
+    return form_of(*_FIELDS, *files)
 
 
 def archived(name: str, archive: bytes) -> bytes:
     """One archive, to be expanded."""
-    return form([("bundle", f'filename="{name}"'.encode(), archive)])
+    return form_of(*_FIELDS, file_part(name, archive, "bundle"))
 
 
 def zipped(bundle: Sequence[Item], choose: Callable[[int], int]) -> bytes:

@@ -19,9 +19,9 @@ from server.app import compose
 from server.settings import load
 from shared.clock import RealClock
 from tests.kit.fake_sandbox import FakeSandbox
+from tests.kit.raw_archives import FORM
 
 T = TypeVar("T")
-BOUNDARY = "----fuzzed"
 
 
 class InProcessSystem:
@@ -45,7 +45,7 @@ class InProcessSystem:
 
     async def upload(self, body: bytes) -> tuple[int, dict[str, Any]]:
         """Send a form; status and document."""
-        kind = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+        kind = {"Content-Type": FORM}
         async with self._http.post(f"{self.url}/upload", data=body, headers=kind) as answer:
             return answer.status, json.loads(await answer.read())
 

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import strategies as st
 
 from shared.files.bundles.expand import expand
 from shared.files.bundles.format import BundleSummary
@@ -261,47 +260,3 @@ def form_of(*parts: bytes) -> bytes:
 async def in_pieces(body: bytes, length: int = 65_536) -> AsyncIterator[bytes]:
     for at in range(0, len(body), length):
         yield body[at : at + length]
-
-
-# ---------------------------------------------------------------------------- strategies
-
-component_names = st.text(
-    st.characters(codec="utf-8", exclude_categories=["Cc", "Cf", "Cs", "Zl", "Zp"]),
-    min_size=1,
-    max_size=12,
-)
-plain_names = st.text("abcXYZ019_-é漢 .", min_size=1, max_size=8)
-contents = st.one_of(
-    st.binary(max_size=300),
-    st.sampled_from([b"", b"\r\n", b"\r\n--", b"PK\3\4", bytes(5000), b"\r\n------ferry", b"\r"]),
-    st.lists(
-        st.sampled_from([b"\r\n------ferry", b"-", b"\r", b"\n", b"\r\n--", b"x", bytes(700)]),
-        max_size=8,
-    ).map(b"".join),
-)
-
-
-@st.composite
-def trees(draw: st.DrawFn) -> dict[str, bytes]:
-    """A few files that may lie side by side, run.sh among them; perhaps all in one folder."""
-    from shared.files.names import UnsafeName, safe_path
-
-    files: dict[str, bytes] = {"run.sh": b""}
-    for components in draw(st.lists(st.lists(plain_names, min_size=1, max_size=4), max_size=6)):
-        try:
-            path = safe_path("/".join(components))
-        except UnsafeName:
-            continue
-        if not any(f"{path}/".startswith(f"{p}/") or p.startswith(f"{path}/") for p in files):
-            files[path] = draw(contents)
-    files["run.sh"] = draw(contents)
-    order = draw(st.permutations(sorted(files)))
-    folder = draw(st.sampled_from(["", "top/"]))
-    return {folder + path: files[path] for path in order}
-
-
-def without_folder(files: Files) -> dict[str, bytes]:
-    """The tree after root stripping."""
-    if "run.sh" in files:
-        return dict(files)
-    return {path.removeprefix("top/"): content for path, content in files.items()}
