@@ -1,96 +1,14 @@
-"""What of a folder is left out of a bundle."""
+"""What of a folder is left out of a bundle; what patterns mean: tests/formats/test_patterns.py."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import time
 import zipfile
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
-from ferryman.errors import BadArgument, BadBundle
-from ferryman.ignore import Ignore, Pattern, ignore_for
 from tests.client.fake_server import FakeServer, accepted
-
-NAMES = (
-    *("run.sh", "a.o", "src/a.o", "src/a.c", "src/build/x", "build/y", "build/keep/z", "a b"),
-    *("src/deep/er/a.o", "#x", "!y", "log1", "log10", "x-y", "data/in.txt", "src/data/in.txt"),
-)
-"""All are files."""
-
-
-def ignored(patterns: list[str]) -> set[str]:
-    """The names that are left out, those in folders that are left out, too."""
-    parsed = [one for text in patterns if (one := Pattern.parse(text, "here"))]
-    ignore = Ignore(parsed, usual=False)
-
-    def out(name: PurePosixPath) -> bool:
-        folders = reversed(name.parents[:-1])
-        return any(ignore(str(one), Path(), True) for one in folders) or ignore(
-            str(name), Path(), False
-        )
-
-    return {name for name in NAMES if out(PurePosixPath(name))}
-
-
-@pytest.mark.parametrize(
-    "patterns",
-    [
-        ["*.o"],
-        ["/*.o"],
-        ["src/*.o"],
-        ["src/**/*.o"],
-        ["**/data"],
-        ["data/"],
-        ["a.o/"],
-        ["/build"],
-        ["build/"],
-        ["build/**"],
-        ["src/build"],
-        ["log?"],
-        ["log[0-9]"],
-        ["log[!2-9]"],
-        ["x[-_]y"],
-        ["*.o", "!src/a.o"],
-        ["*", "!run.sh"],
-        ["# comment", "", "   ", "a b"],
-        ["\\#x", "\\!y"],
-        ["src/", "!src/a.c"],
-        ["in.txt   "],
-        ["src/*/in.txt"],
-        ["src/**/**/in.txt"],
-        ["**"],
-    ],
-    ids=" ".join,
-)
-def test_patterns_mean_what_they_mean_to_git(tmp_path, patterns) -> None:
-    run = {"cwd": tmp_path, "check": True, "capture_output": True, "text": True}
-    subprocess.run(["git", "init", "-q"], **run)
-    for name in NAMES:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    (tmp_path / ".git/info/exclude").write_text("\n".join(patterns) + "\n")
-    kept = subprocess.run(
-        ["git", "-c", "core.excludesFile=", "ls-files", "-z", "--others", "--exclude-standard"],
-        **run,
-    )
-    assert ignored(patterns) == set(NAMES) - set(kept.stdout.split("\0"))
-
-
-@pytest.mark.parametrize("text", ["/", "!"])
-def test_a_pattern_that_means_nothing_is_named(text) -> None:
-    with pytest.raises(BadArgument, match=r"^\.ferrymanignore, line 3: "):
-        Pattern.parse(text, ".ferrymanignore, line 3")
-
-
-def test_an_ignore_file_that_cannot_be_read_is_named(tmp_path) -> None:
-    (tmp_path / ".ferrymanignore").write_bytes(b"\xff\n")
-    with pytest.raises(BadBundle, match="no text in UTF-8"):
-        ignore_for(tmp_path, (), everything=False)
-    assert ignore_for(tmp_path, (), everything=True).left_out == []
 
 
 @pytest.fixture
@@ -185,30 +103,3 @@ async def test_a_dry_run_prints_names_and_sends_nothing(ferryman, folder) -> Non
 async def test_a_quiet_submit_says_nothing_of_it(ferryman, folder) -> None:
     names, said = await sent(ferryman, folder, "-q")
     assert (len(names), said) == (4, [])
-
-
-def test_no_pattern_takes_long() -> None:
-    path = "a/" * 40 + "a" * 200
-    start = time.process_time()
-    for text in ("*a" * 120 + "b", "**/a/" * 60 + "*a*a*b", "**/" * 200 + "x", "*a*/" * 30 + "b"):
-        pattern = Pattern.parse(text, "")
-        assert pattern is not None
-        assert not pattern.fits(path)
-    assert time.process_time() - start < 2
-
-
-@pytest.mark.parametrize(
-    ("text", "fits", "others"),
-    [
-        ("**/a*b*c/**", ["axbc/x", "q/abcbc/x/y"], ["abc", "q/abx/x"]),
-        ("a/**/b/**/c", ["a/b/c", "a/x/b/b/y/c"], ["a/c", "a/b/x", "xa/b/c"]),
-        ("a/**/**", ["a/b", "a/b/c"], ["b/a"]),
-        ("**/**", ["a", "a/b"], []),
-        ("*[*]*", ["a*b"], ["ab"]),
-    ],
-)
-def test_patterns_with_several_wildcards_fit(text: str, fits: list[str], others: list[str]) -> None:
-    pattern = Pattern.parse(text, "")
-    assert pattern is not None
-    assert [one for one in fits if not pattern.fits(one)] == []
-    assert [one for one in others if pattern.fits(one)] == []

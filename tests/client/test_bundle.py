@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import unicodedata
 import zipfile
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from ferryman.bundle import Files, gather
 from ferryman.errors import BadBundle
 from shared.files.names import UnsafeName, safe_path
+from tests.kit.each import each
 
 
 @pytest.fixture
@@ -31,10 +31,20 @@ def names(*paths: Path) -> list[str]:
     return [part.name for part in gather(list(paths))]
 
 
-def test_a_folder_stands_for_what_is_in_it(folder):
-    parts = gather(folder)
-    assert [part.name for part in parts] == ["data/deep/x", "data/in.pdb", "run.sh"]
-    assert [part.size for part in parts] == [0, 5, 8]
+@each(
+    ("chosen", "sent"),
+    [
+        ([""], {"data/deep/x": 0, "data/in.pdb": 5, "run.sh": 8}),
+        (["run.sh", "data/in.pdb"], {"in.pdb": 5, "run.sh": 8}),
+        (["run.sh", "data"], {"deep/x": 0, "in.pdb": 5, "run.sh": 8}),
+        ([".."], {"bundle/data/deep/x": 0, "bundle/data/in.pdb": 5, "bundle/run.sh": 8}),
+    ],
+)
+def test_files_go_by_their_base_names_and_folders_stand_for_what_is_in_them(folder, chosen, sent):
+    """One top folder that holds the script will do."""
+    parts = gather([folder / one if one != ".." else folder.parent for one in chosen])
+    assert {part.name: part.size for part in parts} == sent
+    assert [part.name for part in parts] == sorted(sent)
 
 
 def test_a_folder_may_be_named_with_a_slash_or_as_the_current_one(folder, monkeypatch):
@@ -42,23 +52,9 @@ def test_a_folder_may_be_named_with_a_slash_or_as_the_current_one(folder, monkey
     assert [part.name for part in gather(".")] == [part.name for part in gather(f"{folder}/")]
 
 
-def test_files_go_by_their_base_names(folder):
-    assert names(folder / "run.sh", folder / "data" / "in.pdb") == ["in.pdb", "run.sh"]
-
-
-def test_folders_and_files_can_be_mixed(folder):
-    assert names(folder / "run.sh", folder / "data") == ["deep/x", "in.pdb", "run.sh"]
-
-
-def test_a_mapping_says_the_names(folder):
-    parts = gather({"run.sh": b"true\n", "in/model.pdb": folder / "data" / "in.pdb"})
-    assert [(part.name, part.size) for part in parts] == [("in/model.pdb", 5), ("run.sh", 5)]
-
-
-def test_names_are_composed(tmp_path):
-    (tmp_path / "run.sh").touch()
-    (tmp_path / unicodedata.normalize("NFD", "é.txt")).touch()
-    assert "\u00e9.txt" in names(tmp_path)
+def test_a_mapping_says_the_names_and_names_are_composed(folder):
+    parts = gather({"run.sh": b"true\n", "e\u0301/model.pdb": folder / "data" / "in.pdb"})
+    assert [(part.name, part.size) for part in parts] == [("run.sh", 5), ("\u00e9/model.pdb", 5)]
 
 
 def test_two_files_of_one_base_name_are_refused(folder):
@@ -78,10 +74,6 @@ def test_without_the_entry_script_the_error_names_what_there_is(folder):
         names(folder / "data" / "in.pdb")
 
 
-def test_one_top_folder_that_holds_the_script_will_do(folder):
-    assert names(folder.parent) == ["bundle/data/deep/x", "bundle/data/in.pdb", "bundle/run.sh"]
-
-
 def test_nothing_is_refused(tmp_path):
     nothing: tuple[Files, ...] = (tmp_path, {}, [])
     for files in nothing:
@@ -97,7 +89,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 UNSAFE = ["../run.sh", "/run.sh", "a\\b", "a\nb", "a//b", "a/", "", ".", "a/./b", "a/..", "\udc80"]
 
 
-@pytest.mark.parametrize("name", UNSAFE)
+@each("name", UNSAFE)
 def test_unsafe_names_are_refused(name):
     with pytest.raises(BadBundle, match="cannot be in a bundle"):
         gather({"run.sh": b"", name: b""})
@@ -112,7 +104,7 @@ def test_a_name_that_the_client_refuses_no_server_takes(name):
             safe_path(name)
 
 
-@pytest.mark.parametrize("name", ["chr1:1000-2000.bed", "aux.h", "RUN.sh", "...", ".x", "a..b"])
+@each("name", ["chr1:1000-2000.bed", "aux.h", "RUN.sh", "...", ".x", "a..b"])
 def test_names_that_only_other_systems_mind_are_left_to_the_server(name):
     assert name in {part.name for part in gather({"run.sh": b"", name: b""})}
 
@@ -155,7 +147,7 @@ def test_a_link_in_a_circle_is_refused(folder):
         gather(folder)
 
 
-@pytest.mark.parametrize("name", ["b.zip", "b.tar", "b.tar.gz", "B.TGZ"])
+@each("name", ["b.zip", "b.tar", "b.tar.gz", "B.TGZ"])
 def test_one_archive_is_sent_as_it_is(tmp_path, name):
     path = tmp_path / name
     if name.endswith("zip"):
