@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import logging
 import sys
@@ -54,7 +55,7 @@ def configure(
     structlog.configure(
         processors=_processors,
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=lambda *_: _Lines(),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -68,6 +69,19 @@ def configure(
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.captureWarnings(capture=True)
+
+
+class _Lines:
+    """Lines on stderr. One that cannot be written is left out: what is logged must not fail since
+    the log's disk is full or its reader has gone.
+    """
+
+    def msg(self, line: str) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+
+    debug = info = warning = error = critical = fatal = exception = log = msg
 
 
 def shown(level: str) -> bool:

@@ -41,6 +41,31 @@ def test_a_traceback_shows_no_values(form):
     assert "a-secret" not in done.stderr
 
 
+_FULL = """
+import os, sys, structlog
+from shared import logs
+logs.configure("json")
+sys.stderr.flush()
+os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
+for number in range(10_000):
+    structlog.get_logger().warning("request.done", number=number)
+print("it went on", flush=True)
+os._exit(0)
+"""
+
+
+def test_what_is_logged_does_not_fail_since_the_disk_of_the_log_is_full() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FULL],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("it went on\n", 0)
+
+
 _STRANGE = """
 import structlog
 from shared import logs
