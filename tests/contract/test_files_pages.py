@@ -13,10 +13,10 @@ from server.http import files as http_files
 from server.web.job.files import quoted
 from shared.files.archives.zip_index import ListedFile, ZipIndex
 from tests.contract.test_files_http import Setting, ended, running, zipped
-from tests.contract.test_links import serving
 from tests.contract.test_running_files_http import running_job
 from tests.kit.fake_agent import RETRIED
 from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.linked import serving
 from tests.kit.server_http import driving
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}

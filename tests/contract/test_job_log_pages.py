@@ -12,9 +12,9 @@ from aiohttp import web
 
 from server.web.job import log as log_follow
 from tests.contract.test_events_http import followed
-from tests.contract.test_links import serving as with_tokens
 from tests.contract.test_logs_http import Setting, log_events, running
 from tests.kit.fake_agent import RETRIED, FakeAgent, page, serving
+from tests.kit.linked import serving as with_tokens
 
 _LINE = re.compile(r'id="L(\d+)".*?<span class="t">(.*?)</span></div>')
 

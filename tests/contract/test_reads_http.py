@@ -9,8 +9,8 @@ from typing import Any
 
 from server.http import files, logs
 from shared.http.protocol import UnreadAnswers
-from tests.contract import test_links
 from tests.contract.test_logs_http import running
+from tests.kit import linked as test_links
 from tests.kit.job_pages import serving
 from tests.kit.waiting import until
 

@@ -159,7 +159,7 @@ class Page:
 
     @property
     def title(self) -> str:
-        return self.tree.one("title").text
+        return self.tree.all("title")[0].text
 
     @property
     def heading(self) -> str:
@@ -187,14 +187,12 @@ class Page:
     @property
     def errors(self) -> dict[str, str]:
         """Field -> what is said beside it."""
-        found = {}
-        for field in self.main:
-            if field.tag not in _CONTROLS:
-                continue
-            for about in field["aria-describedby"].split():
-                for one in self.main.all(kind="field-error", id=about):
-                    if _shown(one) and one.text:
-                        found[field["name"]] = one.text
+        found: dict[str, str] = {}
+        for one in self.main.all(kind="field-error"):
+            if _shown(one) and one.text:
+                fields = [each["name"] for each in self.main if one["id"] in _described(each)]
+                own = one["id"].removesuffix("-problem").removeprefix("e-")
+                found |= dict.fromkeys(fields or [own], one.text)
         return found
 
     @property
@@ -202,6 +200,11 @@ class Page:
         """Where the forms of the page itself lead, as last words: what can be done."""
         forms = [one for one in self.main.all("form") if one["method"].lower() == "post"]
         return {one["action"].partition("?")[0].rpartition("/")[2] for one in forms}
+
+    def form(self, action: str) -> Node:
+        """What leads there."""
+        forms = self.main.all("form")
+        return next(one for one in forms if one["action"].partition("?")[0] == action)
 
     @property
     def csrf(self) -> str:
@@ -224,6 +227,10 @@ class Page:
             addresses = (one["href"], one["src"], one["action"])
             found += [each for each in addresses if each.strip().lower().startswith("javascript:")]
         return found
+
+
+def _described(node: Node) -> list[str]:
+    return node["aria-describedby"].split() if node.tag in _CONTROLS else []
 
 
 def _shown(node: Node) -> bool:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
 
 from server.domain.tokens import TokenRecord
+from server.stages.tokens import NewToken, Tokens
 from server.store.tokens import SqlTokens, TokenFilter
 from shared.principals import Role, Scope
 from shared.sqlite.database import Database
+from tests.kit.clock import SimClock
 
 
 @pytest.fixture
@@ -118,3 +121,26 @@ async def test_a_page_has_what_was_asked_for(
     ):
         await tokens.insert(one, anybody)
     assert {one.id for one in await tokens.page(which, 9, None)} == expected
+
+
+async def test_another_server_takes_changes_up(tokens: SqlTokens) -> None:
+    clock, numbers = SimClock(), count()
+
+    def server() -> Tokens:
+        return Tokens(tokens, clock, lambda _, length: str(next(numbers)).rjust(length, "0"))
+
+    def why(one: Tokens, text: str) -> str:
+        principal = one.principal_of(text, "10.0.0.7")
+        assert principal is not None
+        return principal.why
+
+    here, there = server(), server()
+    record, first = await here.create(NewToken("a", Role.OPERATOR, None, (), None, 60), "x")
+    assert "no token has the id" in why(there, first)
+    assert await there.run_once() == 1
+    assert (why(there, first), there.operators) == ("", 1)
+    _, second = await here.rotate(record.id, 0, None, "x")
+    await here.revoke(record.id, "x")
+    assert await there.run_once() == 1
+    assert "was revoked" in why(there, second)
+    assert (await there.run_once(), there.operators) == (0, 0)

@@ -155,3 +155,15 @@ async def test_the_audit_trail_says_who_did_what(tmp_path: Path) -> None:
         assert len(out.splitlines()) == 2
         code, _, err = await ferryman("audit", "--since", "yesterday", **known)
         assert (code, "Invalid since" in err) == (65, True)
+
+
+async def test_a_link_that_logs_in_is_printed(tmp_path: Path) -> None:
+    async with driving(tmp_path, FakeOrchestrator(), tokens=[OPERATOR]) as caller:
+        async with Client(caller.url, token=OPERATOR) as client:
+            assert "/login/once?code=" in (await client.login_link()).url
+        options = ("--url", caller.url, "--token", OPERATOR)
+        code, out, err = await ferryman("dashboard", "--no-open", *options)
+        assert (code, out.startswith(f"{caller.url}/login/once?code=")) == (0, True)
+        assert err.startswith("it logs in once, until ")
+        code, out, err = await ferryman("dashboard", "--json", *options)
+        assert (code, err, set(json.loads(out))) == (0, "", {"url", "expires_at"})
