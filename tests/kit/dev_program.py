@@ -202,7 +202,12 @@ def cgroups_of(name: str) -> list[Path]:
 
 def traces(system: DevProgram) -> list[str]:
     """What the agent has outside its folder: mounts and cgroups. It may while it runs."""
-    name = WorkFolders(system.folder / "data" / "agent", separate_uids=False).name
+    return outside(system.folder / "data" / "agent")
+
+
+def outside(data: Path) -> list[str]:
+    """Mounts and cgroups of the agent with this folder."""
+    name = WorkFolders(data, separate_uids=False).name
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    outside = [*Path("/run").glob(f"*/{name}"), *cgroups_of(name)]
-    return [line for line in mounts if str(system.folder) in line] + [str(path) for path in outside]
+    paths = [*Path("/run").glob(f"*/{name}"), *cgroups_of(name)]
+    return [line for line in mounts if str(data) in line] + [str(path) for path in paths]

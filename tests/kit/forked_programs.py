@@ -6,20 +6,28 @@ themselves. Tests of the command line, of ``ferryman dev`` and of deployment do 
 
 from __future__ import annotations
 
+import asyncio
+import faulthandler
+import functools
+import gc
+import logging
 import os
+import runpy
+import signal
 import subprocess
 import sys
 import threading
+import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
+import structlog
 from pydantic import BaseModel
 
 import client_agent.__main__  # noqa: F401
 import server.__main__  # noqa: F401  # both: for the children
 from shared.wire import Wire
-from tests.kit import fresh_process
 
 
 def _build(model: type[BaseModel]) -> None:
@@ -45,7 +53,7 @@ def start(
     fresh = "FRESH_PROGRAMS" in os.environ or "coverage" in sys.modules
     if fresh or "pytest" not in sys.modules or _database_is_open():
         return subprocess.Popen(command, env=env, **how)
-    be = _instead_of_exec(module, arguments, env, how.get("pass_fds", ()))
+    be = functools.partial(_run_module, module, arguments, env, how.get("pass_fds", ()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # threads of other tests: the child touches none
         return subprocess.Popen(command, env=env, preexec_fn=be, **how)
@@ -68,10 +76,54 @@ def _database_is_open() -> bool:
     return any("_connection_worker_thread" in thread.name for thread in threading.enumerate())
 
 
-def _instead_of_exec(
-    module: str, arguments: Sequence[str], env: Mapping[str, str], keep: Sequence[int]
-) -> Callable[[], None]:
-    def be() -> None:
-        fresh_process.run_module(module, arguments, env, keep)
+def _run_module(
+    module: str, arguments: Sequence[str], env: Mapping[str, str], keep: Sequence[int] = ()
+) -> NoReturn:
+    """Do in this process what ``python -m module`` does, and end it.
 
-    return be
+    Args:
+        keep: descriptors that stay open, beside those of stdin, stdout and stderr.
+    """
+    code: object = 1
+    try:
+        _become_fresh(env, keep)
+        sys.argv = [module, *arguments]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    except BaseException:  # noqa: BLE001  # as the interpreter does at the end
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _become_fresh(env: Mapping[str, str], keep: Sequence[int]) -> None:
+    """What an interpreter that has just started has, as far as the programs notice it."""
+    gc.freeze()  # what is the parent's is neither looked at nor copied
+    faulthandler.disable()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGALRM, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)
+    first = 3
+    for fd in sorted(keep):  # one more than these: Popen waits until it is closed, or an exec
+        os.closerange(first, fd)
+        first = fd + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+    os.environ.clear()
+    os.environ.update(env)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115  # as long as the process
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    warnings.resetwarnings()
+    warnings.simplefilter("ignore", DeprecationWarning)
+    logging.getLogger().handlers.clear()
+    structlog.reset_defaults()
+    asyncio._set_running_loop(None)
+    for name in ("client_agent.__main__", "server.__main__"):
+        sys.modules.pop(name, None)

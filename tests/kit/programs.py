@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from client_agent.sandbox.kernel.work_folders import WorkFolders
 from tests.kit import forked_programs
-from tests.kit.dev_program import cgroups_of, environment, marked
+from tests.kit.dev_program import environment, marked, outside
 
 JSON = ("--log-format", "json")
 
@@ -113,9 +112,4 @@ def until(true, what: str, more=lambda: "", seconds: float = 80.0) -> None:
 
 def left_behind(agent: Program) -> list[str]:
     """Processes, mounts and cgroups that outlived both programs."""
-    name = WorkFolders(agent.data, separate_uids=False).name
-    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    found = [f"process {pid}" for pid in marked(agent.mark)]
-    found += [line for line in mounts if str(agent.data) in line]
-    found += [str(path) for path in [*Path("/run").glob(f"*/{name}")]]
-    return found + [str(path) for path in cgroups_of(name)]
+    return [f"process {pid}" for pid in marked(agent.mark)] + outside(agent.data)

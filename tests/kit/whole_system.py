@@ -16,12 +16,11 @@ from typing import Any
 from client_agent import app
 from client_agent.collect.contents import Receipt
 from client_agent.sandbox.base import Ended, SelfTestReport
-from client_agent.sandbox.kernel.work_folders import WorkFolders
 from client_agent.settings.agent import load
 from ferryman.sync import SyncClient
 from shared.clock import RealClock
 from shared.wire import JobDoc, Limits
-from tests.kit.dev_program import cgroups_of, of_jobs
+from tests.kit.dev_program import of_jobs, outside
 from tests.kit.programs import Program, until
 from tests.kit.real_sandbox import (
     MIB,
@@ -143,12 +142,8 @@ class WholeSystem:
     def left(self) -> list[str]:
         """What stopped agents must not leave: folders of attempts, mounts, cgroups."""
         data = self.agent.home / "data"
-        name = WorkFolders(data, separate_uids=False).name
         found = [str(path) for place in ("work", "quarantine") for path in (data / place).glob("*")]
-        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-        found += [line for line in mounts if str(data) in line]
-        found += [str(path) for path in Path("/run").glob(f"*/{name}")]
-        return found + [str(path) for path in cgroups_of(name)]
+        return found + outside(data)
 
     def result(self, job: JobDoc, to: Path) -> tuple[zipfile.ZipFile, Receipt]:
         """What came of an ended job: the ZIP, and the receipt in it."""

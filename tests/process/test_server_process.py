@@ -143,8 +143,9 @@ def test_kill_9_in_the_middle_of_an_upload_leaves_nothing(server: Program) -> No
 
 def test_a_port_in_use_is_said(server: Program) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", server.port))
+        taken.bind(("127.0.0.1", 0))
         taken.listen()
+        server.port = taken.getsockname()[1]
         server.begin()
         assert server.process is not None
         assert server.process.wait(30) == 69
