@@ -10,7 +10,7 @@ import pytest
 from server.domain.allowances import Allowance, Allowances, DayUsed
 from server.domain.errors import BadField, BundleTooLarge, StorageFull
 from server.domain.jobs import FileKind
-from server.domain.schedules import NoSuchSchedule, Schedule, ScheduleRefusal
+from server.domain.schedules import Schedule, ScheduleRefusal
 from server.domain.service import Service
 from shared.clock import iso
 from shared.principals import LOCAL, Principal, Role
@@ -212,23 +212,6 @@ async def test_a_schedule_that_can_make_no_job_says_why_and_goes_on(world: World
     assert "which is the most the service allows" in await message(world, full)
 
 
-async def test_a_schedule_is_its_users_alone(world: World) -> None:
-    await world.start()
-    number = await world.schedule("ann", "example", HOURLY)
-    await world.schedule("bob", "example", HOURLY)
-    with pytest.raises(NoSuchSchedule):
-        await world.schedules.delete(BOB, number)
-    listed, _ = world.schedules.page(ANN, None, 99, 9)
-    assert [one.id for one in listed] == [number]
-    assert world.schedules.page(ANN, "bob", 99, 9) == ([], None)
-    other = Principal("portal", Role.PORTAL)
-    assert world.schedules.page(other, None, 99, 9) == ([], None)
-    first, following = world.schedules.page(LOCAL, None, 99, 1)
-    assert following is not None
-    rest, end = world.schedules.page(LOCAL, None, following, 1)
-    assert ([one.user_id for one in first + rest], end) == (["bob", "ann"], None)
-
-
 async def test_what_a_schedule_may_not_be_is_refused_and_leaves_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,10 +219,6 @@ async def test_what_a_schedule_may_not_be_is_refused_and_leaves_nothing(
     await world.start()
     world.allowances.use(Allowances(Allowance(stored=20, uploaded=20)))
     refusals: list[tuple[type[Exception], dict[str, str]]] = [
-        (BadField, {"cron": "hourly"}),
-        (BadField, {"cron": HOURLY, "time_zone": "Mars/Olympus"}),
-        (BadField, {"cron": HOURLY, "time_zone": "Europe"}),
-        (BadField, {"cron": HOURLY, "name": ""}),
         (BadField, {"cron": HOURLY, "timeout": "soon"}),
         (BundleTooLarge, {"cron": HOURLY, "service": "narrow"}),
     ]

@@ -1,0 +1,211 @@
+"""Services that operators make, change, pause and retire while the server runs, over HTTP."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from shared.principals import Principal, Role
+from tests.kit.each import each
+from tests.kit.fake_agent import FakeAgent, serving
+from tests.kit.warm import Place
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+SECRET = "hunter2-and-more"
+OPERATOR, USER, PORTAL = "an-operator's-token", "a-user's-token-too", "a-portal's-token-too"
+PRINCIPALS = {
+    OPERATOR: Principal("admin", Role.OPERATOR),
+    USER: Principal("ann-laptop", Role.USER, "7"),
+    PORTAL: Principal("portal", Role.PORTAL),
+}
+SERVER = "[services.of_file]\n"
+
+
+async def ask(
+    place: Place, method: str, path: str = "", body: Any = None, token: str = OPERATOR, **query: str
+) -> tuple[int, Any]:
+    headers = {"Authorization": f"Bearer {token}"}
+    path = f"/api/v1/services{path}"
+    return await place.ask(method, path, json=body, params=query, headers=headers)
+
+
+async def test_a_service_made_at_run_time_runs_jobs_with_its_variables_and_limits(
+    place: Place,
+) -> None:
+    name = place.warm.new("gpu")
+    limits = {"timeout": "90s", "limits": {"memory": "1GiB"}}
+    status, made = await ask(place, "PUT", f"/{name}", limits | {"env": {"A": "1", "KEY": SECRET}})
+    assert status == 201, made
+    assert (made["source"], made["timeout_s"], made["limits"]["memory"]) == ("api", 90.0, 1 << 30)
+    assert (made["settings"], made["env"]) == (limits, ["A", "KEY"])
+    place.service = name
+    place.does(None)
+    job_id = await place.upload()
+    process = await place.process(job_id)
+    environment = process.launch.env
+    assert (environment["A"], environment["KEY"]) == ("1", SECRET)
+    process.finish()
+    job = await place.job(job_id)
+    assert (job["status"], job["timeout_s"]) == ("Completed", 90.0)
+    assert SECRET not in json.dumps([job, made, await ask(place, "GET")])
+    # A change replaces the settings, and keeps the variables that it does not name.
+    status, found = await ask(place, "PUT", f"/{name}", {"max_runs": 3})
+    assert (status, found["timeout_s"], found["max_runs"]) == (200, 3_600.0, 3)
+    assert found["env"] == ["A", "KEY"]
+    job_id = await place.upload()
+    process = await place.process(job_id)
+    assert process.launch.env["KEY"] == SECRET
+    process.finish()
+    await place.job(job_id)
+
+
+@each(
+    "body, part, says",
+    [
+        ({"max_rans": 1}, "max_rans", "no such setting; did you mean max_runs?"),
+        ({"timeout": "soon"}, "timeout", "'soon' is not a duration"),
+        ({"limits": {"memry": 1}}, "limits.memry", "did you mean memory?"),
+        ({"retries": -1}, "retries", "greater than or equal to 0"),
+        ({"env": {"FERRYMAN_JOB_ID": "1"}}, "env", "FERRYMAN_JOB_ID is reserved"),
+        ({"env": {"PATH": "/x"}}, "env", "PATH is reserved"),
+        ({"env": {"1A": "x"}}, "env", "cannot be the name of a variable"),
+        ({"env": {"A": 1}}, "env", "an object of texts"),
+        ({"env": {"A": {"file": "/etc/shadow"}}}, "env", "an object of texts"),
+        ({"env": [SECRET]}, "env", "an object of texts"),
+        ({"env": {"A": SECRET * 1_100}}, "env", "more than 16 KiB"),
+        ({"env": {"A": f"{SECRET}\0"}}, "env", "A has a NUL"),
+        ({"env": {f"A{n}": "" for n in range(129)}}, "env", "at most 128 are taken"),
+        ([SECRET], None, "a JSON object"),
+    ],
+)
+async def test_wrong_settings_are_refused_by_name_and_change_nothing(
+    place: Place, body: Any, part: str | None, says: str
+) -> None:
+    status, found = await ask(place, "PUT", "/wrong", body)
+    assert (status, found.get("part")) == (400, part), found
+    assert says in found["detail"]
+    assert SECRET not in json.dumps(found)
+    assert (await ask(place, "GET", "/wrong"))[0] == 404
+
+
+@each("body, status", [("{", 400), ('{"a": 1, "a": 2}', 400), (f'"{"x" * 300_000}"', 413)])
+async def test_other_bodies_and_names_are_refused(place: Place, body: str, status: int) -> None:
+    assert (await place.ask("PUT", "/api/v1/services/wrong", data=body))[0] == status
+    found, problem = await ask(place, "PUT", "/a.b", {})
+    assert (found, problem["code"]) == (400, "invalid_name")
+
+
+async def test_a_retired_service_takes_no_uploads_and_finishes_what_it_has(place: Place) -> None:
+    name = f"/{place.service}"
+    await ask(place, "PUT", name, {"max_runs": 1})
+    place.does(None)
+    running, queued = [await place.upload() for _ in range(2)]
+    process = await place.process(running)
+    status, found = await ask(place, "DELETE", name)
+    assert (status, found["retired"]) == (200, True)
+    with pytest.raises(AssertionError, match="this server has: "):
+        await place.upload()
+    process.finish()
+    (await place.process(queued)).finish()
+    assert (await place.job(queued))["status"] == "Completed"
+    for query, listed in (({}, False), ({"retired": "1"}, True)):
+        items = (await ask(place, "GET", **query))[1]["items"]
+        assert (place.service in [one["name"] for one in items]) is listed
+    assert (await ask(place, "PUT", name, {}))[1]["retired"] is False
+    assert (await ask(place, "DELETE", "/none"))[0] == 404
+
+
+async def test_only_operators_change_services_or_see_what_is_in_them(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    body, name = {"env": {"A": "x", "KEY": SECRET}}, f"/{place.service}"
+    with structlog.testing.capture_logs() as lines, caplog.at_level(logging.DEBUG):
+        for token in (USER, PORTAL):
+            for method, path in (
+                ("PUT", name),
+                ("DELETE", name),
+                ("POST", f"{name}/pause"),
+                ("POST", f"{name}/resume"),
+            ):
+                assert (await ask(place, method, path, body, token))[0] == 403
+        assert (await ask(place, "PUT", name, body))[1]["env"] == ["A", "KEY"]
+        for token in (USER, PORTAL):
+            status, found = await ask(place, "GET", name, token=token)
+            assert status == 200
+            assert found["env"] is found["settings"] is None
+    assert any(line["event"] == "service.changed" for line in lines)
+    assert SECRET not in json.dumps(lines, default=repr) + caplog.text
+
+
+async def test_a_service_is_counted_for_whoever_asks(place: Place) -> None:
+    headers = place.session.headers
+    for token in (USER, PORTAL, PORTAL, OPERATOR):  # all for user 7
+        headers["Authorization"] = f"Bearer {token}"
+        await place.upload(user_id="7", not_before="2100-01-01T00:00:00Z")
+    headers["Authorization"] = f"Bearer {OPERATOR}"
+    for token, queued in ((OPERATOR, 4), (USER, 4), (PORTAL, 2)):
+        _, found = await ask(place, "GET", f"/{place.service}", token=token)
+        assert found["counts"]["Queued"] == queued
+
+
+async def test_the_file_wins_and_a_pause_outlives_the_server(module_folder: Path) -> None:
+    """Over three starts."""
+    folder = module_folder / "file"
+    folder.mkdir()
+    agent = FakeAgent()
+
+    async def asked(caller: Any, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        url = f"{caller.url}/api/v1/services/{path}"
+        async with caller.session.request(method, url, json=body) as answer:
+            return answer.status, await answer.json()
+
+    async with serving(folder, agent) as caller:
+        for method in ("PUT", "DELETE"):
+            status, found = await asked(caller, method, "my_service", {})
+            assert (status, found["code"]) == (409, "service_in_file")
+        assert (await asked(caller, "PUT", "gpu", {"timeout": "1m"}))[0] == 201
+        status, found = await asked(caller, "POST", "my_service/pause?message=new%20disks")
+        assert (status, found["paused"], found["paused_message"]) == (200, True, "new disks")
+        job = await caller.upload()
+        assert (await asked(caller, "POST", "none/pause"))[0] == 404
+        status, found = await asked(caller, "POST", "my_service/pause?message=a%0Ab")
+        assert (status, found["code"]) == (400, "invalid_message")
+    agent.url = ""
+    async with serving(folder, agent, extra="[services.gpu]\ntimeout = '2m'") as caller:
+        _, found = await asked(caller, "GET", "gpu")
+        assert (found["source"], found["timeout_s"], found["settings"]) == ("file", 120.0, None)
+        _, found = await asked(caller, "GET", "my_service")
+        assert (found["source"], found["paused"]) == ("file", True)
+        assert (found["counts"]["Queued"], found["in_work"]) == (1, 0)
+        assert found["oldest_queued_at"].endswith("Z")
+        _, _, listed = await caller.get("/api/v1/jobs")
+        for shown in (await caller.job(job, until="Queued"), json.loads(listed)["items"][0]):
+            assert shown["queue"]["code"] == "paused"
+            assert shown["queue"]["reason"] == "service my_service is paused: new disks"
+        status, found = await asked(caller, "POST", "my_service/resume")
+        assert (status, found["paused"], found["paused_message"]) == (200, False, "")
+        assert (await caller.job(job))["status"] == "Completed"
+    agent.url = ""
+    async with serving(folder, agent) as caller:
+        _, found = await asked(caller, "GET", "gpu")
+        assert (found["source"], found["timeout_s"]) == ("api", 60.0)
+
+
+async def test_what_another_server_decided_is_taken_up(place: Place) -> None:
+    services = place.server.context.services
+    held, before = services["of_file"], services.values()
+    await services._records.put("other", {"max_runs": 1}, None, 10)
+    await services._records.set_paused("of_file", "disks", 20)
+    await services._records.put("newer", {"from_the_future": 1}, None, 10)
+    await services.run_once()  # its loop may have taken up some
+    assert services["other"].max_runs == 1
+    assert services["of_file"].paused
+    assert services["newer"].retired, "what cannot be read takes no jobs"
+    assert not held.paused
+    assert held in before, "who goes through it goes on with what was there"
+    assert await services.run_once() == 0
