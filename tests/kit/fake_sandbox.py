@@ -8,10 +8,11 @@ counts starts, and notices two attempts of one job at once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -152,7 +153,7 @@ class FakeWorkspace:
         self.seen_as = str(path)
         self.uid: int | None = None
         self.gid: int | None = None
-        self.enforcement: Mapping[str, str] = {"memory": "none"}
+        self.enforcement: Mapping[str, str] = sandbox.enforcement
         self._sandbox = sandbox
         self._process: FakeProcess | None = None
 
@@ -202,6 +203,7 @@ class FakeSandbox:
         has_packs: whether attempts can share a start.
         packs: all that were made.
         hook: called at each step; a test holds it up (with a coroutine) or cuts it off there.
+        enforcement: of the limits of the next attempts.
     """
 
     def __init__(self, clock: Clock, home: Path) -> None:
@@ -219,6 +221,7 @@ class FakeSandbox:
         self.starts: Counter[str] = Counter()
         self.violations: list[str] = []
         self.has_packs, self.packs = False, list[FakePack]()
+        self.enforcement: Mapping[str, str] = {"memory": "none"}
         self.hook: Callable[[str], object] | None = None
 
     async def self_test(self) -> SelfTestReport:
@@ -271,6 +274,26 @@ class FakeSandbox:
             (await self.process(job)).finish()
 
         await asyncio.gather(*map(end, jobs))
+
+    @contextlib.contextmanager
+    def held(self, *steps: str, problem: Exception | None = None) -> Iterator[asyncio.Event]:
+        """Hold up each of these steps until the context ends; it fails then, if there is a problem.
+        The event is set once one is held up.
+        """
+        at, go_on = asyncio.Event(), asyncio.Event()
+
+        async def wait() -> None:
+            at.set()
+            await go_on.wait()
+            if problem is not None:
+                raise problem
+
+        self.hook = lambda step: wait() if step in steps else None
+        try:
+            yield at
+        finally:
+            self.hook = None
+            go_on.set()
 
     def die(self) -> None:
         """kill -9 of the agent: its processes die with it, and no end is reported."""

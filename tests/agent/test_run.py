@@ -1,0 +1,515 @@
+"""How an attempt runs: what it gets, when it starts, how it ends, what is kept of it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import io
+import json
+import os
+import threading
+import zipfile
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import pytest
+
+from client_agent.api.routes import MAX_SNAPSHOTS
+from client_agent.collect import result
+from client_agent.payloads.store import Payloads
+from client_agent.run import outcomes
+from client_agent.run.attempt import Attempt
+from client_agent.sandbox.base import Ended, SandboxBroken
+from client_agent.storage.folders import Folders
+from shared.clock import yield_to_loop
+from shared.files.bundles.reader import BundleReader
+from shared.wire import Reason, Usage
+from tests.kit.agent import LIMITS
+from tests.kit.agent_http import AgentClient, digest
+from tests.kit.each import each
+from tests.kit.fake_sandbox import FakeProcess
+from tests.kit.waiting import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PARAMS = b"one\ntwo words\r\n\nlast"
+FILES = {
+    "run.sh": b"true",
+    "params.txt": PARAMS,
+    "a/run.sh": b"echo a",
+    "a/deep/data": b"of a",
+    "b/run.sh": b"echo b",
+}
+
+
+async def collected(agent: AgentClient, payload_id: int) -> dict[str, bytes]:
+    return await agent.zip(f"/retrieve_partial/{payload_id}")
+
+
+async def receipt(agent: AgentClient, payload_id: int) -> dict[str, Any]:
+    return dict(json.loads((await collected(agent, payload_id))["ferryman.json"]))
+
+
+# -- what it gets
+
+
+async def test_a_folder_of_the_bundle_is_the_root_and_its_entry_is_run(agent) -> None:
+    _, process = await agent.started("1.1", FILES, folder="a/", entry="gather.sh")
+    assert process.launch.argv == ("bash", "gather.sh")
+    assert (process.read("run.sh"), process.read("deep/data")) == (b"echo a", b"of a")
+    assert sorted(path.name for path in process.workspace.path.iterdir()) == ["deep", "run.sh"]
+
+
+async def test_a_task_of_an_array_knows_its_index_and_line(agent) -> None:
+    for index, line in enumerate(("one", "two words", "", "last")):
+        array = {"index": index, "file": "params.txt"}
+        _, process = await agent.started(f"{index + 1}.1", FILES, array=array)
+        env = process.launch.env
+        assert (env["FERRYMAN_ARRAY_INDEX"], env["FERRYMAN_ARRAY_LINE"]) == (str(index), line)
+        process.finish()
+    _, process = await agent.started("9.1", FILES, array={"index": 7})
+    assert "FERRYMAN_ARRAY_LINE" not in process.launch.env
+
+
+async def test_what_the_order_names_and_the_bundle_has_not_is_a_mistake_of_it(agent) -> None:
+    first_line: dict[str, Any] = {"array": {"index": 0, "file": "params.txt"}}
+    mistakes: list[tuple[bytes | None, dict[str, Any], str]] = [
+        (None, {"folder": "missing/"}, "no folder “missing/”"),
+        (None, first_line, "no file “params.txt”"),
+        (b"\xff\n", first_line, "is not UTF-8"),
+        (b"a\0b\n", first_line, "NUL"),
+        (b"x" * 70_000, first_line, "longer than 65536 bytes"),
+        (PARAMS, {"array": {"index": 4, "file": "params.txt"}}, "has no line 5"),
+    ]
+    for number, (text, order, why) in enumerate(mistakes, 1):
+        files = {"run.sh": b""} | ({} if text is None else {"params.txt": text})
+        _, payload = await agent.submit(f"{number}.1", files, **order)
+        doc = await agent.ended(payload["id"])
+        found = (doc["status"], doc["reason"], doc["interrupted"])
+        assert found == ("Invalid", "invalid_bundle", False)
+        assert why in doc["message"]
+
+
+async def test_a_script_is_told_the_try_of_the_order_or_else_the_attempt_of_the_key(agent) -> None:
+    for key, order, tried in (("1.3", {"try_number": 2}, "1.2"), ("2.3", {}, "2.3")):
+        _, payload = await agent.submit(key, **order)
+        (process := await agent.sandbox.process(tried)).finish()  # it is found by its variables
+        assert process.launch.env["FERRYMAN_ATTEMPT"] == tried.partition(".")[2]
+        assert (await agent.ended(payload["id"]))["key"] == key
+
+
+async def test_variables_of_the_operator_are_in_no_document_and_no_result(agent) -> None:
+    secret = {"API_TOKEN": "the-secret-value"}
+    payload_id, process = await agent.started(env=secret)
+    assert process.launch.env.items() >= secret.items()
+    process.finish()
+    said = [await agent.ended(payload_id), await agent.zip(f"/retrieve/{payload_id}")]
+    assert "the-secret" not in str(said)
+
+
+# -- what is kept of it
+
+
+async def test_a_failure_keeps_its_files_its_logs_and_its_last_lines(agent) -> None:
+    payload_id, process = await agent.started("17.2")
+    process.write("partial.txt", b"half")
+    process.log(b"working\n", b"first\n\x1b[31mcannot read in.pdb\x1b[0m\n")
+    await agent.clock.advance(7)
+    process.finish(3, warnings=("pids_limit: 4 times",))
+    doc = await agent.ended(payload_id)
+    assert (doc["status"], doc["reason"], doc["exit_code"]) == ("Failed", "exit_code", 3)
+    assert doc["message"] == "run.sh ended with exit code 3"
+    assert doc["stderr_tail"] == "first\n\\x1b[31mcannot read in.pdb\\x1b[0m"
+    assert (doc["interrupted"], doc["enforcement"]) == (False, {"memory": "none"})
+    files = await collected(agent, payload_id)
+    assert (files["partial.txt"], files["stdout.log"]) == (b"half", b"working\n")
+    assert b"cannot read" in files["stderr.log"]
+    said = json.loads(files["ferryman.json"])
+    wanted = {
+        "job": 17,
+        "attempt": 2,
+        "agent": "node-1",
+        "service": "example",
+        "limits": LIMITS.model_dump(),
+        "status": "Failed",
+        "reason": "exit_code",
+        "exit_code": 3,
+        "message": "run.sh ended with exit code 3",
+        "enforcement": {"memory": "none"},
+        "logs": {"stdout": "stdout.log", "stderr": "stderr.log"},
+        "warnings": ["pids_limit: 4 times"],
+    }
+    assert {name: said[name] for name in wanted} == wanted
+    assert said["bundle"]["digest"] == doc["bundle_digest"]
+    assert said["usage"]["peak_memory_bytes"] == 4096
+    assert said["received_at"] <= said["started_at"] <= said["ended_at"]
+    async with agent.http.get(f"/retrieve_partial/{payload_id}") as response:
+        data = await response.read()
+    assert digest(data).items() <= doc["result"].items()
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        when = datetime(*archive.getinfo("ferryman.json").date_time, tzinfo=UTC)
+    assert abs((when - datetime.fromisoformat(doc["ended_at"])).total_seconds()) < 2
+
+
+async def test_too_large_results_fail_the_job_but_logs_and_receipt_are_kept(agent) -> None:
+    for key, code, reason in (("1.1", 0, "results_limit"), ("2.1", 4, "exit_code")):
+        payload_id, process = await agent.started(key)
+        process.write("big", b"x" * (LIMITS.results + 1))
+        process.log(stderr=b"I was here\n")
+        process.finish(code)
+        doc = await agent.ended(payload_id)
+        assert (doc["status"], doc["reason"]) == ("Failed", reason), "the first cause stands"
+        assert str(LIMITS.results) in doc["message"] + str(doc["warnings"])
+        assert set(await collected(agent, payload_id)) == {
+            "stdout.log",
+            "stderr.log",
+            "ferryman.json",
+        }
+
+
+async def test_children_that_a_result_holds_are_counted(agent) -> None:
+    payload_id, process = await agent.started()
+    for name in ("a/run.sh", "b/run.sh", "c/other.sh", "run.sh", "d/sub/run.sh"):
+        process.write(f"children/{name}", b"true")
+    process.write("x/children/e/run.sh", b"true")
+    process.finish()
+    assert (await agent.ended(payload_id))["result"]["children"] == 2
+
+
+# -- how it ends
+
+
+def sandbox_broke(process: FakeProcess) -> None:
+    process.break_down("bwrap: out of memory")
+
+
+def may_be_alive(process: FakeProcess) -> None:
+    process.break_down("a process would not die", certain=False)
+
+
+def too_large(process: FakeProcess) -> None:
+    process.stop(Reason.MEMORY_LIMIT, "too much")
+
+
+@each(
+    "end, status, reason, interrupted, kept",
+    [
+        (lambda process: process.finish(), "Completed", None, False, True),
+        (lambda process: process.finish(3), "Failed", "exit_code", False, True),
+        (too_large, "Failed", "memory_limit", False, True),
+        (sandbox_broke, "Failed", "sandbox_error", True, True),
+        (may_be_alive, "Failed", "agent_error", True, False),  # nothing is read under the living
+    ],
+)
+async def test_how_it_ended_is_what_its_server_hears(
+    agent, end, status, reason, interrupted, kept
+) -> None:
+    await agent.anew()
+    payload_id, process = await agent.started()
+    end(process)
+    doc = await agent.ended(payload_id)
+    assert (doc["status"], doc["reason"]) == (status, reason)
+    assert (doc["interrupted"], doc["result"] is not None) == (interrupted, kept)
+    assert agent.names("results") == ([f"{payload_id}.zip"] if kept else [])
+
+
+async def test_words_about_limits_that_were_not_enforced_and_about_other_scripts() -> None:
+    ended = Ended(4, Reason.EXIT_CODE, "m", Usage(wall_s=1.0), ("first",))
+    none = {"memory": "none", "isolation": "none", "network": "none"}
+    outcome = outcomes.of(ended, 60, none, "gather.sh")
+    assert outcome.message == "gather.sh ended with exit code 4"
+    first, *others = outcome.warnings
+    assert first == "first"
+    assert [warning.split(":")[0] for warning in others] == ["isolation", "network"]
+
+
+async def test_the_wall_time_limit_is_named_in_the_message(agent) -> None:
+    payload_id, _ = await agent.started(timeout_s=5400.0)
+    await agent.clock.advance(5400)
+    doc = await agent.ended(payload_id)
+    assert (doc["status"], doc["reason"], doc["interrupted"]) == ("Failed", "timeout", False)
+    assert doc["message"] == "stopped after 1h 30m: the wall time limit of the job"
+
+
+async def test_a_bundle_that_is_damaged_here_is_no_fault_of_its_sender(agent) -> None:
+    def damage(step: str) -> None:
+        if step == "prepare":
+            for name in agent.names("bundles"):
+                (agent.data / "bundles" / name).write_bytes(b"not a zip")
+
+    agent.sandbox.hook = damage
+    _, payload = await agent.submit()
+    doc = await agent.ended(payload["id"])
+    assert (doc["reason"], doc["interrupted"], agent.sandbox.starts) == ("agent_error", True, {})
+
+
+@each("own", [True, False])
+async def test_what_does_not_fit_is_the_bundles_fault_only_on_a_disk_of_its_own(
+    agent, monkeypatch, own
+) -> None:
+    await agent.anew()
+    agent.sandbox.enforcement = {"disk": "hard"} if own else {}
+    agent.sandbox.script = FakeProcess.finish
+    files = {"run.sh": b"", "a/b/1": b"1", "a/2": b"2"}
+
+    async def run(key: str, files=files) -> dict[str, Any]:
+        return dict(await agent.ended((await agent.submit(key, files))[1]["id"]))
+
+    doc = await run("1.1", {"run.sh": b"", "big": b"x" * (LIMITS.disk + 1)})
+    assert (doc["reason"], doc["interrupted"]) == ("disk_limit", False)
+    assert "1.0 MiB" in doc["message"]
+    statvfs, room = os.fstatvfs, 4
+
+    def fstatvfs(fd: int) -> os.statvfs_result:
+        fields = list(statvfs(fd))
+        fields[7] = room  # f_favail
+        return os.statvfs_result(fields)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstatvfs", fstatvfs)
+        doc = await run("2.1")
+        assert doc["reason"] == ("disk_limit" if own else None)
+        if own:
+            assert "5 files and folders" in doc["message"]
+            assert "can hold 4" in doc["message"]
+        room = 5
+        assert (await run("3.1"))["status"] == "Completed"
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BundleReader, "unpack", full)
+        doc = await run("4.1")
+    assert (doc["reason"], doc["interrupted"]) == ("disk_limit" if own else "agent_error", not own)
+
+
+# -- when it starts
+
+
+def _run(agent: AgentClient, count: int) -> bool:
+    return len(agent.sandbox.live) == count
+
+
+async def test_they_run_in_the_order_of_arrival_in_the_slots_there_are(agent) -> None:
+    ids = [(await agent.submit(f"{job}.1"))[1]["id"] for job in range(1, 6)]
+    order: list[str] = []
+    for number, payload_id in enumerate(ids):
+        await until(partial(_run, agent, min(2, 5 - number)))
+        job, process = min(agent.sandbox.live.items())
+        order.append(job)
+        process.finish()
+        await agent.ended(payload_id)
+    assert order == ["1.1", "2.1", "3.1", "4.1", "5.1"]
+
+
+async def test_its_gate_opens_once_its_sandbox_is_up_and_it_is_stored_as_running(
+    agent, monkeypatch
+) -> None:
+    start, asked, go_on = Payloads.start, asyncio.Event(), asyncio.Event()
+
+    async def slow(*args: Any) -> Any:
+        asked.set()
+        await go_on.wait()
+        return await start(*args)
+
+    agent.sandbox.script = FakeProcess.finish
+    with monkeypatch.context() as patch:
+        patch.setattr(Payloads, "start", slow)
+        _, payload = await agent.submit("1.1")
+        await asked.wait()
+        await agent.clock.settle()
+        assert (agent.sandbox.starts, (await agent.doc(payload["id"]))["status"]) == (
+            {},
+            "Prepared",
+        )
+        go_on.set()
+        assert (await agent.ended(payload["id"]))["status"] == "Completed"
+    with agent.sandbox.held("up"):
+        ids = [(await agent.submit(f"{job}.1"))[1]["id"] for job in (2, 3, 4)]
+        async with agent.stream() as stream:
+            for _ in range(2):
+                await stream.until(ids[_], "Running")
+        assert (await agent.doc(ids[2]))["status"] == "Prepared", "there is no free slot"
+        assert (await agent.call("GET", "/health"))[1]["running"] == 2
+        assert agent.sandbox.starts == {"1.1": 1}
+    for one in ids:
+        assert (await agent.ended(one))["status"] == "Completed"
+    assert agent.sandbox.starts == {f"{job}.1": 1 for job in (1, 2, 3, 4)}
+
+
+@each("problem", [SandboxBroken("no"), OSError(errno.EMFILE, "too many")])
+async def test_a_start_that_fails_after_it_was_stored_as_running_ends_it(agent, problem) -> None:
+    await agent.anew()
+    with agent.sandbox.held("up", problem=problem):
+        _, payload = await agent.submit("1.1")
+        async with agent.stream() as stream:
+            await stream.until("1.1", "Running")
+    doc = await agent.ended(payload["id"])
+    assert (doc["status"], doc["reason"], doc["interrupted"]) == ("Failed", "sandbox_error", True)
+    await agent.clock.advance(11)
+    await agent.completed("2.1")
+
+
+# -- killing it
+
+
+async def test_a_running_attempt_is_dead_before_the_answer(agent) -> None:
+    payload_id, process = await agent.started()
+    process.write("partial", b"p")
+    for _ in range(2):
+        status, killed = await agent.call("POST", f"/kill/{payload_id}")
+        assert (status, killed["status"], killed["killed"]) == (200, "Killed", True)
+        assert not process.alive
+    assert (await collected(agent, payload_id))["partial"] == b"p"
+    assert (await receipt(agent, payload_id))["status"] == "Cancelled"
+
+
+async def test_one_that_ignores_sigterm_is_killed_after_the_grace_time(agent) -> None:
+    agent.sandbox.obeys_sigterm = False
+    payload_id, _ = await agent.started()
+    killing = asyncio.ensure_future(agent.call("POST", f"/kill/{payload_id}"))
+    await agent.clock.until_asleep(5.0)
+    await agent.clock.advance(4.9)
+    assert not killing.done()
+    await agent.clock.advance(0.2)
+    assert (await killing)[1]["status"] == "Killed"
+
+
+async def test_a_completed_one_stays_completed_with_its_result(agent) -> None:
+    payload_id = await agent.completed()
+    assert (await agent.call("POST", f"/kill/{payload_id}"))[1]["status"] == "Completed"
+    assert "run.sh" in await agent.zip(f"/retrieve/{payload_id}")
+
+
+async def test_what_waits_never_starts_once_it_is_killed(agent) -> None:
+    processes = [(await agent.started(f"{job}.1"))[1] for job in (1, 2)]
+    bundles = agent.names("bundles")
+    _, waiting = await agent.submit("3.1")
+    assert (await agent.call("POST", f"/kill/{waiting['id']}"))[1]["status"] == "Killed"
+    await agent.until_holds("bundles", names=bundles)
+    for process in processes:
+        process.finish()
+    await agent.completed("4.1")
+    assert "3.1" not in agent.sandbox.starts
+    doc = await agent.doc(waiting["id"])
+    assert (doc["status"], doc["started_at"]) == ("Killed", None)
+
+
+@each("step", ["prepare", "start", "up"])
+async def test_killed_while_its_sandbox_is_made_it_never_starts(agent, monkeypatch, step) -> None:
+    await agent.anew()
+    cancel, cancelled = Attempt.cancel, asyncio.Event()
+
+    def noted(attempt: Attempt) -> None:
+        cancel(attempt)
+        cancelled.set()
+
+    monkeypatch.setattr(Attempt, "cancel", noted)
+    with agent.sandbox.held(step) as at:
+        _, payload = await agent.submit()
+        await at.wait()
+        if step == "up":
+            async with agent.stream() as stream:
+                await stream.until("1.1", "Running")
+        killing = asyncio.ensure_future(agent.call("POST", f"/kill/{payload['id']}"))
+        await (cancelled.wait() if step == "up" else agent.ended(payload["id"]))
+    assert (await killing)[1]["status"] == "Killed"
+    assert agent.sandbox.starts == {}
+    await until(lambda: not any((agent.data / "work").iterdir()))
+
+
+async def test_killed_just_before_it_is_stored_as_running_it_never_starts(
+    agent, monkeypatch
+) -> None:
+    start, asked, go_on = Payloads.start, asyncio.Event(), asyncio.Event()
+
+    async def overtaken(*args: Any) -> Any:
+        asked.set()
+        await go_on.wait()
+        return await start(*args)
+
+    monkeypatch.setattr(Payloads, "start", overtaken)
+    _, payload = await agent.submit()
+    await asked.wait()
+    killing = asyncio.ensure_future(agent.call("POST", f"/kill/{payload['id']}"))
+    await agent.ended(payload["id"])
+    go_on.set()
+    assert ((await killing)[1]["status"], agent.sandbox.starts) == ("Killed", {})
+
+
+async def test_a_kill_and_an_end_at_the_same_time_are_one_outcome(agent) -> None:
+    for job in range(1, 12):
+        payload_id, process = await agent.started(f"{job}.1")
+        killing = asyncio.ensure_future(agent.call("POST", f"/kill/{payload_id}"))
+        for _ in range(4 * job):
+            await yield_to_loop()
+        process.finish()
+        status = (await killing)[1]["status"]
+        assert status in ("Completed", "Killed")
+        word = "Cancelled" if status == "Killed" else status
+        assert (await receipt(agent, payload_id))["status"] == word
+
+
+# -- partial results of what runs
+
+
+class Packing:
+    """Partial results that wait, in their threads, until the test lets them go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.threads: list[str] = []
+        self.go_on = threading.Event()
+        real = result.snapshot
+
+        def held(*args: Any) -> None:
+            self.threads.append(threading.current_thread().name)
+            self.go_on.wait(30)
+            real(*args)
+
+        monkeypatch.setattr(result, "snapshot", held)
+
+
+async def test_a_partial_result_is_of_now_and_few_are_made_at_once(agent, monkeypatch) -> None:
+    payload_id, process = await agent.started()
+    files: dict[str, bytes] = {}
+    for sofar in (b"45 of 100", b"46 of 100"):
+        process.write("sofar.txt", sofar)
+        process.log(b"step\n")
+        files = await collected(agent, payload_id)
+        assert files["sofar.txt"] == sofar
+        assert json.loads(files["ferryman.json"])["status"] == "Running"
+    assert files["stdout.log"] == b"step\nstep\n"
+    packing = Packing(monkeypatch)
+    path = f"/retrieve_partial/{payload_id}"
+    asked = [asyncio.create_task(agent.zip(path)) for _ in range(MAX_SNAPSHOTS)]
+    await until(lambda: len(packing.threads) == MAX_SNAPSHOTS)
+    assert all(name.startswith("ferryman-snapshot") for name in packing.threads)
+    status, refused = await agent.call("GET", path)
+    assert (status, refused["code"]) == (503, "busy")
+    process.finish()
+    await agent.ended(payload_id)
+    await agent.clock.settle()
+    assert process.workspace.path.exists(), "it is kept until they are packed"
+    packing.go_on.set()
+    assert [(await one)["sofar.txt"] for one in asked] == [b"46 of 100"] * MAX_SNAPSHOTS
+    await until(lambda: not process.workspace.path.exists())
+
+
+async def test_a_partial_result_leaves_the_space_that_must_stay_free(agent, monkeypatch) -> None:
+    limits = LIMITS.model_copy(update={"results": 64 << 20})
+    payload_id, process = await agent.started(limits=limits)
+    process.write("sofar", os.urandom(10 << 20))
+    for when in (1, 2, 3):  # before it, before it is written, while it is written
+        asked: list[int] = []
+
+        def free(_: Folders, asked=asked, when=when) -> int:
+            asked.append(1)
+            return -1 if len(asked) == when else 1 << 40
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Folders, "free_bytes", free)
+            status, refused = await agent.call("GET", f"/retrieve_partial/{payload_id}")
+        assert (status, refused["code"]) == (507, "disk_full"), when
+        assert agent.names("staging") == []
