@@ -67,6 +67,7 @@ async def warm_agent(
         await found.forget(await found.completed())
         tasks = _tasks()
         yield found
+        await found.clock.advance(2)  # a stream notices at its next line that nobody reads it
         await _until_nothing(lambda: {"tasks": _tasks() - tasks} if _tasks() > tasks else {})
 
 

@@ -1,0 +1,318 @@
+"""The stream of changes, and what attempts say while they run, fall silent or ask to run later."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+
+from client_agent.run import outcomes
+from tests.kit.agent_http import calling, digest
+from tests.kit.each import each
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def seq(agent: Any) -> int:
+    """Of the latest change: whoever asks behind it sees what comes from now on."""
+    return int((await agent.call("GET", "/payloads"))[1]["seq"])
+
+
+# -- the stream
+
+
+async def test_the_stream_has_each_change_as_it_happens(agent) -> None:
+    async with agent.stream(after=await seq(agent), server=agent.server) as stream:
+        assert (await stream.next())["payload"] is None
+        _, process = await agent.started()
+        first = await stream.next()
+        process.finish()
+        last = await stream.next()
+        assert [one["payload"]["status"] for one in (first, last)] == ["Running", "Completed"]
+        assert first["seq"] < last["seq"]
+        await agent.forget(last["payload"]["id"])
+        await agent.started("2.1")
+        assert (await stream.next())["payload"]["key"] == "2.1", "acknowledgements are not sent"
+
+
+async def test_a_stream_that_begins_later_has_only_the_latest_of_each(agent) -> None:
+    ids = [await agent.completed(f"{job}.1") for job in (1, 2)]
+    async with agent.stream(after=0) as stream:
+        first, second, caught_up = [await stream.next() for _ in range(3)]
+    assert [one["payload"]["id"] for one in (first, second)] == ids
+    assert {one["payload"]["status"] for one in (first, second)} == {"Completed"}
+    assert (caught_up["seq"], caught_up["payload"]) == (second["seq"], None)
+    async with agent.stream(after=first["seq"]) as stream:
+        assert (await stream.next())["payload"]["id"] == ids[1]
+    async with agent.stream(after=10**9) as stream:  # of an agent that lost its data since
+        assert (await stream.next())["payload"]["id"] == ids[0]
+
+
+async def test_a_heartbeat_says_each_second_how_many_run(agent) -> None:
+    async with agent.stream(after=await seq(agent)) as stream:
+        first = await stream.next()
+        assert (first["status"]["running"], first["status"]["load"]) == (0, None)
+        for _ in range(2):
+            await agent.clock.until_asleep(1)
+            await agent.clock.advance(1)
+            again = await stream.next()
+            load = again["status"].pop("load")
+            assert load is None or 0 <= load <= 100
+            assert again == first | {"status": {"slots": 2, "running": 0, "draining": False}}
+
+
+async def test_numbers_go_on_after_a_restart_and_nothing_is_sent_twice(tmp_path) -> None:
+    async with calling(tmp_path) as agent:
+        await agent.completed("1.1")
+        before = await seq(agent)
+    async with calling(tmp_path) as agent, agent.stream(after=before) as stream:
+        first = await stream.next()
+        assert (first["seq"], first["payload"]) == (before, None)
+        _, process = await agent.started("2.1")
+        event = await stream.next()
+        assert (event["payload"]["key"], event["seq"] > before) == ("2.1", True)
+        process.finish()
+
+
+@each("query", ["after=x", "after=-1", "after=nan", "after=inf"])
+async def test_an_invalid_number_is_refused(agent, query) -> None:
+    status, body = await agent.call("GET", f"/events?{query}")
+    assert (status, body["code"]) == (400, "invalid_query")
+
+
+async def test_stopping_sends_the_last_ends_on_open_streams(tmp_path) -> None:
+    events: list[dict[str, Any]] = []
+    caught_up = asyncio.Event()
+
+    async def read(url: str) -> None:
+        async with aiohttp.ClientSession() as http, http.get(f"{url}/events") as response:
+            async for line in response.content:
+                events.append(json.loads(line))
+                caught_up.set()
+
+    async with calling(tmp_path, slots=1) as agent:
+        await agent.started("1.1")
+        await agent.submit("2.1")
+        reading = asyncio.ensure_future(read(agent.url))
+        await caught_up.wait()
+    await reading
+    last = [event["payload"] for event in events if event["payload"]][-1]
+    assert (last["key"], last["status"], last["reason"]) == ("1.1", "Failed", "shutdown")
+    assert last["interrupted"]
+
+
+# -- results with it
+
+
+async def test_small_results_come_with_the_stream_to_who_asks(agent) -> None:
+    keys = ["1.1", "2.1", "3.1"]
+    gone, *ids = [await agent.completed(key) for key in keys]
+    (agent.data / "results" / f"{gone}.zip").unlink()
+    async with agent.stream(after=0, results=1 << 18) as stream:
+        lost, *there = await stream.ends(3)
+        assert (lost["payload"]["id"], lost["result"]) == (gone, b"")
+        ids.append(await agent.completed("4.1"))
+        there += await stream.ends(1)
+    assert [one["payload"]["id"] for one in there] == ids
+    for one in there:
+        assert digest(one["result"]).items() <= one["payload"]["result"].items()
+    async with agent.stream(after=there[0]["seq"], results=1 << 18) as stream:
+        again = await stream.ends(2)  # to who lost the stream
+        assert [one["result"] for one in again] == [one["result"] for one in there[1:]]
+    size = there[0]["payload"]["result"]["size"]
+    for query in ({}, {"results": size - 1}):
+        async with agent.stream(after=there[0]["seq"] - 1, **query) as stream:
+            (event, *_) = await stream.ends(1)
+            assert (event["payload"]["id"], event["result"]) == (ids[0], b"")
+
+
+async def test_what_ends_soon_is_reported_once_and_what_runs_on_a_little_later(agent) -> None:
+    async with agent.stream(after=await seq(agent), quick_ms=100) as stream:
+        start = (await stream.next())["seq"]
+        quick = await agent.completed("1.1")
+        event = await stream.next()
+        assert (event["payload"]["id"], event["payload"]["status"]) == (quick, "Completed")
+        _, process = await agent.started("2.1")
+        async with agent.stream() as other:
+            await other.until("2.1", "Running")
+        later = await agent.completed("3.1")
+        event = await stream.next()
+        assert (event["payload"]["id"], event["payload"]["status"]) == (later, "Completed")
+        assert start < event["seq"], "what was sent before"
+        seen = event["seq"]
+        await agent.clock.until_asleep(0.1)
+        await agent.clock.advance(0.1)
+        event = await stream.next()
+        assert (event["payload"]["key"], event["payload"]["status"]) == ("2.1", "Running")
+        assert event["seq"] == seen + 1, "until then nothing behind it counted as sent"
+        process.finish()
+        assert (await stream.next())["payload"]["status"] == "Completed"
+
+
+# -- live values
+
+
+async def test_what_it_says_is_there_while_it_runs_and_at_its_end(agent) -> None:
+    payload_id, process = await agent.started()
+    process.log(b"::progress value=1,total=2::half\n::output name=a::b\n")
+    live = (await agent.doc(payload_id))["live"]
+    assert (live["progress"], live["message"]) == ({"current": 1.0, "total": 2.0}, "half")
+    process.log(b"::notice::done")
+    process.finish()
+    live = (await agent.ended(payload_id))["live"]
+    assert (live["progress"]["current"], live["output"]) == (1, {"a": "b"})
+    assert live["notices"][0]["text"] == "done"
+    await agent.forget(payload_id)
+    assert (await agent.settle())[1]["payload"]["live"] is None
+    payload_id, process = await agent.started("2.1")
+    process.log(b"hello\n")
+    await agent.clock.advance(4)
+    assert (await agent.doc(payload_id))["live"] is None
+    process.finish()
+    assert (await agent.ended(payload_id))["live"] is None
+
+
+@each(
+    "line, most, last",
+    [
+        (b"::progress value=%d::\n", 7, 19),  # twice a second
+        (b". %d\n", 2, None),  # without commands: once in five seconds
+    ],
+)
+async def test_values_are_reported_seldom_and_the_latest_of_them(agent, line, most, last) -> None:
+    await agent.anew()
+    _, process = await agent.started(timeout_s=1e6)
+    async with agent.stream(after=await seq(agent)) as stream:
+        await stream.next()
+        for number in range(20):
+            process.log(line % number)
+            await agent.clock.advance(0.125 if last else 0.4)
+        await agent.clock.advance(10)
+        process.finish()
+        values = []
+        while True:
+            payload = (await stream.next())["payload"]
+            if payload is not None and payload["ended_at"]:
+                break
+            if payload is not None and payload["live"]:
+                progress = payload["live"]["progress"]
+                values.append(progress and progress["current"])
+        assert 1 <= len(values) <= most, values
+        assert values[-1] == last
+        assert last is None or values == sorted(set(values))
+        await agent.clock.advance(1)
+        assert (await stream.next())["payload"] is None, "nothing says that it runs"
+
+
+async def test_no_report_says_that_it_runs_once_it_may_have_ended(agent) -> None:
+    async with agent.stream(after=await seq(agent)) as stream:
+        _, process = await agent.started()
+        process.log(b"::progress value=1::\n")
+        process.finish()
+        await stream.until("1.1", "Completed")
+        await agent.clock.advance(1)
+        assert (await stream.next())["payload"] is None
+
+
+async def test_a_new_reader_gets_the_values_of_all_that_run(agent) -> None:
+    for key in ("1.1", "2.1"):
+        (await agent.started(key))[1].log(b"::progress value=1::\n")
+    await agent.clock.advance(1)
+    async with agent.stream(after=await seq(agent)) as stream:
+        assert (await stream.next())["payload"] is None
+        found = [(await stream.next())["payload"] for _ in range(2)]
+    assert {one["key"] for one in found} == {"1.1", "2.1"}
+    assert all(one["live"]["progress"]["current"] == 1 for one in found)
+
+
+# -- silence
+
+
+async def test_a_silent_attempt_is_stopped(agent) -> None:
+    payload_id, process = await agent.started(heartbeat_timeout_s=60.0, timeout_s=1e6)
+    agent.clock.jump(1e6)  # the wall clock is no sign of anything
+    for out, err in ((b"x", b""), (b"::heartbeat::\n", b""), (b"", b"x")):
+        await agent.clock.advance(59)
+        process.log(out, err)
+    await agent.clock.advance(59.9)
+    assert process.alive
+    await agent.clock.advance(0.2)
+    doc = await agent.ended(payload_id)
+    assert (doc["status"], doc["reason"]) == ("Failed", "heartbeat_timeout")
+    assert doc["message"] == (
+        "stopped because it wrote nothing to stdout or stderr for 1m; its heartbeat timeout is 1m"
+    )
+    assert (doc["interrupted"], process.asked_to_stop) == (False, True)
+
+
+async def test_who_ignores_sigterm_is_killed_after_the_grace_time(agent) -> None:
+    agent.sandbox.obeys_sigterm = False
+    payload_id, process = await agent.started(heartbeat_timeout_s=60.0, timeout_s=1e6)
+    await agent.clock.advance(60.1)
+    assert process.alive
+    await agent.clock.advance(5)
+    assert (await agent.ended(payload_id))["reason"] == "heartbeat_timeout"
+
+
+async def test_what_is_no_silence(agent) -> None:
+    silence = {"heartbeat_timeout_s": 60.0, "timeout_s": 1e6}
+    processes = [(await agent.started(f"{n}.1", timeout_s=1e7))[1] for n in (1, 2)]
+    _, payload = await agent.submit("3.1", **silence)
+    await agent.clock.advance(200)  # these have no such limit
+    assert all(process.alive for process in processes)
+    for process in processes:
+        process.finish()
+    process = await agent.sandbox.process("3.1")
+    await agent.clock.advance(59)
+    assert process.alive, "the time before its start"
+    process.output_paused = True
+    await agent.clock.advance(200)
+    assert process.alive, "what the agent does not read"
+    process.output_paused = False
+    await agent.clock.advance(10)
+    assert process.alive
+    await agent.clock.advance(60)
+    assert (await agent.ended(payload["id"]))["reason"] == "heartbeat_timeout"
+
+
+# -- later
+
+
+@each(
+    "said, code, later",
+    [
+        (b"", outcomes.LATER, {"after_s": None, "message": ""}),
+        (b"::retry-later after=60s::GPU busy\n", 75, {"after_s": 60, "message": "GPU busy"}),
+        (b"::retry-later after=60s::GPU busy", 0, {"after_s": 60, "message": "GPU busy"}),
+        (b"::retry-later::\n", 3, {"after_s": None, "message": ""}),
+        (b"", 74, None),
+    ],
+)
+async def test_who_asks_is_tried_later_and_keeps_its_result(agent, said, code, later) -> None:
+    await agent.anew()
+    payload_id, process = await agent.started()
+    process.write("part.txt", b"1")
+    process.log(said)
+    process.finish(code)
+    doc = await agent.ended(payload_id)
+    assert (doc["status"], doc["reason"], doc["interrupted"]) == ("Failed", "exit_code", False)
+    assert (doc["exit_code"], doc["retry_later"]) == (code, later)
+    if later is not None:
+        assert doc["message"].startswith("run.sh asked to be tried again later")
+        assert doc["message"].endswith(later["message"])
+    assert (await agent.zip(f"/retrieve_partial/{payload_id}"))["part.txt"] == b"1"
+
+
+async def test_a_limit_or_a_cancel_is_not_tried_later(agent) -> None:
+    for key, reason in (("1.1", "timeout"), ("2.1", None)):
+        payload_id, process = await agent.started(key)
+        process.log(b"::retry-later::\n")
+        if reason is not None:
+            await agent.clock.advance(61)
+        else:
+            await agent.call("POST", f"/kill/{payload_id}")
+        doc = await agent.ended(payload_id)
+        assert (doc["reason"], doc["retry_later"]) == (reason, None)
