@@ -12,9 +12,7 @@ import zipfile
 
 import pytest
 
-from shared.files.archives.zip_directory import read_entries
 from shared.files.bundles.reader import BundleReader
-from shared.files.bundles.stream_digests import StreamDigests
 from shared.files.bundles.writer import BundleWriter
 from shared.files.durable import WRITEBACK_BYTES
 from shared.files.names import BundleError
@@ -369,99 +367,3 @@ def test_the_disk_begins_with_a_large_file_before_its_end(tmp_path, monkeypatch)
     for (at, length), (following, _) in itertools.pairwise(begun):
         assert following == at + length
     assert begun[0][0] == 0
-
-
-# ---------------------------------------------------------------------------- for every system
-
-
-def write(path, names, *, portable):
-    writer = BundleWriter(path, max_files=10, max_bytes=1000, portable=portable)
-    try:
-        for name in names:
-            writer.add(name)
-            writer.end()
-        return writer.finish()
-    except BundleError:
-        writer.abort()
-        raise
-
-
-def test_a_bundle_keeps_such_names_and_says_so(tmp_path):
-    names = ["run.sh", "chr1:1-2.bed", "aux.h", "Makefile", "makefile", "end."]
-    sealed = write(tmp_path / "b", names, portable=False)
-    (warning,) = sealed.warnings
-    assert warning.startswith("portable_names: 4 names are not for every system (")
-    with BundleReader(tmp_path / "b") as bundle:
-        assert {entry.path for entry in bundle.entries} == set(names)
-        assert bundle.summary() == sealed
-
-
-@each(
-    ("names", "code", "part"),
-    [
-        (["run.sh", "a:b"], "unsafe_name", "a:b"),
-        (["run.sh", "Makefile", "makefile"], "case_clash", "makefile"),
-    ],
-)
-def test_where_names_must_be_portable_they_are_refused(tmp_path, names, code, part):
-    with pytest.raises(BundleError) as caught:
-        write(tmp_path / "b", names, portable=True)
-    assert (caught.value.code, caught.value.part) == (code, part)
-    assert not (tmp_path / "b").exists()
-
-
-# ---------------------------------------------------------------------------- digests on the way in
-
-FILES = {"run.sh": b"true", "empty": b"", "folder/data": bytes(range(256)) * 50, "z": b"z"}
-LENGTHS = (1, 30, 2, 31, 4096, 29)
-
-
-def arrived(path, seed=0, max_files=100):
-    """What was learnt of a file that came in pieces of all lengths."""
-    data, at = path.read_bytes(), seed
-    digests = StreamDigests(max_files)
-    while data:
-        length, at = LENGTHS[at % len(LENGTHS)], at + 1
-        digests.feed(memoryview(data)[:length])
-        data = data[length:]
-    return digests
-
-
-def listed(path):
-    with path.open("rb") as file:
-        return {one.name: one for one in read_entries(file.fileno(), 100)}
-
-
-@each("seed", range(len(LENGTHS)))
-def test_every_file_is_known_however_the_bytes_come(tmp_path, seed):
-    (tmp_path / "b").unlink(missing_ok=True)
-    write_bundle(tmp_path / "b", FILES)
-    digests = arrived(tmp_path / "b", seed)
-    found = {name: digests.sha256(one) for name, one in listed(tmp_path / "b").items()}
-    assert found == {name: hashlib.sha256(data).hexdigest() for name, data in FILES.items()}
-
-
-def test_a_file_whose_bytes_are_not_as_listed_is_to_be_read(tmp_path):
-    write_bundle(tmp_path / "b", FILES)
-    entries = listed(tmp_path / "b")
-    whole = (tmp_path / "b").read_bytes()
-    (tmp_path / "b").write_bytes(whole.replace(b"true", b"exit"))
-    digests = arrived(tmp_path / "b")
-    assert digests.sha256(entries["run.sh"]) is None
-    assert digests.sha256(entries["z"]) is not None
-
-
-def test_an_entry_that_is_not_stored_is_not_known_nor_anything_behind_it(tmp_path):
-    with zipfile.ZipFile(tmp_path / "b", "w") as archive:
-        archive.writestr("first", b"1" * 100)
-        archive.writestr("packed", b"2" * 100, zipfile.ZIP_DEFLATED)
-        archive.writestr("last", b"3" * 100)
-    digests, entries = arrived(tmp_path / "b"), listed(tmp_path / "b")
-    known = [name for name, one in entries.items() if digests.sha256(one)]
-    assert known == ["first"]
-
-
-def test_no_more_files_are_remembered_than_there_may_be(tmp_path):
-    write_bundle(tmp_path / "b", FILES)
-    digests = arrived(tmp_path / "b", max_files=2)
-    assert sum(digests.sha256(one) is not None for one in listed(tmp_path / "b").values()) == 2
