@@ -52,7 +52,7 @@ coverage: setup-dev ## which lines no test runs, programs that tests start inclu
 	@$(PYTHON_RUN) -m pytest -n $(JOBS) --dist worksteal --timeout=600 --cov --cov-report=html --cov-report=term:skip-covered $(ARGS)
 
 pictures: setup-dev ## look at every page, and take the pictures of docs/pictures anew
-	@PICTURES=1 $(PYTHON_RUN) -m pytest -q -m slow -n $(JOBS) tests/e2e/dashboard/test_looks.py
+	@PICTURES=1 $(PYTHON_RUN) -m pytest -q -m slow -n $(JOBS) tests/journeys/dashboard/test_looks.py
 
 bench: setup-dev ## measure, and print medians and ratios
 	@.venv/bin/python -m tests.bench $(ARGS)

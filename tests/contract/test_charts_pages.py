@@ -106,12 +106,6 @@ async def test_addresses_that_people_edited(client, query, status):
     assert "<script>alert" not in page
 
 
-async def test_it_is_for_operators(tmp_path):
-    async with driving(tmp_path, FakeOrchestrator(), principals=PRINCIPALS) as client:
-        answers = {who: (await opened(client, token=who))[0] for who in ("", *PRINCIPALS)}
-    assert answers == {"": 303, "ann": 403, "portal": 403, "reader": 403, "admin": 200}
-
-
 def test_a_reason_that_is_unknown_is_shown_as_text_and_many_are_put_together():
     reasons = {"<b>hostile</b>": 9} | {f"reason_{number}": 8 - number for number in range(7)}
     numbers = {"failed": reasons}

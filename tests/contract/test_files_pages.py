@@ -16,7 +16,6 @@ from tests.contract.test_files_http import Setting, ended, running, zipped
 from tests.contract.test_running_files_http import running_job
 from tests.kit.fake_agent import RETRIED
 from tests.kit.fake_orchestrator import FakeOrchestrator
-from tests.kit.linked import serving
 from tests.kit.server_http import driving
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
@@ -404,21 +403,3 @@ async def test_the_files_of_a_running_job_are_those_of_now(tmp_path) -> None:
 
 
 # -- who sees them
-
-
-async def test_the_files_are_for_who_may_see_the_job(tmp_path) -> None:
-    async with serving(tmp_path) as world:
-        job_id = await world.job()
-        link = await world.link(job_id)
-        only_result = await world.link(job_id, what="result")
-        for end in ("files", "files/run.sh", "rendered/a.html"):
-            for who, status in (("ann", 200), ("admin", 200), ("bob", 404)):
-                shown = {"Authorization": f"Bearer the-token-of-{who}"}
-                found, text = await world.get(f"/jobs/{job_id}/{end}", **BROWSER, **shown)
-                assert found == status or (status == 200 and found in (404, 409)), (end, who, text)
-                assert ("no job" in text or "job_not_found" in text) == (status == 404), text
-            found, text = await world.get(f"/jobs/{job_id}/{end}?link={only_result}", **BROWSER)
-            assert found == 403
-        found, text = await world.get(f"/jobs/{job_id}/files?link={link}", **BROWSER)
-        assert found == 200
-        assert all("link=" in one for one in links(text, f"/jobs/{job_id}"))

@@ -14,7 +14,6 @@ from server.web.job import log as log_follow
 from tests.contract.test_events_http import followed
 from tests.contract.test_logs_http import Setting, log_events, running
 from tests.kit.fake_agent import RETRIED, FakeAgent, page, serving
-from tests.kit.linked import serving as with_tokens
 
 _LINE = re.compile(r'id="L(\d+)".*?<span class="t">(.*?)</span></div>')
 
@@ -240,21 +239,6 @@ async def test_what_stands_above_the_log_is_loaded_without_it(tmp_path) -> None:
         assert status == 200
         assert 'id="job-head"' in text
         assert lines(text) == {}
-
-
-async def test_other_users_see_no_log(tmp_path) -> None:
-    async with with_tokens(tmp_path) as here:
-        job_id, other = await here.job(), await here.job()
-        link, not_its_own = await here.link(job_id), await here.link(other)
-        for path in (f"/jobs/{job_id}/log", f"/live/{job_id}/log"):
-            assert (await here.get(path, Authorization="Bearer the-token-of-bob"))[0] == 404
-            assert (await here.get(f"{path}?link={not_its_own}"))[0] == 403
-            assert (await here.get(path))[0] == 401
-        # Its client leaves no logs.
-        status, text = await here.get(f"/jobs/{job_id}/log?link={link}")
-        assert status == 200
-        assert f'name="link" value="{link}"' in text
-        assert f"attempt=1&amp;link={link}" in text
 
 
 async def overview(here: Setting) -> str:

@@ -9,14 +9,11 @@ from html import unescape
 import pytest
 
 from server.domain import ending
-from server.domain.live import Live, NewEvent
 from shared.clock import SECOND
 from shared.wire import Progress, Reason, Usage
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.job_pages import (
-    EVIL,
     PRINCIPALS,
-    SAFE,
     TABS,
     S,
     World,
@@ -44,32 +41,6 @@ async def test_all_tabs_of_a_job_are_there(world):
         assert re.search(r'href="/jobs/\d+[^"]*" aria-current="page"', page)
     page = await world.page(f"/jobs/{job.id}/files")
     assert f"<title>Job {job.id}: Queued · docking · Files · Ferryman</title>" in page
-
-
-async def test_what_a_user_wrote_is_text_in_every_place(world):
-    job = await world.new(
-        name=EVIL,
-        tags=("a", "b"),
-        meta=json.dumps({EVIL: EVIL, "n": {"x": [EVIL]}}),
-        warnings=(EVIL,),
-        callback_url=f"https://example.org/?{EVIL}",
-        outputs=(EVIL,),
-    )
-    job = await world.running(
-        job, progress=Progress(current=4, total=9), output={EVIL: EVIL}, message=EVIL
-    )
-    notice = NewEvent("job.warning", EVIL, "warning", {"name": EVIL})
-    live = Live(notices=(notice,), output={EVIL: EVIL})
-    for tab in TABS:
-        page = await world.page(f"/jobs/{job.id}{tab}")
-        assert SAFE in page
-        assert "<img src=x" not in page
-    facts = {"stderr_tail": EVIL, "exit_code": 3, "warnings": (EVIL,), "output": {EVIL: EVIL}}
-    await world.ended(job, S.FAILED, facts=facts, message=EVIL, reason=Reason.EXIT_CODE, live=live)
-    page = await world.page(f"/jobs/{job.id}")
-    assert page.count(SAFE) >= 10
-    for tab in TABS:
-        assert "<img src=x" not in (await world.get(f"/jobs/{job.id}{tab}"))[1]
 
 
 async def test_a_job_that_waits_says_why_and_for_what(world):

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession, CookieJar, FormData
+from aiohttp import FormData
 
 from server.domain.jobs import FileKind
 from server.store.audit import AuditFilter
@@ -376,33 +376,6 @@ async def test_who_may_upload(caller):
     status, page = await Person(caller, "ann").send(FIELDS | {"user_id": "bob"}, {"run.sh": RUN})
     assert status == 400
     assert len(await admin.jobs()) == 1
-
-
-async def test_a_form_of_another_site_changes_nothing(tmp_path):
-    async with (
-        driving(tmp_path, FakeOrchestrator()) as caller,
-        ClientSession(cookie_jar=CookieJar(unsafe=True)) as browser,
-    ):
-
-        async def post(query: str) -> int:
-            form = FormData({"user_id": "1", "service": "my_service"})
-            form.add_field("file", RUN, filename="run.sh")
-            async with browser.post(
-                f"{caller.url}/new{query}", data=form, headers=PAGE, allow_redirects=False
-            ) as answer:
-                return answer.status
-
-        assert await post("") == 403
-        assert await post(f"?csrf={'0' * 64}") == 403
-        async with browser.post(f"{caller.url}/new/check", json={"fields": {}}) as answer:
-            assert answer.status == 403
-        async with browser.get(f"{caller.url}/new", headers=PAGE) as answer:
-            page = await answer.text()
-        found = re.search(r'action="/new(\?csrf=[0-9a-f]{64})"', page)
-        assert found is not None
-        async with caller.session.get(f"{caller.url}/api/v1/jobs") as answer:
-            assert (await answer.json())["items"] == []
-        assert await post(found[1]) == 303
 
 
 # -- again, with changes

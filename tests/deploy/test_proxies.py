@@ -244,7 +244,7 @@ def test_a_refusal_comes_through_as_the_server_says_it(proxied, tmp_path):
     assert re.search("Invalid service", json.loads(body)["message"])
 
 
-@pytest.mark.slow  # the quick one: tests/e2e/dashboard/test_prefix.py
+@pytest.mark.slow  # the quick one: tests/journeys/dashboard/test_prefix.py
 def test_below_a_path_the_path_is_taken_away_and_put_into_addresses(tmp_path, tool):
     settings = SETTINGS.replace("[server]", '[server]\npublic_url = "/ferry"')
     script = _script(tmp_path, "true\n")

@@ -199,7 +199,7 @@ class Page:
     def actions(self) -> set[str]:
         """Where the forms of the page itself lead, as last words: what can be done."""
         forms = [one for one in self.main.all("form") if one["method"].lower() == "post"]
-        return {one["action"].partition("?")[0].rpartition("/")[2] for one in forms}
+        return {re.split("[?#]", one["action"])[0].rpartition("/")[2] for one in forms}
 
     def form(self, action: str) -> Node:
         """What leads there."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import zipfile
 
+import pytest
+
 from tests.kit.dev_program import started
 from tests.kit.path_proxy import PREFIX, streaming
 
@@ -23,6 +25,7 @@ def outside(page, base: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_everything_stays_below_the_path(visit, tmp_path):
     with (
         started(

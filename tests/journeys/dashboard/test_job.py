@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from ferryman import SyncClient
-from tests.kit.browser import PATIENCE_MS, WIDTHS, too_wide, violations
+from tests.kit.browser import PATIENCE_MS, too_wide, violations
 from tests.kit.dev_program import DevProgram, launch, ready
 
 expect.set_options(timeout=PATIENCE_MS)
@@ -54,6 +54,7 @@ def test_a_job_runs_to_its_end_while_its_page_is_open(system, visit):
     assert Path(download.value.path()).read_bytes()[:2] == b"PK"
 
 
+@pytest.mark.slow
 def test_what_happens_before_the_page_listens_is_shown(system, visit):
     job_id = submit(system, LONG)
     person = visit(system.url)
@@ -80,6 +81,7 @@ def test_a_running_job_is_cancelled_from_its_page(system, visit):
     page.wait_for_url("**/jobs?done=deleted")
 
 
+@pytest.mark.slow
 def test_whoever_says_no_cancels_nothing(system, visit):
     job_id = submit(system, LONG)
     page = visit(system.url).open(f"/jobs/{job_id}")
@@ -91,6 +93,7 @@ def test_whoever_says_no_cancels_nothing(system, visit):
         client.cancel(job_id)
 
 
+@pytest.mark.slow
 def test_a_failure_says_what_to_do_and_is_retried_and_its_attempts_compared(system, visit):
     # The second attempt ends in another way than the first.
     run = "echo oh no >&2; exit $((2 + FERRYMAN_ATTEMPT))"
@@ -114,6 +117,7 @@ def test_a_failure_says_what_to_do_and_is_retried_and_its_attempts_compared(syst
     expect(queued).to_have_count(2)
 
 
+@pytest.mark.slow
 def test_an_array_is_a_grid_that_fills_while_it_is_open(system, visit):
     job_id = submit(system, "sleep 0.2; test $FERRYMAN_ARRAY_INDEX != 3", array="1-6")
     page = visit(system.url, width=390).open(f"/jobs/{job_id}/children")
@@ -147,24 +151,7 @@ def test_without_scripts_the_page_loads_itself_again_and_its_forms_work(system, 
     expect(stranger.locator("form")).to_have_count(0)
 
 
-@pytest.mark.slow  # test_frame.py asks the same of some pages
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_page_fits_every_screen_and_everybody_can_use_it(system, visit, dark, width):
-    with SyncClient(system.url, user="ada") as client:
-        known = [job.id for job in client.jobs(tag="looked-at")]
-    if not known:
-        name = "a name of many words that is " + "very" * 20 + "long"
-        run = f"{STEPS}echo oh; exit 3".replace("until", "true || until")
-        known = [submit(system, run, name=name, tags=["looked-at"], meta={"a": "b" * 200})]
-        ended(system, known[0])
-    person = visit(system.url, width=width, dark=dark)
-    page = person.open(f"/jobs/{known[0]}")
-    page.evaluate("document.querySelectorAll('main details').forEach(one => one.open = true)")
-    assert not too_wide(page)
-    assert violations(page) == []
-
-
+@pytest.mark.slow
 def test_details_that_were_opened_stay_open_while_the_page_is_live(system, visit):
     job_id = submit(system, "sleep 1; echo '::progress value=1,total=2::half'; sleep 300")
     page = visit(system.url).open(f"/jobs/{job_id}")
@@ -175,6 +162,7 @@ def test_details_that_were_opened_stay_open_while_the_page_is_live(system, visit
         client.cancel(job_id)
 
 
+@pytest.mark.slow
 def test_a_page_says_that_the_server_is_away_and_goes_on_when_it_is_back(tmp_path, visit):
     flags = ("--port", "0", "--agent-port", "0", "--data-dir", str(tmp_path / "data"))
     system = ready(launch(tmp_path, *flags))

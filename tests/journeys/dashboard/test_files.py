@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Dialog, Error, Page, Response
 
 from ferryman import SyncClient
-from tests.kit.browser import Visitor, too_wide, violations
+from tests.kit.browser import Visitor
 from tests.kit.dev_program import DevProgram, started
 
 TOKEN = "the-token-of-the-operator-of-files"
@@ -100,6 +100,7 @@ class Watched:
             self.ran.append(response.url)
 
 
+@pytest.mark.slow
 def test_opened_by_its_address_no_file_runs_anything(guarded, visit):
     system, job = guarded
     here = Watched(visit(system.url, may_complain=True))
@@ -150,17 +151,7 @@ def test_a_rendered_page_is_seen_and_can_lead_nowhere(guarded, visit):
     assert here.ran == []
 
 
-@pytest.mark.slow  # test_frame.py asks the same of some pages
-def test_the_pages_of_files_fit_every_screen_and_everybody_can_use_them(guarded, visit):
-    system, job = guarded
-    for dark in (True, False):
-        page: Page = Watched(visit(system.url, width=390, dark=dark)).page
-        for path in ("", "/cells.csv", "/page.html", "/bytes.bin", "/paper.pdf"):
-            page.goto(f"{system.url}/jobs/{job}/files{path}")
-            assert not too_wide(page), path
-            assert violations(page) == [], path
-
-
+@pytest.mark.slow
 def test_a_file_is_saved_with_its_bytes(guarded, visit):
     system, job = guarded
     page = Watched(visit(system.url)).page
@@ -171,6 +162,7 @@ def test_a_file_is_saved_with_its_bytes(guarded, visit):
     assert Path(saving.value.path()).read_bytes() == ATTACKS["page.html"]
 
 
+@pytest.mark.slow
 def test_the_files_of_a_running_job_come_into_the_list(system, visit):
     script = b"echo one > first.txt; sleep 2; mkdir out; echo two > out/second.txt; sleep 99\n"
     page = visit(system.url).open("/jobs")

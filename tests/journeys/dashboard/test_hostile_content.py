@@ -103,6 +103,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
         yield Hostile(system, ended, running)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["ended", "running"])
 def test_nothing_of_it_becomes_part_of_a_page_or_runs(hostile, visit, which):
     person = visit(hostile.system.url, width=1600, may_complain=True)
@@ -123,6 +124,7 @@ def test_nothing_of_it_becomes_part_of_a_page_or_runs(hostile, visit, which):
     assert found == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", RAW)
 def test_a_file_that_is_opened_by_itself_is_saved_and_never_shown(hostile, visit, path):
     person = visit(hostile.system.url)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ferryman import SyncClient
-from tests.kit.browser import Visitor, too_wide, violations
 from tests.kit.dev_program import DevProgram
 
 _RUNS = "seq -f 'warm-up %g' 2000; for i in $(seq 100); do echo tick $i; sleep 0.1; done; exit 3"
@@ -57,6 +55,7 @@ def test_a_log_is_followed_until_its_end(system, visit, tmp_path):
     assert page.locator(".row").last.is_visible()
 
 
+@pytest.mark.slow
 def test_a_search_leads_from_line_to_line_and_a_link_to_one(system, visit, log):
     person = visit(system.url)
     page = person.open(log)
@@ -79,6 +78,7 @@ def test_a_search_leads_from_line_to_line_and_a_link_to_one(system, visit, log):
     assert other.locator(".row.chosen .t").inner_text() == "step 20"
 
 
+@pytest.mark.slow
 def test_the_keyboard_alone_marks_lines_and_copies_a_link(system, visit, log):
     person = visit(system.url)
     person.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -104,6 +104,7 @@ def test_the_keyboard_alone_marks_lines_and_copies_a_link(system, visit, log):
     page.get_by_text("There is no line 7,000.").wait_for()
 
 
+@pytest.mark.slow
 def test_without_scripts_there_are_links(system, visit, log):
     page = visit(system.url, scripts=False).open(log)
     page.get_by_label("Line", exact=True).fill("20")
@@ -121,12 +122,3 @@ def test_without_scripts_there_are_links(system, visit, log):
     assert page.locator("#L3003.hit").inner_text().split() == ["3003", "A", "Needle"]
     page.get_by_role("link", name="stderr").click()
     assert page.locator(".row").inner_text().split() == ["1", "E", "trouble"]
-
-
-@pytest.mark.slow  # test_frame.py asks the same of some pages
-@pytest.mark.parametrize("dark", [False, True])
-def test_everybody_can_use_it(system, visit: Callable[..., Visitor], log, dark):
-    for width, query in ((390, "?line=3001"), (1600, "?search=needle"), (1024, "?stream=stderr")):
-        page = visit(system.url, width=width, dark=dark).open(log + query)
-        assert not too_wide(page)
-        assert violations(page) == []

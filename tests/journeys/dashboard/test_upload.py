@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.kit.browser import Visitor, too_wide, violations
+from tests.kit.browser import Visitor, violations
 from tests.kit.cut_proxy import cuttable
 
 RUN = "#!/bin/sh\nls > names.txt\n"
@@ -69,19 +69,6 @@ def large(folder: Path) -> list[Path]:
     return [folder / "run.sh", folder / "large.bin"]
 
 
-@pytest.mark.slow  # test_frame.py asks the same of some pages
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [390, 1600])
-def test_the_form_fits_every_screen_and_everybody_can_use_it(system, visit, dark, width):
-    page = visit(system.url, width=width, dark=dark).open("/new")
-    page.evaluate(DROP, [[["run.sh", RUN], ["a" * 120 + ".txt", "1"]]])
-    page.get_by_text("2 files").first.wait_for()
-    for one in page.locator("#upload details").all():
-        one.evaluate("one => { one.open = true; }")
-    assert not too_wide(page)
-    assert violations(page) == []
-
-
 def test_dropped_files_become_a_job(system, visit, user):
     page = opened(visit(system.url), user)
     page.evaluate(DROP, [[["data.txt", "12345"]]])
@@ -101,6 +88,7 @@ def test_dropped_files_become_a_job(system, visit, user):
     assert "allows 1h" in job["warnings"][0]
 
 
+@pytest.mark.slow
 def test_a_folder_is_sent_without_what_nobody_means_to_send(system, visit, user, tmp_path):
     folder = tmp_path / "project"
     for name, text in {
@@ -123,6 +111,7 @@ def test_a_folder_is_sent_without_what_nobody_means_to_send(system, visit, user,
     assert completed(page)
 
 
+@pytest.mark.slow
 def test_a_run_sh_is_written_in_the_page_with_the_keyboard_alone(system, visit, user):
     page = opened(visit(system.url), user)
     page.locator("#written > summary").focus()
@@ -137,6 +126,7 @@ def test_a_run_sh_is_written_in_the_page_with_the_keyboard_alone(system, visit, 
     assert completed(page)
 
 
+@pytest.mark.slow
 def test_an_archive_is_expanded(system, visit, user, tmp_path):
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         archive.writestr("run.sh", RUN)
@@ -193,6 +183,7 @@ def test_a_broken_connection_makes_no_second_job(system, visit, user, tmp_path):
     assert len(jobs_of(system.url, user)) == 1
 
 
+@pytest.mark.slow
 def test_a_cancelled_upload_makes_no_job(system, visit, user, tmp_path):
     with cuttable(system.url) as way:
         page = opened(visit(way.url, may_complain=True), user)
@@ -207,6 +198,7 @@ def test_a_cancelled_upload_makes_no_job(system, visit, user, tmp_path):
     assert jobs_of(system.url, user) == []
 
 
+@pytest.mark.slow
 def test_the_form_works_without_scripts(system, visit, user, tmp_path):
     (tmp_path / "run.sh").write_text(RUN)
     page = opened(visit(system.url, scripts=False, may_complain=True), user)
@@ -223,6 +215,7 @@ def test_the_form_works_without_scripts(system, visit, user, tmp_path):
     assert len(jobs_of(system.url, user)) == 1
 
 
+@pytest.mark.slow
 def test_a_job_is_run_again_with_changes(system, visit, user):
     page = opened(visit(system.url), user)
     page.evaluate(DROP, [[["run.sh", "cat data.txt"], ["data.txt", "1"]]])

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shared.clock import RealClock
-from tests.kit.browser import too_wide, violations
 from tests.kit.dev_program import DevProgram, started
 from tests.kit.past_week import write_past_week
 
@@ -28,19 +27,6 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevProgram]:
         yield running
 
 
-@pytest.mark.slow  # test_frame.py asks the same of some pages
-@pytest.mark.parametrize(("width", "dark"), [(390, True), (1600, False)])
-def test_charts_fit_every_screen_and_everybody_can_use_them(past, visit, width, dark):
-    page = visit(past.url, width=width, dark=dark).open("/charts?period=week")
-    page.wait_for_selector(_DRAWN)
-    assert page.locator(".plot canvas").count() == 4
-    assert not too_wide(page)
-    assert violations(page) == []
-    page.get_by_text("Numbers").first.click()
-    assert page.locator("#chart-jobs .table").is_visible()
-    assert violations(page) == []
-
-
 def test_the_pointer_shows_the_numbers_of_the_table(past, visit):
     page = visit(past.url).open("/charts?period=week")
     page.wait_for_selector(_DRAWN)
@@ -57,6 +43,7 @@ def test_the_pointer_shows_the_numbers_of_the_table(past, visit):
     assert other.text_content() == legend.nth(0).text_content()
 
 
+@pytest.mark.slow
 def test_charts_follow_the_theme(past, visit):
     page = visit(past.url).open("/charts?period=week")
     page.wait_for_selector(_DRAWN)
@@ -66,18 +53,7 @@ def test_charts_follow_the_theme(past, visit):
     page.wait_for_function(f"before => {draw} !== before", arg=light)
 
 
-def test_without_scripts_the_tables_are_there(past, visit):
-    page = visit(past.url, scripts=False).open("/charts?period=day")
-    assert page.locator("#chart-waiting .table").is_visible()
-    assert not page.locator(".plot").first.is_visible()
-    page.get_by_label("Service").select_option("example")
-    page.get_by_role("button", name="Show").click()
-    page.wait_for_url("**/charts?period=day&service=example")
-    page.get_by_role("link", name="Last week").click()
-    page.wait_for_url("**/charts?period=week&service=example")
-    assert page.locator("#chart-failures .table").is_visible()
-
-
+@pytest.mark.slow
 def test_a_page_that_stays_open_shows_the_next_minute(past, visit):
     person = visit(past.url)
     person.context.clock.install()

@@ -10,6 +10,7 @@ MAIN = ("/jobs", "/jobs/999", "/new", "/status", "/services", "/agents", "/users
 """All others are looked at by test_looks.py."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_page_fits_every_screen_and_everybody_can_use_it(system, visit, dark, width):
@@ -19,12 +20,6 @@ def test_a_page_fits_every_screen_and_everybody_can_use_it(system, visit, dark, 
         assert not too_wide(page)
         assert violations(page) == []
     person.problems.clear()  # the browser reports the 404
-
-
-def test_a_page_is_there_without_scripts(system, visit):
-    page = visit(system.url, scripts=False).open("/")
-    assert page.url == f"{system.url}/jobs"
-    page.get_by_role("heading", name="Jobs").wait_for()
 
 
 def test_the_keyboard_alone_reaches_the_content(system, visit):

@@ -7,14 +7,22 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.e2e.dashboard.test_job import submit
+from ferryman import SyncClient
+from tests.journeys.dashboard.test_job import submit
 
 PROXY = "<html><head><title>502 Bad Gateway</title></head><body><h1>502</h1></body></html>"
 
 
-@pytest.mark.parametrize("path", ["/agents", "/status", "/jobs/{id}", "/jobs/{id}/log"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/jobs/{id}/log",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("/agents", "/jobs/{id}")),
+    ],
+)
 def test_a_page_stays_as_it_is_while_a_proxy_answers_for_the_server(system, visit, path):
-    address = path.format(id=submit(system, "sleep 60"))
+    job_id = submit(system, "sleep 60")
+    address = path.format(id=job_id)
     page = visit(system.url, may_complain=True).open(address)
     title, heading = page.title(), page.locator("h1").inner_text()
     everything = re.compile(rf".*(/live.*|{re.escape(address)}(\?.*)?)$")
@@ -28,8 +36,11 @@ def test_a_page_stays_as_it_is_while_a_proxy_answers_for_the_server(system, visi
     page.unroute(everything)
     page.evaluate("document.body.dispatchEvent(new CustomEvent('live'))")
     expect(page.locator("#connection")).to_contain_text("Connected again")
+    with SyncClient(system.url, user="ada") as client:
+        client.cancel(job_id)
 
 
+@pytest.mark.slow
 def test_a_page_of_what_is_gone_says_so(system, visit):
     person = visit(system.url, may_complain=True)
     gone = person.open("/services/none").content()

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from ferryman import SyncClient
-from tests.kit.browser import too_wide, violations
 from tests.kit.dev_program import DevProgram, started
 
 TOKEN = "the-token-of-the-operator"
@@ -42,6 +41,7 @@ def test_a_login_leads_back_and_a_logout_ends_it(guarded, visit):
     page.wait_for_url(re.compile("/login"))  # nothing is kept to be looked at again
 
 
+@pytest.mark.slow
 def test_an_upload_whose_session_has_ended_goes_on_after_a_login(guarded, visit):
     person = visit(guarded.url, may_complain=True)  # the browser reports the 401
     person.log_in(TOKEN)
@@ -70,36 +70,7 @@ def test_an_upload_whose_session_has_ended_goes_on_after_a_login(guarded, visit)
         assert client.status(int(page.url.rpartition("/")[2])).tags == ["late"]
 
 
-@pytest.mark.slow  # test_frame.py asks the same of some pages
-def test_the_pages_are_for_everybody_and_every_screen(guarded, visit):
-    with SyncClient(guarded.url, token=TOKEN) as client:
-        made = client.create_token("ann-laptop", user="ann", expires_in="90d")
-        client.create_token("portal-of-the-institute-of-chemistry", "portal", users=["lab-*"])
-    for dark, width in ((False, 1600), (True, 390)):
-        person = visit(guarded.url, width=width, dark=dark)
-        page = person.open("/login")
-        assert violations(page) == []
-        person.log_in(TOKEN)
-        for path in ("/account", "/tokens", f"/tokens/{made.id}", "/audit"):
-            page = person.open(path)
-            assert not too_wide(page), (path, width)
-            assert violations(page) == [], (path, dark)
-            page.close()
-
-
-def test_a_token_is_made_without_scripts(guarded, visit):
-    person = visit(guarded.url, scripts=False)
-    person.log_in(TOKEN)
-    page = person.open("/tokens")
-    page.get_by_text("Make a token").click()
-    page.get_by_label("Name").first.fill("eve")
-    page.get_by_role("button", name="Make it").click()
-    text = page.locator("#copy-1").inner_text()
-    eve = visit(guarded.url)
-    eve.log_in(text)
-    eve.open("/account").locator("main dd").get_by_text("eve", exact=True).first.wait_for()
-
-
+@pytest.mark.slow
 def test_ferryman_dev_prints_a_link_that_logs_in(tmp_path, visit):
     with started(tmp_path, FERRYMAN_SERVER__TOKENS=TOKEN) as running:
         assert running.process.stdout is not None

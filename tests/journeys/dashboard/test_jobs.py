@@ -89,6 +89,7 @@ def test_rows_change_in_two_tabs_while_a_job_runs(system, visit):
     expect(other.locator(f"#job-{kept}")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_the_list_follows_what_is_typed(system, visit):
     wanted, other = submit(system, name="wanted one"), submit(system, name="another")
     person = visit(system.url)
@@ -112,6 +113,7 @@ def test_the_list_follows_what_is_typed(system, visit):
     person.problems.clear()  # the browser reports the 400
 
 
+@pytest.mark.slow
 def test_a_batch_is_one_row_that_follows_its_children(system, visit):
     # One ends at once, the others when a slow machine has shown that, too.
     script = "[ $FERRYMAN_ARRAY_INDEX = 0 ] || sleep 12"
@@ -135,6 +137,7 @@ def test_a_batch_is_one_row_that_follows_its_children(system, visit):
     expect(row).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_new_jobs_are_announced_to_whoever_reads_further_down(filled, visit):
     page = visit(filled.url).open("/jobs")
     page.locator("tbody .tick input").first.check()
@@ -152,6 +155,7 @@ def test_new_jobs_are_announced_to_whoever_reads_further_down(filled, visit):
     expect(page.locator("#selected")).to_have_text("1 chosen")
 
 
+@pytest.mark.slow
 def test_everything_is_there_without_scripts(filled, visit):
     page = visit(filled.url, scripts=False).open("/jobs")
     page.get_by_role("link", name="Older jobs").click()
@@ -169,14 +173,3 @@ def test_everything_is_there_without_scripts(filled, visit):
     page.locator("select[name=state]").select_option("Failed")
     page.get_by_role("button", name="Show").click()
     expect(page.get_by_text("No job fits these filters")).to_be_visible()
-
-
-@pytest.mark.slow  # test_frame.py asks the same of some pages
-@pytest.mark.parametrize(("width", "dark"), [(390, True), (1024, False)])
-def test_the_lists_fit_and_everybody_can_use_them(system, visit, width, dark):
-    submit(system, "sleep 1", name="x" * 60, tags=["t" * 50])
-    person = visit(system.url, width=width, dark=dark)
-    for path in ("/jobs", "/jobs?tag=none&text=a", "/schedules"):
-        page = person.open(path)
-        assert not too_wide(page), path
-        assert violations(page) == []

@@ -22,7 +22,7 @@ def chromium() -> Iterator[Browser]:
         yield one
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevProgram]:
     """Without tokens: whoever comes is an operator."""
     with started(tmp_path_factory.mktemp("system")) as running:

@@ -1,0 +1,339 @@
+"""All pages, from the table of pages: forms that no page of ours sent, text that people and jobs
+wrote, and what each role is offered.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import quote
+
+import pytest
+import pytest_asyncio
+from aiohttp import FormData
+
+from server.http.problems import Refusal
+from server.web.routes import ROUTES
+from server.web.site import compile_template, template_names
+from tests.kit.access import OPERATOR, PEOPLE, PRINCIPALS
+from tests.kit.each import each
+from tests.kit.fake_sandbox import FakeProcess
+from tests.kit.pages import Browser, People
+from tests.kit.server_http import RUN
+from tests.kit.warm import Place
+
+__all__ = ["OPERATOR", "PRINCIPALS"]
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+EVIL: Final = "\"'><img class=evil src=x onerror=stolen()><script>stolen()</script>{{7*7}}"
+"""Ends an attribute and an element, then begins others."""
+TAG: Final = "\"'><b/onclick=stolen()>"
+ANSI: Final = "\x1b]8;;javascript:stolen()\x1b\\link\x1b]8;;\x1b\\\n"
+SVG: Final = '<svg xmlns="http://www.w3.org/2000/svg" class="evil" onload="stolen()"/>'
+HTML: Final = f"<body onload=stolen()><p class=evil>{EVIL}"
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def people(place: Place) -> AsyncIterator[People]:
+    place.users |= {"ann", "bob"}
+    async with AsyncExitStack() as stack:
+        yield People(place, stack)
+
+
+async def of(people: People, who: str) -> Browser:
+    browser = await people.stranger()
+    browser.token = f"the-token-of-{who}"
+    return browser
+
+
+# -- forms
+
+
+async def test_a_form_that_no_page_of_ours_sent_changes_nothing(people: People) -> None:
+    place = people.place
+    place.does(None)
+    job = await place.upload(user_id="ann", name="kept")
+    await place.job(job, until="Running")
+    token = await place.api("POST", "/tokens", {"name": place.warm.new("eve"), "role": "user"})
+    browser, other = [await people.logged_in(OPERATOR) for _ in range(2)]
+    foreign = await other.csrf("/account")
+    values = {"id": str(job), "name": place.service, "token": token["id"]}
+    words = {
+        "id": str(job),
+        "ids": str(job),
+        "action": "delete",
+        "sure": "1",
+        "all": "1",
+        "name": "stolen",
+        "role": "operator",
+        "tags": "stolen",
+        "what": "job",
+        "user_id": "ann",
+        "service": place.service,
+        "script": "echo",
+        "message": "stolen",
+    }
+
+    async def state() -> Any:
+        found = await place.api("GET", f"/jobs/{job}")
+        jobs = await place.api("GET", "/jobs", limit="500", user="ann")
+        service = await place.api("GET", f"/services/{place.service}")
+        return [
+            *([found[name] for name in ("status", "tags", "cancel_requested_at")]),
+            *(await place.api("GET", "/tokens"), [one["id"] for one in jobs["items"]]),
+            *(service["paused"], (await place.api("GET", "/agents/local"))["state"]),
+        ]
+
+    before, sent = await state(), 0
+    for route in ROUTES:
+        if route.method == "GET" or route.path.startswith("/login"):
+            continue  # test_login.py
+        path = route.path
+        values["name"] = "local" if path.startswith("/agents") else place.service
+        for name, value in values.items():
+            path = path.replace(f"{{{name}}}", value)
+        assert "{" not in path, f"{path}: say in this test what that may be"
+        for csrf in (None, "", "0" * 64, foreign):
+            fields: Any = words if csrf is None else words | {"csrf": csrf}
+            if route.files:
+                path = route.path + (f"?csrf={csrf}" if csrf is not None else "")
+                fields = FormData(fields, default_to_multipart=True)
+            page = await browser.ask(path, "POST", fields, Origin=place.url)
+            assert (page.status, "form_expired" in page.source) == (403, True), (path, csrf)
+            sent += 1
+        # A page of elsewhere does not even get so far.
+        page = await browser.ask(path, "POST", words, Origin="https://evil.example")
+        assert (page.status, "foreign_origin" in page.source) == (403, True), path
+    assert sent > 60
+    assert await state() == before
+    assert "Log out" in (await browser.see("/jobs")).tree.buttons()
+
+
+# -- what people and jobs wrote
+
+
+def writes(process: FakeProcess) -> None:
+    process.log(stdout=f"{EVIL}\n{ANSI}::progress value=1,total=2::{EVIL}\n".encode())
+    process.log(stdout=f"::notice::{EVIL}\n::error::{EVIL}\n::output name=score::{EVIL}\n".encode())
+    process.log(stderr=f"{EVIL}\n".encode())
+    for name, text in {
+        "bad.txt": EVIL,
+        "page.svg": SVG,
+        "page.html": HTML,
+        "table.csv": f'a,b\n"{EVIL.replace(chr(34), chr(34) * 2)}",=cmd()\n',
+        "<img class=evil>.txt": "1",
+    }.items():
+        process.write(f"out/{name}", text.encode())
+
+
+async def test_what_people_and_jobs_wrote_is_text_on_every_page(people: People) -> None:
+    place = people.place
+
+    def fails(process: FakeProcess) -> None:
+        writes(process)
+        process.finish(3)
+
+    place.does(fails)
+    words = {
+        "user_id": "ann",
+        "name": EVIL,
+        "tags": TAG,
+        "meta": json.dumps({EVIL: EVIL, "n": {"x": [EVIL]}}),
+        "outputs": "out/**",
+    }
+    files = {"run.sh": RUN, "bad.txt": EVIL.encode()}
+    ended = await place.upload(files, **words)
+    await place.job(ended)
+    place.does(writes)
+    running = await place.upload(files, **words)
+    await place.job(running, until="Running")
+    waiting = await place.upload(files, **words, after=str(running))
+    form = FormData({"user_id": "ann", "service": place.service, "cron": "0 6 1 1 *", "name": EVIL})
+    form.add_field("file", RUN, filename="run.sh")
+    assert (await place.ask("POST", "/api/v1/schedules", data=form))[0] == 201
+    await place.api("POST", f"/services/{place.service}/pause", {"message": EVIL})
+    await place.api("POST", "/agents/local", {"action": "drain", "message": EVIL})
+    admin = await of(people, "admin")
+    evil, shown = quote(EVIL, safe=""), 0
+    token = (await place.api("GET", "/tokens"))["items"]
+    ways = [
+        *("/jobs", f"/jobs?text={evil}", f"/jobs?tag={quote(TAG, safe='')}"),
+        *(f"/jobs?state={evil}", f"/jobs?since={evil}", f"/jobs?cursor={evil}"),
+        *("/schedules", "/services", f"/services/{place.service}", "/status", "/charts"),
+        *(f"/charts?service={evil}", f"/charts?period={evil}", "/agents", "/agents/local"),
+        *("/users", f"/users?from={evil}", f"/users/{evil}", "/tokens", f"/tokens?name={evil}"),
+        *("/audit", f"/audit?principal={evil}", f"/audit?since={evil}", "/account"),
+        *(f"/login?next={evil}", "/login?next=javascript:stolen()", f"/nothing/{evil}"),
+        *(f"/new?from={ended}", f"/new?name={evil}", f"/new?service={evil}", f"/tokens/{evil}"),
+        *([f"/tokens/{token[0]['id']}"] if token else []),
+    ]
+    for job in (ended, running, waiting):
+        ways += [
+            *(f"/jobs/{job}", f"/jobs/{job}/log", f"/jobs/{job}/log?stream=stderr"),
+            *(f"/jobs/{job}/log?search=%3Cimg", f"/jobs/{job}/log?line=1", f"/jobs/{job}/children"),
+            *(
+                f"/jobs/{job}/files",
+                f"/jobs/{job}/files?folder=out",
+                f"/jobs/{job}/files?name=evil",
+            ),
+        ]
+        for name in ("bad.txt", "page.svg", "page.html", "table.csv", "<img class=evil>.txt"):
+            path = f"/jobs/{job}/files/out/{quote(name)}"
+            ways += [path, f"{path}?view=text", f"{path}?view=rendered"]
+    for path in ways:
+        page = await admin.ask(path)
+        assert page.status < 500, path
+        assert page.scripts() == [], path
+        assert page.tree.all(kind="evil") == [], path
+        assert "49" not in page.source.replace("{{7*7}}", "").partition("stolen()</script>")[2][:2]
+        shown += "stolen()" in page.tree.text
+    assert shown > 45
+    known = {path.partition("?")[0] for path in ways}
+    for route in ROUTES:
+        if route.method == "GET" and route.path not in ELSEWHERE:
+            assert any(fits(route.path, one) for one in known), f"{route.path}: open it here, too"
+    await place.api("POST", "/agents/local", {"action": "resume"})
+    await place.api("POST", f"/services/{place.service}/resume")
+
+
+ELSEWHERE: Final = {
+    *("/assets/{version}/{path}", "/live", "/live/{id}", "/live/{id}/log", "/login/once"),
+    *("/jobs/{id}/rendered/{path}", "/new/sent"),
+}
+"""Streams, files of the pages, what a frame renders (test_files_pages.py), and JSON."""
+
+
+def fits(pattern: str, path: str) -> bool:
+    parts, found = pattern.split("/"), path.split("/")
+    if parts[-1] == "{path}":
+        parts, found = parts[:-1], found[: len(parts) - 1]
+    return len(parts) == len(found) and all(
+        one == other or one.startswith("{") for one, other in zip(parts, found, strict=True)
+    )
+
+
+# -- what each role is offered
+
+
+MENU: Final = {
+    "/new": {"ann", "bob", "portal", "stranger", "admin", "reader", "watcher"},
+    "/status": {"admin", "watcher"},
+    "/tokens": {"admin"},
+    "/audit": {"admin"},
+}
+OFFERS: Final[dict[str, dict[str, set[str]]]] = {
+    "/jobs": {key: {"bulk"} for key in ("ann", "portal", "admin")}
+    | {"bob": set(), "reader": set()},
+    "/jobs/{failed}": {
+        **{key: {"retry", "delete", "tags", "share"} for key in ("ann", "portal", "admin")},
+        "reader": {"share"},
+        "watcher": {"share"},
+    },
+    "/jobs/{running}": {
+        **{key: {"cancel", "tags", "share"} for key in ("ann", "portal", "admin")},
+        "reader": {"share"},
+    },
+    "/services/{service}": {
+        **{key: {"pause", "retire"} for key in ("admin", "watcher")},
+        **{key: set() for key in ("ann", "portal", "reader", "node")},
+    },
+    "/agents/local": {key: {"drain"} for key in ("admin", "watcher")},
+    "/tokens": {"admin": {"tokens"}},
+}
+"""Page -> who -> where its forms lead."""
+
+
+async def test_each_role_is_offered_what_it_may_do(people: People) -> None:
+    place = people.place
+    upload = {"user_id": "ann", "service": place.service}
+
+    async def made(end: int | None) -> int:
+        place.does(lambda process: None if end is None else process.finish(end))
+        form = FormData(upload)
+        form.add_field("file", RUN, filename="run.sh")
+        portal = {"Authorization": "Bearer the-token-of-portal"}
+        status, found = await place.ask("POST", "/upload", data=form, headers=portal)
+        assert status == 201, found
+        await place.job(found["id"], until="Running" if end is None else "")
+        return int(found["id"])
+
+    values = {"failed": await made(3), "running": await made(None), "service": place.service}
+    for path, offers in OFFERS.items():
+        for who, actions in offers.items():
+            page = await (await of(people, who)).see(path.format(**values))
+            found = page.actions
+            assert found == actions, (path, who)
+    jobs = {
+        "ann": True,
+        "reader": True,
+        "admin": True,
+        "portal": True,
+        "bob": False,
+        "stranger": False,
+    }
+    for who, sees in jobs.items():
+        page = await (await of(people, who)).see(f"/jobs?service={place.service}")
+        assert page.jobs() == ([values["running"], values["failed"]] if sees else []), who
+        with_users = list(page.main.all("th", kind="user"))
+        assert bool(with_users) is (sees and who in ("admin", "portal")), who
+    for who in PEOPLE:
+        browser = await of(people, who)
+        page = await browser.ask("/account")
+        links = page.tree.links()
+        for path, allowed in MENU.items():
+            if page.status == 200:
+                assert (path in links) is (who in allowed), (who, path)
+
+
+# -- what goes wrong
+
+
+SECRET: Final = "what-nobody-should-see"
+
+
+@each(
+    "problem, status, title, code",
+    [
+        (RuntimeError(SECRET), 500, "Something went wrong here", "internal_error"),
+        (
+            OSError(errno.EIO, "Input/output error", SECRET),
+            503,
+            "This does not work right now",
+            "storage_unavailable",
+        ),
+        (Refusal(HTTPStatus.GONE, "gone", "it was <b>deleted</b>"), 410, "This is gone", "gone"),
+    ],
+)
+async def test_whatever_goes_wrong_is_a_page_with_words_a_code_and_the_request(
+    people: People, problem: Exception, status: int, title: str, code: str
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise problem
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("server.web.operators.users.usage_of", fail)
+        page = await (await of(people, "admin")).ask("/users/7")
+    assert (page.status, page.heading, page.code) == (status, title, code)
+    said = [one.text for one in page.main.all("code")]
+    assert page.headers["X-Request-ID"] in said
+    assert SECRET not in page.source
+    assert page.main.all("b") == []
+    assert page.main.one("p", kind="lead").text
+
+
+async def test_a_name_that_the_server_does_not_have_is_said(people: People) -> None:
+    page = await (await of(people, "admin")).ask("/jobs", Host="elsewhere.example.org")
+    assert (page.status, page.heading) == (421, "This server has another name")
+    assert "allowed_hosts" in page.text
+
+
+async def test_all_templates_can_be_compiled_before_they_are_needed() -> None:
+    names = template_names()
+    assert {"site/layout.html", "jobs/list.html", "job/overview.html"} <= set(names)
+    for name in names:
+        compile_template(name)
