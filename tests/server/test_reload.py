@@ -1,4 +1,6 @@
-"""``POST /api/v1/settings/reload``, the SDK and ``ferryman config reload``."""
+"""Settings that are read again while the server runs: over HTTP, by the SDK and the command line;
+what changes, what waits for a restart, and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +8,27 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
+import pytest_asyncio
 import structlog
 
 from ferryman import Client, Conflict, NotAllowed, SyncClient
+from server.domain.choose import Candidate
+from server.domain.jobs import Bundle, NewJob
+from server.reload import Reload
 from server.settings import load
 from server.settings.tables import ServerSettings
+from server.settings.users import UserTable
+from shared.units.rates import parse_rate
+from shared.wire import Limits
 from tests.kit.command_line import ferryman
+from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import ServerClient, driving
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 TOKEN, OTHER = "the-first-random-text", "the-second-random-text"
 ROUTE = "/api/v1/settings/reload"
 OWN = f'[server]\ntokens = ["{TOKEN}"]\n'
@@ -28,6 +39,10 @@ class World:
 
     def __init__(self, caller: ServerClient, file: Path) -> None:
         self.caller, self.file = caller, file
+
+    @property
+    def settings(self) -> ServerSettings:
+        return self.caller.server.reload.settings
 
     async def reload(
         self, text: str | None = None, token: str = TOKEN
@@ -45,20 +60,26 @@ class World:
             return answer.status
 
 
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    file = tmp_path / "ferryman.toml"
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def started(module_folder: Path) -> AsyncIterator[World]:
+    file = module_folder / "ferryman.toml"
 
     def read() -> ServerSettings:
         # The service is there, as in the variables that the server was started with.
-        flags = {"server": {"data_dir": tmp_path / "data", "getter_interval": 0.02}}
-        return load.read(file, flags, {}).model_copy(update={"agents": found().agents})
+        flags = {"server": {"data_dir": module_folder / "data", "getter_interval": 0.02}}
+        found = caller.server.reload.settings.agents
+        return load.read(file, flags, {}).model_copy(update={"agents": found})
 
-    def found() -> ServerSettings:
-        return caller.server.reload.settings
-
-    async with driving(tmp_path, FakeOrchestrator(), extra=OWN, read=read) as caller:
+    async with driving(module_folder, FakeOrchestrator(), extra=OWN, read=read) as caller:
         yield World(caller, file)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def world(started: World) -> AsyncIterator[World]:
+    """It is as at its start before each test."""
+    yield started
+    started.file.write_text(f"{OWN}[services.my_service]\n")
+    await started.caller.server.reload.run_once()
 
 
 async def test_it_says_what_has_changed_and_what_waits(world: World) -> None:
@@ -115,7 +136,7 @@ async def test_an_upload_ends_with_a_token_that_was_taken_out_meanwhile(
 
     uploads = asyncio.gather(upload(TOKEN), upload(OTHER))
     await both.wait()
-    await world.reload(f'[server]\ntokens = ["{TOKEN}"]\n[services.my_service]\n')
+    await world.reload(f"{OWN}[services.my_service]\n")
     removed.set()
     assert [*await uploads] == [201, 403]
 
@@ -129,58 +150,13 @@ async def test_a_browser_that_logged_in_with_a_token_is_logged_out_with_it(world
     assert context.sessions.principal_of(text, "peer") is None
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[server\n", "not valid TOML"),
-        (f"{OWN}max_filez = 3\n", "did you mean max_files?"),
-        (f"{OWN}max_files = 0\n", "server.max_files: Input should be greater than 0"),
-        ("[server]\n", "without the last token nobody would need one"),
-        ("[server]\ntokens = { file = '/nowhere' }\n", "server.tokens: file /nowhere"),
-        (f"{OWN}tls_cert = '/nowhere'\n", "tls_cert /nowhere: No such file"),
-        (f"{OWN}[services.a]\nretry_on = ['x']\n", "'x' is neither an exit code"),
-        (None, "no such file"),
-    ],
-)
-async def test_wrong_settings_change_nothing(world: World, text: str | None, words: str) -> None:
-    before = world.caller.server.reload.settings
-    if text is None:
-        world.file.unlink()
-    with structlog.testing.capture_logs() as lines:
-        status, answer = await world.reload(text)
-    assert (status, answer["code"]) == (409, "settings_not_reloaded")
-    assert words in answer["detail"]
-    assert words in next(one["why"] for one in lines if one["event"] == "settings.not_reloaded")
-    assert TOKEN not in answer["detail"]
-    assert world.caller.server.reload.settings is before
-    assert await world.status_of(TOKEN) == 200
-
-
-async def test_a_server_that_asks_nobody_for_a_token_asks_once_there_is_one(
-    tmp_path: Path,
-) -> None:
-    file = tmp_path / "ferryman.toml"
-
-    def read() -> ServerSettings:
-        return load.read(file, {"server": {"data_dir": tmp_path / "data"}}, {})
-
-    first = "[server]\nmax_files = 9\n"
-    async with driving(tmp_path, FakeOrchestrator(), extra=first, read=read) as caller:
-        world = World(caller, file)
-        assert caller.server.context.token_needed() is False
-        status, _ = await world.reload(OWN)
-        assert (status, caller.server.context.token_needed()) == (200, True)
-        assert (await world.status_of(TOKEN), await world.status_of(OTHER)) == (200, 401)
-        assert (await world.reload(first))[1]["code"] == "settings_not_reloaded"
-
-
 async def test_it_is_for_operators_and_in_the_audit_trail(world: World) -> None:
     status, answer = await world.reload(token="x" * 20)
     assert (status, answer["code"]) == (401, "not_allowed")
     await world.reload()
     async with Client(world.caller.url, token=TOKEN) as client:
         found = [one async for one in client.audit(action="settings/reload")]
-    assert [(one.action, one.status) for one in found] == [
+    assert [(one.action, one.status) for one in found[:2]] == [
         (f"POST {ROUTE}", 200),
         (f"POST {ROUTE}", 401),
     ]
@@ -198,7 +174,7 @@ async def test_the_sdk_and_the_command_line(world: World) -> None:
     url = ("--url", world.caller.url, "--token", TOKEN)
     code, out, err = await ferryman("config", "reload", *url)
     assert (code, err) == (0, "")
-    assert "services.my_service.max_runs: 3 -> 4\n" in out
+    assert "services.my_service.max_runs: 10 -> 4\n" in out
     assert "(restart to apply)" in out
     code, out, err = await ferryman("config", "reload", "--json", *url)
     assert json.loads(out)["changed"] == []
@@ -218,10 +194,167 @@ async def test_the_sdk_and_the_command_line(world: World) -> None:
             await stranger.reload_settings()
 
 
-async def test_nothing_to_change_is_said(world: World) -> None:
-    await world.reload()
-    code, out, err = await ferryman("config", "reload", "--url", world.caller.url, "--token", TOKEN)
-    assert (code, out, err) == (0, "", "nothing has changed\n")
+@each(
+    "text, words",
+    [
+        ("[server\n", "not valid TOML"),
+        (f"{OWN}max_filez = 3\n", "did you mean max_files?"),
+        (f"{OWN}max_files = 0\n", "server.max_files: Input should be greater than 0"),
+        ("[server]\n", "without the last token nobody would need one"),
+        ("[server]\ntokens = { file = '/nowhere' }\n", "server.tokens: file /nowhere"),
+        (f"{OWN}tls_cert = '/nowhere'\n", "tls_cert /nowhere: No such file"),
+        (f"{OWN}[services.a]\nretry_on = ['x']\n", "'x' is neither an exit code"),
+        (None, "no such file"),
+    ],
+)
+async def test_wrong_settings_change_nothing(world: World, text: str | None, words: str) -> None:
+    before = world.settings
+    if text is None:
+        world.file.unlink()
+    with structlog.testing.capture_logs() as lines:
+        status, answer = await world.reload(text)
+    assert (status, answer["code"]) == (409, "settings_not_reloaded")
+    assert words in answer["detail"]
+    assert words in next(one["why"] for one in lines if one["event"] == "settings.not_reloaded")
+    assert TOKEN not in answer["detail"]
+    assert world.settings is before
+    assert await world.status_of(TOKEN) == 200
+
+
+WAITS: Final = {
+    "host": '"::1"',
+    "port": "1",
+    "auth": '"token"',
+    "data_dir": '"/x"',
+    "max_files": "9",
+    "stored_per_user": "77",
+    "sender_interval": '"3s"',
+    "log_level": '"error"',
+}
+"""Some keys of ``[server]`` -> what they are changed to."""
+
+
+@each("key", WAITS)
+async def test_what_waits_for_a_restart_is_said_each_time(world: World, key: str) -> None:
+    before = getattr(world.settings.server, key)
+    await world.reload(f"{OWN}[services.my_service]\n")
+    for _ in range(2):
+        text = f"{OWN}{key} = {WAITS[key]}\n[services.my_service]\n"
+        status, done = await world.reload(text)
+        assert status == 200
+        if key != "data_dir":  # a flag says it
+            assert [one["key"] for one in done["waiting"]] == [f"server.{key}"]
+        assert done["changed"] == []
+    assert getattr(world.settings.server, key) == before
+
+
+@each("key", ["tokens", "metrics_tokens"])
+async def test_the_content_of_a_file_takes_effect(
+    world: World, module_folder: Path, key: str
+) -> None:
+    secret = module_folder / "secret"
+    own = "" if key == "tokens" else f'tokens = ["{TOKEN}"]\n'
+    text = f'[server]\n{own}{key} = {{ file = "{secret}" }}\n[services.my_service]\n'
+    secret.write_text(f"{TOKEN}\n" if key == "tokens" else "a-third-random-text")
+    assert (await world.reload(text))[0] == 200
+    known = world.caller.server.context.token_holder
+    assert not known(OTHER, "peer").authenticated
+    secret.write_text(f"{TOKEN}\n{OTHER}\n" if key == "tokens" else OTHER)
+    _, done = await world.reload()
+    assert [(one["key"], one["new"]) for one in done["changed"]] == [(f"server.{key}", "(secret)")]
+    assert known(OTHER, "peer").authenticated
+    secret.write_text("\n")
+    assert "there is no token in it" in (await world.reload())[1]["detail"]
+    secret.unlink()
+    assert "No such file" in (await world.reload())[1]["detail"]
+
+
+async def test_the_variables_of_a_service_are_read_again_from_their_file(
+    world: World, module_folder: Path
+) -> None:
+    key = module_folder / "key"
+    key.write_text("first\n")
+    text = f"{OWN}[services.my_service.env]\nKEY = {{ file = '{key}' }}\n"
+    await world.reload(text)
+    key.write_text("second\n")
+    _, done = await world.reload()
+    assert [one["key"] for one in done["changed"]] == ["services.my_service.env.KEY"]
+    assert world.caller.server.context.services["my_service"].env == {"KEY": "second"}
+
+
+OF_USER: Final[dict[str, tuple[str, str, Any]]] = {
+    "rate_limit": ('"9/s"', "rate", parse_rate("9/s")),
+    "upload_per_user_per_day": ("77", "uploaded", 77),
+    "stored_per_user": ("77", "stored", 77),
+    "uploads_per_user": ("3", "uploads", 3),
+    "runs_per_user": ("3", "runs_by_user", 3),
+    "queued_per_user": ("3", "queued_by_user", 3),
+    "services": ("{my_service = {runs_per_user = 3}}", "runs_by_user", 3),
+}
+"""Key of a table of users -> what it is changed to, where that is seen, and as what."""
+
+
+async def test_every_key_of_a_user_takes_effect(world: World) -> None:
+    assert OF_USER.keys() == UserTable.model_fields.keys() - {"members"}
+    context = world.caller.server.context
+    for key, (value, where, expected) in OF_USER.items():
+        table = f'[users.lab]\nmembers = ["ann", "b*"]\n{key} = {value}\n'
+        await world.reload(f"{OWN}[services.my_service]\n{table}")
+        for user in ("ann", "bob"):
+            if where.endswith("_by_user"):
+                found = getattr(context.services["my_service"], where).get(user)
+            else:
+                found = getattr(context.allowances.of(user), where)
+            assert found == expected, key
+
+
+async def test_a_users_new_limit_holds_for_the_next_claim(world: World) -> None:
+    context = world.caller.server.context
+    await world.reload(f"{OWN}[services.my_service]\n[services.s]\n[users.ann]\nruns_per_user = 1")
+    for _ in range(3):
+        new = NewJob("ann", "s", Bundle("b", 1, "digest"), Limits(), 60.0, created_at=10)
+        await context.jobs.insert(new, "queued")
+    claimed = await context.jobs.claim_fairly(context.services["s"], [Candidate("node", 4)], 10, 20)
+    assert len(claimed) == 1
+
+
+async def test_an_agent_is_named_with_its_address_without_its_password(tmp_path: Path) -> None:
+    file, text = tmp_path / "new.toml", "[services.s]\n[agents.a]\nurl = 'http://a:1'"
+
+    def read() -> ServerSettings:
+        file.write_text(text)
+        return load.read(file, {}, {})
+
+    async def used(_: ServerSettings) -> None:
+        """Fail never."""
+
+    before = read()
+    text = "[services.s]\n[agents.b]\nurl = 'http://me:secret@b:2'\nprefetch = 2\n"
+    reload = Reload(before, read, lambda _old, _new: None, used)
+    done = await reload.run_once()
+    assert {one.key: (one.old, one.new) for one in done.changed} == {
+        "agents.a": ("taken out (http://a:1)", None),
+        "agents.b": (None, "added (http://***@b:2)"),
+    }
+    assert reload.settings.agents["b"].prefetch == 2
+
+
+async def test_a_server_that_asks_nobody_for_a_token_asks_once_there_is_one(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "ferryman.toml"
+
+    def read() -> ServerSettings:
+        return load.read(file, {"server": {"data_dir": tmp_path / "data"}}, {})
+
+    first = "[server]\nmax_files = 9\n"
+    async with driving(tmp_path, FakeOrchestrator(), extra=first, read=read) as caller:
+        world = World(caller, file)
+        assert caller.server.context.token_needed() is False
+        status, _ = await world.reload(OWN)
+        assert (status, caller.server.context.token_needed()) == (200, True)
+        assert (await world.status_of(TOKEN), await world.status_of(OTHER)) == (200, 401)
+        assert (await world.reload(first))[1]["code"] == "settings_not_reloaded"
 
 
 async def test_jobs_of_a_service_that_was_renamed_are_said_everywhere_and_moved_by_one_command(
