@@ -80,9 +80,16 @@ def claim(job: Job, agent: str = "node") -> Move:
     return Move(job.id, job.attempt, JobState.QUEUED, JobState.PROCESSING, 20, "sent", **how)
 
 
-def end(job: Job, state: JobState, through: tuple[Step, ...] = (), **facts: Any) -> Move:
-    """It ends at 30, and is to be cleaned at once."""
-    changes = {"ended_at": 30, "expires_at": 30}
+def end(
+    job: Job,
+    state: JobState,
+    through: tuple[Step, ...] = (),
+    *,
+    expires_at: int = 30,
+    **facts: Any,
+) -> Move:
+    """It ends at 30."""
+    changes = {"ended_at": 30, "expires_at": expires_at}
     how: dict[str, Any] = {"changes": changes, "facts": facts, "through": through}
     return Move(job.id, job.attempt, job.state, state, 30, "ended", **how)
 

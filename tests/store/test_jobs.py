@@ -229,7 +229,7 @@ async def test_a_result_that_comes_late_is_its_attempts_and_no_others(jobs: Stor
 async def test_an_attempt_that_was_given_up_and_is_back_is_the_one_that_ended(jobs: Store) -> None:
     job = await jobs.claimed()
     back = await jobs.to(job, S.QUEUED, changes=BACK)
-    facts = {"result": result("r1"), "agent": "node", "payload_id": 5}
+    facts: dict[str, Any] = {"result": result("r1"), "agent": "node", "payload_id": 5}
     steps = (Step(S.PROCESSING, 30, "it is back"), Step(S.SUBMITTED, 30, "it is back"))
     await jobs.moved(end(back, S.COMPLETED, steps, **facts))
     (attempt,) = await jobs.attempts(job.id)

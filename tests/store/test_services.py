@@ -7,11 +7,10 @@ import pytest
 from server.domain.access import Visible
 from server.domain.choose import Candidate
 from server.domain.service import Service, ServiceRecord
-from server.store.jobs import SqlJobs
 from server.store.services import SqlServices
 from shared.sqlite.database import Database
 from shared.wire import JobState
-from tests.contract.store.conftest import added, claim, new
+from tests.kit.store import Store, claim
 
 ANY = [Candidate("node", None)]
 
@@ -42,9 +41,9 @@ async def test_a_retired_service_is_in_use_again_once_it_is_put(services: SqlSer
 
 
 async def test_nothing_of_a_paused_service_is_claimed_whatever_the_caller_knows(
-    jobs: SqlJobs, services: SqlServices
+    jobs: Store, services: SqlServices
 ) -> None:
-    await added(jobs, "ann", "bob")
+    await jobs.added("ann", "bob")
     await services.set_paused("s", "new disks", 10)
     (record,) = await services.all()
     assert (record.paused, record.paused_message, record.settings) == (True, "new disks", None)
@@ -53,8 +52,8 @@ async def test_nothing_of_a_paused_service_is_claimed_whatever_the_caller_knows(
     assert len(await jobs.claim_fairly(Service("s"), ANY, 99, 40)) == 2
 
 
-async def test_a_pause_keeps_whose_turn_it_is(jobs: SqlJobs, services: SqlServices) -> None:
-    await added(jobs, "ann", "ann", "bob", "bob")
+async def test_a_pause_keeps_whose_turn_it_is(jobs: Store, services: SqlServices) -> None:
+    await jobs.added("ann", "ann", "bob", "bob")
     served = await jobs.claim_fairly(Service("s"), ANY, 1, 20)
     await services.set_paused("s", "", 30)
     await services.set_paused("s", None, 40)
@@ -63,10 +62,10 @@ async def test_a_pause_keeps_whose_turn_it_is(jobs: SqlJobs, services: SqlServic
 
 
 async def test_jobs_are_counted_by_state_and_no_further_than_asked(
-    jobs: SqlJobs, services: SqlServices
+    jobs: Store, services: SqlServices
 ) -> None:
-    queued = await added(jobs, "ann", "ann", "bob", "cy")
-    await added(jobs, "ann", service="other")
+    queued = await jobs.added("ann", "ann", "bob", "cy")
+    await jobs.added("ann", service="other")
     await jobs.move(claim(queued[0]))
     load = await services.load("s", 2, Visible())
     assert {state: jobs for state, jobs in load.by_state.items() if jobs} == {
@@ -93,7 +92,7 @@ async def test_jobs_are_counted_by_state_and_no_further_than_asked(
     ],
 )
 async def test_only_jobs_are_counted_that_may_be_seen(
-    jobs: SqlJobs,
+    jobs: Store,
     services: SqlServices,
     where: Visible,
     queued: int,
@@ -107,7 +106,7 @@ async def test_only_jobs_are_counted_that_may_be_seen(
         ("bob", "portal", 30),
         ("ann", "portal", 40),
     ):
-        job, _ = await jobs.insert(new(user, submitted_by=submitter, created_at=at), "queued")
+        job = await jobs.upload(user, submitted_by=submitter, created_at=at)
         if at == 5:
             await jobs.move(claim(job))
     load = await services.load("s", 99, where)

@@ -8,13 +8,12 @@ import pytest
 
 from server.domain.jobs import Move
 from server.domain.statistics import ALL
-from server.store.jobs import SqlJobs
 from server.store.statistics import SqlStatistics
 from shared.clock import SECOND
 from shared.sql import Params, Row
 from shared.sqlite.database import Database
 from shared.wire import JobState
-from tests.contract.store.conftest import added, claim
+from tests.kit.store import Store, claim
 
 START = 1_000_800 * SECOND
 NEXT = START + 600 * SECOND
@@ -44,8 +43,8 @@ async def test_buckets_are_deleted_when_their_time_has_come(statistics) -> None:
 
 async def test_jobs_are_counted_by_service_and_state(jobs, statistics) -> None:
     for service in ("a", "b"):
-        await added(jobs, "ann", service=service)
-    job, _ = await added(jobs, "ann", "bob", service="b")
+        await jobs.added("ann", service=service)
+    job, _ = await jobs.added("ann", "bob", service="b")
     await jobs.move(claim(job))
     assert await statistics.queued() == {"a": (1, 10), "b": (2, 10)}
     assert await statistics.under_way() == {("b", JobState.PROCESSING): 1}
@@ -72,7 +71,7 @@ async def test_to_count_them_costs_the_same_however_many_jobs_have_ended(
         await statistics.under_way()
         return list(read)
 
-    await added(jobs, "ann")
+    await jobs.added("ann")
     monkeypatch.setattr(database, "list_rows", counting(database.list_rows))
     before = await cost()
     for _ in range(30):
@@ -80,7 +79,7 @@ async def test_to_count_them_costs_the_same_however_many_jobs_have_ended(
     assert await cost() == before
 
 
-async def _ended(jobs: SqlJobs) -> None:
-    (job,) = await added(jobs, "ann")
+async def _ended(jobs: Store) -> None:
+    (job,) = await jobs.added("ann")
     changes = {"ended_at": 30}
     await jobs.move(Move(job.id, 0, JobState.QUEUED, JobState.CANCELLED, 30, "", changes=changes))

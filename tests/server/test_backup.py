@@ -1,26 +1,28 @@
-"""``ferryman backup`` and ``restore`` on data folders as the server writes them."""
+"""``ferryman backup`` and ``restore`` on data folders as the server writes them: what is copied,
+what is refused, and what a restore makes of folder and database.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import json
-import os
 import shutil
 import sqlite3
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from server.domain.jobs import Bundle, FileKind, Job, Move, NewJob, Result
-from server.maintenance.__main__ import program
+from server.data_folder import UNKNOWN, WrongDatabase, open_data, read_record, write_record
+from server.domain.jobs import Bundle, FileKind, Job, Move, NewJob
 from server.maintenance.backup import back_up
 from server.maintenance.files import bring
-from server.storage.folder import FolderStorage, stored_path
-from server.storage.scratch import FolderScratch
+from server.maintenance.restore import as_another
+from server.settings.tables import ServerTable
+from server.storage.folder import stored_path
+from server.store import copies
 from server.store.identity import server_identity
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
@@ -31,92 +33,17 @@ from shared.files.durable import FolderLock
 from shared.sqlite.copies import copy_database
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
-from tests.kit.agent import write_bundle
-from tests.kit.dev_program import environment
-from tests.kit.jobs import moved
-from tests.kit.stored import chunks
+from tests.kit.data_folder import RESULT, Folder, call, filled, no_settings_of_others, rows
+from tests.kit.inline_database import SimulatedCrash
+from tests.kit.store import Store
 
-RESULT = b"what it left"
-
-
-class Folder:
-    """A server's data folder, without a server."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.database_path = path, path / "ferryman.sqlite"
-        path.mkdir(mode=0o755)
-        numbers = iter(range(100_000))
-        names = ("0123456789ab", lambda: f"{next(numbers):020x}")
-        self.scratch = FolderScratch(path / "staging", *names)
-        self.storage = FolderStorage(path, self.scratch, *names)
-
-    async def add(self, jobs: SqlJobs, user: str, *, to: JobState = JobState.QUEUED) -> Job:
-        """A job with its files, moved to the state."""
-        async with self.storage.pending(FileKind.BUNDLE) as pending:
-            with self.scratch.file() as content:
-                made = write_bundle(content.path, {"run.sh": b"true", "of": user.encode()})
-                bundle = Bundle(await pending.put(content), made.size, made.digest)
-            new = NewJob(user, "example", bundle, Limits(), 60.0, 10, tags=("t",))
-            job, _ = await jobs.insert(new, "queued")
-            pending.commit()
-        if to is JobState.QUEUED:
-            return job
-        sent = Move(
-            job.id, 0, JobState.QUEUED, JobState.PROCESSING, 11, "", changes={"agent": "local"}
-        )
-        job = await moved(jobs, sent)
-        async with self.storage.pending(FileKind.RESULT) as pending:
-            digest = hashlib.sha256(RESULT).hexdigest()
-            result = Result(await pending.put(chunks(RESULT)), len(RESULT), digest)
-            taken = {"payload_id": 4}
-            job = await moved(
-                jobs,
-                Move(job.id, 1, JobState.PROCESSING, JobState.SUBMITTED, 11, "", changes=taken),
-            )
-            if to is JobState.COMPLETED:
-                done = {"ended_at": 12, "expires_at": 10**18}
-                facts = {"result": result}
-                job = await moved(
-                    jobs, Move(job.id, 1, JobState.SUBMITTED, to, 12, "", changes=done, facts=facts)
-                )
-                pending.commit()
-        return job
-
-    async def fill(self) -> None:
-        database = await Database.open(self.database_path, MIGRATIONS)
-        await server_identity(database, "the-first")
-        jobs = SqlJobs(database, lambda job: None)
-        for user, state in (
-            ("ann", JobState.COMPLETED),
-            ("bob", JobState.SUBMITTED),
-            ("cy", JobState.QUEUED),
-        ):
-            await self.add(jobs, user, to=state)
-        await database.close()
-
-
-@pytest.fixture(autouse=True)
-def _no_settings_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in set(os.environ) - set(environment()):
-        monkeypatch.delenv(name)
+__all__ = ["no_settings_of_others"]
+pytestmark = pytest.mark.usefixtures("no_settings_of_others")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    folder = Folder(tmp_path / "data")
-    asyncio.run(folder.fill())
-    return folder
-
-
-def call(*words: object, code: int = 0) -> str:
-    done = CliRunner().invoke(program, [str(word) for word in words], catch_exceptions=False)
-    assert done.exit_code == code, done.output
-    return done.output
-
-
-def rows(path: Path, sql: str) -> list[Any]:
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-        return connection.execute(sql).fetchall()
+    return filled(tmp_path / "data")
 
 
 def files_of(folder: Path) -> dict[str, int]:
@@ -408,7 +335,7 @@ def test_a_database_of_a_newer_version_is_neither_backed_up_nor_restored(
 async def test_backups_are_whole_while_jobs_come_and_go(folder: Folder, tmp_path: Path) -> None:
     """Jobs complete and are cleaned or deleted without a pause; nothing waits for a backup."""
     database = await Database.open(folder.database_path, MIGRATIONS)
-    jobs = SqlJobs(database, lambda job: None)
+    jobs = Store(database, [])
     done = asyncio.Event()
 
     async def come_and_go() -> int:
@@ -437,3 +364,109 @@ async def test_backups_are_whole_while_jobs_come_and_go(folder: Folder, tmp_path
     done.set()
     assert sum(await asyncio.gather(*users)) > 10
     await database.close()
+
+
+# -- what a restore makes of it
+
+
+def test_a_restored_server_signs_anew_and_names_the_tokens_that_are_good(
+    folder: Folder, tmp_path: Path
+) -> None:
+    """A token that was revoked since the backup is good again, and a used ticket would be."""
+    token = (
+        "INSERT INTO tokens (id, digest, name, role, created_at, created_by, expires_at, "
+        "revoked_at, version) VALUES (?, '', ?, 'operator', 1, 'x', ?, ?, 1)"
+    )
+    with closing(sqlite3.connect(folder.database_path)) as connection:
+        connection.execute("INSERT INTO meta VALUES ('signing_key', 'ab')")
+        connection.execute(token, ("t1", "live", None, None))
+        connection.execute(token, ("t2", "revoked", None, 2))
+        connection.execute(token, ("t3", "expired", 3, None))
+        connection.commit()
+    call("backup", tmp_path / "copy", "--data-dir", folder.path)
+    said = call("restore", tmp_path / "copy", "--data-dir", tmp_path / "new")
+    assert "live: ferryman token revoke t1" in said
+    assert "t2" not in said
+    assert "t3" not in said
+    meta = dict(rows(tmp_path / "new" / "ferryman.sqlite", "SELECT key, value FROM meta"))
+    assert "signing_key" not in meta
+    said = call("restore", tmp_path / "copy", "--data-dir", tmp_path / "more", "--json")
+    assert json.loads(said)["tokens"] == ["t1"]
+
+
+def give_delivery(path: Path, job_id: int) -> None:
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute(
+            "INSERT INTO deliveries (job_id, user_id, principal, url, "
+            "target, event, body, next_at, created_at) VALUES "
+            "(?, 'ann', 'ann', 'https://a.example.org/', "
+            "'https://a.example.org', 'job.completed', '{}', 5, 5)",
+            (job_id,),
+        )
+        raw.commit()
+
+
+def test_a_rehearsal_has_nothing_to_deliver(folder: Folder, tmp_path: Path) -> None:
+    give_delivery(folder.database_path, 2)
+    call("backup", tmp_path / "copy", "--data-dir", folder.path)
+    call("restore", tmp_path / "copy", "--data-dir", tmp_path / "tried", "--rehearsal")
+    call("restore", tmp_path / "copy", "--data-dir", tmp_path / "new")
+    found = {
+        name: (
+            rows(path, "SELECT state, next_at FROM deliveries"),
+            rows(path, "SELECT count(*) FROM meta WHERE key = 'rehearsal'"),
+        )
+        for name in ("tried", "new")
+        for path in [tmp_path / name / "ferryman.sqlite"]
+    }
+    assert found["tried"] == ([("failed", None)], [(1,)])
+    assert found["new"] == ([("pending", 5)], [(0,)])
+
+
+def test_a_job_that_is_left_out_leaves_no_delivery(folder: Folder) -> None:
+    for job_id in (1, 2):
+        give_delivery(folder.database_path, job_id)
+    with closing(sqlite3.connect(folder.database_path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA foreign_keys=ON")
+        copies.leave_out(connection, [1])
+    assert rows(folder.database_path, "SELECT job_id FROM deliveries") == [(2,)]
+
+
+def test_a_folder_that_had_a_server_gets_the_restored_one_with_numbers_above_its_own(
+    folder: Folder, tmp_path: Path
+) -> None:
+    """What is left of a folder whose files and database are gone is no obstacle."""
+    call("backup", tmp_path / "copy", "--data-dir", folder.path)
+    new = tmp_path / "new"
+    (new / UNKNOWN).mkdir(parents=True)
+    write_record(new, copies.Marks("gone", 5_000_000, 9, 3))
+    (new / "clock.json").write_text("{}")
+    said = call("restore", tmp_path / "copy", "--data-dir", new, "--json")
+    assert json.loads(said)["next_id"] == 6_000_001
+    record = read_record(new)
+    assert record is not None
+    ((server,),) = rows(new / "ferryman.sqlite", "SELECT value FROM meta WHERE key = 'server'")
+    assert (record.server, record.last_job) == (server, 6_000_000)
+
+
+def test_a_restore_that_is_killed_before_its_end_leaves_no_folder_to_start_with(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call("backup", tmp_path / "copy", "--data-dir", folder.path)
+
+    def killed(*how: Any, **more: Any) -> int:
+        as_another(*how, **more)
+        raise SimulatedCrash
+
+    with monkeypatch.context() as patched:
+        patched.setattr("server.maintenance.restore.as_another", killed)
+        patched.setattr("server.maintenance.restore.shutil.rmtree", lambda *_, **__: None)
+        with pytest.raises(SimulatedCrash):
+            call("restore", tmp_path / "copy", "--data-dir", tmp_path / "new")
+
+    async def start() -> None:
+        async with AsyncExitStack() as stack:
+            await open_data(ServerTable(data_dir=tmp_path / "new"), RealClock(), stack)
+
+    with pytest.raises(WrongDatabase, match="is missing"):
+        asyncio.run(start())

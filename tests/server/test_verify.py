@@ -3,77 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
-import os
 import sqlite3
-import zipfile
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from server.data_folder import write_record
 from server.domain.jobs import FileKind
-from server.maintenance.__main__ import program
 from server.storage.folder import stored_path
 from server.store import copies
 from server.store.identity import server_identity
-from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.files.durable import FolderLock
 from shared.sqlite.database import Database
 from shared.wire import JobState
-from tests.contract.test_backup import Folder, rows
-from tests.kit.dev_program import environment
+from tests.kit.data_folder import Folder, call, filled, no_settings_of_others, rows
 
-
-@pytest.fixture(autouse=True)
-def _no_settings_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in set(os.environ) - set(environment()):
-        monkeypatch.delenv(name)
-
-
-def packed() -> bytes:
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        archive.writestr("out.txt", "1")
-    return content.getvalue()
+__all__ = ["no_settings_of_others"]
+pytestmark = pytest.mark.usefixtures("no_settings_of_others")
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
-    monkeypatch.setattr("tests.contract.test_backup.RESULT", packed())
-    folder = Folder(tmp_path / "data")
-
-    async def fill() -> None:
-        database = await Database.open(folder.database_path, MIGRATIONS)
-        await server_identity(database, "the-first")
-        jobs = SqlJobs(database, lambda job: None)
-        for user, state in (
-            ("ann", JobState.COMPLETED),
-            ("bob", JobState.COMPLETED),
-            ("cy", JobState.QUEUED),
-        ):
-            await folder.add(jobs, user, to=state)
-        await database.close()
-
-    asyncio.run(fill())
-    return folder
+def folder(tmp_path: Path) -> Folder:
+    return filled(tmp_path / "data", bob=JobState.COMPLETED)
 
 
 def admin(folder: Folder, *words: object, code: int = 0) -> str:
-    given = ["admin", *(str(word) for word in words), "--data-dir", str(folder.path)]
-    done = CliRunner().invoke(program, given, catch_exceptions=False)
-    assert done.exit_code == code, done.output
-    return done.output
-
-
-def change(folder: Folder, sql: str) -> None:
-    with closing(sqlite3.connect(folder.database_path)) as database, database:
-        database.executescript(sql)
+    return call("admin", *words, "--data-dir", folder.path, code=code)
 
 
 def stored(folder: Folder, kind: FileKind, number: int = 0) -> Path:
@@ -182,13 +141,13 @@ def test_a_damaged_database_does_not_say_which_files_are_strays(folder: Folder) 
     other = "PRAGMA writable_schema = on; UPDATE sqlite_master SET sql = '{} WHERE {}' WHERE "
     other += "name = 'attempts_results'"
     index, condition = made.split(" WHERE ")
-    change(folder, other.format(index, "result_file IS NULL"))
-    change(folder, "REINDEX attempts_results")  # now it lacks all rows that it should have
-    change(folder, other.format(index, condition))
+    folder.sql(other.format(index, "result_file IS NULL"))
+    folder.sql("REINDEX attempts_results")  # now it lacks all rows that it should have
+    folder.sql(other.format(index, condition))
     found = json.loads(admin(folder, "verify", "--repair", "--json", code=1))
     assert found["repaired"] == 0
     assert {"database_damaged", "not_repaired"} <= {one["kind"] for one in found["findings"]}
-    change(folder, "REINDEX attempts_results")
+    folder.sql("REINDEX attempts_results")
     admin(folder, "verify")
 
 
@@ -215,7 +174,7 @@ def test_files_without_rows_are_named_and_removed_by_a_repair(folder: Folder) ->
 
 
 def test_a_reference_to_no_row_is_named(folder: Folder) -> None:
-    change(folder, "INSERT INTO job_tags VALUES ('x', 99)")
+    folder.sql("INSERT INTO job_tags VALUES ('x', 99)")
     assert "refers to a row of jobs" in admin(folder, "verify", code=1)
 
 
@@ -228,7 +187,7 @@ COUNTS = {
 
 @pytest.mark.parametrize("kind", COUNTS)
 def test_what_is_counted_wrongly_is_counted_again(folder: Folder, kind: str) -> None:
-    change(folder, COUNTS[kind])
+    folder.sql(COUNTS[kind])
     before = folder.database_path.read_bytes()
     found = json.loads(admin(folder, "verify", "--json", code=1))["findings"]
     assert {one["kind"] for one in found} == {kind}
@@ -238,13 +197,13 @@ def test_what_is_counted_wrongly_is_counted_again(folder: Folder, kind: str) -> 
 
 
 def test_a_bundle_that_nobody_uses_any_more_goes(folder: Folder) -> None:
-    change(folder, "UPDATE jobs SET bundle_file = NULL WHERE id = 3")
+    folder.sql("UPDATE jobs SET bundle_file = NULL WHERE id = 3")
     assert "counted again" in admin(folder, "verify", "--repair")
     assert rows(folder.database_path, "SELECT min(refs) FROM bundles") == [(1,)]
 
 
 def test_a_database_without_all_of_the_schema_is_not_looked_at(folder: Folder) -> None:
-    change(folder, "DELETE FROM schema_version")
+    folder.sql("DELETE FROM schema_version")
     assert "start the server once" in admin(folder, "verify", code=74)
 
 

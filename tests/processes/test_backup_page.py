@@ -90,7 +90,7 @@ def completions(pair: Pair, job: int) -> list[str]:
     return [state for state in states if state == "Completed"]
 
 
-@pytest.mark.slow  # the quick ones: tests/contract/test_backup.py, test_backup_process.py
+@pytest.mark.slow  # the quick ones: tests/server/test_backup.py, test_backup_process.py
 def test_the_page_is_true_with_jobs_in_flight(tmp_path: Path) -> None:
     pair = Pair(tmp_path, SETTINGS)
     operator = Operator(tmp_path, pair)

@@ -1,0 +1,119 @@
+"""A server's data folder, without a server; and the commands that work on one."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import hashlib
+import io
+import itertools
+import os
+import shutil
+import sqlite3
+import zipfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from server.domain.jobs import Bundle, FileKind, Job, NewJob, Result
+from server.maintenance.__main__ import program
+from server.storage.folder import FolderStorage
+from server.storage.scratch import FolderScratch
+from server.store.identity import server_identity
+from server.store.migrations import MIGRATIONS
+from shared.sqlite.database import Database
+from shared.wire import JobState, Limits
+from tests.kit.agent import write_bundle
+from tests.kit.dev_program import environment
+from tests.kit.memory_folder import new_folder
+from tests.kit.store import Store, claim, end
+from tests.kit.stored import chunks
+
+_packed = io.BytesIO()
+with zipfile.ZipFile(_packed, "w") as _archive:
+    _archive.writestr("out.txt", "1")
+RESULT = _packed.getvalue()
+"""What the jobs left."""
+
+
+class Folder:
+    """With a completed job of ann, one of bob that an agent has, and a queued one of cy."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.database_path = path, path / "ferryman.sqlite"
+        path.mkdir(mode=0o755, exist_ok=True)
+        numbers = itertools.count(len(list(path.iterdir())) * 1_000)  # above those of a copy
+        names = ("0123456789ab", lambda: f"{next(numbers):020x}")
+        self.scratch = FolderScratch(path / "staging", *names)
+        self.storage = FolderStorage(path, self.scratch, *names)
+
+    async def add(self, jobs: Store, user: str, *, to: JobState = JobState.QUEUED) -> Job:
+        """A job with its files, moved to the state."""
+        async with self.storage.pending(FileKind.BUNDLE) as pending:
+            with self.scratch.file() as content:
+                made = write_bundle(content.path, {"run.sh": b"true", "of": user.encode()})
+                bundle = Bundle(await pending.put(content), made.size, made.digest)
+            new = NewJob(user, "example", bundle, Limits(), 60.0, 10, tags=("t",))
+            job, _ = await jobs.insert(new, "queued")
+            pending.commit()
+        if to is JobState.QUEUED:
+            return job
+        sent = await jobs.moved(claim(job, "local"))
+        job = await jobs.to(sent, JobState.SUBMITTED, changes={"payload_id": 4})
+        if to is JobState.SUBMITTED:
+            return job
+        async with self.storage.pending(FileKind.RESULT) as pending:
+            digest = hashlib.sha256(RESULT).hexdigest()
+            result = Result(await pending.put(chunks(RESULT)), len(RESULT), digest)
+            job = await jobs.moved(end(job, to, expires_at=10**18, result=result))
+            pending.commit()
+        return job
+
+    async def fill(self, bob: JobState) -> None:
+        database = await Database.open(self.database_path, MIGRATIONS)
+        await server_identity(database, "the-first")
+        jobs = Store(database, [])
+        for user, state in (("ann", JobState.COMPLETED), ("bob", bob), ("cy", JobState.QUEUED)):
+            await self.add(jobs, user, to=state)
+        await database.close()
+
+    def sql(self, text: str) -> None:
+        """Change its database by hand."""
+        with closing(sqlite3.connect(self.database_path)) as database, database:
+            database.executescript(text)
+
+
+@functools.cache
+def _template(bob: JobState) -> Path:
+    folder = Folder(new_folder() / "data")
+    atexit.register(shutil.rmtree, folder.path.parent)
+    asyncio.run(folder.fill(bob))
+    return folder.path
+
+
+def filled(path: Path, bob: JobState = JobState.SUBMITTED) -> Folder:
+    """A folder as the server leaves it."""
+    shutil.copytree(_template(bob), path)
+    return Folder(path)
+
+
+@pytest.fixture
+def no_settings_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in set(os.environ) - set(environment()):
+        monkeypatch.delenv(name)
+
+
+def call(*words: object, code: int = 0) -> str:
+    """What a command of the program for operators says."""
+    done = CliRunner().invoke(program, [str(word) for word in words], catch_exceptions=False)
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def rows(path: Path, sql: str) -> list[Any]:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        return connection.execute(sql).fetchall()
