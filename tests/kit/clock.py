@@ -126,7 +126,7 @@ class SimClock:
             if not self._sleepers or late:
                 return False
             if late := self._sleepers[0][0] > end:
-                task.cancel()
+                task.cancel(f"it did not happen in {most_s:g} s")
                 return True
             due, _, future = heapq.heappop(self._sleepers)
             self._move(due)

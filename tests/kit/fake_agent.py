@@ -1,11 +1,9 @@
-"""A small fake agent over real HTTP. It behaves well, but a test can make it answer anything."""
+"""The model of an agent over real HTTP. It behaves well, but a test can make it answer anything."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import io
-import itertools
 import json
 import zipfile
 from collections import Counter
@@ -20,38 +18,15 @@ from aiohttp import BodyPartReader, web
 
 from server.settings import load
 from shared.clock import SECOND, Clock, RealClock
-from shared.wire import LOG_SIZE
+from shared.wire import LOG_SIZE, Order, OrderAnswer, PayloadsAnswer, PayloadsRequest, PayloadState
+from tests.kit.agent_model import AgentModel, No, Payload
 from tests.kit.server_http import ServerClient, hosted
 
+HeldPayload = Payload
 Trick: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
 """Answers in place of the agent; None: the agent answers itself."""
-
-
-@dataclass
-class HeldPayload:
-    """A payload."""
-
-    id: int
-    server: str
-    key: str
-    digest: str | None
-    status: str = "Running"
-    result: bytes = b""
-    more: dict[str, Any] = field(default_factory=dict)
-    logs: dict[str, bytes] = field(default_factory=dict)
-    """What it has written so far."""
-
-    def doc(self) -> dict[str, Any]:
-        result = {"size": len(self.result), "sha256": hashlib.sha256(self.result).hexdigest()}
-        return {
-            "id": self.id,
-            "status": self.status,
-            "server": self.server,
-            "key": self.key,
-            "bundle_digest": self.digest,
-            "result": result if self.result else None,
-            "started_at": None if self.status == "Prepared" else "2026-01-01T00:00:00Z",
-        } | self.more
+INTAKE = frozenset({"/payloads", "/submit"})
+"""Where orders are posted to: small bundles, and large ones."""
 
 
 def page(status: int, text: str = "<html>not here</html>", kind: str = "text/html") -> Trick:
@@ -70,6 +45,11 @@ async def elsewhere(request: web.Request) -> web.StreamResponse:
     raise web.HTTPTemporaryRedirect(f"/elsewhere{request.path_qs}")
 
 
+def is_intake(request: web.Request) -> bool:
+    """Whether it brings orders."""
+    return request.method == "POST" and request.path in INTAKE
+
+
 @dataclass
 class FakeAgent:
     """A Ferryman agent; it keeps everything that was ever submitted.
@@ -81,6 +61,7 @@ class FakeAgent:
         ends: what becomes of a new payload at once.
         says: more of its health document.
         clock_ahead_s: how far its clock is ahead of the real time.
+        sends_results: with its events, to who asks for them.
     """
 
     name: str = "fake"
@@ -91,9 +72,10 @@ class FakeAgent:
     says_digest: bool = True
     says: dict[str, Any] = field(default_factory=dict)
     clock_ahead_s: float = 0.0
+    clock: Clock = field(default_factory=RealClock)
+    sends_results: bool = True
     trick: Trick | None = None
-    payloads: dict[int, HeldPayload] = field(default_factory=dict)
-    refused: set[str] = field(default_factory=set)
+    model: AgentModel = field(default_factory=AgentModel)
     calls: Counter[str] = field(default_factory=Counter)
     starts: Counter[str] = field(default_factory=Counter)
     killed: list[str] = field(default_factory=list)
@@ -101,11 +83,24 @@ class FakeAgent:
     url: str = ""
 
     def __post_init__(self) -> None:
-        self._ids = itertools.count(1)
         self._changed = asyncio.Condition()
-        self._streams: list[asyncio.Queue[dict[str, Any] | None]] = []
+        self._streams: list[asyncio.Queue[dict[str, Any] | HeldPayload | None]] = []
+        self.model.listeners.append(self._report)
 
     # -- what a test does
+
+    @property
+    def payloads(self) -> dict[int, HeldPayload]:
+        return self.model.payloads
+
+    @payloads.setter
+    def payloads(self, held: dict[int, HeldPayload]) -> None:
+        self.model.payloads = held
+
+    @property
+    def refused(self) -> set[str]:
+        """Keys that were settled."""
+        return {key for _, key in self.model.settled}
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for something to be so; looked at after each call and each change."""
@@ -114,9 +109,7 @@ class FakeAgent:
 
     async def say(self, held: HeldPayload) -> None:
         """Send an event about a payload to the servers."""
-        self.payloads[held.id] = held
-        for stream in self._streams:
-            stream.put_nowait(held.doc())
+        self.model.add(held)
         await self._notify()
 
     async def beat(self, **status: Any) -> None:
@@ -153,13 +146,17 @@ class FakeAgent:
             stream.put_nowait(None)
 
     def new(self, server: str, key: str, digest: str | None) -> HeldPayload:
-        held = HeldPayload(next(self._ids), server, key, digest)
+        held = HeldPayload(next(self.model.ids), server, key, digest)
         self.payloads[held.id] = held
         return held
 
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+    def _report(self, held: HeldPayload) -> None:
+        for stream in self._streams:
+            stream.put_nowait(held)
 
     # -- routes
 
@@ -173,85 +170,134 @@ class FakeAgent:
         }
         if self.id is not None:
             document["agent_id"] = self.id
-        date = formatdate(RealClock().now() / SECOND + self.clock_ahead_s, usegmt=True)
+        date = formatdate(self.clock.now() / SECOND + self.clock_ahead_s, usegmt=True)
         return web.json_response(
             document | self.says, status=200 if self.well else 503, headers={"Date": date}
         )
 
-    async def listing(self, _: web.Request) -> web.StreamResponse:
-        held = [one.doc() for one in self.payloads.values() if one.status != "Cleaned"]
-        return web.json_response({"seq": 1, "payloads": held})
+    async def listing(self, request: web.Request) -> web.StreamResponse:
+        held = [one.wire() for one in self.model.held(request.query.get("server"))]
+        return web.json_response({"seq": self.model.seq, "payloads": held})
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse()
         await answer.prepare(request)
-        lines: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        lines: asyncio.Queue[dict[str, Any] | HeldPayload | None] = asyncio.Queue()
+        after, server = int(request.query.get("after", 0)), request.query.get("server")
+        for held in sorted(self.model.held(server), key=lambda one: one.changed):
+            if held.changed > after:
+                lines.put_nowait(held)
         self._streams.append(lines)
+        most = int(request.query.get("results", 0)) if self.sends_results else 0
         await self._notify()
         try:
-            await answer.write(b'{"seq": 1}\n')
-            while (doc := await lines.get()) is not None:
-                said = doc if doc.get("id") is None else {"payload": doc}
-                await answer.write(json.dumps({"seq": 1} | said).encode() + b"\n")
+            await answer.write(json.dumps({"seq": after}).encode() + b"\n")
+            while (said := await lines.get()) is not None:
+                await answer.write(self._line(said, most))
         finally:
             self._streams.remove(lines)
             await self._notify()
         return answer
 
+    def _line(self, said: dict[str, Any] | HeldPayload, most: int) -> bytes:
+        """With a small result behind it."""
+        event: dict[str, Any] = {"seq": self.model.seq}
+        result = b""
+        if isinstance(said, dict):
+            event |= said
+        else:
+            event |= {"payload": said.wire()}
+            if "result" not in said.more and said.result_info() and len(said.result) <= most:
+                result = said.result
+                event |= {"result_bytes": len(result)}
+        return json.dumps(event).encode() + b"\n" + result
+
     async def submit(self, request: web.Request) -> web.StreamResponse:
-        order: dict[str, Any] = {}
+        """``POST /payloads`` and ``POST /submit``."""
+        if request.path.endswith("/payloads"):
+            return await self._submit_many(request)
+        order = ""
         reader = await request.multipart()
         while (part := await reader.next()) is not None:
             assert isinstance(part, BodyPartReader)
             body = bytes(await part.read())
             if part.name == "order":
-                order = json.loads(body)
-        self.orders.append(order)
-        key, digest = order["key"], order["bundle_digest"]
-        known = next((one for one in self.payloads.values() if one.key == key), None)
-        if key in self.refused:
-            return refuse(409, "key_refused")
-        if known and self.says_digest and known.digest != digest:
-            return refuse(409, "digest_mismatch")
+                order = body.decode()
+        return web.json_response(self._take(Order.model_validate_json(order), 1).wire())
+
+    async def _submit_many(self, request: web.Request) -> web.StreamResponse:
+        line, _, _ = (await request.read()).partition(b"\n")
+        head = PayloadsRequest.model_validate_json(line)
+        answers, refused = list[OrderAnswer](), dict[int, str]()
+        for ref in head.acknowledge:
+            try:
+                self.model.check_lease(head.server, head.lease)
+                self.model.forget(ref.id, ref.key)
+            except No as no:
+                refused[ref.id] = no.code
+        for order, size in zip(head.orders, head.sizes, strict=True):
+            try:
+                answers.append(
+                    OrderAnswer.model_validate({"payload": self._take(order, size).wire()})
+                )
+            except No as no:
+                answers.append(OrderAnswer(status=no.status, code=no.code, message=no.code))
+        text = PayloadsAnswer(answers=answers, refused=refused).model_dump_json()
+        return web.Response(text=text, content_type="application/json")
+
+    def _take(self, order: Order, size: int) -> HeldPayload:
+        """Raises No."""
+        self.orders.append(order.model_dump(mode="json"))
+        self.model.check_lease(order.server, order.lease)
+        key, digest = order.key, order.bundle_digest if self.says_digest else None
+        known = self.model.find(order.server, key)
+        kept = (order.server, order.bundle_digest)
+        if known is None and not size and kept not in self.model.bundles:
+            raise No(409, "bundle_missing")
+        held = self.model.take(order.server, key, digest)
+        if order.keep_bundle:
+            self.model.bundles[kept] = size
         if known is None:
-            known = self.new(order["server"], key, digest if self.says_digest else None)
             self.starts[key] += 1
-            known.status = self.ends
             if self.ends == "Completed":
-                known.result = zipped(f"result of {key}")
-        return web.json_response(known.doc())
+                held.result = zipped(f"result of {key}")
+            self.model.end(held, self.ends)
+        return held
+
+    def _change(self, request: web.Request, server: str) -> None:
+        if "lease" in request.query:
+            self.model.check_lease(server, int(request.query["lease"]))
 
     async def settle(self, request: web.Request) -> web.StreamResponse:
-        key = request.match_info["key"]
-        known = next((one for one in self.payloads.values() if one.key == key), None)
-        if known is None:
-            self.refused.add(key)
-        elif request.query.get("kill") and known.status in ("Prepared", "Running"):
-            self.killed.append(key)
-            await self.end(known, "Killed")
-        return web.json_response({"payload": known.doc() if known else None})
+        server, key = request.match_info["server"], request.match_info["key"]
+        self._change(request, server)
+        known = self.model.settle(server, key)
+        if known is not None and request.query.get("kill"):
+            await self._kill(known)
+        return web.json_response({"payload": known.wire() if known else None})
 
     async def kill(self, request: web.Request) -> web.StreamResponse:
-        held = self.payloads.get(int(request.match_info["id"]))
-        if held is None or request.query.get("key", held.key) != held.key:
-            return refuse(404, "payload_not_found")
-        self.killed.append(held.key)
-        await self.end(held, "Killed")
-        return web.json_response(held.doc())
+        held = self.model.known(int(request.match_info["id"]), request.query.get("key"))
+        self._change(request, held.server)
+        await self._kill(held)
+        return web.json_response(held.wire())
+
+    async def _kill(self, held: HeldPayload) -> None:
+        if held.alive:
+            self.killed.append(held.key)
+            await self.end(held, "Killed")
 
     async def fetch(self, request: web.Request) -> web.StreamResponse:
-        held = self.payloads.get(int(request.match_info["id"]))
-        if held is None:
-            return refuse(404, "payload_not_found")
-        return web.Response(body=held.result, content_type="application/zip")
+        held = self.model.known(int(request.match_info["id"]))
+        if held.status == PayloadState.CLEANED:
+            raise No(404, "cleaned")
+        return web.Response(body=held.result or zipped("so far"), content_type="application/zip")
 
     async def log(self, request: web.Request) -> web.StreamResponse:
-        held = self.payloads.get(int(request.match_info["id"]))
+        held = self.model.known(int(request.match_info["id"]), request.query.get("key"))
         stream, sent = request.match_info["stream"], int(request.query["offset"])
-        if held is None or request.query.get("key", held.key) != held.key:
-            return refuse(404, "payload_not_found")
-        if held.status not in ("Prepared", "Running"):
-            return refuse(404, "log_gone")
+        if not held.alive:
+            raise No(404, "log_gone")
         size = len(held.logs.get(stream, b""))
         headers = {"Content-Type": "application/octet-stream", LOG_SIZE: str(size)}
         answer = web.StreamResponse(headers=headers)
@@ -266,10 +312,10 @@ class FakeAgent:
                 await self._changed.wait()
 
     async def acknowledge(self, request: web.Request) -> web.StreamResponse:
-        held = self.payloads[int(request.match_info["id"])]
-        if request.query.get("key", held.key) != held.key:
-            return refuse(404, "payload_not_found")
-        held.status = "Cleaned"
+        held = self.payloads.get(int(request.match_info["id"]))
+        if held is not None:
+            self._change(request, held.server)
+        self.model.forget(int(request.match_info["id"]), request.query.get("key"))
         return web.Response(status=204)
 
     @asynccontextmanager
@@ -284,7 +330,12 @@ class FakeAgent:
             await self._notify()
             answer = await self.trick(request) if self.trick is not None else None
             if answer is None:
-                answer = await handler(request)
+                try:
+                    answer = await handler(request)
+                except No as no:
+                    answer = refuse(no.status, no.code)
+                except web.HTTPNotFound:
+                    answer = refuse(404, "no_such_route")
             await self._notify()
             return answer
 
@@ -295,6 +346,7 @@ class FakeAgent:
                     web.get(f"{prefix}/health", self.health),
                     web.get(f"{prefix}/payloads", self.listing),
                     web.get(f"{prefix}/events", self.events),
+                    web.post(f"{prefix}/payloads", self.submit),
                     web.post(f"{prefix}/submit", self.submit),
                     web.post(f"{prefix}/keys/{{server}}/{{key}}/settle", self.settle),
                     web.post(f"{prefix}/kill/{{id}}", self.kill),

@@ -1,10 +1,11 @@
-"""A simulated agent: it keeps its promises, and what it must never be made to do it records."""
+"""The model of an agent, called directly: it keeps its promises at the far end of a line that does
+not, and what it must never be made to do it records.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ from shared.wire import (
     Reason,
     RetryLater,
 )
-from tests.kit.sim_payload import ALIVE, Payload
+from tests.kit.agent_model import AgentModel, No, Payload
 
 if TYPE_CHECKING:
     from tests.kit.simulation import World
@@ -40,22 +41,17 @@ FAULTS = (
 )
 
 
-@dataclass
-class Machine:
-    """What a simulated agent keeps, whichever server uses it."""
+SERVER = "sim"
 
-    payloads: dict[int, Payload] = field(default_factory=dict)
-    refused: set[AttemptKey] = field(default_factory=set)
+
+@dataclass
+class Machine(AgentModel):
+    """An agent, whichever server uses it."""
+
     late: list[tuple[AttemptKey, str, int]] = field(default_factory=list)
     """Submits that are still on their way, with their leases."""
-    ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    bundles: dict[str, str] = field(default_factory=dict)
-    """Digest -> content of those that it keeps."""
-    lease: int = 0
-    """The highest token that was seen."""
     newest: int = 0
-    """The highest that a server had that called, whatever it said."""
-    clients: list[SimAgent] = field(default_factory=list)
+    """The highest lease that a server had that called, whatever it said."""
 
 
 async def one_page(page: PayloadList) -> AsyncIterator[PayloadList]:
@@ -75,9 +71,8 @@ class SimAgent(AgentClient):
         super().__init__(name, "", None, world.clock)  # type: ignore[arg-type]
         self._world, self._slots = world, slots
         self.up = self.well = True
-        self.machine = machine
-        machine.clients.append(self)
-        self.payloads, self.refused = machine.payloads, machine.refused
+        self.machine, self.payloads = machine, machine.payloads
+        machine.listeners.append(self._report)
         self._deliveries = Deliveries(self._submit, self._order_many)
         self._acknowledgements = Together(self._acknowledge_many, at_once=1, most=10)
         self.skew_s = 0.0
@@ -99,15 +94,14 @@ class SimAgent(AgentClient):
     def _now(self) -> Micros:
         return self._world.clock.now() + round(self.skew_s * SECOND)
 
-    def append_event(self, payload: Payload) -> None:
-        for client in self.machine.clients:
-            if client.up and client._world.follows(client.name):
-                client._send_result(payload)
-                client._world.get.on_payload(client, payload.doc(self._now()))
+    def _report(self, payload: Payload) -> None:
+        if self.up and self._world.follows(self.name):
+            self._send_result(payload)
+            self._world.get.on_payload(self, payload.doc(self._now()))
 
     def _send_result(self, payload: Payload) -> None:
         """Some results come with the event, and some of these are damaged on their way."""
-        if self._world.bulk and payload.status not in ALIVE and payload.id % 2:
+        if self._world.bulk and not payload.alive and payload.id % 2:
             damaged = payload.id % 4 == 3
             content = b"damaged" if damaged else payload.result
             self._world.get.results.reported.put(self.name, payload.id, content)
@@ -122,17 +116,16 @@ class SimAgent(AgentClient):
                     self._world.violations.append(f"{payload.key} and {other.key} run at once")
         if payload.key.job_id in self._world.cancelled:
             self._world.violations.append(f"{payload.key} starts after its cancel was confirmed")
-        payload.status, payload.started = PayloadState.RUNNING, True
         if self._world.talkative:
             payload.live = LiveDoc(notices=[_line(one) for one in SAID[:1]])
-        self.append_event(payload)
+        self.machine.start(payload)
 
     def end(self, payload: Payload, status: PayloadState, reason: Reason | None = None) -> None:
-        payload.status, payload.reason = status, reason
-        payload.result = f"result of {payload.key} {payload.token}".encode()
+        payload.reason = reason
+        payload.result = f"result of {payload.key} {payload.digest}".encode()
         if payload.started and self._world.talkative:
             payload.live = LiveDoc(notices=[_line(one) for one in SAID], output={"score": "1"})
-        self.append_event(payload)
+        self.machine.end(payload, status)
 
     def restart(self, reason: Reason = Reason.AGENT_ERROR) -> None:
         for payload in self.payloads.values():
@@ -150,25 +143,19 @@ class SimAgent(AgentClient):
         self.end(payload, status, Reason.EXIT_CODE if status is PayloadState.FAILED else None)
 
     def arrive(self, key: AttemptKey, token: str) -> Payload | None:
-        """Intake: idempotent by key; None: refused."""
-        known = next((p for p in self.payloads.values() if p.key == key), None)
-        if known is not None:
-            return known if known.token == token else None
-        newer = any(
-            p.key.job_id == key.job_id and p.key.attempt > key.attempt
-            for p in self.payloads.values()
-        )
-        if key in self.refused or newer:
+        """Intake; None: refused."""
+        try:
+            payload = self.machine.take(SERVER, key, token)
+        except No:
             return None
-        payload = Payload(next(self.machine.ids), key, token=token, created=self._now())
-        self.payloads[payload.id] = payload
-        self.append_event(payload)
+        if payload.created is None:
+            payload.created, payload.started = self._now(), False
         return payload
 
     def take_late(self) -> None:
         """What was still on its way arrives."""
         for key, token, lease in self.machine.late:
-            if lease >= self.machine.lease:
+            if lease >= self.machine.leases.get(SERVER, 0):
                 self.arrive(key, token)
         self.machine.late.clear()
 
@@ -198,14 +185,13 @@ class SimAgent(AgentClient):
                 default=0,
             )
             key = AttemptKey(job_id, attempt)
-            payload = Payload(next(self.machine.ids), key, token="of another user")
+            payload = Payload(next(self.machine.ids), SERVER, key, "of another user", started=False)
             self.payloads[payload.id] = payload
             self.end(payload, PayloadState.COMPLETED)
 
     async def connect(self) -> None:
         """The line is back; the server compares."""
-        now = self._now()
-        held = [p.doc(now) for p in self.payloads.values() if p.status is not PayloadState.CLEANED]
+        held = [payload.doc(self._now()) for payload in self.machine.held()]
         self.up = True
         self._world.registry.mark_up(self, self.state)
         await self._world.get.reconcile(self, one_page(PayloadList(seq=0, payloads=held)))
@@ -235,9 +221,10 @@ class SimAgent(AgentClient):
         return fault
 
     def _check_lease(self) -> None:
-        if self.lease < self.machine.lease:
-            raise Unreachable(f"agent {self.name} has seen a newer lease", sent=False)
-        self.machine.lease = self.lease
+        try:
+            self.machine.check_lease(SERVER, self.lease)
+        except No:
+            raise Unreachable(f"agent {self.name} has seen a newer lease", sent=False) from None
         held = self._world.registry.lease(self.name)
         token = held.token if held else 0
         if token < self.machine.newest:
@@ -272,10 +259,10 @@ class SimAgent(AgentClient):
         for job, _ in orders:
             self._world.crash_point.step()
             payload = None
-            if job.bundle is None or job.bundle.digest not in self.machine.bundles:
+            if job.bundle is None or (SERVER, job.bundle.digest) not in self.machine.bundles:
                 answers.append(RefusedByAgent("bundle_missing", "", final=False))
                 continue
-            payload = self.arrive(job.key, self.machine.bundles[job.bundle.digest])
+            payload = self.arrive(job.key, self.machine.bundles[SERVER, job.bundle.digest])
             if payload is None:
                 no = RefusedByAgent("key_refused", "settled", final=False, retry_after_s=0.0)
                 answers.append(no)
@@ -301,23 +288,21 @@ class SimAgent(AgentClient):
         if payload is None:
             raise RefusedByAgent("key_refused", "settled", final=False, retry_after_s=0.0)
         if keep_bundle:
-            self.machine.bundles[job.bundle.digest] = token
+            self.machine.bundles[SERVER, job.bundle.digest] = token
         self._answered(fault)
         return payload.doc(self._now())
 
     async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
         fault = await self._line()
         self._check_lease()
-        payload = next((p for p in self.payloads.values() if p.key == job.key), None)
-        if payload is None:
-            self.refused.add(job.key)
-        elif kill:
+        payload = self.machine.settle(SERVER, job.key)
+        if payload is not None and kill:
             self._kill(payload)
         self._answered(fault)
         return payload.doc(self._now()) if payload else None
 
     def _kill(self, payload: Payload) -> None:
-        if payload.status in ALIVE:
+        if payload.alive:
             self.end(payload, PayloadState.KILLED)
 
     async def kill(self, payload_id: int, key: str | None = None) -> PayloadDoc | None:
@@ -371,13 +356,10 @@ class SimAgent(AgentClient):
     async def _acknowledge(self, payload_id: int) -> None:
         fault = await self._line()
         self._check_lease()
-        payload = self.payloads.get(payload_id)
-        if payload is not None:
-            if payload.status in ALIVE:
-                self._world.violations.append(
-                    f"{payload.key} was acknowledged while {payload.status}"
-                )
-            payload.status, payload.result = PayloadState.CLEANED, b""
+        try:
+            self.machine.forget(payload_id)
+        except No as no:
+            self._world.violations.append(f"payload {payload_id} was acknowledged: {no}")
         self._answered(fault)
 
     async def partial(self, job: Job, to: ScratchFile) -> Fetched:

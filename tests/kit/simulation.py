@@ -47,11 +47,11 @@ from shared.files.bundles.format import BundleSummary
 from shared.principals import LOCAL
 from shared.steady_clock import PersistentClock
 from shared.wire import JobState, PayloadState
+from tests.kit.agent_model import FANS_OUT, Payload
 from tests.kit.batches import check_batches
 from tests.kit.clock import SimClock
 from tests.kit.inline_database import CrashPoint, InlineDatabase, SimulatedCrash, inline_threads
 from tests.kit.sim_agent import NEVER_S, SAID, Machine, SimAgent
-from tests.kit.sim_payload import ALIVE, FANS_OUT, Payload
 
 
 @asynccontextmanager
@@ -347,7 +347,7 @@ class World:
                 assert stored == expected, f"{stored!r} is not {expected!r}"
             if job.state in states.HOLDS_SLOT and not job.deferred:
                 ended = any(
-                    p.key == job.key and p.status not in ALIVE
+                    p.key == job.key and not p.alive
                     for a in self.agents
                     for p in a.payloads.values()
                 )

@@ -186,7 +186,7 @@ async def test_a_cancel_is_done_by_the_server_that_talks_to_the_jobs_agent(tmp_p
         await first.clock.settle()
         (job,) = await first.jobs.in_states([JobState.SUBMITTED], "north")
 
-        def left() -> PayloadState:
+        def left() -> str:
             return first.agents[0].payloads[1].status
 
         asking = asyncio.create_task(second.cancel(LOCAL, job.id, 20.0))

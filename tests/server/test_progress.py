@@ -11,8 +11,8 @@ from server.domain.service import Service
 from shared.clock import iso
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import JobState, LiveDoc, Notice, PayloadState, Progress
+from tests.kit.agent_model import Payload
 from tests.kit.sim_agent import SimAgent
-from tests.kit.sim_payload import Payload
 from tests.kit.simulation import World
 
 

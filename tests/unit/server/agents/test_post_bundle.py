@@ -159,7 +159,7 @@ async def test_an_agent_that_stops_taking_a_bundle_does_not_have_it(bundle):
 @pytest.mark.parametrize(
     "lie", [{"key": "999.1"}, {"key": None}, {"server": "another"}, {"status": "Exploded"}]
 )
-@pytest.mark.parametrize("path", ["/submit", "/settle"])
+@pytest.mark.parametrize("path", ["/payloads", "/settle"])
 async def test_an_answer_about_another_attempt_is_no_answer(tmp_path, lie, path):
     agent = FakeAgent()
 
@@ -167,14 +167,15 @@ async def test_an_answer_about_another_attempt_is_no_answer(tmp_path, lie, path)
         if not request.path.endswith(path):
             return None
         await request.read()
-        doc = HeldPayload(1, "sim", "7.1", None).doc() | lie
-        return web.json_response(doc if path == "/submit" else {"payload": doc})
+        doc = HeldPayload(1, "sim", "7.1", None).wire() | lie
+        said = {"answers": [{"payload": doc}]} if path == "/payloads" else {"payload": doc}
+        return web.json_response(said)
 
     (tmp_path / "bundle").write_bytes(b"x")
     async with line(agent) as found:
         agent.trick = lies
         calls = {
-            "/submit": lambda: found.submit(tmp_path / "bundle"),
+            "/payloads": lambda: found.submit(tmp_path / "bundle"),
             "/settle": lambda: found.client.settle(job()),
         }
         with pytest.raises(Unreachable) as problem:

@@ -142,7 +142,7 @@ async def test_a_stale_question_leaves_a_newer_delivery_alone(world):
     await sweep(world)
     assert world.clock.sleeping == 1, "the question was not answered, and is asked again soon"
     first = await world.jobs.get(job_id)
-    south.refused.add(first.key)
+    south.machine.settle("sim", first.key)
     await world.get.lost(south, first, "given up meanwhile")
 
     arrived = asyncio.Event()
@@ -157,7 +157,7 @@ async def test_a_stale_question_leaves_a_newer_delivery_alone(world):
     await sweep(world)
     assert (await world.jobs.get(job_id)).attempt == 2
     await pass_time(world, 10)
-    assert south.refused == {first.key}, "the key of the delivery under way was settled"
+    assert south.machine.settled == {("sim", str(first.key))}, "the newer key was settled"
     arrived.set()
     await world.settle()
     assert await state(world, job_id) is JobState.SUBMITTED

@@ -1,0 +1,377 @@
+"""The agents of a running server come, go, and change: over HTTP, with fake agents."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from ferryman.cli.agents import _details, _state
+from ferryman.cli.doctor import Examination
+from ferryman.client import Client
+from ferryman.clock import wall_clock
+from ferryman.models.operators import AgentDoc
+from server.settings.agents import AgentTable
+from tests.kit.fake_agent import FakeAgent, is_intake
+from tests.kit.warm_fleet import Fleet
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+PARTS = {f"part{number}": bytes(1 << 20) for number in range(40)}
+"""More than sockets buffer."""
+
+
+async def running(fleet: Fleet, agent: FakeAgent) -> int:
+    """A job that runs there."""
+    job_id = await fleet.upload()
+    await agent.until(lambda: agent.starts[f"{job_id}.1"] == 1)
+    await fleet.job(job_id, until="Running")
+    return job_id
+
+
+async def test_an_agent_that_is_added_gets_the_jobs_that_wait(fleet: Fleet) -> None:
+    await fleet.use(FakeAgent("old", slots=0))
+    new = FakeAgent("new0", "id0")
+    job_id = await fleet.upload()
+    await fleet.now(old=AgentTable(url="http://[::1]:9"), new0=new)
+    assert (await fleet.job(job_id))["status"] == "Completed"
+    assert new.starts[f"{job_id}.1"] == 1
+    for _ in range(3):
+        await fleet.now(old=AgentTable(url="http://[::1]:9"), new0=new)
+    await new.until(lambda: new.streams == 1)
+    assert new.calls["GET /events"] == 1, "the same again changes nothing"
+
+
+async def test_an_agent_that_is_taken_out_is_left_alone_and_its_jobs_go_on_when_it_is_back(
+    fleet: Fleet,
+) -> None:
+    agent = FakeAgent("north", "abc", ends="Running")
+    await fleet.use(agent)
+    job_id = await running(fleet, agent)
+    await fleet.now()
+    found = await fleet.job(job_id, until="Unknown")
+    assert "agent north is not in the server's settings" in found["message"]
+    await agent.until(lambda: agent.streams == 0)
+    calls = agent.calls.total()
+    second = await fleet.upload()
+    north = (await fleet.agents())["north"]
+    assert (north["in_settings"], north["up"], north["jobs"]) == (False, False, 1)
+    await fleet.now(north=agent)
+    await agent.until(lambda: agent.streams == 1)
+    assert calls < agent.calls.total()
+    await agent.end(agent.held(f"{job_id}.1"))
+    done = await fleet.job(job_id)
+    assert (done["status"], done["attempt"]) == ("Completed", 1)
+    await agent.until(lambda: agent.starts[f"{second}.1"] == 1)
+    assert agent.starts[f"{job_id}.1"] == 1
+
+
+async def test_a_cancel_at_an_agent_that_was_taken_out_is_not_confirmed_until_it_is_back(
+    fleet: Fleet,
+) -> None:
+    agent = FakeAgent("north", "abc", ends="Running")
+    await fleet.use(agent)
+    job_id = await running(fleet, agent)
+    await fleet.now()
+    status, message = await fleet.cancel(job_id)
+    assert status == 202
+    assert "agent north is not in the server's settings" in message
+    assert not agent.killed
+    listed = (await fleet.agents())["north"]
+    assert (listed["state"], listed["in_settings"]) == ("active", False)
+    assert _state(AgentDoc.model_validate(listed)) == "not in settings"
+    await fleet.now(north=agent)
+    found = await fleet.job(job_id, until="Cancelled")
+    assert found["status"] == "Cancelled"
+    assert agent.killed == [f"{job_id}.1"]
+
+
+async def test_an_agent_without_jobs_is_retired_and_one_that_is_back_is_active(
+    fleet: Fleet,
+) -> None:
+    agent = FakeAgent("north", "abc")
+    await fleet.use(agent)
+    await fleet.now()
+    assert "north" not in await fleet.agents()
+    async with fleet.session.get(f"{fleet.url}/api/v1/agents", params={"retired": "1"}) as answer:
+        (north,) = [one for one in (await answer.json())["items"] if one["name"] == "north"]
+    assert north["state"] == "retired"
+    await fleet.now(north=agent)
+    await agent.until(lambda: agent.streams == 1)
+    assert (await fleet.agents())["north"]["state"] == "active"
+
+
+async def test_a_bundle_that_is_being_sent_to_an_agent_that_is_taken_out_goes_to_another_one(
+    fleet: Fleet,
+) -> None:
+    slow, begun, over = FakeAgent("slow"), asyncio.Event(), asyncio.Event()
+
+    async def stuck(request: web.Request) -> web.StreamResponse | None:
+        if is_intake(request):
+            begun.set()
+            await over.wait()  # reads nothing meanwhile
+            return web.Response(status=503)
+        return None
+
+    slow.trick = stuck
+    await fleet.use(slow)
+    new = FakeAgent("new0", "id0")
+    job_id = await fleet.upload({"run.sh": b"true\n", **PARTS})
+    await begun.wait()
+    await fleet.now(new0=new)
+    found = await fleet.job(job_id)
+    assert (found["status"], found["agent"]) == ("Completed", "new0")
+    assert not slow.starts
+    over.set()
+
+
+async def test_a_bundle_that_was_sent_to_its_end_waits_for_the_agents_answer(
+    fleet: Fleet,
+) -> None:
+    """The agent may have it and run it: another attempt would be a second run."""
+    north, taken = FakeAgent("north", "abc", ends="Running"), asyncio.Event()
+
+    async def silent(request: web.Request) -> web.StreamResponse | None:
+        if not is_intake(request):
+            return None
+        await north.submit(request)
+        taken.set()
+        await asyncio.Event().wait()
+        return None
+
+    north.trick = silent
+    await fleet.use(north)
+    new = FakeAgent("new0", "id0")
+    job_id = await fleet.upload()
+    await taken.wait()
+    await fleet.now(new0=new)
+    await new.until(lambda: new.streams == 1)
+    north.trick = None
+    await fleet.now(new0=new, north=north)
+    await fleet.job(job_id, until="Running")
+    await north.end(north.held(f"{job_id}.1"))
+    found = await fleet.job(job_id)
+    assert (found["status"], found["agent"], found["attempt"]) == ("Completed", "north", 1)
+    assert not new.starts
+
+
+async def test_a_result_that_is_being_fetched_is_cut_off_and_fetched_again(fleet: Fleet) -> None:
+    agent, begun = FakeAgent("north", "abc", ends="Running", sends_results=False), asyncio.Event()
+
+    async def stuck(request: web.Request) -> web.StreamResponse | None:
+        if request.path.startswith("/retrieve"):
+            begun.set()
+            await asyncio.Event().wait()
+        return None
+
+    agent.trick = stuck
+    await fleet.use(agent)
+    job_id = await running(fleet, agent)
+    await agent.end(agent.held(f"{job_id}.1"))
+    await begun.wait()
+    await fleet.now()
+    found = await fleet.job(job_id, until="Unknown")
+    assert "not in the server's settings" in found["message"]
+    agent.trick = None
+    await fleet.now(north=agent)
+    assert (await fleet.job(job_id, until="Completed"))["attempt"] == 1
+
+
+async def test_an_agent_with_another_token_or_name_is_connected_again_and_keeps_its_jobs(
+    fleet: Fleet,
+) -> None:
+    agent, seen = FakeAgent("north", "abc", ends="Running"), list[str]()
+
+    async def note(request: web.Request) -> web.StreamResponse | None:
+        seen.append(request.headers.get("Authorization", ""))
+        return None
+
+    agent.trick = note
+    await fleet.use(agent)
+    job_id = await running(fleet, agent)
+    assert set(seen) == {""}
+    secret = AgentTable.model_validate({"url": agent.url, "token": "a long secret"})
+    await fleet.now(north=secret)
+    await agent.until(lambda: "Bearer a long secret" in seen)
+    await agent.followed(2)
+    await fleet.now(south=secret)
+    await agent.followed(3)
+    found = await fleet.agents()
+    assert (list(found), found["south"]["id"], found["south"]["jobs"]) == (["south"], "abc", 1)
+    assert (await fleet.job(job_id, until="Running"))["agent"] == "south"
+    await agent.end(agent.held(f"{job_id}.1"))
+    done = await fleet.job(job_id)
+    assert (done["status"], done["attempt"], done["agent"]) == ("Completed", 1, "south")
+
+
+async def test_a_small_result_is_fetched_with_the_token_of_now(fleet: Fleet) -> None:
+    agent, fetched = FakeAgent("north", "abc", sends_results=False), list[str]()
+
+    async def note(request: web.Request) -> web.StreamResponse | None:
+        if request.path.startswith("/retrieve"):
+            fetched.append(request.headers.get("Authorization", ""))
+        return None
+
+    agent.trick = note
+    await fleet.use(agent)
+    assert (await fleet.job(await fleet.upload()))["status"] == "Completed"
+    secret = {"url": agent.url, "token": "a long secret"}
+    await fleet.now(north=AgentTable.model_validate(secret))
+    assert (await fleet.job(await fleet.upload()))["status"] == "Completed"
+    assert fetched == ["", "Bearer a long secret"]
+
+
+async def test_two_agents_that_exchange_their_names_keep_their_jobs_and_get_higher_tokens(
+    fleet: Fleet,
+) -> None:
+    one, two = (FakeAgent(name, f"id-{name}", ends="Running", slots=1) for name in ("one", "two"))
+    await fleet.use(one, two)
+    jobs = [await fleet.upload() for _ in range(2)]
+    for job_id in jobs:
+        await fleet.job(job_id, until="Running")
+    mine, others = (agent.payloads[1].key for agent in (one, two))
+    before = {agent.orders[0]["lease"] for agent in (one, two)}
+    await fleet.now(one=two, two=one)
+    await one.followed(2)
+    await two.followed(2)
+    names = {
+        key: (await fleet.job(int(key.split(".")[0]), until="Running"))["agent"]
+        for key in (mine, others)
+    }
+    assert names == {mine: "two", others: "one"}
+    tokens = {agent.lease for agent in fleet.server.clients.values()}
+    assert min(tokens) > max(before), "an agent refuses a lower one than it has seen"
+    for agent in (one, two):
+        await agent.end(agent.payloads[1])
+    for job_id in jobs:
+        assert (await fleet.job(job_id, until="Completed"))["attempt"] == 1
+    assert (one.starts.total(), two.starts.total()) == (1, 1)
+
+
+async def test_other_services_need_no_new_connection(
+    fleet: Fleet,
+) -> None:
+    agent = FakeAgent("north", "abc")
+    await fleet.use(agent)
+    await fleet.now(north=AgentTable(url=agent.url, services=("other",)))
+    job_id = await fleet.upload()
+    await fleet.now(north=AgentTable(url=agent.url, services=(fleet.service,)))
+    assert (await fleet.job(job_id))["status"] == "Completed"
+    assert agent.calls["GET /events"] == 1
+
+
+async def test_an_agent_gets_no_more_jobs_than_slots_unless_it_is_to_prefetch(
+    fleet: Fleet,
+) -> None:
+    agent = FakeAgent("north", "abc", ends="Running", slots=1)
+    await fleet.use(agent)
+    first = await running(fleet, agent)
+    second, third = await fleet.upload(), await fleet.upload()
+    queue = (await fleet.job(second, until="Queued"))["queue"]
+    assert (queue["code"], agent.starts.total()) == ("agents_busy", 1)
+    await fleet.now(north=AgentTable(url=agent.url, prefetch=1))
+    await agent.until(lambda: agent.starts.total() == 2)
+    waiting = await fleet.job(third, until="Queued")
+    assert waiting["queue"]["code"] == "agents_busy"
+    await agent.end(agent.held(f"{first}.1"))
+    await agent.until(lambda: agent.starts.total() == 3)
+
+
+async def test_an_agent_has_no_more_jobs_of_a_service_at_once_than_the_settings_say(
+    fleet: Fleet,
+) -> None:
+    agent = FakeAgent("north", "abc", ends="Running", slots=3)
+    await fleet.configure("other")
+    await fleet.use(agent)
+    await fleet.now(north=AgentTable(url=agent.url, max_runs={fleet.service: 1}))
+    north = (await fleet.agents())["north"]
+    assert (north["slots"], north["max_runs"]) == (3, {fleet.service: 1})
+    said = f"at most 1 of {fleet.service} at once"
+    assert f"  {said}" in list(_details(AgentDoc.model_validate(north)))
+    for page in ("/agents", "/agents/north"):
+        assert f"any, {said}".encode() in (await fleet.get(page))[2]
+    first = await running(fleet, agent)
+    second = await fleet.upload()
+    await fleet.job(await fleet.upload(service="other"), until="Running")
+    waiting = await fleet.job(second, until="Queued")
+    queue = waiting["queue"]
+    assert (queue["code"], queue["used"], queue["limit"]) == ("agents_busy", 1, 1)
+    assert queue["reason"] == f"agent north has as many jobs of {fleet.service} as it may have: 1"
+    await agent.end(agent.held(f"{first}.1"))
+    await fleet.job(second, until="Running")
+    third = await fleet.upload()
+    await fleet.now(north=AgentTable(url=agent.url))
+    await fleet.job(third, until="Running")
+    assert (await fleet.agents())["north"]["max_runs"] == {}
+
+
+async def test_an_agent_that_stops_ends_the_jobs_of_services_that_want_it_so(
+    fleet: Fleet,
+) -> None:
+    agent = FakeAgent("north", "abc", ends="Running")
+    await fleet.configure("ends", on_shutdown="stop")
+    await fleet.configure("once", infra_retries=0)
+    await fleet.use(agent)
+    jobs = {name: await fleet.upload(service=name) for name in ("", "ends", "once")}
+    for job_id in jobs.values():
+        await fleet.job(job_id, until="Running")
+        held = agent.held(f"{job_id}.1")
+        held.more = {"reason": "shutdown", "interrupted": True, "message": "it was stopped"}
+        await agent.end(held, "Failed")
+    for name in ("ends", "once"):
+        ended = await fleet.job(jobs[name], until="Failed")
+        why = f"it was stopped; it is not tried again, as service {name} says (on_shutdown)"
+        assert (ended["reason"], ended["message"], ended["attempt"]) == ("shutdown", why, 1)
+    await agent.until(lambda: agent.starts[f"{jobs['']}.2"] == 1)
+    assert agent.starts.total() == 4
+
+
+async def test_a_service_that_no_agent_offers_is_named_to_its_user_and_to_operators(
+    fleet: Fleet,
+) -> None:
+    agent = FakeAgent("north", "abc")
+    await fleet.configure("lonely")
+    await fleet.use(agent)
+    await fleet.now(north=AgentTable(url=agent.url, services=(fleet.service,)))
+    fine, job_id = [await fleet.upload(service=one) for one in ("", "lonely")]
+    assert (await fleet.job(fine))["warnings"] == []
+    waiting = await fleet.job(job_id, until="Queued")
+    why = "no agent offers the service lonely: the job waits until one does"
+    assert (waiting["warnings"], waiting["queue"]["code"]) == ([why], "no_agent")
+    form = aiohttp.FormData({"user_id": "7", "service": "lonely"})
+    form.add_field("file", b"true", filename="run.sh")
+    async with fleet.session.post(f"{fleet.url}/upload", data=form) as answer:
+        assert (answer.status, (await answer.json())["warnings"]) == (201, [why])
+    page = (await fleet.get(f"/jobs/{job_id}"))[2]
+    assert b"no agent of this server offers the service lonely" in page.replace(b"No", b"no")
+    status = json.loads((await fleet.get("/api/v1/status"))[2])
+    assert "lonely" in [one["about"] for one in status["troubles"]]
+    async with Client(fleet.url) as client:
+        doctor = Examination(client, str, has_token=False, version="1", now=wall_clock)
+        found = [(one.about, one.text) async for one in doctor.findings()]
+    assert ("service lonely", "no agent offers it") in found
+
+
+async def test_a_script_is_told_which_try_it_is_without_those_that_never_came_to_it(
+    fleet: Fleet,
+) -> None:
+    agent = FakeAgent("north", "abc", ends="Running")
+    await fleet.use(agent, retries=1, retry_on=["exit_code"], retry_delays=["0s"])
+    job_id = await fleet.upload()
+    first, refused, stopped, last = (f"{job_id}.{number}" for number in (1, 2, 3, 4))
+    await fleet.job(job_id, until="Running")
+    agent.model.settled.add((agent.held(first).server, refused))
+    agent.ends = "Prepared"
+    agent.held(first).more = {"reason": "exit_code", "exit_code": 1}
+    await agent.end(agent.held(first), "Failed")
+    await agent.until(lambda: agent.starts[stopped] == 1)
+    agent.ends = "Completed"
+    gone = {"reason": "agent_error", "interrupted": True, "started_at": None}
+    agent.held(stopped).more = gone
+    await agent.end(agent.held(stopped), "Failed")
+    done = await fleet.job(job_id, until="Completed")
+    tries = {order["key"]: order["try_number"] for order in agent.orders}
+    assert tries == {first: 1, refused: 2, stopped: 2, last: 2}
+    assert done["attempt"] == 4

@@ -1,0 +1,168 @@
+"""A server that all tests of a module share, and agents of each test's own, on time that passes by
+itself.
+
+A module that uses it says ``pytestmark = pytest.mark.asyncio(loop_scope="module")``. Each test gets
+a :class:`Fleet`: a service with settings of its own, and the agents that it names.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest_asyncio
+
+from server.settings import load
+from server.settings.agents import AgentTable
+from tests.kit.clock import SimClock
+from tests.kit.fake_agent import FakeAgent
+from tests.kit.memory_folder import module_folder
+from tests.kit.server_http import ServerClient, hosted
+
+__all__ = ["Fleet", "fleet", "module_folder", "shared_server"]
+
+MOST_S = 7_200.0
+"""Of simulated time, in one test."""
+SETTINGS = {"sender_interval": 5.0, "getter_interval": 5.0, "agent_lost_after": 120.0}
+NUMBERS = itertools.count(1)
+
+
+class Fleet(ServerClient):
+    """One test's part of the server.
+
+    Attributes:
+        service: no other test has jobs of it.
+        data: the server's folder.
+    """
+
+    def __init__(self, caller: ServerClient, clock: SimClock, data: Path) -> None:
+        super().__init__(caller.url, caller.session, caller.server)
+        self.clock, self.data, self.service = clock, data, f"service-{next(NUMBERS)}"
+        self.stack, self._jumps = AsyncExitStack(), False
+        self._agents: list[FakeAgent] = []
+
+    async def use(self, *agents: FakeAgent, three: bool = False, **settings: Any) -> None:
+        """From now on the server has these agents, and the service these settings. An agent whose
+        name no test asks for gets one that no other has.
+
+        Args:
+            three: they are given as job-orchestrator clients, by three addresses.
+        """
+        if not self._jumps:
+            self.stack.enter_context(self.clock.autojump(MOST_S))
+            self._jumps = True
+        await self.configure(**settings)
+        tables = {}
+        self._agents += agents
+        for agent in agents:
+            if agent.name == "fake":
+                agent.name = f"fake-{next(NUMBERS)}"
+            agent.clock = self.clock
+            if not agent.url:
+                await self.stack.enter_async_context(agent.listening())
+            tables[agent.name] = self.three(agent) if three else self.table(agent)
+        await self.apply(tables)
+        for agent in agents:
+            if agent.trick is None and not three:
+                await agent.until(functools.partial(_is_followed, agent))
+
+    def table(self, agent: FakeAgent, **more: Any) -> AgentTable:
+        return AgentTable(url=agent.url, **more)
+
+    def three(self, agent: FakeAgent) -> AgentTable:
+        return AgentTable(
+            upload_url=f"{agent.url}/submit",
+            download_url=f"{agent.url}/retrieve",
+            terminate_url=f"{agent.url}/kill",
+        )
+
+    async def apply(self, tables: dict[str, AgentTable]) -> None:
+        """As the settings have the agents from now on."""
+        await self.server.fleet.apply(tables)
+
+    async def now(self, **agents: FakeAgent | AgentTable) -> None:
+        """As the settings have the agents from now on, by name."""
+        tables = {}
+        for name, one in agents.items():
+            if isinstance(one, FakeAgent) and not one.url:
+                await self.stack.enter_async_context(one.listening())
+            tables[name] = self.table(one) if isinstance(one, FakeAgent) else one
+        await self.apply(tables)
+
+    async def configure(self, service: str = "", **settings: Any) -> None:
+        """Give a service, its own if none is named, these settings."""
+        url = f"{self.url}/api/v1/services/{service or self.service}"
+        async with self.session.put(url, json=settings) as answer:
+            assert answer.status < 300, await answer.text()
+
+    async def upload(
+        self, files: dict[str, bytes] | None = None, service: str = "", **fields: str
+    ) -> int:
+        return await super().upload(files, service or self.service, **fields)
+
+    async def running(self, count: int = 1) -> list[int]:
+        """Jobs that run at the agents."""
+        jobs = [await self.upload() for _ in range(count)]
+        for job_id in jobs:
+            await self.job(job_id, until="Running")
+        return jobs
+
+    async def agents(self) -> dict[str, dict[str, Any]]:
+        """Documents, by name."""
+        async with self.session.get(f"{self.url}/api/v1/agents") as answer:
+            return {one["name"]: one for one in (await answer.json())["items"]}
+
+    async def cancel(self, job_id: int) -> tuple[int, str]:
+        """Status, and what is said."""
+        url = f"{self.url}/api/v1/jobs/{job_id}/cancel"
+        async with self.session.post(url) as answer:
+            return answer.status, (await answer.json())["message"]
+
+    async def end(self) -> None:
+        """Leave no job that has not ended, and no agent."""
+        for agent in self._agents:
+            agent.trick = None
+        async with self.session.get(f"{self.url}/api/v1/jobs?limit=500") as answer:
+            left = [job["id"] for job in (await answer.json())["items"] if not job["ended"]]
+        for job_id in left:
+            await self.cancel(job_id)
+            await self.job(job_id)
+        await self.apply({})
+        await self.stack.aclose()
+
+    async def given_up(self, job_id: int, until: str = "") -> dict[str, Any]:
+        """The document, once what cannot be asked about it is Unknown, and then lost."""
+        await self.job(job_id, until="Unknown")
+        return await self.job(job_id, until=until)
+
+
+def _is_followed(agent: FakeAgent) -> bool:
+    return agent.streams == 1
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_server(module_folder: Path) -> AsyncIterator[tuple[ServerClient, SimClock, Path]]:
+    """The module's server; its agents are those of the running test."""
+    clock, nobody = SimClock(), FakeAgent("nobody", slots=0)
+    async with AsyncExitStack() as stack:
+        address = await stack.enter_async_context(nobody.listening())
+        file = module_folder / "ferryman.toml"
+        file.write_text(f"[services.nobodys]\n[agents.nobody]\nurl = '{address}'\n")
+        data = module_folder / "data"
+        settings = load.read(file, {"server": {"data_dir": data, **SETTINGS}}, {})
+        caller = await hosted(settings, stack, clock)
+        await caller.server.fleet.apply({})
+        yield caller, clock, data
+        stack.enter_context(clock.autojump())
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def fleet(shared_server: tuple[ServerClient, SimClock, Path]) -> AsyncIterator[Fleet]:
+    """This test's service, and agents that it gives by :meth:`Fleet.use`."""
+    found = Fleet(*shared_server)
+    yield found
+    await found.end()
