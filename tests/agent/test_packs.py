@@ -1,0 +1,109 @@
+"""Which payloads share a sandbox, and how long a worker goes on with them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from client_agent import app
+from client_agent.run.sandboxes import PASS_S
+from tests.kit.agent_http import AgentClient, calling
+from tests.kit.each import each
+from tests.kit.fake_sandbox import FakeProcess
+
+
+@pytest.fixture
+async def agent(tmp_path, monkeypatch) -> AsyncIterator[AgentClient]:
+    """With one worker."""
+    monkeypatch.setattr(app, "worker_count", lambda _: 1)
+    async with calling(tmp_path, slots=1) as caller:
+        caller.sandbox.has_packs = True
+        yield caller
+    assert caller.sandbox.violations == []
+    assert all(pack.closed for pack in caller.sandbox.packs)
+
+
+async def submit(agent: AgentClient, job: int, files=None, **more: Any) -> int:
+    """A task of the array, or what ``more`` makes of it."""
+    task = {"array": {"index": job}, "pack": {"batch": 7, "most": 10}, "timeout_s": 6e4} | more
+    status, payload = await agent.submit(f"{job}.1", files or {"run.sh": b"x"}, **task)
+    assert status == 200, payload
+    return int(payload["id"])
+
+
+async def counts(agent: AgentClient, *ids: int) -> list[int]:
+    """Once each has ended, attempts in each sandbox start."""
+    for one in ids:
+        assert (await agent.ended(one))["status"] == "Completed"
+    return [pack.count for pack in agent.sandbox.packs]
+
+
+async def test_tasks_of_one_array_share_a_start_up_to_the_most(agent) -> None:
+    first = await submit(agent, 1)
+    process = await agent.sandbox.process("1.1")
+    rest = [await submit(agent, job) for job in range(2, 24)]
+    agent.sandbox.script = FakeProcess.finish
+    process.finish()
+    assert await counts(agent, first, *rest) == [10, 10, 3]
+
+
+@each(
+    "other",
+    [
+        {"user_id": "eve"},
+        {"server": "another"},
+        {"service": "docking"},
+        {"pack": {"batch": 8, "most": 10}},
+        {"env": {"A": "1"}},
+        {"timeout_s": 61.0},
+        {"files": {"run.sh": b"another"}},
+        {"entry": "other.sh"},
+        {"pack": None},
+        {"array": None},
+    ],
+)
+async def test_what_differs_is_not_packed_together(agent, other) -> None:
+    agent.sandbox.packs.clear()
+    job = 1 + 2 * len(agent.sandbox.starts)
+    first = await submit(agent, job)
+    process = await agent.sandbox.process(f"{job}.1")
+    second = await submit(agent, job + 1, **other)
+    process.finish()
+    await agent.ended(first)
+    (await agent.sandbox.process(f"{job + 1}.1")).finish()
+    alone = None in other.values()
+    assert await counts(agent, first, second) == ([1] if alone else [1, 1])
+
+
+@each("call", ["ptrace", "process_vm"])
+async def test_jobs_that_may_control_other_processes_are_not_packed(
+    tmp_path, monkeypatch, call
+) -> None:
+    monkeypatch.setattr(app, "worker_count", lambda _: 1)
+    async with calling(tmp_path / call, slots=1, sandboxing={"allow": [call]}) as agent:
+        agent.sandbox.has_packs, agent.sandbox.script = True, FakeProcess.finish
+        assert await counts(agent, *[await submit(agent, job) for job in (1, 2)]) == []
+
+
+async def test_short_tasks_go_on_past_another_payload_and_long_ones_do_not(agent) -> None:
+    ids = [await submit(agent, 1), await submit(agent, 2, user_id="eve"), await submit(agent, 3)]
+    (await agent.sandbox.process("1.1")).finish()
+    long = await agent.sandbox.process("3.1")  # job 2 is passed over
+    ids.append(await submit(agent, 4))
+    await agent.clock.advance(PASS_S)
+    long.finish()
+    for key in ("2.1", "4.1"):
+        (await agent.sandbox.process(key)).finish()
+    assert await counts(agent, *ids) == [2, 1, 1]
+
+
+async def test_a_sandbox_that_cannot_be_used_again_is_followed_by_another(agent) -> None:
+    ids = [await submit(agent, job) for job in (1, 2, 3)]
+    first = await agent.sandbox.process("1.1")
+    agent.sandbox.packs[0].usable = False
+    agent.sandbox.script = FakeProcess.finish
+    first.finish()
+    assert await counts(agent, *ids) == [1, 2]
+    assert agent.sandbox.packs[0].closed

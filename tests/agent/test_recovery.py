@@ -1,0 +1,321 @@
+"""An agent that is killed at any step, stops, or finds another database than before."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_agent.payloads.store import Payloads
+from client_agent.storage.folders import Folders
+from shared.sqlite.database import Database
+from tests.kit.agent_http import AgentClient, calling
+from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
+from tests.kit.waiting import until
+
+KEYS = ("1.1", "2.1")
+
+
+def leaves_its_name(process: FakeProcess) -> None:
+    process.write("out", process.job.encode())
+    process.finish()
+
+
+@dataclass
+class Copy:
+    """What an agent finds that was killed at a step.
+
+    Attributes:
+        answered: the payloads that its server had heard of by then.
+        acknowledged: those that its server had got.
+    """
+
+    step: str
+    home: Path
+    starts: Counter[str]
+    answered: dict[str, int] = field(default_factory=dict)
+    acknowledged: set[str] = field(default_factory=set)
+
+
+class Copies:
+    """Copies what is on the disk before and after each step that changes a file or a row."""
+
+    def __init__(self, home: Path, patch: pytest.MonkeyPatch, sandbox: FakeSandbox) -> None:
+        self.all: list[Copy] = []
+        self.answered: dict[str, int] = {}
+        self.acknowledged: set[str] = set()
+        self._home, self._sandbox = home, sandbox
+        sandbox.hook = self._look
+        for where, name in (
+            (Database, "write"),
+            (Folders, "seal_bundles"),
+            (Folders, "seal_result"),
+            (Folders, "remove_file"),
+        ):
+            patch.setattr(where, name, self._around(name, getattr(where, name)))
+
+    def _look(self, step: str) -> None:
+        home = self._home / str(len(self.all))
+        copy = Copy(step, home, Counter(self._sandbox.starts))
+        copy.answered, copy.acknowledged = dict(self.answered), set(self.acknowledged)
+        self.all.append(copy)
+        with contextlib.suppress(shutil.Error):  # what was removed in a thread meanwhile
+            shutil.copytree(self._home / "agent", home / "agent")
+
+    def _around(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **more: Any) -> Any:
+            self._look(f"before {name}")
+            given = work(*args, **more)
+            if asyncio.iscoroutine(given):
+                return then(given)
+            self._look(f"after {name}")
+            return given
+
+        async def then(given: Any) -> Any:
+            answer = await given
+            self._look(f"after {name}")
+            return answer
+
+        return call
+
+
+async def test_a_crash_at_any_step_loses_no_payload_and_runs_none_twice(
+    tmp_path, monkeypatch
+) -> None:
+    async with calling(tmp_path, slots=1) as agent:
+        agent.sandbox.script = leaves_its_name
+        sent = [agent.sent(key, {"run.sh": key.encode()}) for key in KEYS]
+        with monkeypatch.context() as patch:
+            copies = Copies(tmp_path, patch, agent.sandbox)
+            answer = await agent.post(*sent)
+            copies.answered = dict(
+                zip(KEYS, (one["payload"]["id"] for one in answer["answers"]), strict=True)
+            )
+            for key, payload_id in copies.answered.items():
+                await agent.ended(payload_id)
+                copies.acknowledged.add(key)
+                await agent.forget(payload_id)
+        agent.sandbox.hook = None
+    assert len(copies.all) > 40, "or it cut nothing"
+    for copy in copies.all:
+        try:
+            async with asyncio.timeout(20):
+                await _starts_again(copy, sent)
+        except BaseException as problem:
+            problem.add_note(f"killed {copy.step}, at step {copies.all.index(copy)}")
+            raise
+
+
+async def _starts_again(copy: Copy, sent: Any) -> None:
+    async with calling(copy.home, slots=1) as after:
+        after.sandbox.script = leaves_its_name
+        for process in [*after.sandbox.live.values()]:  # it was quicker
+            leaves_its_name(process)
+        answer = await after.post(*sent)  # a server sends again what it has no answer for
+        held = []
+        for key, one in zip(KEYS, answer["answers"], strict=True):
+            payload_id = one["payload"]["id"]
+            assert copy.answered.get(key, payload_id) == payload_id
+            if one["payload"]["status"] == "Cleaned":
+                assert key in copy.acknowledged
+                continue
+            ended = await after.ended(payload_id)
+            assert ended["status"] in ("Completed", "Failed")
+            assert ended["interrupted"] == (ended["status"] == "Failed")
+            if ended["status"] == "Completed":
+                held.append(f"{payload_id}.zip")
+                assert (await after.zip(f"/retrieve/{payload_id}"))["out"] == key.encode()
+        starts = copy.starts + after.sandbox.starts
+        assert max(starts.values(), default=0) <= 1, "it ran twice"
+        assert after.sandbox.violations == []
+        # A bundle that waited is kept for a while: others may use it.
+        await after.until_holds("staging", "logs", "results", names=held)
+        assert len(after.names("bundles")) <= len(KEYS)
+
+
+async def killed_while_it_runs(tmp_path: Path, change: Callable[[Path], None]) -> Path:
+    """The folder of an agent that was killed with an attempt running, one waiting, one done."""
+    async with calling(tmp_path, slots=1) as agent:
+        done = await agent.completed("3.1")
+        assert done == 1
+        await agent.started("1.1")
+        await agent.submit("2.1")
+        await until(lambda: len(agent.names("bundles")) == 2)
+        copy = tmp_path / "copy"
+        shutil.copytree(tmp_path / "agent", copy / "agent")
+    change(copy / "agent")
+    return copy
+
+
+async def test_files_of_nobody_are_removed_at_the_start_and_others_are_not(tmp_path) -> None:
+    orphans = ("bundles/orphan", "results/2.zip", "staging/half", "logs/2.stdout")
+
+    def change(home: Path) -> None:
+        for name in orphans:
+            (home / name).write_bytes(b"x")
+
+    home = await killed_while_it_runs(tmp_path, change)
+    async with calling(home, slots=1) as agent:
+        assert not [name for name in orphans if (agent.data / name).exists()]
+        assert agent.names("results") == ["1.zip"]
+        (await agent.sandbox.process("2.1")).finish()
+        assert (await agent.ended(3))["status"] == "Completed"
+        lost = await agent.doc(2)
+        assert (lost["reason"], lost["interrupted"]) == ("agent_error", True)
+        assert lost["message"] == "the agent was killed while it ran"
+        assert agent.sandbox.starts == {"2.1": 1}
+
+
+async def test_no_end_is_stored_before_all_processes_are_dead(tmp_path, monkeypatch) -> None:
+    async def cannot(_: FakeSandbox) -> None:
+        raise OSError("a process of the previous run would not die")
+
+    home = await killed_while_it_runs(tmp_path, lambda _: None)
+    monkeypatch.setattr(FakeSandbox, "clear", cannot)
+    with pytest.raises(OSError, match="would not die"):
+        async with calling(home):
+            pass
+    with closing(sqlite3.connect(home / "agent" / "agent.sqlite")) as database:
+        (state,) = database.execute("SELECT state FROM payloads WHERE id = 2").fetchone()
+    assert state == "Running"
+
+
+def databases(agent: AgentClient) -> list[Path]:
+    return list(agent.data.glob("agent.sqlite*"))
+
+
+def aside(agent: AgentClient) -> list[bytes]:
+    folder = agent.data / "unknown"
+    return [path.read_bytes() for path in sorted(folder.glob("*"))] if folder.exists() else []
+
+
+async def test_a_new_database_loses_no_result_that_an_earlier_one_knew(tmp_path) -> None:
+    """Its disk may not be mounted; and the new one gives the same numbers again."""
+    kept: list[bytes] = []
+    for number in range(3):
+        async with calling(tmp_path) as agent:
+            assert (aside(agent), agent.names("results")) == (kept, [])
+            payload_id = await agent.completed(f"{number + 1}.1")
+            assert payload_id == 1
+            kept.append((agent.data / "results" / "1.zip").read_bytes())
+        for path in databases(agent):
+            path.unlink()
+
+
+async def test_an_older_database_loses_no_later_result_and_keeps_its_own(tmp_path) -> None:
+    async with calling(tmp_path) as agent:
+        first = await agent.completed("1.1")
+    copies = {path: path.read_bytes() for path in databases(agent)}
+    async with calling(tmp_path) as agent:
+        second = await agent.completed("2.1")
+        result = (agent.data / "results" / f"{second}.zip").read_bytes()
+    for path in databases(agent):
+        path.unlink()
+    for path, content in copies.items():
+        path.write_bytes(content)
+    (agent.data / "results" / "0.zip").write_bytes(b"of a payload that it knew once")
+    async with calling(tmp_path) as agent:
+        assert agent.names("results") == [f"{first}.zip"]
+        assert aside(agent) == [result]
+
+
+async def test_the_name_of_a_user_is_not_on_the_disk_long_after_the_end(tmp_path) -> None:
+    def found(name: bytes) -> bool:
+        return any(name in path.read_bytes() for path in databases(agent))
+
+    async with calling(tmp_path) as agent:
+        payload_id, process = await agent.started(user_id="somebody-to-forget")
+        process.finish()
+        await agent.ended(payload_id)
+        assert found(b"somebody-to-forget")
+        await agent.forget(payload_id)
+        for _ in range(10):  # cleaning comes once a minute
+            await agent.clock.advance(30)
+            await agent.call("GET", "/")
+        await until(lambda: not found(b"somebody-to-forget"))
+
+
+# -- stopping
+
+
+STOPPED = ("Failed", "shutdown", True)
+
+
+async def states(agent: AgentClient) -> dict[str, tuple[str, str | None, bool]]:
+    """What an agent says of its payloads that was started again."""
+    _, listed = await agent.call("GET", "/payloads")
+    return {
+        one["key"]: (one["status"], one["reason"], one["interrupted"]) for one in listed["payloads"]
+    }
+
+
+async def test_stopping_stores_what_ran_as_interrupted_and_leaves_what_waits(tmp_path) -> None:
+    async with calling(tmp_path) as agent:
+        for key in KEYS:
+            (await agent.started(key))[1].write("partial", b"p")
+        await agent.submit("3.1")
+    async with calling(tmp_path) as agent:
+        (await agent.sandbox.process("3.1")).finish()
+        await agent.ended(3)
+        ran = ("Completed", None, False)
+        assert await states(agent) == {"1.1": STOPPED, "2.1": STOPPED, "3.1": ran}
+        assert (await agent.zip("/retrieve_partial/1"))["partial"] == b"p"
+
+
+async def test_what_starts_while_the_agent_stops_gets_an_end(tmp_path, monkeypatch) -> None:
+    """Or the next start would take it for an attempt that died with the agent."""
+    start = Payloads.start
+    leave = asyncio.Event()
+
+    async def stop_meanwhile(*args: Any) -> Any:
+        running = await start(*args)
+        leave.set()
+        await agent.clock.settle()
+        return running
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Payloads, "start", stop_meanwhile)
+        async with calling(tmp_path) as agent:
+            await agent.submit("1.1")
+            await leave.wait()
+    assert agent.sandbox.starts == {}
+    async with calling(tmp_path) as agent:
+        assert await states(agent) == {"1.1": STOPPED}
+
+
+async def test_what_is_made_while_the_agent_stops_ends_as_interrupted(tmp_path) -> None:
+    held = contextlib.ExitStack()
+    async with calling(tmp_path) as agent:
+        at = held.enter_context(agent.sandbox.held("up"))
+        await agent.submit("1.1")
+        await at.wait()
+        async with agent.stream() as stream:
+            await stream.until("1.1", "Running")
+        asyncio.get_running_loop().call_later(0.01, held.close)
+    assert agent.sandbox.starts == {}
+    async with calling(tmp_path) as agent:
+        assert await states(agent) == {"1.1": STOPPED}
+
+
+async def test_stopping_kills_what_ignores_sigterm(tmp_path) -> None:
+    async with calling(tmp_path, shutdown_grace="5s", grace="1h") as agent:
+        agent.sandbox.obeys_sigterm = False
+        await agent.started(timeout_s=0)
+        jumping = asyncio.create_task(_until_dead(agent))
+    await jumping
+    async with calling(tmp_path) as agent:
+        assert await states(agent) == {"1.1": STOPPED}
+
+
+async def _until_dead(agent: AgentClient) -> None:
+    while agent.sandbox.live:
+        await agent.clock.advance(0.5)

@@ -1,0 +1,209 @@
+"""Failures of the database, the disk, descriptors and the agent itself cost no attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import sqlite3
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from client_agent.collect import result
+from client_agent.payloads.store import Payloads
+from client_agent.run.attempt import PACK_TRIES
+from client_agent.run.context import RETRY_S
+from client_agent.storage import open_beneath
+from client_agent.storage.folders import Folders
+from shared.sqlite.errors import DatabaseUnavailable
+from tests.kit.agent_http import AgentClient, calling
+from tests.kit.each import each
+from tests.kit.fake_sandbox import FakeProcess
+from tests.kit.waiting import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def state(agent: AgentClient, key: str = "1.1") -> str:
+    return str((await agent.settle(key))[1]["payload"]["status"])
+
+
+async def time_passes(agent: AgentClient, done: Callable[[], bool]) -> None:
+    """What is to be tried again is, until that is done."""
+    for _ in range(400):
+        if done():
+            return
+        await agent.clock.advance(RETRY_S / 2)
+        await agent.call("GET", "/")
+    raise AssertionError("it did not happen")
+
+
+async def starts(agent: AgentClient, key: str = "1.1") -> FakeProcess:
+    await time_passes(agent, lambda: key in agent.sandbox.live)
+    return agent.sandbox.live[key]
+
+
+async def ends(agent: AgentClient, payload_id: int) -> dict[str, Any]:
+    ended = asyncio.ensure_future(agent.ended(payload_id))
+    await time_passes(agent, ended.done)
+    return await ended
+
+
+def fails(patch: pytest.MonkeyPatch, name: str, times: int) -> asyncio.Event:
+    """A change of a row, so often; the event is set then."""
+    real, left, met = getattr(Payloads, name), [times], asyncio.Event()
+
+    async def failing(*args: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            return await real(*args)
+        met.set()
+        raise DatabaseUnavailable(sqlite3.OperationalError("disk is full"))
+
+    patch.setattr(Payloads, name, failing)
+    return met
+
+
+async def test_an_end_is_stored_once_the_database_recovers(agent, monkeypatch) -> None:
+    payload_id, process = await agent.started()
+    fails(monkeypatch, "end", 2)
+    process.finish()
+    assert (await ends(agent, payload_id))["status"] == "Completed"
+
+
+async def test_what_cannot_be_stored_as_running_is_put_back_for_one_worker(
+    agent, monkeypatch
+) -> None:
+    met = fails(monkeypatch, "start", 1)
+    _, first = await agent.submit("1.1")
+    await met.wait()
+    assert await state(agent) == "Prepared"
+    _, second = await agent.started("2.1")  # another worker must not begin with the first
+    assert agent.sandbox.starts == {"2.1": 1}
+    await starts(agent)
+    assert (await agent.call("POST", f"/kill/{first['id']}"))[1]["status"] == "Killed"
+    second.finish()
+    await agent.completed("3.1")
+    assert agent.sandbox.starts == {"1.1": 1, "2.1": 1, "3.1": 1}
+
+
+async def test_what_is_killed_before_it_is_put_back_is_not_tried_again(agent, monkeypatch) -> None:
+    met = fails(monkeypatch, "start", 1)
+    _, payload = await agent.submit("1.1")
+    await met.wait()
+    assert (await agent.call("POST", f"/kill/{payload['id']}"))[1]["status"] == "Killed"
+    for _ in range(5):
+        await agent.clock.advance(RETRY_S)
+    await agent.completed("2.1")
+    assert agent.sandbox.starts == {"2.1": 1}
+
+
+async def test_a_defect_of_the_agent_ends_one_attempt_and_no_worker(agent) -> None:
+    def explode(name: str) -> None:
+        raise ZeroDivisionError(name)
+
+    agent.sandbox.hook = explode
+    with capture_logs() as logged:  # with its traceback
+        for job in range(1, 6):
+            _, payload = await agent.submit(f"{job}.1")
+            doc = await agent.ended(payload["id"])
+            assert (doc["reason"], doc["interrupted"]) == ("agent_error", True)
+    assert "payload.broken" in [line["event"] for line in logged]
+    agent.sandbox.hook = None
+    await agent.completed("9.1")
+
+
+async def test_a_result_that_does_not_fit_on_the_disk_is_the_agents_fault(
+    agent, monkeypatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    payload_id, process = await agent.started()
+    monkeypatch.setattr(Folders, "seal_result", full)
+    process.finish()
+    doc = await agent.ended(payload_id)
+    assert (doc["status"], doc["reason"], doc["interrupted"]) == ("Failed", "agent_error", True)
+    assert "No space left" in doc["message"]
+    assert agent.names("staging", "results") == []
+
+
+@each("step", ["prepare", "start"])
+async def test_a_start_that_meets_a_shortage_of_descriptors_comes_after_it(agent, step) -> None:
+    await agent.anew()
+
+    met = asyncio.Event()
+
+    def short(name: str) -> None:
+        if name == step:
+            met.set()
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    agent.sandbox.hook = short
+    _, payload = await agent.submit()
+    await met.wait()
+    assert await state(agent) == "Prepared"
+    agent.sandbox.hook = None
+    (await starts(agent)).finish()
+    assert (await agent.ended(payload["id"]))["status"] == "Completed"
+    assert agent.sandbox.starts == {"1.1": 1}
+
+
+@each("what", ["folder", "precious"])
+async def test_a_shortage_of_descriptors_costs_no_result_and_no_file_of_it(
+    agent, monkeypatch, what
+) -> None:
+    await agent.anew()
+    payload_id, process = await agent.started()
+    process.write("folder/precious", b"p")
+    real, met = open_beneath.open_component, threading.Event()
+
+    def opening(parent: int, name: str, flags: int) -> int:
+        if name == what:
+            met.set()
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(parent, name, flags)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(open_beneath, "open_component", opening)
+        process.finish()
+        await until(met.is_set)
+        assert await state(agent) == "Running"
+    assert (await ends(agent, payload_id))["status"] == "Completed"
+    assert (await agent.zip(f"/retrieve/{payload_id}"))["folder/precious"] == b"p"
+    assert agent.names("staging") == []
+
+
+async def test_a_shortage_that_does_not_end_is_the_agents_fault(agent, monkeypatch) -> None:
+    def short(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    payload_id, process = await agent.started()
+    monkeypatch.setattr(result, "collect", short)
+    process.finish()
+    before = agent.clock.monotonic()
+    doc = await ends(agent, payload_id)
+    assert agent.clock.monotonic() - before >= (PACK_TRIES - 1) * RETRY_S
+    assert (doc["reason"], doc["interrupted"]) == ("agent_error", True)
+
+
+async def test_what_waits_stays_prepared_until_there_is_space(tmp_path, monkeypatch) -> None:
+    async with calling(tmp_path, slots=1, min_free=100) as agent:
+        with agent.sandbox.held("prepare") as at:
+            for key in ("1.1", "2.1", "3.1"):
+                await agent.submit(key)
+            await at.wait()
+        first = await agent.sandbox.process("1.1")
+        with monkeypatch.context() as patch:
+            patch.setattr(Folders, "free_bytes", lambda _: 0)
+            first.finish()
+            (await agent.sandbox.process("2.1")).finish()
+            await agent.ended(2)
+            for _ in range(5):
+                await agent.clock.advance(RETRY_S)
+            assert await state(agent, "3.1") == "Prepared"
+        (await starts(agent, "3.1")).finish()
+        assert (await agent.ended(3))["status"] == "Completed"
