@@ -177,12 +177,12 @@ class Engine:
             passed += sum(line.startswith("passed ") for line in job.lines)
             if test and job.killed and seconds >= BUDGET_S and how == "hangs":
                 break  # no hang: its time was over
-            if test and (yield from self._passes_alone(test)):
+            before = _started(job)[:-1]
+            if test and (yield from self._is_proof(change, test, before, fresh, folder)):
                 shutil.rmtree(folder, ignore_errors=True)
                 return Verdict(change, "noticed", test, how, passed, seconds)
             gone = {test} if test else set(some)
-            started = {line[6:] for line in job.lines if line.startswith("start ")}
-            left = [name for name in left if name not in gone | (started if test else set())]
+            left = [name for name in left if name not in gone.union(_started(job) if test else ())]
         over = f", {len(left)} more had no time" if left else ""
         shutil.rmtree(folder, ignore_errors=True)
         return Verdict(change, "SURVIVED", how=f"{passed} tests passed{over}", seconds=seconds)
@@ -210,17 +210,32 @@ class Engine:
         command = ("tests.mutants.fresh", str(folder / "log"), str(folder / "names"))
         return Job(None, command, limit=self._limit, environ=swap.environment(folder / "code"))
 
-    def _passes_alone(self, test: str) -> Work[bool]:
-        """Whether the test passes by itself without the change: else it proves nothing."""
+    def _is_proof(
+        self, change: Change, test: str, before: Sequence[str], fresh: bool, folder: Path
+    ) -> Work[bool]:
+        """Whether the test failed because of the change: it passes by itself without it, and fails
+        by itself with it, or passes without it after those that ran before it.
+        """
         if test not in self._items:  # it could not even be imported
             return True
         if test not in self._controls:
-            self._number += 1
-            folder = self._folder / str(self._number)
-            folder.mkdir()
-            job = yield self._forked(None, [test], folder)
-            self._controls[test] = f"passed {test}" in job.lines
-        return self._controls[test]
+            self._controls[test] = yield from self._passes([test])
+        if not self._controls[test] or not before:
+            return self._controls[test]
+        alone = yield self._fresh([test], folder) if fresh else self._forked(change, [test], folder)
+        return _outcome(alone)[0] == test or (yield from self._passes([*before, test]))
+
+    def _passes(self, names: Sequence[str]) -> Work[bool]:
+        """Whether the last of them passes without a change."""
+        self._number += 1
+        folder = self._folder / str(self._number)
+        folder.mkdir()
+        job = yield self._forked(None, names, folder)
+        return f"passed {names[-1]}" in job.lines
+
+
+def _started(job: Job) -> list[str]:
+    return [line[6:] for line in job.lines if line.startswith("start ")]
 
 
 def _first_files(names: Sequence[str], most: int) -> list[str]:
