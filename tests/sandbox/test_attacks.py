@@ -230,7 +230,7 @@ def test_usage_is_reported_for_all_processes(host: SandboxHost) -> None:
     assert 40 * MIB <= used.peak_memory_bytes < SMALL.memory
 
 
-SPIN = "for i in 1 2 3; do timeout 9 bash -c 'while :; do :; done' & done; wait\n"
+SPIN = "for i in 1 2 3; do timeout 60 bash -c 'while :; do :; done' & done; wait\n"
 
 
 def test_cpu_time_of_many_processes_is_summed(host: SandboxHost) -> None:

@@ -14,12 +14,10 @@ from typing import Any
 import pytest
 
 from client_agent.sandbox.base import Ahead, Grant, Launch, SandboxBroken
+from client_agent.sandbox.bubblewrap import prepared_starts
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
-from client_agent.sandbox.bubblewrap.prepared_starts import LIFETIME_S, PreparedStarts
 from client_agent.sandbox.kernel import pidfd
 from shared.wire import Limits
-from tests.kit.clock import SimClock
-from tests.kit.each import each
 from tests.kit.real_sandbox import (
     SETTINGS,
     SMALL,
@@ -57,11 +55,11 @@ class Agent:
 
     async def run(self, limits: Limits = SMALL, **env: str) -> tuple[str, str]:
         """Run a job; the name of its workspace, and what it said."""
-        workspace = await self.prepare(limits)
+        workspace, number = await self.prepare(limits), self.serial
         name = workspace.name
         unpack(SAY, workspace)
-        out, err = (self.home / f"{self.serial}.{one}" for one in ("out", "err"))
-        variables = {"FERRYMAN_JOB_ID": str(self.serial), **env}
+        out, err = (self.home / f"{workspace.name}.{one}" for one in ("out", "err"))
+        variables = {"FERRYMAN_JOB_ID": str(number), **env}
         launch = Launch(("bash", "run.sh"), variables, 20.0, 0.5, out, err, self.grant)
         process = await workspace.start(launch)
         process.go()
@@ -70,21 +68,21 @@ class Agent:
         assert err.read_text() == ""
         return name, out.read_text().strip()
 
-    async def prepared(self) -> int:
+    def gates(self) -> list[int]:
+        """Processes of starts that wait at their gates."""
+        below = pidfd.descendants(os.getpid())
+        return [
+            pid
+            for pid in below
+            if pidfd.has_seccomp_filter(pid) and Path(f"/proc/{pid}/comm").read_text() == "sh\n"
+        ]
+
+    async def prepared(self, limits: Limits = SMALL) -> int:
         """Run a job, and wait until the start that follows it waits at its gate: its process."""
-        await self.run()
-
-        def gates() -> list[int]:
-            below = pidfd.descendants(os.getpid())
-            return [
-                pid
-                for pid in below
-                if Path(f"/proc/{pid}/comm").read_text() == "sh\n" and pidfd.has_seccomp_filter(pid)
-            ]
-
-        await until(lambda: bool(gates()))
+        await self.run(limits)
+        await until(lambda: bool(self.gates()))
         await turns(200)
-        return gates()[0]
+        return self.gates()[0]
 
 
 def with_agent(work: Callable[[Agent], Awaitable[Any]], who: Who, **given: Any) -> Any:
@@ -101,25 +99,20 @@ def with_agent(work: Callable[[Agent], Awaitable[Any]], who: Who, **given: Any) 
 
 
 def test_the_next_job_gets_a_prepared_start_and_sees_only_its_own(who: Who) -> None:
-    """Also variables that no shell should see; another kind of job does not get it."""
+    """Also variables that no shell should see."""
 
     async def work(agent: Agent) -> Any:
         gate = await agent.prepared()
         files = os.listdir(Path(f"/proc/{gate}/root", "job")) if os.geteuid() == 0 else []  # noqa: PTH208
-        others = []
-        for limits, script in ((OTHER, "run.sh"), (SMALL, "x.sh")):
-            workspace = await agent.prepare(limits, script)
-            others.append(workspace.name)
-            await workspace.destroy()
         runs = [await agent.run(FERRYMAN_X="it's $HOME; \\")]
-        await until(lambda: bool(pidfd.descendants(os.getpid())))
+        await until(lambda: bool(agent.gates()))
         await turns(200)
         runs.append(await agent.run(A="it's\nlong"))
-        return files, others, runs
+        return files, runs
 
-    files, others, runs = with_agent(work, who)
-    assert (files, others) == ([], ["job-2", "job-3"])
-    assert runs == [("ahead-1", "4 a run.sh 1000"), ("ahead-2", "5 it's\nlong run.sh 1000")]
+    files, runs = with_agent(work, who)
+    assert files == []
+    assert runs == [("ahead-1", "2 a run.sh 1000"), ("ahead-2", "3 it's\nlong run.sh 1000")]
 
 
 def test_a_prepared_start_that_died_is_not_used(who: Who) -> None:
@@ -188,149 +181,90 @@ def test_prepared_starts_end_with_their_killed_agent(who: Who) -> None:
 
 # ---------------------------------------------------------------- how many, for whom, how long
 
-LAUNCH = Ahead(("bash", "run.sh"), {}, 0.0)
-KIND = Limits(), LAUNCH
-PIDS = Limits(pids=7), LAUNCH
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_each_is_used_once_and_has_a_uid_of_its_own(who: Who, most: int) -> None:
+    async def work(agent: Agent) -> Any:
+        await asyncio.gather(*(agent.run() for _ in range(3)))
+        await until(lambda: len(agent.gates()) >= most)
+        await turns(200)
+        waiting = len({pidfd.stat_fields(pid)[1] for pid in agent.gates()})  # type: ignore[index]
+        taken = [await agent.prepare() for _ in range(most + 1)]
+        for workspace in taken:
+            await workspace.destroy()
+        return waiting, [one.name.split("-")[0] for one in taken], [one.uid for one in taken]
+
+    waiting, names, uids = with_agent(work, who, most=most)
+    assert (waiting, names) == (most, [*["ahead"] * most, "job"])
+    assert len(set(uids)) == (most + 1 if who == "root" else 1)
 
 
-class FakeWorkspace:
-    def __init__(self, prepared: Prepared, name: str, uid: int | None) -> None:
-        self.name, self.uid, self.usable, self._prepared = name, uid, True, prepared
+def test_only_the_same_limits_and_the_same_launch_take_it(who: Who) -> None:
+    """Once a job of another kind has run, it replaces the oldest."""
 
-    async def destroy(self) -> None:
-        self._prepared.made.remove(self)
-        self._prepared.starts.release(self.uid)
+    async def work(agent: Agent) -> list[str]:
+        await agent.prepared()
+        names = []
+        same = Ahead(("bash", "run.sh"), {}, 20.0, agent.grant)
+        for limits, ahead in (
+            (OTHER, same),
+            (SMALL.model_copy(update={"network": True}), same),
+            (SMALL, replace(same, argv=("bash", "other.sh"))),
+            (SMALL, replace(same, env={"FERRYMAN_A": "1"})),
+            (SMALL, replace(same, grant=Grant(env={"A": "b"}))),
+            (SMALL, replace(same, grant=replace(agent.grant, network=True))),
+            (SMALL, replace(same, grant=replace(agent.grant, allow=frozenset({"inotify"})))),
+            (SMALL, replace(same, grant=replace(agent.grant, scratch=1 << 20))),
+        ):
+            workspace = await agent.sandbox.prepare("job-x", 0, limits, ahead)
+            names.append(workspace.name)
+            await workspace.destroy()
+        await agent.prepared(OTHER)
+        return [*names, (await agent.run(OTHER))[0], (await agent.run())[0]]
 
-
-class Prepared:
-    """Prepared starts, and what was made for them."""
-
-    def __init__(self, most: int = 2, uids: tuple[int, ...] = ()) -> None:
-        self.clock = SimClock()
-        self.made: list[FakeWorkspace] = []
-        self.problem: Exception | None = None
-        self.starts: PreparedStarts[FakeWorkspace] = PreparedStarts(
-            self._make, self.clock, most, uids
-        )
-
-    async def _make(self, name: str, uid: int | None, *_: object) -> FakeWorkspace:
-        await turns()
-        if self.problem is not None:
-            raise self.problem
-        self.made.append(FakeWorkspace(self, name, uid))
-        return self.made[-1]
-
-    async def refill(self, times: int = 1, kind: tuple[Limits, Ahead] = KIND) -> None:
-        for _ in range(times):
-            self.starts.refill(*kind)
-        await self.clock.settle()
-
-    @property
-    def uids(self) -> list[int | None]:
-        return [one.uid for one in self.made]
+    *others, replaced, gone = with_agent(work, who)
+    assert others == ["job-x"] * 8
+    assert (replaced, gone) == ("ahead-2", "job-4")
 
 
-@pytest.fixture
-async def two() -> Any:
-    prepared = Prepared()
-    await prepared.refill(5)
-    assert len(prepared.made) == 2, "never more than allowed"
-    yield prepared
-    await prepared.starts.close()
-    await prepared.refill()
-    assert prepared.made == [], "it is closed"
+def test_what_nobody_takes_is_removed_after_a_while(
+    who: Who, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared_starts, "LIFETIME_S", 0.2)
+
+    async def work(agent: Agent) -> str:
+        await agent.run()
+        await until(lambda: bool(pidfd.descendants(os.getpid())))
+        await until(lambda: not pidfd.descendants(os.getpid()))
+        return (await agent.run())[0]
+
+    assert with_agent(work, who) == "job-2"
 
 
-async def test_each_is_taken_once_if_it_is_as_good_as_new(two: Prepared) -> None:
-    first, second = two.made
-    first.usable = False
-    assert two.starts.take(*KIND) is second
-    assert two.starts.take(*KIND) is None
-    await second.destroy()
-    await two.clock.settle()
-    assert two.made == []
+@pytest.mark.parametrize("problem", [SandboxBroken("x"), OSError(24, "too many open files")])
+def test_a_job_for_which_something_is_short_gets_what_prepared_starts_have(
+    who: Who, problem: Exception
+) -> None:
+    """What fails without any fails once."""
 
+    async def work(agent: Agent) -> Any:
+        await agent.prepared()
+        real, calls, fails = agent.sandbox.make_workspace, [], lambda: True
 
-@each(
-    "limits, launch",
-    [
-        PIDS,
-        (Limits(network=True), LAUNCH),
-        (Limits(), replace(LAUNCH, argv=("bash", "other.sh"))),
-        (Limits(), replace(LAUNCH, env={"A": "1"})),
-        (Limits(), replace(LAUNCH, timeout_s=9.0)),
-        (Limits(), replace(LAUNCH, grant=Grant(network=True))),
-        (Limits(), replace(LAUNCH, grant=Grant(allow=frozenset({"inotify"})))),
-        (Limits(), replace(LAUNCH, grant=Grant(env={"A": "1"}))),
-        (Limits(), replace(LAUNCH, grant=Grant(scratch=1))),
-    ],
-)
-def test_only_the_same_limits_and_the_same_launch_take_it(limits: Limits, launch: Ahead) -> None:
-    async def work() -> tuple[bool, bool]:
-        prepared = Prepared()
-        await prepared.refill()
-        wrong, right = (prepared.starts.take(*kind) for kind in ((limits, launch), KIND))
-        await prepared.starts.close()
-        return wrong is None, right is not None
+        async def make(*given: Any) -> Any:
+            calls.append(bool(agent.gates()))
+            if fails():
+                raise problem
+            return await real(*given)
 
-    assert asyncio.run(work()) == (True, True)
+        agent.sandbox.make_workspace = make  # type: ignore[method-assign, assignment]
+        with pytest.raises(type(problem)):
+            await agent.prepare(OTHER)
+        fails = lambda: False  # noqa: E731
+        await agent.prepared(OTHER)
+        before, fails = len(calls), lambda: calls[-1]
+        workspace = await agent.prepare()
+        await workspace.destroy()
+        return calls[:2], workspace.name, calls[before:]
 
-
-async def test_another_kind_replaces_the_oldest(two: Prepared) -> None:
-    kept = two.made[1]
-    await two.refill(kind=PIDS)
-    assert two.made[0] is kept
-    assert two.starts.take(*PIDS) is two.made[1]
-    await two.made[1].destroy()
-
-
-async def test_what_nobody_takes_is_removed_after_a_minute() -> None:
-    prepared = Prepared()
-    left = []
-    await prepared.refill()
-    for _ in range(3):
-        await prepared.clock.advance(LIFETIME_S / 2)
-        left.append(len(prepared.made))
-        if len(left) == 1:
-            await prepared.refill()
-    assert (left, prepared.clock.sleeping) == ([1, 1, 0], 0)
-    await prepared.starts.close()
-
-
-async def test_each_has_a_uid_until_it_is_removed() -> None:
-    prepared = Prepared(most=2, uids=(7, 8, 9))
-    await prepared.refill(2)
-    taken = prepared.starts.take(*KIND)
-    assert taken is not None
-    await prepared.refill()
-    assert prepared.starts.take(*KIND) is not None
-    await prepared.refill(2)
-    assert prepared.uids == [7, 8, 9], "no uid is left, and nothing is left of what got none"
-    await taken.destroy()
-    await prepared.refill()
-    assert prepared.uids == [8, 9, 7]
-    await prepared.starts.close()
-
-
-@pytest.mark.parametrize("problem", [SandboxBroken("x"), OSError(28, "full")])
-async def test_what_is_short_costs_no_job(problem: Exception) -> None:
-    """What cannot be prepared is left to the next job; a job for which something is short gets what
-    prepared starts have, those that are being made too; what fails without any fails once."""
-    prepared, calls = Prepared(most=2, uids=(7, 8)), list[int]()
-
-    async def make() -> int:
-        calls.append(len(prepared.made))
-        if prepared.made or prepared.problem:
-            raise problem
-        return 5
-
-    prepared.problem = problem
-    await prepared.refill()
-    with pytest.raises(type(problem)):
-        await prepared.starts.make_room(make)
-    assert (prepared.made, calls) == ([], [0])
-    prepared.problem = None
-    await prepared.refill()
-    prepared.starts.refill(*KIND)
-    assert await prepared.starts.make_room(make) == 5
-    await prepared.starts.close()
+    assert with_agent(work, who) == ([True, False], "job-4", [True, False])
