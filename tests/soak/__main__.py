@@ -15,7 +15,6 @@ from contextlib import closing
 from pathlib import Path
 from random import Random
 
-from client_agent.storage.remove_tree import remove_tree
 from tests.soak.asking import pause
 from tests.soak.disturbing import Disturbing
 from tests.soak.model import FORGOTTEN_S, Model
@@ -151,7 +150,7 @@ def main() -> int:
     if model.wrong:
         print(f"{len(model.wrong)} wrong; seed {given.seed}; logs in {system.folder}")
         return 1
-    remove_tree(system.folder)
+    system.remove()
     return 0
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from tests.kit.calling import call
 
 PATIENCE_S = 180.0
-_AGAIN = (429, 503)
+_AGAIN = (429, 503, 507)
 _never = threading.Event()
 
 

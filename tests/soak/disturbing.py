@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -44,6 +45,8 @@ class Disturbing:
             (self.retire, 2, False),
             (self.lose, 2, False),
             (self.backup, 2, False),
+            (self.jump_clock, 3, False),
+            *([(self.fill_disk, 2, False)] if system.fills else []),
         ]
         self._all = [one for one in self._all if only in one[0].__name__]
 
@@ -134,6 +137,22 @@ class Disturbing:
         finally:
             self._system.config.write_text(right)
 
+    def fill_disk(self) -> None:
+        """No byte is free below the server's data, for a while; then there is room again."""
+        filler = self._system.disk / "filler"
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(1 << 20))
+        pause(self._random.uniform(0.5, 6))
+        filler.unlink()
+
+    def jump_clock(self) -> None:
+        """Somebody sets the machine's wall clock, and sets it right a little later."""
+        day = 86_400
+        self._system.set_clock(self._random.choice((-400 * day, -day, -90, 90, day, 4_000 * day)))
+        pause(self._random.uniform(0.5, 8))
+        self._system.set_clock(0)
+
     def _hup(self, event: str) -> None:
         server = self._system.server
         assert server.process is not None
@@ -219,7 +238,7 @@ class Disturbing:
         backup, server = self._backups[-1], self._system.server
         server.kill()
         former = server.data
-        server.data = self._system.folder / f"server-{self._model.generation + 1}"
+        server.data = self._system.disk / f"server-{self._model.generation + 1}"
         self._model.restore(backup)
         self._system.ferryman(
             "restore",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from client_agent.sandbox.kernel.work_folders import WorkFolders
+from client_agent.storage.remove_tree import remove_tree
 from tests.kit.dev_program import cgroups_of, environment, marked
 from tests.kit.programs import Program, until
 from tests.soak.asking import Wrong
@@ -45,13 +47,27 @@ grace = "1s"
 """
 
 
+DISK_BYTES = 600 << 20
+"""Of the file system that holds the server's data, and that is filled up now and then."""
+_CLOCK = Path(__file__).parent / "clock"
+
+
 class System:
-    """A server and its agents, in a folder that every uid of this machine can enter."""
+    """A server and its agents, in a folder that every uid of this machine can enter.
+
+    Attributes:
+        disk: a file system of its own, for the server's data; root only.
+        fills: whether that is so.
+    """
 
     def __init__(self, mark: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ferryman-soak-"))
         self.folder.chmod(0o755)
         self.mark, self.config = mark, self.folder / "server.toml"
+        self.disk, self._time, self.fills = self.folder / "disk", self.folder / "time", False
+        self.disk.mkdir()
+        self.set_clock(0)
+        self._mount()
         self.agents: dict[str, Program] = {}
         for name in AGENTS:
             home = self.folder / name
@@ -59,8 +75,30 @@ class System:
             (home / "agent.toml").write_text(AGENT.format(name=name))
             flags = ("--config", str(home / "agent.toml"))
             self.agents[name] = Program("client_agent", home, mark, *flags)
-        self.server = Program("server", self.folder, mark, "--config", str(self.config))
+        self.server = Program("server", self.disk, mark, "--config", str(self.config))
+        self.server.prefix = ("env", f"PYTHONPATH={_CLOCK}", f"SOAK_CLOCK={self._time}")
         self.configure()
+
+    def _mount(self) -> None:
+        if os.geteuid() == 0:
+            options = f"size={DISK_BYTES},mode=755"
+            command = ["mount", "-t", "tmpfs", "-o", options, "ferryman-soak", str(self.disk)]
+            if subprocess.run(command, check=False, capture_output=True).returncode == 0:
+                self.fills = True
+        if not self.fills:
+            print("not root: that a full disk loses nothing is not proved")
+
+    def set_clock(self, ahead_s: int) -> None:
+        """What the server takes for the machine's wall clock."""
+        new = self._time.with_suffix(".new")
+        new.write_text(f"{ahead_s:+d}\n")
+        new.replace(self._time)
+
+    def remove(self) -> None:
+        """Nothing of it is left on this machine."""
+        if self.fills:
+            subprocess.run(["umount", "--lazy", str(self.disk)], check=True)
+        remove_tree(self.folder)
 
     def programs(self) -> dict[str, Program]:
         return {"server": self.server} | {f"agent {name}": p for name, p in self.agents.items()}
@@ -123,7 +161,7 @@ class System:
         found = [f"process {pid}" for pid in marked(self.mark)]
         found += [f"process of a job {one}" for one in of_jobs(self.mark)]
         for line in Path("/proc/self/mountinfo").read_text().splitlines():
-            if str(self.folder) in line:
+            if str(self.folder) in line and f" {self.disk} " not in line:
                 found.append(f"mount {line}")
         for path in Path("/sys/block").glob("loop*/loop/backing_file"):
             try:
