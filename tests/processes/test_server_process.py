@@ -204,7 +204,7 @@ async def test_a_server_that_asks_for_tokens_starts_if_there_is_one_for_an_opera
 
 def test_a_full_disk_is_507_and_loses_nothing(tmp_path: Path) -> None:
     config = tmp_path / "f.toml"
-    config.write_text('[server]\nmin_free = "1MiB"\n')
+    config.write_text('[server]\nmin_free = "1MiB"\ncleaner_interval = "0.2s"\n')
     server = program(tmp_path, "--config", str(config))
     with mounted(server.data, "-t", "tmpfs", "-o", "size=8m", "tmpfs"):
         try:
@@ -255,45 +255,19 @@ def test_too_many_open_files_are_survived(server: Program) -> None:
     assert call(server, "GET", "/api/v1/jobs/1")[1]["status"] == "Queued"
 
 
-def test_a_server_whose_database_is_away_says_so_and_loses_nothing(tmp_path: Path) -> None:
-    pair = Pair(tmp_path, "")  # its agent does not run
-    server = pair.server
+def test_a_server_whose_database_is_away_says_so_and_begins_afresh_if_told(server: Program) -> None:
     server.start()
-    jobs = [pair.submit(f"echo {number}") for number in range(3)]
+    assert upload(server)[0] == 201
     server.kill(signal.SIGKILL)
-
-    def files() -> set[Path]:
-        return {path for path in (server.data / "bundles").rglob("*") if path.is_file()}
-
-    def refused() -> str:
-        before = len(server.log)
-        server.begin()
-        assert server.process is not None
-        assert server.process.wait(60) == 74
-        return server.log[before:]
-
-    stored = files()
-    assert len(stored) == 3
-    server.prefix = ("env", f"FERRYMAN_SERVER__DB_PATH={tmp_path / 'new.sqlite'}")
-    assert "is missing (is its disk mounted?)" in refused()
-    assert not (tmp_path / "new.sqlite").exists()
-    server.prefix = ()
-    away = {path: tmp_path / path.name for path in server.data.glob("ferryman.sqlite*")}
-    for path, to in away.items():
-        path.rename(to)
-    assert "3 files of server" in refused()
-    for path, to in away.items():
-        to.rename(path)
-    assert files() == stored
-    server.start()
-    assert [pair.status(job) for job in jobs] == ["Queued"] * 3
-    server.kill(signal.SIGKILL)
-
     for path in server.data.glob("ferryman.sqlite*"):
         path.unlink()
+    stored = files(server)
+    server.begin()
+    assert server.process is not None
+    assert server.process.wait(60) == 74
+    assert "is missing (is its disk mounted?)" in server.log
+    assert files(server) == stored
     server._flags += ("--new-database",)
     server.start()
-    assert pair.submit("echo new") > 1_000_000
+    assert upload(server)[1]["id"] > 1_000_000
     assert server.kill(signal.SIGTERM) == 0
-    (day,) = (server.data / "unknown").iterdir()
-    assert {path.name for path in day.rglob("*") if path.is_file()} == {one.name for one in stored}

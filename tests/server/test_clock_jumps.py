@@ -16,7 +16,7 @@ DAY_S = 86_400.0
 SHORT = '[services.short]\nexpires_after = "10ms"\n'
 
 
-@pytest.mark.parametrize("days", [-1000, 3, 1000])
+@pytest.mark.parametrize("days", [-1000, 1000])
 async def test_the_server_cleans_nothing_after_a_jump(tmp_path, days):
     machine = JumpingClock()
     async with driving(

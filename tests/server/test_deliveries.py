@@ -171,12 +171,6 @@ async def test_a_move_that_was_not_made_announces_nothing(world):
     assert not await world.shown()
 
 
-async def test_a_job_without_an_address_costs_nothing(world):
-    await world.ended(None)
-    assert not await world.shown()
-    assert await world.sweep() == 0
-
-
 async def test_a_receiver_that_fails_all_day_is_tried_eleven_times(world):
     world.receivers.answer = world.receivers.fails
     await world.ended(URL)

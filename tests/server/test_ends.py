@@ -225,6 +225,20 @@ async def test_a_completed_job_has_its_progress_full(
     assert (await place.job(await place.upload()))["progress"] == shown
 
 
+async def test_a_job_is_cancelled_and_then_deleted(place: Place) -> None:
+    place.does(None)
+    job_id = await place.upload()
+    await place.process(job_id)
+    path = f"/api/v1/jobs/{job_id}"
+    status, answer = await place.ask("DELETE", path)
+    assert (status, answer["status"]) == (200, "Cancelled")
+    assert (await place.ask("DELETE", path))[0] == 204
+    for more in ("", "/events", "/result"):
+        assert (await place.ask("GET", path + more))[0] == 404
+    status, problem = await place.ask("DELETE", path)
+    assert (status, problem["code"]) == (404, "job_not_found")
+
+
 async def test_a_job_is_cancelled_in_each_state_and_runs_again_when_it_is_retried(
     place: Place,
 ) -> None:

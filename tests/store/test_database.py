@@ -280,3 +280,8 @@ async def test_one_process_has_it_open(tmp_path: Path, linked: bool) -> None:
     finally:
         await database.close()
     await (await Database.open(link, MIGRATIONS)).close()
+
+
+async def test_a_commit_is_on_the_disk(database: Database) -> None:
+    found = await database._writer.rows("PRAGMA synchronous")
+    assert found[0][0] == 2  # FULL

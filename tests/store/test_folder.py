@@ -13,7 +13,6 @@ import pytest
 from server.domain.jobs import FileKind
 from server.storage import scratch as scratch_module
 from server.storage.folder import FolderStorage, stored_path
-from server.storage.recent import RecentFiles
 from server.storage.scratch import FolderScratch
 from shared.clock import yield_to_loop
 from shared.files import durable
@@ -169,23 +168,6 @@ async def test_a_small_file_is_closed_before_it_is_sent(storage: FolderStorage) 
         assert [chunk async for chunk in stream] == [b"content"]
 
 
-async def test_a_small_file_takes_one_visit_to_a_thread(
-    storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = await put(storage)
-    visits = 0
-    real = asyncio.to_thread
-
-    async def counted(*args: object) -> object:
-        nonlocal visits
-        visits += 1
-        return await real(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(asyncio, "to_thread", counted)
-    assert await read(storage, R, name) == b"content"
-    assert visits == 1
-
-
 async def test_bytes_are_durable_content_then_name(
     tmp_path: Path, storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,14 +222,3 @@ async def test_what_was_stored_lately_is_in_memory_until_it_is_deleted(
     assert storage.in_memory(R, name) is None
     with pytest.raises(FileNotFoundError):
         await read(storage, R, name)
-
-
-async def test_those_asked_for_longest_ago_are_forgotten_first() -> None:
-    files = RecentFiles()
-    for number in range(64):  # as much as is kept
-        files.add((R, str(number)), bytes(64 << 10))
-    files.get((R, "0"))
-    files.add((R, "64"), b"x")
-    assert files.get((R, "0")) is not None
-    assert files.get((R, "1")) is None
-    assert files.get((R, "2")) is not None
