@@ -28,7 +28,7 @@ class Lists(Browser):
 
     place: Place
 
-    async def job(self, *, wait: bool = True, **fields: str) -> int:
+    async def job(self, *, wait: bool = True, **fields: Any) -> int:
         job_id = await self.place.upload(**fields)
         if wait:
             await self.place.job(job_id)
@@ -142,6 +142,7 @@ async def test_pages_lead_to_older_jobs(ann: Lists, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("server.web.jobs.ROWS", 2)
     jobs = [await ann.job(tags="t") for _ in range(5)][::-1]
     found, path = list[list[int]](), "/jobs?tag=t"
+    page = await ann.see(path)
     while path:
         page = await ann.see(path)
         found.append(page.jobs())
@@ -286,7 +287,7 @@ async def test_a_form_without_jobs_leads_back(ann: Lists) -> None:
 # -- batches
 
 
-async def batch(ann: Lists, **fields: str) -> int:
+async def batch(ann: Lists, **fields: Any) -> int:
     """A parent of three children, all of which fail."""
 
     def fail(process: FakeProcess) -> None:

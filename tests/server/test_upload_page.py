@@ -386,8 +386,8 @@ async def test_nobody_reads_a_job_of_another_by_running_it_again(
             await who.send_form({"keep": "1"}, query=f"?from={number}"),
         ):
             assert (page.status, "secret" in page.source) == (status, False)
-    for number in ("x", "-1", str(10**30)):
-        assert (await bob.ask(f"/new?from={number}")).status == 400
+    for wrong in ("x", "-1", str(10**30)):
+        assert (await bob.ask(f"/new?from={wrong}")).status == 400
     assert await bob.jobs() == []
     assert len(await ann.jobs()) == 1
     await sender.made({}, {"run.sh": RUN})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from html import unescape
 from typing import Any
 
@@ -14,6 +16,10 @@ from server.web.job import log as log_follow
 from tests.contract.test_events_http import followed
 from tests.contract.test_logs_http import Setting, log_events, running
 from tests.kit.fake_agent import RETRIED, FakeAgent, page, serving
+from tests.kit.fake_sandbox import FakeProcess
+from tests.kit.warm import Place
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _LINE = re.compile(r'id="L(\d+)".*?<span class="t">(.*?)</span></div>')
 
@@ -22,6 +28,25 @@ async def shown(here: Setting, query: str = "") -> tuple[int, str]:
     url = f"{here.caller.url}/jobs/{here.job_id}/log?{query}"
     async with here.caller.session.get(url) as answer:
         return answer.status, await answer.text()
+
+
+class Ended(Setting):
+    def __init__(self, place: Place, job_id: int) -> None:
+        self.caller, self.job_id = place, job_id
+
+
+@asynccontextmanager
+async def ended(place: Place, text: str) -> AsyncIterator[Setting]:
+    """A job on a warm server that has written this."""
+
+    def script(process: FakeProcess) -> None:
+        process.log(stdout=text.encode())
+        process.finish()
+
+    place.does(script)
+    job_id = await place.upload()
+    await place.job(job_id)
+    yield Ended(place, job_id)
 
 
 def lines(text: str) -> dict[int, str]:
@@ -62,10 +87,8 @@ async def test_hostile_lines_are_text(tmp_path) -> None:
         assert 'title="stderr"' in text
 
 
-async def test_windows_have_links_to_what_is_before_and_behind(tmp_path) -> None:
-    async with running(tmp_path) as here:
-        await here.end("".join(f"line {number}\n" for number in range(1, 5001)))
-        await here.caller.job(here.job_id)
+async def test_windows_have_links_to_what_is_before_and_behind(place) -> None:
+    async with ended(place, "".join(f"line {number}\n" for number in range(1, 5001))) as here:
         _, text = await shown(here)
         assert list(lines(text)) == list(range(4001, 5001))
         assert "stream=stdout&amp;attempt=1&amp;to=4000" in text
@@ -84,10 +107,8 @@ async def test_windows_have_links_to_what_is_before_and_behind(tmp_path) -> None
         assert list(lines(text)) == list(range(4990, 5001))
 
 
-async def test_a_huge_line_is_cut(tmp_path) -> None:
-    async with running(tmp_path) as here:
-        await here.end("one\n" + "x" * 3_000_000 + "\nthree")
-        await here.caller.job(here.job_id)
+async def test_a_huge_line_is_cut(place) -> None:
+    async with ended(place, "one\n" + "x" * 3_000_000 + "\nthree") as here:
         _, text = await shown(here, "line=2")
         assert "2,995,904 more bytes" in text
         assert len(text) < 50_000
@@ -95,10 +116,9 @@ async def test_a_huge_line_is_cut(tmp_path) -> None:
         assert lines(text) == {3: "three"}
 
 
-async def test_logs_are_searched(tmp_path) -> None:
-    async with running(tmp_path) as here:
-        await here.end("".join(f"<i> {number}\n" for number in range(1, 2001)) + "The End\n")
-        await here.caller.job(here.job_id)
+async def test_logs_are_searched(place) -> None:
+    text = "".join(f"<i> {number}\n" for number in range(1, 2001))
+    async with ended(place, f"{text}The End\n") as here:
         _, text = await shown(here, "search=the+end")
         assert "1 line with “the end”" in text
         assert "<mark>The End</mark>" in text
@@ -115,13 +135,11 @@ async def test_logs_are_searched(tmp_path) -> None:
             assert (await shown(here, bad))[0] == 400
 
 
-@pytest.mark.parametrize(
-    "query",
-    ["stream=both", "line=0", "line=x", "from=-1", "to=1.5", "attempt=0", f"line={10**30}"],
-)
-async def test_bad_values_are_refused(tmp_path, query: str) -> None:
-    async with running(tmp_path) as here:
-        assert (await shown(here, query))[0] == 400
+async def test_bad_values_are_refused(place) -> None:
+    wrong = ("stream=both", "line=0", "line=x", "from=-1", "to=1.5", "attempt=0", f"line={10**30}")
+    async with ended(place, "text") as here:
+        for query in wrong:
+            assert (await shown(here, query))[0] == 400, query
 
 
 async def test_the_page_says_why_there_is_no_log(tmp_path) -> None:

@@ -6,8 +6,11 @@ import html
 import io
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+
+import pytest
 
 from server.http import files as http_files
 from server.web.job.files import quoted
@@ -16,7 +19,11 @@ from tests.contract.test_files_http import Setting, ended, running, zipped
 from tests.contract.test_running_files_http import running_job
 from tests.kit.fake_agent import RETRIED
 from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.server_http import driving
+from tests.kit.warm import Place
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 EVIL = "<img src=x onerror=alert(1)>"
@@ -30,6 +37,26 @@ async def get(here: Setting, end: str = "", status: int = 200) -> str:
         assert answer.status == status, text
         assert EVIL not in text
         return text
+
+
+class Left(Setting):
+    """A job on a warm server whose script has left these files."""
+
+    def __init__(self, place: Place, job_id: int) -> None:
+        self.caller, self.job_id = place, job_id
+
+
+@asynccontextmanager
+async def left(place: Place, files: dict[str, bytes]) -> AsyncIterator[Setting]:
+    def script(process: FakeProcess) -> None:
+        for name, content in files.items():
+            process.write(name, content)
+        process.finish()
+
+    place.does(script)
+    job_id = await place.upload()
+    await place.job(job_id)
+    yield Left(place, job_id)
 
 
 def folder(parent: Path, name: str) -> Path:
@@ -52,9 +79,9 @@ def words(page: str) -> str:
 # -- folders
 
 
-async def test_a_folder_lists_its_folders_first_and_leads_to_each_file(tmp_path) -> None:
+async def test_a_folder_lists_its_folders_first_and_leads_to_each_file(place) -> None:
     files = {"z.txt": b"1", "out/b.csv": b"12", "out/deep/c": b"123", "a.txt": b""}
-    async with ended(tmp_path, zipped(files)) as here:
+    async with left(place, files) as here:
         page = await get(here)
         assert (
             page.index("out/</span></a>")
@@ -62,7 +89,7 @@ async def test_a_folder_lists_its_folders_first_and_leads_to_each_file(tmp_path)
             < page.index("z.txt</span></a>")
         )
         assert "5 B 2 files" in words(page)
-        assert "5 files in all" in words(page)
+        assert "8 files in all" in words(page)
         (folder,) = set(links(page, "folder=out"))
         assert folder.endswith("/files?folder=out")
         inside = await get(here, folder.rpartition("/files")[2])
@@ -74,10 +101,10 @@ async def test_a_folder_lists_its_folders_first_and_leads_to_each_file(tmp_path)
         assert "There is no file here" in words(await get(here, "?folder=nowhere"))
 
 
-async def test_a_large_folder_comes_in_pages_and_is_searched_by_name(tmp_path) -> None:
+async def test_a_large_folder_comes_in_pages_and_is_searched_by_name(place) -> None:
     files = {f"many/{number:05}.dat": b"" for number in range(450)}
     files |= {f"folders/{number:03}/x": b"" for number in range(201)}
-    async with ended(tmp_path, zipped(files)) as here:
+    async with left(place, files) as here:
         for folder, one in (
             ("many", r"(\d{5}\.dat)</span></a>"),
             ("folders", r"(\d{3})/</span></a>"),
@@ -138,9 +165,9 @@ async def test_a_name_that_no_address_can_have_is_listed_without_a_link(tmp_path
 # -- previews
 
 
-async def test_text_is_shown_with_numbers_of_its_lines_in_windows(tmp_path) -> None:
+async def test_text_is_shown_with_numbers_of_its_lines_in_windows(place) -> None:
     text = b"".join(b"line %d <b>\n" % number for number in range(1, 30_001))
-    async with ended(tmp_path, zipped({"log.txt": text})) as here:
+    async with left(place, {"log.txt": text}) as here:
         page = await get(here, "/log.txt")
         assert 'start="1"' in page
         assert "<li>line 1 &lt;b&gt;</li>" in page
@@ -165,9 +192,9 @@ async def test_text_is_shown_with_numbers_of_its_lines_in_windows(tmp_path) -> N
         assert "nothing here now" in words(await get(here, "/log.txt?from=999999999"))
 
 
-async def test_a_window_in_a_gigabyte_of_one_line_costs_one_window(tmp_path) -> None:
+async def test_a_window_in_a_huge_file_of_one_line_costs_one_window(tmp_path) -> None:
     packed = io.BytesIO()
-    size = 1 << 30
+    size = 1 << 27
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         with archive.open("big.txt", "w", force_zip64=True) as file:
             for _ in range(size >> 24):
@@ -177,7 +204,7 @@ async def test_a_window_in_a_gigabyte_of_one_line_costs_one_window(tmp_path) -> 
         for start in (0, 5_000_000):
             page = await get(here, f"/big.txt?from={start}")
             assert len(page) < 200_000
-            assert "64.0 KiB of 1.0 GiB shown" in words(page)
+            assert "64.0 KiB of 128.0 MiB shown" in words(page)
 
 
 CHARACTERS = [
@@ -193,15 +220,15 @@ CHARACTERS = [
 ]
 
 
-async def test_characters_of_a_text_are_shown_and_run_nothing(tmp_path) -> None:
+async def test_characters_of_a_text_are_shown_and_run_nothing(place) -> None:
     files = {f"{number}.txt": content for number, (content, _) in enumerate(CHARACTERS)}
-    async with ended(tmp_path, zipped(files)) as here:
+    async with left(place, files) as here:
         for number, (_, says) in enumerate(CHARACTERS):
             assert says in words(await get(here, f"/{number}.txt")), says
 
 
-async def test_bytes_that_are_no_text_are_shown_as_numbers(tmp_path) -> None:
-    async with ended(tmp_path, zipped({"a.txt": bytes(range(256)) * 4, "b": b"\x7fELF\0"})) as here:
+async def test_bytes_that_are_no_text_are_shown_as_numbers(place) -> None:
+    async with left(place, {"a.txt": bytes(range(256)) * 4, "b": b"\x7fELF\0"}) as here:
         page = words(await get(here, "/a.txt"))
         assert "00000010 10 11 12" in page
         assert "000001f0" in page
@@ -209,7 +236,7 @@ async def test_bytes_that_are_no_text_are_shown_as_numbers(tmp_path) -> None:
         assert "·ELF·" in words(await get(here, "/b"))
 
 
-async def test_a_table_is_cut_to_what_a_page_can_show_and_its_cells_are_text(tmp_path) -> None:
+async def test_a_table_is_cut_to_what_a_page_can_show_and_its_cells_are_text(place) -> None:
     rows = [f'm{number},{number}.5,"{EVIL}, ""x"""' for number in range(1_000)]
     content = "name,score,note\n" + "\n".join(rows) + "\n"
     wide = ",".join(map(str, range(300))) + "\n" + "x" * 5_000 + ",short\n"
@@ -221,7 +248,7 @@ async def test_a_table_is_cut_to_what_a_page_can_show_and_its_cells_are_text(tmp
         "odd.csv": b'a,"b\nno end' + b"x" * 140_000,
         "bytes.csv": b"\0\1\2",
     }
-    async with ended(tmp_path, zipped(files)) as here:
+    async with left(place, files) as here:
         page = await get(here, "/a.csv")
         assert page.count("<tr>") == 201
         assert "&lt;img src=x onerror=alert(1)&gt;, &#34;x&#34;" in page
@@ -241,11 +268,11 @@ async def test_a_table_is_cut_to_what_a_page_can_show_and_its_cells_are_text(tmp
         assert "<li>name,score,note</li>" in await get(here, "/a.csv?view=text")
 
 
-async def test_pictures_pages_and_documents_are_never_part_of_the_page(tmp_path) -> None:
+async def test_pictures_pages_and_documents_are_never_part_of_the_page(place) -> None:
     svg = f"<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'>{EVIL}</svg>".encode()
     page = f"<h1>Report</h1>{EVIL}<script>alert(1)</script>".encode()
     files = {"a.svg": svg, "b.png": b"\x89PNG", "c.html": page, "d.pdf": b"%PDF-1.4"}
-    async with ended(tmp_path, zipped(files)) as here:
+    async with left(place, files) as here:
         drawing = await get(here, "/a.svg")
         assert f'<img src="/api/v1/jobs/{here.job_id}/files/a.svg" alt="a.svg">' in drawing
         assert "&lt;svg" in await get(here, "/a.svg?view=text")
@@ -258,9 +285,9 @@ async def test_pictures_pages_and_documents_are_never_part_of_the_page(tmp_path)
         assert "Save the PDF" in document
 
 
-async def test_what_a_frame_renders_may_do_nothing_and_only_in_a_frame(tmp_path) -> None:
+async def test_what_a_frame_renders_may_do_nothing_and_only_in_a_frame(place) -> None:
     files = {"a.html": b"<script>alert(1)</script>", "b.svg": b"<svg/>", "c.txt": b"<script>"}
-    async with ended(tmp_path, zipped(files)) as here:
+    async with left(place, files) as here:
         url = f"{here.caller.url}/jobs/{here.job_id}/rendered"
         framed = {"Sec-Fetch-Dest": "iframe"}
         async with here.caller.session.get(f"{url}/a.html", headers=framed) as answer:
@@ -281,9 +308,9 @@ async def test_what_a_frame_renders_may_do_nothing_and_only_in_a_frame(tmp_path)
             assert answer.headers["Location"].endswith("/files/a.html?view=rendered")
 
 
-async def test_a_file_leads_to_those_beside_it(tmp_path) -> None:
+async def test_a_file_leads_to_those_beside_it(place) -> None:
     files = {"x/b": b"b", "x/a": b"a", "x/c": b"c", "x/y/d": b"d", "z": b"z"}
-    async with ended(tmp_path, zipped(files)) as here:
+    async with left(place, files) as here:
         page = await get(here, "/x/b")
         assert re.search(r'rel="prev" href="[^"]*/files/x/a"', page)
         assert re.search(r'rel="next" href="[^"]*/files/x/c"', page)
@@ -291,7 +318,7 @@ async def test_a_file_leads_to_those_beside_it(tmp_path) -> None:
         assert "CRC-32 71beeff9" in words(page)
 
 
-async def test_the_names_in_a_large_result_are_read_once(tmp_path, monkeypatch) -> None:
+async def test_the_names_in_a_large_result_are_read_once(place, monkeypatch) -> None:
     scans = 0
     scan = ZipIndex.scan
 
@@ -304,7 +331,7 @@ async def test_the_names_in_a_large_result_are_read_once(tmp_path, monkeypatch) 
     monkeypatch.setattr(ZipIndex, "files", None)
     monkeypatch.setattr(http_files, "_NEIGHBOURS", 50)
     files = {f"x/{number:03}.txt": b"text" for number in range(100)}
-    async with ended(tmp_path, zipped(files)) as here:
+    async with left(place, files) as here:
         assert f"{here.job_id}/files/x/007.txt" in await get(here, "?folder=x")
         assert scans == 1
         assert "008.txt" in await get(here, "?folder=x&name=8")

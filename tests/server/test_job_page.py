@@ -7,6 +7,7 @@ import re
 from html import unescape
 
 import pytest
+import pytest_asyncio
 
 from server.domain import ending
 from shared.clock import SECOND
@@ -23,10 +24,12 @@ from tests.kit.job_pages import (
 )
 from tests.kit.server_http import driving
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-@pytest.fixture
-async def world(tmp_path):
-    async with serving(tmp_path) as found:
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world(module_folder):
+    async with serving(module_folder) as found:
         yield found
 
 
