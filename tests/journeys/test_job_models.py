@@ -15,6 +15,7 @@ import json
 import signal
 import socket
 import sys
+import tomllib
 import uuid
 import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -41,63 +42,44 @@ LONG: Final = "echo started; sleep 60"
 SECOND: Final = "exit $((FERRYMAN_ATTEMPT < 2))"
 """Fails once."""
 SERVICES: Final = """
-[services.plain]
-runs_per_user = 50
-max_runs = 100
-[services.quick]
-max_runs = 100
-retry_delays = ["0s"]
-[services.undelayed]
-retry_delays = []
-[services.gpu]
-[services.one]
-max_runs = 1
-[services.pair]
-runs_per_user = 1
+[services]
+plain = { runs_per_user = 50, max_runs = 100 }
+quick = { max_runs = 100, retry_delays = ["0s"] }
+undelayed = { retry_delays = [] }
+gpu = {}
+one = { max_runs = 1 }
+pair = { runs_per_user = 1 }
+endless = { timeout = "0s" }
+brief = { expires_after = "1s", forget_after = "2s" }
+nobody = {}
+letters = { dead_letter = true }
 [services.strict]
 timeout = "30s"
 queue_timeout = "1h"
 heartbeat_timeout = "1s"
 expires_after = "1d"
-[services.endless]
-timeout = "0s"
-[services.brief]
-expires_after = "1s"
-forget_after = "2s"
-[services.nobody]
-[services.letters]
-dead_letter = true
 """
 SERVER: Final = "[server]\ncleaner_interval = 0.1\n"
 MAIN: Final = f"""{SERVER}{SERVICES}
-[agents.one]
-url = "URL0"
-max_runs = {{ gpu = 1 }}
-[agents.two]
-url = "URL1"
-max_runs = {{ gpu = 1 }}
+[agents]
+one = {{ url = "URL0", max_runs = {{ gpu = 1 }} }}
+two = {{ url = "URL1", max_runs = {{ gpu = 1 }} }}
 """
 AGENT: Final = '[agent]\nslots = 24\ngrace = "1s"\nshutdown_grace = "1s"\nservices = '
 FRAIL: Final = f"""{SERVER}agent_timeout = "1s"
 agent_lost_after = "20s"
-[services.killed]
-[services.frozen]
-[services.lost]
-infra_retries = 0
-[services.stops]
-on_shutdown = "stop"
-[services.resubmits]
-on_shutdown = "resubmit"
-[services.continues]
-on_shutdown = "continue"
-[agents.killed]
-url = "URL0"
-[agents.frozen]
-url = "URL1"
-[agents.lost]
-url = "URL2"
-[agents.stopped]
-url = "URL3"
+[services]
+killed = {{}}
+frozen = {{}}
+lost = {{ infra_retries = 0 }}
+stops = {{ on_shutdown = "stop" }}
+resubmits = {{ on_shutdown = "resubmit" }}
+continues = {{ on_shutdown = "continue" }}
+[agents]
+killed = {{ url = "URL0" }}
+frozen = {{ url = "URL1" }}
+lost = {{ url = "URL2" }}
+stopped = {{ url = "URL3" }}
 """
 
 
@@ -1033,43 +1015,32 @@ async def services(w: World) -> None:
     assert (await w.upload(service="made"))[0] == 400
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[Try, BaseException | None]:
-    """What came of each item."""
-    folder = tmp_path_factory.mktemp("models")
-    names = [
-        line[10:-1]
-        for line in SERVICES.splitlines()
-        if line.startswith("[") and "nobody" not in line
-    ]
-    main = World(folder / "main", MAIN, [names, names])
+def test_every_item_works(tmp_path: Path) -> None:
+    names = [name for name in tomllib.loads(SERVICES)["services"] if name != "nobody"]
     stopped = ["stops", "resubmits", "continues"]
-    frail = World(folder / "frail", FRAIL, [["killed"], ["frozen"], ["lost"], stopped])
+    main = World(tmp_path / "main", MAIN, [names, names])
+    frail = World(tmp_path / "frail", FRAIL, [["killed"], ["frozen"], ["lost"], stopped])
+    tries = {one.try_it: one.world for one in ITEMS}
 
-    async def all_items() -> dict[Try, BaseException | None]:
+    async def all_items() -> list[BaseException | None]:
+        at_once = asyncio.Semaphore(12)
+
+        async def one(try_it: Try, where: str) -> None:
+            # What waits for a stopped agent holds nobody up.
+            async with at_once if where == "main" else asyncio.Semaphore(1):
+                async with asyncio.timeout(PATIENCE_S):
+                    await try_it(main if where == "main" else frail)
+
         async with main.calling(), frail.calling():
-            worlds = {"main": main, "frail": frail}
-            tries = {one.try_it: one.world for one in ITEMS}
-            at_once = asyncio.Semaphore(12)
-
-            async def one(try_it: Try, where: str) -> None:
-                # What waits for a stopped agent holds nobody up.
-                async with at_once if where == "main" else asyncio.Semaphore(1):
-                    async with asyncio.timeout(PATIENCE_S):
-                        await try_it(worlds[where])
-
             coroutines = (one(try_it, where) for try_it, where in tries.items())
-            found = await asyncio.gather(*coroutines, return_exceptions=True)
-            return dict(zip(tries, found, strict=True))
+            return await asyncio.gather(*coroutines, return_exceptions=True)
 
-    with ExitStack() as stack:
-        stack.enter_context(main.running())
-        stack.enter_context(frail.running())
-        return asyncio.run(all_items())
-
-
-@pytest.mark.parametrize("tried", ITEMS, ids=str)
-def test_the_item_works(tried: Item, outcomes: dict[Try, BaseException | None]) -> None:
-    problem = outcomes[tried.try_it]
-    if problem is not None:
-        raise AssertionError(f"{tried}: {problem!r}") from problem
+    with main.running(), frail.running():
+        outcomes = dict(zip(tries, asyncio.run(all_items()), strict=True))
+    problems = []
+    for one in ITEMS:
+        if problem := outcomes[one.try_it]:
+            problem.add_note(f"which is {one}")
+            problems.append(problem)
+    if problems:
+        raise BaseExceptionGroup(f"{len(problems)} of {len(ITEMS)} items", problems)

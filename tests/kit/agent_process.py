@@ -18,6 +18,7 @@ from typing import Any, Final
 from shared.wire import Limits, Order
 from tests.kit import forked_programs
 from tests.kit.agent import SERVER, write_bundle
+from tests.kit.programs import announced
 
 REPOSITORY: Final = Path(__file__).parents[2]
 PATIENCE_S: Final = 60.0
@@ -140,20 +141,22 @@ def agent(
     Args:
         wrap: a command that executes the agent.
     """
-    read, write = os.pipe()
-    given = ("--port", "0", "--data-dir", str(home / "agent"), "--ready-fd", str(write))
-    process = _start([*given, *arguments], wrap, env, pass_fds=(write,), stderr=subprocess.PIPE)
-    os.close(write)
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(tell: int) -> None:
+        given = ("--port", "0", "--data-dir", str(home / "agent"), "--ready-fd", str(tell))
+        how: dict[str, Any] = {"pass_fds": (tell,), "stderr": subprocess.PIPE}
+        started.append(_start([*given, *arguments], wrap, env, **how))
+
     try:
-        with os.fdopen(read) as ready:
-            line = ready.readline()  # empty when it ends without listening
-        if not line:
-            raise AssertionError(f"it did not start: {process.communicate(timeout=PATIENCE_S)[1]}")
-        yield AgentProcess(process, int(line), home)
+        port = announced(begin)
+        (process,) = started
+        assert port, f"it did not start: {process.communicate(timeout=PATIENCE_S)[1]}"
+        yield AgentProcess(process, int(port), home)
     finally:
-        if process.poll() is None:
+        for process in started:
             process.kill()
-        process.communicate(timeout=PATIENCE_S)
+            process.communicate(timeout=PATIENCE_S)
 
 
 def refused(*arguments: str, wrap: tuple[str, ...] = (), **env: str) -> tuple[int, str]:

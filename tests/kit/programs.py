@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -53,12 +55,19 @@ class Program:
     def log(self) -> str:
         return self._log.read_text()
 
-    def begin(self) -> None:
-        """Start it; do not wait."""
+    def begin(self, tell: int | None = None) -> None:
+        """Start it; do not wait.
+
+        Args:
+            tell: a descriptor that gets its port once it listens.
+        """
         ours = ["--host", self.host, "--port", str(self.port), "--data-dir", str(self.data)]
         with self._log.open("ab") as log:
             how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
             words, env = [*ours, *self.log_flags, *self._flags], environment(self.mark)
+            if tell is not None:
+                words += ["--ready-fd", str(tell)]
+                how["pass_fds"] = (tell,)
             if self.prefix:
                 command = [*self.prefix, sys.executable, "-P", "-m", self.name, *words]
                 self.process = subprocess.Popen(command, env=env, **how)
@@ -67,8 +76,8 @@ class Program:
 
     def start(self) -> None:
         """Start it and wait until it listens."""
-        self.begin()
-        until(self._answers, f"{self.name} does not listen", lambda: self.log[-3_000:])
+        port = announced(self.begin)
+        assert port == str(self.port), f"{self.name} does not listen: {self.log[-3_000:]}"
 
     def _answers(self) -> bool:
         assert self.process is not None
@@ -98,6 +107,16 @@ class Program:
         assert self.process is not None
         self.process.send_signal(number)
         return self.process.wait(60)
+
+
+def announced(begin: Callable[[int], object]) -> str:
+    """Begin a program that tells a descriptor its port; that port, or "" where it ended."""
+    read, write = os.pipe()
+    with os.fdopen(read) as told:
+        begin(write)
+        os.close(write)
+        assert select.select([told], [], [], 80)[0], "it neither listens nor ends"
+        return told.readline().strip()
 
 
 def until(true, what: str, more=lambda: "", seconds: float = 80.0) -> None:
