@@ -46,6 +46,7 @@ class AgentProcess:
 
     def __init__(self, process: subprocess.Popen[str], port: int, tmp: Path) -> None:
         self.process, self.port, self._tmp = process, port, tmp
+        self.data = tmp / "agent"
 
     def call(
         self, method: str, path: str, data: bytes | None = None, **headers: str

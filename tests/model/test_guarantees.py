@@ -1,7 +1,7 @@
 """What the server promises, whatever fails in between.
 
 job-orchestrator breaks each of these promises. Those of the agent are in
-``tests/process/test_agent_guarantees.py``, those seen only between our server and
+``tests/processes/test_agent.py``, those seen only between our server and
 job-orchestrator's client in ``test_reference_client.py``.
 """
 

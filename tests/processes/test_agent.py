@@ -1,0 +1,373 @@
+"""The real agent with the real sandbox, as an operator uses it, and what it promises its server.
+
+job-orchestrator's client, which it replaces, breaks most of these promises.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.agent_process import (
+    LIMITS,
+    PATIENCE_S,
+    AgentProcess,
+    agent,
+    alive,
+    died,
+    refused,
+    watched,
+)
+from tests.kit.programs import until
+
+_JOBS = itertools.count(1)
+HELLO = {"run.sh": b"echo hello\necho 42 > out.txt\n"}
+SLEEP = {"run.sh": b"echo begun > begun.txt; echo begun\nsleep 1000 & wait\n"}
+STUBBORN = {
+    "run.sh": b"""
+trap '' TERM
+(trap '' TERM; setsid sh -c 'trap "" TERM; while :; do sleep 1000; done') &
+echo begun; while :; do sleep 1000; done
+"""
+}
+
+
+LONG_GRACE: Any = {"FERRYMAN_AGENT__GRACE": "1h"}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
+    """One agent, with one slot and a secret, for those that leave it as it was."""
+    home = tmp_path_factory.mktemp("agent")
+    with agent(home, "--slots", "1", AWS_SECRET_ACCESS_KEY="LEAK") as started:
+        yield started
+
+
+def key() -> str:
+    """Of a job that no other test has."""
+    return f"{next(_JOBS)}.1"
+
+
+def files_of(running: AgentProcess, payload_id: int) -> dict[str, bytes]:
+    status, data = running.call("GET", f"/retrieve_partial/{payload_id}")
+    assert status == 200
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def run(running: AgentProcess, script: bytes, **more: Any) -> tuple[dict[str, Any], Any]:
+    """Submit it, wait for its end, and give what it left."""
+    files = {"run.sh": script} | more.pop("files", {})
+    ended = running.ended(running.submit(key(), files, **more)["id"])
+    return ended, files_of(running, ended["id"])
+
+
+# -- jobs
+
+
+def test_a_bundle_runs_and_its_result_comes_back_with_what_ran_where(running) -> None:
+    payload = running.submit("9017.2", HELLO)
+    ended = running.ended(payload["id"])
+    assert (ended["status"], ended["exit_code"]) == ("Completed", 0)
+    status, data = running.call("GET", f"/retrieve/{payload['id']}")
+    assert (status, len(data)) == (200, ended["result"]["size"])
+    files = files_of(running, payload["id"])
+    assert (files["out.txt"], files["stdout.log"]) == (b"42\n", b"hello\n")
+    receipt = json.loads(files["ferryman.json"])
+    assert (receipt["job"], receipt["attempt"]) == (9017, 2)
+    assert receipt["sandbox"]["backend"] == "bubblewrap"
+    assert running.call("DELETE", f"/payloads/{payload['id']}")[0] == 204
+
+
+def test_run_sh_has_the_documented_environment_and_nothing_of_the_agents(running) -> None:
+    script = b"chmod 755 run.sh; env | sort > env.txt; pwd > pwd.txt; cat /proc/*/environ\n"
+    _, files = run(running, script)
+    env = dict(line.split("=", 1) for line in files["env.txt"].decode().splitlines())
+    job = json.loads(files["ferryman.json"])["job"]
+    assert {name: env[name] for name in env if name.startswith("FERRYMAN_")} == {
+        "FERRYMAN_JOB_ID": str(job),
+        "FERRYMAN_ATTEMPT": "1",
+        "FERRYMAN_SERVICE": "example",
+        "FERRYMAN_CPUS": "1",
+        "FERRYMAN_MEMORY_BYTES": str(256 << 20),
+    }
+    assert {"HOME", "TMPDIR", "PATH", "LANG"} <= set(env)
+    assert files["pwd.txt"].decode().strip() == env["HOME"]
+    assert b"LEAK" not in b"".join(files.values())
+
+
+def test_folders_are_kept_links_lead_nowhere_and_a_failure_keeps_all_that_it_left(running) -> None:
+    script = b"""
+mkdir -p x/y; cat a/in.txt > x/in.txt; cat b/in.txt > x/y/in.txt; echo mine > output.zip
+ln -s nowhere a1; ln -s /etc/passwd b1; ln -s / c1
+echo o; echo 'cannot read in.pdb' >&2; exit 4
+"""
+    ended, files = run(running, script, files={"a/in.txt": b"A", "b/in.txt": b"B"})
+    assert (ended["status"], ended["reason"], ended["exit_code"]) == ("Failed", "exit_code", 4)
+    assert ended["stderr_tail"] == "cannot read in.pdb"
+    wanted = {"a/in.txt": b"A", "b/in.txt": b"B", "x/in.txt": b"A", "x/y/in.txt": b"B"}
+    wanted |= {"output.zip": b"mine\n", "stdout.log": b"o\n"}
+    assert files.items() >= wanted.items()
+    assert not {"a1", "b1", "c1"} & set(files)
+    assert b'"path": "b1"' in files["ferryman.json"]
+
+
+def test_a_run_that_is_killed_or_takes_too_long_or_is_silent_ends(running) -> None:
+    ended, _ = run(running, b"kill -9 $$\n")
+    assert (ended["status"], ended["reason"], ended["exit_code"]) == ("Failed", "exit_code", 137)
+    ended, _ = run(running, b"sleep 1000\n", timeout_s=0.2)
+    assert ended["reason"] == "timeout"
+    payload = running.submit(key(), SLEEP, heartbeat_timeout_s=0.5)
+    with watched(running.until(payload["id"], "Running")["pid"]) as init:
+        ended = running.ended(payload["id"])
+        assert not alive(init)
+    assert (ended["status"], ended["reason"]) == ("Failed", "heartbeat_timeout")
+    assert "its heartbeat timeout is 0.5s" in ended["message"]
+
+
+def test_killing_reaches_the_whole_tree_even_what_ignores_sigterm(tmp_path) -> None:
+    with agent(tmp_path, "--slots", "1", FERRYMAN_AGENT__GRACE="0.2s") as running:
+        payload = running.submit(key(), STUBBORN)
+        waiting = running.submit(key(), HELLO)
+        path = f"/payloads/{payload['id']}/logs/stdout"
+        running.until(payload["id"], "Running")
+        until(lambda: running.call("GET", path) == (200, b"begun\n"), "it does not begin")
+        assert running.call("POST", f"/kill/{waiting['id']}")[1]["status"] == "Killed"
+        with watched(running.call("GET", f"/retrieve/{payload['id']}")[1]["pid"]) as init:
+            assert running.call("POST", f"/kill/{payload['id']}")[1]["status"] == "Killed"
+            assert not alive(init)  # the namespace's init: with it every process inside
+        running.ended(running.submit(key(), HELLO)["id"])
+        killed = running.call("GET", f"/retrieve/{waiting['id']}")[1]
+        assert (killed["status"], killed["started_at"]) == ("Killed", None)
+
+
+def test_no_zombies_are_left(running) -> None:
+    for _ in range(3):
+        run(running, b"(sleep 0 &) ; true\n")
+    path = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
+    children = [Path(f"/proc/{pid}/stat") for pid in path.read_text().split()]
+    states = [stat.read_text().rsplit(")", 1)[1].split()[0] for stat in children if stat.exists()]
+    assert "Z" not in states
+
+
+def test_values_and_logs_are_there_while_it_runs_and_values_at_its_end(running) -> None:
+    script = b"""
+echo "::progress value=1,total=2::half"
+printf '::out'; printf 'put name=score::0.93\n'
+echo begun
+sleep 2
+printf '::notice::last words'
+"""
+    payload_id = running.submit(key(), {"run.sh": script})["id"]
+    url = f"http://127.0.0.1:{running.port}/events"
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as lines:
+        found = (json.loads(line)["payload"] for line in lines)
+        live = next(
+            one["live"]
+            for one in found
+            if one and one["id"] == payload_id and one["live"] and one["live"]["output"]
+        )
+    assert (live["progress"], live["output"]) == ({"current": 1.0, "total": 2.0}, {"score": "0.93"})
+    path = f"/payloads/{payload_id}/logs/stdout"
+    written = b"::progress value=1,total=2::half\n::output name=score::0.93\nbegun\n"
+    until(lambda: running.call("GET", path) == (200, written), "the log does not show it")
+    followed = running.call("GET", f"{path}?follow=1&offset={len(written)}")
+    assert followed == (200, b"::notice::last words")
+    ended = running.ended(payload_id)
+    assert [notice["text"] for notice in ended["live"]["notices"]] == ["last words"]
+
+
+def test_it_answers_while_jobs_keep_every_slot_busy_and_flood_it_with_commands(running) -> None:
+    script = b"yes ::progress value=1:: | head -n 50000; echo ::progress value=2::\n"
+    limits = LIMITS.model_copy(update={"log": 8 << 20})
+    payload_id = running.submit(key(), {"run.sh": script}, limits=limits)["id"]
+    running.until(payload_id, "Running", "Completed")
+    for _ in range(20):
+        status, health = running.call("GET", "/health")
+        assert (status, health["status"]) == (200, "ok")
+    assert running.ended(payload_id)["live"]["progress"]["current"] == 2
+
+
+def test_more_files_than_a_jobs_disk_can_hold_end_it_by_its_limit(running) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("not root: that a bundle fits on a job's own disk is not proved")
+    files = {"run.sh": b"true\n", **{f"many/{number}": b"x" for number in range(900)}}
+    limits = LIMITS.model_copy(update={"disk": 8 << 20})
+    ended = running.ended(running.submit(key(), files, limits=limits)["id"])
+    assert (ended["reason"], ended["interrupted"]) == ("disk_limit", False)
+    assert "902 files and folders" in ended["message"]
+
+
+# -- its own end
+
+
+def test_sigterm_stops_what_runs_as_interrupted_and_exits_0(tmp_path) -> None:
+    with agent(tmp_path, "--slots", "1") as running:
+        payload = running.submit("1.1", SLEEP)
+        started = running.until(payload["id"], "Running")
+        waiting = running.submit("2.1", HELLO)
+        running.call("GET", "/payloads", Authorization="Bearer very-secret")
+        listening = [
+            line.split()[1]
+            for line in Path(f"/proc/{running.process.pid}/net/tcp").read_text().splitlines()[1:]
+            if line.split()[3] == "0A" and int(line.split()[1].split(":")[1], 16) == running.port
+        ]
+        assert listening == [f"0100007F:{running.port:04X}"], "on loopback only"
+        with watched(started["pid"]) as init:
+            assert running.terminate() == 0
+            assert not alive(init)
+        assert "very-secret" not in running.log()
+    with agent(tmp_path) as running:
+        ended = running.ended(payload["id"])
+        assert (ended["status"], ended["reason"]) == ("Failed", "shutdown")
+        assert ended["interrupted"]
+        assert running.ended(waiting["id"])["status"] == "Completed"
+        running.process.send_signal(signal.SIGUSR1)  # drained, it ends once all is fetched
+        for one in (payload, waiting):
+            running.call("DELETE", f"/payloads/{one['id']}")
+        assert running.process.wait(30) == 0
+
+
+def test_sigterm_kills_in_time_what_ignores_it(tmp_path) -> None:
+    with agent(tmp_path, **LONG_GRACE, FERRYMAN_AGENT__SHUTDOWN_GRACE="2s") as running:
+        started = running.until(running.submit("1.1", STUBBORN)["id"], "Running")
+        with watched(started["pid"]) as init:
+            assert running.terminate() == 0
+            assert not alive(init)
+    with agent(tmp_path) as running:
+        assert running.ended(started["id"])["interrupted"]
+
+
+def test_a_second_signal_ends_it_at_once_and_what_ran_with_it(tmp_path) -> None:
+    with agent(tmp_path, **LONG_GRACE, FERRYMAN_AGENT__SHUTDOWN_GRACE="1h") as running:
+        started = running.until(running.submit("1.1", STUBBORN)["id"], "Running")
+        with watched(started["pid"]) as init:
+            stopping(running)
+            running.process.send_signal(signal.SIGTERM)
+            assert running.process.wait(30) == 128 + signal.SIGTERM
+            assert died(init)
+
+
+def stopping(running: AgentProcess) -> None:
+    running.process.terminate()
+    assert running.process.stderr is not None
+    assert any("agent.stopping" in line for line in running.process.stderr)
+
+
+def test_sigterm_finishes_a_response_that_is_being_sent(tmp_path) -> None:
+    with agent(tmp_path, FERRYMAN_AGENT__SHUTDOWN_GRACE="60s") as running:
+        ended, files = run(running, b"head -c 6000000 /dev/urandom > big\n")
+        assert len(files["big"]) == 6_000_000
+        with socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 17)  # most has to wait
+            slow.connect(("127.0.0.1", running.port))
+            head = f"GET /retrieve/{ended['id']} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            slow.sendall(head.encode())
+            data = slow.recv(1024)
+            stopping(running)
+            while chunk := slow.recv(1 << 16):
+                data += chunk
+        assert running.process.wait(60) == 0
+    answer, _, body = data.partition(b"\r\n\r\n")
+    assert b" 200 " in answer
+    assert len(body) == ended["result"]["size"]
+
+
+def test_killed_the_job_dies_with_it_and_what_waits_runs_after_its_restart(tmp_path) -> None:
+    with agent(tmp_path, "--slots", "1") as running:
+        started = running.until(running.submit("1.1", STUBBORN)["id"], "Running")
+        waiting = [running.submit(f"{job}.1", HELLO) for job in (2, 3, 4)]
+        with watched(started["pid"]) as init:
+            running.kill()
+            assert died(init)
+    with agent(tmp_path) as running:
+        ended = running.ended(started["id"])
+        assert (ended["status"], ended["reason"]) == ("Failed", "agent_error")
+        assert (ended["message"], ended["interrupted"]) == (
+            "the agent was killed while it ran",
+            True,
+        )
+        for payload in waiting:
+            assert running.ended(payload["id"])["status"] == "Completed"
+        assert running.terminate() == 0
+    work = tmp_path / "agent" / "work"
+    assert not work.exists() or not any(work.iterdir())
+
+
+# -- not starting
+
+
+def damaged(home: Path) -> None:
+    (home / "agent.sqlite").write_bytes(b"SQLite format 3\0" + b"garbage" * 1000)
+
+
+def newer(home: Path) -> None:
+    with sqlite3.connect(home / "agent.sqlite") as database:
+        database.execute("CREATE TABLE schema_version (version INTEGER NOT NULL) STRICT")
+        database.execute("INSERT INTO schema_version VALUES (99)")
+    database.close()
+
+
+@pytest.mark.parametrize(("change", "said"), [(damaged, "database"), (newer, "newer version")])
+def test_a_database_that_it_cannot_use_is_an_error_and_not_changed(tmp_path, change, said) -> None:
+    change(tmp_path)
+    before = (tmp_path / "agent.sqlite").read_bytes()
+    code, text = refused("--port", "0", "--data-dir", str(tmp_path))
+    assert (code, said in text) == (74, True)
+    after = (tmp_path / "agent.sqlite").read_bytes()
+    assert after[100:] == before[100:]  # behind the head, which says how it was opened
+
+
+def test_a_port_or_a_folder_in_use_is_an_error_that_says_so(running, tmp_path) -> None:
+    code, text = refused("--port", str(running.port), "--data-dir", str(tmp_path))
+    assert (code, "another program listens there" in text) == (69, True)
+    assert str(running.port) in text
+    used = running.data
+    code, text = refused("--port", "0", "--data-dir", str(used))
+    assert (code, f"pid {running.process.pid}" in text) == (73, True)
+    assert running.call("GET", "/health")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "code", "said"),
+    [
+        (("--data-dir", "/dev/null/agent"), {}, 73, "/dev/null/agent"),
+        (("--host", "0.0.0.0"), {}, 69, "agent.tokens"),
+        ((), {"PORT": "http"}, 2, "PORT: 'http' is not a whole number"),
+        ((), {"FERRYMAN_AGENT__SLOTZ": "2"}, 2, "did you mean slots?"),
+        ((), {"FERRYMAN_AGENT__SANDBOX": "docker"}, 2, "agent.sandbox"),
+    ],
+)
+def test_a_bad_setting_is_an_error_with_its_name(tmp_path, arguments, env, code, said) -> None:
+    port = () if "PORT" in env else ("--port", "0")
+    found, text = refused(*port, "--data-dir", str(tmp_path), *arguments, **env)
+    assert (found, said in text) == (code, True), text
+    assert "Traceback" not in text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root: starting without bwrap is not proved")
+def test_without_bubblewrap_it_does_not_listen_and_says_how_to_fix_that(tmp_path) -> None:
+    bwrap = shutil.which("bwrap")
+    assert bwrap is not None
+    if subprocess.run(["unshare", "-m", "true"], check=False).returncode != 0:
+        pytest.skip("no mount namespace here: starting without bwrap is not proved")
+    hide = f"mount -t tmpfs none /mnt && mount --bind /mnt {bwrap!r} 2>/dev/null || "
+    hide += f"mount --bind /dev/null {bwrap!r}"
+    wrap = ("unshare", "-m", "sh", "-c", f'{hide}; exec "$@"', "sh")
+    code, text = refused("--port", "0", "--data-dir", str(tmp_path), wrap=wrap)
+    assert (code, "apt install bubblewrap" in text) == (69, True)
+    assert "agent.listening" not in text
