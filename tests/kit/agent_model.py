@@ -89,7 +89,8 @@ class Payload:
 
     def wire(self) -> dict[str, Any]:
         """Its document in JSON, and what it says instead."""
-        return self.doc().model_dump(mode="json") | self.more
+        ended = {} if self.alive else {"ended_at": iso(LONG_AGO)}
+        return self.doc().model_dump(mode="json") | ended | self.more
 
 
 @dataclass
