@@ -178,7 +178,7 @@ class Engine:
             if test and job.killed and seconds >= BUDGET_S and how == "hangs":
                 break  # no hang: its time was over
             before = _started(job)[:-1]
-            if test and (yield from self._is_proof(change, test, before, fresh, folder)):
+            if test and (yield from self._is_proof(change, test, before, fresh, folder, how)):
                 shutil.rmtree(folder, ignore_errors=True)
                 return Verdict(change, "noticed", test, how, passed, seconds)
             gone = {test} if test else set(some)
@@ -192,7 +192,9 @@ class Engine:
         word, _, name = line.partition(" ")
         if word == "start":
             return self._patience + 10 * self._map.seconds.get(name, 0.0)
-        return 20.0 if word in ("failed", "passed", "done") else 60.0
+        if word in ("failed", "passed", "done"):
+            return 20.0
+        return 60.0 if line else 300.0  # a new interpreter collects first
 
     def _forked(self, change: Change | None, names: Sequence[str], folder: Path) -> Job:
         items = [self._items[name] for name in names]
@@ -211,19 +213,28 @@ class Engine:
         return Job(None, command, limit=self._limit, environ=swap.environment(folder / "code"))
 
     def _is_proof(
-        self, change: Change, test: str, before: Sequence[str], fresh: bool, folder: Path
+        self,
+        change: Change,
+        test: str,
+        before: Sequence[str],
+        fresh: bool,
+        folder: Path,
+        how: str,
     ) -> Work[bool]:
         """Whether the test failed because of the change: it passes by itself without it, and fails
-        by itself with it, or passes without it after those that ran before it.
+        by itself with it, or passes without it after those that ran before it. One that seems
+        to hang may only have had no turn: it has to do so again, or fail.
         """
         if test not in self._items:  # it could not even be imported
             return True
         if test not in self._controls:
             self._controls[test] = yield from self._passes([test])
-        if not self._controls[test] or not before:
+        if not self._controls[test] or not (before or how):
             return self._controls[test]
         alone = yield self._fresh([test], folder) if fresh else self._forked(change, [test], folder)
-        return _outcome(alone)[0] == test or (yield from self._passes([*before, test]))
+        if _outcome(alone)[0] == test:
+            return True
+        return not how and (yield from self._passes([*before, test]))
 
     def _passes(self, names: Sequence[str]) -> Work[bool]:
         """Whether the last of them passes without a change."""
