@@ -33,20 +33,6 @@ FORMS = ("cancel", "retry", "delete", "tags", "share")
 WISHES = {"tags": "x", "what": "job", "expires_in": "1d"}
 
 
-async def test_nobody_else_sees_or_changes_a_job(world):
-    job = await parent_of(world, 2)
-    before = await world.jobs.get(job.id)
-    for end in (*TABS, "/children"):
-        for who, status in {"ann": 200, "admin": 200, "bob": 404}.items():
-            assert (await world.get(f"/jobs/{job.id}{end}", who))[0] == status, (end, who)
-    for form in FORMS:
-        for who, status in {"bob": 404, "a-reader": 200 if form == "share" else 403}.items():
-            found, _, page = await world.post(f"/jobs/{job.id}/{form}", who, **WISHES)
-            assert found == status, (form, who)  # whoever may read may show
-            assert status == 200 or "link=" not in page
-    assert await world.jobs.get(job.id) == before
-
-
 @pytest.mark.asyncio(loop_scope="function")
 async def test_a_form_that_no_page_of_ours_sent_changes_nothing(tmp_path):
     async with driving(tmp_path, FakeOrchestrator()) as caller:
