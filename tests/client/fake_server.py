@@ -203,7 +203,9 @@ class FakeServer:
         self._routes: dict[str, list[Answer]] = {}
 
     def on(self, route: str, *answers: Answer) -> Self:
-        """Give these answers, one after the other; the last again and again."""
+        """Give these answers, one after the other; the last again and again. Names in full are
+        looked for first.
+        """
         self._routes[route], self.asked[route] = [*answers], []
         return self
 
@@ -216,7 +218,7 @@ class FakeServer:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         line = f"{request.method} {request.path}"
-        for route, answers in self._routes.items():
+        for route, answers in sorted(self._routes.items(), key=lambda one: "{" in one[0]):
             if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", route).replace("**", ".*"), line):
                 asked = Asked(request.path, dict(request.query), dict(request.headers))
                 self.asked[route].append(asked)

@@ -19,7 +19,6 @@ from ferryman.cli.exits import exit_code_of_job
 from ferryman.cli.follow import wait_for
 from ferryman.cli.options import Server
 from ferryman.clock import wall_clock
-from shared.clock import yield_to_loop
 from shared.wire import EventDoc, JobDoc, QueueInfo, Reason, Usage
 from tests.client.fake_server import (
     HERE,
@@ -37,6 +36,7 @@ from tests.client.fake_server import (
     zipped,
 )
 from tests.kit.each import each
+from tests.kit.waiting import until
 
 FAILED = job(
     JobState.FAILED,
@@ -442,7 +442,6 @@ def running(fake: FakeServer) -> FakeServer:
 @each("ids", [(2,), (1, 2)])
 async def test_a_wait_that_is_over_is_124_and_the_job_goes_on(fake, ferryman, ids):
     running(fake).on("GET /api/v1/jobs/1", doc(job(JobState.COMPLETED, id=1)))
-    fake._routes = {"GET /api/v1/jobs/1": fake._routes.pop("GET /api/v1/jobs/1"), **fake._routes}
     done = await ferryman("wait", *ids, "--timeout", "0s", "-q", "--url", fake.url)
     assert (done.code, done.out) == (124, "")
     assert done.err.splitlines() == [
@@ -467,8 +466,7 @@ async def test_ctrl_c_leaves_the_jobs_running_unless_they_are_to_be_cancelled(
     async with Client(fake.url, retry_for=0) as client:
         server = Server(fake.url, None)
         waiting = asyncio.create_task(wait_for(client, server, ids, quiet=True, cancel=cancel))
-        while not asked["GET /api/v1/jobs/{id}"]:
-            await yield_to_loop()
+        await until(lambda: bool(asked["GET /api/v1/jobs/{id}"]))
         waiting.cancel()  # what asyncio.run does at Ctrl-C
         with pytest.raises(asyncio.CancelledError):
             await waiting
