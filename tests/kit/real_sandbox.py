@@ -67,7 +67,6 @@ class Outcome:
     files: dict[str, bytes]
     """Name in the ZIP -> its first MiB; the bundle's own run.sh and our logs included."""
     skipped: list[SkippedFile]
-    skipped_more: int
     results_limit: ResultsLimitExceeded | str | None
     grown: int
     """Bytes by which the agent's peak of resident memory grew."""
@@ -76,8 +75,6 @@ class Outcome:
     """Command lines of the job's processes that are alive when its end is reported."""
     left: list[str]
     """Paths of attempts that are left below the sandbox's folders."""
-    home: Path
-    """The agent's."""
     extra: Any = None
 
     @property
@@ -125,13 +122,14 @@ OVER_S: Final = 3599.0
 
 
 class LimitClock(RealClock):
-    """A limit of ``OVER_S`` seconds is over when the test says so."""
+    """A limit of ``OVER_S`` seconds is over when the test says so; looks at gauges are counted."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.over = asyncio.Event()
+        self.over, self.looks = asyncio.Event(), 0
 
     async def sleep(self, seconds: float) -> None:
+        self.looks += seconds == SETTINGS.poll_s
         if seconds == OVER_S:
             await self.over.wait()
         else:
@@ -399,15 +397,30 @@ class Started:
     async def says(self, text: str = "") -> None:
         await until(lambda: text in self.stdout and bool(self.stdout))
 
+    @property
+    def clock(self) -> LimitClock:
+        assert isinstance(self.sandbox.clock, LimitClock)
+        return self.sandbox.clock
+
+    async def is_seen(self) -> None:
+        """Once it says something, let its gauges look at it; then let it go on. It may end."""
+        ended = asyncio.ensure_future(self.process.wait())
+        await until(lambda: ended.done() or bool(self.stdout))
+        looks = self.clock.looks
+        await until(lambda: ended.done() or self.clock.looks >= looks + 2)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Tell a job that waits for the file ``stop``."""
+        os.close(os.open("stop", os.O_CREAT | os.O_WRONLY, dir_fd=self.workspace.fd))
+
     async def ends(self, *, go: bool = True) -> Ended:
         """Let it run to its end."""
         if go:
             self.process.go()
         if self.over:
             await (self.says(self.over) if isinstance(self.over, str) else self.over(self))
-            clock = self.sandbox.clock
-            assert isinstance(clock, LimitClock)
-            clock.over.set()
+            self.clock.over.set()
         return await self.process.wait()
 
     async def killed(self) -> Ended:
@@ -478,13 +491,11 @@ async def attempt(sandboxes: Sandboxes, job: Job) -> Outcome:
         stdout_bytes=started.launch.stdout.stat().st_size,
         files=files,
         skipped=made.skipped,
-        skipped_more=made.skipped_more,
         results_limit=limit,
         grown=(after - before) * 1024,
         enforcement=dict(started.workspace.enforcement),
         survivors=survivors,
         left=[str(path) for path in home.glob("*/agent/[wq]*/*")],
-        home=home,
         extra=extra,
     )
     for path in (dest, started.launch.stdout, started.launch.stderr):

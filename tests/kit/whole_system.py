@@ -183,13 +183,11 @@ class WholeSystem:
             stdout_bytes=size,
             files=files,
             skipped=receipt.skipped,
-            skipped_more=receipt.skipped_more,
             results_limit=receipt.message if too_much else None,
             grown=0,
             enforcement=receipt.enforcement,
             survivors=[],
             left=[],
-            home=self.agent.home,
         )
 
 

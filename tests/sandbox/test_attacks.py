@@ -239,8 +239,8 @@ def test_cpu_time_of_many_processes_is_summed(host: SandboxHost) -> None:
         outcome = host.run(bash(SPIN, limits=SLOW, over=is_throttled))
         assert outcome.ended.reason is Reason.TIMEOUT
     else:
-        limits = SMALL.model_copy(update={"cpus": 0.05})
-        outcome = host.run(bash(SPIN, limits=limits, timeout_s=6.0))
+        limits = SMALL.model_copy(update={"cpus": 0.01})
+        outcome = host.run(bash(SPIN, limits=limits, timeout_s=30.0))
         assert outcome.ended.reason is Reason.CPU_LIMIT
 
 
@@ -256,12 +256,14 @@ try:
     print("wrote all", flush=True)
 except OSError as problem:
     print(problem.strerror, flush=True)
-time.sleep(1)
+for i in range(3000):
+    if os.path.exists("stop"): break
+    time.sleep(0.01)
 """
 
 
 def test_deleted_files_that_are_open_count(host: SandboxHost) -> None:
-    outcome = host.run(python(DELETED))
+    outcome = host.run(python(DELETED, during=Started.is_seen))
     if offers(host.who, "disk"):
         assert outcome.stdout == "No space left on device\n"
         assert outcome.ended.warnings[0].startswith("disk_limit: the disk of ")
@@ -270,8 +272,9 @@ def test_deleted_files_that_are_open_count(host: SandboxHost) -> None:
 
 
 def test_a_disk_that_was_full_for_a_while_is_a_warning(host: SandboxHost) -> None:
-    script = "for i in $(seq 8); do head -c 8M /dev/zero >$i || break; done; sleep 0.4; rm ?\n"
-    ended = host.run(bash(script)).ended
+    script = "for i in $(seq 8); do head -c 8M /dev/zero >$i || break; done; echo full\n"
+    script += "for i in $(seq 3000); do [ -e stop ] && break; sleep 0.01; done; rm ?\n"
+    ended = host.run(bash(script, during=Started.is_seen)).ended
     if offers(host.who, "disk"):
         assert (ended.reason, ended.exit_code) == (None, 0)
         assert ended.warnings == ("disk_limit: the disk of 48.0 MiB was full for a while",)

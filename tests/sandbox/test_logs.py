@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from client_agent.sandbox.process import log_capture
 from client_agent.sandbox.process.log_capture import (
     FEWER_BYTES,
     MAX_LINES,
@@ -199,8 +200,11 @@ async def test_stopping_early_closes_everything_and_no_file_is_overwritten(tmp_p
     assert (tmp_path / "log").read_bytes() == b"x"
 
 
-async def test_single_bytes_are_read_in_larger_pieces_a_little_later(tmp_path: Path) -> None:
+async def test_single_bytes_are_read_in_larger_pieces_a_little_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Large pieces are read as they come."""
+    monkeypatch.setattr(log_capture, "PAUSE_S", 3600.0)
     piped = Piped(tmp_path / "log")
     for _ in range(2 * MAX_SMALL_READS):
         await piped.feed(b"x" * 8192)
@@ -211,19 +215,24 @@ async def test_single_bytes_are_read_in_larger_pieces_a_little_later(tmp_path: P
         await piped.feed(b".")
     for _ in range(1000):
         os.write(piped.write, b".")
-    await until(lambda: not piped.capture.paused)
+        await turns()
+    assert piped.capture.paused
+    piped.capture.finish()
     await piped.end()
     assert [len(piece) for piece in piped.pieces] == [*[1] * MAX_SMALL_READS, 1000]
 
 
 async def test_many_lines_for_the_listener_are_read_more_slowly_and_none_is_lost(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(log_capture, "PAUSE_S", 0.0)
+    monkeypatch.setattr(log_capture, "LINE_PAUSE_S", 3600.0)
     piped = Piped(tmp_path / "log", lines=10 * MAX_LINES)
     for size in (60_000, 5_000, 9_000):
         os.write(piped.write, b"x" * size)
         await turns(5)
-        assert piped.capture.paused
+        assert (piped.capture.paused, piped.capture.bytes_read) == (True, 60_000)
+    piped.capture.finish()
     await piped.end()
     sizes = [len(piece) for piece in piped.pieces]
     assert sum(sizes) == 74_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -114,7 +113,7 @@ async def two_jobs(sandboxes: Sandboxes) -> tuple[str, list[str]]:
         await first.says()
         async with running(sandboxes, daemon, 1) as second:
             await second.ends()
-        os.close(os.open("stop", os.O_CREAT | os.O_WRONLY, dir_fd=first.workspace.fd))
+        first.let_go()
         await first.ends(go=False)
     return first.stdout, processes_of(first.uid) + processes_of(second.uid)
 

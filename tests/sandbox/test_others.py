@@ -62,18 +62,13 @@ print("files", *(glob.glob(f"{place}/*") for place in ("/tmp", "/dev/shm", "/run
 """
 
 
-def let_go(started: Started) -> None:
-    """Tell a job that waits for a file."""
-    os.close(os.open("stop", os.O_CREAT | os.O_WRONLY, dir_fd=started.workspace.fd))
-
-
 async def beside(sandboxes: Sandboxes, one: Job, two: Job) -> tuple[Ended, str, Ended, str, str]:
     """Run the second job while the first, which has said something, runs."""
     async with running(sandboxes, one, 0) as first, running(sandboxes, two, 1) as second:
         first.process.go()
         await first.says()
         ended = await second.ends()
-        let_go(first)
+        first.let_go()
         return await first.ends(go=False), first.stdout, ended, second.stdout, second.stderr
 
 
@@ -221,7 +216,7 @@ def test_other_users_of_the_host_cannot_reach_a_jobs_files(
         folders = {started.workspace.folder / "job", started.workspace.path}
         paths = [folder / name for folder in folders for name in ("id", "socket")]
         closed = {closed_to(OTHER_USER, path, test) for path in paths}
-        let_go(started)
+        started.let_go()
         return closed
 
     job = python(OFFER, during=try_to_open, settings=settings, backend=backend)
