@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import structlog
 from aiohttp import web
 from pydantic import SecretStr
 
@@ -138,3 +139,32 @@ async def test_a_wrong_file_changes_nothing(world: World) -> None:
     assert not await world.reload.run_once()
     assert world.reload.settings is before
     assert (await world.answers(OLD), await world.answers(NEW)) == (200, 401)
+
+
+async def reloaded(before: AgentSection, **new: Any) -> tuple[Reload, bool, list[Any]]:
+    reload = Reload(before, lambda: AgentSection(**new), lambda _: None)
+    with structlog.testing.capture_logs() as lines:
+        done = await reload.run_once()
+    return reload, done, [(one["event"], one.get("key")) for one in lines]
+
+
+async def test_tokens_and_services_are_applied_and_the_rest_is_said() -> None:
+    before = AgentSection(slots=4, tokens=(SecretStr(OLD),))
+    reload, done, lines = await reloaded(before, slots=2, tokens=(SecretStr(NEW),), services=("a",))
+    assert done
+    assert lines == [
+        ("setting.changed", "agent.tokens"),
+        ("setting.not_applied", "agent.slots"),
+        ("setting.changed", "agent.services"),
+        ("settings.reloaded", None),
+    ]
+    used = reload.settings
+    assert (used.slots, used.services, used.all_tokens()) == (4, ("a",), [NEW])
+
+
+@pytest.mark.parametrize("new", [{"slots": 2}, {"host": "0.0.0.0", "tokens": None}])
+async def test_the_last_token_is_not_taken_out(new: dict[str, Any]) -> None:
+    before = AgentSection(slots=4, tokens=(SecretStr(OLD),))
+    reload, done, lines = await reloaded(before, **new)
+    assert (done, lines) == (False, [("settings.not_reloaded", None)])
+    assert reload.settings is before
