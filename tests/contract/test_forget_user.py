@@ -17,7 +17,7 @@ from server.stages import forget_user
 from server.stages.tokens import NewToken
 from server.store.audit import AuditEntry
 from shared.principals import Role
-from tests.contract.test_agents_http import unreachable
+from tests.fleet.test_agents_http import unreachable
 from tests.kit.command_line import ferryman
 from tests.kit.fake_agent import FakeAgent, serving
 from tests.kit.server_http import ServerClient

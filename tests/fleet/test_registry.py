@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from server.agents.agent_client import Sessions
 from server.agents.orchestrator_client import OrchestratorClient
+from server.agents.orders import order_of
 from server.agents.registry import Registry
 from server.domain.choose import place
 from server.domain.leases import Lease, of_agent
-from shared.wire import AgentHealth, AgentState
+from server.domain.service import Service
+from shared.wire import AgentHealth, AgentState, PackTask
 from tests.kit.clock import SimClock
+from tests.kit.jobs import job
 
 NO_CALLS = cast(Sessions, None)
 
@@ -151,3 +154,19 @@ async def test_an_agent_that_another_server_talks_to_gets_no_job_here_and_is_not
     fleet.registry.take(Lease(of_agent("a"), "b", 2))
     assert fleet.registry.unreachable_s("a") == 0.0, "it has been talked to all along"
     assert fleet.clients["a"].lease == 2
+
+
+@pytest.mark.parametrize(
+    ("of_job", "pack", "wanted"),
+    [
+        ({"parent_id": 3, "array_index": 0}, 8, PackTask(batch=3, most=8)),
+        ({"parent_id": 3, "array_index": 0}, 1, None),
+        ({"parent_id": 3}, 8, None),  # the gather
+        ({}, 8, None),
+    ],
+)
+def test_only_tasks_of_an_array_are_packed(
+    of_job: dict[str, Any], pack: int, wanted: PackTask | None
+) -> None:
+    order = order_of(job(**of_job), Service("s", pack=pack), "server", 1)
+    assert order.pack == wanted

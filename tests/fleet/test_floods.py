@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from typing import Any, cast
 
 import pytest
@@ -11,9 +12,10 @@ from server.agents.ferryman_agent import FerrymanAgent
 from server.domain.errors import NoSuchJob
 from server.ports import Agent, Unreachable
 from server.stages import get as get_stage
-from server.stages import unexpected_payloads
+from server.stages import reported_results, unexpected_payloads
 from server.stages.get import Get
-from shared.wire import PayloadDoc, PayloadList, PayloadState
+from server.stages.reported_results import ReportedResults
+from shared.wire import PayloadDoc, PayloadList, PayloadState, ResultInfo
 from tests.kit.clock import SimClock
 from tests.kit.sim_agent import one_page
 from tests.kit.stage_resources import resources
@@ -161,3 +163,44 @@ async def test_all_pages_of_a_list_name_no_more_than_is_kept_of_them():
     with pytest.raises(Unreachable, match="its list has no end"):
         await listen()
     assert named <= 100_000
+
+
+CONTENT = b"content"
+
+
+def reported_payload(number: int, content: bytes = CONTENT) -> PayloadDoc:
+    result = ResultInfo(size=len(content), sha256=hashlib.sha256(content).hexdigest())
+    return PayloadDoc(id=number, status=PayloadState.COMPLETED, result=result)
+
+
+def test_each_is_taken_once_and_only_as_announced() -> None:
+    reported = ReportedResults()
+    reported.put("node", 1, CONTENT)
+    assert reported.has("node", reported_payload(1))
+    assert not reported.has("other", reported_payload(1))
+    assert reported.take("node", reported_payload(1)) == CONTENT
+    assert reported.take("node", reported_payload(1)) is None
+    for damaged in (b"CONTENT", CONTENT + b"x", b""):
+        reported.put("node", 2, damaged)
+        assert reported.take("node", reported_payload(2)) is None
+    reported.put("node", 3, CONTENT)
+    assert reported.take("node", reported_payload(3).model_copy(update={"result": None})) is None
+
+
+def test_what_is_too_much_for_one_agent_is_let_go(monkeypatch) -> None:
+    monkeypatch.setattr(reported_results, "_MAX_BYTES", 2 * len(CONTENT))
+    reported = ReportedResults()
+    for number in (1, 2, 3):
+        reported.put("node", number, CONTENT)
+    reported.put("other", 1, CONTENT)
+    kept = [reported.has("node", reported_payload(number)) for number in (1, 2, 3)]
+    assert (kept, reported.has("other", reported_payload(1))) == ([True, True, False], True)
+    reported.put("node", 2, CONTENT)  # in place of the first
+    assert reported.take("node", reported_payload(1)) == CONTENT
+    reported.put("node", 3, CONTENT)
+    assert reported.has("node", reported_payload(3)), "room comes back"
+    reported.forget_agent("node")
+    assert not reported.has("node", reported_payload(3))
+    assert reported.has("other", reported_payload(1))
+    reported.forget_agent(None)
+    assert not reported.has("other", reported_payload(1))

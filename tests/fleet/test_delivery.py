@@ -215,20 +215,6 @@ async def test_a_refusing_agent_is_asked_seldom_and_the_history_does_not_grow_wi
     assert await state(world, jobs[0]) is JobState.SUBMITTED
 
 
-async def test_the_queue_timeout_ends_what_waited_too_long(world):
-    await world.start()
-    for agent in world.agents:
-        agent.drop()
-    job_id = await world.upload("ann", "s")
-    await world.clock.advance(98.0)
-    await sweep(world)
-    assert await state(world, job_id) is JobState.QUEUED
-    await world.clock.advance(4.0)
-    await sweep(world)
-    job = await world.jobs.get(job_id)
-    assert (job.state, job.reason) == (JobState.FAILED, Reason.QUEUE_TIMEOUT)
-
-
 async def test_jobs_of_a_service_that_was_taken_away_say_so_and_end_at_last(world):
     await world.start()
     job_id = await world.upload("ann", "s")

@@ -81,15 +81,6 @@ async def test_a_retried_job_begins_a_new_run_and_its_history_goes_on(world):
     await world.check()
 
 
-async def test_a_new_run_has_fresh_retries(world):
-    await world.start()
-    job_id = await world.upload("ann", "dead")
-    assert (await fail(world, job_id)).retries_used == 1
-    assert (await fail(world, job_id)).state is JobState.FAILED
-    assert (await world.retry(LOCAL, job_id)).retries_used == 0
-    assert (await fail(world, job_id)).retries_used == 1
-
-
 @pytest.mark.parametrize(
     ("state", "code"),
     [
@@ -128,19 +119,6 @@ async def test_a_retry_needs_a_service_and_room_in_the_queue_and_the_right_to_se
     with pytest.raises(RetryRefused) as refused:
         await world.retry(LOCAL, job_id)
     assert refused.value.code == "unknown_service"
-
-
-async def test_a_cancelled_job_can_be_retried_and_cancelled_again(world):
-    await world.start()
-    job_id = await world.upload("ann", "s")
-    for _ in range(2):
-        await world.cancel(LOCAL, job_id, 0.0)
-        await world.settle()
-        assert (await world.jobs.get(job_id)).state is JobState.CANCELLED
-        again = await world.retry(LOCAL, job_id)
-        assert again.cancel_requested_at is None
-    asked = [one for one in await world.jobs.events(job_id) if one.event == "job.cancel_requested"]
-    assert [(one.fields["by"], one.is_move) for one in asked] == [(LOCAL.name, False)] * 2
 
 
 async def test_dead_letters_are_kept_for_their_own_time_and_left_by_a_retry(world):
