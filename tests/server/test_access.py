@@ -312,6 +312,33 @@ def of_pages(owned: Owned, service: str) -> Iterator[tuple[Any, Request]]:
 # -- the tests
 
 
+OPEN: Final = {
+    *("/", "/health", "/livez", "/readyz", "/openapi.json", "/swagger", "/swagger/{file}"),
+    *("/login", "/login/once", "/logout", "/assets/{version}/{path}"),
+}
+
+
+def area_of(route: Any) -> Area:
+    """By its path."""
+    word = re.sub("^/api/v1", "", route.path).split("/")[1]
+    if route.path in OPEN:
+        return Area.OPEN
+    if word == "services":
+        return Area.STATUS if route.method == "GET" else Area.SERVICES
+    return {
+        **dict.fromkeys(("whoami", "account", "login-links"), Area.CALLER),
+        **dict.fromkeys(("agents", "status", "charts", "users"), Area.AGENTS),
+        **dict.fromkeys(("tokens", "audit", "forget-user"), Area.ADMIN),
+        "metrics": Area.METRICS,
+        "tickets": Area.TICKETS,
+        "settings": Area.SERVICES,
+    }.get(word, Area.JOBS)
+
+
+async def test_a_route_is_of_the_area_that_it_is_about() -> None:
+    assert [name_of(one) for one in ROUTES if one.area is not area_of(one)] == []
+
+
 async def test_a_role_gets_no_further_than_its_routes(crowd: Crowd) -> None:
     wrong = []
     for route in ROUTES:
@@ -325,7 +352,9 @@ async def test_a_role_gets_no_further_than_its_routes(crowd: Crowd) -> None:
             if may(who, route):
                 fits = said.status not in (401, 403) and said.status < 500 and not login
             elif who:
-                fits = said.status == 403 and (method == "HEAD" or "not_allowed" in said.text)
+                why = "lacks the scope" if who in ROLES[route.area] else "is for the roles"
+                why = "not_allowed" if who == "scraper" else why
+                fits = said.status == 403 and (method == "HEAD" or why in said.text)
             elif route in PAGES and route.method == "GET":
                 fits = login
             else:

@@ -12,8 +12,6 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from server.api.routes import ROUTES
-from server.domain.access import Area
 from shared.principals import Principal, Role
 from tests.kit.access import BOUNDARY, OPERATOR, PEOPLE, PRINCIPALS, Crowd, formed
 from tests.kit.each import each
@@ -39,16 +37,6 @@ async def test_a_user_has_a_user_id_and_nobody_else(role: Role, user_id: str | N
     """Without one it would see the jobs of everybody."""
     with pytest.raises(ValueError, match="user_id"):
         Principal("x", role, user_id)
-
-
-async def test_routes_are_of_the_area_that_they_are_about() -> None:
-    for route in ROUTES:
-        if route.path.endswith("/reload"):
-            assert route.area is Area.SERVICES
-        elif "job" in route.path or "load" in route.path or "terminate" in route.path:
-            assert route.area is Area.JOBS
-        elif "agents" in route.path:
-            assert route.area is Area.AGENTS
 
 
 # -- uploads

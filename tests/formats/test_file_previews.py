@@ -104,15 +104,15 @@ def test_the_pages_of_a_folder_together_have_all_that_is_in_it(
 
 def test_a_cell_with_many_blanks_in_it_costs_no_more_than_another() -> None:
     row = "1" + " " * 100_000 + "x"
-    began = time.process_time()
+    began = time.thread_time()
     table = read_table(f"a\n{row}\n{row}\n", at_end=True)
-    assert time.process_time() - began < 1  # blanks tried in all divisions take minutes
+    assert time.thread_time() - began < 1  # blanks tried in all divisions take minutes
     assert table.numbers == [False]
 
 
 def test_a_text_of_characters_that_are_not_seen_is_shown_at_once() -> None:
     data = ("a\u200b" * 16_384).encode()
-    began = time.process_time()
+    began = time.thread_time()
     text = read_text(data, 0, at_end=True)
-    assert time.process_time() - began < 1
+    assert time.thread_time() - began < 1
     assert text.lines[0].count('<span class="odd">\\u{200b}</span>') == 16_384

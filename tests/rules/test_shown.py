@@ -1,0 +1,252 @@
+"""What pages show of values, jobs, services and agents, as rules."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.domain.service import Service
+from server.settings.tables import ServiceTable
+from server.web.formats import relative, sentence
+from server.web.job.frame import possible_actions
+from server.web.job.shown import ADVICE, pieces, took_s
+from server.web.operators.agents import load_of, sandbox_of
+from server.web.operators.services import MEANINGS, settings_of, values_of
+from shared.principals import Principal, Role, Scope
+from shared.settings.limits import LimitsTable
+from shared.wire import AgentDoc, AgentState, HistoryEntry, JobState, Reason
+from tests.kit.jobs import job
+
+# -- values as people read them
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("the agent is draining", "The agent is draining."),
+        ("no agent offers it", "No agent offers it."),
+        ("run.sh ended with exit code 3", "run.sh ended with exit code 3."),
+        ("portable_names: 1 name is odd", "portable_names: 1 name is odd."),
+        ("node-1: it is used again", "node-1: it is used again."),
+        ("local: it is used again", "local: it is used again."),
+        ("is it?", "Is it?"),
+        ("<b>", "&lt;b&gt;."),
+        ("", ""),
+    ],
+)
+def test_a_message_becomes_a_sentence_and_names_stay_as_they_are(text, shown):
+    assert sentence(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0, "just now"),
+        (-59, "59 s ago"),
+        (-60, "1 min ago"),
+        (-86_399, "23 h ago"),
+        (90_000, "in 1 d"),
+    ],
+)
+def test_times_are_relative(seconds, shown):
+    assert relative(seconds) == shown
+
+
+# -- advice
+
+
+def test_every_reason_says_what_to_do():
+    assert set(ADVICE) == set(Reason)
+    for text in ADVICE.values():
+        assert text.endswith(".")
+
+
+# -- the drawing of a job's states
+
+
+S = JobState
+
+
+def entry(state: JobState, seconds: float, attempt: int = 1) -> HistoryEntry:
+    return HistoryEntry(
+        status=state, at=datetime(2026, 1, 1, tzinfo=UTC), seconds=seconds, attempt=attempt
+    )
+
+
+def test_pieces_are_as_long_as_the_states_lasted_and_each_is_visible():
+    found = pieces([entry(S.QUEUED, 0.001), entry(S.RUNNING, 75), entry(S.UNKNOWN, 25)])
+    queued, running, unknown = (one.width for one in found)
+    assert running / unknown == pytest.approx(3, rel=0.2)
+    assert 2 < queued < 4
+    assert [one.room for one in found] == ["shape", "long", "word"]
+    assert [one.going_on for one in found] == [False, False, True]
+
+
+def test_how_long_ago_it_ended_takes_no_room():
+    history = [entry(S.RUNNING, 10), entry(S.COMPLETED, 1e6)]
+    running, end = pieces(history)
+    assert end.width < 4 < running.width
+    assert not end.going_on
+    assert took_s(history) == 10
+
+
+def test_a_state_that_follows_itself_is_one_piece():
+    (one,) = pieces([entry(S.RUNNING, 1), entry(S.RUNNING, 2)])
+    assert (one.entry.seconds, one.going_on) == (3, True)
+    assert len(pieces([entry(S.RUNNING, 1), entry(S.RUNNING, 2, attempt=2)])) == 2
+
+
+@given(
+    st.lists(
+        st.builds(entry, st.sampled_from(list(S)), st.floats(0, 1e9), st.integers(0, 300)),
+        max_size=200,
+    )
+)
+def test_any_history_fits_into_the_drawing(history):
+    found = pieces(history)
+    assert len(found) <= 30
+    assert bool(found) is bool(history)
+    for one, after in itertools.pairwise(found):
+        assert one.x + one.width <= after.x + 0.1
+    assert all(one.x >= 0 and one.x + one.width <= 100.1 and one.width > 0 for one in found)
+
+
+# -- what a page of a job offers
+
+
+ANN = Principal("ann", Role.USER, "ann")
+ALWAYS = {"share", "again", "tag"}
+
+
+@pytest.mark.parametrize(
+    ("state", "more"),
+    [
+        (S.QUEUED, {"cancel"}),
+        (S.PROCESSING, {"cancel"}),
+        (S.SUBMITTED, {"cancel"}),
+        (S.RUNNING, {"cancel"}),
+        (S.UNKNOWN, {"cancel"}),
+        (S.COMPLETED, {"delete"}),
+        (S.FAILED, {"retry", "delete"}),
+        (S.CANCELLED, {"retry", "delete"}),
+    ],
+)
+def test_what_can_be_done_follows_the_state(state, more):
+    assert possible_actions(job(state=state), ANN) == ALWAYS | more
+
+
+@pytest.mark.parametrize(
+    ("fields", "gone"),
+    [
+        ({"state": S.RUNNING, "cancel_requested_at": 1}, {"cancel"}),
+        ({"state": S.FAILED, "bundle": None}, {"retry", "again"}),
+        ({"state": S.FAILED, "parent_id": 3}, {"delete"}),
+        ({"state": S.RUNNING, "delete_requested_at": 1}, {"cancel", "tag"}),
+    ],
+)
+def test_what_would_be_refused_is_not_offered(fields, gone: set[str]):
+    plain: dict[str, Any] = {"state": fields["state"]}
+    before = possible_actions(job(**plain), ANN)
+    assert possible_actions(job(**fields), ANN) == before - gone
+
+
+def test_who_may_only_look_is_offered_nothing_that_changes():
+    failed = job(state=S.FAILED)
+    link = Principal("ann (link to job 7)", Role.LINK, job_id=7)
+    assert possible_actions(failed, link) == frozenset()
+    reader = Principal("reader", Role.USER, "ann", scopes=frozenset({Scope.READ}))
+    assert possible_actions(failed, reader) == {"share"}
+
+
+# -- a service's settings in people's words
+
+
+def test_every_setting_of_the_file_is_shown():
+    limits = {f"limits.{name}" for name in LimitsTable.model_fields}
+    known = {key.partition(".")[0] for key in MEANINGS} | {"env"}
+    assert known == ServiceTable.model_fields.keys()
+    assert {key for key in MEANINGS if "." in key} == limits
+
+
+def test_the_defaults_are_those_of_the_file():
+    assert values_of(ServiceTable().service("x")) == {
+        one[0]: one[3] for one in settings_of(Service("x"))
+    }
+    assert not any(one[4] for one in settings_of(ServiceTable().service("x")))
+
+
+# -- what an agent says of its sandbox: whatever it is, a page can show it
+
+
+def agent(health: dict[str, Any] | None) -> AgentDoc:
+    return AgentDoc(
+        name="north",
+        id="abc",
+        state=AgentState.ACTIVE,
+        up=True,
+        reachable=True,
+        kind="ferryman",
+        address="",
+        in_settings=True,
+        jobs=0,
+        running=0,
+        health=health,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+
+def test_limits_have_their_enforcement_and_their_last_test():
+    check = {
+        "at": "2026-01-01T10:00:00Z",
+        "passed": False,
+        "rows": [
+            {"limit": "memory", "enforcement": "hard", "passed": False, "seen": "exit code 0"},
+            {"limit": "service gpu", "enforcement": "opened", "passed": True, "seen": "has X"},
+        ],
+    }
+    enforcement = {"memory": "hard", "disk": "soft", "network": "none"}
+    found = sandbox_of(agent({"sandbox": {"enforcement": enforcement, "check": check}}))
+    assert found is not None
+    assert (found["checked_at"], found["passed"]) == (datetime(2026, 1, 1, 10, tzinfo=UTC), False)
+    assert [(one["name"], one["enforcement"], one["passed"]) for one in found["limits"]] == [
+        ("disk", "soft", None),
+        ("memory", "hard", False),
+        ("network", "none", None),
+        ("service gpu", "opened", True),
+    ]
+
+
+@pytest.mark.parametrize("health", [None, {}, {"sandbox": None}, {"sandbox": [1]}])
+def test_an_agent_may_say_nothing(health):
+    assert sandbox_of(agent(health)) is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"check": []},
+        {"check": {"rows": 7, "at": 5}},
+        {"check": {"rows": [7, None, {}, {"limit": []}], "at": "0001-01-01T00:00:00+23:00"}},
+        {"check": {"at": "2026-01-01"}, "enforcement": 1},
+        {"enforcement": {"memory": ["soft"]}, "advice": {"a": 1}, "broken": 3, "backend": {}},
+        {"enforcement": {str(n): "soft" for n in range(1000)}, "advice": ["x" * 9_999] * 1000},
+    ],
+)
+def test_what_makes_no_sense_is_left_out(said):
+    found = sandbox_of(agent({"sandbox": said}))
+    assert found is not None
+    assert found["checked_at"] is None
+    assert len(found["limits"]) <= 40
+    assert sum(map(len, found["advice"])) <= 40 * 500
+
+
+@pytest.mark.parametrize(
+    ("load", "shown"), [(12.5, 12.5), (1e300, 100.0), (-3, 0.0), ("9", None), (True, None)]
+)
+def test_a_load_is_between_nothing_and_all(load, shown):
+    assert load_of(agent({"load": load})) == shown
