@@ -125,6 +125,29 @@ def test_a_fifo_in_place_of_a_file_does_not_block_the_collector(tree: Path) -> N
     assert isinstance(problems[0], open_beneath.FileReplaced)
 
 
+def test_the_modes_of_a_running_jobs_files_stay_as_they_are(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = open_beneath.open_component
+
+    def refused(parent: int, name: str, flags: int) -> int:
+        if flags & os.O_PATH:
+            return real(parent, name, flags)
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(open_beneath, "open_component", refused)
+    (tree / "file").write_bytes(b"")
+    (tree / "folder").mkdir()
+    for path in tree.iterdir():
+        path.chmod(0)
+    with opened(tree) as top:
+        with pytest.raises(PermissionError):
+            open_beneath.open_directory(top, "folder", may_chmod=False)
+        with pytest.raises(PermissionError):
+            open_beneath.open_file(top, "file", (tree / "file").stat(), may_chmod=False)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tree.iterdir()} == {0}
+
+
 @pytest.mark.usefixtures("_either_way")
 def test_a_file_in_place_of_a_folder_is_not_opened(tree: Path) -> None:
     (tree / "d").write_text("x")

@@ -12,11 +12,13 @@ import pytest
 
 from client_agent.collect.contents import MAX_LISTED, Contents, ResultsLimitExceeded, own_names
 from client_agent.collect.pack import _zip_time, collect, collect_extras
+from client_agent.collect.result import last_lines
 from client_agent.collect.walk import Bounds
 from client_agent.sandbox.kernel import mounts
 from client_agent.storage.remove_tree import remove_tree
 from shared.wire import Limits
 from tests.kit.agent_packing import MIB, names, open_descriptors, opened, pack, read, skipped
+from tests.kit.each import each
 from tests.kit.real_sandbox import Who, can, in_child
 
 
@@ -126,12 +128,12 @@ def test_a_sparse_file_counts_by_its_apparent_size_and_is_not_read(tree: Path) -
     assert not (tree.parent / "result.zip").exists()
 
 
-@pytest.mark.parametrize(
+@each(
     ("what", "bounds"),
     [("entries", Bounds(entries=5)), ("depth", Bounds(depth=2)), ("path", Bounds(path_bytes=12))],
 )
 def test_the_shape_of_a_tree_is_limited(tree: Path, what: str, bounds: Bounds) -> None:
-    (tree / "a" / "b" / "c").mkdir(parents=True)
+    (tree / "a" / "b" / "c").mkdir(parents=True, exist_ok=True)
     for name in ("1", "2", "long-long-name"):
         (tree / name).write_text("")
     with pytest.raises(ResultsLimitExceeded) as caught:
@@ -173,42 +175,32 @@ def test_too_much_still_leaves_logs_and_receipt(tree: Path, tmp_path: Path) -> N
 # ---------------------------------------------------------------- names, modes, times
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(b"new\nline", b"\xff\xfe-bad", b"tab\tname", b"esc\x1b[31m", b"..\\..\\win"),
-        *("\u202egpj.exe".encode(), b"nul\xc0\x80", b"\xed\xa0\x80"),
-    ],
-)
-def test_odd_names_are_skipped_and_listed_escaped(tree: Path, name: bytes) -> None:
-    with opened(tree) as fd:
-        os.close(os.open(name, os.O_CREAT | os.O_WRONLY, dir_fd=fd))
-    made = pack(tree)
-    assert names(made) == ["ferryman.json"]
-    (path,) = skipped(made)
-    assert path.isprintable()
-
-
-def test_the_contents_of_an_odd_folder_are_skipped_with_it(tree: Path) -> None:
+def test_odd_names_are_skipped_and_listed_escaped_and_folders_with_what_is_in_them(
+    tree: Path,
+) -> None:
+    odd = [b"new\nline", b"\xff\xfe-bad", b"tab\tname", b"esc\x1b[31m", b"..\\..\\win"]
+    odd += ["\u202egpj.exe".encode(), b"nul\xc0\x80", b"\xed\xa0\x80"]
     with opened(tree) as fd:
         os.mkdir(b"d\xff", dir_fd=fd)
-        os.close(os.open(b"d\xff/f", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+        for name in (*odd, b"d\xff/f"):
+            os.close(os.open(name, os.O_CREAT | os.O_WRONLY, dir_fd=fd))
     made = pack(tree)
     assert names(made) == ["ferryman.json"]
-    assert len(made.skipped) == 1
+    assert len(skipped(made)) == len(odd) + 1
+    assert all(path.isprintable() for path in skipped(made))
 
 
-@pytest.mark.parametrize(
-    "name", ["C:evil", "CON", "aux.h", "dot.", "space ", "...", "chr1:1-2.bed", "a?", "<b>"]
-)
-def test_names_that_only_linux_can_store_are_kept_with_a_warning(tree: Path, name: str) -> None:
+def test_names_that_only_linux_can_store_are_kept_with_a_warning(tree: Path) -> None:
     (tree / "d").mkdir()
-    (tree / "d" / name).write_text("kept")
-    made = pack(tree)
-    assert made.skipped == []
-    assert read(made, f"d/{name}") == b"kept"
-    (warning,) = made.not_portable.warnings()
-    assert warning.startswith(f"portable_names: 1 name is not for every system (“d/{name}”: ")
+    odd = ["C:evil", "CON", "aux.h", "dot.", "space ", "...", "chr1:1-2.bed", "a?", "<b>"]
+    for name in odd:
+        (tree / "d" / name).write_text("kept")
+        made = pack(tree, name=f"{name}.zip")
+        assert read(made, f"d/{name}") == b"kept"
+        (tree / "d" / name).unlink()
+        assert made.skipped == []
+        (warning,) = made.not_portable.warnings()
+        assert warning.startswith(f"portable_names: 1 name is not for every system (“d/{name}”: ")
 
 
 def test_names_that_differ_in_composition_are_stored_once(tree: Path) -> None:
@@ -283,7 +275,7 @@ def test_times_that_a_zip_cannot_hold_are_clamped(tree: Path) -> None:
     assert (years["y2038"], years["now"]) == (2038, 2023)
 
 
-@pytest.mark.parametrize("at", [-1e18, 1e18, 16e9, -16e9, float(2**63)])
+@each("at", [-1e18, 1e18, 16e9, -16e9, float(2**63)])
 def test_any_modification_time_can_be_written(at: float) -> None:
     assert 1980 <= _zip_time(at).year <= 2107
 
@@ -354,22 +346,14 @@ def test_a_log_that_is_missing_is_listed(tree: Path, tmp_path: Path) -> None:
     assert skipped(made) == {"stdout.log": "No such file or directory"}
 
 
-def test_the_receipt_is_written_last_and_contains_the_counts(tree: Path, tmp_path: Path) -> None:
+def test_the_receipt_is_written_last_and_one_that_fails_leaves_no_file(
+    tree: Path, tmp_path: Path
+) -> None:
     (tree / "f").write_bytes(b"12345")
     (tree / "l").symlink_to("x")
-    seen: list[tuple[int, int, int]] = []
 
     def receipt(contents: Contents) -> bytes:
-        seen.append((contents.files, contents.bytes, len(contents.skipped)))
-        return b"{}"
-
-    with opened(tree) as fd:
-        collect(fd, tmp_path / "r.zip", Limits(), {}, receipt)
-    assert seen == [(1, 5, 1)]
-
-
-def test_a_receipt_that_fails_leaves_no_file(tree: Path, tmp_path: Path) -> None:
-    def receipt(contents: Contents) -> bytes:
+        assert (contents.files, contents.bytes, len(contents.skipped)) == (1, 5, 1)
         raise ValueError("no receipt")
 
     with opened(tree) as fd, pytest.raises(ValueError, match="no receipt"):
@@ -394,3 +378,35 @@ def test_no_descriptor_is_left_open(tree: Path) -> None:
     with pytest.raises(ResultsLimitExceeded):
         pack(tree, bounds=Bounds(depth=1), name="third.zip")
     assert open_descriptors() == before
+
+
+# ---------------------------------------------------------------- the end of a log
+
+
+@each(
+    ("log", "shown"),
+    [
+        (b"", ""),
+        (b"one\ntwo\n", "one\ntwo"),
+        (b"no newline", "no newline"),
+        (b"a\r\nb\r\n", "a\nb"),
+        (b"over\rwrite", "over\\rwrite"),
+        (b"\x1b[31mred\x1b[0m\a", "\\x1b[31mred\\x1b[0m\\x07"),
+        (b"\x1b]0;title\x07", "\\x1b]0;title\\x07"),
+        ("‮evil\u200b".encode(), "\\u202eevil\\u200b"),
+        (b"\xff\xfe\x00", "��\\x00"),
+        ("tab\tand µ".encode(), "tab\tand µ"),
+    ],
+)
+def test_the_end_of_a_log_shows_nothing_that_acts_on_a_terminal(log: bytes, shown: str) -> None:
+    assert last_lines(log) == shown
+
+
+def test_the_end_of_a_log_is_its_last_lines_whole() -> None:
+    lines = [f"line {number}" for number in range(1000)]
+    assert last_lines("\n".join(lines).encode()).split("\n") == lines[-20:]
+
+
+@each("log", [b"x" * 100_000, b"\x01" * 100_000, b"\xff" * 100_000])
+def test_the_end_of_a_log_is_short_whatever_it_holds(log: bytes) -> None:
+    assert 0 < len(last_lines(log)) <= 4096
