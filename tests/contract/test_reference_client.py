@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +15,9 @@ from structlog.testing import capture_logs
 
 from server.settings import load
 from shared.settings.base import SettingsError
+from tests.kit.clock import SimClock
 from tests.kit.fake_orchestrator import FakeOrchestrator
-from tests.kit.server_http import RUN, driving
+from tests.kit.server_http import RUN, ServerClient, driving
 
 
 @pytest.fixture
@@ -139,21 +143,29 @@ async def test_a_client_that_forgot_the_payload_is_not_asked_for_ever(tmp_path, 
         assert (job["status"], job["reason"]) == ("Failed", "agent_lost")
 
 
+@asynccontextmanager
+async def patient(folder: Path, client: FakeOrchestrator) -> AsyncIterator[ServerClient]:
+    """A server on time that passes by itself: a minute away is Unknown, two are lost."""
+    clock, once = SimClock(), "[services.my_service]\ninfra_retries = 0\n"
+    away: dict[str, Any] = {"agent_lost_after": 120.0, "getter_interval": 5.0}
+    with clock.autojump():
+        async with driving(folder, client, extra=once, machine=clock, **away) as caller:
+            yield caller
+
+
 async def test_errors_for_ever_free_the_slot_in_the_end(tmp_path, client):
     client.then, client.broken = "Running", True
-    once = "[services.my_service]\ninfra_retries = 0\n"
-    async with driving(tmp_path, client, extra=once) as caller:
+    async with patient(tmp_path, client) as caller:
         job_id = await caller.upload()
-        job = await caller.given_up(job_id)
+        job = await caller.job(job_id)
         assert (job["status"], job["reason"]) == ("Failed", "agent_lost")
         assert "Unknown" in await caller.states(job_id)
 
 
 async def test_a_page_in_place_of_a_payload_is_no_answer(tmp_path, client):
     client.then, client.page = "Running", "<html>"
-    once = "[services.my_service]\ninfra_retries = 0\n"
-    async with driving(tmp_path, client, extra=once) as caller:
-        job = await caller.given_up(await caller.upload())
+    async with patient(tmp_path, client) as caller:
+        job = await caller.job(await caller.upload())
         assert (job["status"], job["reason"]) == ("Failed", "agent_lost")
         assert "an answer that is not a job-orchestrator client's" in job["message"]
         assert "Unknown" in await caller.states(job["id"])

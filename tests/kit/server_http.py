@@ -12,7 +12,6 @@ import aiohttp
 from server.app import Server, compose
 from server.settings import load
 from server.settings.tables import ServerSettings
-from server.stages.stage import Stage
 from shared.clock import Clock
 from shared.http.connections import connection_limits
 from shared.http.listener import Listener
@@ -69,25 +68,6 @@ class ServerClient:
             events += [one for one in found if one["before"] or one["event"] == "job.queued"]
             after = found[-1]["seq"] if found else after
         return [event["status"] for event in events]
-
-    def be_away(self, unreachable_after_s: float, lost_after_s: float) -> None:
-        """Let agents be silent for so long."""
-        sweeps: list[Any] = [one._sweep for one in self.server.supervisor._loops]
-        for stage in (*sweeps, *(getattr(one, "_deliver", None) for one in sweeps)):
-            if isinstance(stage, Stage):
-                stage._unreachable_after_s = unreachable_after_s
-                stage._lost_after_s = lost_after_s
-
-    async def given_up(self, job_id: int, until: str = "") -> dict[str, Any]:
-        """The document, once what cannot be asked about it is Unknown, and then lost: one after the
-        other, however slow this machine is. Then an agent may be away for long again.
-        """
-        self.be_away(0.01, 86_400.0)
-        await self.job(job_id, until="Unknown")
-        self.be_away(0.01, 0.02)
-        found = await self.job(job_id, until=until)
-        self.be_away(3_600.0, 86_400.0)
-        return found
 
     async def get(self, path: str) -> tuple[int, str, bytes]:
         async with self.session.get(f"{self.url}{path}") as answer:

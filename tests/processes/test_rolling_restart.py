@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.kit.program_pair import PATIENCE_S, Pair
 from tests.kit.programs import Program, until
 
-CHILDREN = 24
+CHILDREN = 14
 SETTINGS = """
 [services.example]
 runs_per_user = 50
