@@ -1,0 +1,96 @@
+"""The front of both programs, sent raw bytes: what is asked of one is asked of the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.kit import raw_http
+from tests.kit.agent_http import calling
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.raw_http import Answer
+from tests.kit.server_http import driving
+from tests.kit.waiting import eventually
+
+TOKEN = "a-token-of-somebody"
+OTHER = "a-token-of-another"
+PORTAL = "https://portal.example.org"
+
+
+@dataclass
+class Program:
+    """One of the two."""
+
+    name: str
+    port: int
+    caller: Any
+
+    async def unfinished(self) -> str:
+        """The path of something that has not ended."""
+        if self.name == "server":
+            return f"/download/{await self.caller.upload()}"
+        status, reply = await self.caller.submit("1.1")
+        assert status == 200
+        return f"/retrieve/{reply['id']}"
+
+    def holding(self, data: str) -> contextlib.AbstractAsyncContextManager[None]:
+        return raw_http.holding(self.port, data)
+
+    async def timed(self, method: str, path: str, **headers: str) -> Answer:
+        """As :meth:`ask`, where the answer takes time, on the program's own clock."""
+        asked = asyncio.create_task(self.ask(method, path, **headers))
+
+        async def over() -> bool:
+            if self.name == "agent":
+                await self.caller.clock.advance(0.1)
+            await asyncio.wait([asked], timeout=0.01)
+            return asked.done()
+
+        await eventually(over, bool)
+        return await asked
+
+    async def send(self, data: bytes) -> bytes:
+        return await raw_http.send(self.port, data)
+
+    async def ask(self, method: str, path: str, body: str = "", **headers: str) -> Answer:
+        return await raw_http.ask(self.port, method, path, body, **headers)
+
+    @property
+    def private(self) -> str:
+        """A route for callers with a token."""
+        return "/api/v1/jobs" if self.name == "server" else "/load"
+
+    @property
+    def change(self) -> str:
+        return "/terminate/1" if self.name == "server" else "/kill/1"
+
+    @property
+    def upload(self) -> str:
+        return "/upload" if self.name == "server" else "/submit"
+
+
+@contextlib.asynccontextmanager
+async def serving(name: str, folder: Path, **settings: Any) -> AsyncIterator[Program]:
+    folder.mkdir(exist_ok=True)
+    async with contextlib.AsyncExitStack() as stack:
+        if name == "server":
+            client = FakeOrchestrator(then="Running")
+            caller: Any = await stack.enter_async_context(driving(folder, client, **settings))
+        else:
+            caller = await stack.enter_async_context(calling(folder, **settings))
+        yield Program(name, int(str(caller.url).rpartition(":")[2].strip("/")), caller)
+
+
+def guarding(name: str, folder: Path) -> contextlib.AbstractAsyncContextManager[Program]:
+    """Where a token is needed, and more names and pages are trusted."""
+    settings: dict[str, Any] = {
+        "tokens": [TOKEN, OTHER],
+        "allowed_hosts": ["jobs.example.org", "*.lab.example"],
+    }
+    if name == "server":
+        settings["allowed_origins"] = [PORTAL]
+    return serving(name, folder, **settings)
