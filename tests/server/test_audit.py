@@ -111,13 +111,14 @@ async def test_what_changes_something_is_in_the_trail_and_reads_are_not(place: P
 
 @warm_module
 async def test_refusals_that_anybody_can_cause_do_not_fill_the_trail(place: Place) -> None:
-    before = await last(place)
+    before, began = await last(place), asyncio.get_running_loop().time()
     for _ in range(40):
         status, _ = await ask(place, "POST", "/api/v1/tokens", "no-token-that-is-known")
         assert status == 401
     found = await trail(place, "?principal=anonymous")
     refused = [one for one in found if one["seq"] > before]
-    assert 5 <= len(refused) < 30, "those of other tests count, too"
+    most = 11 + 10 * (asyncio.get_running_loop().time() - began)
+    assert 5 <= len(refused) <= most, "those of other tests count, too"
     assert refused[0]["code"] == "not_allowed"
     assert sum(one["left_out"] for one in refused) <= 40 - len(refused)
 

@@ -160,12 +160,13 @@ async def test_what_was_not_delivered_before_a_stop_is_delivered_after_the_next_
         receiver.hold.clear()
         async with driving(folder, FakeOrchestrator(), **allowed) as caller:
             await caller.upload(callback_url=receiver.url())
-            (first,) = await receiver.arrived(1)
+            await receiver.arrived(1)
         receiver.hold.set()
+        before = len(receiver.received)
         async with driving(folder, FakeOrchestrator(), **allowed) as caller:
-            _, second = await receiver.arrived(2)
-            assert second.headers["webhook-id"] == first.headers["webhook-id"]
+            received = await receiver.arrived(before + 1)
+            assert len({one.headers["webhook-id"] for one in received}) == 1
             async with caller.session.get(f"{caller.url}{SECRET}") as answer:
                 secret = (await answer.json())["secrets"][0]
-            for received in (first, second):
-                verified(received, secret)
+            for one in received:
+                verified(one, secret)
