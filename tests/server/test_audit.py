@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
@@ -45,12 +44,9 @@ async def ask(
 
 
 async def upload(place: Place, token: str, user: str, **headers: str) -> int:
-    form = aiohttp.FormData({"user_id": user, "service": place.service})
-    form.add_field("file", "true", filename="run.sh")
     given = {"Authorization": f"Bearer {token}", **headers}
-    status, answer = await place.ask("POST", "/upload", data=form, headers=given)
+    status, answer = await place.posted(None, given, user_id=user)
     assert status == 201, answer
-    place.users.add(user)
     return int(answer["id"])
 
 

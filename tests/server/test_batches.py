@@ -8,7 +8,6 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from ferryman import Client, NoResult
@@ -115,13 +114,8 @@ async def test_results_that_are_not_there_are_named(place: Place) -> None:
 async def test_an_array_file_that_is_no_list_of_tasks_is_refused(
     place: Place, name: str, content: bytes, why: str
 ) -> None:
-    form = aiohttp.FormData(quote_fields=False)
-    fields = {"user_id": place.user, "service": place.service, "array_file": "params.txt"}
-    for field, text in fields.items():
-        form.add_field(field, text)
-    form.add_field("file", b"exit 0\n", filename="run.sh")
-    form.add_field("file", content, filename=name)
-    status, problem = await place.ask("POST", "/upload", data=form)
+    files = {"run.sh": b"exit 0\n", name: content}
+    status, problem = await place.posted(files, array_file="params.txt")
     assert (status, problem["code"]) == (400, "invalid_array_file")
     assert problem["part"] == "array_file"
     assert why in problem["message"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import aiohttp
 import pytest
 
 from shared.principals import Principal, Role
 from tests.kit.each import each
+from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.warm import Place
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -25,10 +25,8 @@ PRINCIPALS = {
 async def posted(
     place: Place, token: str = OPERATOR, key: str = "", **fields: str
 ) -> tuple[int, Any]:
-    form = aiohttp.FormData({"user_id": place.user, "service": place.service} | fields)
-    form.add_field("file", "true", filename="run.sh")
     headers = {"Authorization": f"Bearer {token}"} | ({"Idempotency-Key": key} if key else {})
-    return await place.ask("POST", "/upload", data=form, headers=headers)
+    return await place.posted(None, headers, **fields)
 
 
 async def test_a_chain_runs_in_its_order(place: Place) -> None:
@@ -60,6 +58,35 @@ async def test_a_failure_goes_on_to_all_that_wait(place: Place) -> None:
     )
     late = await place.job(await place.upload(after=str(second)))
     assert (late["status"], late["reason"]) == ("Failed", "dependency_failed")
+
+
+async def test_a_job_gets_what_others_left_and_gather_what_its_children_did(place: Place) -> None:
+    seen: dict[str, set[str]] = {}
+
+    def script(process: FakeProcess) -> None:
+        root = process.workspace.path
+        found = [path for top in ("inputs", "children") for path in (root / top).rglob("out")]
+        seen[process.launch.env["FERRYMAN_JOB_ID"]] = {
+            str(path.relative_to(root)) for path in found
+        }
+        process.write("out", b"1")
+        process.finish()
+
+    place.does(script)
+    first = await place.upload()
+    array = await place.upload(array="0-1")
+    files = {"run.sh": b"true", "gather.sh": b"true"}
+    gathered = await place.upload(files, array="0-1", inputs_from=str(first))
+    for job_id in (first, array, gathered):
+        assert (await place.job(job_id))["status"] == "Completed"
+    last = await place.upload(inputs_from=f"{first},{array},{gathered}")
+    assert (await place.job(last))["status"] == "Completed"
+    assert seen[str(first)] == set()
+    given = f"inputs/{first}/out"  # the children got it, too
+    of_children = {f"children/{number}/{name}" for number in (0, 1) for name in ("out", given)}
+    assert seen[str(gathered)] == {given} | of_children
+    of_array = {f"inputs/{array}/{number}/out" for number in (0, 1)}
+    assert {given, f"inputs/{gathered}/out"} | of_array <= seen[str(last)]
 
 
 @each("name", ["after", "inputs_from"])

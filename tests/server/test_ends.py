@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import aiohttp
 import pytest
 
 from shared.wire import Reason
@@ -86,11 +85,7 @@ async def test_a_failure_that_is_not_named_says_so_with_what_is_left(place: Plac
 async def test_an_upload_hears_what_its_list_leaves_out_and_what_is_never_retried(
     place: Place,
 ) -> None:
-    async def posted(**fields: str) -> tuple[int, Any]:
-        form = {"user_id": place.user, "service": place.service, **fields}
-        return await place.ask("POST", "/upload", data=form_of(form))
-
-    status, answer = await posted(retries="2", retry_on="exit:7", timeout="9h")
+    status, answer = await place.posted(retries="2", retry_on="exit:7", timeout="9h")
     assert status == 201
     cut, left_out = answer["warnings"]
     assert cut.startswith("timeout: 9h was asked for")
@@ -99,19 +94,13 @@ async def test_an_upload_hears_what_its_list_leaves_out_and_what_is_never_retrie
         f"service {place.service} tries again"
     )
     assert (await place.job(answer["id"]))["warnings"] == answer["warnings"]
-    assert "warnings" not in (await posted(retry_on="exit:7"))[1], "there are no retries"
-    status, answer = await posted(retries="2", retry_on="timeout,queue_timeout")
+    assert "warnings" not in (await place.posted(retry_on="exit:7"))[1], "there are no retries"
+    status, answer = await place.posted(retries="2", retry_on="timeout,queue_timeout")
     assert (status, answer["part"]) == (400, "retry_on")
-    assert (await posted(retries="2", no_retry_on="queue_timeout"))[0] == 201
+    assert (await place.posted(retries="2", no_retry_on="queue_timeout"))[0] == 201
     path = f"/api/v1/services/{place.service}"
     status, problem = await place.ask("PUT", path, json={"retry_on": ["queue_timeout"]})
     assert (status, "never tried again" in problem["detail"]) == (400, True)
-
-
-def form_of(fields: dict[str, str]) -> aiohttp.FormData:
-    form = aiohttp.FormData(fields)
-    form.add_field("file", "true", filename="run.sh")
-    return form
 
 
 async def test_an_interruption_is_tried_again_from_a_budget_of_its_own(place: Place) -> None:

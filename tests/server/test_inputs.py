@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from server.agents import forms
-from server.domain.batch import Batch
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import FileKind, Job, Result
 from server.stages.inputs import Inputs, InputsNotMade, NoInputs
@@ -23,7 +22,7 @@ from tests.kit.stage_resources import resources
 
 
 class Place:
-    """What the stage works with: some jobs, and some batches with their children's results."""
+    """What the stage works with: some jobs."""
 
     def __init__(self, folder: Path) -> None:
         numbers = count(1)
@@ -32,8 +31,6 @@ class Place:
         self.scratch = FolderScratch(self.staging, *name)
         self.storage = FolderStorage(folder, self.scratch, *name)
         self.known: dict[int, Job] = {}
-        self.batches: dict[int, Batch] = {}
-        self.children: dict[int, list[tuple[str, Result | None]]] = {}
         self.inputs = Inputs(resources(jobs=self, storage=self.storage, scratch=self.scratch))
 
     async def get(self, job_id: int) -> Job:
@@ -41,11 +38,8 @@ class Place:
             raise NoSuchJob(job_id)
         return self.known[job_id]
 
-    async def batch(self, parent_id: int) -> Batch | None:
-        return self.batches.get(parent_id)
-
-    async def child_results(self, parent_id: int) -> list[tuple[str, Result | None]]:
-        return self.children[parent_id]
+    async def batch(self, parent_id: int) -> None:
+        """None of them is a parent."""
 
     async def result(self, files: Mapping[str, bytes]) -> Result:
         out = io.BytesIO()
@@ -75,49 +69,6 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
-
-
-async def test_most_attempts_have_none(place: Place) -> None:
-    async with place.inputs.of(job()) as inputs:
-        assert inputs is None
-
-
-async def test_each_result_is_in_a_folder_of_its_number(place: Place) -> None:
-    place.known = {
-        17: job(id=17, result=await place.result({"out": b"1"})),
-        18: job(id=18, result=await place.result({"out": b"2", "d/e": b"3"})),
-    }
-    assert await place.sent(job(inputs_from=(17, 18))) == {
-        "inputs/17/out": b"1",
-        "inputs/18/out": b"2",
-        "inputs/18/d/e": b"3",
-    }
-
-
-async def test_gather_gets_what_the_children_left(place: Place) -> None:
-    one, two = await place.result({"out": b"1"}), await place.result({"out": b"2"})
-    place.children = {7: [("a", one), ("b", None), ("c", two)]}
-    place.known = {17: job(id=17, result=one)}
-    assert await place.sent(job(id=7, gather=True, inputs_from=(17,))) == {
-        "inputs/17/out": b"1",
-        "children/a/out": b"1",
-        "children/c/out": b"2",
-    }
-
-
-async def test_the_result_of_a_batch_is_that_of_gather_or_those_of_its_children(
-    place: Place,
-) -> None:
-    one, two = await place.result({"out": b"1"}), await place.result({"out": b"2"})
-    place.known = {17: job(id=17, result=one)}
-    place.children = {17: [("0", two)]}
-    asking = job(inputs_from=(17,))
-    place.batches = {17: Batch(17, 1)}
-    assert await place.sent(asking) == {"inputs/17/0/out": b"2"}
-    place.batches = {17: Batch(17, 1, has_gather=True)}
-    assert await place.sent(asking) == {"inputs/17/out": b"1"}
-    place.batches = {17: Batch(17, 0)}
-    assert await place.sent(asking) == {"inputs/17/out": b"1"}
 
 
 async def test_a_result_that_is_gone_or_damaged_is_named(place: Place) -> None:

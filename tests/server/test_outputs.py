@@ -8,7 +8,6 @@ import os
 import zipfile
 from typing import Any
 
-import aiohttp
 import pytest
 
 from tests.kit.each import each
@@ -131,9 +130,8 @@ async def test_children_that_a_job_leaves_are_made_whatever_it_asked_for(place: 
     ],
 )
 async def test_a_wish_that_makes_no_sense_is_refused(place: Place, field: str, text: str) -> None:
-    form = aiohttp.FormData({"user_id": place.user, "service": place.service, field: text})
-    form.add_field("file", b"echo\n", filename="run.sh")
-    status, answer = await place.ask("POST", "/upload", data=form)
+    wish: dict[str, Any] = {field: text}
+    status, answer = await place.posted(**wish)
     assert (status, answer["code"]) == (400, f"invalid_{field}")
 
 

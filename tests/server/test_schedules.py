@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import aiohttp
 import pytest
 
 from shared.principals import Principal, Role
@@ -23,13 +22,9 @@ SCHEDULES = "/api/v1/schedules"
 
 
 async def post(place: Place, token: str = OPERATOR, **fields: str) -> tuple[int, Any]:
-    given = {"user_id": place.user, "service": place.service, "name": "nightly"}
-    form = aiohttp.FormData(quote_fields=False)
-    for name, value in (given | {"cron": "30 2 * * *"} | fields).items():
-        form.add_field(name, value)
-    for name in ("run.sh", "params.txt"):
-        form.add_field("file", b"echo hello\n", filename=name)
-    return await ask(place, "POST", "", token, data=form)
+    files = {"run.sh": b"echo hello\n", "params.txt": b"a\n"}
+    given = {"name": "nightly", "cron": "30 2 * * *"} | fields
+    return await place.posted(files, {"Authorization": f"Bearer {token}"}, SCHEDULES, **given)
 
 
 async def ask(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from standardwebhooks.webhooks import Webhook
 
@@ -128,9 +127,7 @@ async def test_each_principal_has_a_secret_of_its_own_which_it_replaces(place: P
 async def test_an_upload_with_an_address_that_no_webhook_may_reach_is_refused(
     place: Place, url: str, why: str
 ) -> None:
-    form = aiohttp.FormData({"user_id": place.user, "service": place.service, "callback_url": url})
-    form.add_field("file", b"echo", filename="run.sh")
-    status, answer = await place.ask("POST", "/upload", data=form)
+    status, answer = await place.posted(callback_url=url)
     assert status == 400
     assert answer["message"].startswith("Invalid callback_url: ")
     assert why in answer["message"]

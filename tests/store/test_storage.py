@@ -178,13 +178,6 @@ async def test_the_range_ends_before_its_end(storage: Storage) -> None:
                 assert stream.size == len(content)  # of the whole file
 
 
-async def test_ranges_over_chunks_make_up_the_file(storage: Storage) -> None:
-    name = await put(storage, LARGE)
-    step = 700_001
-    parts = [await read(storage, R, name, at, at + step) for at in range(0, len(LARGE), step)]
-    assert b"".join(parts) == LARGE
-
-
 async def test_a_file_that_is_not_there_says_so(storage: Storage) -> None:
     missing = "f" * 20 + FIRST
     with pytest.raises(FileNotFoundError):
@@ -195,10 +188,6 @@ async def test_a_file_that_is_not_there_says_so(storage: Storage) -> None:
 
 
 # -- lists
-
-
-async def test_an_empty_storage_lists_nothing(storage: Storage) -> None:
-    assert await storage.list(B) == await storage.list(R) == []
 
 
 async def test_each_file_is_listed_once_and_in_order(storage: Storage) -> None:
@@ -390,15 +379,6 @@ async def test_files_that_are_stored_at_once_do_not_mix(storage: Storage) -> Non
     assert await names(storage) == sorted(stored)
 
 
-async def test_many_read_one_file(storage: Storage) -> None:
-    content = bytes(range(256)) * 10_000
-    name = await put(storage, content)
-    found = await asyncio.gather(
-        *(read(storage, R, name, at * 1000, at * 1000 + 1500) for at in range(50))
-    )
-    assert found == [content[at * 1000 : at * 1000 + 1500] for at in range(50)]
-
-
 async def test_sweeps_of_two_servers_take_nothing_from_uploads_under_way(place: Place) -> None:
     first, second = place.first, place.run(SECOND)
     referred = set[str]()
@@ -453,15 +433,6 @@ async def test_a_crash_before_the_row_leaves_an_orphan_for_the_next_run(place: P
     assert await names(following) == []
 
 
-async def test_a_crash_after_the_row_loses_nothing(place: Place) -> None:
-    stored: list[str] = []
-    with pytest.raises(SimulatedCrash):
-        await dies_after_storing(place.first, stored)  # the row is there; no caller got an answer
-    following = place.run(SECOND)
-    assert await sweep(following, rows(*stored), running(SECOND)) == 0
-    assert await read(following, R, stored[0]) == b"whole"
-
-
 async def test_a_cancelled_write_may_still_come_so_its_file_stays(storage: Storage) -> None:
     async def accept(stored: asyncio.Event) -> None:
         async with storage.pending(R) as pending:
@@ -487,11 +458,6 @@ async def test_scratch_files_go_with_their_run(place: Place) -> None:
         archive.write_bytes(b"half an archive")
         assert await place.scratch("0000000000c3").clear(running(SECOND)) == 2
         assert (dead.path.exists(), archive.exists(), living.path.exists()) == (False, False, True)
-
-
-async def test_what_was_committed_outlives_the_run(place: Place) -> None:
-    name = await put(place.first, b"kept")
-    assert await read(place.run(SECOND), R, name) == b"kept"
 
 
 @pytest.mark.parametrize("of_an_agent", [False, True])
