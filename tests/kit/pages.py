@@ -320,23 +320,10 @@ async def browsing(url: str, token: str = "", user_agent: str = FIREFOX) -> Asyn
 
 
 class People:
-    """People with tokens of their own, made by an operator of a server that a module shares."""
+    """People at a server that a module shares, each with a browser of their own."""
 
     def __init__(self, place: Place, stack: Any) -> None:
         self.place, self._stack = place, stack
-
-    async def new(self, role: str = "user", name: str = "", **fields: Any) -> Browser:
-        """A person with a token, who sends it with each request.
-
-        Args:
-            name: without one a user is the test's own.
-        """
-        if not name:
-            name = self.place.user if role == "user" else self.place.warm.new(role)
-        made = await self.place.api("POST", "/tokens", {"name": name, "role": role, **fields})
-        found = await self.stranger()
-        found.token = made["token"]
-        return found
 
     async def stranger(self) -> Browser:
         found: Browser = await self._stack.enter_async_context(browsing(self.place.url))
