@@ -122,16 +122,6 @@ async def test_a_partial_result_is_fetched_live(tmp_path, client):
     assert "/retrieve_partial/1" in client.asked
 
 
-async def test_a_run_that_never_ends_there_is_ended_from_here(tmp_path, client, monkeypatch):
-    monkeypatch.setattr("server.stages.poll.TIMEOUT_GRACE_S", 0.0)
-    client.then = "Running"
-    quick = '[services.my_service]\ntimeout = "0.2s"\n'
-    async with driving(tmp_path, client, extra=quick) as caller:
-        job = await caller.job(await caller.upload())
-        assert (job["status"], job["reason"]) == ("Failed", "timeout")
-    assert client.killed == [1]
-
-
 async def test_a_client_that_forgot_the_payload_is_not_asked_for_ever(tmp_path, client):
     client.then = "Running"
     once = "[services.my_service]\ninfra_retries = 0\n"
