@@ -45,7 +45,7 @@ soak: setup-dev ## jobs for SOAK_SECONDS (600) while all is killed, reloaded and
 	@$(PYTHON_RUN) -m tests.soak --seconds $(SOAK_SECONDS)
 	@SOAK_SECONDS=$(SOAK_SECONDS) $(PYTHON_RUN) -m pytest -m soak $(ARGS)
 
-mutants: setup-dev ## take each protection out in turn; a test must fail (ARGS="--only server/")
+mutants: setup-dev ## take each protection out in turn; a test must fail (ARGS=--help)
 	@.venv/bin/python -m tests.mutants $(ARGS)
 
 coverage: setup-dev ## which lines no test runs, programs that tests start included; htmlcov/ shows them
@@ -81,5 +81,5 @@ deb: setup ## a Debian package of both programs, dist/ferryman_*.deb
 	@deploy/debian/build
 
 clean: ## remove .venv and every cache; never data
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache htmlcov .coverage* dist
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .mutants .import_linter_cache htmlcov .coverage* dist
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
