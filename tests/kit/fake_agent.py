@@ -14,6 +14,7 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import pytest_asyncio
 from aiohttp import BodyPartReader, web
 
 from server.settings import load
@@ -438,3 +439,37 @@ def left(stdout: str, stderr: str) -> bytes:
         archive.writestr("stderr.log", "the job's own file")
         archive.writestr("ferryman.json", json.dumps({"logs": logs}))
     return packed.getvalue()
+
+
+Served: TypeAlias = tuple[ServerClient, FakeAgent]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served(module_folder: Path) -> AsyncIterator[Served]:
+    """A server whose jobs are retried once, and its agent, for all tests of a module."""
+    agent = FakeAgent(ends="Running")
+    async with serving(module_folder, agent, extra=RETRIED) as caller:
+        yield caller, agent
+
+
+@asynccontextmanager
+async def running_at(
+    where: Path | Served, extra: str = "", **fields: str
+) -> AsyncIterator[tuple[ServerClient, FakeAgent, int]]:
+    """A job that runs.
+
+    Args:
+        where: on which server, or in which folder there is to be a new one with ``extra``.
+    """
+    async with AsyncExitStack() as stack:
+        if isinstance(where, Path):
+            agent = FakeAgent(ends="Running")
+            caller = await stack.enter_async_context(serving(where, agent, extra=extra))
+        else:
+            caller, agent = where
+        job_id = await caller.upload(None, "my_service", **fields)
+        await caller.job(job_id, until="Running")
+        yield caller, agent, job_id
+        if not isinstance(where, Path):
+            async with caller.session.post(f"{caller.url}/terminate/{job_id}") as answer:
+                await answer.read()

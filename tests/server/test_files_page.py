@@ -15,13 +15,12 @@ import pytest
 from server.http import files as http_files
 from server.web.job.files import quoted
 from shared.files.archives.zip_index import ListedFile, ZipIndex
-from tests.contract.test_files_http import Setting, ended, running, zipped
-from tests.contract.test_running_files_http import running_job
 from tests.kit.fake_agent import RETRIED
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.server_http import driving
 from tests.kit.warm import Place
+from tests.server.test_files import Setting, ended, running, running_job, zipped
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -13,11 +13,11 @@ import pytest
 from aiohttp import web
 
 from server.web.job import log as log_follow
-from tests.contract.test_events_http import followed
-from tests.contract.test_logs_http import Setting, log_events, running
 from tests.kit.fake_agent import RETRIED, FakeAgent, page, serving
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.warm import Place
+from tests.server.test_events import followed
+from tests.server.test_logs import Setting, log_events, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote_plus
 
 import pytest
+import pytest_asyncio
 
 from server.api.routes import ROUTES
 from server.domain.field_values import VALUES
@@ -20,8 +21,11 @@ from server.web import routes as pages
 from server.web.site import compile_template, template_names
 from shared.settings.limits import FIELDS
 from tests.kit.cost import longest_step
+from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import RUN, ServerClient, driving
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MOST_S = 0.3
 PATTERNS = [
@@ -33,9 +37,9 @@ OF_FORMS = [*VALUES, *FIELDS, "user_id", "service", "cron", "time_zone", "overla
 KIND = "application/x-www-form-urlencoded"
 
 
-@pytest.fixture
-async def caller(tmp_path: Path):
-    async with driving(tmp_path, FakeOrchestrator()) as found:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def caller(module_folder: Path):
+    async with driving(module_folder, FakeOrchestrator()) as found:
         for name in template_names():  # each once, and not by whoever asks first
             compile_template(name)
         assert await found.upload() == 1
@@ -167,7 +171,7 @@ async def test_forms_of_pages(caller: ServerClient) -> None:
             await send(caller, "POST", path, sent, Content_Type=KIND)
 
 
-@pytest.mark.parametrize("pattern", ["a,", '"', "a=b;", 'W/"a",', "0-1,", "(", "=?utf-8?q?a?= "])
+@each("pattern", ["a,", '"', "a=b;", 'W/"a",', "0-1,", "(", "=?utf-8?q?a?= "])
 async def test_headers(caller: ServerClient, pattern: str) -> None:
     for name in (
         *("Accept", "Cookie", "Range", "If-None-Match", "If-Match", "If-Range", "Authorization"),

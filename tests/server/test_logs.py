@@ -8,6 +8,7 @@ import json
 import zipfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +16,25 @@ from aiohttp import web
 
 from server.http import logs
 from shared.files.archives.zip_directory import read_listed
-from tests.contract.test_events_http import SSE, Message, followed
-from tests.kit.fake_agent import RETRIED, FakeAgent, HeldPayload, left, page, serving
+from tests.kit.fake_agent import (
+    FakeAgent,
+    HeldPayload,
+    Served,
+    left,
+    page,
+    running_at,
+    served,
+    serving,
+)
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import ServerClient, driving
+from tests.server.test_events import SSE, Message, followed
 
 BYTES = bytes(range(256)) * 4
+
+
+__all__ = ["served"]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 class Setting:
@@ -56,20 +70,17 @@ class Setting:
 
 
 @asynccontextmanager
-async def running(tmp_path, extra: str = "") -> AsyncIterator[Setting]:
-    agent = FakeAgent(ends="Running")
-    async with serving(tmp_path, agent, extra=extra) as caller:
-        job_id = await caller.upload()
-        await caller.job(job_id, until="Running")
-        yield Setting(caller, agent, job_id)
+async def running(where: Path | Served, extra: str = "", **fields: str) -> AsyncIterator[Setting]:
+    async with running_at(where, extra, **fields) as found:
+        yield Setting(*found)
 
 
 async def log_events(messages: AsyncIterator[Message]) -> list[tuple[int, str, Any]]:
     return [(one.id, one.event, one.data) async for one in messages if one.event]
 
 
-async def test_the_log_of_a_running_job_is_what_it_has_written(tmp_path) -> None:
-    async with running(tmp_path) as here:
+async def test_the_log_of_a_running_job_is_what_it_has_written(served: Served) -> None:
+    async with running(served) as here:
         await here.agent.write(here.held(), BYTES)
         await here.agent.write(here.held(), b"oops", "stderr")
         status, headers, body = await here.get()
@@ -93,8 +104,8 @@ async def test_the_log_of_a_running_job_is_what_it_has_written(tmp_path) -> None
         assert document["links"]["logs"] == here.path
 
 
-async def test_the_log_of_a_job_that_has_ended_is_in_its_result(tmp_path) -> None:
-    async with running(tmp_path) as here:
+async def test_the_log_of_a_job_that_has_ended_is_in_its_result(served: Served) -> None:
+    async with running(served) as here:
         await here.end("0123456789" * 100_000)
         await here.caller.job(here.job_id)
         whole = b"0123456789" * 100_000
@@ -116,8 +127,8 @@ async def test_the_log_of_a_job_that_has_ended_is_in_its_result(tmp_path) -> Non
             assert (answer.status, answer.content_length) == (200, 1_000_000)
 
 
-async def test_a_part_of_a_log_is_sent_as_a_part_of_any_file(tmp_path) -> None:
-    async with running(tmp_path, extra=RETRIED) as here:
+async def test_a_part_of_a_log_is_sent_as_a_part_of_any_file(served: Served) -> None:
+    async with running(served) as here:
         await here.agent.write(here.held(), b"0123456789")
         _, headers, _ = await here.get()
         tag = headers["etag"]
@@ -148,7 +159,7 @@ async def test_a_part_of_a_log_is_sent_as_a_part_of_any_file(tmp_path) -> None:
 
 
 async def test_a_log_costs_the_same_however_many_files_the_result_has(
-    tmp_path, monkeypatch
+    served: Served, monkeypatch
 ) -> None:
     entries = 0
 
@@ -160,7 +171,7 @@ async def test_a_log_costs_the_same_however_many_files_the_result_has(
 
         return one
 
-    async with running(tmp_path) as here:
+    async with running(served) as here:
         packed = io.BytesIO(left("", ""))
         with zipfile.ZipFile(packed, "a") as archive:
             for number in range(3_000):
@@ -181,8 +192,8 @@ async def test_a_log_costs_the_same_however_many_files_the_result_has(
         assert entries < 50
 
 
-async def test_a_followed_log_goes_on_from_the_agent_into_the_result(tmp_path) -> None:
-    async with running(tmp_path) as here:
+async def test_a_followed_log_goes_on_from_the_agent_into_the_result(served: Served) -> None:
+    async with running(served) as here:
         await here.agent.write(here.held(), b"one\n")
         url = f"{here.caller.url}{here.path}?follow=1"
         async with here.caller.session.get(url) as answer:
@@ -195,8 +206,8 @@ async def test_a_followed_log_goes_on_from_the_agent_into_the_result(tmp_path) -
             assert await answer.content.read() == b"[8 bytes left out]\nend\n"
 
 
-async def test_a_followed_log_is_text_for_browsers(tmp_path) -> None:
-    async with running(tmp_path) as here:
+async def test_a_followed_log_is_text_for_browsers(served: Served) -> None:
+    async with running(served) as here:
         async with followed(here.caller, f"{here.path}?offset=0") as (answer, messages):
             assert answer.content_type == "text/event-stream"
             await here.agent.write(here.held(), b"a\n\xc3")
@@ -239,8 +250,8 @@ async def test_who_follows_waits_for_the_start(tmp_path) -> None:
             assert (body, headers["ferryman-log-ended"]) == (b"hello", "false")
 
 
-async def test_each_attempt_has_its_own_log(tmp_path) -> None:
-    async with running(tmp_path, extra=RETRIED) as here:
+async def test_each_attempt_has_its_own_log(served: Served) -> None:
+    async with running(served) as here:
         await here.end("first", "Failed")
         await here.agent.until(lambda: here.agent.starts[f"{here.job_id}.2"] == 1)
         await here.caller.job(here.job_id, until="Running")
@@ -346,8 +357,7 @@ async def test_a_followed_log_survives_its_agents_absence(tmp_path, monkeypatch)
             assert await answer.content.read() == b"two\n"
 
 
-@pytest.mark.parametrize("path", ["logs", "logs?follow=1"])
-async def test_the_log_of_an_unknown_job_is_not_there(tmp_path, path: str) -> None:
-    async with serving(tmp_path) as caller:
-        status, _, body = await caller.get(f"/api/v1/jobs/99/{path}")
+async def test_the_log_of_an_unknown_job_is_not_there(served: Served) -> None:
+    for path in ("logs", "logs?follow=1"):
+        status, _, body = await served[0].get(f"/api/v1/jobs/99/{path}")
         assert (status, json.loads(body)["code"]) == (404, "job_not_found")

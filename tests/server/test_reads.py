@@ -9,10 +9,10 @@ from typing import Any
 
 from server.http import files, logs
 from shared.http.protocol import UnreadAnswers
-from tests.contract.test_logs_http import running
 from tests.kit import linked as test_links
 from tests.kit.job_pages import serving
 from tests.kit.waiting import until
+from tests.server.test_logs import running
 
 
 async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monkeypatch) -> None:

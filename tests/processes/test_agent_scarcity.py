@@ -17,6 +17,7 @@ import pytest
 
 from client_agent.sandbox.kernel import pidfd
 from tests.kit.agent_process import agent
+from tests.kit.disks import fill
 from tests.kit.programs import until
 
 UNPREPARED = {"FERRYMAN_AGENT__SANDBOXING__READ_ONLY": '["/usr/share:/share"]'}
@@ -42,18 +43,6 @@ def small(tmp_path):
     data.mkdir()
     script = f'mount -t tmpfs -o size=64m none "{data}" && exec "$@"'
     return ("unshare", "-m", "sh", "-c", script, "sh")
-
-
-def fill(folder: Path) -> Path:
-    """Take all that is left on the disk."""
-    filler = folder / "filler"
-    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(1 << 16))
-    with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(b"x")
-    return filler
 
 
 def data_folder(running, tmp_path: Path) -> Path:
@@ -168,8 +157,14 @@ def test_a_shortage_of_descriptors_costs_no_result_and_leaks_nothing(tmp_path, p
 
 def sleeping_below(init: int) -> int:
     """Pid of the ``sleep`` below the sandbox's init, once it is there."""
-    while True:
+    found: list[int] = []
+
+    def there() -> bool:
         for pid in pidfd.descendants(init):
             with contextlib.suppress(FileNotFoundError):
                 if Path(f"/proc/{pid}/comm").read_text() == "sleep\n":
-                    return pid
+                    found.append(pid)
+        return bool(found)
+
+    until(there, "run.sh does not sleep")
+    return found[0]

@@ -8,14 +8,27 @@ import json
 import zipfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import aiohttp
 import pytest
-from aiohttp import ClientPayloadError
+import pytest_asyncio
+from aiohttp import ClientPayloadError, web
 
-from tests.kit.fake_agent import RETRIED, FakeAgent, serving
-from tests.kit.server_http import ServerClient
+from tests.kit.each import each
+from tests.kit.fake_agent import FakeAgent, Served, refuse, running_at, served
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.fake_sandbox import FakeProcess
+from tests.kit.generated_bundles import Item
+from tests.kit.generated_uploads import parts
+from tests.kit.in_process_system import InProcessSystem, together
+from tests.kit.raw_http import ask
+from tests.kit.server_http import ServerClient, driving
+
+__all__ = ["served"]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TEXT = b"".join(b"line %d\n" % number for number in range(200_000))
 PICTURE = bytes(range(256)) * 2_000
@@ -80,24 +93,21 @@ class Setting:
 
 
 @asynccontextmanager
-async def running(tmp_path, extra: str = "") -> AsyncIterator[Setting]:
-    agent = FakeAgent(ends="Running")
-    async with serving(tmp_path, agent, extra=extra) as caller:
-        job_id = await caller.upload()
-        await caller.job(job_id, until="Running")
-        yield Setting(caller, agent, job_id)
+async def running(where: Path | Served, extra: str = "", **fields: str) -> AsyncIterator[Setting]:
+    async with running_at(where, extra, **fields) as found:
+        yield Setting(*found)
 
 
 @asynccontextmanager
-async def ended(tmp_path, result: bytes) -> AsyncIterator[Setting]:
-    async with running(tmp_path) as here:
+async def ended(where: Path | Served, result: bytes) -> AsyncIterator[Setting]:
+    async with running(where) as here:
         await here.end(result)
         await here.caller.job(here.job_id)
         yield here
 
 
-async def test_the_files_of_a_result_are_listed_with_their_sizes_and_types(tmp_path) -> None:
-    async with ended(tmp_path, zipped(FILES)) as here:
+async def test_the_files_of_a_result_are_listed_with_their_sizes_and_types(served: Served) -> None:
+    async with ended(served, zipped(FILES)) as here:
         found = await here.list()
         assert (found["attempt"], found["running"], found["next"]) == (1, False, None)
         listed = {one["path"]: one for one in found["items"]}
@@ -116,9 +126,9 @@ async def test_the_files_of_a_result_are_listed_with_their_sizes_and_types(tmp_p
         assert job["links"]["files"] == here.path
 
 
-async def test_pages_of_files_follow_each_other(tmp_path) -> None:
+async def test_pages_of_files_follow_each_other(served: Served) -> None:
     files = {f"{number:05}.txt": b"" for number in range(20_000)}  # more than one window
-    async with ended(tmp_path, zipped(files)) as here:
+    async with ended(served, zipped(files)) as here:
         seen: list[str] = []
         query = "limit=3000"
         while True:
@@ -135,8 +145,8 @@ async def test_pages_of_files_follow_each_other(tmp_path) -> None:
         assert (await here.refused(query="limits=5"))[:2] == (400, "unknown_parameter")
 
 
-async def test_a_file_of_a_result_is_sent_alone(tmp_path) -> None:
-    async with ended(tmp_path, zipped(FILES)) as here:
+async def test_a_file_of_a_result_is_sent_alone(served: Served) -> None:
+    async with ended(served, zipped(FILES)) as here:
         for path, content in FILES.items():
             status, headers, body = await here.get(path)
             assert (status, body == content) == (200, True), path
@@ -153,10 +163,10 @@ async def test_a_file_of_a_result_is_sent_alone(tmp_path) -> None:
                 assert await answer.read() == content, path
 
 
-@pytest.mark.parametrize("path", ["out/table.csv", "out/plot.png"], ids=["deflated", "stored"])
-async def test_a_part_of_a_file_is_sent_alone(tmp_path, path: str) -> None:
+@each("path", ["out/table.csv", "out/plot.png"])
+async def test_a_part_of_a_file_is_sent_alone(served: Served, path: str) -> None:
     content = FILES[path]
-    async with ended(tmp_path, zipped(FILES)) as here:
+    async with ended(served, zipped(FILES)) as here:
         size, etag = len(content), ""
         for text, start, stop in (
             ("0-0", 0, 1),
@@ -176,8 +186,8 @@ async def test_a_part_of_a_file_is_sent_alone(tmp_path, path: str) -> None:
         assert (status, headers["content-range"]) == (416, f"bytes */{size}")
 
 
-async def test_a_browser_may_show_text_and_images_and_runs_nothing(tmp_path) -> None:
-    async with ended(tmp_path, zipped(FILES)) as here:
+async def test_a_browser_may_show_text_and_images_and_runs_nothing(served: Served) -> None:
+    async with ended(served, zipped(FILES)) as here:
         for path, kind in {
             "out/table.csv": "text/plain; charset=utf-8",
             "page.html": "text/plain; charset=utf-8",
@@ -193,18 +203,18 @@ async def test_a_browser_may_show_text_and_images_and_runs_nothing(tmp_path) -> 
         assert (await here.refused("empty", "inline=2"))[:2] == (400, "invalid_inline")
 
 
-async def test_no_page_can_load_a_file_as_its_code(tmp_path) -> None:
+async def test_no_page_can_load_a_file_as_its_code(served: Served) -> None:
     """The pages' policy lets them load scripts and styles from this server."""
     paths = ["a.js", "a.mjs", "a.css", "b.JS"]
-    async with ended(tmp_path, zipped(dict.fromkeys(paths, b"alert(1)"))) as here:
+    async with ended(served, zipped(dict.fromkeys(paths, b"alert(1)"))) as here:
         for path, query in itertools.product(paths, ("", "inline=1")):
             _, headers, _ = await here.get(path, query)
             assert headers["content-type"].partition(";")[0] == "text/plain", path
             assert headers["x-content-type-options"] == "nosniff", path
 
 
-async def test_a_file_that_is_not_there_says_which_ones_are(tmp_path) -> None:
-    async with ended(tmp_path, zipped(FILES)) as here:
+async def test_a_file_that_is_not_there_says_which_ones_are(served: Served) -> None:
+    async with ended(served, zipped(FILES)) as here:
         status, code, text = await here.refused("table.csv")
         assert (status, code) == (404, "file_not_found")
         assert "out/table.csv" in text
@@ -214,8 +224,8 @@ async def test_a_file_that_is_not_there_says_which_ones_are(tmp_path) -> None:
         assert (await here.refused("empty", "attempt=2"))[:2] == (404, "attempt_not_found")
 
 
-async def test_each_attempt_has_its_own_files(tmp_path) -> None:
-    async with running(tmp_path, RETRIED) as here:
+async def test_each_attempt_has_its_own_files(served: Served) -> None:
+    async with running(served) as here:
         await here.end(zipped({"a.txt": b"first"}), "Failed")
         await here.agent.until(lambda: here.agent.starts[f"{here.job_id}.2"] == 1)
         await here.end(zipped({"a.txt": b"second", "b.txt": b""}), attempt=2)
@@ -233,15 +243,15 @@ async def test_each_attempt_has_its_own_files(tmp_path) -> None:
         assert (await here.list(f"cursor={page['next']}"))["attempt"] == 1
 
 
-async def test_a_failed_job_shows_what_it_left(tmp_path) -> None:
-    async with running(tmp_path) as here:
+async def test_a_failed_job_shows_what_it_left(served: Served) -> None:
+    async with running(served, retries="0") as here:
         await here.end(zipped(FILES), "Failed")
         await here.caller.job(here.job_id)
         assert (await here.get("out/table.csv"))[2] == TEXT
 
 
-@pytest.mark.parametrize("flaw", ["no zip", "encrypted", "method"])
-async def test_a_result_that_cannot_be_read_file_by_file_says_so(tmp_path, flaw: str) -> None:
+@each("flaw", ["no zip", "encrypted", "method"])
+async def test_a_result_that_cannot_be_read_file_by_file_says_so(served: Served, flaw: str) -> None:
     packed = bytearray(zipped({"a.txt": TEXT}))
     at = packed.index(b"PK\1\2", packed.index(b"PK\1\2") + 4)  # behind the folder's
     if flaw == "encrypted":
@@ -249,23 +259,161 @@ async def test_a_result_that_cannot_be_read_file_by_file_says_so(tmp_path, flaw:
     elif flaw == "method":
         packed[at + 10] = 12
     result = b"no zip at all" if flaw == "no zip" else bytes(packed)
-    async with ended(tmp_path, result) as here:
+    async with ended(served, result) as here:
         assert (await here.refused("a.txt"))[:2] == (409, "unreadable_result")
 
 
-async def test_a_damaged_file_ends_the_connection(tmp_path) -> None:
+async def test_a_damaged_file_ends_the_connection(served: Served) -> None:
     packed = bytearray(zipped({"a.bin": PICTURE * 4}, stored=("a.bin",)))
     packed[len(packed) // 2] ^= 1
-    async with ended(tmp_path, bytes(packed)) as here:
+    async with ended(served, bytes(packed)) as here:
         with pytest.raises(ClientPayloadError):
             await here.get("a.bin")
 
 
-async def test_a_file_is_found_wherever_it_is_listed(tmp_path) -> None:
+async def test_a_file_is_found_wherever_it_is_listed(served: Served) -> None:
     # Names that stand in other names, and more entries than are looked at together.
     files = {f"{'long/' * 20}{number:05}": b"%d" % number for number in range(9_000)}
     files |= {"long": b"a", "g/long/00000": b"b", "00001": b"c"}
-    async with ended(tmp_path, zipped(files)) as here:
+    async with ended(served, zipped(files)) as here:
         for path in ("long", "g/long/00000", "00001", *list(files)[::1_300], list(files)[8_999]):
             assert (await here.get(path))[2] == files[path], path
         assert (await here.refused("long/00000"))[1] == "file_not_found"
+
+
+# -- while it runs, at a real agent
+
+
+class Running:
+    """A job that runs."""
+
+    def __init__(
+        self,
+        system: InProcessSystem,
+        http: aiohttp.ClientSession,
+        job_id: int,
+        process: FakeProcess,
+    ) -> None:
+        self.system, self.http, self.job_id, self.process = system, http, job_id, process
+
+    async def get(self, path: str = "", **headers: str) -> tuple[int, Any, bytes]:
+        url = f"{self.system.url}/api/v1/jobs/{self.job_id}/files{path}"
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with self.http.get(url, headers=named) as answer:
+            return answer.status, answer.headers.copy(), await answer.read()
+
+    async def code(self, path: str = "") -> tuple[int, str]:
+        status, _, body = await self.get(path)
+        return status, json.loads(body)["code"]
+
+
+@asynccontextmanager
+async def running_job(tmp_path) -> AsyncIterator[Running]:
+    body = parts([Item("run.sh", b"echo hello\n")], extended=False)
+    async with together(tmp_path) as system, aiohttp.ClientSession() as http:
+        _, job = await system.upload(body)
+        process = await system.sandbox.process(f"{job['id']}.1")
+        url = f"{system.url}/api/v1/jobs/{job['id']}"
+        seen = "Queued"
+        while seen != "Running":
+            async with http.get(url, params={"wait": "20", "seen": seen}) as answer:
+                seen = (await answer.json())["status"]
+        yield Running(system, http, job["id"], process)
+
+
+async def test_the_files_of_a_running_job_are_listed_and_read_and_then_those_of_its_result(
+    tmp_path,
+) -> None:
+    async with running_job(tmp_path) as job:
+        job.process.write("out/half 50%.csv", b"a,b\n1,2\n")
+        job.process.log(b"step 1\n")
+        status, _, body = await job.get()
+        found = json.loads(body)
+        assert (status, found["attempt"], found["running"], found["next"]) == (200, 1, True, None)
+        listed = {one["path"]: (one["size"], one["type"]) for one in found["items"]}
+        assert listed == {
+            "out/half 50%.csv": (8, "text/csv"),
+            "run.sh": (11, "text/plain"),
+            "stdout.log": (7, "text/plain"),
+            "stderr.log": (0, "text/plain"),
+        }
+        path = "/out/half%2050%25.csv"
+        status, headers, body = await job.get(path)
+        assert (status, body) == (200, b"a,b\n1,2\n")
+        assert (headers["Cache-Control"], headers.get("ETag")) == ("no-store", None)
+        assert headers["Content-Disposition"].startswith("attachment; ")
+        status, headers, body = await job.get(path, Range="bytes=4-")
+        assert (status, headers["Content-Range"], body) == (206, "bytes 4-7/8", b"1,2\n")
+        status, _, body = await job.get(path, Range="bytes=4-", If_Range='"old"')
+        assert (status, len(body)) == (200, 8)
+        job.process.write("out/half 50%.csv", b"a,b\n1,2\n3,4\n")  # it grows
+        assert (await job.get(path, Range="bytes=8-"))[2] == b"3,4\n"
+        assert await job.code("/nowhere.csv") == (404, "file_not_found")
+        port = int(job.system.url.rpartition(":")[2])
+        for odd in (".", "..", "%2e%2e", "..%2f..%2fx", "out/.."):  # clients would shorten these
+            reply = await ask(port, "GET", f"/api/v1/jobs/{job.job_id}/files/{odd}")
+            assert (reply.status, reply.document["code"]) == (404, "file_not_found"), odd
+        assert await job.code("/../../../etc/passwd") == (404, "not_found")
+
+        _, _, body = await job.get("?limit=1")
+        following = json.loads(body)["next"]
+        _, _, body = await job.get(f"?limit=2&cursor={following}")
+        assert [one["path"] for one in json.loads(body)["items"]] == ["run.sh", "stdout.log"]
+        job.process.finish()
+        await job.system.ended(job.job_id)
+        assert await job.code(f"?cursor={following}") == (400, "invalid_cursor")
+        _, _, body = await job.get()
+        assert json.loads(body)["running"] is False
+        status, headers, body = await job.get(path)
+        assert (status, body) == (200, b"a,b\n1,2\n3,4\n")
+        assert headers["ETag"]
+
+
+async def test_files_of_a_job_that_has_not_started_are_not_here(tmp_path) -> None:
+    async with running_job(tmp_path) as job:
+        body = parts([Item("run.sh", b"echo hello\n")], extended=False)
+        others = [await job.system.upload(body) for _ in range(4)]
+        job.job_id = others[-1][1]["id"]
+        for path in ("", "/run.sh"):
+            status, code = await job.code(path)
+            assert (status, code) in {(409, "not_started"), (409, "files_move")}
+
+
+async def test_an_agent_that_shows_no_files_is_said(tmp_path) -> None:
+    client = FakeOrchestrator(then="Running")
+    async with driving(tmp_path, client) as caller:
+        job_id = await caller.upload()
+        await caller.job(job_id, until="Running")
+        for path in ("", "/run.sh"):
+            status, _, body = await caller.get(f"/api/v1/jobs/{job_id}/files{path}")
+            assert (status, json.loads(body)["code"]) == (409, "no_live_files")
+
+
+ANSWERS = {
+    "files_gone": "files_move",
+    "page": "agent_unreachable",
+    "no_such_route": "no_live_files",
+}
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def other(tmp_path: Path) -> AsyncIterator[Setting]:
+    """A job that runs on an agent of its own."""
+    async with running(tmp_path) as found:
+        yield found
+
+
+@each("trick, code", ANSWERS.items())
+async def test_an_agent_that_answers_otherwise_is_no_source_of_files(
+    other: Setting, trick: str, code: str
+) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse | None:
+        if "/files" not in request.path:
+            return None
+        if trick == "page":
+            return web.Response(text="<html>", content_type="text/html")
+        return refuse(404, trick)
+
+    other.agent.trick = answer
+    for path in ("", "a.txt"):
+        assert (await other.refused(path))[1] == code
