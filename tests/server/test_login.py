@@ -406,20 +406,25 @@ async def test_a_link_that_is_not_good_logs_nobody_in(people: People) -> None:
 async def test_sessions_outlive_a_restart_unless_their_token_left_the_settings(
     tmp_path: Path,
 ) -> None:
+    ended = "a-token-that-logs-out"
+
     async def answers(who: dict[str, Principal], cookies: tuple[str, ...] = ()) -> list[Any]:
         async with driving(tmp_path, FakeOrchestrator(), principals=who) as caller:
             found: list[Any] = []
-            for token in cookies or (ANN, BOB):
+            for token in cookies or (ANN, BOB, ended):
                 async with browsing(caller.url) as browser:
                     await browser.log_in(ADMIN if cookies else token)
                     if cookies:
                         browser.set_cookie("session", token)
                     found.append(await may_see(browser) if cookies else browser.cookie("session"))
+                    if token == ended:
+                        await browser.send("/account", "/logout")
             return found
 
-    cookies = await answers(PRINCIPALS)
-    fewer = {token: one for token, one in PRINCIPALS.items() if token != BOB}
-    assert await answers(fewer, tuple(cookies)) == [True, False]
+    readers = PRINCIPALS | {ended: Principal("eve", Role.USER, "eve")}
+    cookies = await answers(readers)
+    fewer = {token: one for token, one in readers.items() if token != BOB}
+    assert await answers(fewer, tuple(cookies)) == [True, False, False]
 
 
 async def test_on_a_server_without_tokens_nobody_needs_to_log_in(tmp_path: Path) -> None:
