@@ -178,7 +178,7 @@ class Engine:
             if test and job.killed and seconds >= BUDGET_S and how == "hangs":
                 break  # no hang: its time was over
             before = _started(job)[:-1]
-            if test and (yield from self._is_proof(change, test, before, fresh, folder, how)):
+            if test and (yield from self._is_proof(change, test, before, fresh, folder)):
                 shutil.rmtree(folder, ignore_errors=True)
                 return Verdict(change, "noticed", test, how, passed, seconds)
             gone = {test} if test else set(some)
@@ -219,22 +219,24 @@ class Engine:
         before: Sequence[str],
         fresh: bool,
         folder: Path,
-        how: str,
     ) -> Work[bool]:
-        """Whether the test failed because of the change: it passes by itself without it, and fails
-        by itself with it, or passes without it after those that ran before it. One that seems
-        to hang may only have had no turn: it has to do so again, or fail.
+        """Whether the test failed because of the change and not by chance: it passes by itself
+        without it and fails again by itself with it; or it fails again after those that ran before
+        it, and passes after them without it.
         """
         if test not in self._items:  # it could not even be imported
             return True
         if test not in self._controls:
             self._controls[test] = yield from self._passes([test])
-        if not self._controls[test] or not (before or how):
-            return self._controls[test]
-        alone = yield self._fresh([test], folder) if fresh else self._forked(change, [test], folder)
-        if _outcome(alone)[0] == test:
-            return True
-        return not how and (yield from self._passes([*before, test]))
+        if not self._controls[test]:
+            return False
+        for names in ([test], [*before, test]) if before else ([test],):
+            again = (
+                yield self._fresh(names, folder) if fresh else self._forked(change, names, folder)
+            )
+            if _outcome(again)[0] == test:
+                return len(names) == 1 or (yield from self._passes(names))
+        return False
 
     def _passes(self, names: Sequence[str]) -> Work[bool]:
         """Whether the last of them passes without a change."""

@@ -92,8 +92,9 @@ class _Running(Generic[T]):
             self._program.returncode = os.waitstatus_to_exitcode(code)
         self.read()
         self.job.seconds = now - self._began
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        for pid in _of_session(self.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         os.close(self.pipe)
         os.close(self.pidfd)
         return True
@@ -125,6 +126,14 @@ def _below(pid: int) -> Iterator[int]:
         for one in found:
             yield one
             yield from _below(one)
+
+
+def _of_session(leader: int) -> Iterator[int]:
+    """What it has left: programs that tests started without a session of their own."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(path.read_text().rpartition(")")[2].split()[3]) == leader:
+                yield int(path.parent.name)
 
 
 def end_with_this_process() -> None:

@@ -89,6 +89,7 @@ def run_tests(
             tell(f"start {item.nodeid}")
             session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if outcomes.failed and not to_the_end:
+                session._setupstate.teardown_exact(None)  # programs of its module end, too
                 return
             if outcomes.passed() and not outcomes.failed:
                 tell(f"passed {item.nodeid}")
