@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from ferryman import BadArgument, Client, NotAllowed, NotFound, Refused, SyncClient
+from ferryman import BadArgument, Client, NotAllowed, NotFound, Refused
 from tests.kit.command_line import ferryman
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import RUN, ServerClient, driving
@@ -84,8 +84,3 @@ async def test_tickets_and_links_by_the_sdk(tmp_path: Path) -> None:
         async with Client(caller.url) as nobody:
             with pytest.raises(BadArgument, match="whose job"):
                 await nobody.create_ticket()
-
-
-def test_the_sync_client_makes_them_too() -> None:
-    for name in ("create_ticket", "create_link"):
-        assert callable(getattr(SyncClient, name))

@@ -8,7 +8,6 @@ from html import unescape
 from types import FrameType
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -112,7 +111,7 @@ def test_every_colour_has_a_nearest_one(colour):
     assert 0 <= nearest(*colour) <= 15
 
 
-@pytest.mark.parametrize(
+@each(
     "part",
     [
         "\x1b[31mx",

@@ -1,18 +1,25 @@
-"""Which lines a page shows, against reading everything."""
+"""Which lines of a log a page shows, against reading everything; and any part of a stored log."""
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 import threading
 import time
+import zipfile
+import zlib
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.http import logs as http_logs
+from server.http.logs import States, Unpacker
 from server.web.job import lines as log_lines
 from server.web.job import window as log_window
 from server.web.job.lines import Lines
@@ -27,6 +34,9 @@ from server.web.job.window import (
     window_from,
     window_to,
 )
+from shared.files.archives.zip_directory import ZipEntry
+from shared.files.archives.zip_index import ZipIndex
+from tests.kit.each import each
 
 _PARTS = [b"\n", b"a", b"bc\n", b"x" * 9, b"\r", b"\r\n", b"\n\n", b"\xff", "é".encode()]
 CONTENT = st.lists(st.sampled_from(_PARTS), max_size=60).map(b"".join)
@@ -232,7 +242,7 @@ def test_a_character_is_not_cut(monkeypatch):
     assert "\ufffd" not in row.text
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "kind", "text"),
     [
         ("::error::no luck", "error", "Error</b> no luck"),
@@ -303,7 +313,7 @@ async def test_what_is_found_is_shown_with_what_is_around(monkeypatch):
     assert (one.before, one.text, one.behind) == ("…" + "a" * 80, "Hit", "b" * 80 + "…")
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "text", "parts"),
     [
         ("İstanbul İs on", "is", ("", "İs", "tanbul İs on")),
@@ -368,3 +378,69 @@ async def test_lines_of_many_colours_are_not_made_on_the_event_loop(monkeypatch)
         assert window.first == 1
     assert threads
     assert threading.get_ident() not in threads
+
+
+# -- logs that are in results
+
+_LINES = b"".join(b"%d %x\n" % (number, number * 7919) for number in range(60_000))
+
+
+def packed(folder: Path, method: int) -> tuple[Path, ZipEntry]:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", method) as archive:
+        archive.writestr("first", b"x" * 1000)
+        archive.writestr("log", _LINES)
+    path = folder / "result.zip"
+    path.write_bytes(b"before" + made.getvalue())
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        entry, _ = ZipIndex(fd, 6, len(made.getvalue())).find("log")
+    finally:
+        os.close(fd)
+    assert entry is not None
+    return path, entry
+
+
+@each("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_every_part_is_the_same_as_of_the_whole(tmp_path, monkeypatch, method):
+    monkeypatch.setattr(http_logs, "_PACKED", 1_000)
+    monkeypatch.setattr(http_logs, "_BETWEEN", 20_000)
+    path, entry = packed(tmp_path, method)
+    states: States = {}
+    for number in range(60):
+        start = number * 7_919_777 % len(_LINES)
+        stop = start + number * 99_991 % (len(_LINES) - start + 1)
+        pieces = list(Unpacker(path, entry, states, 5_000).read(start, stop))
+        assert b"".join(pieces) == _LINES[start:stop]
+    assert (len(states) > 10) == (method == zipfile.ZIP_DEFLATED)
+    assert len(states) <= http_logs._STATES + 1
+
+
+def test_what_was_reached_once_is_not_unpacked_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(http_logs, "_BETWEEN", 20_000)
+    path, entry = packed(tmp_path, zipfile.ZIP_DEFLATED)
+    states: States = {}
+    whole = len(list(Unpacker(path, entry, states, 5_000).read(0, len(_LINES))))
+    last = list(Unpacker(path, entry, states, 5_000).read(len(_LINES) - 10, len(_LINES)))
+    assert len(last) < whole / 10
+
+
+def test_a_damaged_log_is_refused(tmp_path):
+    path, entry = packed(tmp_path, zipfile.ZIP_DEFLATED)
+    with pytest.raises(EOFError):
+        list(Unpacker(path, replace(entry, packed=1000), {}).read(0, len(_LINES)))
+    with path.open("r+b") as file:
+        file.seek(entry.offset)
+        file.write(b"\xff" * 100)
+    with pytest.raises(zlib.error):
+        list(Unpacker(path, entry, {}).read(0, len(_LINES)))
+
+
+def test_states_are_kept_of_few_logs():
+    known = LogIndexes()
+    keys = [LogKey(number, 1, "stdout") for number in range(9)]
+    first = known.states(keys[0])
+    assert known.states(keys[0]) is first
+    for key in keys:
+        known.states(key)
+    assert known.states(keys[0]) is not first

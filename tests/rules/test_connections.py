@@ -1,9 +1,12 @@
-"""Limits of connections, and which idle one is closed for a new one."""
+"""Limits of connections, which is closed for a new one, and of answers that nobody reads."""
 
 from __future__ import annotations
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 
+from shared.http.authentication import CALLER
 from shared.http.connections import (
     ConnectionLimits,
     Connections,
@@ -11,6 +14,8 @@ from shared.http.connections import (
     connection_limits,
     peer_of,
 )
+from shared.http.protocol import RELEASE, UnreadAnswers
+from shared.http.refusals import Denied
 from tests.kit.each import each
 
 
@@ -131,7 +136,7 @@ def test_costly_reading_gets_a_quarter_of_the_time_all_together():
     assert 0.2 < spent / 10.0 < 0.3
 
 
-@pytest.mark.parametrize(
+@each(
     ("address", "peer"),
     [
         (("10.0.0.1", 5), "10.0.0.1"),
@@ -146,3 +151,62 @@ def test_costly_reading_gets_a_quarter_of_the_time_all_together():
 )
 def test_a_peer_is_an_address_or_a_network_of_one_host(address, peer):
     assert peer_of(address) == peer
+
+
+# -- answers in memory that nobody reads
+
+MIB = 1 << 20
+
+
+def asked(method: str = "GET") -> web.Request:
+    return make_mocked_request(method, "/")
+
+
+def hold(unread: UnreadAnswers, caller: str, size: int, method: str = "GET") -> web.Request:
+    CALLER.set(caller)
+    request = asked(method)
+    unread.hold(request, web.Response(body=bytes(size)))
+    return request
+
+
+def refused(unread: UnreadAnswers, caller: str, size: int) -> tuple[int, str]:
+    with pytest.raises(Denied) as caught:
+        hold(unread, caller, size)
+    assert caught.value.headers["Retry-After"]
+    return caught.value.status, caught.value.code
+
+
+def test_a_caller_gets_no_more_than_it_may_leave_unread() -> None:
+    unread = UnreadAnswers(of_one=3 * MIB, of_all=100 * MIB)
+    held = [hold(unread, "ann", MIB) for _ in range(3)]
+    assert refused(unread, "ann", MIB) == (429, "unread_answers")
+    hold(unread, "bob", MIB)
+    held[0][RELEASE]()
+    hold(unread, "ann", MIB)
+
+
+def test_all_together_get_one_answer_each_above_what_they_may_leave_unread() -> None:
+    unread = UnreadAnswers(of_one=3 * MIB, of_all=4 * MIB)
+    for name in ("ann", "bob"):
+        hold(unread, name, 2 * MIB)
+    cid = hold(unread, "cid", MIB)
+    for name in ("ann", "bob", "cid"):
+        assert refused(unread, name, MIB) == (503, "unread_answers")
+    cid[RELEASE]()
+    hold(unread, "cid", MIB)
+
+
+def test_one_large_answer_is_always_sent() -> None:
+    unread = UnreadAnswers(of_one=MIB, of_all=MIB)
+    hold(unread, "ann", 5 * MIB)[RELEASE]()
+    hold(unread, "bob", 5 * MIB)
+
+
+def test_what_was_done_is_always_answered_and_little_is_not_counted() -> None:
+    unread = UnreadAnswers(of_one=MIB, of_all=MIB)
+    hold(unread, "ann", MIB)
+    hold(unread, "ann", MIB, "POST")
+    assert RELEASE not in hold(unread, "ann", 60_000)
+    request = asked()
+    unread.hold(request, web.StreamResponse())
+    assert RELEASE not in request

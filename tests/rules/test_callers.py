@@ -1,0 +1,264 @@
+"""Who calls: tokens, hosts and origins in the settings, which proxies are believed, how often one
+may ask; and which content types are taken, those that aiohttp's parser reads quickly.
+"""
+
+from __future__ import annotations
+
+import random  # noqa: TID251 - with a seed
+
+import pytest
+from aiohttp.helpers import parse_content_type
+from aiohttp.test_utils import make_mocked_request
+from multidict import CIMultiDict
+from pydantic import ValidationError
+
+import client_agent.settings.agent
+import server.settings.load
+from server.settings.tables import ServerTable
+from shared.http import rate_limits
+from shared.http.proxies import TrustedProxies
+from shared.http.rate_limits import RateLimits
+from shared.http.refusals import Denied
+from shared.http.request_body import _CHARSETS, _check_type
+from shared.principals import Principal, Role
+from shared.settings.base import SettingsError
+from shared.units.rates import UNLIMITED, Rate
+from tests.kit.clock import SimClock
+from tests.kit.each import each
+
+# -- settings
+
+GOOD = "x" * 16
+
+
+@pytest.fixture(params=["server", "agent"])
+def table(request):
+    return request.param
+
+
+@pytest.fixture
+def loaded(table, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+
+    def load(text: str):
+        file = tmp_path / "settings.toml"
+        file.write_text(f"[{table}]\n{text}\n")
+        if table == "server":
+            return server.settings.load.read(file, {}, {}).server
+        return client_agent.settings.agent.load(file, {}, {})
+
+    return load
+
+
+@each("token", ["", " ", "short", "x" * 15, "two words in one token", "ä" * 20])
+def test_a_token_that_can_be_guessed_is_refused_at_start(loaded, token):
+    with pytest.raises(SettingsError, match="tokens: number 2 has") as refusal:
+        loaded(f"tokens = ['{GOOD}', '{token}']")
+    assert not token.strip() or token not in str(refusal.value)
+
+
+@each("content", ["", "\n \n\n"])
+def test_a_file_without_tokens_is_refused_at_start(loaded, tmp_path, content):
+    (tmp_path / "tokens").write_text(content)
+    with pytest.raises(SettingsError, match="there is no token in it"):
+        loaded(f"tokens = {{ file = '{tmp_path}/tokens' }}")
+
+
+def test_a_short_line_of_a_file_is_named_by_its_number(loaded, tmp_path):
+    (tmp_path / "tokens").write_text(f"{GOOD}\n\nsecret\n")
+    with pytest.raises(SettingsError, match="line 3 has 6 characters") as refusal:
+        loaded(f"tokens = {{ file = '{tmp_path}/tokens' }}")
+    assert "secret" not in str(refusal.value).replace("import secrets; print(secrets.", "")
+
+
+def test_tokens_come_from_both_places(loaded, tmp_path):
+    (tmp_path / "tokens").write_text(f"{'y' * 16}\r\n\n  {'z' * 16}\n")
+    found = loaded(f"tokens = ['{GOOD}', {{ file = '{tmp_path}/tokens' }}]")
+    assert found.all_tokens() == [GOOD, "y" * 16, "z" * 16]
+    assert GOOD not in repr(found)
+
+
+def test_a_variable_may_name_the_file(loaded, table, tmp_path, monkeypatch):
+    (tmp_path / "tokens").write_text(f"{'y' * 16}\n")
+    monkeypatch.setenv(f"FERRYMAN_{table.upper()}__TOKENS__FILE", f"{tmp_path}/tokens")
+    assert loaded(f"tokens = ['{GOOD}']").all_tokens() == ["y" * 16]
+
+
+@each("host", ["a b", "http://x", "x/y", "", "**.x"])
+def test_a_host_that_is_none_is_refused(loaded, host):
+    with pytest.raises(SettingsError, match="is not the name of a host"):
+        loaded(f"allowed_hosts = ['{host}']")
+
+
+@each("origin", ["x.org", "https://x.org/path", "*", "null", "ftp://x", "https://"])
+def test_an_origin_that_is_none_is_refused(loaded, table, origin):
+    if table == "agent":
+        return  # no page calls an agent
+    with pytest.raises(SettingsError, match="is not an origin"):
+        loaded(f"allowed_origins = ['{origin}']")
+
+
+def test_the_token_for_an_agent_comes_from_its_file(tmp_path):
+    (tmp_path / "token").write_text(f"{GOOD}\n")
+    file = tmp_path / "settings.toml"
+    file.write_text(f"[agents.a]\nurl = 'http://x'\ntoken = {{ file = '{tmp_path}/token' }}\n")
+    found = server.settings.load.read(file, {}, {})
+    assert found.agents["a"].secret() == GOOD
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(SettingsError, match="there is nothing in it"):
+        server.settings.load.read(file, {}, {})
+    (tmp_path / "token").unlink()
+    with pytest.raises(SettingsError, match=r"token: file \S+/token: No such file"):
+        server.settings.load.read(file, {}, {})
+
+
+# -- proxies
+
+NETWORKS = ("127.0.0.1", "10.0.0.0/8", "fd00::/8")
+
+
+def client(peer: str, *headers: str, trusted: tuple[str, ...] = NETWORKS) -> str:
+    given = CIMultiDict([("X-Forwarded-For", one) for one in headers])
+    return TrustedProxies(trusted).client(peer, make_mocked_request("GET", "/", given))
+
+
+@each(
+    ("peer", "headers", "expected"),
+    [
+        ("127.0.0.1", ("192.0.2.7",), "192.0.2.7"),
+        ("127.0.0.1", ("192.0.2.7, 10.1.1.1",), "192.0.2.7"),
+        ("127.0.0.1", ("192.0.2.7", "10.1.1.1"), "192.0.2.7"),
+        ("127.0.0.1", ("198.51.100.9, 192.0.2.7",), "192.0.2.7"),
+        ("127.0.0.1", ("10.2.2.2, 10.1.1.1",), "10.2.2.2"),
+        ("fd00::1", ("2001:db8:1:2:3::4",), "2001:db8:1:2::"),
+        ("127.0.0.1", ("::ffff:192.0.2.7",), "192.0.2.7"),
+        ("127.0.0.1", (), "127.0.0.1"),
+        ("127.0.0.1", ("",), "127.0.0.1"),
+        ("127.0.0.1", ("192.0.2.7, unknown",), "127.0.0.1"),
+        ("127.0.0.1", ("192.0.2.7, unknown, 10.1.1.1",), "10.1.1.1"),
+    ],
+)
+def test_the_list_is_believed_as_far_as_trusted_proxies_wrote_it(peer, headers, expected) -> None:
+    assert client(peer, *headers) == expected
+
+
+@each("peer", ["192.0.2.1", "unix"])
+def test_nobody_else_says_where_a_request_comes_from(peer) -> None:
+    assert client(peer, "192.0.2.7") == peer
+    assert client("127.0.0.1", "192.0.2.7", trusted=()) == "127.0.0.1"
+
+
+def test_what_is_no_network_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"'proxy\.example\.org' is neither an address nor a"):
+        ServerTable(trusted_proxies=("127.0.0.1", "proxy.example.org"))
+
+
+# -- how often
+
+
+def limits(rate: Rate, clock: SimClock) -> RateLimits:
+    return RateLimits(lambda principal: (principal.name, rate), clock)
+
+
+def taken(of: RateLimits, name: str = "ann", most: int = 100) -> int:
+    """How many requests are let through, one after the other at the same moment."""
+    caller = Principal(name, Role.PORTAL)
+    for number in range(most):
+        try:
+            of.take(caller)
+        except Denied:
+            return number
+    return most
+
+
+async def test_as_many_at_once_as_the_number_and_then_as_the_rate_brings() -> None:
+    clock = SimClock()
+    of = limits(Rate(6, "m"), clock)
+    assert taken(of) == 6
+    with pytest.raises(Denied) as refused:
+        of.take(Principal("ann", Role.PORTAL))
+    assert refused.value.headers == {"Retry-After": "10"}
+    assert (refused.value.status, refused.value.code) == (429, "rate_limited")
+    await clock.advance(9.0)
+    with pytest.raises(Denied) as refused:
+        of.take(Principal("ann", Role.PORTAL))
+    assert refused.value.headers == {"Retry-After": "1"}
+    await clock.advance(1.0)
+    assert taken(of) == 1
+    await clock.advance(3_600.0)
+    assert taken(of) == 6
+
+
+async def test_each_caller_has_its_own() -> None:
+    of = limits(Rate(3, "s"), SimClock())
+    assert [taken(of, name) for name in ("ann", "bob", "ann")] == [3, 3, 0]
+    assert taken(limits(UNLIMITED, SimClock())) == 100
+
+
+async def test_only_so_many_callers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rate_limits, "_REMEMBERED", 5)
+    of = limits(Rate(2, "s"), SimClock())
+    for number in range(50):
+        assert taken(of, f"caller-{number}") == 2
+    assert len(of._buckets._buckets) == 5
+    assert taken(of, "caller-49") == 0
+
+
+# -- content types
+
+BITS = [
+    "charset", "CHARSET", "charset*", "charset*0", "=", "=", "punycode", "utf-8", ";", ";", " ",
+    '"', '"', "'", "''", "*", "x", "/", "\t", "a=", "=?utf-8?q?", "?=", ",", "(", ")", "\\", "é",
+    "\udc80", "utf-8'en'", "%70", "<", "@", "boundary", "[", ":", "%", "=3B",
+]  # fmt: skip
+
+
+def test_no_charset_hides_from_the_check() -> None:
+    chance, taken = random.Random(1), 0
+    for _ in range(5_000):
+        header = "a/b" + "".join(chance.choices(BITS, k=chance.randrange(1, 12)))
+        try:
+            _check_type(header)
+        except Denied:
+            continue
+        taken += 1
+        charset = parse_content_type.__wrapped__(header)[1].get("charset")
+        assert charset is None or charset.lower() in _CHARSETS, header
+    assert taken > 1_000
+
+
+@each(
+    "header",
+    [
+        "a/b;" * 2_000,
+        "a/b;" + '"' * 8_000,
+        "a/b" + "(" * 200,
+        "a/b; x=" + "a" * 300,
+        'a/b; x="a',
+        "a/b; charset==?utf-8?q?punycode?=",
+        'a/b; x="\\"; charset=punycode; y="',
+    ],
+)
+def test_what_is_dear_to_read_is_refused(header: str) -> None:
+    with pytest.raises(Denied) as refused:
+        _check_type(header)
+    assert refused.value.code == "content_type"
+
+
+@each(
+    "header",
+    [
+        "",
+        "application/json",
+        "application/json;charset=UTF-8",
+        'application/json; charset="utf-8"; profile="https://example.org/a;b"',
+        "multipart/form-data; boundary=----WebKitFormBoundaryTKoBC8tL5XM1dVbC",
+        "multipart/form-data; boundary=" + "b" * 200,
+        'multipart/form-data; boundary="a(b)c"',
+        "multipart/form-data;boundary=----=_Part_12_345.678",
+        "text/plain; ",
+        "json",
+    ],
+)
+def test_what_clients_send_is_taken(header: str) -> None:
+    _check_type(header)
