@@ -14,7 +14,7 @@ import pytest
 
 from client_agent.collect.walk import Bounds, Walk
 from client_agent.storage import open_beneath
-from tests.kit.agent_packing import names, opened, pack, read
+from tests.agent.agent_packing import names, opened, pack, read
 from tests.kit.real_sandbox import Who, can, in_child
 
 

@@ -17,7 +17,7 @@ from client_agent.collect.walk import Bounds
 from client_agent.sandbox.kernel import mounts
 from client_agent.storage.remove_tree import remove_tree
 from shared.wire import Limits
-from tests.kit.agent_packing import MIB, names, open_descriptors, opened, pack, read, skipped
+from tests.agent.agent_packing import MIB, names, open_descriptors, opened, pack, read, skipped
 from tests.kit.each import each
 from tests.kit.real_sandbox import Who, can, in_child
 

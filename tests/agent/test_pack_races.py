@@ -16,7 +16,7 @@ import pytest
 from client_agent.collect import walk
 from client_agent.collect.walk import Bounds
 from client_agent.storage import open_beneath
-from tests.kit.agent_packing import MIB, names, opened, pack, read, skipped
+from tests.agent.agent_packing import MIB, names, opened, pack, read, skipped
 from tests.kit.real_sandbox import in_child
 
 

@@ -19,8 +19,8 @@ from client_agent.collect import zip_writer
 from client_agent.collect.zip_writer import ZipWriter
 from shared.files.archives import zip_directory
 from shared.files.archives.zip_directory import read_entries
+from tests.agent.agent_packing import MIB, opened, pack
 from tests.kit import desktop_zip
-from tests.kit.agent_packing import MIB, opened, pack
 
 WHEN = datetime(2026, 11, 21, 13, 14, 15, tzinfo=UTC)
 GIB = 1 << 30

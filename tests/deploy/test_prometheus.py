@@ -15,10 +15,10 @@ from urllib.request import Request, urlopen
 import pytest
 
 from ferryman.sync import SyncClient
+from tests.deploy.prometheus import running
 from tests.deploy.test_alerts import RULES, alerts
 from tests.kit.dev_program import ROOT
 from tests.kit.programs import Program, until
-from tests.kit.prometheus import running
 
 ADMIN = "the-token-of-an-operator"
 SCRAPER = "the-token-of-prometheus"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kit.hostile_bundles import EXPECT
 from tests.kit.real_sandbox import HOSTILE, MIB, SandboxHost, Who
+from tests.sandbox.hostile_bundles import EXPECT
 
 
 def test_every_hostile_bundle_has_an_expectation() -> None:

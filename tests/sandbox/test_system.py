@@ -18,12 +18,12 @@ import pytest
 from client_agent.storage.remove_tree import remove_tree
 from ferryman import AlreadyEnded
 from tests.kit.dev_program import born, descendants, of_jobs
-from tests.kit.hostile_bundles import EXPECT, LOUD
 from tests.kit.kernel_features import offers
 from tests.kit.memory_folder import new_folder
 from tests.kit.programs import until
 from tests.kit.real_sandbox import MIB, SMALL, Who, bash
 from tests.kit.whole_system import WholeSystem, sandboxing, service, submit
+from tests.sandbox.hostile_bundles import EXPECT, LOUD
 
 SERVICES = (
     service("small", SMALL)

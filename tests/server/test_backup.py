@@ -33,9 +33,9 @@ from shared.files.durable import FolderLock
 from shared.sqlite.copies import copy_database
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
-from tests.kit.data_folder import RESULT, Folder, call, filled, no_settings_of_others, rows
 from tests.kit.inline_database import SimulatedCrash
 from tests.kit.store import Store
+from tests.server.data_folder import RESULT, Folder, call, filled, no_settings_of_others, rows
 
 __all__ = ["no_settings_of_others"]
 pytestmark = pytest.mark.usefixtures("no_settings_of_others")

@@ -20,7 +20,7 @@ from server.store.migrations import MIGRATIONS
 from shared.files.durable import FolderLock
 from shared.sqlite.database import Database
 from shared.wire import JobState
-from tests.kit.data_folder import Folder, call, filled, no_settings_of_others, rows
+from tests.server.data_folder import Folder, call, filled, no_settings_of_others, rows
 
 __all__ = ["no_settings_of_others"]
 pytestmark = pytest.mark.usefixtures("no_settings_of_others")
