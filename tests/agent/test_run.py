@@ -368,9 +368,9 @@ async def test_a_running_attempt_is_dead_before_the_answer(agent) -> None:
 
 async def test_one_that_ignores_sigterm_is_killed_after_the_grace_time(agent) -> None:
     agent.sandbox.obeys_sigterm = False
-    payload_id, _ = await agent.started()
+    payload_id, process = await agent.started()
     killing = asyncio.ensure_future(agent.call("POST", f"/kill/{payload_id}"))
-    await agent.clock.until_asleep(5.0)
+    await until(lambda: process.asked_to_stop)
     await agent.clock.advance(4.9)
     assert not killing.done()
     await agent.clock.advance(0.2)
