@@ -332,14 +332,18 @@ async def test_every_answer_has_an_id_of_its_own_and_so_has_its_line_in_the_log(
         "FOO /?link=SECRET HTTP/1.1\r\nHost: localhost\r\n\r\n",
         "GET /?link=SECRET x HTTP/1.1\r\nHost: localhost\r\n\r\n",
         "GET http://localhost:x/?link=SECRET HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "nonsense\r\n\r\n",
+        "\x16\x03\x01\x02\x00\x01\r\n\r\n",
     ],
 )
-async def test_what_is_no_request_is_not_repeated(guarded, sent):
+async def test_what_is_no_request_is_not_repeated(guarded, caplog, sent):
     with capture_logs() as lines:
         answer = await guarded.send(sent.encode())
     assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.0 400 ")), answer
+    (line,) = [one for one in lines if one["event"] == "request.malformed"]
+    assert f"X-Request-ID: {line['request_id']}\r\n".encode() in answer
+    assert not [record for record in caplog.records if record.exc_info]
     assert b"SECRET" not in answer
-    assert "request.malformed" in str(lines)
     assert "SECRET" not in str(lines)
 
 
@@ -347,7 +351,11 @@ async def test_a_flood_of_refusals_does_not_fill_the_log(unasked):
     with capture_logs() as lines:
         for _ in range(60):
             await unasked.ask("GET", unasked.private)
-    assert 0 < sum(line["event"] == "request.denied" for line in lines) < 40
+        for _ in range(30):
+            await unasked.send(b"nonsense\r\n\r\n")
+    found = [line["event"] for line in lines]
+    assert 0 < found.count("request.denied") < 40
+    assert 10 <= found.count("request.malformed") <= 20
 
 
 async def until_logged(program, lines, *events):

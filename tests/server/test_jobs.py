@@ -7,13 +7,16 @@ import base64
 import hashlib
 import io
 import json
+import random  # noqa: TID251  # with a seed
 import zipfile
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from ferryman import Client
 from tests.kit.each import each
+from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.waiting import eventually
 from tests.kit.warm import Place
 
@@ -164,33 +167,74 @@ async def test_a_wait_ends_with_the_change_it_waits_for(place: Place) -> None:
     assert (status, kind) == (200, "application/zip")
 
 
-async def test_a_result_has_validators_ranges_and_its_digest(place: Place) -> None:
-    job_id = await place.upload()
-    await place.job(job_id)
-    url = f"{place.url}/api/v1/jobs/{job_id}/result"
+ALL = slice(None)
+CONDITIONS: list[tuple[dict[str, str], int, slice | None]] = [
+    ({}, 200, ALL),
+    ({"If-None-Match": "THIS"}, 304, None),
+    ({"If-Match": '"other"'}, 412, None),
+    ({"If-Match": "THIS"}, 200, ALL),
+    ({"If-Match": "*"}, 200, ALL),
+    ({"Range": "bytes=5-9"}, 206, slice(5, 10)),
+    ({"Range": "bytes=100-"}, 206, slice(100, None)),
+    ({"Range": "bytes=-7"}, 206, slice(-7, None)),
+    ({"Range": "bytes=99999999-"}, 416, None),
+    ({"Range": "bytes=-0"}, 416, None),
+    ({"Range": "bytes=0-1,5-6"}, 200, ALL),
+    ({"Range": "bytes=" + "9" * 5_000 + "-"}, 200, ALL),
+    ({"Range": "lines=1-2"}, 200, ALL),
+    ({"Range": "bytes=5-9", "If-Range": "THIS"}, 206, slice(5, 10)),
+    ({"Range": "bytes=5-9", "If-Range": '"other"'}, 200, ALL),
+    ({"Range": "bytes=5-9", "If-Range": 'W/"other"'}, 200, ALL),
+]
 
-    async def get(method: str = "GET", **headers: str) -> tuple[int, Any, bytes]:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        async with place.session.request(method, url, headers=named) as answer:
+
+async def test_a_result_has_validators_ranges_and_its_digest(place: Place) -> None:
+    """A small one, which is sent from memory, a large one, and a file that is a part of one."""
+    content = bytes(range(256)) * 1024
+
+    def leaves(process: FakeProcess) -> None:
+        process.write("large", random.Random(1).randbytes(300_000))  # does not shrink
+        process.log(stdout=content)
+        process.finish()
+
+    small = await place.upload()
+    await place.job(small)
+    place.does(leaves)
+    large = await place.upload()
+    await place.job(large)
+
+    async def get(
+        path: str, method: str = "GET", **headers: str
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        url = f"{place.url}/api/v1/jobs/{path}"
+        async with place.session.request(method, url, headers=headers) as answer:
             return answer.status, answer.headers, await answer.read()
 
-    status, headers, whole = await get()
-    digest = base64.b64encode(hashlib.sha256(whole).digest()).decode()
-    assert (status, headers["Repr-Digest"]) == (200, f"sha-256=:{digest}:")
-    assert f"filename*=UTF-8''job-{job_id}.zip" in headers["Content-Disposition"]
-    assert headers["X-Content-Type-Options"] == "nosniff"
-    tag = headers["ETag"]
-    assert (await get(If_None_Match=tag))[0] == 304
-    status, headers, some = await get(Range="bytes=5-9")
-    assert (status, some) == (206, whole[5:10])
-    assert headers["Content-Range"] == f"bytes 5-9/{len(whole)}"
-    assert (await get(Range="bytes=-4"))[2] == whole[-4:]
-    assert (await get(Range="bytes=5-", If_Range=tag))[0] == 206
-    status, _, body = await get(Range="bytes=5-", If_Range='"another"')
-    assert (status, body) == (200, whole)
-    assert (await get(Range=f"bytes={len(whole)}-"))[0] == 416
-    status, headers, body = await get("HEAD")
-    assert (status, body, headers["Content-Length"]) == (200, b"", str(len(whole)))
+    for path in (f"{small}/result", f"{large}/result", f"{large}/logs"):
+        _, told, whole = await get(path)
+        size, tag = len(whole), told["ETag"]
+        assert told["X-Content-Type-Options"] == "nosniff"
+        if path.endswith("result"):
+            digest = base64.b64encode(hashlib.sha256(whole).digest()).decode()
+            assert told["Repr-Digest"] == f"sha-256=:{digest}:"
+            name = f"filename*=UTF-8''job-{path.partition('/')[0]}.zip"
+            assert name in told["Content-Disposition"]
+        for given, status, part in CONDITIONS:
+            shown = {name: text.replace("THIS", tag) for name, text in given.items()}
+            found, headers, body = await get(path, **shown)
+            assert found == status, (path, given)
+            if part is not None:
+                assert body == whole[part], (path, given)
+                assert (headers["ETag"], headers["Content-Length"]) == (tag, str(len(body)))
+            if status == 206:
+                start, stop, _ = part.indices(size) if part else (0, 0, 0)
+                assert headers["Content-Range"] == f"bytes {start}-{stop - 1}/{size}"
+            if status == 416:
+                assert headers["Content-Range"] == f"bytes */{size}"
+        status, headers, body = await get(path, "HEAD")
+        assert (status, body, headers["Content-Length"]) == (200, b"", str(size))
+        parts = [get(path, Range=f"bytes={at}-{at + 99_999}") for at in range(0, size, 100_000)]
+        assert b"".join(body for _, _, body in await asyncio.gather(*parts)) == whole
 
 
 async def test_where_there_is_no_result_the_status_says_why(place: Place) -> None:

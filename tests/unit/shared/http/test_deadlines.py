@@ -7,7 +7,6 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 
-import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
@@ -17,6 +16,7 @@ from shared.http.listener import Listener
 from shared.http.protocol import SMALL, Connection, Deadlines
 from shared.http.sockets import listen
 from shared.principals import ANONYMOUS, LOCAL
+from tests.kit.each import each
 
 LATER = 600.0
 SOON = 0.05
@@ -111,12 +111,16 @@ async def opened(port: int, sent: bytes) -> tuple[asyncio.StreamReader, asyncio.
     return await asyncio.open_connection(sock=early)
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHos"])
+@each("sent", [b"", b"GET / HTTP/1.1\r\nHos"])
 async def test_a_head_that_does_not_come_in_time_ends_the_connection(sent):
     async with serving(head_s=SOON) as (_, port):
-        reader, writer = await opened(port, sent)
-        assert b" 408 " in await reader.read()
-        await gone(writer)
+        with capture_logs() as logs:
+            reader, writer = await opened(port, sent)
+            answer = await reader.read()
+            await gone(writer)
+    assert b" 408 " in answer
+    (line,) = [one for one in logs if one["event"] == "request.malformed"]
+    assert f"X-Request-ID: {line['request_id']}\r\n".encode() in answer
 
 
 async def test_a_head_that_trickles_does_not_win_time():
@@ -219,39 +223,6 @@ async def test_without_a_token_not_even_the_rest_is_read():
         assert app.transport is not None
         assert not app.transport.is_reading()
         await gone(writer)
-
-
-@pytest.mark.parametrize("sent", [b"GET / HT", b"nonsense\r\n\r\n", b"GET /" + b"x" * 9_000])
-async def test_answers_before_a_handler_have_an_id_that_the_log_has_too(sent):
-    async with serving(head_s=SOON) as (_, port):
-        with capture_logs() as logs:
-            reader, writer = await opened(port, sent)
-            answer = await reader.read()
-            await gone(writer)
-    (line,) = [one for one in logs if one["event"] == "request.malformed"]
-    assert f"X-Request-ID: {line['request_id']}\r\n".encode() in answer
-
-
-async def test_requests_that_are_none_do_not_fill_the_log():
-    async with serving() as (_, port):
-        with capture_logs() as logs:
-            for _ in range(30):
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.write(b"nonsense\r\n\r\n")
-                assert b" 400 " in await reader.read()
-                await gone(writer)
-    assert 10 <= len(logs) <= 20
-
-
-async def test_what_is_no_http_is_answered_without_a_traceback(caplog):
-    async with serving() as (_, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"\x16\x03\x01\x02\x00\x01\r\n\r\n")
-        answer = await reader.read()
-        assert b" 400 " in answer
-        assert b"X-Request-ID" in answer
-        await gone(writer)
-    assert not [record for record in caplog.records if record.exc_info]
 
 
 async def test_bytes_that_are_costly_to_read_do_not_hold_up_others(monkeypatch):
