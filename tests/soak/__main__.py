@@ -1,4 +1,4 @@
-"""``python -m tests.soak [--seconds 3600] [--seed N] [--report FILE]``."""
+"""``python -m tests.soak [--seconds 3600] [--seed N]``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import traceback
 import uuid
 from collections import Counter
 from contextlib import closing
-from pathlib import Path
 from random import Random
 
 from tests.soak.asking import pause
@@ -20,8 +19,7 @@ from tests.soak.disturbing import Disturbing
 from tests.soak.model import FORGOTTEN_S, Model
 from tests.soak.nuisances import Nuisance
 from tests.soak.processes import Watching
-from tests.soak.report import Findings, write
-from tests.soak.samples import Sampling
+from tests.soak.samples import Sampling, markdown
 from tests.soak.system import System
 from tests.soak.users import User
 
@@ -87,7 +85,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--seed", type=int, default=uuid.uuid4().int % 100_000)
-    parser.add_argument("--report", type=Path, default=Path("soak"), help="FILE.md, .json")
     parser.add_argument("--only", default="", help="disturbances whose name has this")
     parser.add_argument("--users", type=int, default=5)
     given = parser.parse_args()
@@ -96,10 +93,10 @@ def main() -> int:
     mark, model, begun = uuid.uuid4().hex, Model(), time.monotonic()
     system = System(mark)
     print(f"in {system.folder}", flush=True)
-    sampling = Sampling(system, begun, given.report.with_suffix(".samples"))
+    sampling = Sampling(system, begun)
     watching = Watching(model, mark)
     disturbing = Disturbing(system, model, mark, given.seed, given.only)
-    random, found_rows = Random(given.seed + 1), {}
+    random = Random(given.seed + 1)
     try:
         system.start()
         url = system.server.url
@@ -121,7 +118,6 @@ def main() -> int:
         for nuisance in nuisances:
             nuisance.stop.set()
         drain(system, model, users, disturbing)
-        found_rows = rows(system)
         sampling.stop.set()
         watching.stop.set()
         remains(system, model)
@@ -132,21 +128,8 @@ def main() -> int:
         for program in system.programs().values():
             if program.process is not None and not dead(program):
                 program.kill(signal.SIGKILL)
-        log = errors(system)
-        write(
-            Findings(
-                given.seed,
-                given.seconds,
-                model,
-                sampling.samples,
-                log,
-                watching.looks,
-                found_rows,
-            ),
-            given.report,
-        )
-    print(f"errors in the logs: {dict(log)}")
-    print(given.report.with_suffix(".md").read_text())
+        print(f"errors in the logs: {dict(errors(system))}")
+        print(markdown(given.seed, given.seconds, model, sampling.samples, watching.looks))
     if model.wrong:
         print(f"{len(model.wrong)} wrong; seed {given.seed}; logs in {system.folder}")
         return 1

@@ -218,14 +218,7 @@ class Disturbing:
         self._number += 1
         path = str(self._system.folder / f"backup-{self._number}")
         begun = time.monotonic()
-        self._system.ferryman(
-            "backup",
-            path,
-            "--config",
-            str(self._system.config),
-            "--data-dir",
-            str(self._system.server.data),
-        )
+        self._system.ferryman("backup", path)
         self._backups.append(Backup(path, begun, time.monotonic(), self._model.generation))
         for old in self._backups[:-1]:
             shutil.rmtree(old.path, ignore_errors=True)
@@ -240,14 +233,7 @@ class Disturbing:
         former = server.data
         server.data = self._system.disk / f"server-{self._model.generation + 1}"
         self._model.restore(backup)
-        self._system.ferryman(
-            "restore",
-            backup.path,
-            "--config",
-            str(self._system.config),
-            "--data-dir",
-            str(server.data),
-        )
+        self._system.ferryman("restore", backup.path)
         self._up(server)
         shutil.rmtree(former)
         for name in AGENTS:

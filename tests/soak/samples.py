@@ -1,20 +1,24 @@
-"""Memory, descriptors, threads and sizes of the programs, every few seconds."""
+"""Memory, descriptors and threads of the programs, every few seconds, and the report of it all."""
 
 from __future__ import annotations
 
-import json
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import linear_regression, median
 
 from tests.kit.dev_program import born
+from tests.soak.model import Model
 from tests.soak.system import System
 
 EVERY_S = 5.0
 WARM_S = 120.0
 """Of each life, before its memory is judged: models and caches are filled at first use."""
+LONG_S = 240.0
+"""Lives that are shorter say nothing about a leak."""
+MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -34,121 +38,81 @@ class Sample:
     threads: int
 
 
-@dataclass(frozen=True)
-class Sizes:
-    at: float
-    database: int
-    server: int
-    agents: int
-
-
-@dataclass(frozen=True)
-class Life:
-    """What became of one program between a start and an end."""
-
-    program: str
-    begin: float
-    seconds: float
-    rss_first: int
-    rss_last: int
-    rss_slope: float
-    """Bytes an hour, after the first minutes; NaN where the life was too short."""
-    descriptors: tuple[int, int]
-    """Median of the first and of the last fifth."""
-    descriptors_most: int
-    threads: tuple[int, int]
-
-
 class Sampling(threading.Thread):
-    def __init__(self, system: System, begun: float, to: Path) -> None:
+    def __init__(self, system: System, begun: float) -> None:
         super().__init__(daemon=True)
-        self._system, self._begun, self._to = system, begun, to
+        self._system, self._begun = system, begun
         self.stop = threading.Event()
         self.samples: list[Sample] = []
-        self.sizes: list[Sizes] = []
 
     def run(self) -> None:
-        with self._to.open("w") as file:
-            while not self.stop.wait(EVERY_S):
-                for name, program in self._system.programs().items():
-                    process = program.process
-                    sample = process and self._sample(name, process.pid)
-                    if sample:
-                        self.samples.append(sample)
-                        file.write(json.dumps(vars(sample)) + "\n")
-                self.sizes.append(self._sizes())
-                file.write(json.dumps(vars(self.sizes[-1])) + "\n")
-                file.flush()
+        while not self.stop.wait(EVERY_S):
+            for name, program in self._system.programs().items():
+                if program.process and (sample := self._sample(name, program.process.pid)):
+                    self.samples.append(sample)
 
     def _sample(self, name: str, pid: int) -> Sample | None:
-        birth = born(pid)
+        birth, at = born(pid), time.monotonic() - self._begun
         try:
-            fields = dict(
-                line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-            )
+            text = Path(f"/proc/{pid}/status").read_text()
+            fields = dict(line.split(":", 1) for line in text.splitlines())
             descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
             rss, threads = int(fields["VmRSS"].split()[0]) * 1024, int(fields["Threads"])
         except (OSError, KeyError):
             return None  # it has ended at this moment
-        if birth is None:
-            return None
-        at = time.monotonic() - self._begun
         return Sample(name, f"{pid}.{birth}", at, rss, descriptors, threads)
 
-    def _sizes(self) -> Sizes:
-        data = self._system.server.data
-        database = sum(_size(path) for path in data.glob("ferryman.sqlite*"))
-        folders = (data / kind for kind in ("bundles", "results", "staging"))
-        server = sum(_below(folder) for folder in folders)
-        agents = sum(_below(agent.data) for agent in self._system.agents.values())
-        return Sizes(time.monotonic() - self._begun, database, server, agents)
+
+def markdown(seed: int, seconds: float, model: Model, samples: Sequence[Sample], looks: int) -> str:
+    counts = model.counts
+    uploads = sum(n for name, n in counts.items() if name.startswith("uploaded: "))
+    lines = [
+        f"{uploads} uploads in {seconds / 60:.0f} minutes, seed {seed}; wrong: {len(model.wrong)}.",
+        "",
+        "| what | times |",
+        "|---|---|",
+        *(f"| {name} | {counts[name]} |" for name in sorted(counts)),
+        f"| looks at all processes for two attempts of one job | {looks} |",
+        "",
+        *life_table(samples),
+        "",
+        *(f"- WRONG: {one}" for one in model.wrong),
+    ]
+    return "\n".join(lines) + "\n"
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_blocks * 512
-    except OSError:
-        return 0
-
-
-def _below(folder: Path) -> int:
-    try:
-        return sum(_size(path) for path in folder.rglob("*"))
-    except OSError:
-        return 0  # a folder vanished while it was walked
-
-
-def lives(samples: list[Sample], warm: float = WARM_S) -> list[Life]:
+def life_table(samples: Sequence[Sample]) -> list[str]:
+    """A line for each time that a program lived long enough."""
     grouped: dict[tuple[str, str], list[Sample]] = {}
     for sample in samples:
         grouped.setdefault((sample.program, sample.life), []).append(sample)
-    return [_life(program, group, warm) for (program, _), group in grouped.items()]
+    long = [life for life in grouped.values() if life[-1].at - life[0].at >= LONG_S]
+    return [
+        "| program, a life | length | memory, first → last fifth | growth | descriptors (most) "
+        "| threads |",
+        "|---|---|---|---|---|---|",
+        *(_line(life) for life in long),
+        f"| {len(grouped) - len(long)} shorter lives | | | | | |",
+    ]
 
 
-def _life(program: str, group: list[Sample], warm: float) -> Life:
-    begin = group[0].at
-    settled = [one for one in group if one.at - begin >= warm]
-    slope = float("nan")
-    if len(settled) > 10:
-        slope = linear_regression([one.at for one in settled], [one.rss for one in settled])[0]
-    judged = settled or group
-    fifth = max(1, len(judged) // 5)
-    first, last = judged[:fifth], judged[-fifth:]
+def _line(life: Sequence[Sample]) -> str:
+    begin = life[0].at
+    warm = [one for one in life if one.at - begin >= WARM_S]
+    slope = linear_regression([one.at for one in warm], [one.rss for one in warm])[0] * 3600
+    fifth = max(1, len(warm) // 5)
 
-    def ends(name: str) -> tuple[int, int]:
-        return (
-            round(median(getattr(one, name) for one in first)),
-            round(median(getattr(one, name) for one in last)),
+    def ends(name: str, unit: int = 1) -> str:
+        """Medians of the first and of the last fifth."""
+        first, last = (
+            median(getattr(one, name) for one in some) / unit
+            for some in (warm[:fifth], warm[-fifth:])
         )
+        return f"{first:.{int(unit > 1)}f} → {last:.{int(unit > 1)}f}"
 
-    rss = ends("rss")
-    return Life(
-        program,
-        begin,
-        group[-1].at - begin,
-        *rss,
-        slope * 3600,
-        ends("descriptors"),
-        max(one.descriptors for one in group),
-        ends("threads"),
+    most = max(one.descriptors for one in life)
+    return (
+        f"| {life[0].program}, from minute {begin / 60:.0f} | {(life[-1].at - begin) / 60:.0f} min "
+        f"| {ends('rss', MIB)} MiB | {slope / MIB:+.1f} MiB/h "
+        f"| {ends('descriptors')} ({most}) | {ends('threads')} |"
     )

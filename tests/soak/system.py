@@ -143,9 +143,11 @@ class System:
                 f"{program.name} ended with {code} after {number.name}: {program.log[-3000:]}"
             )
 
-    def ferryman(self, *words: str) -> str:
+    def ferryman(self, verb: str, path: str) -> None:
+        """A command for the server's own folder."""
+        places = ("--config", str(self.config), "--data-dir", str(self.server.data))
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "ferryman", *words],
+            [sys.executable, "-P", "-m", "ferryman", verb, path, *places],
             env=environment(),
             capture_output=True,
             text=True,
@@ -153,8 +155,7 @@ class System:
             check=False,
         )
         if done.returncode != 0:
-            raise Wrong(f"ferryman {words}: {done.returncode} {done.stderr[-2000:]}")
-        return done.stdout
+            raise Wrong(f"ferryman {verb} {path}: {done.returncode} {done.stderr[-2000:]}")
 
     def left(self) -> list[str]:
         """What the stopped programs must not leave on this machine."""
