@@ -37,46 +37,49 @@ def blocks(document: str) -> list[Block]:
     ]
 
 
+def ran(block: Block, home: Path, variables: dict[str, str], places: dict[str, str]) -> str:
+    """What a block printed that ended well, run as a user would, with things in other places."""
+    text = block.text
+    for place, there in places.items():
+        text = text.replace(place, there)
+    words = {
+        "sh": ["bash", "-euo", "pipefail", "-c", text],
+        "python": [sys.executable, "-P", "-c", text],
+    }[block.kind.split()[0]]
+    programs = home.parent / "bin"
+    programs.mkdir(exist_ok=True)
+    (programs / "ferryman").write_text(
+        f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m ferryman "$@"\n'
+    )
+    (programs / "ferryman").chmod(0o755)
+    done = subprocess.run(
+        words,
+        cwd=home,
+        env={**variables, "HOME": str(home), "PATH": f"{programs}:{os.environ['PATH']}"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"line {block.line}: {done.stdout}"
+    return done.stdout
+
+
 Run = Callable[[Block], str]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
-    """Runs a block as a user would, in a folder of its own; a fresh server for each document."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    command = programs / "ferryman"
-    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m ferryman "$@"\n')
-    command.chmod(0o755)
+    """Runs a block in a folder of its own; a fresh server for each document."""
     home = tmp_path / "home"
     home.mkdir()
     with started(tmp_path / "system") as system:
+        variables = {**environment(), "FERRYMAN_URL": system.url, "FERRYMAN_USER": "ada"}
+        places = {DOCUMENTED_URL: system.url}
 
         def run_block(block: Block) -> str:
-            text = block.text.replace(DOCUMENTED_URL, system.url)
-            language = block.kind.split()[0]
-            words = {
-                "sh": ["bash", "-euo", "pipefail", "-c", text],
-                "python": [sys.executable, "-P", "-c", text],
-            }[language]
-            done = subprocess.run(
-                words,
-                cwd=home,
-                env={
-                    **environment(),
-                    "HOME": str(home),
-                    "PATH": f"{programs}:{os.environ['PATH']}",
-                    "FERRYMAN_URL": system.url,
-                    "FERRYMAN_USER": "ada",
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=120,
-                check=False,
-            )
-            assert done.returncode == 0, f"line {block.line}: {done.stdout}"
-            return done.stdout.replace(system.url, DOCUMENTED_URL)
+            return ran(block, home, variables, places).replace(system.url, DOCUMENTED_URL)
 
         yield run_block

@@ -7,13 +7,15 @@ import re
 import subprocess
 import sys
 import tomllib
+import uuid
 
 import pytest
 
 import client_agent.settings.agent
 import server.settings.load
-from tests.docs.conftest import Block, Run, blocks
+from tests.docs.conftest import Block, Run, blocks, ran
 from tests.kit.dev_program import ROOT, environment
+from tests.kit.programs import Program
 
 DOCUMENTS = ("README.md", "docs/guide.md", "docs/cli.md", "docs/sdk.md")
 RUNNABLE = {"sh test", "python test"}
@@ -44,17 +46,61 @@ def test_the_comparison_can_fail():
     [pytest.param(one, marks=[pytest.mark.slow] * (one != "README.md")) for one in DOCUMENTS],
 )
 def test_what_can_be_run_runs(document: str, run: Run):
-    output = ""
-    ran = 0
+    output, count = "", 0
     for block in blocks(document):
         assert block.kind in KNOWN, f"{document}:{block.line}: what is a {block.kind!r} block?"
         if block.kind in RUNNABLE:
             output = run(block)
-            ran += 1
+            count += 1
         elif block.kind in OUTPUT:
             found = shown(block.text).search(output)
             assert found, f"{document}:{block.line}: the block above printed\n{output}"
-    assert ran >= 2
+    assert count >= 2
+
+
+@pytest.mark.slow
+def test_each_command_of_the_checklist_shows_what_its_page_says(tmp_path):
+    etc, home = tmp_path / "etc", tmp_path / "home"
+    for folder in (etc, home):
+        folder.mkdir()
+    for name in ("server-tokens", "agent-token"):
+        (etc / name).write_text(f"{uuid.uuid4().hex}\n")
+        (etc / name).chmod(0o640)
+    (etc / "agent.toml").write_text(f'[agent]\ntokens = {{ file = "{etc}/agent-token" }}\n')
+    mark = uuid.uuid4().hex
+    agent = Program("client_agent", tmp_path, mark, "--config", str(etc / "agent.toml"))
+    (etc / "server.toml").write_text(
+        f'[server]\ntokens = {{ file = "{etc}/server-tokens" }}\n[services.example]\nmax_runs = 1\n'
+        f'[agents.node-1]\nurl = "{agent.url}"\ntoken = {{ file = "{etc}/agent-token" }}\n'
+    )
+    server = Program("server", tmp_path, mark, "--config", str(etc / "server.toml"))
+    variables = {
+        **environment(mark),
+        "FERRYMAN_URL": server.url,
+        "FERRYMAN_TOKEN": (etc / "server-tokens").read_text().strip(),
+        "FERRYMAN_AGENT__DATA_DIR": str(tmp_path / "check"),
+    }
+    places = {
+        "https://ferryman.example.org": server.url,
+        "http://127.0.0.1:9000": agent.url,
+        "/etc/ferryman": str(etc),
+    }
+    agent.start()
+    server.start()
+    output, count = "", 0
+    try:
+        for block in blocks("docs/security.md"):
+            if block.kind == "sh check":
+                output, count = ran(block, home, variables, places), count + 1
+            elif block.kind == "text output":
+                found = shown(block.text).search(output)
+                assert found, f"line {block.line}: the block above printed\n{output}"
+            else:
+                assert block.kind in ("sh", "toml", ""), block
+    finally:
+        for one in (server, agent):
+            one.kill()
+    assert count >= 10
 
 
 def test_settings_in_the_guide_are_settings(tmp_path):

@@ -86,24 +86,22 @@ def test_what_hangs_or_is_skipped_in_ci_fails(tmp_path) -> None:
         shutil.copy(ROOT / name, target)
     (tmp_path / "tests" / "test_these.py").write_text(TESTS)
 
-    def outcome(**environ: str) -> tuple[set[str], set[str], str]:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "pytest", "-rA", "-p", "no:cacheprovider"],
-            cwd=tmp_path,
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-        words = [line.split() for line in done.stdout.splitlines() if "::" in line]
-        passed = {word[1].partition("::")[2] for word in words if word[0] == "PASSED"}
-        failed = {word[1].partition("::")[2] for word in words if word[0] == "FAILED"}
-        return passed, failed, done.stdout
-
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "pytest", "-rA", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        env={"CI": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    words = [line.split() for line in done.stdout.splitlines() if "::" in line]
+    passed, failed = (
+        {word[1].partition("::")[2] for word in words if word[0] == outcome}
+        for outcome in ("PASSED", "FAILED")
+    )
     hang = {"test_waits", "test_spins", "test_hangs"}
     hang |= {"TestOfUnittest::test_whose_error_unittest_keeps"}
-    passed, failed, output = outcome(CI="1")
-    assert (passed, failed) == ({"test_fine"}, hang | {"test_silent", "test_honest"}), output
-    assert "in somewhere" in output
-    assert "await asyncio.Event().wait()" in output
+    assert (passed, failed) == ({"test_fine"}, hang | {"test_silent", "test_honest"}), done.stdout
+    assert "in somewhere" in done.stdout
+    assert "await asyncio.Event().wait()" in done.stdout

@@ -24,6 +24,7 @@ from server.settings import load
 from server.settings.tables import ServerSettings
 from shared.settings.load import file_of_host
 from tests.kit.dev_program import ROOT, environment
+from tests.kit.each import each
 
 FILE = """
 [server]
@@ -89,13 +90,23 @@ COMMANDS: list[tuple[Any, str]] = [
 ]
 
 
-def test_no_variable_of_the_command_line_disturbs_a_program(tmp_path, monkeypatch):
-    """Each names a file that is not there, or a server that does not answer."""
+@pytest.fixture
+def host(tmp_path, monkeypatch):
+    """A folder, and none of the variables of whoever runs this."""
+
+    async def no_agents(*_: object) -> list[Finding]:
+        return []
+
     for name in set(os.environ) - set(environment()):
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("server.maintenance.doctor._agents", _no_agents)
-    (tmp_path / "both.toml").write_text("[server]\nport = 0\n[services.s]\n[agent]\nport = 0\n")
+    monkeypatch.setattr("server.maintenance.doctor._agents", no_agents)
+    return tmp_path
+
+
+def test_no_variable_of_the_command_line_disturbs_a_program(host, monkeypatch):
+    """Each names a file that is not there, or a server that does not answer."""
+    (host / "both.toml").write_text("[server]\nport = 0\n[services.s]\n[agent]\nport = 0\n")
     monkeypatch.setenv("FERRYMAN_CONFIG", "both.toml")
     alone = [_ended(program, words) for program, words in COMMANDS]
     for variable in VARIABLES - {"FERRYMAN_CONFIG"}:
@@ -104,37 +115,26 @@ def test_no_variable_of_the_command_line_disturbs_a_program(tmp_path, monkeypatc
     assert {code for code, _ in alone} <= {0, 73, 74}
 
 
-async def _no_agents(*_: object) -> list[Finding]:
-    return []
-
-
 def _ended(program: Any, words: str) -> tuple[int, str]:
     done = CliRunner().invoke(program, words.split())
     return done.exit_code, done.output
 
 
 @pytest.fixture
-def installed(tmp_path, monkeypatch):
+def installed(host, monkeypatch):
     """A host with the settings of both programs where a package has them."""
-    for name in set(os.environ) - set(environment()):
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("shared.settings.load.INSTALLED", tmp_path / "etc")
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/server.toml").write_text(f"[server]\ndata_dir = '{tmp_path}/kept'\n")
-    (tmp_path / "etc/agent.toml").write_text(f"[agent]\ndata_dir = '{tmp_path}/agent'\n")
-    return tmp_path
+    monkeypatch.setattr("shared.settings.load.INSTALLED", host / "etc")
+    (host / "etc").mkdir()
+    (host / "etc/server.toml").write_text(f"[server]\ndata_dir = '{host}/kept'\n")
+    (host / "etc/agent.toml").write_text(f"[agent]\ndata_dir = '{host}/agent'\n")
+    return host
 
 
-OF_HOST = [(program, words) for program, words in COMMANDS if words != "--print-config"]
-
-
-@pytest.mark.parametrize(("program", "words"), OF_HOST)
+@each("program, words", [one for one in COMMANDS if one[1] != "--print-config"])
 def test_a_command_on_a_host_takes_the_settings_that_are_installed_there(
     program, words, installed, monkeypatch
 ):
     """A wrong key in them is found; a file or a folder that is given is taken instead."""
-    monkeypatch.setattr("server.maintenance.doctor._agents", _no_agents)
     for file in (installed / "etc").iterdir():
         file.write_text(f"[{file.stem}]\nwrong = 1\n")
     code, said = _ended(program, words)
@@ -146,6 +146,8 @@ def test_a_command_on_a_host_takes_the_settings_that_are_installed_there(
     for variable in ("FERRYMAN_SERVER__DATA_DIR", "FERRYMAN_AGENT__DATA_DIR"):
         monkeypatch.setenv(variable, "elsewhere")
     assert _ended(program, words)[0] != 2
+    for variable in ("FERRYMAN_SERVER__DATA_DIR", "FERRYMAN_AGENT__DATA_DIR"):
+        monkeypatch.delenv(variable)
 
 
 def test_a_program_that_starts_takes_no_settings_that_nobody_named(installed):

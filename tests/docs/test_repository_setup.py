@@ -107,6 +107,12 @@ class Machine:
             check=False,
         )
 
+    def done(self, *arguments: str, uid: int = 0) -> list[str]:
+        """What a run did that ended well."""
+        ended = self.run(*arguments, uid=uid)
+        assert ended.returncode == 0, ended.stderr
+        return self.log()
+
     def log(self) -> list[str]:
         """What was done since the last look."""
         log = self.folder / "log"
@@ -137,57 +143,46 @@ LOCKED_DEV = PIP + "--require-hashes -r requirements/dev.txt"
 LINKED = PIP + "--no-deps --no-build-isolation --editable ."
 
 
-def test_a_bare_machine_gets_system_packages_then_locked_ones_then_ferryman(bare):
+def test_a_bare_machine_gets_system_packages_then_locked_ones_then_ferryman_and_no_more(bare):
     ended = bare.run()
     assert ended.returncode == 0, ended.stderr
     assert bare.log() == [
         "apt-get -y -qq -o DPkg::Lock::Timeout=600 install --no-install-recommends "
         "bubblewrap util-linux e2fsprogs",
-        "make venv",
-        LOCKED,
-        LINKED,
+        *("make venv", LOCKED, LINKED),
     ]
     assert "bubblewrap: the sandbox that jobs run in" in ended.stdout
-
-
-def test_no_service_is_started_and_nothing_of_that_stays(bare):
-    assert bare.run("--dev").returncode == 0
-    assert (bare.folder / "policies").read_text() == "no service is started\n"
-    assert not bare.policy.exists()
-
-
-def test_a_policy_of_the_machines_own_stays(bare):
-    bare.policy.write_text("#!/bin/sh\nexit 0\n")
-    assert bare.run("--dev").returncode == 0
-    assert bare.policy.read_text() == "#!/bin/sh\nexit 0\n"
-
-
-def test_the_second_run_does_and_says_nothing(bare):
-    assert bare.run().returncode == 0
-    bare.log()
     again = bare.run()
     assert (again.returncode, again.stdout, again.stderr, bare.log()) == (0, "", "", [])
 
 
+@pytest.mark.parametrize("own", ["", "#!/bin/sh\nexit 0\n"])
+def test_no_service_is_started_and_only_the_machines_own_policy_stays(bare, own):
+    if own:
+        bare.policy.write_text(own)
+    bare.done("--dev")
+    if own:
+        assert bare.policy.read_text() == own
+    else:
+        assert (bare.folder / "policies").read_text() == "no service is started\n"
+        assert not bare.policy.exists()
+
+
 def test_package_lists_are_fetched_only_when_the_package_is_not_found(bare):
     (bare.folder / "no-lists").touch()
-    assert bare.run().returncode == 0
-    assert [line.split()[5] for line in bare.log()[:3]] == ["install", "update", "install"]
+    assert [line.split()[5] for line in bare.done()[:3]] == ["install", "update", "install"]
 
 
 def test_dnf_is_used_where_there_is_no_apt(bare):
     (bare.bin / "apt-get").unlink()
     bare.add("dnf", INSTALLER)
-    assert bare.run().returncode == 0
-    assert bare.log()[0].endswith("install bubblewrap util-linux e2fsprogs")
+    assert bare.done()[0].endswith("install bubblewrap util-linux e2fsprogs")
 
 
-def test_without_root_it_says_what_to_install_and_makes_nothing(bare):
-    ended = bare.run(uid=1000)
-    assert ended.returncode == 1
-    assert "apt-get install bubblewrap util-linux e2fsprogs" in ended.stderr
-    assert bare.log() == []
-    assert not (bare.project / ".venv").exists()
+def test_sudo_is_used_where_it_needs_no_password(bare):
+    bare.add("sudo", '#!/bin/bash\necho sudo >>"$MACHINE/log"\nshift\nexec "$@"\n')
+    bare.add("true")
+    assert bare.done(uid=1000)[:2] == ["sudo", "sudo"]
 
 
 def test_without_root_it_goes_on_when_only_something_optional_is_missing(equipped):
@@ -198,18 +193,19 @@ def test_without_root_it_goes_on_when_only_something_optional_is_missing(equippe
     assert equipped.log() == ["make venv", LOCKED, LINKED]
 
 
-def test_sudo_is_used_where_it_needs_no_password(bare):
-    bare.add("sudo", '#!/bin/bash\necho sudo >>"$MACHINE/log"\nshift\nexec "$@"\n')
-    bare.add("true")
-    assert bare.run(uid=1000).returncode == 0
-    assert bare.log()[:2] == ["sudo", "sudo"]
+def test_what_stops_it_is_said_and_nothing_is_made(bare):
+    def refused(said: str, *arguments: str, uid: int = 0, code: int = 1) -> None:
+        ended = bare.run(*arguments, uid=uid)
+        assert (ended.returncode, said in ended.stderr) == (code, True), ended.stderr
+        assert bare.log() == []
+        assert not (bare.project / ".venv").exists()
 
-
-def test_an_installer_that_fails_is_quoted(bare):
+    refused("usage: scripts/setup [--dev]\n", "--help-me", code=2)
+    refused("apt-get install bubblewrap util-linux e2fsprogs", uid=1000)
     bare.add("apt-get", "#!/bin/bash\necho 'E: the disk is full'\nexit 100\n")
-    ended = bare.run()
-    assert ended.returncode == 1
-    assert "E: the disk is full" in ended.stderr
+    refused("E: the disk is full")
+    (bare.folder / "old-python").touch()
+    refused("no Python 3.11 or newer (python3 is Python 3.11.9)")
 
 
 def test_a_set_up_that_was_killed_starts_the_virtual_environment_afresh(equipped):
@@ -217,15 +213,12 @@ def test_a_set_up_that_was_killed_starts_the_virtual_environment_afresh(equipped
     assert equipped.run().returncode != 0
     assert equipped.log() == ["make venv", LOCKED]
     (equipped.folder / "killed-in-pip").unlink()
-    assert equipped.run().returncode == 0
-    assert equipped.log() == ["make venv", LOCKED, LINKED]
+    assert equipped.done() == ["make venv", LOCKED, LINKED]
 
 
 def test_what_developers_need_includes_what_running_needs(equipped):
-    assert equipped.run("--dev").returncode == 0
-    assert equipped.log() == ["make venv", LOCKED_DEV, LINKED]
-    assert equipped.run().returncode == 0
-    assert equipped.log() == []
+    assert equipped.done("--dev") == ["make venv", LOCKED_DEV, LINKED]
+    assert equipped.done() == []
 
 
 def test_prometheus_is_taken_out_of_its_package_with_lists_that_are_there_or_fetched(equipped):
@@ -234,64 +227,30 @@ def test_prometheus_is_taken_out_of_its_package_with_lists_that_are_there_or_fet
     equipped.add("apt-get", DOWNLOADER)
     equipped.add("dpkg-deb", "#!/bin/bash\nmkdir -p usr/bin\ntouch usr/bin/{promtool,prometheus}\n")
     (equipped.folder / "no-lists").touch()
-    assert equipped.run("--dev").returncode == 0
-    assert equipped.log()[3:] == ["download", "update", "download"]
-    assert equipped.run("--dev").returncode == 0
-    assert equipped.log() == []
+    assert equipped.done("--dev")[3:] == ["download", "update", "download"]
+    assert equipped.done("--dev") == []
     for name in ("promtool", "prometheus"):
         (equipped.project / ".venv" / "bin" / name).unlink()
-    assert equipped.run("--dev").returncode == 0
-    assert equipped.log() == ["download"]
+    assert equipped.done("--dev") == ["download"]
 
 
-def test_running_needs_less_than_developers_do(equipped):
-    assert equipped.run().returncode == 0
-    equipped.log()
-    assert equipped.run("--dev").returncode == 0
-    assert equipped.log() == [LOCKED_DEV]
-
-
-@pytest.mark.parametrize(
-    ("changed", "redone"), [("requirements/run.txt", LOCKED), ("pyproject.toml", LINKED)]
-)
-def test_a_change_redoes_what_was_made_from_it_and_no_more(equipped, changed, redone):
-    assert equipped.run().returncode == 0
-    equipped.log()
-    with (equipped.project / changed).open("a") as file:
-        file.write("# changed\n")
-    assert equipped.run().returncode == 0
-    assert equipped.log() == [redone]
-
-
-def test_a_folder_that_moved_gets_a_new_virtual_environment(equipped):
-    assert equipped.run().returncode == 0
-    equipped.log()
+def test_what_changed_redoes_what_was_made_from_it_and_no_more(equipped):
+    equipped.done()
+    for changed, redone in (("requirements/run.txt", LOCKED), ("pyproject.toml", LINKED)):
+        with (equipped.project / changed).open("a") as file:
+            file.write("# changed\n")
+        assert equipped.done() == [redone]
+    assert equipped.done("--dev") == [LOCKED_DEV]
     moved = equipped.folder / "moved"
     equipped.project.rename(moved)
     equipped.script = moved / "scripts" / "setup"
-    assert equipped.run().returncode == 0
-    assert equipped.log() == ["make venv", LOCKED, LINKED]
-
-
-def test_a_python_that_is_too_old_is_named(equipped):
-    (equipped.folder / "old-python").touch()
-    ended = equipped.run()
-    assert ended.returncode == 1
-    assert "no Python 3.11 or newer (python3 is Python 3.11.9)" in ended.stderr
-    assert equipped.log() == []
-
-
-def test_an_unknown_option_is_refused(equipped):
-    ended = equipped.run("--help-me")
-    assert (ended.returncode, ended.stderr) == (2, "usage: scripts/setup [--dev]\n")
+    assert equipped.done() == ["make venv", LOCKED, LINKED]
 
 
 def test_two_at_once_install_once(equipped):
     environment = {"PATH": str(equipped.bin), "MACHINE": str(equipped.folder), "MACHINE_UID": "0"}
-    both = [
-        subprocess.Popen([str(equipped.bin / "bash"), str(equipped.script)], env=environment)
-        for _ in range(2)
-    ]
+    words = [str(equipped.bin / "bash"), str(equipped.script)]
+    both = [subprocess.Popen(words, env=environment) for _ in range(2)]
     assert [process.wait(timeout=30) for process in both] == [0, 0]
     assert equipped.log() == ["make venv", LOCKED, LINKED]
 
