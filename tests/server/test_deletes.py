@@ -12,6 +12,7 @@ from ferryman import Client, NotFound
 from tests.kit.command_line import ferryman
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import ServerClient, driving
+from tests.kit.waiting import eventually
 
 DEAD = "[services.my_service]\ndead_letter = true\n"
 
@@ -71,9 +72,10 @@ async def test_a_delete_cancels_and_keeps_what_has_not_ended_and_deletes_what_ha
         assert "will be terminated" in job["message"]
         client.kill_status = 200
         # It is not deleted when it dies; and until then, a second request cancels it, too.
-        while (asked := await call(caller, "DELETE", f"jobs/{needed}"))[0] == 202:
-            await call(caller, "GET", f"jobs/{needed}?wait=5")
-        assert (asked[0], asked[1]["status"]) == (200, "Cancelled")
+        status, job = await eventually(
+            lambda: call(caller, "DELETE", f"jobs/{needed}"), lambda asked: asked[0] != 202
+        )
+        assert (status, job["status"]) == (200, "Cancelled")
         assert (await caller.job(child))["reason"] == "dependency_failed"
         status, job = await call(caller, "DELETE", f"jobs/{waiting}")
         assert (status, job["status"]) == (200, "Cancelled")

@@ -18,6 +18,7 @@ from shared.http import connections
 from shared.wire import EventDoc
 from tests.kit.fake_agent import FakeAgent, HeldPayload, serving
 from tests.kit.server_http import ServerClient
+from tests.kit.waiting import until
 
 SSE = {"Accept": "text/event-stream"}
 LIVE = {
@@ -165,19 +166,6 @@ async def test_what_run_sh_names_and_gives_as_json_is_stored_as_given(tmp_path) 
         assert b"delay_s" not in body
 
 
-async def test_values_of_an_earlier_attempt_stay_with_it(tmp_path) -> None:
-    again = 'retries = 1\nretry_delays = ["0s"]\nretry_on = ["exit_code"]'
-    async with a_running_job(tmp_path, extra=again) as (caller, agent, held, job_id):
-        held.status, held.result = "Failed", b"PK"
-        held.more = {"exit_code": 1, "reason": "exit_code", "live": LIVE}
-        await agent.say(held)
-        await agent.until(lambda: agent.starts[f"{job_id}.2"] == 1)
-        await caller.job(job_id, until="Running")
-        job = await page(caller, f"/api/v1/jobs/{job_id}")
-        assert (job["attempt"], job["output"]) == (2, {})
-        assert [one["output"] for one in job["attempts"]] == [LIVE["output"], {}]
-
-
 async def test_pages_of_a_history_say_where_the_next_begins(tmp_path) -> None:
     async with a_running_job(tmp_path) as (caller, _, _, job_id):
         path = f"/api/v1/jobs/{job_id}/events"
@@ -195,8 +183,7 @@ async def test_a_page_waits_for_what_is_no_move(tmp_path) -> None:
     async with a_running_job(tmp_path) as (caller, agent, held, job_id):
         waiting = asyncio.create_task(page(caller, f"/api/v1/jobs/{job_id}/events?after=4&wait=60"))
         all_waiting = asyncio.create_task(page(caller, "/api/v1/events?after=now&wait=60"))
-        while sum(caller.server.gate._waits.values()) < 2:
-            await caller.server.context.clock.sleep(0.01)
+        await until(lambda: sum(caller.server.gate._waits.values()) == 2)
         held.more = {"live": LIVE}
         await agent.say(held)
         assert [one["event"] for one in (await waiting)["items"]] == SAID
@@ -269,8 +256,7 @@ async def test_open_streams_are_counted_as_waits(tmp_path, monkeypatch, path: st
             assert (await answer.json())["code"] == "too_many_waits"
         for one in open_:
             await one.__aexit__(None, None, None)
-        while caller.server.gate._waits:
-            await caller.server.context.clock.sleep(0.01)
+        await until(lambda: not caller.server.gate._waits)
         async with followed(caller, path) as (answer, _):
             assert answer.status == 200
 

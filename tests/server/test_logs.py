@@ -152,6 +152,8 @@ async def test_a_part_of_a_log_is_sent_as_a_part_of_any_file(served: Served) -> 
             async with here.caller.session.get(there, headers={"Range": wanted}) as answer:
                 assert answer.status == status
                 assert text is None or await answer.read() == text
+        assert await here.refused("attempt=3") == (404, "attempt_not_found")
+        assert (await here.get("attempt=2"))[2] == b"ABCDEFGHIJ"
         async with here.caller.session.get(there) as answer:
             again = {"If-None-Match": answer.headers["ETag"]}
         async with here.caller.session.get(there, headers=again) as answer:
@@ -248,18 +250,6 @@ async def test_who_follows_waits_for_the_start(tmp_path) -> None:
             await here.end("hello")
             _, headers, body = await following
             assert (body, headers["ferryman-log-ended"]) == (b"hello", "false")
-
-
-async def test_each_attempt_has_its_own_log(served: Served) -> None:
-    async with running(served) as here:
-        await here.end("first", "Failed")
-        await here.agent.until(lambda: here.agent.starts[f"{here.job_id}.2"] == 1)
-        await here.caller.job(here.job_id, until="Running")
-        await here.agent.write(here.held(2), b"second")
-        assert (await here.get())[2] == b"second"
-        assert (await here.get("attempt=1"))[2] == b"first"
-        assert (await here.get("attempt=2"))[2] == b"second"
-        assert await here.refused("attempt=3") == (404, "attempt_not_found")
 
 
 async def test_what_cannot_be_shown_is_refused_with_a_reason(tmp_path) -> None:

@@ -46,16 +46,6 @@ def blocked():
         end.set()
 
 
-async def test_what_one_caller_reads_does_not_hold_up_another(reads: Reads) -> None:
-    with blocked() as (work, begun):
-        ann = [asyncio.create_task(as_caller("ann", reads, work)) for _ in range(20)]
-        assert await asyncio.to_thread(begun.acquire, timeout=60)
-        bob = as_caller("bob", reads, lambda: "read")
-        assert await asyncio.wait_for(bob, 60) == "read"
-        assert not begun.acquire(blocking=False)  # of ann, one at a time
-    assert await asyncio.gather(*ann) == ["done"] * 20
-
-
 async def test_two_read_at_once_whoever_they_are(reads: Reads) -> None:
     with blocked() as (work, begun):
         reading = [asyncio.create_task(as_caller(f"{n}", reads, work)) for n in range(5)]
