@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 
 from client_agent.api.bulk import Bulk
 from client_agent.api.routes import Api
 from server.agents.event_lines import MAX_RESULT, QUICK_MS
-from tests.kit import in_process_system
+from tests.kit.warm import together
 
 
 def noted(monkeypatch: pytest.MonkeyPatch, api: type[Api | Bulk], *names: str) -> list[web.Request]:
@@ -33,17 +32,14 @@ async def test_a_small_result_comes_on_the_stream_and_is_not_asked_for(
 ) -> None:
     streams = noted(monkeypatch, Api, "events")
     fetched = noted(monkeypatch, Api, "retrieve", "retrieve_partial")
-    together = noted(monkeypatch, Bulk, "results")
-    async with in_process_system.together(tmp_path) as system, aiohttp.ClientSession() as http:
-        form = aiohttp.FormData({"user_id": "1", "service": "example"})
-        form.add_field("file", b"echo hello\n", filename="run.sh")
-        async with http.post(f"{system.url}/upload", data=form) as answer:
-            job_id = (await answer.json())["id"]
-        process = await system.sandbox.process(f"{job_id}.1")
+    many = noted(monkeypatch, Bulk, "results")
+    async with together(tmp_path) as system:
+        job_id = await system.upload()
+        process = await system.process(job_id)
         process.write("out.txt", b"new")
         process.finish()
-        assert (await system.ended(job_id))["status"] == "Completed"
-        assert b"out.txt" in await system.result(job_id)
-    assert [request.path for request in (*fetched, *together)] == []
+        assert (await system.job(job_id))["status"] == "Completed"
+        assert b"out.txt" in (await system.get(f"/api/v1/jobs/{job_id}/result"))[2]
+    assert [request.path for request in (*fetched, *many)] == []
     asked = [(each.query.get("results"), each.query.get("quick_ms")) for each in streams]
     assert set(asked) == {(str(MAX_RESULT), str(QUICK_MS))}

@@ -17,11 +17,12 @@ import pytest
 import pytest_asyncio
 
 from shared.wire import AgentHealth, Order, PayloadDoc, PayloadList, PayloadsRequest
-from tests.kit.agent import LIMITS, write_bundle
+from tests.kit.agent import LIMITS
 from tests.kit.agent_http import calling
 from tests.kit.clock import SimClock
 from tests.kit.fake_agent import FakeAgent
 from tests.kit.fake_sandbox import FakeSandbox
+from tests.kit.raw_archives import write_bundle
 from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

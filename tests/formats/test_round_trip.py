@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
@@ -31,10 +32,12 @@ from tests.kit import generated_uploads as uploads
 from tests.kit.desktop_zip import Result
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.generated_bundles import Item
-from tests.kit.in_process_system import Driver, calling, driven
 from tests.kit.program_pair import Pair
 from tests.kit.raw_archives import FORM, in_pieces, unpacked
+from tests.kit.server_http import ServerClient
+from tests.kit.uploads import left, post
 from tests.kit.waiting import until
+from tests.kit.warm import Place, together
 
 if TYPE_CHECKING:
     from random import Random  # noqa: TID251 - a type
@@ -76,23 +79,31 @@ class Reading:
 
 
 class Whole:
-    """A server and its agent."""
+    """A server and its agent, called from functions that are not async: Hypothesis's."""
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver, self._system = driver, driver.system
+    def __init__(self, runner: asyncio.Runner, caller: ServerClient, data: Path) -> None:
+        self.run, self._caller, self._data = runner.run, caller, data
 
     def take(self, body: bytes) -> tuple[int, dict[str, Any]]:
-        return self._driver.run(self._sent(body))
+        return self.run(self._sent(body))
 
     async def _sent(self, body: bytes) -> tuple[int, dict[str, Any]]:
-        before = self._system.stored(), await self._system.jobs()
-        status, reply = await self._system.upload(body)
+        before = left(self._data), await self._newest()
+        status, _, reply = await post(self._caller, body)
         if status != 201:
-            assert (self._system.stored(), await self._system.jobs()) == before
+            assert (left(self._data), await self._newest()) == before
         return status, reply
 
+    async def _newest(self) -> bytes:
+        return (await self._caller.get("/api/v1/jobs?limit=1"))[2]
+
     def whole_result(self, reply: dict[str, Any]) -> Result:
-        return Result(self._driver.run(self._system.result(reply["id"])))
+        return Result(self.run(self._result(reply["id"])))
+
+    async def _result(self, job_id: int) -> bytes:
+        job = await self._caller.job(job_id)
+        assert job["status"] == "Completed", job
+        return (await self._caller.get(f"/api/v1/jobs/{job_id}/result"))[2]
 
     def result(self, reply: dict[str, Any]) -> tuple[Files, set[str]]:
         found = self.whole_result(reply)
@@ -100,15 +111,27 @@ class Whole:
         return found.files, {path for path, mode in found.modes.items() if mode & 0o111}
 
 
+class Driven(Whole):
+    """In this process, with a fake sandbox."""
+
+    def __init__(self, runner: asyncio.Runner, place: Place) -> None:
+        super().__init__(runner, place, place.warm.data)
+        self.sandbox = place.warm.sandbox
+
+
 Reader = Reading | Whole
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    with driven(tmp_path_factory.mktemp("whole")) as found:
-        yield found
-        home = found.system.sandbox.work.parent
-        found.run(until(lambda: not left_at(home)))  # the server has the results
+def driven(tmp_path_factory: pytest.TempPathFactory, runner: asyncio.Runner) -> Iterator[Driven]:
+    context = together(tmp_path_factory.mktemp("whole"))
+    place = runner.run(context.__aenter__())
+    try:
+        yield Driven(runner, place)
+        home = place.warm.agent_data
+        runner.run(until(lambda: not left_at(home)))  # the server has the results
+    finally:
+        runner.run(context.__aexit__(None, None, None))
 
 
 def left_at(agent: Path) -> list[Path]:
@@ -136,10 +159,10 @@ def way(
     if request.param == "reader":
         yield Reading(tmp_path, runner), 1
         return
-    found: Driver = request.getfixturevalue("driver")
-    found.system.sandbox.script = lambda process: process.finish()
-    yield Whole(found), _SOAK if request.param == "soak" else 1
-    found.system.sandbox.script = None
+    found: Driven = request.getfixturevalue("driven")
+    found.sandbox.script = lambda process: process.finish()
+    yield found, _SOAK if request.param == "soak" else 1
+    found.sandbox.script = None
 
 
 def check(reader: Reader, body: bytes, bundle: Sequence[Item]) -> None:
@@ -290,9 +313,7 @@ LENGTHS = [pytest.param(1, id="short"), pytest.param(_SOAK, id="long", marks=pyt
 
 
 @pytest.mark.parametrize("times", LENGTHS)
-def test_whatever_run_sh_leaves_is_in_the_result_or_listed(driver: Driver, times: float) -> None:
-    reader = Whole(driver)
-
+def test_whatever_run_sh_leaves_is_in_the_result_or_listed(driven: Driven, times: float) -> None:
     @settings(max_examples=int(20 * times))
     @given(folders.things())
     def run(things: list[FileSpec]) -> None:
@@ -303,13 +324,13 @@ def test_whatever_run_sh_leaves_is_in_the_result_or_listed(driver: Driver, times
             made.extend(folders.look(process.workspace.path, things))
             process.finish()
 
-        driver.system.sandbox.script = script
-        status, reply = reader.take(uploads.parts([Item("run.sh")], extended=False))
+        driven.sandbox.script = script
+        status, reply = driven.take(uploads.parts([Item("run.sh")], extended=False))
         assert status == 201, reply
-        folders.check(reader.whole_result(reply), made)
+        folders.check(driven.whole_result(reply), made)
 
     run()
-    driver.system.sandbox.script = None
+    driven.sandbox.script = None
 
 
 # ---------------------------------------------------------------------------- in the real sandbox
@@ -339,11 +360,21 @@ IN_SANDBOX = [
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
+def real(tmp_path_factory: pytest.TempPathFactory, runner: asyncio.Runner) -> Iterator[Whole]:
     """Two processes, and bubblewrap."""
     pair = Pair(tmp_path_factory.mktemp("real"), SETTINGS)
-    with pair.running(), calling(pair.server.url, pair.server.data) as found:
-        yield Whole(found)
+
+    async def opened() -> aiohttp.ClientSession:
+        return aiohttp.ClientSession()
+
+    elsewhere: Any = None
+    with pair.running():
+        http = runner.run(opened())
+        try:
+            caller = ServerClient(pair.server.url, http, elsewhere)
+            yield Whole(runner, caller, pair.server.data)
+        finally:
+            runner.run(http.close())
 
 
 @pytest.mark.parametrize("times", IN_SANDBOX)

@@ -16,10 +16,11 @@ import aiohttp
 from client_agent import app
 from client_agent.run.runner import EndRequests
 from client_agent.settings.agent import AgentSection
-from shared.wire import Limits, Order
-from tests.kit.agent import LIMITS, SERVER, write_bundle
+from shared.wire import Order
+from tests.kit.agent import LIMITS, SERVER
 from tests.kit.clock import SimClock
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
+from tests.kit.raw_archives import write_bundle
 from tests.kit.waiting import until
 
 HELLO: Mapping[str, bytes] = {"run.sh": b"echo hello\n"}
@@ -244,6 +245,3 @@ async def calling(
         base = f"http://127.0.0.1:{agent.port}"
         async with aiohttp.ClientSession(base, headers=headers) as http:
             yield AgentClient(base, http, sandbox, clock, home)
-
-
-__all__ = ["HELLO", "LIMITS", "AgentClient", "Limits", "calling"]

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from shared.wire import Limits, Order
 from tests.kit import forked_programs
-from tests.kit.agent import SERVER, write_bundle
+from tests.kit.agent import SERVER
 from tests.kit.programs import announced
+from tests.kit.raw_archives import write_bundle
 
 REPOSITORY: Final = Path(__file__).parents[2]
 PATIENCE_S: Final = 60.0

@@ -35,12 +35,11 @@ from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
 from tests.kit.memory_folder import module_folder
 from tests.kit.server_http import RUN, ServerClient, hosted
 
-__all__ = ["Place", "Warm", "module_folder", "place", "started", "warm"]
+__all__ = ["Place", "Warm", "module_folder", "place", "started", "together", "warm"]
 
 PATIENCE_S = 20.0
 """For what was left: less than fixtures may take to clean up."""
 SLOTS = 4
-_OPEN = Path("/proc/self/fd")
 Script = Callable[[FakeProcess], None]
 
 
@@ -86,7 +85,7 @@ class Warm:
         """What is open or under way now."""
         staging = [self.data / "staging", self.agent_data / "staging"]
         return Held(
-            files=sum(map(_is_file, _OPEN.iterdir())),
+            files=open_files(),
             staged=sum(len(files) for top in staging for _, _, files in os.walk(top)),
             running=len(self.sandbox.live),
         )
@@ -108,13 +107,6 @@ class Held:
     def over(self, before: Held) -> dict[str, int]:
         mine, others = vars(self), vars(before)
         return {name: mine[name] - others[name] for name in mine if mine[name] > others[name]}
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return not str(path.readlink()).startswith("socket:")
-    except FileNotFoundError:  # it was that of the folder
-        return False
 
 
 class Place(ServerClient):
@@ -205,6 +197,16 @@ async def started(
         yield Warm(caller.url, caller.server, clock, sandbox, data, agent_data, operator)
 
 
+@asynccontextmanager
+async def together(folder: Path, toml: str = "") -> AsyncIterator[Place]:
+    """Both, for one test, which says itself what each attempt does."""
+    async with started(folder, toml) as found, found.session() as session:
+        found.sandbox.script = None
+        place = Place(found, session)
+        place.service = "example"
+        yield place
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def warm(request: pytest.FixtureRequest, module_folder: Path) -> AsyncIterator[Warm]:
     """The module's server and agent, after a first job: what is opened at first use is open."""
@@ -216,9 +218,9 @@ async def warm(request: pytest.FixtureRequest, module_folder: Path) -> AsyncIter
             first = Place(found, session)
             await first.configure()
             await asyncio.gather(*[first.job(await first.upload()) for _ in range(SLOTS)])
-        tasks = _tasks()
+        tasks = tasks_now()
         yield found
-        await _until_nothing(lambda: max(0, _tasks() - tasks))
+        await until_nothing(lambda: max(0, tasks_now() - tasks))
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -231,16 +233,25 @@ async def place(warm: Warm) -> AsyncIterator[Place]:
         yield found
         await found.end()
     warm.scripts.pop(found.service, None)
-    await _until_nothing(lambda: warm.held().over(before))
+    await until_nothing(lambda: warm.held().over(before))
 
 
-def _tasks() -> int:
+def open_files() -> int:
+    """Of this process, sockets left out."""
+    found = 0
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was that of the folder
+            found += not str(path.readlink()).startswith("socket:")
+    return found
+
+
+def tasks_now() -> int:
     """How many there are besides those of connections, which come and go."""
     names = (getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks())
     return sum(1 for name in names if not name.startswith(("RequestHandler.", "Connection.")))
 
 
-async def _until_nothing(left: Callable[[], object]) -> None:
+async def until_nothing(left: Callable[[], object]) -> None:
     deadline = asyncio.get_running_loop().time() + PATIENCE_S
     while found := left():
         assert asyncio.get_running_loop().time() < deadline, f"left behind: {found}"

@@ -10,9 +10,8 @@ A module that uses it says ``pytestmark = pytest.mark.asyncio(loop_scope="module
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,40 +20,18 @@ import pytest_asyncio
 
 from tests.kit.agent_http import AgentClient, calling
 from tests.kit.memory_folder import module_folder
-from tests.kit.waiting import until
+from tests.kit.warm import open_files, tasks_now, until_nothing
 
 __all__ = ["agent", "module_folder", "warm_agent"]
 
 _NUMBERS = itertools.count(1)
-_OPEN = Path("/proc/self/fd")
 Held = Mapping[str, int]
 
 
 def held(agent: AgentClient) -> Held:
     """What is open, stored or under way now."""
     counts = {name: len(list((agent.data / name).iterdir())) for name in ("staging", "results")}
-    files = [one for one in map(_target, _OPEN.iterdir()) if not one.startswith("socket:")]
-    return counts | {"files": len(files), "running": len(agent.sandbox.live)}
-
-
-def _target(path: Path) -> str:
-    try:
-        return str(path.readlink())
-    except FileNotFoundError:  # it was that of the folder
-        return "socket:"
-
-
-def _tasks() -> int:
-    """How many there are besides those of connections, which come and go."""
-    names = (getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks())
-    return sum(1 for name in names if not name.startswith(("RequestHandler.", "Connection.")))
-
-
-async def _until_nothing(left: Callable[[], Mapping[str, int]]) -> None:
-    try:
-        await until(lambda: not left(), 20.0)
-    except AssertionError:
-        raise AssertionError(f"left behind: {left()}") from None
+    return counts | {"files": open_files(), "running": len(agent.sandbox.live)}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -65,10 +42,10 @@ async def warm_agent(
     settings: dict[str, Any] = getattr(request.module, "AGENT", {})
     async with calling(module_folder, **settings) as found:
         await found.forget(await found.completed())
-        tasks = _tasks()
+        tasks = tasks_now()
         yield found
         await found.clock.advance(2)  # a stream notices at its next line that nobody reads it
-        await _until_nothing(lambda: {"tasks": _tasks() - tasks} if _tasks() > tasks else {})
+        await until_nothing(lambda: max(0, tasks_now() - tasks))
 
 
 class WarmAgent(AgentClient):
@@ -111,7 +88,7 @@ async def agent(warm_agent: AgentClient) -> AsyncIterator[WarmAgent]:
     before = held(warm_agent)
     yield found
     await found.anew()
-    await _until_nothing(
+    await until_nothing(
         lambda: {
             name: now - before[name] for name, now in held(warm_agent).items() if now > before[name]
         }

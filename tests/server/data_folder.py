@@ -27,9 +27,9 @@ from server.store.identity import server_identity
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
-from tests.kit.agent import write_bundle
 from tests.kit.dev_program import environment
 from tests.kit.memory_folder import new_folder
+from tests.kit.raw_archives import write_bundle
 from tests.kit.store import Store, claim, end
 from tests.kit.stored import chunks
 

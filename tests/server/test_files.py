@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import aiohttp
 import pytest
 import pytest_asyncio
 from aiohttp import ClientPayloadError, web
@@ -21,11 +20,9 @@ from tests.kit.each import each
 from tests.kit.fake_agent import FakeAgent, Served, refuse, running_at, served
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.fake_sandbox import FakeProcess
-from tests.kit.generated_bundles import Item
-from tests.kit.generated_uploads import parts
-from tests.kit.in_process_system import InProcessSystem, together
 from tests.kit.raw_http import ask
 from tests.kit.server_http import ServerClient, driving
+from tests.kit.warm import SLOTS, Place, together
 
 __all__ = ["served"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -287,19 +284,13 @@ async def test_a_file_is_found_wherever_it_is_listed(served: Served) -> None:
 class Running:
     """A job that runs."""
 
-    def __init__(
-        self,
-        system: InProcessSystem,
-        http: aiohttp.ClientSession,
-        job_id: int,
-        process: FakeProcess,
-    ) -> None:
-        self.system, self.http, self.job_id, self.process = system, http, job_id, process
+    def __init__(self, system: Place, job_id: int, process: FakeProcess) -> None:
+        self.system, self.job_id, self.process = system, job_id, process
 
     async def get(self, path: str = "", **headers: str) -> tuple[int, Any, bytes]:
         url = f"{self.system.url}/api/v1/jobs/{self.job_id}/files{path}"
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        async with self.http.get(url, headers=named) as answer:
+        async with self.system.session.get(url, headers=named) as answer:
             return answer.status, answer.headers.copy(), await answer.read()
 
     async def code(self, path: str = "") -> tuple[int, str]:
@@ -309,16 +300,11 @@ class Running:
 
 @asynccontextmanager
 async def running_job(tmp_path) -> AsyncIterator[Running]:
-    body = parts([Item("run.sh", b"echo hello\n")], extended=False)
-    async with together(tmp_path) as system, aiohttp.ClientSession() as http:
-        _, job = await system.upload(body)
-        process = await system.sandbox.process(f"{job['id']}.1")
-        url = f"{system.url}/api/v1/jobs/{job['id']}"
-        seen = "Queued"
-        while seen != "Running":
-            async with http.get(url, params={"wait": "20", "seen": seen}) as answer:
-                seen = (await answer.json())["status"]
-        yield Running(system, http, job["id"], process)
+    async with together(tmp_path) as system:
+        job_id = await system.upload()
+        process = await system.process(job_id)
+        await system.job(job_id, until="Running")
+        yield Running(system, job_id, process)
 
 
 async def test_the_files_of_a_running_job_are_listed_and_read_and_then_those_of_its_result(
@@ -360,7 +346,7 @@ async def test_the_files_of_a_running_job_are_listed_and_read_and_then_those_of_
         _, _, body = await job.get(f"?limit=2&cursor={following}")
         assert [one["path"] for one in json.loads(body)["items"]] == ["run.sh", "stdout.log"]
         job.process.finish()
-        await job.system.ended(job.job_id)
+        await job.system.job(job.job_id)
         assert await job.code(f"?cursor={following}") == (400, "invalid_cursor")
         _, _, body = await job.get()
         assert json.loads(body)["running"] is False
@@ -371,9 +357,7 @@ async def test_the_files_of_a_running_job_are_listed_and_read_and_then_those_of_
 
 async def test_files_of_a_job_that_has_not_started_are_not_here(tmp_path) -> None:
     async with running_job(tmp_path) as job:
-        body = parts([Item("run.sh", b"echo hello\n")], extended=False)
-        others = [await job.system.upload(body) for _ in range(4)]
-        job.job_id = others[-1][1]["id"]
+        job.job_id = [await job.system.upload() for _ in range(SLOTS + 2)][-1]
         for path in ("", "/run.sh"):
             status, code = await job.code(path)
             assert (status, code) in {(409, "not_started"), (409, "files_move")}

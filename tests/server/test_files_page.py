@@ -397,7 +397,7 @@ async def test_the_files_of_a_running_job_are_those_of_now(tmp_path) -> None:
         url = f"{job.system.url}/jobs/{job.job_id}/files"
 
         async def page(end: str = "") -> str:
-            async with job.http.get(url + end, headers=BROWSER) as answer:
+            async with job.system.session.get(url + end, headers=BROWSER) as answer:
                 text = await answer.text()
                 assert answer.status == 200, text
                 return text

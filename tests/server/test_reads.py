@@ -7,20 +7,49 @@ import socket
 import threading
 from typing import Any
 
+import aiohttp
+
 from server.http import files, logs
 from shared.http.protocol import UnreadAnswers
-from tests.kit import linked as test_links
-from tests.kit.job_pages import serving
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.job_pages import PRINCIPALS, serving
+from tests.kit.server_http import RUN, ServerClient, driving
 from tests.kit.waiting import until
 from tests.server.test_logs import running
+
+ANN, BOB = ({"Authorization": f"Bearer the-token-of-{user}"} for user in ("ann", "bob"))
+
+
+async def status(caller: ServerClient, path: str, shown: dict[str, str] | None = None) -> int:
+    async with caller.session.get(f"{caller.url}{path}", headers=shown) as answer:
+        await answer.read()
+        return answer.status
+
+
+async def ended(caller: ServerClient, user: str) -> int:
+    """A job of the user."""
+    shown = {"ann": ANN, "bob": BOB}[user]
+    data = aiohttp.FormData({"user_id": user, "service": "my_service"})
+    data.add_field("file", RUN, filename="run.sh")
+    async with caller.session.post(f"{caller.url}/upload", data=data, headers=shown) as answer:
+        job_id = int((await answer.json())["id"])
+    await status(caller, f"/api/v1/jobs/{job_id}/result?wait=20", shown)
+    return job_id
+
+
+async def link(caller: ServerClient, job_id: int) -> str:
+    """What the address of a link to ann's job ends in."""
+    url = f"{caller.url}/api/v1/jobs/{job_id}/links"
+    async with caller.session.post(url, json={}, headers=ANN) as answer:
+        return str((await answer.json())["link"])
 
 
 async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monkeypatch) -> None:
     begun, end = threading.Semaphore(0), threading.Event()
     listed = files._list
-    async with test_links.serving(tmp_path) as world:
-        ann, bob = await world.job("ann"), await world.job("bob")
-        links = [(one, await world.link(one)) for one in (ann, await world.job("ann"))]
+    async with driving(tmp_path, FakeOrchestrator(), principals=PRINCIPALS) as caller:
+        ann, bob, other = [await ended(caller, user) for user in ("ann", "bob", "ann")]
+        links = [(one, await link(caller, one)) for one in (ann, other)]
 
         def slow(*args: Any) -> Any:
             begun.release()
@@ -29,24 +58,20 @@ async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monke
 
         monkeypatch.setattr(files, "_list", slow)
         path = f"/api/v1/jobs/{ann}/files"
-        of_ann = [
-            asyncio.create_task(world.get(path, Authorization="Bearer the-token-of-ann"))
-            for _ in range(12)
-        ]
+        of_ann = [asyncio.create_task(status(caller, path, ANN)) for _ in range(12)]
         assert await asyncio.to_thread(begun.acquire, timeout=60)
         monkeypatch.setattr(files, "_list", listed)
-        shown = {"Authorization": "Bearer the-token-of-bob"}
-        of_bob = world.get(f"/api/v1/jobs/{bob}/files", **shown)
-        assert (await asyncio.wait_for(of_bob, 60))[0] == 200
+        of_bob = status(caller, f"/api/v1/jobs/{bob}/files", BOB)
+        assert await asyncio.wait_for(of_bob, 60) == 200
         of_ann += [
-            asyncio.create_task(world.get(f"/api/v1/jobs/{job}/files?link={link}"))
+            asyncio.create_task(status(caller, f"/api/v1/jobs/{job}/files?link={link}"))
             for job, link in links  # whoever has one of ann's takes ann's place
         ]
-        turns = world.caller.server.context.reads._each._turns
+        turns = caller.server.context.reads._each._turns
         await until(lambda: {name: one.callers for name, one in turns.items()} == {"user ann": 14})
         assert not any(one.done() for one in of_ann)
         end.set()
-        assert {status for status, _ in await asyncio.gather(*of_ann)} == {200}
+        assert set(await asyncio.gather(*of_ann)) == {200}
 
 
 async def test_one_search_of_a_caller_runs_at_a_time(tmp_path, monkeypatch) -> None:
