@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -49,8 +51,8 @@ class Map:
         return cls(**json.loads((KEPT / "map.json").read_text()))
 
     def ordered(self, change: Change) -> list[str]:
-        """The tests that may notice: those that come by first, the quick and special ones before
-        others; then the rest of their files, which see what those before them have made.
+        """The tests that may notice: those that come by first, before others the quick and special
+        ones and those with words of the mutant in their names; then the rest of their files, which see what those before them have made.
         """
         if not hasattr(self, "_places"):
             self._places: dict[str, int] = defaultdict(int)
@@ -64,11 +66,13 @@ class Map:
                     steps.setdefault(name, count)
         files = {_file(name) for name in steps}
         rest = [name for name in self.seconds if _file(name) in files and name not in steps]
+        about = _words(f"{change.what} {change.file}")
 
         def cost(name: str) -> tuple[int, float]:
-            return steps.get(name, 99), (self.seconds[name] + 0.02) * self._places[name]
+            alike = 1 + len(about & _words(name))
+            return steps.get(name, 99), (self.seconds[name] + 0.02) * self._places[name] / alike**3
 
-        return sorted(steps, key=cost) + sorted(rest, key=lambda name: self.seconds[name])
+        return sorted(steps, key=cost) + sorted(rest, key=cost)
 
     def knows(self, change: Change) -> bool:
         return all(_name(place) in self.reached for place in change.places)
@@ -79,6 +83,12 @@ class Map:
 
 def _name(place: Place) -> str:
     return ":".join(place)
+
+
+@functools.cache
+def _words(text: str) -> frozenset[str]:
+    found = re.findall(r"[a-z]{4,}", text.lower().replace("test_", " "))
+    return frozenset(word.rstrip("s") for word in found) - {"test", "server", "client", "agent"}
 
 
 def _file(test: str) -> str:
