@@ -12,119 +12,104 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.kit.dev_program import ROOT
+from tests.kit.each import each
 from tests.kit.installed import program
 
 DEPLOY: Final = ROOT / "deploy/prometheus"
 RULES: Final = DEPLOY / "ferryman.rules.yml"
-S: Final = 'job="ferryman-server",instance="s"'
-A: Final = 'job="ferryman-agent",instance="a"'
-FIRES: Final[dict[str, tuple[str, dict[str, str], dict[str, str]]]] = {
-    # alert: (time of evaluation, series that make it fire, the same when all is well)
-    "FerrymanDown": ("5m", {f"up{{{S}}}": "0x10"}, {f"up{{{S}}}": "1x10"}),
+
+
+def server(name: str, **labels: str) -> str:
+    """One of its series, as Prometheus names it."""
+    labels = {"job": "ferryman-server", "instance": "s"} | labels
+    return f"{name}{{{','.join(f'{key}={json.dumps(of)}' for key, of in labels.items())}}}"
+
+
+def agent(name: str, **labels: str) -> str:
+    return server(name, job="ferryman-agent", instance="a", **labels)
+
+
+LAG, HTTP = "ferryman_event_loop_lag_seconds_bucket", "ferryman_http_requests_total"
+RETRIED, ENDED = "ferryman_attempts_retried_total", "ferryman_jobs_ended_total"
+FIRES: Final[dict[str, tuple[str, dict[str, tuple[str, str]]]]] = {
+    # alert: (time of evaluation, series: values that make it fire, and those when all is well)
+    "FerrymanDown": ("5m", {server("up"): ("0x10", "1x10")}),
     "FerrymanServerUnready": (
         "5m",
-        {f'ferryman_troubles{{{S},kind="database_full"}}': "1x10"},
-        {f'ferryman_troubles{{{S},kind="results_waiting"}}': "1x10"},
+        {
+            server("ferryman_troubles", kind="database_full"): ("1x10", ""),
+            server("ferryman_troubles", kind="results_waiting"): ("", "1x10"),
+        },
     ),
     "FerrymanResultsWaiting": (
         "5m",
-        {f'ferryman_results_waiting{{{S},reason="disk"}}': "1x10"},
-        {f'ferryman_results_waiting{{{S},reason="disk"}}': "0x10"},
+        {server("ferryman_results_waiting", reason="disk"): ("1x10", "0x10")},
     ),
     "FerrymanDiskFillsUp": (
         "7h",
         {
-            f"ferryman_disk_free_bytes{{{S}}}": "1000-1x440",
-            f"ferryman_disk_min_free_bytes{{{S}}}": "100x440",
-            f"ferryman_disk_size_bytes{{{S}}}": "9000x440",
-        },
-        {
-            f"ferryman_disk_free_bytes{{{S}}}": "1000x440",
-            f"ferryman_disk_min_free_bytes{{{S}}}": "100x440",
-            f"ferryman_disk_size_bytes{{{S}}}": "9000x440",
+            server("ferryman_disk_free_bytes"): ("1000-1x440", "1000x440"),
+            server("ferryman_disk_min_free_bytes"): ("100x440", "100x440"),
+            server("ferryman_disk_size_bytes"): ("9000x440", "9000x440"),
         },
     ),
     "FerrymanServerErrors": (
         "40m",
         {
-            f'ferryman_http_requests_total{{{S},route="/",status="5xx"}}': "0+1x50",
-            f'ferryman_http_requests_total{{{S},route="/",status="2xx"}}': "0+10x50",
-        },
-        {
-            f'ferryman_http_requests_total{{{S},route="/",status="5xx"}}': "0+1x50",
-            f'ferryman_http_requests_total{{{S},route="/",status="2xx"}}': "0+100x50",
+            server(HTTP, route="/", status="5xx"): ("0+1x50", "0+1x50"),
+            server(HTTP, route="/", status="2xx"): ("0+10x50", "0+100x50"),
         },
     ),
     "FerrymanSlow": (
         "40m",
         {
-            f'ferryman_event_loop_lag_seconds_bucket{{{S},le="0.5"}}': "0+50x50",
-            f'ferryman_event_loop_lag_seconds_bucket{{{S},le="+Inf"}}': "0+60x50",
-            f'ferryman_event_loop_lag_seconds_bucket{{{S},le="1"}}': "0+60x50",
-        },
-        {
-            f'ferryman_event_loop_lag_seconds_bucket{{{S},le="0.5"}}': "0+60x50",
-            f'ferryman_event_loop_lag_seconds_bucket{{{S},le="+Inf"}}': "0+60x50",
+            server(LAG, le="0.5"): ("0+50x50", "0+60x50"),
+            server(LAG, le="+Inf"): ("0+60x50", "0+60x50"),
+            server(LAG, le="1"): ("0+60x50", "0+60x50"),
         },
     ),
     "FerrymanQueueStuck": (
         "2h",
         {
-            f'ferryman_oldest_waiting_seconds{{{S},service="e"}}': "0+60x130",
-            f'ferryman_attempts_started_total{{{S},service="e"}}': "7x130",
-            f'ferryman_service_paused{{{S},service="e"}}': "0x130",
-        },
-        {
-            f'ferryman_oldest_waiting_seconds{{{S},service="e"}}': "0+60x130",
-            f'ferryman_attempts_started_total{{{S},service="e"}}': "7x130",
-            f'ferryman_service_paused{{{S},service="e"}}': "1x130",
+            server("ferryman_oldest_waiting_seconds", service="e"): ("0+60x130", "0+60x130"),
+            server("ferryman_attempts_started_total", service="e"): ("7x130", "7x130"),
+            server("ferryman_service_paused", service="e"): ("0x130", "1x130"),
         },
     ),
     "FerrymanManyJobsFail": (
         "2h",
         {
-            f'ferryman_jobs_ended_total{{{S},service="e",state="Failed"}}': "0+1x130",
-            f'ferryman_jobs_ended_total{{{S},service="e",state="Completed"}}': "0x130",
-        },
-        {
-            f'ferryman_jobs_ended_total{{{S},service="e",state="Failed"}}': "0+1x130",
-            f'ferryman_jobs_ended_total{{{S},service="e",state="Completed"}}': "0+2x130",
+            server(ENDED, service="e", state="Failed"): ("0+1x130", "0+1x130"),
+            server(ENDED, service="e", state="Completed"): ("0x130", "0+2x130"),
         },
     ),
     "FerrymanAttemptsInterrupted": (
         "1h",
-        {f'ferryman_attempts_retried_total{{{S},service="e",reason="agent_lost"}}': "0+1x70"},
-        {f'ferryman_attempts_retried_total{{{S},service="e",reason="timeout"}}': "0+1x70"},
+        {
+            server(RETRIED, service="e", reason="agent_lost"): ("0+1x70", ""),
+            server(RETRIED, service="e", reason="timeout"): ("", "0+1x70"),
+        },
     ),
     "FerrymanJobsUnknown": (
         "1h",
-        {f'ferryman_jobs{{{S},service="e",state="Unknown"}}': "2x70"},
-        {f'ferryman_jobs{{{S},service="e",state="Unknown"}}': "0x70"},
+        {server("ferryman_jobs", service="e", state="Unknown"): ("2x70", "0x70")},
     ),
     "FerrymanWebhooksLate": (
         "2h",
-        {f"ferryman_webhooks_oldest_seconds{{{S}}}": "0+60x130"},
-        {f"ferryman_webhooks_oldest_seconds{{{S}}}": "60x130"},
+        {server("ferryman_webhooks_oldest_seconds"): ("0+60x130", "60x130")},
     ),
-    "FerrymanNoAgents": (
-        "10m",
-        {f'ferryman_agents{{{S},state="accepting"}}': "0x20"},
-        {f'ferryman_agents{{{S},state="accepting"}}': "1x20"},
-    ),
+    "FerrymanNoAgents": ("10m", {server("ferryman_agents", state="accepting"): ("0x20", "1x20")}),
     "FerrymanAgentUnreachable": (
         "10m",
-        {f'ferryman_agent_reachable{{{S},agent="n"}}': "0x20"},
-        {f'ferryman_agent_reachable{{{S},agent="n"}}': "1x20"},
+        {server("ferryman_agent_reachable", agent="n"): ("0x20", "1x20")},
     ),
     "FerrymanAgentUnready": (
         "10m",
-        {f'ferryman_unready{{{A},reason="sandbox"}}': "1x20"},
-        {f'ferryman_unready{{{A},reason="sandbox"}}': "0x20"},
+        {agent("ferryman_unready", reason="sandbox"): ("1x20", "0x20")},
     ),
     "FerrymanAttemptsQuarantined": (
         "20m",
-        {f"ferryman_quarantined_attempts{{{A}}}": "1x30"},
-        {f"ferryman_quarantined_attempts{{{A}}}": "0x30"},
+        {agent("ferryman_quarantined_attempts"): ("1x30", "0x30")},
     ),
 }
 
@@ -163,14 +148,12 @@ def test_each_alert_fires_when_it_should_and_only_then(tmp_path):
         rule.pop("annotations")
     (tmp_path / "rules.yml").write_text(json.dumps(document))
     tests: list[Any] = []
-    for alert, (at, bad, good) in FIRES.items():
-        for series in (bad, good):
-            values = [{"series": name, "values": value} for name, value in series.items()]
-            query: dict[str, Any] = {
-                "expr": f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})'
-            }
-            query |= {"eval_time": at}
-            query |= {"exp_samples": [{"labels": "{}", "value": 1}] if series is bad else []}
+    for alert, (at, series) in FIRES.items():
+        firing = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})'
+        for fine in (False, True):
+            values = [{"series": one, "values": of[fine]} for one, of in series.items() if of[fine]]
+            told = [] if fine else [{"labels": "{}", "value": 1}]
+            query = {"expr": firing, "eval_time": at, "exp_samples": told}
             tests.append({"interval": "1m", "input_series": values, "promql_expr_test": [query]})
     made = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": tests}
     (tmp_path / "tests.yml").write_text(json.dumps(made))
@@ -183,9 +166,7 @@ def test_each_alert_says_how_bad_it_is_and_what_to_do():
         assert len(rule["annotations"]["description"].split(". ")) > 1, name
 
 
-@pytest.mark.parametrize(
-    "file", [RULES, ROOT / "deploy/grafana/ferryman.json"], ids=["alerts", "dashboard"]
-)
+@each("file", [RULES, ROOT / "deploy/grafana/ferryman.json"])
 def test_every_metric_that_is_asked_for_is_made(file: Path):
     product = "".join(
         path.read_text()

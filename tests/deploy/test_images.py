@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,20 +13,21 @@ from ruamel.yaml import YAML
 
 from server.settings import load
 from tests.kit.dev_program import ROOT, environment
+from tests.kit.each import each
 
 DOCKER = ROOT / "deploy/docker"
 COMPOSE = YAML(typ="safe").load(DOCKER / "compose.yaml")
 IMAGES = ("server", "agent")
 
 
-@pytest.mark.parametrize("image", IMAGES)
+@each("image", IMAGES)
 def test_hadolint_finds_no_fault(image, tool):
     command = [tool("hadolint"), "--no-color", str(DOCKER / f"{image}.Dockerfile")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
-@pytest.mark.parametrize("file", sorted(path.name for path in DOCKER.glob("compose*.yaml")))
+@each("file", sorted(path.name for path in DOCKER.glob("compose*.yaml")))
 def test_the_compose_file_follows_its_schema(file, tool):
     command = [tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec"]
     done = subprocess.run(
@@ -79,12 +79,10 @@ def test_the_steps_of_the_image_make_a_program_that_runs(image, tmp_path):
     """The build stage's COPY and RUN lines, in a folder instead of a container."""
     text = (DOCKER / f"{image}.Dockerfile").read_text().replace("\\\n", " ")
     build = text.split("\nFROM ")[1]
-    source, places = (
-        tmp_path / "source",
-        {"/opt/ferryman": tmp_path / "opt", "/build": tmp_path / "b"},
-    )
-    places["/wheels"] = tmp_path / "wheels"
+    source = tmp_path / "source"
     source.mkdir()
+    places = {"/opt/ferryman": tmp_path / "opt", "/build": tmp_path / "b"}
+    places["/wheels"] = tmp_path / "wheels"
     for line in build.splitlines():
         if line.startswith("COPY "):
             *names, target = line.split()[1:]
@@ -92,11 +90,7 @@ def test_the_steps_of_the_image_make_a_program_that_runs(image, tmp_path):
             for name in names:
                 into = folder / Path(name).name if target.endswith("/") else folder
                 into.parent.mkdir(parents=True, exist_ok=True)
-                ignored = shutil.ignore_patterns("__pycache__")
-                if (ROOT / name).is_dir():
-                    shutil.copytree(ROOT / name, into, ignore=ignored)
-                else:
-                    shutil.copy(ROOT / name, into)
+                subprocess.run(["cp", "-rT", str(ROOT / name), str(into)], check=True)
         elif line.startswith("RUN "):
             step = line.removeprefix("RUN ").replace("python -m venv", f"{sys.executable} -m venv")
             for place, there in places.items():

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-import signal
+import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 import pytest
 
 from ferryman.sync import SyncClient
-from tests.deploy.prometheus import running
 from tests.deploy.test_alerts import RULES, alerts
 from tests.kit.dev_program import ROOT
-from tests.kit.programs import Program, until
+from tests.kit.installed import program
+from tests.kit.programs import Program, free_port, until
 
 ADMIN = "the-token-of-an-operator"
 SCRAPER = "the-token-of-prometheus"
@@ -47,16 +48,57 @@ def both(folder: Path) -> Iterator[tuple[Program, Program]]:
     for_metrics = folder / "metrics-token"
     for_metrics.write_text(SCRAPER)
     config.write_text(SETTINGS % (for_metrics, for_metrics, agent.port))
-    try:
-        for program in (agent, server):
-            program.start()
+    with agent.running(), server.running():
         yield server, agent
-        for program in (server, agent):
-            assert program.kill(signal.SIGTERM) == 0, program.log[-3_000:]
+
+
+class Prometheus:
+    """One that runs."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def ask(self, path: str) -> Any:
+        with urlopen(f"{self.url}/api/v1/{path}", timeout=30) as answer:
+            return json.loads(answer.read())["data"]
+
+    def query(self, expression: str) -> list[Any]:
+        """The series that an expression has now."""
+        result: list[Any] = self.ask(f"query?query={quote(expression)}")["result"]
+        return result
+
+
+@contextmanager
+def running(folder: Path, config: Mapping[str, Any]) -> Iterator[Prometheus]:
+    """A Prometheus with this configuration, until the end."""
+    port = free_port()
+    file = folder / "prometheus.json"  # JSON is YAML, too
+    file.write_text(json.dumps(config))
+    log = folder / "prometheus.log"
+    command = [
+        program("prometheus"),
+        f"--config.file={file}",
+        f"--storage.tsdb.path={folder / 'prometheus'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+    found = Prometheus(f"http://127.0.0.1:{port}")
+
+    def is_ready() -> bool:
+        assert process.poll() is None, log.read_text()
+        try:
+            with urlopen(f"{found.url}/-/ready", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    try:
+        until(is_ready, "Prometheus is not ready", log.read_text)
+        yield found
     finally:
-        for program in (server, agent):
-            if program.process is not None and program.process.poll() is None:
-                program.kill()
+        process.kill()
+        process.wait(30)
 
 
 def panels() -> list[tuple[str, str]]:
@@ -77,10 +119,6 @@ def job(name: str, port: int, token: str) -> dict[str, Any]:
         "authorization": {"credentials_file": token},
         "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
     }
-
-
-def request_of(url: str, path: str, token: str) -> Request:
-    return Request(f"{url}{path}", headers={"Authorization": f"Bearer {token}"})
 
 
 @pytest.mark.slow
@@ -113,8 +151,9 @@ def test_each_panel_and_each_alert_finds_its_series(tmp_path):
             run(client, b"exit 3\n")
             run(client, b"echo hello\n")
             for done in [job for job in client.jobs() if job.status == "Completed"]:
-                path = f"/api/v1/jobs/{done.id}/result"
-                with urlopen(request_of(server.url, path, ADMIN), timeout=30) as answer:
+                url = f"{server.url}/api/v1/jobs/{done.id}/result"
+                request = Request(url, headers={"Authorization": f"Bearer {ADMIN}"})
+                with urlopen(request, timeout=30) as answer:
                     assert answer.read()
             missing = {"": ""}
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.dev_program import ROOT, environment
+from tests.kit.each import each
 from tests.kit.programs import Program
 
 UNITS = ROOT / "deploy/systemd"
@@ -55,25 +57,26 @@ def _moved(word: str, places: dict[str, Path]) -> str:
     return word
 
 
-@pytest.fixture(params=["ferryman-server", "ferryman-agent", "ferryman-backup"])
-def name(request) -> str:
-    return str(request.param)
+MOST = {"ferryman-server": 11, "ferryman-agent": 55, "ferryman-backup": 4}
 
 
-def test_systemd_finds_no_fault_in_it(name, tool, tmp_path):
-    text = (UNITS / f"{name}.service").read_text().replace(BINARY, "/bin/true")
+@each("name", MOST)
+@each("drop_in", ["", "own-journal.conf", "log-to-files.conf"])
+def test_systemd_finds_no_fault_in_it_alone_and_with_each_drop_in(name, drop_in, tool, tmp_path):
     copy = tmp_path / f"{name}.service"
-    copy.write_text(text)
+    copy.write_text((UNITS / copy.name).read_text().replace(BINARY, "/bin/true"))
+    added = tmp_path / f"{copy.name}.d"
+    shutil.rmtree(added, ignore_errors=True)
+    if drop_in:
+        added.mkdir()
+        shutil.copy(UNITS / drop_in, added)
     command = [tool("systemd-analyze"), "verify", "--man=no", str(copy)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    said = [line for line in done.stderr.splitlines() if name in line]
+    said = [line for line in done.stderr.splitlines() if name in line or (drop_in or name) in line]
     assert (done.returncode, said) == (0, [])
 
 
-MOST = [("ferryman-server", 11), ("ferryman-agent", 55), ("ferryman-backup", 4)]
-
-
-@pytest.mark.parametrize(("name", "most"), MOST)
+@each("name, most", MOST.items())
 def test_its_exposure_is_what_the_documentation_says(name, most, tool):
     command = [tool("systemd-analyze"), "security", "--offline=true", f"--threshold={most}"]
     command.append(str(UNITS / f"{name}.service"))
@@ -82,19 +85,6 @@ def test_its_exposure_is_what_the_documentation_says(name, most, tool):
     figure = re.search(r"exposure level for \S+ ([\d.]+)", done.stdout)
     assert figure is not None
     assert f"`{name}` {figure[1]}" in (ROOT / "docs/install.md").read_text()
-
-
-@pytest.mark.parametrize("drop_in", ["own-journal.conf", "log-to-files.conf"])
-def test_a_drop_in_fits_its_unit(drop_in, name, tool, tmp_path):
-    text = (UNITS / f"{name}.service").read_text().replace(BINARY, "/bin/true")
-    (tmp_path / f"{name}.service").write_text(text)
-    folder = tmp_path / f"{name}.service.d"
-    folder.mkdir()
-    (folder / drop_in).write_text((UNITS / drop_in).read_text())
-    command = [tool("systemd-analyze"), "verify", "--man=no", str(tmp_path / f"{name}.service")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    said = [line for line in done.stderr.splitlines() if name in line or drop_in in line]
-    assert (done.returncode, said) == (0, [])
 
 
 def test_the_timer_starts_a_backup_each_night(tool):
