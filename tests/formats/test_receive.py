@@ -252,66 +252,53 @@ HEAD = file_part("run.sh")[:-2]
 TAIL = f"\r\n--{BOUNDARY}--\r\n".encode()
 
 
-async def test_the_sender_is_held_back_while_the_disk_is_behind(tmp_path):
-    sink, sent, chunk = Recorder(), 0, bytes(256 << 10)
+class Sender:
+    """A form with a file of so many chunks."""
 
-    async def body():
-        nonlocal sent
+    def __init__(self, chunk: bytes, count: int, *, stalls: bool = False) -> None:
+        self._chunk, self._count, self._stalls = chunk, count, stalls
+        self.sent, self.stalled = 0, asyncio.Event()
+
+    async def body(self) -> AsyncIterator[bytes]:
         yield HEAD
-        for _ in range(64):
-            sent += len(chunk)
-            yield chunk
+        for _ in range(self._count):
+            self.sent += len(self._chunk)
+            yield self._chunk
+            if self._stalls:
+                await threads_had_their_turn()  # what is in the thread's hands gets there
+        if self._stalls:
+            self.stalled.set()
+            await asyncio.Event().wait()
         yield TAIL
 
-    task = start(tmp_path, sink, body())
+
+@each(
+    ("size", "count", "most"),
+    [
+        # One batch in the thread, one waiting, each of at most BATCH and the chunk that filled it.
+        (256 << 10, 64, 2 * (BATCH + (256 << 10))),
+        (1, 1 << 15, 2 * BATCH // 100),  # pieces of one byte do not add up to much memory
+    ],
+)
+async def test_the_sender_is_held_back_while_the_disk_is_behind(tmp_path, size, count, most):
+    sink, sender = Recorder(), Sender(bytes(size), count)
+    task = start(tmp_path, sink, sender.body())
     await asyncio.to_thread(sink.busy.wait, 60)
     await turns(500)
-    # One batch in the thread, one waiting, each of at most BATCH and the chunk that filled it.
     assert sink.taken == 0
-    assert sent <= 2 * (BATCH + len(chunk))
+    assert sender.sent <= most
     sink.free.set()
-    assert (await task).bundle.bytes == sent == 16 << 20
-    assert sink.threads != {threading.get_ident()}
+    assert (await task).bundle.bytes == sender.sent == size * count
+    assert threading.get_ident() not in sink.threads
     assert sink.log == ["begin", "end", "finish"]
 
 
-async def test_pieces_of_one_byte_do_not_add_up_to_much_memory(tmp_path):
-    sink, sent = Recorder(), 0
-
-    async def body():
-        nonlocal sent
-        yield HEAD
-        for _ in range(1 << 15):
-            sent += 1
-            yield b"x"
-        yield TAIL
-
-    task = start(tmp_path, sink, body())
-    await asyncio.to_thread(sink.busy.wait, 60)
-    await turns(200)
-    assert sent < 2 * BATCH // 100
-    sink.free.set()
-    assert (await task).bundle.bytes == 1 << 15
-
-
 async def test_an_upload_that_stalls_holds_little_memory(tmp_path):
-    sink, stalled, sent = Recorder(free=True), asyncio.Event(), 0
-
-    async def body():
-        nonlocal sent
-        yield HEAD
-        for _ in range(58):
-            sent += 16 << 10
-            yield bytes(16 << 10)
-            await threads_had_their_turn()  # what is in the thread's hands gets there
-        stalled.set()
-        await asyncio.Event().wait()
-        yield TAIL
-
-    task = start(tmp_path, sink, body())
-    await stalled.wait()
-    assert sent > 900 << 10
-    assert sent - sink.taken <= 160 << 10  # a batch in the thread, and one that fills
+    sink, sender = Recorder(free=True), Sender(bytes(16 << 10), 58, stalls=True)
+    task = start(tmp_path, sink, sender.body())
+    await sender.stalled.wait()
+    assert sender.sent > 900 << 10
+    assert sender.sent - sink.taken <= 160 << 10  # a batch in the thread, and one that fills
     await give_up(task)
 
 
