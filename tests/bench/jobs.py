@@ -41,14 +41,15 @@ TARGETS_MS: Final = {"server": 5.0, "agent": 6.0, "chain": 7.5}
 """CPU a job."""
 
 
-def body(user: str = "1", script: bytes = bare.HELLO, **more: str) -> bytes:
+def body(user: str = "1", script: bytes = bare.HELLO, *, boundary: str = "b", **more: str) -> bytes:
     """An upload of one ``run.sh``, with more text fields."""
     fields = "".join(
-        f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
         for name, value in {"user_id": user, "service": "example", **more}.items()
     )
-    file = '--b\r\nContent-Disposition: form-data; name="f"; filename="run.sh"\r\n\r\n'
-    return (fields + file).encode() + script + b"\r\n--b--\r\n"
+    file = 'Content-Disposition: form-data; name="f"; filename="run.sh"'
+    head = f"{fields}--{boundary}\r\n{file}\r\n\r\n"
+    return head.encode() + script + f"\r\n--{boundary}--\r\n".encode()
 
 
 BODY: Final = body()

@@ -41,10 +41,8 @@ async def beside(folder: Path, count: int, rounds: int) -> list[Row]:
     """Jobs a second of batches, and the CPU of the whole machine for each job."""
     program = shutil.which(NAME)
     if program is None:
-        return [Row(NAME, "", f"not on the PATH: cargo install {NAME}", None, "", None)]
-    rates: dict[str, list[float]] = {"ours": [], "theirs": []}
-    cpu: dict[str, list[float]] = {"ours": [], "theirs": []}
-    alone: dict[str, list[float]] = {"ours": [], "theirs": []}
+        return [Row(NAME, "", f"not on the PATH: cargo install {NAME}")]
+    rates, cpu, alone = [{"ours": list[float](), "theirs": list[float]()} for _ in range(3)]
     lost = dict.fromkeys(rates, 0)
     async with (
         jobs.running(folder / "ours") as both,
@@ -67,31 +65,16 @@ async def beside(folder: Path, count: int, rounds: int) -> list[Row]:
     assert lost["ours"] == 0, lost
     said = f"; it lost {lost['theirs']} of {rounds * count}" if lost["theirs"] else ""
     ours, theirs = median(rates["ours"]), median(rates["theirs"])
+    used, used_theirs = median(cpu["ours"]), median(cpu["theirs"])
+    one, one_theirs = median(alone["ours"]) * 1e3, median(alone["theirs"]) * 1e3
+    what, against = "jobs a second, {} batches of {}", f"{NAME}, without a sandbox: {theirs:.1f}/s"
+    what, rate = what.format(rounds, count), f"{ours:.1f}/s"
+    costs = "CPU of the whole machine for each of them", f"{used:.1f} ms", f"{used_theirs:.1f} ms"
+    lone = "one job alone, from upload to result", f"{one:.0f} ms", f"{one_theirs:.0f} ms"
     return [
-        Row(
-            f"jobs a second, {rounds} batches of {count}",
-            f"{ours:.1f}/s",
-            f"{NAME}, without a sandbox: {theirs:.1f}/s{said}",
-            ours / theirs,
-            "≥ 3",
-            ours / theirs >= 3,
-        ),
-        Row(
-            "CPU of the whole machine for each of them",
-            f"{median(cpu['ours']):.1f} ms",
-            f"{median(cpu['theirs']):.1f} ms",
-            median(cpu["ours"]) / median(cpu["theirs"]),
-            "",
-            None,
-        ),
-        Row(
-            "one job alone, from upload to result",
-            f"{median(alone['ours']) * 1e3:.0f} ms",
-            f"{median(alone['theirs']) * 1e3:.0f} ms",
-            median(alone["ours"]) / median(alone["theirs"]),
-            "",
-            None,
-        ),
+        Row(what, rate, against + said, ours / theirs, "≥ 3", ours / theirs >= 3),
+        Row(*costs, used / used_theirs),
+        Row(*lone, one / one_theirs),
     ]
 
 

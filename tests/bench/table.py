@@ -14,9 +14,9 @@ class Row:
     what: str
     ours: str
     against: str
-    ratio: float | None
-    target: str
-    met: bool | None
+    ratio: float | None = None
+    target: str = ""
+    met: bool | None = None
 
     def __str__(self) -> str:
         ratio = "" if self.ratio is None else f"{self.ratio:.2f}"
