@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
+import re
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from playwright.async_api import expect
 
 from ferryman import Client, SyncClient
-from tests.kit.chromium import Tab, chromium
+from tests.kit.browser import PATIENCE_MS, tab
 from tests.kit.dev_program import ROOT, DevProgram, environment, started
 
 TOKEN = "the-token-of-the-operator"
@@ -72,15 +73,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             process.stdout.close()
 
 
-@contextlib.asynccontextmanager
-async def browser(folder: Path) -> AsyncIterator[Tab]:
-    async with asyncio.timeout(60), chromium(folder / "profile") as tab:
-        await tab.call(
-            "Page.setDownloadBehavior", behavior="allow", downloadPath=str(folder / "downloads")
-        )
-        yield tab
-
-
 def files(folder: Path) -> list[Path]:
     (folder / "run.sh").write_text(RUN_SH)
     (folder / "input.txt").write_text("what a person brings\n" * 200_000)
@@ -95,28 +87,28 @@ def test_the_portal_is_short() -> None:
 async def test_a_person_uploads_follows_and_downloads_without_a_token(
     running: Running, tmp_path: Path
 ) -> None:
-    async with browser(tmp_path) as tab:
-        await tab.goto(running.portal)
-        await tab.run(
+    async with asyncio.timeout(120), tab() as (page, _):
+        await page.goto(running.portal)
+        await page.evaluate(
             """window.seen = [];
             new MutationObserver(() => seen.push($("bar").value))
                 .observe($("bar"), {attributes: true})"""
         )
-        await tab.choose_files("#files", *files(tmp_path))
-        await tab.run("$('form').requestSubmit()")
-        await tab.until("document.querySelector('#results a:nth-of-type(2)')")
-        log = await tab.run("$('log').textContent")
+        await page.set_input_files("#files", files(tmp_path))
+        await page.evaluate("$('form').requestSubmit()")
+        await page.locator("#results a:nth-of-type(2)").wait_for(state="attached")
+        log = await page.evaluate("$('log').textContent")
         assert len(log.splitlines()) >= 2, log  # it runs, it completed
-        progress = await tab.run("seen")
+        progress = await page.evaluate("seen")
         assert progress == sorted(progress)
         assert progress[-1] == 1
         # One file of the result, by a signed link, on the server's own origin.
         link = "[...document.querySelectorAll('#results a')].find(a => a.text.includes('large'))"
-        await tab.run(f"({link}).click()")
-        saved = tmp_path / "downloads" / "large é.txt"
-        while not saved.exists():
-            await tab.run("new Promise(done => setTimeout(done, 50))")
-        assert saved.read_text() == "WHAT A PERSON BRINGS\n" * 200_000
+        async with page.expect_download() as coming:
+            await page.evaluate(f"({link}).click()")
+        saved = await coming.value
+        assert saved.suggested_filename == "large é.txt"
+        assert (await saved.path()).read_text() == "WHAT A PERSON BRINGS\n" * 200_000
     async with Client(running.system.url, token=TOKEN) as operator:
         jobs = [job async for job in operator.jobs()]
     assert len(jobs[0].user_id) == 16  # the portal's name for this person
@@ -128,9 +120,9 @@ async def test_scripts_of_the_portals_page_read_everything_by_fetch(
 ) -> None:
     async with Client(running.system.url, token=TOKEN) as operator:
         ticket = await operator.create_ticket("ann", service="example")
-    async with browser(tmp_path) as tab:
-        await tab.goto(running.portal)
-        found = await tab.run(
+    async with asyncio.timeout(120), tab() as (page, _):
+        await page.goto(running.portal)
+        found = await page.evaluate(
             f"""(async () => {{
             const form = new FormData();
             form.append("file", new File([{json.dumps(RUN_SH)}], "run.sh"));
@@ -164,7 +156,7 @@ async def test_scripts_of_the_portals_page_read_everything_by_fetch(
         assert found["part"] == [206, "PK", f"bytes 0-1/{found['size']}"]
         assert found["page"] == 200
         assert found["request"]
-        token = await tab.run("document.cookie + JSON.stringify(localStorage)")
+        token = await page.evaluate("document.cookie + JSON.stringify(localStorage)")
         assert "ferryman_" not in token
 
 
@@ -175,22 +167,22 @@ async def test_a_plain_form_is_sent_on_to_a_page_that_follows_the_job(
     """No script of ours runs, and the form is one that hides where it comes from."""
     async with Client(running.system.url, token=TOKEN) as operator:
         ticket = await operator.create_ticket("ann", service="example")
-    page = f"""<meta name="referrer" content="no-referrer">
+    form = f"""<meta name="referrer" content="no-referrer">
         <form method="post" enctype="multipart/form-data" action="{ticket.upload_url}">
         <input id="files" type="file" name="file" multiple></form>"""
-    async with browser(tmp_path) as tab:
-        await tab.goto(running.portal)
-        await tab.run(f"document.open(), document.write({json.dumps(page)}), document.close()")
-        await tab.choose_files("#files", *files(tmp_path))
-        await tab.run("document.querySelector('form').requestSubmit()")
-        title = ""
-        while "Completed" not in title:
-            with contextlib.suppress(AssertionError):  # it is between two pages
-                title = str(await tab.run("document.title"))
-        assert title.startswith("Job ")
-        address = await tab.run("location.href")
+    async with asyncio.timeout(120), tab() as (page, errors):
+        await page.goto(running.portal)
+        await page.evaluate(
+            f"document.open(), document.write({json.dumps(form)}), document.close()"
+        )
+        await page.set_input_files("#files", files(tmp_path))
+        await page.evaluate("document.querySelector('form').requestSubmit()")
+        await expect(page).to_have_title(re.compile("^Job .*Completed"), timeout=PATIENCE_MS)
+        address = await page.evaluate("location.href")
         assert address.startswith(f"{running.system.url}/jobs/")
-        assert await tab.run("getComputedStyle(document.querySelector('dl')).display") == "grid"
-        blocked = [line for line in tab.console if "Content Security Policy" in line]
+        assert (
+            await page.evaluate("getComputedStyle(document.querySelector('dl')).display") == "grid"
+        )
+        blocked = [line for line in errors if "Content Security Policy" in line]
         assert blocked == []
         assert address.partition("?")[2].startswith("link=")

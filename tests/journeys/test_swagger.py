@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from playwright.async_api import Page
 
-from tests.kit.chromium import Tab, chromium
+from tests.kit.browser import tab
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.path_proxy import PREFIX, proxied
 from tests.kit.server_http import RUN, driving
@@ -25,53 +26,40 @@ STATUS = ".live-responses-table .response-col_status"
 
 
 @contextlib.asynccontextmanager
-async def page(folder: Path, base: str) -> AsyncIterator[Tab]:
+async def page(base: str) -> AsyncIterator[Page]:
     """Swagger's page, and no complaint of the browser about it."""
-    async with asyncio.timeout(90), chromium(folder / "profile") as tab:
-        await tab.goto(f"{base}/swagger")
-        yield tab
-        complaints = [line for line in tab.console if '"error"' in line and "favicon" not in line]
-        assert complaints == []
+    async with asyncio.timeout(90), tab() as (one, errors):
+        await one.goto(f"{base}/swagger")
+        yield one
+        assert [line for line in errors if "favicon" not in line] == []
 
 
-async def click(tab: Tab, selector: str) -> None:
-    """Once it is there."""
-    element = f"document.querySelector({json.dumps(selector)})"
-    await tab.until(element)
-    await tab.run(f"{element}.click()")
-
-
-async def authorize(tab: Tab) -> None:
+async def authorize(page: Page) -> None:
     """Give the page the token, as a person does."""
-    await click(tab, ".auth-wrapper .authorize")
-    await click(tab, "#auth-bearer-value")
-    await tab.run("document.querySelector('#auth-bearer-value').focus()")
-    await tab.call("Input.insertText", text=TOKEN)
-    await tab.run("document.querySelector('#auth-bearer-value').closest('form').requestSubmit()")
-    await click(tab, ".close-modal")
+    await page.locator(".auth-wrapper .authorize").first.click()
+    await page.locator("#auth-bearer-value").fill(TOKEN)
+    await page.locator("#auth-bearer-value").press("Enter")
+    await page.locator(".close-modal").click()
 
 
-async def open_operation(tab: Tab, operation: str) -> None:
-    await click(tab, f"{operation} .opblock-summary-control")
-    await click(tab, f"{operation} .try-out__btn")
+async def open_operation(page: Page, operation: str) -> None:
+    await page.locator(f"{operation} .opblock-summary-control").click()
+    await page.locator(f"{operation} .try-out__btn").click()
 
 
-async def execute(tab: Tab, operation: str) -> str:
+async def execute(page: Page, operation: str) -> str:
     """The status of the answer, as the page shows it, and its body."""
-    await click(tab, f"{operation} .execute")
-    await tab.until(f"document.querySelector('{operation} {STATUS}')")
-    return str(
-        await tab.run(f"document.querySelector('{operation} .live-responses-table').innerText")
-    )
+    await page.locator(f"{operation} .execute").click()
+    await page.locator(f"{operation} {STATUS}").first.wait_for()
+    return await page.locator(f"{operation} .live-responses-table").first.inner_text()
 
 
-async def upload(tab: Tab, field: str, file: Path) -> str:
+async def upload(page: Page, field: str, file: Path) -> str:
     """With nothing but one file chosen: everything else as the page has it."""
-    await open_operation(tab, UPLOAD)
-    chooser = f"{UPLOAD} [data-property-name={field}] input[type=file]"
-    await tab.until(f"document.querySelector('{chooser}')")
-    await tab.choose_files(chooser, file)
-    return await execute(tab, UPLOAD)
+    await open_operation(page, UPLOAD)
+    chooser = page.locator(f"{UPLOAD} [data-property-name={field}] input[type=file]")
+    await chooser.first.set_input_files(file)
+    return await execute(page, UPLOAD)
 
 
 @pytest.mark.parametrize("field", ["file", "bundle"])
@@ -83,9 +71,9 @@ async def test_an_upload_without_tokens(tmp_path: Path, field: str) -> None:
         content.write(run, run.name)
     async with (
         driving(tmp_path, FakeOrchestrator(), extra=EXAMPLE) as caller,
-        page(tmp_path, caller.url) as tab,
+        page(caller.url) as one,
     ):
-        said = await upload(tab, field, run if field == "file" else bundle)
+        said = await upload(one, field, run if field == "file" else bundle)
         assert "201" in said, said
         job = json.loads((await caller.get("/api/v1/jobs/1"))[2])
     assert (job["user_id"], job["service"], job["tags"]) == ("1", "example", [])
@@ -94,11 +82,11 @@ async def test_an_upload_without_tokens(tmp_path: Path, field: str) -> None:
 async def test_a_list_with_a_token(tmp_path: Path) -> None:
     async with (
         driving(tmp_path, FakeOrchestrator(), tokens=[TOKEN]) as caller,
-        page(tmp_path, caller.url) as tab,
+        page(caller.url) as one,
     ):
-        await authorize(tab)
-        await open_operation(tab, JOBS)
-        said = await execute(tab, JOBS)
+        await authorize(one)
+        await open_operation(one, JOBS)
+        said = await execute(one, JOBS)
         assert '"items": []' in said, said
         assert said.split()[2] == "200", said
 
@@ -111,12 +99,12 @@ async def test_an_upload_and_a_list_with_a_token_behind_a_path(tmp_path: Path) -
             tmp_path, FakeOrchestrator(), extra=EXAMPLE, public_url=PREFIX, tokens=[TOKEN]
         ) as caller,
         proxied(caller) as base,
-        page(tmp_path, base) as tab,
+        page(base) as one,
     ):
-        await authorize(tab)
-        said = await upload(tab, "file", run)
+        await authorize(one)
+        said = await upload(one, "file", run)
         assert "201" in said, said
         assert f"{PREFIX}/api/v1/jobs/1" in said, said
-        await open_operation(tab, JOBS)
-        said = await execute(tab, JOBS)
+        await open_operation(one, JOBS)
+        said = await execute(one, JOBS)
         assert '"id": 1' in said, said

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from playwright.async_api import Page as Tab
+from playwright.async_api import async_playwright
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
 from tests.kit.installed import program
@@ -106,6 +108,28 @@ def visitor(
         assert may_complain or person.problems == []
     finally:
         context.close()
+
+
+@asynccontextmanager
+async def tab() -> AsyncIterator[tuple[Tab, list[str]]]:
+    """A browser's tab beside what is async, and the errors on its console so far."""
+    errors: list[str] = []
+
+    def note(message: Any) -> None:
+        if message.type == "error":
+            errors.append(f"{message.text} {message.location}")
+
+    async with async_playwright() as playwright:
+        chromium = await playwright.chromium.launch(
+            executable_path=program("chromium"), args=list(_FLAGS), chromium_sandbox=False
+        )
+        try:
+            page = await chromium.new_page()
+            page.set_default_timeout(PATIENCE_MS)
+            page.on("console", note)
+            yield page, errors
+        finally:
+            await chromium.close()
 
 
 def violations(page: Page) -> list[str]:
