@@ -29,7 +29,7 @@ from ferryman import (
     verify_webhook,
 )
 from shared.principals import Principal, Role
-from tests.kit.both_clients import both
+from tests.client.both_clients import both
 from tests.kit.command_line import Said
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.warm import Place

@@ -28,6 +28,7 @@ from ferryman import (
 )
 from ferryman.download import leads_elsewhere, target_path, unpack
 from ferryman.models.jobs import FileDoc, FilePage
+from tests.client.both_clients import both
 from tests.client.fake_server import (
     HERE,
     FakeServer,
@@ -40,7 +41,6 @@ from tests.client.fake_server import (
     repr_digest,
     zipped,
 )
-from tests.kit.both_clients import both
 from tests.kit.each import each
 
 CONTENT = bytes(range(251)) * 12_000  # 3 MB

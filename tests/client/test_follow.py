@@ -27,6 +27,7 @@ from ferryman.follow import buffered, in_order
 from ferryman.transport import AT_ONCE
 from shared.clock import yield_to_loop
 from shared.wire import EventPage
+from tests.client.both_clients import both
 from tests.client.fake_server import (
     HERE,
     SCRIPT,
@@ -39,7 +40,6 @@ from tests.client.fake_server import (
     jobs,
     problem,
 )
-from tests.kit.both_clients import both
 
 Q, P, S, R, C = (
     JobState.QUEUED,

@@ -15,7 +15,7 @@ from typing import Final
 from hypothesis import strategies as st
 
 from shared.files.names import shown
-from tests.kit import generated_bundles
+from tests.formats import generated_bundles
 from tests.kit.desktop_zip import Result
 
 KINDS: Final = ("file",) * 8 + ("folder", "symlink", "FIFO", "socket", "hard link")

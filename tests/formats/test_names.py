@@ -24,9 +24,9 @@ from shared.files.names import (
     shown,
     why_not_portable,
 )
+from tests.formats.generated_bundles import FINE
 from tests.kit.cost import peak, steps
 from tests.kit.each import each
-from tests.kit.generated_bundles import FINE
 
 TAKEN = [
     *FINE, "run.sh", "data/in.pdb", "a b/c d", "漢字/é.txt", "con2", "x" * 255, "a /b", "...",

@@ -25,13 +25,13 @@ from hypothesis import strategies as st
 from shared.files.names import shown
 from shared.multipart.parser import FormLimits, FormRefused
 from shared.multipart.receive import receive
+from tests.formats import generated_bundles as bundles
 from tests.formats import generated_folders as folders
+from tests.formats import generated_uploads as uploads
+from tests.formats.generated_bundles import Item
 from tests.formats.generated_folders import FileSpec
-from tests.kit import generated_bundles as bundles
-from tests.kit import generated_uploads as uploads
 from tests.kit.desktop_zip import Result
 from tests.kit.fake_sandbox import FakeProcess
-from tests.kit.generated_bundles import Item
 from tests.kit.program_pair import Pair
 from tests.kit.raw_archives import FORM, in_pieces, unpacked
 from tests.kit.server_http import ServerClient

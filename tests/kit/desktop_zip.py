@@ -36,10 +36,6 @@ class Header:
     wide: int
     """Bytes of 64-bit values."""
 
-    @property
-    def is_folder(self) -> bool:
-        return self.name.endswith("/")
-
 
 def check(path: Path) -> list[Header]:
     """Read the structures of a ZIP and hold them to the rules; what is in it."""

@@ -21,7 +21,10 @@ from server.api.routes import ROUTES as API
 from server.domain.access import Area
 from server.domain.permits import Shows
 from server.web.routes import ROUTES as PAGES
-from tests.kit.access import (
+from tests.kit.fake_sandbox import FakeProcess
+from tests.kit.warm import Place
+from tests.kit.webhook_receiver import WebhookReceiver, receiving
+from tests.server.access import (
     BOUNDARY,
     LATER,
     OPERATOR,
@@ -32,9 +35,6 @@ from tests.kit.access import (
     Said,
     formed,
 )
-from tests.kit.fake_sandbox import FakeProcess
-from tests.kit.warm import Place
-from tests.kit.webhook_receiver import WebhookReceiver, receiving
 
 __all__ = ["OPERATOR", "PRINCIPALS"]
 

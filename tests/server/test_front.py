@@ -22,9 +22,9 @@ from shared.principals import Principal, Role
 from shared.sqlite.errors import DatabaseUnavailable
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
-from tests.kit.front import OTHER, PORTAL, TOKEN, Program, guarding, serving
 from tests.kit.server_http import driving
 from tests.kit.waiting import eventually
+from tests.server.front import OTHER, PORTAL, TOKEN, Program, guarding, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -15,8 +15,8 @@ import pytest_asyncio
 
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
-from tests.kit.job_pages import EVIL, TABS, S, World, actions_of, parent_of, serving
 from tests.kit.server_http import driving
+from tests.server.job_pages import EVIL, TABS, S, World, actions_of, parent_of, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

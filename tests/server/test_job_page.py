@@ -13,7 +13,8 @@ from server.domain import ending
 from shared.clock import SECOND
 from shared.wire import Progress, Reason, Usage
 from tests.kit.fake_orchestrator import FakeOrchestrator
-from tests.kit.job_pages import (
+from tests.kit.server_http import driving
+from tests.server.job_pages import (
     PRINCIPALS,
     TABS,
     S,
@@ -22,7 +23,6 @@ from tests.kit.job_pages import (
     parent_of,
     serving,
 )
-from tests.kit.server_http import driving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -19,9 +19,9 @@ from server.web.assets import assets
 from shared.http.origins import ALLOWED_HEADERS, ALLOWED_METHODS, EXPOSED_HEADERS
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
-from tests.kit.front import PORTAL, TOKEN, guarding, serving
 from tests.kit.path_proxy import PREFIX, proxied
 from tests.kit.server_http import RUN, driving
+from tests.server.front import PORTAL, TOKEN, guarding, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -13,11 +13,11 @@ import pytest_asyncio
 from structlog.testing import capture_logs
 
 from shared.principals import Principal, Role
-from tests.kit.access import BOUNDARY, OPERATOR, PEOPLE, PRINCIPALS, Crowd, formed
 from tests.kit.each import each
 from tests.kit.raw_http import ask, holding
 from tests.kit.waiting import eventually, until
 from tests.kit.warm import Place
+from tests.server.access import BOUNDARY, OPERATOR, PEOPLE, PRINCIPALS, Crowd, formed
 
 __all__ = ["OPERATOR", "PRINCIPALS"]
 

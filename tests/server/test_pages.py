@@ -19,12 +19,12 @@ from aiohttp import FormData
 from server.http.problems import Refusal
 from server.web.routes import ROUTES
 from server.web.site import compile_template, template_names
-from tests.kit.access import OPERATOR, PEOPLE, PRINCIPALS
 from tests.kit.each import each
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.pages import Browser, People
 from tests.kit.server_http import RUN
 from tests.kit.warm import Place
+from tests.server.access import OPERATOR, PEOPLE, PRINCIPALS
 
 __all__ = ["OPERATOR", "PRINCIPALS"]
 

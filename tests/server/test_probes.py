@@ -23,10 +23,10 @@ from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable
 from tests.kit.agent_http import calling
 from tests.kit.fake_orchestrator import FakeOrchestrator
-from tests.kit.front import TOKEN, Program, guarding, serving
 from tests.kit.raw_http import Answer
 from tests.kit.server_http import driving
 from tests.kit.waiting import eventually
+from tests.server.front import TOKEN, Program, guarding, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -29,7 +29,6 @@ TABS = ("", "/log", "/files")
 EVIL = "<img src=x onerror=alert(1)>\"'&{{7*7}}"
 _NUMBERS = itertools.count(1)
 _PAGE = "text/html,application/xhtml+xml"
-SAFE = "&lt;img src=x onerror=alert(1)&gt;"
 
 
 class World:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from tests.kit.generated_bundles import Item
+from tests.formats.generated_bundles import Item
 from tests.kit.raw_archives import RawZip, deflated, file_part, form_of, part, text_part
 
 if TYPE_CHECKING:
