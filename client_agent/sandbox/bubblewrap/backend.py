@@ -14,7 +14,15 @@ from subprocess import SubprocessError
 
 import structlog
 
-from client_agent.sandbox.base import HARD, Ahead, Launch, Process, SandboxSettings, SelfTestReport
+from client_agent.sandbox.base import (
+    HARD,
+    Ahead,
+    Launch,
+    Process,
+    SandboxBroken,
+    SandboxSettings,
+    SelfTestReport,
+)
 from client_agent.sandbox.bubblewrap import command, seccomp, selftest
 from client_agent.sandbox.bubblewrap.prepared_starts import PreparedStarts
 from client_agent.sandbox.bubblewrap.root_tree import JOB, RootTree, RootTrees
@@ -275,6 +283,10 @@ class BubblewrapWorkspace(DrivenWorkspace):
 
     async def start(self, launch: Launch) -> Process:
         line = self._opening(launch)
+        if line is not None and self._begun is not None:
+            with contextlib.suppress(SandboxBroken):
+                await self._begun[2]
+            line = self._opening(launch)  # it may have died since it was begun
         if line is None:
             await self._end_start()
             line = b"go\n"
