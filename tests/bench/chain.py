@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from client_agent.sandbox.bubblewrap import command, seccomp
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.bubblewrap.root_tree import RootTree
-from client_agent.sandbox.kernel.cgroups import Cgroup
 from client_agent.sandbox.process.chain import gated
 from client_agent.sandbox.workspace import HostWorkspace
 from shared.wire import Limits
@@ -37,34 +35,19 @@ class Chain:
 
     def __init__(self, found: Bubblewrap, workspace: HostWorkspace, tree: RootTree) -> None:
         self._found, self._workspace, self._tree = found, workspace, tree
-        self._lock, self._serial = threading.Lock(), 0
 
     def minimal(self) -> float:
         """As whoever measures: root, where it is root. The script is ours."""
         argv = [self._found.tools.bwrap, "--ro-bind", "/", "/", *RUN]
         return timed(argv, cwd=self._workspace.path)
 
-    def whole(self, join: Iterable[str] = ()) -> float:
+    def whole(self) -> float:
         start = time.perf_counter()
         with self._descriptors() as fds:
             inside = gated(RUN, {"nproc": 256, "nofile": 1024, "core": 0})
             tools, uid = self._found.tools, self._workspace.uid
-            argv = command.chain(tools, fds.args, inside, uid=uid, join=join)
+            argv = command.chain(tools, fds.args, inside, uid=uid)
             timed(argv, passed=fds.passed())
-        return time.perf_counter() - start
-
-    def in_cgroups(self) -> float:
-        """Make, set, join and remove."""
-        start = time.perf_counter()
-        hierarchy = self._found.host.hierarchy
-        assert hierarchy is not None
-        with self._lock:
-            self._serial += 1
-            name = f"plain{self._serial}"
-        group = Cgroup(hierarchy, name, Limits())
-        self.whole(group.join_files)
-        while not _removed(group):  # bwrap's exit is not yet the death of what was in it
-            time.sleep(0.0005)
         return time.perf_counter() - start
 
     @contextmanager
@@ -97,14 +80,6 @@ def _reap(status: int) -> None:
         if init is not None:
             with suppress(ChildProcessError):  # bwrap itself saw its end
                 os.waitpid(init, 0)
-
-
-def _removed(group: Cgroup) -> bool:
-    try:
-        group.remove()
-    except OSError:
-        return False
-    return True
 
 
 def timed(argv: Sequence[str], *, cwd: Path = Path("/"), passed: Sequence[int] = ()) -> float:

@@ -13,7 +13,7 @@ import pytest
 
 import client_agent.settings.agent
 import server.settings.load
-from tests.docs.conftest import Block, Run, blocks, ran
+from tests.docs.conftest import Run, blocks, ran
 from tests.kit.dev_program import ROOT, environment
 from tests.kit.programs import Program
 
@@ -125,13 +125,6 @@ def test_variables_in_the_guide_are_variables(monkeypatch):
     assert len(read.server.all_tokens()) == 2
     assert read.services["haddock"].max_runs == 20
     assert agent.slots == 4
-
-
-def test_blocks_know_their_lines():
-    first = blocks("README.md")[0]
-    assert isinstance(first, Block)
-    assert first.kind == "sh"
-    assert first.line > 1
 
 
 @pytest.mark.slow

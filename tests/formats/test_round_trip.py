@@ -272,15 +272,21 @@ WHOLE = {
 }
 
 
+def archive_in(kind: str) -> tuple[int, int]:
+    """Where it begins and ends; of a form, all of it."""
+    body = WHOLE[kind]
+    if kind == "form":
+        return 0, len(body)
+    return body.index(b"\r\n\r\n", body.index(b"filename")) + 4, body.rindex(b"\r\n--")
+
+
 @pytest.mark.parametrize("kind", WHOLE)
 def test_damaged_bytes_are_refused_or_make_a_good_result(
     way: tuple[Reader, float], kind: str
 ) -> None:
     """Never a 500, never a half: of the archives only the archive itself is damaged."""
     reader, times = way
-    body = WHOLE[kind]
-    start = 0 if kind == "form" else body.index(b"\r\n\r\n", body.index(b"filename")) + 4
-    end = len(body) if kind == "form" else body.rindex(b"\r\n--")
+    body, (start, end) = WHOLE[kind], archive_in(kind)
 
     @settings(max_examples=int(25 * times))
     @given(st.randoms(use_true_random=False))
@@ -297,9 +303,8 @@ def test_damaged_bytes_are_refused_or_make_a_good_result(
 
 @pytest.mark.parametrize("kind", WHOLE)
 def test_every_cut_is_noticed(tmp_path: Path, runner: asyncio.Runner, kind: str) -> None:
-    reader, body = Reading(tmp_path, runner), WHOLE[kind]
-    start = 0 if kind == "form" else body.index(b"\r\n\r\n", body.index(b"filename")) + 4
-    last = stop = len(body) - 2 if kind == "form" else body.rindex(b"\r\n--")
+    reader, body, (start, last) = Reading(tmp_path, runner), WHOLE[kind], archive_in(kind)
+    stop = last = last - 2 * (kind == "form")
     if kind == "tar":  # without its end mark; further padding may be missing
         stop = start + len(body[start:last].rstrip(b"\0")) + 1024
     for end in range(start, stop, 61 if kind == "tar" else 7):

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import http.client
-import json
 import threading
 import time
-from typing import Any
-from urllib.parse import urlsplit
 
 from tests.kit.calling import call
 
@@ -44,16 +41,3 @@ def ask(
         last = answer[:300]
         pause(0.3)
     raise Wrong(f"{method} {path}: no answer in {PATIENCE_S:.0f} s ({last!r})")
-
-
-def document(url: str, path: str, *allowed: int) -> tuple[int, Any]:
-    """Status and JSON; another status than 200 and those allowed is wrong."""
-    status, answer = ask(url, "GET", path)
-    if status not in (200, *allowed):
-        raise Wrong(f"GET {path}: {status} {answer[:500]!r}")
-    return status, json.loads(answer)
-
-
-def address(url: str) -> tuple[str, int]:
-    parts = urlsplit(url)
-    return parts.hostname or "", parts.port or 0

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from tests.kit.programs import Program, until
-from tests.soak.asking import Wrong, ask, document, pause
+from tests.soak.asking import Wrong, ask, pause
 from tests.soak.model import Backup, Model
 from tests.soak.processes import of_jobs
 from tests.soak.system import AGENTS, LASTING, System
@@ -65,13 +65,17 @@ class Disturbing:
         return self._system.agents[self._random.choice(_MORTAL)]
 
     def kill_server(self) -> None:
-        self._system.server.kill()
-        self._system.server.begin()
+        self._killed(self._system.server)
+
+    def _killed(self, program: Program, pause_s: float = 0) -> None:
+        program.kill()
+        pause(pause_s)
+        program.begin()
         if self._random.random() < 0.3:  # killed again while it starts
             pause(self._random.uniform(0.1, 1.5))
-            self._system.server.kill()
-            self._system.server.begin()
-        self._up(self._system.server)
+            program.kill()
+            program.begin()
+        self._up(program)
 
     def stop_server(self) -> None:
         self._system.stop(self._system.server)
@@ -84,15 +88,7 @@ class Disturbing:
         self._system.start_again(*programs)
 
     def kill_agent(self) -> None:
-        agent = self._mortal()
-        agent.kill()
-        pause(self._random.choice((0, 0, 1, 8)))
-        agent.begin()
-        if self._random.random() < 0.3:
-            pause(self._random.uniform(0.1, 1.5))
-            agent.kill()
-            agent.begin()
-        self._up(agent)
+        self._killed(self._mortal(), self._random.choice((0, 0, 1, 8)))
 
     def stop_agent(self) -> None:
         agent = self._mortal()
@@ -166,17 +162,18 @@ class Disturbing:
 
         until(logged, f"{event} is not logged", seconds=60)
 
-    def _agent(self, name: str, action: str, *allowed: int) -> int:
-        path = f"/api/v1/agents/{name}"
-        body = json.dumps({"action": action}).encode()
+    def _agent(self, name: str, action: str, *allowed: int) -> tuple[int, Any]:
+        """Status and document; without an action it is only read."""
+        path, method = f"/api/v1/agents/{name}", "POST" if action else "GET"
+        body = json.dumps({"action": action}).encode() if action else b""
         headers = {"Content-Type": "application/json"}
-        status, answer = ask(self._system.server.url, "POST", path, body, headers)
+        status, answer = ask(self._system.server.url, method, path, body, headers)
         if status not in (200, *allowed):
             raise Wrong(f"{action} {path}: {status} {answer[:500]!r}")
-        return status
+        return status, json.loads(answer)
 
-    def _known(self, name: str) -> dict[str, Any]:
-        return dict(document(self._system.server.url, f"/api/v1/agents/{name}")[1])
+    def _known(self, name: str) -> Any:
+        return self._agent(name, "")[1]
 
     def drain(self) -> None:
         name = self._random.choice(AGENTS)
@@ -205,7 +202,7 @@ class Disturbing:
         agent = self._system.agents[name]
         agent.kill()
         begun, attempts = time.monotonic(), 0
-        while self._agent(name, "lost", 409) != 200 and time.monotonic() < begun + 60:
+        while self._agent(name, "lost", 409)[0] != 200 and time.monotonic() < begun + 60:
             attempts += 1
             pause(0.3)
         if attempts:

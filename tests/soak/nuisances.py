@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 import threading
 from random import Random
+from urllib.parse import urlsplit
 
-from tests.soak.asking import address, pause
+from tests.soak.asking import pause
 from tests.soak.model import Model
 
 _HEAD = (
@@ -21,7 +22,9 @@ class Nuisance(threading.Thread):
 
     def __init__(self, url: str, model: Model, seed: int) -> None:
         super().__init__(daemon=True)
-        self._address, self._model, self._random = address(url), model, Random(seed)
+        parts = urlsplit(url)
+        self._address = parts.hostname, parts.port
+        self._model, self._random = model, Random(seed)
         self.stop = threading.Event()
 
     def run(self) -> None:
