@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--reuse-map", action="store_true", help="as recorded by the run before")
     parser.add_argument("--old", action="store_true", help="those in the old form, by night")
     parser.add_argument("--mutants", type=Path, help="a folder of others, in the old form")
-    parser.add_argument("--patience", type=float, default=20.0, help="seconds until a test hangs")
+    parser.add_argument("--patience", type=float, default=10.0, help="seconds until a test hangs")
     given = parser.parse_args()
     mutants = everything(given.mutants)
     changes = [change_of(mutant) for mutant in mutants if is_chosen(mutant, given)]

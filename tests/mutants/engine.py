@@ -159,9 +159,10 @@ class Engine:
             self._noticed.pop(label, None)
             if verdict.word == "noticed":
                 self._noticed[label] = verdict.test
+            KEPT.mkdir(exist_ok=True)
+            kept = json.dumps(self._noticed, indent=1, sort_keys=True)
+            (KEPT / "noticed.json").write_text(kept)
             yield verdict
-        KEPT.mkdir(exist_ok=True)
-        (KEPT / "noticed.json").write_text(json.dumps(self._noticed, indent=1, sort_keys=True))
 
     def _attempt(self, change: Change) -> Work[Verdict]:
         names = [name for name in self._map.ordered(change) if name in self._items]
