@@ -28,7 +28,7 @@ demo: setup ## start everything in a temporary folder, run an example bundle, sh
 serve: setup ## server and agent in the foreground, data kept in ./ferryman-data (DATA=folder)
 	@.venv/bin/ferryman dev --data-dir $(DATA) $(ARGS)
 
-test: setup-dev ## the tests of every change, about seven minutes on two cores (ARGS="-k name" or a path to choose)
+test: setup-dev ## the tests of every change, about five minutes on two cores (ARGS="-k name" or a path to choose)
 	@$(PYTHON_RUN) -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 test-all: setup-dev ## everything, within an hour: slow tests, fresh programs, other interleavings, soak, mutants, bench
@@ -38,7 +38,7 @@ perturbed: setup-dev ## each seed another order of threads and requests (SEEDS="
 	@for seed in $(SEEDS); do \
 		echo "PERTURB=$$seed"; \
 		PERTURB=$$seed $(PYTHON_RUN) -m pytest -q -n 3 --dist worksteal $(or $(ARGS),$(wildcard \
-			$(addprefix tests/,contract stateful server store model fleet agent client))) || exit; \
+			$(addprefix tests/,contract server store model fleet agent client))) || exit; \
 	done
 
 soak: setup-dev ## jobs for SOAK_SECONDS (600) while all is killed, reloaded and restored; then fuzz as long
