@@ -416,7 +416,7 @@ async def test_downloads_that_hang_hold_up_their_own_agent_only(fleet):
     """Its kills too, and another agent's results, go on while a hundred of its transfers hang."""
     slow, quick = (
         FakeAgent("slow", slots=24, ends="Running", sends_results=False),
-        FakeAgent("quick", slots=1),
+        FakeAgent("quick", slots=1, sends_results=False),
     )
     never = asyncio.Event()
     hanging = 0

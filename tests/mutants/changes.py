@@ -39,6 +39,17 @@ class Change:
         return any(one.function is None for one in self.differences)
 
     @functools.cached_property
+    def names(self) -> set[str]:
+        """What changes at the import."""
+        found = set()
+        for one in self.differences:
+            if one.function is None:
+                found |= (
+                    {one.qualname.partition(".")[0]} if one.qualname else {*targets(one.statement)}
+                )
+        return found - {""}
+
+    @functools.cached_property
     def places(self) -> dict[Place, int]:
         """Where a test must pass, with how far it is from the change."""
         found: dict[Place, int] = {}
@@ -46,13 +57,10 @@ class Change:
             if one.function is not None:
                 found[self.file, one.place] = 0
                 continue
-            names = {one.qualname.partition(".")[0]} - {""}
             for unit in units_of(self.file):
-                if unit.function is None and not one.qualname:
-                    names |= unit.defines & {*targets(one.statement)}
-                elif unit.qualname in one.named:
+                if unit.function is not None and unit.qualname in one.named:
                     found[self.file, f"{unit.qualname}:"] = -1
-            for steps, unit in readers(self.file, names):
+            for steps, unit in readers(self.file, self.names):
                 found.setdefault((unit.file, f"{unit.qualname}:"), steps)
         return found
 

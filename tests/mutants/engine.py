@@ -22,8 +22,9 @@ from tests.mutants.changes import Change, Place, noted
 from tests.mutants.forks import Job, Tell, Work, side_by_side
 from tests.mutants.hook.sitecustomize import NOTES, NOW
 from tests.mutants.inside import collect, run_tests
+from tests.mutants.readers import ROOT
 
-KEPT: Final = Path(__file__).resolve().parents[2] / ".mutants"
+KEPT: Final = ROOT / ".mutants"
 """What is kept from one run for the next; git ignores it."""
 BUDGET_S: Final = 180.0
 """Of the tests of one mutant."""
@@ -64,6 +65,10 @@ class Map:
             for name in self.reached.get(_name(where), ()):
                 if name in self.seconds:
                     steps.setdefault(name, count)
+        for name in self.seconds if change.names else ():
+            text = _text(_file(name))
+            if change.module in text and any(one in text for one in change.names):
+                steps.setdefault(name, 0)  # it may read a constant itself
         files = {_file(name) for name in steps}
         rest = [name for name in self.seconds if _file(name) in files and name not in steps]
         about = _words(f"{change.what} {change.file}")
@@ -83,6 +88,11 @@ class Map:
 
 def _name(place: Place) -> str:
     return ":".join(place)
+
+
+@functools.cache
+def _text(file: str) -> str:
+    return (ROOT / file).read_text() if (ROOT / file).is_file() else ""
 
 
 @functools.cache
