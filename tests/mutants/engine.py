@@ -53,7 +53,8 @@ class Map:
 
     def ordered(self, change: Change) -> list[str]:
         """The tests that may notice: those that come by first, before others the quick and special
-        ones and those with words of the mutant in their names; then the rest of their files, which see what those before them have made.
+        ones and those that import the module or have words of the mutant in their names; then the
+        rest of their files, which see what those before them have made.
         """
         if not hasattr(self, "_places"):
             self._places: dict[str, int] = defaultdict(int)
@@ -74,7 +75,8 @@ class Map:
         about = _words(f"{change.what} {change.file}")
 
         def cost(name: str) -> tuple[int, float]:
-            alike = 1 + len(about & _words(name))
+            imports = change.module in _text(_file(name))
+            alike = 1 + len(about & _words(name)) + 2 * imports
             return steps.get(name, 99), (self.seconds[name] + 0.02) * self._places[name] / alike**3
 
         return sorted(steps, key=cost) + sorted(rest, key=cost)
