@@ -9,7 +9,7 @@ PYTHON_RUN := .venv/bin/python -P
 JOBS ?= $(if $(ARGS),0,3)
 DATA ?= ferryman-data
 SOAK_SECONDS ?= 600
-# Chosen anew each time, and printed: PERTURB=SEED repeats what one of them showed.
+# Chosen at random each time, and printed: PERTURB=SEED repeats what one of them showed.
 SEEDS ?= $(shell shuf -i 1-9999 -n 3)
 ARGS ?=
 
@@ -51,7 +51,7 @@ mutants: setup-dev ## take each protection out in turn; a test must fail (ARGS=-
 coverage: setup-dev ## which lines no test runs, programs that tests start included; htmlcov/ shows them
 	@$(PYTHON_RUN) -m pytest -n $(JOBS) --dist worksteal --timeout=600 --cov --cov-report=html --cov-report=term:skip-covered $(ARGS)
 
-pictures: setup-dev ## look at every page, and take the pictures of docs/pictures anew
+pictures: setup-dev ## look at every page, and take the pictures of docs/pictures again
 	@PICTURES=1 $(PYTHON_RUN) -m pytest -q -m slow -n $(JOBS) tests/journeys/dashboard/test_looks.py
 
 bench: setup-dev ## measure, and print medians and ratios

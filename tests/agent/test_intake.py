@@ -95,7 +95,7 @@ async def test_an_order_is_run_as_ordered(agent, way) -> None:
     payload = known["payload"]
     assert (payload["server"], payload["key"]) == (agent.server, "17.2")
     assert payload["bundle_digest"] == sent[0]["bundle_digest"]
-    await agent.anew()
+    await agent.fresh_server()
 
 
 @both_ways
@@ -113,7 +113,7 @@ async def test_a_repeat_is_harmless_in_every_state(agent, way) -> None:
     assert await way(agent, sent) == (200, "", "Cleaned")
     assert agent.sandbox.starts == {"1.1": 1}
     await agent.until_holds(*FOLDERS)
-    await agent.anew()
+    await agent.fresh_server()
 
 
 async def test_several_run_each_with_its_own_bundle_however_slowly_they_come(agent) -> None:
@@ -221,7 +221,7 @@ async def test_what_was_given_to_a_service_is_taken(agent, way) -> None:
 @each("size", [1, 1 << 20])
 async def test_a_key_stands_for_one_attempt_and_one_bundle(agent, way, size) -> None:
     """As after a server was restored from a backup, and used its numbers again."""
-    await agent.anew()
+    await agent.fresh_server()
     payload_id = await agent.completed("2.1", {"run.sh": b"echo of alice"})
     of_bob = agent.sent("2.1", {"run.sh": b"echo of bob", "data": os.urandom(size)})
     assert (await way(agent, of_bob))[:2] == (409, "digest_mismatch")
@@ -393,7 +393,7 @@ async def test_a_request_that_breaks_off_leaves_nothing(agent, share) -> None:
     for key in ("1.1", "2.1", "3.1"):
         assert await agent.settle(key) == (200, {"payload": None})
     assert agent.names(*FOLDERS) == []
-    await agent.anew()
+    await agent.fresh_server()
 
 
 # -- the agent cannot
@@ -418,7 +418,7 @@ async def test_a_disk_that_is_full_refuses_all_and_keeps_nothing(agent, monkeypa
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
-    await agent.anew()
+    await agent.fresh_server()
     done = await agent.completed("9.1")
     with monkeypatch.context() as patch:
         patch.setattr(durable, "fsync_folder", full)
@@ -435,7 +435,7 @@ async def test_a_disk_that_is_full_refuses_all_and_keeps_nothing(agent, monkeypa
 
 @both_ways
 async def test_with_a_broken_sandbox_it_is_unhealthy_and_takes_nothing(agent, way) -> None:
-    await agent.anew()
+    await agent.fresh_server()
     agent.sandbox.broken = "no user namespaces: sysctl user.max_user_namespaces"
     _, payload = await agent.submit("1.1")
     assert (await agent.ended(payload["id"]))["interrupted"]

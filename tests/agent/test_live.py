@@ -183,7 +183,7 @@ async def test_what_it_says_is_there_while_it_runs_and_at_its_end(agent) -> None
     ],
 )
 async def test_values_are_reported_seldom_and_the_latest_of_them(agent, line, most, last) -> None:
-    await agent.anew()
+    await agent.fresh_server()
     _, process = await agent.started(timeout_s=1e6)
     async with agent.stream(after=await seq(agent)) as stream:
         await stream.next()
@@ -292,7 +292,7 @@ async def test_what_is_no_silence(agent) -> None:
     ],
 )
 async def test_who_asks_is_tried_later_and_keeps_its_result(agent, said, code, later) -> None:
-    await agent.anew()
+    await agent.fresh_server()
     payload_id, process = await agent.started()
     process.write("part.txt", b"1")
     process.log(said)

@@ -125,7 +125,7 @@ async def test_settling_and_submitting_at_once_agree_on_one_answer(agent) -> Non
 
 @each("query", [{}, {"kill": "1"}])
 async def test_settling_refuses_a_submit_that_has_stalled(agent, query) -> None:
-    await agent.anew()
+    await agent.fresh_server()
 
     async def settled() -> Any:
         settling = asyncio.ensure_future(agent.settle("1.1", **query))

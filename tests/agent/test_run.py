@@ -205,7 +205,7 @@ def too_large(process: FakeProcess) -> None:
 async def test_how_it_ended_is_what_its_server_hears(
     agent, end, status, reason, interrupted, kept
 ) -> None:
-    await agent.anew()
+    await agent.fresh_server()
     payload_id, process = await agent.started()
     end(process)
     doc = await agent.ended(payload_id)
@@ -248,7 +248,7 @@ async def test_a_bundle_that_is_damaged_here_is_no_fault_of_its_sender(agent) ->
 async def test_what_does_not_fit_is_the_bundles_fault_only_on_a_disk_of_its_own(
     agent, monkeypatch, own
 ) -> None:
-    await agent.anew()
+    await agent.fresh_server()
     agent.sandbox.enforcement = {"disk": "hard"} if own else {}
     agent.sandbox.script = FakeProcess.finish
     files = {"run.sh": b"", "a/b/1": b"1", "a/2": b"2"}
@@ -341,7 +341,7 @@ async def test_its_gate_opens_once_its_sandbox_is_up_and_it_is_stored_as_running
 
 @each("problem", [SandboxBroken("no"), OSError(errno.EMFILE, "too many")])
 async def test_a_start_that_fails_after_it_was_stored_as_running_ends_it(agent, problem) -> None:
-    await agent.anew()
+    await agent.fresh_server()
     with agent.sandbox.held("up", problem=problem):
         _, payload = await agent.submit("1.1")
         async with agent.stream() as stream:
@@ -399,7 +399,7 @@ async def test_what_waits_never_starts_once_it_is_killed(agent) -> None:
 
 @each("step", ["prepare", "start", "up"])
 async def test_killed_while_its_sandbox_is_made_it_never_starts(agent, monkeypatch, step) -> None:
-    await agent.anew()
+    await agent.fresh_server()
     cancel, cancelled = Attempt.cancel, asyncio.Event()
 
     def noted(attempt: Attempt) -> None:

@@ -281,7 +281,7 @@ async def test_a_reader_that_is_stuck_costs_only_itself(agent) -> None:
     ],
 )
 async def test_what_is_unknown_or_has_ended_has_neither(agent, path, code) -> None:
-    await agent.anew()
+    await agent.fresh_server()
     payload_id = await agent.completed()
     await agent.until_holds("logs")
     status, body = await agent.call("GET", f"/payloads/{payload_id}/{path}")

@@ -133,7 +133,7 @@ async def test_a_result_that_does_not_fit_on_the_disk_is_the_agents_fault(
 
 @each("step", ["prepare", "start"])
 async def test_a_start_that_meets_a_shortage_of_descriptors_comes_after_it(agent, step) -> None:
-    await agent.anew()
+    await agent.fresh_server()
 
     met = asyncio.Event()
 
@@ -156,7 +156,7 @@ async def test_a_start_that_meets_a_shortage_of_descriptors_comes_after_it(agent
 async def test_a_shortage_of_descriptors_costs_no_result_and_no_file_of_it(
     agent, monkeypatch, what
 ) -> None:
-    await agent.anew()
+    await agent.fresh_server()
     payload_id, process = await agent.started()
     process.write("folder/precious", b"p")
     real, met = open_beneath.open_component, threading.Event()

@@ -54,10 +54,10 @@ class WarmAgent(AgentClient):
     @classmethod
     async def over(cls, first: AgentClient) -> WarmAgent:
         made = cls(first.url, first.http, first.sandbox, first.clock, first.data.parent)
-        await made.anew()
+        await made.fresh_server()
         return made
 
-    async def anew(self) -> None:
+    async def fresh_server(self) -> None:
         """End and acknowledge all that the agent holds, and go on as another server."""
         violations = self.sandbox.violations
         self.sandbox.reset()
@@ -87,7 +87,7 @@ async def agent(warm_agent: AgentClient) -> AsyncIterator[WarmAgent]:
     found = await WarmAgent.over(warm_agent)
     before = held(warm_agent)
     yield found
-    await found.anew()
+    await found.fresh_server()
     await until_nothing(
         lambda: {
             name: now - before[name] for name, now in held(warm_agent).items() if now > before[name]
