@@ -19,10 +19,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from server.data_folder import read_record
 from server.domain.jobs import Bundle, FileKind, Job, NewJob, Result
 from server.maintenance.__main__ import program
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
+from server.store.copies import Marks
 from server.store.identity import server_identity
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database
@@ -112,6 +114,13 @@ def call(*words: object, code: int = 0) -> str:
     done = CliRunner().invoke(program, [str(word) for word in words], catch_exceptions=False)
     assert done.exit_code == code, done.output
     return done.output
+
+
+def record_of(folder: Path) -> Marks:
+    """What the folder says of its server."""
+    found = read_record(folder)
+    assert found is not None
+    return found
 
 
 def rows(path: Path, sql: str) -> list[Any]:

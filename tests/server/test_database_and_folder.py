@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import structlog.testing
@@ -26,7 +28,6 @@ from server.data_folder import (
     lock_folder,
     look,
     open_data,
-    read_record,
 )
 from server.domain.jobs import Bundle, FileKind, NewJob
 from server.maintenance.__main__ import program
@@ -38,9 +39,11 @@ from server.store.jobs import SqlJobs
 from shared.wire import JobState, Limits
 from tests.kit.clock import SimClock
 from tests.kit.disks import mounted
+from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.inline_database import SimulatedCrash
 from tests.kit.server_http import driving
+from tests.server.data_folder import record_of
 
 DATABASE = "ferryman.sqlite"
 _NUMBERS = itertools.count()
@@ -66,6 +69,7 @@ class Place:
     """A server's data folder, and servers that start with it one after the other."""
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir()
         self.folder, self.data = folder, folder / "data"
         self.database = self.data / DATABASE
 
@@ -116,226 +120,17 @@ class Place:
 
     def put_back(self, copy: Path) -> None:
         self.remove_database()
+        self.database.parent.mkdir(exist_ok=True)
         shutil.copy(copy, self.database)
 
     def marks(self, path: Path | None = None) -> copies.Marks:
         with closing(sqlite3.connect(path or self.database)) as connection:
             return copies.marks(connection)
 
-    def rows(self, sql: str) -> list[Any]:
-        with closing(sqlite3.connect(self.database)) as connection:
-            return connection.execute(sql).fetchall()
-
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
-@pytest.mark.parametrize("how", ["missing", "empty", "elsewhere"])
-async def test_a_start_without_the_database_is_refused_and_loses_nothing(
-    place: Place, how: str
-) -> None:
-    await place.upload(3)
-    files, right = place.files(), place.keep_database("right")
-    more: dict[str, Any] = {}
-    if how == "elsewhere":
-        (place.folder / "mount").mkdir()
-        more["db_path"] = place.folder / "mount" / "new.sqlite"
-    else:
-        place.remove_database()
-        if how == "empty":
-            place.database.touch()
-    await place.refused(**more)
-    said = await place.refused(**more)  # the first refusal changed nothing
-    assert "3 files of server" in said
-    assert "is its disk mounted?" in said
-    assert "--new-database" in said
-    assert place.files() == files
-    if how == "elsewhere":
-        assert list((place.folder / "mount").iterdir()) == []
-    else:
-        place.put_back(right)
-    async with place.started() as opened:
-        assert (await opened.jobs.get(2)).state is JobState.QUEUED
-    assert place.files() == files
-
-
-async def test_a_new_database_begins_afresh_as_another_server(place: Place) -> None:
-    await place.upload(3)
-    files, was = place.files(), read_record(place.data)
-    assert was is not None
-    place.remove_database()
-    (new,) = await place.upload(1, new_database=True)
-    assert new >= 1_000_000 + was.last_job
-    (day,) = (place.data / UNKNOWN).iterdir()
-    assert place.files(f"{UNKNOWN}/{day.name}") == files
-    assert len(place.files()) == 1
-    marks, record = place.marks(), read_record(place.data)
-    assert record is not None
-    assert marks.server == record.server != was.server
-    assert marks.former == (was.server,)
-    assert (await place.upload(1))[0] == new + 1  # from now on it is the folder's
-
-
-async def test_an_older_database_goes_on_as_another_server_and_moves_the_rest_aside(
-    place: Place,
-) -> None:
-    await place.upload(1)
-    known, older = place.files(), place.keep_database("older")
-    await place.upload(2)
-    files, was = place.files(), place.marks()
-    place.put_back(older)
-    assert "files" not in await abouts_of(place)
-    with structlog.testing.capture_logs() as logs:
-        async with driving(place.folder, FakeOrchestrator(), gone=True) as client:
-            (logged,) = [one for one in logs if one["event"] == "server.became_another"]
-            assert (logged["files"], logged["former"]) == (2, [was.server])
-            await client.server.context.troubles()  # looks at the disk
-            _, _, body = await client.get("/api/v1/status")
-            kinds = {one["kind"]: one for one in json.loads(body)["troubles"]}
-            assert not kinds["files_moved_aside"]["is_serious"]
-            assert (await client.get("/health"))[0] == 200
-            assert (await client.job(1, until="Queued"))["status"] == "Queued"
-            assert await client.upload() > 1_000_000 + was.last_job
-    (day,) = (place.data / UNKNOWN).iterdir()
-    assert place.files(f"{UNKNOWN}/{day.name}") == files - known
-    found = (await abouts_of(place))["files"]
-    assert (found["level"], str(day.parent) in found["text"]) == ("warning", True)
-    assert "somebody misses them" in found["hint"]
-    assert known < place.files()
-    assert place.marks().former == (was.server,)
-    became = place.marks().server
-    await place.upload(0)
-    assert place.marks().server == became  # once
-
-
-async def test_a_copy_from_before_it_became_another_server_is_an_older_one_too(
-    place: Place,
-) -> None:
-    await place.upload(1)
-    older, servers = place.keep_database("older"), [place.marks().server]
-    for _ in range(3):
-        await place.upload(1)
-        before, aside = place.files(), place.files_aside()
-        place.put_back(older)
-        await place.upload(0)
-        assert place.files() | place.files_aside() == before | aside
-        marks = place.marks()
-        assert set(marks.former) == set(servers), "agents end what they hold for each of them"
-        assert read_record(place.data) == marks
-        servers.append(marks.server)
-
-
-@pytest.mark.parametrize(
-    ("name", "disk"),
-    [(name, ("-t", "tmpfs", "none")) for name in (*FileKind, "staging", UNKNOWN)]
-    + [("bundles", ("--bind",))],
-)
-async def test_a_part_of_the_folder_on_another_file_system_is_named_before_anything_is_changed(
-    place: Place, name: str, disk: tuple[str, ...]
-) -> None:
-    """Files are moved there by a rename. One disk that is mounted twice is two, as volumes are."""
-    await place.upload(1)
-    older = place.keep_database("older")
-    await place.upload(1)
-    place.put_back(older)
-    before = (place.data / RECORD).read_bytes(), place.database.read_bytes()
-    if disk == ("--bind",):
-        disk = ("--bind", str(place.folder))
-    with mounted(place.data / name, *disk):
-        for _ in range(2):
-            with pytest.raises(OSError, match="another file system") as refusal:
-                await place.upload(0)
-            assert refusal.value.filename == str(place.data / name)
-        assert ((place.data / RECORD).read_bytes(), place.database.read_bytes()) == before
-    await place.upload(1)
-
-
-async def test_an_older_database_is_known_by_its_jobs_without_another_start(place: Place) -> None:
-    """The copy was made while the server ran, as by ``cp``."""
-    async with place.started() as opened:
-        await opened.upload(b"first")
-        with closing(sqlite3.connect(place.database)) as live:
-            live.execute("VACUUM INTO ?", (str(place.folder / "older"),))
-        await opened.upload(b"second")
-        await opened.keeper.keep()  # as the Cleaner does each minute; then it is killed
-        record = (place.data / RECORD).read_bytes()
-    (place.data / RECORD).write_bytes(record)
-    files = place.files()
-    place.put_back(place.folder / "older")
-    await place.upload(0)
-    (day,) = (place.data / UNKNOWN).iterdir()
-    assert place.files() | place.files(f"{UNKNOWN}/{day.name}") == files
-
-
-async def test_a_copy_from_before_the_last_start_is_known_by_the_count_of_starts(
-    place: Place,
-) -> None:
-    """The server was killed before the Cleaner wrote the record again."""
-    await place.upload()
-    shutil.copyfile(place.database, place.folder / "older")
-    async with place.started() as opened:
-        record = (place.data / RECORD).read_bytes()
-        await opened.upload(b"second")
-    (place.data / RECORD).write_bytes(record)
-    files = place.files()
-    place.put_back(place.folder / "older")
-    await place.upload(0)
-    (day,) = (place.data / UNKNOWN).iterdir()
-    assert place.files() | place.files(f"{UNKNOWN}/{day.name}") == files
-
-
-async def test_the_database_of_another_server_is_refused(place: Place, tmp_path: Path) -> None:
-    await place.upload(2)
-    files = place.files()
-    (tmp_path / "b").mkdir()
-    other = Place(tmp_path / "b")
-    await other.upload(1)
-    said = await place.refused(db_path=other.database)
-    assert f"is that of server {other.marks().server[:8]}" in said
-    assert place.files() == files
-    before = other.marks()
-    await place.upload(1, db_path=other.database, new_database=True)
-    assert place.marks(other.database).former[-1] == before.server
-    assert len(place.files(f"{UNKNOWN}/{next((place.data / UNKNOWN).iterdir()).name}")) == 2
-
-
-async def test_a_folder_of_the_version_before_takes_the_id_of_its_database(place: Place) -> None:
-    await place.upload(2)
-    server, files = place.marks().server, place.files()
-    (place.data / RECORD).unlink()
-    older = place.keep_database("older")
-    await place.upload(0)
-    record = read_record(place.data)
-    assert record is not None
-    assert (record.server, place.files()) == (server, files)
-
-    (place.data / RECORD).unlink()
-    fresh = Place(place.folder / "fresh")
-    fresh.folder.mkdir()
-    await fresh.upload(0)
-    place.put_back(fresh.keep_database("new"))
-    assert "knows none of them" in await place.refused()
-    assert place.files() == files
-    place.put_back(older)
-    await place.upload(0)
-    assert place.files() == files
-
-
-async def test_a_database_whose_files_are_all_away_is_not_used(place: Place) -> None:
-    """The disk of the data folder is not mounted: every job would fail for lack of its bundle."""
-    await place.upload(2, db_path=place.folder / "kept.sqlite")
-    place.data.rename(place.folder / "away")
-    said = await place.refused(db_path=place.folder / "kept.sqlite")
-    assert "holds no files, and the database" in said
-    assert "refers to some (is the folder's disk mounted?): mount it" in said
-    assert "afresh" not in said
-    (place.data / "lock").unlink()
-    shutil.rmtree(place.data)
-    (place.folder / "away").rename(place.data)
-    async with place.started(db_path=place.folder / "kept.sqlite") as opened:
-        assert (await opened.jobs.get(2)).state is JobState.QUEUED
+    return Place(tmp_path / "place")
 
 
 async def on_host(place: Place, *words: str, **table: Any) -> tuple[int, Any]:
@@ -354,32 +149,49 @@ async def abouts_of(place: Place, **table: Any) -> dict[str, Any]:
     return {one["about"]: one for one in found["findings"]}
 
 
-@pytest.mark.parametrize("how", ["missing", "empty", "another", "nobodys", "away", "older"])
-async def test_start_doctor_check_and_verify_say_the_same_sentence(place: Place, how: str) -> None:
-    table = {"db_path": place.folder / "kept.sqlite"}
+WRONG = {
+    "missing": "3 files of server .* is missing .is its disk mounted.*--new-database begins afresh",
+    "empty": "3 files of server .* is empty .is its disk mounted.*--new-database begins afresh",
+    "another": "is that of server [0-9a-f]{8} ",
+    "nobodys": "knows none of them",
+    "away": "holds no files, and .* refers to some .is the folder's disk mounted.*: mount it, ",
+    "unreadable": "server.json cannot be read",
+    "older": "is older: .* A start makes another server of this one: agents end what they hold",
+}
+"""What happened to the database or the folder -> what is said of it."""
+
+
+@each("how, words", WRONG.items())
+async def test_a_wrong_database_is_refused_by_all_in_one_sentence_and_loses_nothing(
+    tmp_path, how, words
+):
+    place = Place(tmp_path / how)
+    place.database = place.folder / "kept" / "kept.sqlite"
+    table: dict[str, Any] = {"db_path": place.database}
     await place.upload(1, **table)
-    place.database = table["db_path"]
     older = place.keep_database("older")
     await place.upload(2, **table)
-    fresh = Place(place.folder / "fresh")
-    fresh.folder.mkdir()
+    right, files, away = place.keep_database("right"), place.files(), place.folder / "away"
+    record, fresh = (place.data / RECORD).read_bytes(), Place(tmp_path / f"{how}-fresh")
     await fresh.upload(1 if how == "another" else 0)
     if how == "away":
-        place.data.rename(place.folder / "away")
+        place.data.rename(away)
         place.data.mkdir()
-    elif how in ("missing", "empty"):
-        place.database.unlink()
-        if how == "empty":
-            place.database.touch()
+    elif how == "missing":
+        shutil.rmtree(place.database.parent)
+    elif how == "empty":
+        place.remove_database()
+        place.database.touch()
+    elif how == "unreadable":
+        (place.data / RECORD).write_text("{")
     else:
         place.put_back(older if how == "older" else fresh.keep_database("fresh"))
-    if how == "nobodys":
+    if how == "nobodys":  # in a folder of the version before
         (place.data / RECORD).unlink()
     wrong = look(place.data, place.database)
     assert wrong is not None
-    if how == "older":
-        assert "A start makes another server of this one: agents end what they hold" in str(wrong)
-    else:
+    assert re.search(words, str(wrong))
+    for _ in range(0 if how == "older" else 2):  # the first refusal changed nothing
         assert str(wrong) == await place.refused(**table)
     abouts = await abouts_of(place, **table)
     said = abouts["folder and database"]
@@ -390,48 +202,169 @@ async def test_start_doctor_check_and_verify_say_the_same_sentence(place: Place,
     code, found = await on_host(place, "admin", "verify", "--json", **table)
     if how in ("missing", "empty"):
         assert (code, str(wrong) in found) == (74, True)
-        return
-    first, *others = found["findings"]
-    assert (code, first["kind"], first["message"]) == (1, "wrong_database", str(wrong))
-    assert not [one for one in others if "after a day" in one["message"]]
+        assert place.database.parent.exists() == (how == "empty"), "made on a disk that hides it"
+    else:
+        first, *others = found["findings"]
+        assert (code, first["kind"], first["message"]) == (1, "wrong_database", str(wrong))
+        assert not [one for one in others if "after a day" in one["message"]]
+    if how == "away":
+        assert place.files() == set()
+        shutil.rmtree(place.data)
+        away.rename(place.data)
+    assert place.files() == files
+    (place.data / RECORD).write_bytes(record)
+    place.put_back(right)
+    async with place.started(**table) as opened:
+        assert (await opened.jobs.get(2)).state is JobState.QUEUED
+    assert place.files() == files
 
 
-@pytest.mark.parametrize("older", [False, True])
-@pytest.mark.parametrize("step", ["move", "count", "record", "renamed"])
+async def test_a_new_database_begins_afresh_as_another_server(place, tmp_path):
+    await place.upload(3)
+    files, was = place.files(), record_of(place.data)
+    place.remove_database()
+    (new,) = await place.upload(1, new_database=True)
+    assert new >= 1_000_000 + was.last_job
+    assert (place.files_aside(), len(place.files())) == (files, 1)
+    marks, record = place.marks(), record_of(place.data)
+    assert marks.server == record.server != was.server
+    assert marks.former == (was.server,)
+    assert (await place.upload(1))[0] == new + 1  # from now on it is the folder's
+
+    other = Place(tmp_path / "other")
+    await other.upload(1)
+    before = other.marks()
+    await place.upload(1, db_path=other.database, new_database=True)
+    assert place.marks(other.database).former[-1] == before.server
+    assert len(place.files_aside()) == 5
+
+
+async def test_an_older_database_goes_on_as_another_server_and_moves_the_rest_aside(place):
+    await place.upload(1)
+    known, older = place.files(), place.keep_database("older")
+    await place.upload(2)
+    files, was = place.files(), place.marks()
+    place.put_back(older)
+    assert "files" not in await abouts_of(place)
+    with structlog.testing.capture_logs() as logs:
+        async with driving(place.folder, FakeOrchestrator(), gone=True) as client:
+            (logged,) = [one for one in logs if one["event"] == "server.became_another"]
+            assert (logged["files"], logged["former"]) == (2, [was.server])
+            await client.server.context.troubles()  # looks at the disk
+            _, _, body = await client.get("/api/v1/status")
+            kinds = {one["kind"]: one for one in json.loads(body)["troubles"]}
+            assert not kinds["files_moved_aside"]["is_serious"]
+            assert (await client.get("/health"))[0] == 200
+            assert (await client.job(1, until="Queued"))["status"] == "Queued"
+            assert await client.upload() > 1_000_000 + was.last_job
+    assert place.files_aside() == files - known
+    found = (await abouts_of(place))["files"]
+    assert (found["level"], str(place.data / UNKNOWN) in found["text"]) == ("warning", True)
+    assert "somebody misses them" in found["hint"]
+    assert known < place.files()
+    assert place.marks().former == (was.server,)
+    became = place.marks().server
+    await place.upload(0)
+    assert place.marks().server == became  # once
+
+
+async def test_a_copy_from_before_it_became_another_server_is_an_older_one_too(place):
+    await place.upload(1)
+    older, servers = place.keep_database("older"), [place.marks().server]
+    for _ in range(3):
+        await place.upload(1)
+        before, aside = place.files(), place.files_aside()
+        place.put_back(older)
+        await place.upload(0)
+        assert place.files() | place.files_aside() == before | aside
+        marks = place.marks()
+        assert set(marks.former) == set(servers), "agents end what they hold for each of them"
+        assert record_of(place.data) == marks
+        servers.append(marks.server)
+
+
+async def test_an_older_copy_is_known_after_a_kill_by_its_jobs_or_the_count_of_starts(tmp_path):
+    for how in ("jobs", "starts"):
+        place = Place(tmp_path / how)
+        older = place.folder / "older"
+        if how == "starts":  # it is killed before the Cleaner writes the record again
+            await place.upload()
+            place.keep_database(older.name)
+        async with place.started() as opened:
+            if how == "jobs":  # a copy made while it runs, as by ``cp``
+                await opened.upload(b"first")
+                with closing(sqlite3.connect(place.database)) as live:
+                    live.execute("VACUUM INTO ?", (str(older),))
+                await opened.upload(b"second")
+                await opened.keeper.keep()  # as the Cleaner does each minute
+            record = (place.data / RECORD).read_bytes()
+            if how == "starts":
+                await opened.upload(b"second")
+        (place.data / RECORD).write_bytes(record)
+        files = place.files()
+        place.put_back(older)
+        await place.upload(0)
+        assert len(place.files_aside()) == 1, how
+        assert place.files() | place.files_aside() == files, how
+
+
+DISKS = [(name, ("-t", "tmpfs", "none")) for name in (*FileKind, "staging", UNKNOWN)]
+
+
+@each("name, disk", [*DISKS, ("bundles", ("--bind",))])
+async def test_a_part_of_the_folder_on_another_file_system_is_named_before_anything_is_changed(
+    tmp_path, name, disk
+):
+    """Files are moved there by a rename. One disk that is mounted twice is two, as volumes are."""
+    place = Place(tmp_path / f"{name}{disk[0]}")
+    await place.upload(1)
+    older = place.keep_database("older")
+    await place.upload(1)
+    place.put_back(older)
+    before = (place.data / RECORD).read_bytes(), place.database.read_bytes()
+    with mounted(place.data / name, *disk, *([str(place.folder)] if disk == ("--bind",) else [])):
+        for _ in range(2):
+            with pytest.raises(OSError, match="another file system") as refusal:
+                await place.upload(0)
+            assert refusal.value.filename == str(place.data / name)
+        assert ((place.data / RECORD).read_bytes(), place.database.read_bytes()) == before
+    await place.upload(1)
+
+
+async def test_a_folder_of_the_version_before_takes_the_id_of_its_database(place):
+    await place.upload(2)
+    server, files = place.marks().server, place.files()
+    (place.data / RECORD).unlink()
+    await place.upload(0)
+    assert (record_of(place.data).server, place.files()) == (server, files)
+
+
+@each("step, older", itertools.product(["move", "count", "record", "renamed"], [False, True]))
 async def test_a_killed_start_does_not_make_the_database_older_and_loses_nothing(
-    place: Place, monkeypatch: pytest.MonkeyPatch, step: str, older: bool
-) -> None:
+    tmp_path, monkeypatch, step, older
+):
+    place = Place(tmp_path / f"{step}-{older}")
     await place.upload(1)
     copy = place.keep_database("older")
     await place.upload(1)
     files, was = place.files(), place.marks()
     if older:
         place.put_back(copy)
-
-    def dies(*_: object) -> None:
-        raise SimulatedCrash
-
-    def dies_later(folder: Path, marks: copies.Marks) -> None:
-        write(folder, marks)
-        raise SimulatedCrash
-
     write = data_folder.write_record
-    for _ in range(3):
-        with monkeypatch.context() as patched:
-            if step == "move":
-                patched.setattr(data_folder, "move_aside", dies)
-            elif step == "count":
-                patched.setattr(copies, "count_start", dies)
-            else:
-                later = dies_later if step == "renamed" else dies
-                patched.setattr(data_folder, "write_record", later)
-            if older or step != "move":
-                with pytest.raises(SimulatedCrash):
-                    await place.upload(0)
+
+    def dies(*given):
+        if step == "renamed":
+            write(*given)
+        raise SimulatedCrash
+
+    where = {"move": "server.data_folder.move_aside", "count": "server.store.copies.count_start"}
+    with monkeypatch.context() as patched:
+        patched.setattr(where.get(step, "server.data_folder.write_record"), dies)
+        for _ in range(3 if older or step != "move" else 0):
+            with pytest.raises(SimulatedCrash):
+                await place.upload(0)
     await place.upload(0)
-    aside = [path.name for path in (place.data / UNKNOWN).glob("*")]
-    there = place.files().union(*(place.files(f"{UNKNOWN}/{day}") for day in aside))
-    assert there == files
+    assert place.files() | place.files_aside() == files
     assert len(place.files()) == (1 if older else 2)
     assert (place.marks().server == was.server) is not older
     assert was.server in (place.marks().server, *place.marks().former)
@@ -441,23 +374,13 @@ async def test_a_killed_start_does_not_make_the_database_older_and_loses_nothing
 
 
 async def test_a_disk_that_is_full_does_not_keep_the_right_database_from_starting(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    place, monkeypatch
+):
     await place.upload(1)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patched:
+        full = Mock(side_effect=OSError(28, "No space left on device"))
         patched.setattr(data_folder, "write_record", full)
         async with place.started() as opened:
             assert (await opened.jobs.get(1)).state is JobState.QUEUED
     await place.upload(0)
-    assert len(place.files()) == 1
-
-
-async def test_a_record_that_cannot_be_read_is_named(place: Place) -> None:
-    await place.upload(1)
-    (place.data / RECORD).write_text("{")
-    assert str(place.data / RECORD) in await place.refused()
     assert len(place.files()) == 1
