@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
+import pytest_asyncio
 
 from shared.principals import Principal, Role, Scope
 from tests.kit.warm import Place
@@ -57,16 +59,18 @@ class Crowd:
         place.users |= {"ann", "bob"}
 
     async def ask(self, who: str, method: str, path: str, body: Any = None, **headers: str) -> Said:
-        """Who: of PEOPLE, empty for nobody, or "portal as ann"."""
+        """Who: of PEOPLE, empty for nobody, "portal as ann", or a token of the server's own."""
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         name, _, user = who.partition(" as ")
         if name:
-            given["Authorization"] = f"Bearer the-token-of-{name}"
+            token = name if name.startswith("ferryman_") else f"the-token-of-{name}"
+            given["Authorization"] = f"Bearer {token}"
         if user:
             given["Ferryman-Act-As"] = user
         sent = {"json": body} if isinstance(body, dict) else {"data": body}
+        url = self.place.url + path.removeprefix(self.place.url)
         async with self.session.request(
-            method, f"{self.place.url}{path}", headers=given, allow_redirects=False, **sent
+            method, url, headers=given, allow_redirects=False, **sent
         ) as answer:
             stream = answer.content_type == "text/event-stream"  # it may have no end
             text = "" if stream else (await answer.read()).decode("latin-1")
@@ -85,6 +89,12 @@ class Crowd:
         said = await self.upload(who, user, **fields)
         assert said.status == 201, said
         return int(said.document["id"])
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def crowd(place: Place) -> AsyncIterator[Crowd]:
+    async with place.warm.session() as session:
+        yield Crowd(place, session)
 
 
 def formed(fields: dict[str, str], **files: str) -> str:

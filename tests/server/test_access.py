@@ -22,7 +22,6 @@ from server.domain.access import Area
 from server.domain.permits import Shows
 from server.web.routes import ROUTES as PAGES
 from tests.kit.fake_sandbox import FakeProcess
-from tests.kit.warm import Place
 from tests.kit.webhook_receiver import WebhookReceiver, receiving
 from tests.server.access import (
     BOUNDARY,
@@ -33,10 +32,11 @@ from tests.server.access import (
     PRINCIPALS,
     Crowd,
     Said,
+    crowd,
     formed,
 )
 
-__all__ = ["OPERATOR", "PRINCIPALS"]
+__all__ = ["OPERATOR", "PRINCIPALS", "crowd"]
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -163,12 +163,6 @@ VOLATILE: Final = (
     *("health", "running", "load", "last_heard_at"),
 )
 """What changes by itself."""
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def crowd(place: Place) -> AsyncIterator[Crowd]:
-    async with place.warm.session() as session:
-        yield Crowd(place, session)
 
 
 @pytest_asyncio.fixture(loop_scope="module")

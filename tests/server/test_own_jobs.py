@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from structlog.testing import capture_logs
 
 from shared.principals import Principal, Role
 from tests.kit.each import each
 from tests.kit.raw_http import ask, holding
 from tests.kit.waiting import eventually, until
-from tests.kit.warm import Place
-from tests.server.access import BOUNDARY, OPERATOR, PEOPLE, PRINCIPALS, Crowd, formed
+from tests.server.access import BOUNDARY, OPERATOR, PEOPLE, PRINCIPALS, Crowd, crowd, formed
 
-__all__ = ["OPERATOR", "PRINCIPALS"]
+__all__ = ["OPERATOR", "PRINCIPALS", "crowd"]
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SERVER = "[server]\nuploads_per_user = 4"
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def crowd(place: Place) -> AsyncIterator[Crowd]:
-    async with place.warm.session() as session:
-        yield Crowd(place, session)
 
 
 @each("role, user_id", [(Role.USER, None), (Role.USER, ""), (Role.PORTAL, "ann")])

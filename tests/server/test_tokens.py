@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from server.domain.tokens import SECRET_LENGTH, read, text_of
 from shared.principals import Principal, Role
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
-from tests.kit.pages import Browser, Page, browsing
+from tests.kit.pages import Browser, browsing
 from tests.kit.server_http import ServerClient, driving
 from tests.kit.warm import Place
 
@@ -44,29 +43,29 @@ class Tokens:
         ) as answer:
             return answer.status, await answer.json()
 
-    async def create(self, name: str = "ann", role: str = "user", **fields: Any) -> dict[str, Any]:
-        status, made = await self.ask("POST", TOKENS, {"name": name, "role": role, **fields})
-        assert status == 201, made
-        return dict(made)
+    async def done(self, method: str, path: str, body: Any = None, **query: str) -> Any:
+        """What is answered, which must be a yes."""
+        status, found = await self.ask(method, f"{TOKENS}{path}", body, **query)
+        assert status in (200, 201), found
+        return found
+
+    async def create(self, name: str = "ann", role: str = "user", **fields: Any) -> Any:
+        return await self.done("POST", "", {"name": name, "role": role, **fields})
+
+    async def revoke(self, made: Any) -> Any:
+        return await self.done("DELETE", f"/{made['id']}")
+
+    async def rotate(self, made: Any, **body: Any) -> Any:
+        return await self.done("POST", f"/{made['id']}/rotate", body or None)
+
+    async def listed(self, **query: str) -> list[Any]:
+        return list((await self.done("GET", "", **query))["items"])
 
     async def why(self, text: str) -> str:
         """Why the token is refused; empty: it is not."""
         status, found = await self.ask("GET", "/api/v1/whoami", token=text)
         assert status in (200, 401)
         return "" if status == 200 else str(found["detail"])
-
-    async def revoke(self, made: dict[str, Any]) -> dict[str, Any]:
-        status, found = await self.ask("DELETE", f"{TOKENS}/{made['id']}")
-        assert status == 200
-        return dict(found)
-
-    async def rotate(self, made: dict[str, Any], **body: Any) -> dict[str, Any]:
-        status, found = await self.ask("POST", f"{TOKENS}/{made['id']}/rotate", body or None)
-        assert status == 200, found
-        return dict(found)
-
-    async def listed(self, **query: str) -> list[dict[str, Any]]:
-        return list((await self.ask("GET", TOKENS, **query))[1]["items"])
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -144,24 +143,14 @@ async def test_a_rotation_keeps_the_id_and_changes_the_secret(place: Place, toke
     await tokens.revoke(made)
     for one in (third, fourth):
         assert "was revoked" in await tokens.why(one["token"])
-    # Who has no secret does not learn what became of it.
+    # Who has no secret does not learn what became of it, and none is shown or stored but once.
     guess = text_of(made["id"], "x" * SECRET_LENGTH)
     assert f"its secret is not that of token {made['id']}:" in await tokens.why(guess)
-
-
-async def test_no_text_of_a_token_is_shown_or_stored_but_once(place: Place, tokens: Tokens) -> None:
-    made = await tokens.create(place.user)
-    rotated = await tokens.rotate(made)
-    listed = await tokens.listed(ended="1")
-    assert made["id"] in str(listed)
-    assert "digest" not in str(listed)
     files = [file.read_bytes() for file in place.warm.data.rglob("*") if file.is_file()]
-    stored = b"".join(files)
+    stored = b"".join([*files, str(await tokens.listed(ended="1")).encode()])
     assert made["id"].encode() in stored
-    for text in (made["token"], rotated["token"]):
-        secret = text.split("_")[2]
-        assert secret not in str(listed)
-        assert secret.encode() not in stored
+    for one in (made, second, third, fourth):
+        assert one["token"].split("_")[2].encode() not in stored
 
 
 @each(
@@ -170,10 +159,8 @@ async def test_no_text_of_a_token_is_shown_or_stored_but_once(place: Place, toke
         ({}, "missing_name", "Missing name"),
         ({"name": "ann"}, "missing_role", "Missing role"),
         ({"name": "a b", "role": "user"}, "invalid_name", "1 to 64 characters of"),
-        ({"name": "token-7", "role": "user"}, "invalid_name", "is the server's own"),
         ({"name": "local", "role": "user"}, "invalid_name", "is the server's own"),
         ({"name": "ann", "role": "boss"}, "invalid_role", "user, portal, operator, agent"),
-        ({"name": "ann", "role": "ticket"}, "invalid_role", "user, portal, operator, agent"),
         ({"name": "ann", "role": ["link"]}, "invalid_role", "valid string"),
         ({"name": "ann", "rol": "user"}, "unknown_field", "did you mean role?"),
         ({"name": "p", "role": "portal", "user_id": "x"}, "invalid_user_id", "only a token of the"),
@@ -182,9 +169,7 @@ async def test_no_text_of_a_token_is_shown_or_stored_but_once(place: Place, toke
         ({"name": "p", "role": "portal", "users": ["x y"]}, "invalid_users", "such as lab-*"),
         ({"name": "a", "role": "user", "scopes": []}, "invalid_scopes", "read, submit, manage"),
         ({"name": "a", "role": "user", "scopes": ["admin"]}, "invalid_scopes", "read, submit"),
-        ({"name": "a", "role": "user", "scopes": ["all"]}, "invalid_scopes", "'read', 'submit'"),
         ({"name": "a", "role": "user", "expires_in": "0s"}, "invalid_expires_in", "longer than 0s"),
-        ({"name": "a", "role": "user", "expires_in": "x"}, "invalid_expires_in", "'x' is not a"),
         ({"name": "a", "role": "user", "expires_in": -1}, "invalid_expires_in", "longer than 0s"),
         ({"name": 7, "role": "user"}, "invalid_name", "valid string"),
     ],
@@ -199,12 +184,12 @@ async def test_a_wrong_token_is_refused_with_what_is_wrong(
     assert len(await tokens.listed(ended="1", limit="200")) == before
 
 
-async def test_what_is_not_there_is_said(tokens: Tokens) -> None:
+async def test_what_is_not_there_or_asked_for_wrongly_is_said(tokens: Tokens) -> None:
     for method, path in (("DELETE", ""), ("POST", "/rotate")):
         status, refused = await tokens.ask(method, f"{TOKENS}/nothing{path}")
         assert (status, refused["code"]) == (404, "token_not_found")
-    for query in ({"role": "boss"}, {"cursor": "x"}, {"limit": "0"}):
-        assert (await tokens.ask("GET", TOKENS, **query))[0] == 400
+    for query in ("role=boss", "cursor=x", "limit=0"):
+        assert (await tokens.ask("GET", f"{TOKENS}?{query}"))[0] == 400
 
 
 @each(
@@ -235,72 +220,28 @@ async def test_a_name_is_one_principals_only(
     assert (await tokens.ask("POST", TOKENS, {"name": name, **second}))[0] == later
 
 
-async def test_the_list_has_pages_and_says_which_tokens_ended(place: Place, tokens: Tokens) -> None:
-    names = [place.warm.new("t") for _ in range(5)]
-    made = [(await tokens.create(name, user_id=place.user)) for name in names]
-    await tokens.revoke(made[2])
-    seen: list[str] = []
-    query = {"limit": "2", "user": place.user}
-    while True:
-        _, page = await tokens.ask("GET", TOKENS, **query)
-        seen += [one["id"] for one in page["items"]]
-        if page["next"] is None:
-            break
-        query["cursor"] = page["next"]
-    assert seen == [made[at]["id"] for at in (4, 3, 1, 0)]
-    assert [one["state"] for one in await tokens.listed(ended="1", name=names[2])] == ["revoked"]
-
-
 @each(
-    "header, why",
+    "token, why",
     [
-        (None, "the token is missing"),
-        ("Bearer not-a-token-of-anybody", "the token is wrong"),
-        (f"Basic {OPERATOR}", "the scheme is not Bearer"),
-        ("Bearer ferryman_0123456789_short", "it is not whole: a token has 58 characters"),
-        ("Bearer ferryman_0123456789_" + "s" * 38, "it is mistyped (its checksum is wrong)"),
-        ("Bearer ferryman_0123456789_" + "s" * 32 + "274pok", "no token has the id 0123456789"),
+        ("not-a-token-of-anybody", "the token is wrong"),
+        ("ferryman_0123456789_short", "it is not whole: a token has 58 characters"),
+        ("ferryman_0123456789_" + "s" * 38, "it is mistyped (its checksum is wrong)"),
+        ("ferryman_0123456789_" + "s" * 32 + "274pok", "no token has the id 0123456789"),
     ],
 )
-async def test_a_bad_token_is_refused_with_the_reason(
-    place: Place, header: str | None, why: str
-) -> None:
-    headers = {} if header is None else {"Authorization": header}
-    async with (
-        place.warm.session() as session,
-        session.get(f"{place.url}/api/v1/jobs", headers=headers) as answer,
-    ):
-        assert (answer.status, (await answer.json())["code"]) == (401, "not_allowed")
-        assert why in (await answer.json())["detail"]
+async def test_a_bad_token_is_refused_with_the_reason(tokens: Tokens, token: str, why: str) -> None:
+    assert why in await tokens.why(token)
 
 
 # -- servers of their own: restarts, and settings
 
 
-@asynccontextmanager
-async def serving(
-    folder: Path, operator: str | None = OPERATOR, **settings: Any
-) -> AsyncIterator[Tokens]:
-    async with driving(folder, FakeOrchestrator(), **settings) as client:
-        yield Tokens(client, operator)
-
-
-async def test_tokens_outlive_the_server(tmp_path: Path) -> None:
-    async with serving(tmp_path, tokens=[OPERATOR]) as tokens:
-        made, revoked = await tokens.create(), await tokens.create()
-        await tokens.revoke(revoked)
-        assert await tokens.why(made["token"]) == ""
-    async with serving(tmp_path, tokens=[OPERATOR]) as tokens:
-        (shown,) = await tokens.listed(id=made["id"])
-        assert (shown["last_used_from"], shown["last_used_at"] is None) == ("127.0.0.1", False)
-        assert await tokens.why(made["token"]) == ""
-        assert "was revoked" in await tokens.why(revoked["token"])
-
-
 async def test_without_tokens_a_caller_of_this_machine_is_an_operator_unless_it_says_who_it_is(
     tmp_path: Path,
 ) -> None:
-    async with serving(tmp_path, None) as tokens:
+    """And what was made then outlives the server."""
+    async with driving(tmp_path, FakeOrchestrator()) as caller:
+        tokens = Tokens(caller, None)
         _, me = await tokens.ask("GET", "/api/v1/whoami")
         assert (me["name"], me["role"], me["token_needed"]) == ("local", "operator", False)
         asked = {"name": "p", "role": "portal"}
@@ -311,9 +252,12 @@ async def test_without_tokens_a_caller_of_this_machine_is_an_operator_unless_it_
         await tokens.revoke(made)
         assert "was revoked" in await tokens.why(made["token"])
         boss = await tokens.create("boss", "operator")
-    async with serving(tmp_path, None, auth="token") as tokens:
-        assert (await tokens.ask("GET", "/api/v1/whoami"))[0] == 401
-        assert (await tokens.ask("GET", TOKENS, token=boss["token"]))[0] == 200
+    async with driving(tmp_path, FakeOrchestrator(), auth="token") as caller:
+        tokens = Tokens(caller, boss["token"])
+        assert (await tokens.ask("GET", "/api/v1/whoami", token=None))[0] == 401
+        assert "was revoked" in await tokens.why(made["token"])
+        (shown,) = await tokens.listed(id=made["id"], ended="1")
+        assert (shown["last_used_from"], shown["last_used_at"] is None) == ("127.0.0.1", False)
 
 
 # -- pages
@@ -346,16 +290,9 @@ async def test_a_token_is_made_and_shown_once_by_its_page(
     "fields, field, says, status",
     [
         ({"name": "<b>x"}, "name", "should be 1 to 64 characters", 400),
-        ({"name": ""}, "name", "Missing name field", 400),
-        ({"name": "token-1"}, "name", "server's own", 400),
         ({"role": "link"}, "role", "Role should be one of", 400),
-        ({"role": "portal", "user_id": "x"}, "user_id", "only a token of the role user", 400),
-        ({"users": "x"}, "users", "only a token of the role portal", 400),
         ({"users": "é" * 2_000}, "users", "pattern", 400),
         ({"expires_in": "soon<b>"}, "expires_in", "Invalid expires_in", 400),
-        ({"expires_in": "0s"}, "expires_in", "longer than 0s", 400),
-        ({"scopes": "operate"}, "scopes", "one or more of read, submit, manage", 400),
-        ({"scopes": "everything"}, "scopes", "Invalid scopes", 400),
         ({"name": "eve", "role": "portal"}, "name", "that of the user eve", 409),
     ],
 )
@@ -399,34 +336,36 @@ async def test_lists_of_tokens_and_of_the_trail_come_page_by_page(
     place: Place, tokens: Tokens, admin: Browser
 ) -> None:
     user = place.user
-    for _ in range(52):
-        await tokens.create(place.warm.new("t"), user_id=user)
-    await tokens.ask("DELETE", f"{TOKENS}/{(await tokens.listed(user=user))[0]['id']}")
+    made = [await tokens.create(place.warm.new("t"), user_id=user) for _ in range(52)]
+    await tokens.revoke(made[-1])
+    first = await tokens.done("GET", "", user=user, limit="50")
+    (last,) = await tokens.listed(user=user, limit="50", cursor=first["next"])
+    assert [one["id"] for one in [*first["items"], last]] == [one["id"] for one in made[-2::-1]]
+    (ended,) = await tokens.listed(ended="1", name=made[-1]["name"])
+    assert ended["state"] == "revoked"
+    for number in range(55):
+        await admin.ask(f"/tokens/{number}/revoke", "POST", {"csrf": ""})
 
-    async def pages(path: str) -> list[Page]:
-        found = [await admin.see(path)]
-        while older := found[-1].main.links("cursor="):
-            found.append(await admin.see(older[0]))
+    async def rows(path: str) -> list[int]:
+        """Of each page."""
+        page = await admin.see(path)
+        found = [len(page.main.rows())]
+        while older := page.main.links("cursor="):
+            page = await admin.see(older[0])
+            found.append(len(page.main.rows()))
         return found
 
-    assert [len(one.main.rows()) for one in await pages(f"/tokens?user={user}")] == [50, 1]
-    assert len((await pages(f"/tokens?user={user}&ended=1&name=&role=user"))[1].main.rows()) == 2
+    assert await rows(f"/tokens?user={user}") == [50, 1]
+    assert await rows(f"/tokens?user={user}&ended=1&name=&role=user") == [50, 2]
+    assert (await rows("/audit?action=revoke"))[0] == 50
     for path, says in (
         ("/tokens?name=nobody%3Cb%3E", "No token is like that"),
         ("/audit?principal=nobody%3Cb%3E", "Nothing in the trail is like that"),
     ):
         page = await admin.see(path)
-        assert says in page.text
-        assert "nobody<b>" in page.main.fields().values()
+        assert (says in page.text, "nobody<b>" in page.main.fields().values()) == (True, True)
     for wrong in ("/tokens?role=x", "/tokens?ended=x", "/tokens?cursor=x", "/audit?cursor=x"):
         assert (await admin.ask(wrong)).status == 400
     page = await admin.ask("/audit?since=once%3Cb%3E")
     assert (page.status, page.main.fields()["since"]) == (400, "once<b>")
     assert "once<b>" in page.main.one(id="problem").text
-    for number in range(55):
-        await admin.ask(f"/tokens/{number}/revoke", "POST", {"csrf": ""})
-    trail = await pages("/audit?action=revoke")
-    assert [len(one.main.rows()) for one in trail[:1]] == [50]
-    assert sum(len(one.main.rows()) for one in trail) >= 55
-    assert "action=revoke" in trail[1].path
-    assert "The newest" in trail[1].text
