@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import threading
 import zipfile
-from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,33 +27,18 @@ from ferryman import (
     WaitedTooLong,
     verify_webhook,
 )
-from shared.principals import Principal, Role
-from tests.client.both_clients import both
-from tests.kit.command_line import Said
+from tests.client import conftest
+from tests.client.conftest import ANN, OPERATOR, PORTAL, both
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.warm import Place
 from tests.kit.webhook_receiver import receiving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SERVER = "[server]\nwebhook_allow = ['127.0.0.0/8']\n"
-OPERATOR, ANN, PORTAL = "the-operators-token", "the-token-of-ann", "the-token-of-a-portal"
-PRINCIPALS = {
-    OPERATOR: Principal("operator", Role.OPERATOR),
-    ANN: Principal("ann-laptop", Role.USER, "ann"),
-    PORTAL: Principal("portal", Role.PORTAL),
-}
+PRINCIPALS = conftest.PRINCIPALS
 RUN = {"run.sh": b"echo hi\n"}
 ODD = {"a/odd 50%?#&é.txt": b"odd", "b/odd 50%?#&é.txt": b"other"}
 FILES = {"out/table.csv": b"1,2\n" * 9, "out/plot.png": bytes(range(256)), "empty": b""} | ODD
-
-Run = Callable[..., Awaitable[Said]]
-
-
-@pytest.fixture
-def run(ferryman, place: Place) -> Run:
-    """A command of the test's user, for its service."""
-    names = {"URL": place.url, "USER": place.user, "SERVICE": place.service, "TOKEN": OPERATOR}
-    return partial(ferryman, **{f"FERRYMAN_{name}": value for name, value in names.items()})
 
 
 def client_of(place: Place, **options: Any) -> Client:
@@ -162,12 +146,13 @@ async def test_each_attempt_can_be_looked_at(run, place, bundle, tmp_path):
         assert await client.log(number, 1, "stderr") == "error 1\n"
         assert (await client.download(number, tmp_path / "1.zip", attempt=1)).checked
         assert names(tmp_path / "1.zip") == left
-        with pytest.raises(NotFound):
-            await client.download(number, tmp_path, attempt=3)
-        with pytest.raises(Refused):
-            await client.download(number, tmp_path, attempt=0)
-        with pytest.raises(BadArgument):
-            await client.download(number, tmp_path, attempt=1, partial=True)
+        for kind, given in (
+            (NotFound, {"attempt": 3}),
+            (Refused, {"attempt": 0}),
+            (BadArgument, {"attempt": 1, "partial": True}),
+        ):
+            with pytest.raises(kind):
+                await client.download(number, tmp_path, **given)
 
 
 async def test_a_running_job_is_followed_and_cancelled(run, place, bundle, tmp_path):
@@ -215,10 +200,13 @@ async def test_what_ended_cannot_be_cancelled_and_refusals_carry_codes(run, plac
             await client.status(10**12)
         with pytest.raises(Refused) as refused:
             await client.submit(RUN, service="nonsense")
-        with pytest.raises(Refused, match="longer than 255 bytes"):
-            await client.submit({**RUN, "x" * 300: b""}, service=place.service)
+        sent: list[int] = []
+        large: Any = {"service": place.service, "progress": lambda done, _: sent.append(done)}
+        with pytest.raises(BadArgument, match="timeout"):
+            await client.submit({**RUN, "large": bytes(3 << 20)}, timeout="soon", **large)
         with pytest.raises(NotFound):
             await anext(client.events(10**12))
+        assert sent == [], "the content was sent"
     codes = [(one.value.status, one.value.code) for one in (reused, missing, refused)]
     assert codes == [
         (422, "idempotency_key_reused"),
@@ -232,33 +220,6 @@ async def test_what_ended_cannot_be_cancelled_and_refusals_carry_codes(run, plac
     ):
         said = await run(*words)
         assert (said.code, said.out) == (code, ""), said.err
-    key = {"idempotency_key": job.idempotency_key}
-    found = await place.api("GET", "/jobs", user=place.user, **key)
-    assert ([one["id"] for one in found["items"]], found["next"]) == ([job.id], None)
-    assert (await place.api("GET", "/jobs", user="bob", **key))["items"] == []
-    status, refusal = await place.ask("GET", "/api/v1/jobs", params=key)
-    assert (status, refusal["code"], refusal["part"]) == (400, "missing_user", "idempotency_key")
-
-
-async def test_limits_that_are_wrong_are_refused_before_the_content_is_sent(place):
-    sent: list[int] = []
-    wrong: list[dict[str, Any]] = [
-        {"timeout": "soon"},
-        {"timeout": -5},
-        {"memory": "lots"},
-        {"cpus": "nan"},
-        {"pids": "1.5"},
-        {"pids": 0.5},
-        {"disk": 1},
-    ]
-    large = {**RUN, "large": bytes(3 << 20)}
-    async with client_of(place) as client:
-        for asked in wrong:
-            given = {"service": place.service, "progress": lambda done, _: sent.append(done)}
-            with pytest.raises(BadArgument, match=next(iter(asked))):
-                await client.submit(large, **given, **asked)
-        assert [job async for job in client.jobs(user=place.user)] == []
-    assert sent == []
 
 
 async def test_files_are_listed_and_fetched_one_by_one(run, place, tmp_path):
@@ -278,8 +239,8 @@ async def test_files_are_listed_and_fetched_one_by_one(run, place, tmp_path):
     for path, content in ODD.items():
         found = await run("download", number, path, "-o", "-")
         assert (found.code, found.data) == (0, content)
-    both = ("out/table.csv", "empty", "-o", tmp_path / "new", "--json")
-    parsed = json.loads((await run("download", number, *both)).out)
+    two = ("out/table.csv", "empty", "-o", tmp_path / "new", "--json")
+    parsed = json.loads((await run("download", number, *two)).out)
     assert [one["size"] for one in parsed] == [36, 0]
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"table.csv", "empty"}
     before = sorted(tmp_path.iterdir())
@@ -296,7 +257,7 @@ async def test_files_are_listed_and_fetched_one_by_one(run, place, tmp_path):
         assert (said.code, said.out, text in said.err) == (code, "", True), said.err
         assert "/api/" not in said.err
     assert sorted(tmp_path.iterdir()) == before
-    async with client_of(place) as client:
+    async for client in both(place.url, token=OPERATOR):
         assert [one.path async for one in client.files(number)] == [*sizes]
         for path, content in FILES.items():
             to = io.BytesIO()
@@ -304,6 +265,18 @@ async def test_files_are_listed_and_fetched_one_by_one(run, place, tmp_path):
             assert to.getvalue() == content
         with pytest.raises(NotFound):
             await client.fetch(number, "nowhere", io.BytesIO())
+        folder = tmp_path / type(client).__name__ / "out"
+        result = await client.wait(number)
+        assert await result.save(folder) == folder
+        (folder / "empty").write_text("old and longer")
+        (folder / "own.txt").write_text("mine")
+        await result.save(f"{folder}/")
+        saved = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+        assert {*FILES, "own.txt"} < saved
+        assert all((folder / path).read_bytes() == of for path, of in FILES.items())
+        assert await result.save(folder / "r.zip") == folder / "r.zip"
+        assert {*FILES} < names(folder / "r.zip")
+        assert [file.path async for file in result.files()] == [*sizes]
 
 
 async def test_a_schedule_is_added_listed_and_deleted(run, place, bundle):
@@ -380,7 +353,7 @@ async def test_a_receiver_verifies_a_webhook_with_the_sdk(run, place):
     assert (parsed["principal"], len(parsed["secrets"])) == ("portal", 1)
 
 
-async def test_events_of_a_job_and_of_all_jobs(run, place):
+async def test_both_clients_follow_wait_and_list(run, place):
     async with client_of(place) as client:
         live = client.all_events(0, service=place.service)
         first = asyncio.ensure_future(anext(live))
@@ -388,11 +361,20 @@ async def test_events_of_a_job_and_of_all_jobs(run, place):
         seen = [one async for one in client.events(job)]
         assert (await first, seen[0].event) == (seen[0], "job.queued")
         await live.aclose()
+    numbers = [one.seq for one in seen]
+    async for client in both(place.url, token=OPERATOR):
         past = client.all_events(0, service=place.service)
-        assert [(await anext(past)).seq for _ in seen] == [one.seq for one in seen]
+        assert [(await anext(past)).seq for _ in seen] == numbers
         await past.aclose()
-        again = [one async for one in client.events(job, follow=False)]
-        assert [one.seq for one in again] == [one.seq for one in seen]
+        assert [one.seq async for one in client.events(job, follow=False)] == numbers
+        assert [one.seq async for one in client.events(job, after=numbers[2])] == numbers[3:]
+        assert (await client.wait(job, timeout=5)).status is JobState.COMPLETED
+        listed = client.jobs(user=place.user)
+        assert (await anext(listed)).id == job
+        await listed.aclose()
+        with pytest.raises(NotFound, match="not found"):
+            await client.status(10**12)
+    assert not [one for one in threading.enumerate() if one.name == "ferryman-sync"]
     lines = (await run("events", job)).out.splitlines()
     assert (len(lines), "Completed" in lines[-1]) == (len(seen), True)
     followed = (await run("events", job, "-f", "--json")).out.splitlines()

@@ -7,9 +7,12 @@ import hashlib
 import io
 import os
 import pickle
+import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PureWindowsPath
+from typing import Any, BinaryIO
 
 import pytest
 from aiohttp import web
@@ -17,7 +20,6 @@ from aiohttp import web
 from ferryman import (
     BadArgument,
     BadDownload,
-    Client,
     JobDoc,
     JobState,
     NoResult,
@@ -26,9 +28,7 @@ from ferryman import (
     NotUnderstood,
     Unreachable,
 )
-from ferryman.download import leads_elsewhere, target_path, unpack
-from ferryman.models.jobs import FileDoc, FilePage
-from tests.client.both_clients import both
+from ferryman.download import ObjectSink, leads_elsewhere, target_path, unpack
 from tests.client.fake_server import (
     HERE,
     FakeServer,
@@ -39,7 +39,6 @@ from tests.client.fake_server import (
     page,
     problem,
     repr_digest,
-    zipped,
 )
 from tests.kit.each import each
 
@@ -97,11 +96,14 @@ class Serving:
         return response
 
 
-async def fetch(handler: Serving, to: Path | str, retry_for: float = 15) -> InstantClock:
+async def fetch(handler: Serving, to: Path | str | BinaryIO, retry_for: float = 15) -> InstantClock:
     fake = FakeServer().on(RESULT, handler)
     async with fake.serving(), fake.client(retry_for=retry_for) as client:
         done = await client.download(17, to)
-    assert done.path.read_bytes() == CONTENT
+    if isinstance(to, Path | str):
+        assert done.path.read_bytes() == CONTENT
+    else:
+        assert str(done.path) == "-"
     assert (done.size, done.sha256) == (len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
     assert done.checked == handler.digest
     return fake.clock
@@ -177,136 +179,147 @@ async def test_a_server_that_never_gets_through_is_given_up_and_one_without_dige
         (problem(409, "no_result", "the sentence"), NoResult, "the sentence"),
         (problem(410, "cleaned", "the sentence"), NoResult, "the sentence"),
         (problem(404, "job_not_found", "the sentence"), NotFound, "the sentence"),
+        (problem(409, "not_started", "the sentence"), NotReady, "the sentence"),
+        (problem(409, "files_move", "the sentence"), NotReady, "the sentence"),
         (doc({"id": 17}, 202, Retry_After="3"), NotReady, "has not ended"),
         (page("<h1>Log in</h1>"), NotUnderstood, "expected application/zip"),
     ],
 )
-async def test_the_error_says_why_there_is_no_result(fake, tmp_path, answer, kind, why):
-    fake.on(RESULT, answer)
+async def test_the_error_says_why_there_is_no_result_and_whether_there_will_be_one(
+    fake, tmp_path, answer, kind, why
+):
+    fake.on(RESULT, answer).on(f"GET {HERE}/files", answer).on(f"GET {HERE}/files/a", answer)
     async with fake.client() as client:
         with pytest.raises(kind, match=why):
             await client.download(17, tmp_path)
+        if why == "the sentence":
+            with pytest.raises(kind):
+                _ = [file async for file in client.files(17)]
+            with pytest.raises(kind):
+                await client.fetch(17, "a", io.BytesIO())
     assert list(tmp_path.iterdir()) == []
 
 
-# ------------------------------------------------------------------ unpacked, and file by file
-
-ENDED = job(JobState.COMPLETED)
-FILES = {"out/table.csv": b"a,b\n" * 1_000, "stdout": b"hi\n", "é #?.txt": b"odd"}
+# ------------------------------------------------------------------ into open files
 
 
-def packed(files: dict[str, bytes], mode: int = 0o644) -> bytes:
+@each(
+    "handler",
+    [
+        Serving(),
+        Serving(cut=1_000_000, breaks=2),
+        Serving(cut=1_000_000, breaks=1, ranges=False),
+        Serving(content=lambda n: CONTENT if n else b"damaged"),
+    ],
+)
+async def test_an_open_file_gets_the_bytes_behind_what_it_has(handler, tmp_path):
+    with (tmp_path / "out").open("w+b") as file:
+        file.write(b"head")
+        await fetch(handler, file)
+        file.seek(0)
+        assert file.read() == b"head" + CONTENT
+
+
+@contextmanager
+def pipe(got: list[bytes]) -> Iterator[BinaryIO]:
+    """Its end that is written; what is read at the other one."""
+    ends = os.pipe()
+
+    def read() -> None:
+        with os.fdopen(ends[0], "rb") as file:
+            got.append(file.read())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with os.fdopen(ends[1], "wb", buffering=0) as file:
+        yield file
+    reader.join()
+
+
+async def test_a_pipe_gets_a_download_that_is_resumed_and_nothing_twice():
+    got: list[bytes] = []
+    with pipe(got) as file:
+        await fetch(Serving(cut=1_000_000, breaks=2), file)
+    assert got == [CONTENT]
+    damaged = Serving(content=lambda n: CONTENT if n else b"damaged")
+    with pipe(got) as file, pytest.raises(BadDownload):
+        await fetch(damaged, file)
+    assert len(damaged.asked) == 1
+
+
+async def test_what_failed_leaves_an_open_file_as_it_was_and_one_open_as_text_is_refused():
+    file, text = io.BytesIO(b"head"), io.StringIO()
+    file.seek(4)
+    with pytest.raises(BadDownload):
+        await fetch(Serving(content=lambda _: b"damaged"), file)
+    assert file.getvalue() == b"head"
+    to: Any = text
+    with pytest.raises(BadArgument, match="wb"):
+        await fetch(Serving(), to)
+
+
+def test_a_file_that_takes_less_than_it_is_given_gets_all():
+    class Slow(io.BytesIO):
+        def write(self, data: Any) -> int:
+            return super().write(bytes(data[:7]))
+
+    file = Slow()
+    sink = ObjectSink(file)
+    sink.open()
+    sink.write(b"0123456789" * 3)
+    assert file.getvalue() == b"0123456789" * 3
+
+
+# ------------------------------------------------------------------ unpacked
+
+
+def packed(files: dict[str, bytes], mode: int = 0o644) -> io.BytesIO:
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
             entry = zipfile.ZipInfo(name)
             entry.external_attr = mode << 16
             archive.writestr(entry, content)
-    return target.getvalue()
-
-
-async def listed(request: web.Request) -> web.StreamResponse:
-    at = int(request.query.get("cursor", 0))
-    names = list(FILES)
-    items = [FileDoc(path=names[at], size=len(FILES[names[at]]), type="text/plain")]
-    following = str(at + 1) if at + 1 < len(names) else None
-    return doc(FilePage(attempt=1, running=False, items=items, next=following)).response()
-
-
-async def one(request: web.Request) -> web.StreamResponse:
-    path = request.path.removeprefix(f"{HERE}/files/")
-    if path not in FILES:
-        return problem(404, "file_not_found", f"no {path}").response()
-    return web.Response(body=FILES[path], content_type="text/csv")
-
-
-def left(fake: FakeServer) -> FakeServer:
-    fake.on(f"GET {HERE}", doc(ENDED)).on(RESULT, zipped(packed(FILES)))
-    return fake.on(f"GET {HERE}/files", listed).on(f"GET {HERE}/files/**", one)
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
-async def test_both_kinds_of_results_are_saved_listed_and_fetched(fake, tmp_path):
-    left(fake)
-    async for client in both(fake.url):
-        folder = tmp_path / type(client).__name__ / "out"
-        result = await client.wait(17)
-        assert result.status is JobState.COMPLETED
-        assert await result.save(folder) == folder
-        assert tree(folder) == FILES
-        (folder / "stdout").write_text("old and longer")
-        (folder / "own.txt").write_text("mine")
-        await result.save(f"{folder}/")
-        assert tree(folder) == FILES | {"own.txt": b"mine"}
-        assert await result.save(folder / "r.zip") == folder / "r.zip"
-        with zipfile.ZipFile(folder / "r.zip") as archive:
-            assert sorted(archive.namelist()) == sorted(FILES)
-        assert [file.path async for file in result.files()] == list(FILES)
-        for name, content in FILES.items():
-            file = io.BytesIO()
-            await client.fetch(17, name, file)
-            assert file.getvalue() == content
-        with pytest.raises(NotFound, match="no absent"):
-            await client.fetch(17, "absent", io.BytesIO())
-        done = await client.fetch(17, "out/table.csv", tmp_path)
-        assert done.path == tmp_path / "table.csv"
-        assert done.path.read_bytes() == FILES["out/table.csv"]
-
-
-@each(("code", "kind"), [("not_started", NotReady), ("files_move", NotReady), ("gone", NoResult)])
-async def test_the_error_says_whether_there_will_be_files(fake, code, kind):
-    for more in ("", "/a"):
-        fake.on(f"GET {HERE}/files{more}", problem(409, code, "why"))
-    async with fake.client() as client:
-        with pytest.raises(kind):
-            _ = [file async for file in client.files(17)]
-        with pytest.raises(kind):
-            await client.fetch(17, "a", io.BytesIO())
+    return target
 
 
 @pytest.mark.skipif(os.name != "posix", reason="there are no such modes: that is not proved")
 def test_what_could_be_run_can_be_run(tmp_path):
-    unpack(io.BytesIO(packed({"tool": b"#!/bin/sh"}, 0o7755)), tmp_path)
-    unpack(io.BytesIO(packed({"text": b"text"}, 0o644)), tmp_path)
+    unpack(packed({"tool": b"#!/bin/sh"}, 0o7755), tmp_path)
+    unpack(packed({"text": b"text"}, 0o644), tmp_path)
     assert os.access(tmp_path / "tool", os.X_OK)
     assert not (tmp_path / "text").stat().st_mode & 0o111
     assert not (tmp_path / "tool").stat().st_mode & 0o7000
 
 
-@each("name", ["../x", "/x", "a/../../x", "a//x", "a/./x", ".."])
-def test_a_name_that_leads_elsewhere_is_refused_before_anything_is_written(name, tmp_path):
+def test_a_name_that_leads_elsewhere_is_refused_before_anything_is_written(tmp_path):
     folder = tmp_path / "out"
-    folder.mkdir(exist_ok=True)
-    with pytest.raises(NotUnderstood, match="leads elsewhere"):
-        unpack(io.BytesIO(packed({"good": b"x", name: b"x"})), folder)
-    assert tree(tmp_path) == {}
+    folder.mkdir()
+    for name in ("../x", "/x", "a/../../x", "a//x", "a/./x", ".."):
+        with pytest.raises(NotUnderstood, match="leads elsewhere"):
+            unpack(packed({"good": b"x", name: b"x"}), folder)
     with pytest.raises(BadArgument, match="leads elsewhere"):
         target_path(tmp_path, "..")
+    with pytest.raises(NotUnderstood, match="cannot be read"):
+        unpack(io.BytesIO(b"PK\x03\x04 and then something else"), folder)
+    assert [*tmp_path.rglob("*")] == [folder]
 
 
-def test_on_windows_more_names_lead_elsewhere(tmp_path):
+def test_on_windows_more_names_lead_elsewhere():
     names = ("C:x.bat", "D:/x", "a/C:x", "a\\b", "..\\x", "x:hidden", "a:1-2.bed", ".. /x", "...")
     assert [name for name in names if not leads_elsewhere(name, PureWindowsPath)] == []
     for name in ("a", "a/b.txt", "a b/.c", "a/", "é", "con.txt", "..a"):
         assert not leads_elsewhere(name, PureWindowsPath)
         assert not leads_elsewhere(name)
-    with pytest.raises(NotUnderstood, match="cannot be read"):
-        unpack(io.BytesIO(b"PK\x03\x04 and then something else"), tmp_path)
 
 
 async def test_in_another_process_a_result_is_the_document_alone(fake):
-    left(fake)
-    async with Client(fake.url) as client:
+    ended = job(JobState.COMPLETED)
+    fake.on(f"GET {HERE}", doc(ended))
+    async with fake.client() as client:
         result = await client.wait(17)
         assert copy.deepcopy(result).status is JobState.COMPLETED
     again = pickle.loads(pickle.dumps(result))
     assert type(again) is JobDoc
-    assert again == ENDED
-    assert result.model_dump_json() == ENDED.model_dump_json()
+    assert again == ended
+    assert result.model_dump_json() == ended.model_dump_json()

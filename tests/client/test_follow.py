@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import zipfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from typing import Any
@@ -18,7 +17,6 @@ from ferryman import (
     Client,
     JobDoc,
     JobState,
-    NotFound,
     NotUnderstood,
     SyncClient,
     WaitedTooLong,
@@ -27,7 +25,6 @@ from ferryman.follow import buffered, in_order
 from ferryman.transport import AT_ONCE
 from shared.clock import yield_to_loop
 from shared.wire import EventPage
-from tests.client.both_clients import both
 from tests.client.fake_server import (
     HERE,
     SCRIPT,
@@ -41,35 +38,8 @@ from tests.client.fake_server import (
     problem,
 )
 
-Q, P, S, R, C = (
-    JobState.QUEUED,
-    JobState.PROCESSING,
-    JobState.SUBMITTED,
-    JobState.RUNNING,
-    JobState.COMPLETED,
-)
+R, C = JobState.RUNNING, JobState.COMPLETED
 LATE = problem(409, "already_ended", "job 17 has already ended as Completed")
-
-
-def living(fake: FakeServer, *states: JobState) -> FakeServer:
-    """A job that goes one step on with each request that waits."""
-    at = 0
-
-    def step(*, waits: bool) -> None:
-        nonlocal at
-        at = min(at + waits, len(states) - 1)
-
-    async def status(request: web.Request) -> web.StreamResponse:
-        step(waits="wait" in request.query)
-        return doc(job(states[at])).response()
-
-    async def happened(request: web.Request) -> web.StreamResponse:
-        step(waits=int(request.query["wait"]) > 0)
-        line = [event(n + 1, state) for n, state in enumerate(states[: at + 1])]
-        items = [one for one in line if one.seq > int(request.query["after"])]
-        return doc(EventPage(items=items)).response()
-
-    return fake.on(f"GET {HERE}", status).on(f"GET {HERE}/events", happened)
 
 
 def paged(fake: FakeServer, count: int = 250) -> FakeServer:
@@ -83,10 +53,7 @@ def paged(fake: FakeServer, count: int = 250) -> FakeServer:
 
 
 async def test_waiting_ends_with_the_job_and_survives_a_restart_of_the_server(fake):
-    living(fake, Q, R, JobState.FAILED)
     async with fake.client() as client:
-        assert (await client.wait(17)).status is JobState.FAILED
-        assert len(fake.asked[f"GET {HERE}"]) == 2
         fake.on(f"GET {HERE}", hang_up, hang_up, hang_up, doc(job(C)))
         assert (await client.wait(17)).status is C
 
@@ -119,26 +86,6 @@ async def test_a_server_that_stops_and_holds_nothing_back_is_not_asked_without_p
         assert fake.clock.slept == [0.5] * 24
 
 
-async def test_both_clients_follow_wait_and_list():
-    states = [Q, P, S, R, C]
-    async with FakeServer().serving() as fake:
-        missing = problem(404, "job_not_found", "Job 18 not found in the database")
-        paged(fake).on("GET /api/v1/jobs/18", missing)
-        async for client in both(fake.url):
-            living(fake, *states)
-            events = [one async for one in client.events(17)]
-            assert [(one.seq, one.status) for one in events] == [*enumerate(states, 1)]
-            assert [one.seq async for one in client.events(17, after=4)] == [5]
-            assert (await client.wait(17, timeout=5)).status is C
-            assert len([one async for one in client.jobs(limit=150)]) == 150
-            first = client.jobs()
-            assert (await anext(first)).id == 1
-            await first.aclose()
-            with pytest.raises(NotFound, match="Job 18 not found"):
-                await client.status(18)
-    assert not [one for one in threading.enumerate() if one.name == "ferryman-sync"]
-
-
 async def test_an_unknown_state_is_an_error_not_a_guess(fake):
     fake.on(f"GET {HERE}", doc({**job().model_dump(mode="json"), "status": "Levitating"}))
     async with fake.client() as client:
@@ -162,9 +109,9 @@ async def test_lists_are_fetched_page_by_page_and_no_more_than_asked_for(fake):
 async def test_a_cancel_is_waited_for_and_one_that_comes_too_late_is_an_error(fake):
     fake.on(f"POST {HERE}/cancel", doc(job(R), 202))
     async with fake.client() as client:
-        living(fake, R, R, JobState.CANCELLED)
+        fake.on(f"GET {HERE}", doc(job(R)), doc(job(R)), doc(job(JobState.CANCELLED)))
         assert (await client.cancel(17)).status is JobState.CANCELLED
-        living(fake, R, C)
+        fake.on(f"GET {HERE}", doc(job(R)), doc(job(C)))
         with pytest.raises(AlreadyEnded, match="Completed before"):
             await client.cancel(17)
         fake.on(f"POST {HERE}/cancel", LATE)
