@@ -14,8 +14,8 @@ from shared.http.protocol import UnreadAnswers
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import RUN, ServerClient, driving
 from tests.kit.waiting import until
+from tests.server.held_jobs import running
 from tests.server.job_pages import PRINCIPALS, serving
-from tests.server.test_logs import running
 
 ANN, BOB = ({"Authorization": f"Bearer the-token-of-{user}"} for user in ("ann", "bob"))
 
