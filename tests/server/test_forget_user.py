@@ -17,7 +17,6 @@ from server.stages import forget_user
 from server.stages.tokens import NewToken
 from server.store.audit import AuditEntry
 from shared.principals import Role
-from tests.fleet.test_agents_http import unreachable
 from tests.kit.command_line import ferryman
 from tests.kit.fake_agent import FakeAgent, serving
 from tests.kit.server_http import ServerClient
@@ -138,7 +137,8 @@ async def test_a_job_whose_agent_is_away_is_named_and_goes_later(
     agent.ends = "Running"
     job_id = await upload(caller, USER, b"sleep 9")
     await caller.job(job_id, until="Running")
-    await unreachable(caller, agent)
+    agent.away()
+    await agent.asked_twice()
     report = await forget(caller)
     assert not report.done
     assert [(one.id, "agent north" in one.why) for one in report.waiting] == [(job_id, True)]
@@ -212,7 +212,8 @@ async def test_the_command_ends_with_75_when_an_agent_is_away(
     agent.ends = "Running"
     job_id = await upload(caller, USER, b"sleep 9")
     await caller.job(job_id, until="Running")
-    await unreachable(caller, agent)
+    agent.away()
+    await agent.asked_twice()
     words = ("admin", "forget-user", USER, "--yes")
     code, _, said = await ferryman(*words, FERRYMAN_URL=caller.url)
     assert code == 75
