@@ -17,7 +17,18 @@ from aiohttp import BodyPartReader, web
 from aiohttp.test_utils import TestServer
 
 from ferryman import Client
-from shared.wire import EventDoc, EventPage, JobDoc, JobPage, JobState, Links, StatusBody
+from shared.wire import (
+    AttemptDoc,
+    AttemptLinks,
+    EventDoc,
+    EventPage,
+    JobDoc,
+    JobPage,
+    JobState,
+    Limits,
+    Links,
+    StatusBody,
+)
 
 HERE = "/api/v1/jobs/17"
 AT = "2026-11-20T10:00:0{}.500000Z"
@@ -88,8 +99,8 @@ def page(text: str = "<h1>Welcome</h1>", status: int = 200, kind: str = "text/ht
     return Reply(text.encode(), status, kind)
 
 
-def zipped(content: bytes = ZIP) -> Reply:
-    return Reply(content, kind="application/zip", headers={"Repr-Digest": repr_digest(content)})
+def zipped() -> Reply:
+    return Reply(ZIP, kind="application/zip", headers={"Repr-Digest": repr_digest(ZIP)})
 
 
 def _named(headers: dict[str, str]) -> dict[str, str]:
@@ -130,6 +141,33 @@ def job(status: JobState = JobState.RUNNING, **changes: Any) -> JobDoc:
         "links": Links(self=HERE, events=f"{HERE}/events"),
     }
     return JobDoc(**{**values, **changes})
+
+
+LIMITS = Limits(cpus=1, memory=1, pids=1, disk=1, log=1, results=1, network=False)
+
+
+def attempt(number: int, status: JobState = JobState.COMPLETED, **changes: Any) -> AttemptDoc:
+    """An attempt that left a result, unless ``left`` is false."""
+    links, runs = AttemptLinks(), status is JobState.RUNNING
+    if changes.pop("left", not runs):
+        stdout = f"{HERE}/logs?attempt={number}"
+        links = AttemptLinks(
+            result=f"{HERE}/result?attempt={number}",
+            stdout=stdout,
+            stderr=f"{stdout}&stream=stderr",
+        )
+    values: dict[str, Any] = {
+        "number": number,
+        "status": status,
+        "agent": "node-3",
+        "timeout_s": 60,
+        "limits": LIMITS,
+        "claimed_at": "2026-11-20T10:00:00.000000Z",
+        "started_at": "2026-11-20T10:00:01.000000Z",
+        "ended_at": None if runs else "2026-11-20T10:01:31.000000Z",
+        "links": links,
+    }
+    return AttemptDoc(**{**values, **changes})
 
 
 def jobs(*listed: JobDoc, following: str | None = None) -> Reply:
@@ -190,14 +228,12 @@ class FakeServer:
     """Routes such as ``GET /api/v1/jobs/{id}`` and their answers.
 
     Attributes:
-        early: answers ``Expect: 100-continue``.
         parses: reads what it is sent, before it answers.
     """
 
     def __init__(self) -> None:
         self.url = ""
         self.clock = InstantClock()
-        self.early: Reply | None = None
         self.parses = True
         self.asked: dict[str, list[Asked]] = {}
         self._routes: dict[str, list[Answer]] = {}
@@ -228,17 +264,10 @@ class FakeServer:
                 return found.response() if isinstance(found, Reply) else await found(request)
         return page("nothing here", 404, "text/plain").response()
 
-    async def expected(self, request: web.Request) -> web.StreamResponse | None:
-        if self.early is not None:
-            return self.early.response()
-        assert request.transport is not None
-        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        return None
-
     @asynccontextmanager
     async def serving(self, **how: Any) -> AsyncIterator[Self]:
         app = web.Application(client_max_size=1 << 30)
-        app.router.add_route("*", "/{any:.*}", self.answer, expect_handler=self.expected)
+        app.router.add_route("*", "/{any:.*}", self.answer)
         server = TestServer(app, scheme="https" if how else "http")
         await server.start_server(**how)
         self.url = str(server.make_url("")).rstrip("/")

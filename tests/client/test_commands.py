@@ -84,20 +84,28 @@ async def test_a_bundle_is_sent_waited_for_and_its_result_fetched(run, place, bu
 async def test_a_failure_has_reason_stderr_and_what_was_left(run, place, bundle, tmp_path):
     def breaks(process: FakeProcess) -> None:
         process.write("half.txt", b"half\n")
-        process.log(stderr=b"it broke\n")
+        process.log(stderr=b"it \x1b[31mbroke\n")
         process.finish(7)
 
     place.does(breaks)
-    said = await run("submit", bundle, "--wait", "-o", "r.zip")
+    said = await run("submit", bundle, "--wait", "-o", "r.zip", "--timeout", "1000d")
     number = said.out.strip()
+    assert [line.partition(" was")[0] for line in said.err.splitlines() if "warn" in line] == [
+        "warning: timeout: 1000d"
+    ]
     hint = f"what it left, logs included: ferryman download {number} --partial --url {place.url}"
     assert (said.code, (tmp_path / "r.zip").exists()) == (7, False)
-    assert said.err.splitlines()[-4:] == [
+    end = said.err.splitlines()[-4:]
+    assert end == [
         f"job {number} Failed (exit_code): run.sh ended with exit code 7",
         "last lines of stderr:",
-        "  | it broke",
+        "  | it \\x1b[31mbroke",
         hint,
     ]
+    quiet = await run("submit", bundle, "--wait", "-q")
+    assert (quiet.code, len(quiet.err.splitlines())) == (7, 4)
+    waited = await run("wait", number, "-q")
+    assert (waited.code, waited.out, waited.err.splitlines()) == (7, "", end)
     denied = await run("download", number)
     assert (denied.code, denied.err.splitlines()[-1]) == (1, hint)
     assert (await run("download", number, "--partial", "-o", "p.zip")).code == 0

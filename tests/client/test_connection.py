@@ -23,16 +23,6 @@ def ca(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return authority(tmp_path_factory.mktemp("ca"))
 
 
-@pytest.fixture(scope="module")
-def host(ca: Authority) -> Certificate:
-    return ca.issue("host")
-
-
-@pytest.fixture(scope="module")
-def caller(ca: Authority) -> Certificate:
-    return ca.issue("caller")
-
-
 @asynccontextmanager
 async def encrypted(host: Certificate, callers: Authority | None = None) -> AsyncIterator[str]:
     """A server with this certificate; with ``callers`` it asks for theirs."""
@@ -46,12 +36,18 @@ async def encrypted(host: Certificate, callers: Authority | None = None) -> Asyn
         yield server.url.replace("localhost", "127.0.0.1")
 
 
-async def test_an_own_ca_is_trusted_and_no_other_one(ca, host, tmp_path):
-    other = authority(tmp_path, "other")
+async def test_an_own_ca_is_trusted_and_a_client_certificate_says_who_calls(ca, ferryman, tmp_path):
+    host, caller, other = ca.issue("host"), ca.issue("caller"), authority(tmp_path, "other")
+    two = tmp_path / "both.pem"
+    two.write_bytes(caller.cert.read_bytes() + caller.key.read_bytes())
+    mine: list[Any] = [
+        {"client_cert": caller.cert, "client_key": caller.key},
+        {"client_cert": str(two)},
+    ]
+    trusts: list[Any] = [{}, {"ca_file": other.cert}]
     async with encrypted(host) as url:
         async with Client(url, ca_file=ca.cert) as client:
             assert (await client.health()).status == "ok"
-        trusts: Any = ({}, {"ca_file": other.cert})
         for more in trusts:
             async with Client(url, retry_for=0, **more) as client:
                 with pytest.raises(Unreachable, match=r"cannot be verified.*FERRYMAN_CA_FILE"):
@@ -59,38 +55,28 @@ async def test_an_own_ca_is_trusted_and_no_other_one(ca, host, tmp_path):
         for trusted, code, said in ((ca, 0, "Completed"), (host, 69, "verified")):
             done = await afresh("status", 17, "--url", url, SSL_CERT_FILE=str(trusted.cert))
             assert (done.code, said in done.out + done.err) == (code, True), done
-
-
-async def test_a_client_certificate_says_who_calls(ca, host, caller, ferryman, tmp_path):
-    both = tmp_path / "both.pem"
-    both.write_bytes(caller.cert.read_bytes() + caller.key.read_bytes())
     async with encrypted(host, ca) as url:
-        for more in (
-            {"client_cert": caller.cert, "client_key": caller.key},
-            {"client_cert": str(both)},
-        ):
+        for more in mine:
             async with Client(url, ca_file=ca.cert, **more) as client:
                 assert (await client.health()).status == "ok"
         async with Client(url, ca_file=ca.cert, retry_for=0) as client:
             with pytest.raises(Unreachable):
                 await client.health()
-        given = {"FERRYMAN_CA_FILE": ca.cert, "FERRYMAN_CLIENT_CERT": caller.cert}
-        given = {name: str(path) for name, path in given.items()}
+        given = {"FERRYMAN_CLIENT_CERT": str(caller.cert), "FERRYMAN_CA_FILE": str(ca.cert)}
+        key = {"FERRYMAN_CLIENT_KEY": str(caller.key)}
         assert (await ferryman("status", 17, "--url", url, **given)).code == 2
-        given["FERRYMAN_CLIENT_KEY"] = str(caller.key)
-        done = await ferryman("status", 17, "--url", url, **given)
+        done = await ferryman("status", 17, "--url", url, **given, **key)
         assert (done.code, done.err) == (0, "")
         del given["FERRYMAN_CA_FILE"]
-        assert (await ferryman("status", 17, "--url", url, **given)).code == 69
-    plain = await ferryman("status", 17, "--url", "http://127.0.0.1:9", **given)
+        assert (await ferryman("status", 17, "--url", url, **given, **key)).code == 69
+    plain = await ferryman("status", 17, "--url", "http://127.0.0.1:9", **given, **key)
     assert plain.code == 69, "certificates are for https only"
 
 
-def test_certificates_that_cannot_be_used_are_refused_at_once(ca, host, caller, tmp_path):
-    locked = ca.issue("locked", "a password")
+def test_certificates_that_cannot_be_used_are_refused_at_once(ca, tmp_path):
+    host, caller, locked = ca.issue("host"), ca.issue("caller"), ca.issue("locked", "a password")
     text = tmp_path / "text.pem"
     text.write_text("no certificate")
-    url = "https://127.0.0.1:5000"
     for why, more in (
         ("No such file", {"ca_file": tmp_path / "absent.pem"}),
         ("not a file with", {"ca_file": text}),
@@ -100,7 +86,7 @@ def test_certificates_that_cannot_be_used_are_refused_at_once(ca, host, caller, 
         ("not a file with", {"client_cert": locked.cert, "client_key": locked.key}),
     ):
         with pytest.raises(BadArgument, match=why):
-            Client(url, **more)
+            Client("https://127.0.0.1:5000", **more)
     with pytest.raises(BadArgument, match="are for https://"):
         Client("http://127.0.0.1:5000", ca_file=ca.cert)
 

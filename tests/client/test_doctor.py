@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import webbrowser
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -54,24 +55,6 @@ WHO: dict[str, Any] = {
 HEALTH: dict[str, Any] = {"status": "ok", "database": "ok", "version": __version__}
 
 
-def agent(**changes: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "name": "north",
-        "id": "abc",
-        "state": "active",
-        "up": True,
-        "reachable": True,
-        "kind": "ferryman",
-        "address": "http://n:9000",
-        "in_settings": True,
-        "jobs": 0,
-        "running": 0,
-        "created_at": NOW,
-        "health": {"sandbox": {"enforcement": {"memory": "hard", "pids": "hard"}, "warning": ""}},
-    }
-    return AgentDoc.model_validate({**values, **changes}).model_dump(mode="json")
-
-
 def sick(
     fake: FakeServer,
     *,
@@ -80,7 +63,7 @@ def sick(
     date: datetime = NOW,
     who: dict[str, Any] | None = WHO,
     service: dict[str, Any] | None = None,
-    agents: list[dict[str, Any]] | None = None,
+    agents: Sequence[dict[str, Any]] = (),
     troubles: tuple[dict[str, Any], ...] = (),
 ) -> str:
     """A server on which nothing is wrong but what is given; its URL."""
@@ -89,7 +72,7 @@ def sick(
     refused = problem(401, "not_allowed", "no token was sent")
     fake.on("GET /health", said).on(f"{api}/whoami", doc(who) if who else refused)
     fake.on(f"{api}/services", doc({"items": [SERVICE | (service or {})]}))
-    fake.on(f"{api}/agents", doc({"items": [agent()] if agents is None else agents}))
+    fake.on(f"{api}/agents", doc({"items": agents}))
     return fake.on(f"{api}/status", doc({"status": "ok", "troubles": [*troubles]})).url
 
 
@@ -98,15 +81,37 @@ def quiet_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ferryman.clock.wall_clock", lambda: NOW)
 
 
+AGENT: dict[str, Any] = {
+    "name": "north",
+    "id": "abc",
+    "state": "active",
+    "up": True,
+    "reachable": True,
+    "kind": "ferryman",
+    "address": "http://n:9000",
+    "in_settings": True,
+    "jobs": 0,
+    "running": 0,
+    "created_at": NOW,
+    "health": {"sandbox": {"enforcement": {"memory": "hard", "pids": "hard"}, "warning": ""}},
+}
+
+
+def agents(**changes: Any) -> dict[str, Any]:
+    """A server's only agent."""
+    found = AgentDoc.model_validate(AGENT | changes).model_dump(mode="json")
+    return {"agents": [found]}
+
+
 async def test_where_nothing_is_wrong_each_thing_is_fine(fake, ferryman) -> None:
-    done = await ferryman("doctor", "--token", "t", "--url", sick(fake))
+    done = await ferryman("doctor", "--token", "t", "--url", sick(fake, **agents()))
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
     assert [line.split()[0] for line in lines] == ["ok"] * len(lines)
     abouts = [line[9:].partition(":")[0] for line in lines]
     first = ["client", "disk", "server", "version", "clock", "token"]
     assert abouts == [*first, "service example", "agent north"]
-    user = sick(fake, who=WHO | {"role": "user", "user_id": "ada"}, agents=[])
+    user = sick(fake, who=WHO | {"role": "user", "user_id": "ada"})
     done = await ferryman("doctor", "--url", user)  # a user is not asked about agents
     assert (done.code, "agent north" in done.out) == (0, False)
 
@@ -121,10 +126,6 @@ FULL: dict[str, Any] = {"health": {"status": "error", "message": "the disk is fu
 SOFT = ["no cgroups", "limits that a job can get around: memory"]
 CLOCK = "its clock is 3d ahead of the server's"
 IS_AGENT = "is an agent: commands are"
-
-
-def agents(**changes: Any) -> dict[str, Any]:
-    return {"agents": [agent(**changes)]}
 
 
 @each(
@@ -171,7 +172,7 @@ def agents(**changes: Any) -> dict[str, Any]:
     ],
 )
 async def test_what_is_wrong_is_found(fake, ferryman, how, code, text, hint) -> None:
-    url = sick(fake, **how)
+    url = sick(fake, **agents() | how)
     done = await ferryman("doctor", "--url", url)
     parsed = await ferryman("doctor", "--json", "--url", url)
     assert (done.code, parsed.code) == (code, code), done.out
@@ -271,17 +272,14 @@ async def test_a_file_is_checked_by_the_programs_that_have_tables_in_it(
         assert fine == said.out.splitlines()
 
 
-@each(
-    ("key", "old", "new", "line"),
-    [
-        ("services.more", None, "added", "services.more: added"),
-        ("agents.a", "taken out (http://a)", None, "agents.a: taken out (http://a)"),
-        ("server.tls_cert", "a.pem", None, "server.tls_cert: a.pem -> not set"),
-        ("services.s.max_runs", "1", "7", "services.s.max_runs: 1 -> 7"),
-    ],
-)
-def test_a_change_is_said_in_a_line(key, old, new, line) -> None:
-    assert _changed(SettingChange(key=key, old=old, new=new)) == line
+def test_a_change_is_said_in_a_line() -> None:
+    for key, old, new, said in (
+        ("services.more", None, "added", "added"),
+        ("agents.a", "taken out (http://a)", None, "taken out (http://a)"),
+        ("server.tls_cert", "a.pem", None, "a.pem -> not set"),
+        ("services.s.max_runs", "1", "7", "1 -> 7"),
+    ):
+        assert _changed(SettingChange(key=key, old=old, new=new)) == f"{key}: {said}"
 
 
 # ------------------------------------------------------------------ ferryman dev

@@ -52,10 +52,13 @@ def paged(fake: FakeServer, count: int = 250) -> FakeServer:
     return fake.on("GET /api/v1/jobs", answer)
 
 
-async def test_waiting_ends_with_the_job_and_survives_a_restart_of_the_server(fake):
+async def test_waiting_survives_a_restart_of_the_server_and_an_unknown_state_is_no_guess(fake):
     async with fake.client() as client:
         fake.on(f"GET {HERE}", hang_up, hang_up, hang_up, doc(job(C)))
         assert (await client.wait(17)).status is C
+        fake.on(f"GET {HERE}", doc({**job().model_dump(mode="json"), "status": "Levitating"}))
+        with pytest.raises(NotUnderstood, match="status"):
+            await client.status(17)
 
 
 async def test_waiting_has_a_limit_and_says_how_the_job_is(fake):
@@ -86,13 +89,6 @@ async def test_a_server_that_stops_and_holds_nothing_back_is_not_asked_without_p
         assert fake.clock.slept == [0.5] * 24
 
 
-async def test_an_unknown_state_is_an_error_not_a_guess(fake):
-    fake.on(f"GET {HERE}", doc({**job().model_dump(mode="json"), "status": "Levitating"}))
-    async with fake.client() as client:
-        with pytest.raises(NotUnderstood, match="status"):
-            await client.status(17)
-
-
 async def test_lists_are_fetched_page_by_page_and_no_more_than_asked_for(fake):
     paged(fake)
     asked = fake.asked["GET /api/v1/jobs"]
@@ -119,21 +115,17 @@ async def test_a_cancel_is_waited_for_and_one_that_comes_too_late_is_an_error(fa
             await client.cancel(17)
 
 
-async def test_a_client_that_is_not_open_says_how_to_open_it():
+async def test_a_client_that_is_not_open_says_how_to_open_it_and_callbacks_do_not_call_it(fake):
     with pytest.raises(RuntimeError, match="async with"):
         await Client().status(1)
     with pytest.raises(RuntimeError, match="with SyncClient"):
         SyncClient().status(1)
 
-
-async def test_a_callback_of_a_synchronous_client_cannot_call_it(fake):
     def use() -> None:
-        def call(_done: int, _size: int) -> None:
-            client.status(17)
-
         wrong = pytest.raises(BadArgument, match="callback of this client")
         with SyncClient(fake.url, user="ada") as client, wrong:
-            client.submit(SCRIPT, service="example", progress=call)
+            given: Any = {"progress": lambda *_: client.status(17)}
+            client.submit(SCRIPT, service="example", **given)
 
     fake.on("POST /upload", accepted())
     await asyncio.wait_for(asyncio.to_thread(use), 30)
@@ -182,57 +174,48 @@ async def test_waiting_for_many_jobs_keeps_nobody_else_waiting(fake):
 # ------------------------------------------------------------------ one bundle, many inputs
 
 
-class Numbering(FakeServer):
-    """The number of a job is what its in.txt says. All of them completed."""
+async def test_a_bundle_runs_with_each_input_side_by_side_until_one_that_fails(fake, tmp_path):
+    now = most = 0
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = self.most = 0
-
-        async def status(request: web.Request) -> web.StreamResponse:
-            return doc(job(C, id=int(request.path.rpartition("/")[2]))).response()
-
-        self.on("POST /upload", self.take).on("GET /api/v1/jobs/{id}", status)
-
-    async def take(self, request: web.Request) -> web.StreamResponse:
-        number = int({name: data for _, name, data in self.uploads[-1].files}["in.txt"])
-        self.now += 1
-        self.most = max(self.most, self.now)
+    async def take(request: web.Request) -> web.StreamResponse:
+        nonlocal now, most
+        number = int({name: data for _, name, data in fake.uploads[-1].files}["in.txt"])
+        now += 1
+        most = max(most, now)
+        await request.read()
         for _ in range(20):  # the others begin meanwhile
             await yield_to_loop()
-        self.now -= 1
+        now -= 1
         return accepted(number).response()
 
+    async def status(request: web.Request) -> web.StreamResponse:
+        return doc(job(C, id=int(request.path.rpartition("/")[2]))).response()
 
-async def test_a_bundle_runs_with_each_input_side_by_side(tmp_path):
-    (tmp_path / "run.sh").write_bytes(b"cat in.txt")
-    (tmp_path / "in.txt").write_bytes(b"0")
+    fake.on("POST /upload", take).on("GET /api/v1/jobs/{id}", status)
+    for name in ("run.sh", "in.txt"):
+        (tmp_path / name).write_bytes(b"0")
     numbers = [3, 1, 2, *range(4, 21)]
     inputs = ({"in.txt": b"%d" % number} for number in numbers)
     given: Any = {"service": "s", "tags": iter(["a"]), "idempotency_key": "k", "at_once": 3}
-    async with Numbering().serving() as fake, Client(fake.url, user="ada") as client:
+    async with Client(fake.url, user="ada") as client:
         results = [one async for one in client.map(tmp_path, inputs, **given)]
-    assert [(one.id, one.status) for one in results] == [(number, C) for number in numbers]
-    assert fake.most == 3
-    keys = {one.headers["Idempotency-Key"] for one in fake.uploads}
-    assert keys == {f"k.{number}" for number in range(20)}
-    for upload in fake.uploads:
-        assert upload.fields["tags"] == "a"
-        assert [name for _, name, _ in upload.files] == ["in.txt", "run.sh"]
-
-
-async def test_the_first_bundle_that_fails_is_raised_after_the_jobs_before_it(tmp_path):
-    inputs = [{"in.txt": b"1"}, {"../in.txt": b"2"}, {"in.txt": b"3"}]
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr("run.sh", b"true")
-    async with Numbering().serving() as fake, Client(fake.url, user="ada") as client:
-        made = client.map(SCRIPT, inputs, service="s", at_once=1)
+        assert [(one.id, one.status) for one in results] == [(number, C) for number in numbers]
+        assert most == 3
+        keys = {one.headers["Idempotency-Key"] for one in fake.uploads}
+        assert keys == {f"k.{number}" for number in range(20)}
+        for upload in fake.uploads:
+            assert upload.fields["tags"] == "a"
+            assert [name for _, name, _ in upload.files] == ["in.txt", "run.sh"]
+        wrong = [{"in.txt": b"1"}, {"../in.txt": b"2"}, {"in.txt": b"3"}]
+        made = client.map(SCRIPT, wrong, service="s", at_once=1)
         assert (await anext(made)).id == 1
         with pytest.raises(BadBundle, match=r"in\.txt"):
             await anext(made)
+        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+            archive.writestr("run.sh", b"true")
         with pytest.raises(BadBundle, match="cannot be sent with each job"):
             await anext(client.map(tmp_path / "a.zip", [{}], service="s"))
-    assert len(fake.uploads) == 1
+    assert len(fake.uploads) == 21
 
 
 def counting(started: list[int], gate: asyncio.Event) -> Iterator[Callable[[], Awaitable[int]]]:

@@ -26,61 +26,49 @@ TIMEOUT = {"id": 0, "status": "Unknown", "message": "Invalid timeout: 'soon'", "
 NO_ROUTE = {"code": "no_such_route", "message": "/api/v1/jobs: Not Found"}
 
 
-@each(
-    ("status", "code"),
-    [(403, 77), (404, 1), (429, 75), (503, 75), (507, 75), (400, 65), (422, 65)],
-)
-async def test_refusals_are_one_line_and_an_exit_code(fake, ferryman, status, code):
-    Path("bundle").mkdir(exist_ok=True)
-    Path("bundle/run.sh").touch()
-    fake.on("POST /upload", problem(status, "x", "This will not do."))
-    said = await ferryman(*SUBMIT, "--url", fake.url)
-    assert (said.code, said.out) == (code, "")
-    assert said.err.splitlines()[0] == "ferryman: This will not do."
+OTHER = "does not answer like a Ferryman server"
 
 
 @each(
     ("words", "answer", "code", "text"),
     [
+        *(
+            ("submit", problem(status, "x", "This will not do."), code, ": This will not do.\n")
+            for status, code in (
+                *((403, 77), (404, 1), (429, 75), (503, 75), (507, 75), (400, 65), (422, 65)),
+            )
+        ),
         ("status 17", ME, 77, "ferryman: no token was given: a token is needed"),
         ("status 17 --token t", ME, 77, "ferryman: the token was not accepted: a token is needed"),
         ("status 17 --token t", AGENT, 76, "it is an agent; commands are for the server that uses"),
         ("status 17", SERVER, 77, "ferryman: no token was given\n"),
-        ("list", doc(NO_ROUTE, 404), 76, "does not answer like a Ferryman server: /api/v1/jobs: N"),
+        ("list", doc(NO_ROUTE, 404), 76, f"{OTHER}: /api/v1/jobs: N"),
         ("submit", doc(TIMEOUT | {"part": "timeout"}, 400), 2, "ferryman: Invalid timeout: 'soon'"),
         ("submit", hang_up, 69, "there may be a job all the same"),
         ("submit", page("<h1>413</h1>", 413), 65, "ferryman: 413 Request Entity Too Large\n"),
+        *(
+            (words, answer, 76, OTHER)
+            for answer in (
+                page("<h1>Not Found</h1>", 404),
+                page("File not found", 404, "text/plain"),
+                page("Unsupported method", 501),
+                page('["json", "of another kind"]', 400, "application/json"),
+                page("<h1>Welcome</h1>"),
+            )
+            for words in ("submit", "status 17", "list")
+        ),
     ],
 )
-async def test_what_was_wrong_is_said(fake, ferryman, tmp_path, words, answer, code, text):
-    (tmp_path / "run.sh").touch()
+async def test_what_was_wrong_is_said_and_is_an_exit_code(
+    fake, ferryman, bundle, words, answer, code, text
+):
     fake.on("**", answer)
-    given = SUBMIT[2:] if words == "submit" else ()
-    bundle = [tmp_path] if words == "submit" else []
-    said = await ferryman(*words.split(), *bundle, *given, "--url", fake.url)
+    given = SUBMIT[1:] if words == "submit" else ()
+    said = await ferryman(*words.split(), *given, "--url", fake.url)
     assert (said.code, said.out) == (code, "")
     assert text in said.err
-
-
-@each(
-    "answer",
-    [
-        page("<h1>Not Found</h1>", 404),
-        page("File not found", 404, "text/plain"),
-        page("Unsupported method", 501),
-        page('["json", "of another kind"]', 400, "application/json"),
-        page("<h1>Welcome</h1>"),
-    ],
-)
-async def test_another_web_server_is_76(fake, ferryman, tmp_path, answer):
-    (tmp_path / "run.sh").touch()
-    fake.on("**", answer)
-    for words in (("submit", tmp_path, *SUBMIT[2:]), ("status", "17"), ("list",)):
-        said = await ferryman(*words, "--url", fake.url)
-        assert (said.code, said.out) == (76, ""), said.err
-        first, hint = said.err.splitlines()
-        assert "does not answer like a Ferryman server" in first
-        assert hint.endswith(f"ferryman doctor --url {fake.url}")
+    if text == OTHER:
+        assert said.err.endswith(f"ferryman doctor --url {fake.url}\n")
 
 
 async def test_a_server_that_cannot_be_reached_is_69(fake, ferryman):
@@ -108,17 +96,12 @@ async def test_a_token_that_no_header_can_carry_is_bad_usage(ferryman, token):
     ("url", "meant"),
     [
         ("localhost:5000", "http://localhost:5000"),
-        ("localhost", "http://localhost:5000"),
         ("http:/node-3:80/", "http://node-3:80"),
         ("https//node.example.org", "https://node.example.org:5000"),
         ("http://localhost:99999", "http://localhost:5000"),
-        ("http://localhost:port", "http://localhost:5000"),
         ("ftp://files:21", "http://files:21"),
-        ("[::1]:5000", "http://[::1]:5000"),
-        ("http://", "http://127.0.0.1:5000"),
         ("", "http://127.0.0.1:5000"),
         ("http://[::1", "http://127.0.0.1:5000"),
-        ("http://a b", "http://127.0.0.1:5000"),
         ("http://node:5000/?x=1", "http://node:5000"),
         ("http://node:0", "http://node:5000"),
     ],
@@ -131,73 +114,63 @@ async def test_half_a_url_is_bad_usage_and_the_whole_one_is_suggested(ferryman, 
     assert hint == f"such as {meant} (--url, FERRYMAN_URL)"
 
 
+NUMBERS = "give the numbers of jobs, or --all and options that choose; not both"
+DURATION = "such as 90s, 1h30m or 10d"
+
+
 @each(
     ("words", "text"),
     [
-        (("submit", "-s", "example"), ""),
-        (("submit", "bundle", "-u", "ada"), ""),
-        ((*SUBMIT, "--tag", "a,b"), ""),
-        ((*SUBMIT, "--token-file", "empty"), ""),
-        ((*SUBMIT, "--token-file", "missing"), "--token-file missing: No such file or directory\n"),
-        ((*SUBMIT, "--token-file", "/dev/zero"), "its first line is too long for a token"),
-        ((*SUBMIT, "--no-such-option"), ""),
-        ((*SUBMIT, "--idempotency-key", "a\r\nb"), ""),
-        ((*SUBMIT, "-o", "-", "--json"), ""),
-        ((*SUBMIT, "--exclude", "/"), ""),
-        *((("status", text), f"'{text}' is not the number of a job") for text in ("x", "0", "1.5")),
-        (("status", "9" * 30), "is not the number of a job"),
-        (("list", "--state", "broken"), "--state broken: there are Queued, "),
-        (("list", "--state", "fail"), "did you mean Failed? there are Queued, "),
-        (
-            ("list", "--url", "http://me:s3cret@127.0.0.1:1"),
-            "give the token as token=…, or in FERR",
-        ),
-        (("frobnicate",), ""),
-        (("sttaus", "1"), "Did you mean 'status'?\n"),
-        (("status", "1", "--jsn"), "did you mean --json?\n"),
-        (("agents", "drian", "north"), "Did you mean 'drain'?\n"),
-        *(
-            (words, "give the numbers of jobs, or --all and options that choose; not both")
-            for words in (
-                ("retry", "--yes"),
-                ("cancel", "17", "18", "--tag", "t", "--yes"),
-                ("delete", "17", "--all", "--yes"),
-                ("cancel", "17", "-s", "e", "--yes"),
-            )
-        ),
-        (("cancel", "--user", "ada", "--yes"), "to cancel all jobs with user ada, add --all\n"),
-        (("cancel", "--all"), "cancel asks first: give --yes where there is no terminal"),
-        *(
-            (("wait", "1", "--timeout", text), "such as 90s, 1h30m or 10d")
-            for text in ("soon", "", "-1s", "5", "1m1h", "9" * 40)
-        ),
+        ("submit -s example", "missing argument"),
+        ("submit bundle -u ada", "--service"),
+        ("SUBMIT --tag a,b", "comma"),
+        ("SUBMIT --token-file empty", "its first line is empty"),
+        ("SUBMIT --token-file missing", "--token-file missing: No such file or directory\n"),
+        ("SUBMIT --token-file /dev/zero", "its first line is too long for a token"),
+        ("SUBMIT --no-such-option", "--no-such-option"),
+        ("SUBMIT --idempotency-key a\vb", "idempotency"),
+        ("SUBMIT -o - --json", "--json"),
+        ("SUBMIT --exclude /", "/"),
+        *((f"status {number}", "is not the number of a job") for number in ("x", 0, 1.5, "9" * 30)),
+        ("list --state broken", "--state broken: there are Queued, "),
+        ("list --state fail", "did you mean Failed? there are Queued, "),
+        ("list --url http://me:s3cret@127.0.0.1:1", "give the token as token=…, or in FERR"),
+        ("frobnicate", "frobnicate"),
+        ("sttaus 1", "Did you mean 'status'?\n"),
+        ("status 1 --jsn", "did you mean --json?\n"),
+        ("agents drian north", "Did you mean 'drain'?\n"),
+        ("retry --yes", NUMBERS),
+        ("cancel 17 18 --tag t --yes", NUMBERS),
+        ("delete 17 --all --yes", NUMBERS),
+        ("cancel 17 -s e --yes", NUMBERS),
+        ("cancel --user ada --yes", "to cancel all jobs with user ada, add --all\n"),
+        ("cancel --all", "cancel asks first: give --yes where there is no terminal"),
+        *((f"wait 1 --timeout {text}", DURATION) for text in ("soon", "-1s", "1m1h", "9" * 40)),
     ],
 )
-async def test_bad_usage_is_2_and_sends_nothing(fake, ferryman, tmp_path, words, text):
+async def test_bad_usage_is_2_and_sends_nothing(fake, ferryman, tmp_path, bundle, words, text):
+    """And one line of JSON where that is asked for."""
     (tmp_path / "empty").touch()
-    (tmp_path / "bundle").mkdir(exist_ok=True)
-    (tmp_path / "bundle" / "run.sh").touch()
-    said = await ferryman(*words, FERRYMAN_URL=fake.on("**", page()).url)
-    assert (said.code, said.out, text in said.err or said.err) == (2, "", True)
-    assert said.err
-    assert "s3cret" not in said.err
-    assert fake.asked["**"] == []
+    given = words.replace("SUBMIT", " ".join(SUBMIT)).split(" ")
+    url = fake.on("**", page()).url
+    said = await ferryman(*given, FERRYMAN_URL=url)
+    assert (said.code, said.out, text in said.err) == (2, "", True), said.err
     if "id you mean '" in text or "--jsn" in words:
         assert re.fullmatch(r"what it takes: ferryman .*-h", said.err.splitlines()[1])
+    parsed = await ferryman("--json", *given, FERRYMAN_URL=url)
+    error = json.loads(parsed.err)["error"]
+    assert (parsed.code, error["code"], parsed.err.count("\n")) == (2, "bad_argument", 1)
+    assert "s3cret" not in said.err + parsed.err
+    assert fake.asked["**"] == []
 
 
 @each(
     ("words", "exit_code", "code"),
     [
-        (("status", "abc"), 2, "bad_argument"),
-        (("status", 1, "--no-such"), 2, "bad_argument"),
-        (("levitate",), 2, "bad_argument"),
-        (("status", 1, "--url", "localhost"), 2, "bad_argument"),
-        (("status", 1, *NOWHERE), 69, "unreachable"),
-        (("submit", "notes.txt", "-s", "e", "-u", "a"), 65, "bad_bundle"),
-        (("submit", ".", "-s", "e", "-u", "a", "-o", "notes.txt/x.zip"), 73, "file_error"),
-        (("cancel", "--user", "ada"), 2, "bad_argument"),
-        ((), 2, "bad_argument"),
+        ("status 1 --url http://127.0.0.1:1", 69, "unreachable"),
+        ("submit notes.txt -s e -u a", 65, "bad_bundle"),
+        ("submit . -s e -u a -o notes.txt/x.zip", 73, "file_error"),
+        ("", 2, "bad_argument"),
     ],
 )
 async def test_errors_are_one_line_of_json_where_that_is_asked_for(
@@ -205,7 +178,7 @@ async def test_errors_are_one_line_of_json_where_that_is_asked_for(
 ):
     for name in ("notes.txt", "run.sh"):
         (tmp_path / name).touch()
-    for order in ((*words, "--json"), ("--json", *words)):
+    for order in ((*words.split(), "--json"), ("--json", *words.split())):
         done = await ferryman(*order)
         assert (done.code, done.out) == (exit_code, "")
         error = json.loads(done.err)["error"]
@@ -227,7 +200,9 @@ async def test_a_refusal_keeps_the_servers_code_and_the_number_of_the_request(fa
     assert (await ferryman(*words)).err.startswith("ferryman: ")  # no JSON: it is a file's name
 
 
-async def test_bulk_requests_go_on_behind_the_jobs_that_were_done(fake, ferryman):
+async def test_bulk_requests_go_on_behind_what_was_done_and_nothing_is_done_without_an_answer(
+    fake, ferryman, monkeypatch
+):
     def answer(number: int, following: str | None):
         items = [{"id": number, "ok": True, "code": "", "message": ""}]
         return doc({"items": items, "more": following is not None, "next": following})
@@ -242,13 +217,10 @@ async def test_bulk_requests_go_on_behind_the_jobs_that_were_done(fake, ferryman
     await ferryman("cancel", "--all", "--yes", "--url", fake.on(bulk, answer(1, None)).url)
     assert fake.asked[bulk][0].json == {"action": "cancel", "all": True}
 
-
-async def test_a_question_that_is_not_answered_does_nothing(ferryman, monkeypatch):
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-
     def refuse(*_: object, **__: object) -> bool:
         raise typer.Abort  # which is what typer makes of it
 
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("typer.confirm", refuse)
     done = await ferryman("cancel", "--all", "--user", "ada")
     assert (done.code, done.err) == (1, "ferryman: nothing was done\n")
@@ -329,9 +301,8 @@ def test_every_command_that_a_hint_names_exists():
 # ------------------------------------------------------------------ the programs
 
 
-@each(("command", "module"), [("server", "server"), ("agent", "client_agent")])
 async def test_programs_get_every_argument_and_take_the_place_of_this_process(
-    ferryman, monkeypatch, command, module
+    ferryman, monkeypatch
 ):
     became: list[list[str]] = []
 
@@ -341,16 +312,18 @@ async def test_programs_get_every_argument_and_take_the_place_of_this_process(
 
     monkeypatch.setattr(os, "execv", execv)
     words = ["--help", "check", "--port", "0", "-x"]
-    await ferryman(command, *words)
-    assert became == [[sys.executable, sys.executable, "-P", "-m", module, *words]]
+    for command in ("server", "agent"):
+        await ferryman(command, *words)
+    start = [sys.executable, sys.executable, "-P", "-m"]
+    assert became == [[*start, module, *words] for module in ("server", "client_agent")]
 
 
-@each("command", ["server", "agent", "dev", "backup", "restore"])
-async def test_without_the_extra_a_program_says_what_to_install(ferryman, monkeypatch, command):
+async def test_without_the_extra_a_program_says_what_to_install(ferryman, monkeypatch):
     wanted = ["aiohttp>=3", "no-such.package<2,>=1; extra == 'server'"]
     monkeypatch.setattr("importlib.metadata.requires", lambda _: wanted)
     for start in ("os.execv", "ferryman.dev.run"):
         monkeypatch.setattr(start, lambda *_: pytest.fail("it was started"))
-    said = await ferryman(command)
-    assert (said.code, said.out, said.err.count("\n")) == (69, "", 1)
-    assert "(no-such.package): pip install 'ferryman[server]'" in said.err
+    for command in ("server", "agent", "dev", "backup", "restore"):
+        said = await ferryman(command)
+        assert (said.code, said.out, said.err.count("\n")) == (69, "", 1)
+        assert "(no-such.package): pip install 'ferryman[server]'" in said.err

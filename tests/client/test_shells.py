@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -45,16 +46,15 @@ def test_what_fits_is_found(words: list[str], found: list[str]) -> None:
 
 
 def test_every_command_is_offered_as_its_help_says_and_nothing_hidden() -> None:
-    root = get_command(app)
+    root: Any = get_command(app)
     offered = {one for one, _ in candidates([""], root)}
-    assert offered == set(root.commands)  # type: ignore[attr-defined]
-    assert {one for one, _ in candidates([], root)} == offered
+    assert offered == {one for one, _ in candidates([], root)} == set(root.commands)
     assert all(about for _, about in candidates([""], root))
     for name, (_, about) in COMMANDS.items():
-        command = root.commands[name]  # type: ignore[attr-defined]
+        command = root.commands[name]
         assert (command.name, command.hidden) == (name, False)
         assert command.get_short_help_str(100) == about
-    params = root.commands["status"].params  # type: ignore[attr-defined]
+    params = root.commands["status"].params
     known = {name: not one.is_flag for one in params for name in one.opts if name in COMMON}
     assert known == COMMON
 
@@ -139,7 +139,6 @@ async def test_the_script_is_printed_or_the_shells_are_named(ferryman) -> None:
 RUN = """
 import json, sys
 from ferryman.cli import main
-found = []
 for words in json.loads(sys.argv[1]):
     sys.argv = ["ferryman", *words]
     try:
@@ -148,6 +147,7 @@ for words in json.loads(sys.argv[1]):
         pass
     print(json.dumps([*sys.modules]), file=sys.stderr)
 """
+START = "import json, sys, ferryman.dev; print(json.dumps([*sys.modules]), file=sys.stderr)"
 LIBRARIES = {"aiohttp", "asyncio", "pydantic", "rich", "ssl"}
 OTHERS = {f"ferryman.cli.{name}" for name in ("admin", "events", "schedules", "tokens")}
 
@@ -165,7 +165,8 @@ def imported(*commands: list[str], code: str = RUN) -> list[set[str]]:
     return [set(json.loads(line)) for line in done.stderr.splitlines() if line.startswith("[")]
 
 
-def test_help_and_completion_load_no_client_and_no_other_command() -> None:
+async def test_what_is_not_needed_is_not_loaded(fake) -> None:
+    """Help and completion no client, a command no other one and nothing that draws tables."""
     complete = ["__complete", "bash"]
     lines = [["su"], ["--url", "X", "list", "--st"], ["list", "--state", ""]]
     helps = [["--help"], ["--version"], ["list", "--help"], ["agents", "drain", "--help"]]
@@ -174,16 +175,9 @@ def test_help_and_completion_load_no_client_and_no_other_command() -> None:
     assert "ferryman.cli.app" in found[0]
     assert "ferryman.cli.agents" not in found[2]
     assert found[-1] & (LIBRARIES | OTHERS | {"ferryman.client"}) == set()
-
-
-async def test_a_command_loads_neither_other_commands_nor_what_draws_tables(fake) -> None:
     fake.on(f"GET {HERE}", problem(404, "job_not_found", "no such job"))
-    (found,) = await asyncio.to_thread(imported, ["--url", fake.url, "status", "17"])
-    assert "ferryman.client" in found
-    assert found & (OTHERS | {"ferryman.cli.agents", "rich"}) == set()
-
-
-def test_what_starts_both_programs_loads_no_client() -> None:
-    code = "import json, sys, ferryman.dev; print(json.dumps([*sys.modules]), file=sys.stderr)"
-    (found,) = imported(code=code)
-    assert found & {"aiohttp", "pydantic", "ferryman.client"} == set()
+    (status,) = await asyncio.to_thread(imported, ["--url", fake.url, "status", "17"])
+    assert "ferryman.client" in status
+    assert status & (OTHERS | {"ferryman.cli.agents", "rich"}) == set()
+    (dev,) = imported(code=START)
+    assert dev & {"aiohttp", "pydantic", "ferryman.client"} == set()

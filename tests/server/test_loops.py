@@ -1,44 +1,35 @@
-"""Sweeps one after another, who is woken, and how everything that runs is stopped."""
+"""Sweeps one after another, and how everything that runs is stopped."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 from structlog.testing import capture_logs
 
 from server.loops.runner import Loop, Supervisor
 from server.loops.wakeups import JobWakeups
-from shared.wire import JobState
 from tests.kit.clock import SimClock
-from tests.kit.each import each
-from tests.kit.jobs import job
 
 
 class Sweep:
     """Notes when it ran; fails, or waits for ``go``, where the test says so."""
 
-    def __init__(self, clock: SimClock, first: float = math.inf) -> None:
-        """``first``: seconds after its first run in which it has something to do."""
-        self._clock, self._first = clock, first
+    def __init__(self, clock: SimClock) -> None:
+        self._clock = clock
         self.at: list[float] = []
-        self.ended = 0
+        self.ended: list[float] = []
         self.problem: Exception | None = None
         self.go = asyncio.Event()
         self.go.set()
-
-    def until_next_s(self) -> float:
-        return self._first if len(self.at) == 1 else math.inf
 
     async def run_once(self) -> int:
         self.at.append(self._clock.monotonic())
         await self.go.wait()
         if self.problem is not None:
             raise self.problem
-        self.ended += 1
+        self.ended.append(self._clock.monotonic())
         return 1
 
 
@@ -47,54 +38,67 @@ def clock() -> SimClock:
     return SimClock()
 
 
-@asynccontextmanager
-async def running(loop: Loop, wakeup: asyncio.Event) -> AsyncIterator[None]:
-    stop = asyncio.Event()
-    task = asyncio.create_task(loop.run(stop))
-    yield
+async def test_a_sweep_comes_at_its_interval_and_at_once_when_it_is_woken(clock: SimClock) -> None:
+    sweep, wakeup, stop = Sweep(clock), asyncio.Event(), asyncio.Event()
+    task = asyncio.create_task(Loop("x", sweep, 5.0, wakeup, clock).run(stop))
+    await clock.advance(7)
+    wakeup.set()
+    await clock.advance(6)
     stop.set()
     wakeup.set()
     await task
+    assert sweep.at == [0, 5, 7, 12]
 
 
-@each("first, at", [(math.inf, [0, 5, 7, 12]), (1.0, [0, 1, 6, 7, 12])])
-async def test_a_sweep_comes_at_its_interval_or_when_it_has_something_to_do_or_is_woken(
-    first: float, at: list[float]
-) -> None:
-    clock, wakeup = SimClock(), asyncio.Event()
-    sweep = Sweep(clock, first)
-    async with running(Loop("x", sweep, 5.0, wakeup, clock), wakeup):
-        await clock.advance(7)
-        wakeup.set()
-        await clock.advance(6)
-    assert sweep.at == at
+class Timed(Sweep):
+    """Knows at 0 s that it has something to do at 2 s, and then of nothing more."""
+
+    def until_next_s(self) -> float:
+        return 2.0 if len(self.at) == 1 else math.inf
+
+
+async def test_a_sweep_that_knows_when_it_has_something_to_do_comes_then(clock: SimClock) -> None:
+    sweep, wakeup, stop = Timed(clock), asyncio.Event(), asyncio.Event()
+    task = asyncio.create_task(Loop("x", sweep, 60.0, wakeup, clock).run(stop))
+    await clock.advance(50)
+    stop.set()
+    wakeup.set()
+    await task
+    assert sweep.at == [0, 2]
 
 
 async def test_a_wake_up_during_a_sweep_is_not_lost(clock: SimClock) -> None:
-    sweep, wakeup = Sweep(clock), asyncio.Event()
+    sweep, wakeup, stop = Sweep(clock), asyncio.Event(), asyncio.Event()
     sweep.go.clear()
-    async with running(Loop("x", sweep, 5.0, wakeup, clock), wakeup):
-        await clock.settle()
-        wakeup.set()
-        sweep.go.set()
-        await clock.settle()
+    task = asyncio.create_task(Loop("x", sweep, 5.0, wakeup, clock).run(stop))
+    await clock.settle()
+    wakeup.set()
+    sweep.go.set()
+    await clock.settle()
+    stop.set()
+    wakeup.set()
+    await task
     assert sweep.at == [0, 0]
 
 
 async def test_a_sweep_that_fails_is_followed_by_the_next(clock: SimClock) -> None:
-    sweep, wakeup, healthy = Sweep(clock), asyncio.Event(), []
+    sweep, wakeup, stop = Sweep(clock), asyncio.Event(), asyncio.Event()
     sweep.problem = RuntimeError("bad")
     loop = Loop("x", sweep, 5.0, wakeup, clock)
     with capture_logs() as logs:
-        async with running(loop, wakeup):
-            for seconds in (109, 2, 5):  # ten intervals and a minute without a good one: too long
-                await clock.advance(seconds)
-                healthy.append(loop.healthy)
-                if not loop.healthy:
-                    sweep.problem = None
-    assert healthy == [True, False, True]
+        task = asyncio.create_task(loop.run(stop))
+        healthy = []
+        for seconds in (109, 2, 5):  # ten intervals and a minute without a good one are too long
+            await clock.advance(seconds)
+            healthy.append(loop.healthy)
+            if not loop.healthy:
+                sweep.problem = None
+        assert healthy == [True, False, True]
+        stop.set()
+        wakeup.set()
+        await task
     failed = [line for line in logs if line["event"] == "sweep.failed"]
-    assert len(sweep.at) == len(failed) + sweep.ended == 24
+    assert len(sweep.at) == len(failed) + len(sweep.ended) == 24
     assert {line["sweep"] for line in failed} == {"x"}
 
 
@@ -114,11 +118,16 @@ async def test_stopping_lets_sweeps_end_breaks_off_followers_and_stops_the_stage
         raise RuntimeError("follower")
 
     async def stage() -> None:
-        order.append(f"stage, sweeps ended: {sweep.ended}")
+        order.append(f"stage, sweeps ended: {len(sweep.ended)}")
 
     loops = [
-        Loop("sender", sweep, 60.0, wakeups.sender, clock),
-        Loop("getter", Sweep(clock), 60.0, wakeups.getter, clock),
+        Loop(name, one, 60.0, wakeup, clock)
+        for name, one, wakeup in (
+            ("sender", sweep, wakeups.sender),
+            ("getter", Sweep(clock), wakeups.getter),
+            ("canceller", Sweep(clock), wakeups.canceller),
+            ("cleaner", Sweep(clock), wakeups.cleaner),
+        )
     ]
     supervisor = Supervisor(loops, [follows, fails], [stage, stage])
     with capture_logs() as logs:
@@ -130,34 +139,21 @@ async def test_stopping_lets_sweeps_end_breaks_off_followers_and_stops_the_stage
         sweep.go.set()
         await stopping
     assert order == ["follower, stop requested: True", *["stage, sweeps ended: 1"] * 2]
-    problems = [line["error"] for line in logs if line["event"] == "loop.failed"]
-    assert problems == ["RuntimeError('follower')"]
+    assert [line["error"] for line in logs if line["event"] == "loop.failed"] == [
+        "RuntimeError('follower')"
+    ]
     assert [one.name for one in supervisor.loops() if one.stuck] == []
 
 
 async def test_a_loop_that_is_stuck_is_named(clock: SimClock) -> None:
     wakeups, sweep = JobWakeups(), Sweep(clock)
     sweep.go.clear()
-    supervisor = Supervisor([Loop("sender", sweep, 1.0, wakeups.sender, clock)], [], [])
+    loop = Loop("sender", sweep, 1.0, wakeups.sender, clock)
+    supervisor = Supervisor([loop], [], [])
     supervisor.start()
-    for seconds, stuck in ((69, []), (2, ["sender"])):
-        await clock.advance(seconds)
-        assert [one.name for one in supervisor.loops() if one.stuck] == stuck
+    await clock.advance(69)
+    assert [one.name for one in supervisor.loops() if one.stuck] == []
+    await clock.advance(2)
+    assert [one.name for one in supervisor.loops() if one.stuck] == ["sender"]
     sweep.go.set()
     await supervisor.stop()
-
-
-def test_who_waits_for_the_end_sleeps_through_the_way_and_the_sender_without_work() -> None:
-    wakeups, over = JobWakeups(), job(id=1, state=JobState.COMPLETED, ended_at=1)
-    with wakeups.of(1) as each, wakeups.of(1, end_only=True) as end, wakeups.of(2) as other:
-        wakeups.changed(job(id=1))
-        assert (each.is_set(), end.is_set(), other.is_set()) == (True, False, False)
-        wakeups.changed(over)
-        assert (end.is_set(), other.is_set()) == (True, False)
-    wakeups.send()
-    assert not wakeups.sender.is_set(), "nothing is queued"
-    wakeups.changed(job(id=2, state=JobState.QUEUED))
-    assert wakeups.sender.is_set()
-    wakeups.sender.clear()
-    wakeups.changed(over)
-    assert wakeups.sender.is_set(), "a slot is free"
