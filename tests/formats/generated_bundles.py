@@ -142,11 +142,7 @@ def faults(kinds: Sequence[str], *, archive: bool) -> Iterator[tuple[Item, ...]]
     yield (Item("/".join(["\U0001d160" * 21] * 5)),)  # too long once it is composed
     for name in ("run.sh", "run.sh/x"):
         yield (Item(name),)
-    for one, other in (
-        ("e\u0301", "\u00e9"),
-        ("f", "f/g/h"),
-        ("\u212b/x", "\u00c5/x"),
-    ):
+    for one, other in (("e\u0301", "\u00e9"), ("f", "f/g/h"), ("\u212b/x", "\u00c5/x")):
         yield Item(one), Item(other)
         yield Item(other), Item(one)
     for kind in kinds:

@@ -17,14 +17,7 @@ from shared.files.bundles.writer import BundleWriter
 from shared.files.durable import WRITEBACK_BYTES
 from shared.files.names import BundleError
 from tests.kit.each import each
-from tests.kit.raw_archives import (
-    Files,
-    RawZip,
-    on_disk,
-    unpacked,
-    write_bundle,
-    zipped,
-)
+from tests.kit.raw_archives import Files, RawZip, on_disk, unpacked, write_bundle, zipped
 
 HELLO = {"run.sh": b"echo hello\n", "data/in.txt": b"1 2 3\n"}
 
@@ -346,8 +339,7 @@ def test_a_sealed_bundle_is_on_the_disk_with_its_last_byte(tmp_path, monkeypatch
 def test_the_disk_begins_with_a_large_file_before_its_end(tmp_path, monkeypatch):
     begun = []
     monkeypatch.setattr(
-        "shared.files.staged_file.start_writeback",
-        lambda _, at, length: begun.append((at, length)),
+        "shared.files.staged_file.start_writeback", lambda _, at, length: begun.append((at, length))
     )
     write_bundle(tmp_path / "b", {"run.sh": b"", "big": bytes(3 * WRITEBACK_BYTES)})
     assert len(begun) == 2  # the rest bypasses the page cache

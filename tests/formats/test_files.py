@@ -136,10 +136,7 @@ def test_space_is_asked_for_before_each_write_and_nothing_is_left_open(tmp_path,
     seen, asked = writes(), []
     before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
     data = content(DIRECT_FROM + 4 * BLOCK + 9)
-    written(
-        *(tmp_path / "f", data, 300_000),
-        lambda count: asked.append((len(seen), count)),
-    )
+    written(*(tmp_path / "f", data, 300_000), lambda count: asked.append((len(seen), count)))
     assert asked == [(number, length) for number, (_, _, length) in enumerate(seen)]
     assert sum(length for _, length in asked) == len(data)
     assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208

@@ -17,14 +17,7 @@ from tests.kit.each import each
 _TAG = re.compile(r"<[^>]*>")
 _SPAN = re.compile(r'<span class="([a-z0-9 ]+)">')
 _COMPLETE = st.sampled_from(
-    [
-        "\x1b[31m",
-        "\x1b[1;7m",
-        "\x1b[0m",
-        "\x1b[2K",
-        "\x1b]8;;http://x\x1b\\",
-        "\x1bPq\x1b\\",
-    ]
+    ["\x1b[31m", "\x1b[1;7m", "\x1b[0m", "\x1b[2K", "\x1b]8;;http://x\x1b\\", "\x1bPq\x1b\\"]
 )
 _WORDS = re.split(" ", "[31m 1;3 m 38;5; 38;2;1;2;3m 48:2::9:9:9m <script> </span> &lt; 7m text")
 _HALF = st.sampled_from([*_WORDS, *'\x1b"\r\n\x07\x9b\u202e\t', "\x1b[", "\x1bP", "\x1b]"])

@@ -258,11 +258,7 @@ def test_each_fault_alone_is_refused_by_name(way: tuple[Reader, float], kind: st
     run()
 
 
-HELLO = [
-    Item("run.sh", bundles.PROGRAM),
-    Item("data/in é.txt", b"1 2 3\n" * 99),
-    Item("none"),
-]
+HELLO = [Item("run.sh", bundles.PROGRAM), Item("data/in é.txt", b"1 2 3\n" * 99), Item("none")]
 WHOLE = {
     "zip": uploads.archived("b.zip", uploads.zipped(HELLO, lambda most: most - 1)),
     "zip, streamed": uploads.archived("b.zip", uploads.zipped(HELLO, lambda _: 0)),

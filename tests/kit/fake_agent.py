@@ -7,7 +7,7 @@ import io
 import json
 import zipfile
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -26,6 +26,7 @@ from tests.kit.server_http import ServerClient, hosted
 HeldPayload = Payload
 Trick: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
 """Answers in place of the agent; None: the agent answers itself."""
+Answer: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse] | None]
 INTAKE = frozenset({"/payloads", "/submit"})
 """Where orders are posted to: small bundles, and large ones."""
 
@@ -49,6 +50,24 @@ async def elsewhere(request: web.Request) -> web.StreamResponse:
 def is_intake(request: web.Request) -> bool:
     """Whether it brings orders."""
     return request.method == "POST" and request.path in INTAKE
+
+
+def on(paths: Iterable[str], answer: Answer) -> Trick:
+    """A trick at the routes that begin so, but at lists."""
+
+    async def trick(request: web.Request) -> web.StreamResponse | None:
+        here = request.path.startswith(tuple(paths)) and not is_listing(request)
+        made = answer(request) if here else None
+        if made is not None:
+            await request.read()
+            return await made
+        return None
+
+    return trick
+
+
+def is_listing(request: web.Request) -> bool:
+    return request.method == "GET" and request.path == "/payloads"
 
 
 @dataclass
@@ -145,6 +164,16 @@ class FakeAgent:
         """End the event streams."""
         for stream in self._streams:
             stream.put_nowait(None)
+
+    def away(self, trick: Trick | None = None) -> None:
+        """Something else answers at its address from now on; a proxy that has lost it, say."""
+        self.trick = trick or page(502, "<html>Bad Gateway</html>")
+        self.hang_up()
+
+    async def asked_twice(self) -> None:
+        """Until the server has asked whether it is well, and seen what it said before."""
+        health = self.calls["GET /health"]
+        await self.until(lambda: self.calls["GET /health"] >= health + 2)
 
     def new(self, server: str, key: str, digest: str | None) -> HeldPayload:
         held = HeldPayload(next(self.model.ids), server, key, digest)
@@ -439,6 +468,19 @@ def left(stdout: str, stderr: str) -> bytes:
         archive.writestr("stderr.log", "the job's own file")
         archive.writestr("ferryman.json", json.dumps({"logs": logs}))
     return packed.getvalue()
+
+
+async def completes(caller: ServerClient, job_id: int, attempt: int = 1) -> None:
+    """By this attempt, whose own result is given out."""
+    job = await caller.job(job_id)
+    assert (job["status"], job["attempt"]) == ("Completed", attempt)
+    status, kind, body = await caller.get(f"/download/{job_id}")
+    assert (status, kind, said(body)) == (200, "application/zip", f"result of {job_id}.{attempt}")
+
+
+async def partial(caller: ServerClient, job_id: int) -> zipfile.ZipFile:
+    _, _, body = await caller.get(f"/download_partial/{job_id}")
+    return zipfile.ZipFile(io.BytesIO(body))
 
 
 Served: TypeAlias = tuple[ServerClient, FakeAgent]

@@ -5,9 +5,11 @@ not, and what it must never be made to do it records.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from server.agents.agent_client import AgentClient
 from server.agents.deliveries import Deliveries
@@ -39,8 +41,15 @@ FAULTS = (
     *("", "unreachable", "lost", "reply_lost", "cut", "late"),
     *("duplicate", "slow", "busy", "broken", "damaged", "in_progress"),
 )
-
-
+_REFUSALS: dict[str, Callable[[], Exception]] = {
+    "unreachable": partial(Unreachable, "no route", sent=False),
+    "lost": partial(Unreachable, "reset before it arrived", sent=True),
+    "busy": partial(RefusedByAgent, "busy", "busy", final=False, retry_after_s=1.0),
+    "in_progress": partial(
+        RefusedByAgent, "submit_in_progress", "wait", final=False, retry_after_s=1.0
+    ),
+    "broken": partial(RefusedByAgent, "internal", "HTTP 500", final=False),
+}
 SERVER = "sim"
 
 
@@ -107,13 +116,9 @@ class SimAgent(AgentClient):
             self._world.get.results.reported.put(self.name, payload.id, content)
 
     def start(self, payload: Payload) -> None:
-        for agent in self._world.agents:
-            for other in agent.payloads.values():
-                same = (
-                    other.key.job_id == payload.key.job_id and other.status is PayloadState.RUNNING
-                )
-                if same and self._world.lost_after_s == NEVER_S:
-                    self._world.violations.append(f"{payload.key} and {other.key} run at once")
+        for _, other in self._world.payloads(PayloadState.RUNNING):
+            if other.key.job_id == payload.key.job_id and self._world.lost_after_s == NEVER_S:
+                self._world.violations.append(f"{payload.key} and {other.key} run at once")
         if payload.key.job_id in self._world.cancelled:
             self._world.violations.append(f"{payload.key} starts after its cancel was confirmed")
         if self._world.talkative:
@@ -175,16 +180,9 @@ class SimAgent(AgentClient):
         a restore from a backup.
         """
         for job_id in list(self._world.acknowledged)[-2:]:
-            attempt = 1 + max(
-                (
-                    p.key.attempt
-                    for a in self._world.agents
-                    for p in a.payloads.values()
-                    if p.key.job_id == job_id
-                ),
-                default=0,
-            )
-            key = AttemptKey(job_id, attempt)
+            keys = [one.key for _, one in self._world.payloads()]
+            attempts = [key.attempt for key in keys if key.job_id == job_id]
+            key = AttemptKey(job_id, 1 + max(attempts, default=0))
             payload = Payload(next(self.machine.ids), SERVER, key, "of another user", started=False)
             self.payloads[payload.id] = payload
             self.end(payload, PayloadState.COMPLETED)
@@ -198,27 +196,28 @@ class SimAgent(AgentClient):
 
     # -- ports.Agent
 
-    async def _line(self) -> str:
-        await self._world.crash_point.operation()
-        self._world.crash_point.step()
+    @asynccontextmanager
+    async def _talk(self, *, lease: bool = True) -> AsyncIterator[str]:
+        """A call, and what goes wrong with it on the way there and on the way back."""
+        world = self._world
+        await world.crash_point.operation()
+        world.crash_point.step()
         if self.faults[:1] == ["slow"]:
             self.faults.pop(0)
-            await self._world.clock.sleep(30.0)
+            await world.clock.sleep(30.0)
         if not self.up:
             raise Unreachable(f"agent {self.name} is cut off", sent=False)
         fault = self.faults.pop(0) if self.faults else ""
-        match fault:
-            case "unreachable":
-                raise Unreachable("no route", sent=False)
-            case "lost":
-                raise Unreachable("reset before it arrived", sent=True)
-            case "busy":
-                raise RefusedByAgent("busy", "busy", final=False, retry_after_s=1.0)
-            case "in_progress":
-                raise RefusedByAgent("submit_in_progress", "wait", final=False, retry_after_s=1.0)
-            case "broken":
-                raise RefusedByAgent("internal", "HTTP 500", final=False)
-        return fault
+        if fault in _REFUSALS:
+            raise _REFUSALS[fault]()
+        if lease:
+            self._check_lease()
+        yield fault
+        world.crash_point.step()
+        if fault == "cut":
+            self.drop()
+        if fault in ("reply_lost", "cut"):
+            raise Unreachable("reset before the answer", sent=True)
 
     def _check_lease(self) -> None:
         try:
@@ -230,13 +229,6 @@ class SimAgent(AgentClient):
         if token < self.machine.newest:
             self._world.violations.append(f"{self.name} obeys a server that was taken over")
         self.machine.newest = max(token, self.machine.newest)
-
-    def _answered(self, fault: str) -> None:
-        self._world.crash_point.step()
-        if fault == "cut":
-            self.drop()
-        if fault in ("reply_lost", "cut"):
-            raise Unreachable("reset before the answer", sent=True)
 
     @property
     def hands_over_many(self) -> bool:
@@ -251,24 +243,17 @@ class SimAgent(AgentClient):
         self, orders: Sequence[tuple[Job, Service]]
     ) -> list[PayloadDoc | Exception]:
         """Of bundles that it was sent: all of them at once, and each by itself."""
-        fault = await self._line()
-        self._check_lease()
-        if fault == "cut":
-            self.drop()
         answers: list[PayloadDoc | Exception] = []
-        for job, _ in orders:
-            self._world.crash_point.step()
-            payload = None
-            if job.bundle is None or (SERVER, job.bundle.digest) not in self.machine.bundles:
-                answers.append(RefusedByAgent("bundle_missing", "", final=False))
-                continue
-            payload = self.arrive(job.key, self.machine.bundles[SERVER, job.bundle.digest])
-            if payload is None:
-                no = RefusedByAgent("key_refused", "settled", final=False, retry_after_s=0.0)
-                answers.append(no)
-            else:
-                answers.append(payload.doc(self._now()))
-        self._answered(fault)
+        async with self._talk() as fault:
+            if fault == "cut":
+                self.drop()
+            for job, _ in orders:
+                self._world.crash_point.step()
+                if job.bundle is None or (SERVER, job.bundle.digest) not in self.machine.bundles:
+                    answers.append(RefusedByAgent("bundle_missing", "", final=False))
+                    continue
+                payload = self.arrive(job.key, self.machine.bundles[SERVER, job.bundle.digest])
+                answers.append(payload.doc(self._now()) if payload else _key_refused())
         return answers
 
     async def _submit(self, job: Job, service: Service, keep_bundle: bool) -> PayloadDoc:
@@ -278,27 +263,23 @@ class SimAgent(AgentClient):
             self.faults.pop(0)
             self.machine.late.append((job.key, token, self.lease))
             raise Unreachable("timeout", sent=True)
-        fault = await self._line()
-        self._check_lease()
-        if fault == "cut":
-            self.drop()  # no event of it was sent
-        payload = self.arrive(job.key, token)
-        if fault == "duplicate":
-            self.arrive(job.key, token)
-        if payload is None:
-            raise RefusedByAgent("key_refused", "settled", final=False, retry_after_s=0.0)
-        if keep_bundle:
-            self.machine.bundles[SERVER, job.bundle.digest] = token
-        self._answered(fault)
+        async with self._talk() as fault:
+            if fault == "cut":
+                self.drop()  # no event of it was sent
+            payload = self.arrive(job.key, token)
+            if fault == "duplicate":
+                self.arrive(job.key, token)
+            if payload is None:
+                raise _key_refused()
+            if keep_bundle:
+                self.machine.bundles[SERVER, job.bundle.digest] = token
         return payload.doc(self._now())
 
     async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
-        fault = await self._line()
-        self._check_lease()
-        payload = self.machine.settle(SERVER, job.key)
-        if payload is not None and kill:
-            self._kill(payload)
-        self._answered(fault)
+        async with self._talk():
+            payload = self.machine.settle(SERVER, job.key)
+            if payload is not None and kill:
+                self._kill(payload)
         return payload.doc(self._now()) if payload else None
 
     def _kill(self, payload: Payload) -> None:
@@ -306,40 +287,39 @@ class SimAgent(AgentClient):
             self.end(payload, PayloadState.KILLED)
 
     async def kill(self, payload_id: int, key: str | None = None) -> PayloadDoc | None:
-        fault = await self._line()
-        self._check_lease()
-        if payload_id not in self.payloads:
-            raise NoSuchPayload(str(payload_id))
-        self._kill(self.payloads[payload_id])
-        self._answered(fault)
+        async with self._talk():
+            if payload_id not in self.payloads:
+                raise NoSuchPayload(str(payload_id))
+            self._kill(self.payloads[payload_id])
         return self.payloads[payload_id].doc(self._now())
 
-    async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> Fetched:
-        fault = await self._line()
+    def _result(self, payload_id: int) -> bytes | None:
         payload = self.payloads.get(payload_id)
-        if payload is None or payload.status is PayloadState.CLEANED:
-            raise NoSuchPayload(str(payload_id))
-        body = b"damaged" if fault == "damaged" else payload.result
-        to.path.write_bytes(body[: len(body) // 2] if fault == "reply_lost" else body)
-        self._answered(fault)
-        return Fetched(len(body), hashlib.sha256(body).hexdigest())
+        gone = payload is None or payload.status is PayloadState.CLEANED
+        return None if payload is None or gone else payload.result
+
+    async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> Fetched:
+        async with self._talk(lease=False) as fault:
+            body = self._result(payload_id)
+            if body is None:
+                raise NoSuchPayload(str(payload_id))
+            body = b"damaged" if fault == "damaged" else body
+            to.path.write_bytes(body[: len(body) // 2] if fault == "reply_lost" else body)
+        return _fetched(body)
 
     async def fetch_many(
         self, payloads: Sequence[PayloadDoc], to: ScratchFile
     ) -> list[tuple[int, Fetched] | None]:
-        fault = await self._line()
         body, found = b"", list[tuple[int, Fetched] | None]()
-        for number, doc in enumerate(payloads):
-            payload = self.payloads.get(doc.id)
-            gone = payload is None or payload.status is PayloadState.CLEANED
-            if payload is None or gone or (fault == "damaged" and not number):
-                found.append(None)
-                continue
-            fetched = Fetched(len(payload.result), hashlib.sha256(payload.result).hexdigest())
-            found.append((len(body), fetched))
-            body += payload.result
-        to.path.write_bytes(body)
-        self._answered(fault)
+        async with self._talk(lease=False) as fault:
+            for number, doc in enumerate(payloads):
+                result = self._result(doc.id)
+                if result is None or (fault == "damaged" and not number):
+                    found.append(None)
+                else:
+                    found.append((len(body), _fetched(result)))
+                    body += result
+            to.path.write_bytes(body)
         return found
 
     async def acknowledge(self, payload_id: int, key: str | None = None) -> None:
@@ -354,39 +334,26 @@ class SimAgent(AgentClient):
         return [None] * len(refs)
 
     async def _acknowledge(self, payload_id: int) -> None:
-        fault = await self._line()
-        self._check_lease()
-        try:
-            self.machine.forget(payload_id)
-        except No as no:
-            self._world.violations.append(f"payload {payload_id} was acknowledged: {no}")
-        self._answered(fault)
+        async with self._talk():
+            try:
+                self.machine.forget(payload_id)
+            except No as no:
+                self._world.violations.append(f"payload {payload_id} was acknowledged: {no}")
 
-    async def partial(self, job: Job, to: ScratchFile) -> Fetched:
-        raise AssertionError("nobody asks for partial results here")
+    async def partial(self, *_: Any) -> Any:
+        raise AssertionError("nobody asks for it here")
 
-    async def poll(
-        self, payload_id: int, to: ScratchFile
-    ) -> tuple[PayloadDoc | None, Fetched | None]:
+    async def poll(self, *_: Any) -> Any:
         raise AssertionError("only job-orchestrator clients are polled")
+
+
+def _key_refused() -> RefusedByAgent:
+    return RefusedByAgent("key_refused", "settled", final=False, retry_after_s=0.0)
+
+
+def _fetched(body: bytes) -> Fetched:
+    return Fetched(len(body), hashlib.sha256(body).hexdigest())
 
 
 def _line(text: str) -> Notice:
     return Notice(level="notice", text=text, at="")
-
-
-def end_in_each_way(agents: Iterable[SimAgent]) -> None:
-    """End what runs: one completes, one fails, and what is left is interrupted."""
-    running = [
-        (agent, payload)
-        for agent in agents
-        for payload in agent.payloads.values()
-        if payload.status is PayloadState.RUNNING
-    ]
-    for number, (agent, payload) in enumerate(running):
-        if number == 0:
-            agent.end(payload, PayloadState.COMPLETED)
-        elif number == 1:
-            agent.end(payload, PayloadState.FAILED, Reason.EXIT_CODE)
-        else:
-            agent.restart()

@@ -1,16 +1,12 @@
-"""Server and agents in one thread on simulated time: real stages, SQL and files, faulty agents.
-
-The agents are a model of what an agent promises (durable, idempotent by key, settled keys
-refused); what they must never be made to do, two attempts of a job at once, they record.
-"""
+"""Server and agents in one thread on simulated time: real stages, SQL and files, faulty agents."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,19 +42,12 @@ from server.store.migrations import MIGRATIONS
 from shared.files.bundles.format import BundleSummary
 from shared.principals import LOCAL
 from shared.steady_clock import PersistentClock
-from shared.wire import JobState, PayloadState
+from shared.wire import JobState, PayloadState, Reason
 from tests.kit.agent_model import FANS_OUT, Payload
 from tests.kit.batches import check_batches
 from tests.kit.clock import SimClock
 from tests.kit.inline_database import CrashPoint, InlineDatabase, SimulatedCrash, inline_threads
 from tests.kit.sim_agent import NEVER_S, SAID, Machine, SimAgent
-
-
-@asynccontextmanager
-async def _no_inputs(job: Job) -> AsyncIterator[None]:
-    """Results are no archives here."""
-    yield None
-
 
 CHILDREN: Final = ("a", "b")
 """Names of the children that a job leaves."""
@@ -113,6 +102,25 @@ class World:
         """Whether the server reads the events of the agent."""
         return self.alive and self.registry.lease(agent) is not None
 
+    # -- the agents
+
+    def payloads(self, *states: PayloadState) -> list[tuple[SimAgent, Payload]]:
+        """What agents hold, in these states."""
+        return [
+            (agent, payload)
+            for agent in self.agents
+            for payload in agent.payloads.values()
+            if not states or payload.status in states
+        ]
+
+    async def send_and_start(self) -> None:
+        """All that waits is sent, and all that was sent runs."""
+        await self.send.run_once()
+        await self.settle()
+        for agent, payload in self.payloads(PayloadState.PREPARED):
+            agent.start(payload)
+        await self.settle()
+
     # -- the server's starts and crashes
 
     @contextmanager
@@ -160,7 +168,8 @@ class World:
         self.get = Get(resources, deferral=Deferral(resources, self.children_of))
         self.poll = Poll(resources, self.get)
         self.deliver = Deliver(resources, self.get)
-        self.deliver._inputs.of = _no_inputs  # type: ignore[method-assign]
+        inputs: Any = self.deliver._inputs
+        inputs.of = lambda _: nullcontext()  # results are no archives here
         self.send = Send(resources, self.deliver, self.get, 0.5)
         self.cancel = Cancel(resources, wakeups, self.get)
         self.allowances = Allowances()
@@ -346,11 +355,7 @@ class World:
                 expected = f"result of {job.key} {token}".encode()
                 assert stored == expected, f"{stored!r} is not {expected!r}"
             if job.state in states.HOLDS_SLOT and not job.deferred:
-                ended = any(
-                    p.key == job.key and not p.alive
-                    for a in self.agents
-                    for p in a.payloads.values()
-                )
+                ended = any(one.key == job.key and not one.alive for _, one in self.payloads())
                 name = job.agent or ""
                 at_agent[name] = at_agent.get(name, 0) + (not ended)
                 held[job.service, job.user_id] = held.get((job.service, job.user_id), 0) + 1
@@ -390,33 +395,21 @@ class World:
                 await agent.connect()
         jobs: list[Job] = []
         held: list[Payload] = []
+        stages = (self.send, self.poll, self.cancel, self.get.progress)
         for _ in range(60):
             await self.holder.run_once()
-            await self.send.run_once()
-            await self.poll.run_once()
-            await self.cancel.run_once()
-            await self.get.progress.run_once()
-            await self.batches.run_once()
-            await self.dependencies.run_once()
+            for stage in (*stages, self.batches, self.dependencies):
+                await stage.run_once()
             await self.clock.advance(61.0)
-            for agent in self.agents:
-                for payload in list(agent.payloads.values()):
-                    if payload.status is PayloadState.RUNNING:
-                        agent.end(payload, PayloadState.COMPLETED)
-            for agent in self.agents:
-                for payload in list(agent.payloads.values()):
-                    if payload.status is PayloadState.PREPARED:
-                        agent.start(payload)
+            for agent, payload in self.payloads(PayloadState.RUNNING):
+                agent.end(payload, PayloadState.COMPLETED)
+            for agent, payload in self.payloads(PayloadState.PREPARED):
+                agent.start(payload)
             await self.clock.advance(61.0)
             await self.know_children()
             await self.check()
             jobs = [await self.jobs.get(job_id) for job_id in self.acknowledged]
-            held = [
-                p
-                for a in self.agents
-                for p in a.payloads.values()
-                if p.status is not PayloadState.CLEANED
-            ]
+            held = [one for _, one in self.payloads() if one.status is not PayloadState.CLEANED]
             if all(job.ended for job in jobs) and not held:
                 break
         else:
@@ -481,3 +474,24 @@ async def each_crash(
             await check(world, at if crashed else None)
             world.database.close()
     return at
+
+
+def end_in_each_way(running: Iterable[tuple[SimAgent, Payload]]) -> None:
+    """End what runs: one completes, one fails, and what is left is interrupted."""
+    for number, (agent, payload) in enumerate(running):
+        if number == 0:
+            agent.end(payload, PayloadState.COMPLETED)
+        elif number == 1:
+            agent.end(payload, PayloadState.FAILED, Reason.EXIT_CODE)
+        else:
+            agent.restart()
+
+
+@contextmanager
+def simulated(folder: Path, services: Mapping[str, Service], **how: Any) -> Iterator[World]:
+    """A world, for one test."""
+    world = World(folder, dict(services), **how)
+    with world.inline():
+        yield world
+    if hasattr(world, "database"):
+        world.database.close()

@@ -108,7 +108,7 @@ class Fleet(ServerClient):
         """Jobs that run at the agents."""
         jobs = [await self.upload() for _ in range(count)]
         for job_id in jobs:
-            await self.job(job_id, until="Running")
+            assert (await self.job(job_id, until="Running"))["status"] == "Running"
         return jobs
 
     async def agents(self) -> dict[str, dict[str, Any]]:
@@ -133,6 +133,11 @@ class Fleet(ServerClient):
             await self.job(job_id)
         await self.apply({})
         await self.stack.aclose()
+
+    async def terminate(self, job_id: int) -> int:
+        async with self.session.post(f"{self.url}/terminate/{job_id}") as answer:
+            await answer.read()
+            return answer.status
 
     async def given_up(self, job_id: int, until: str = "") -> dict[str, Any]:
         """The document, once what cannot be asked about it is Unknown, and then lost."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,10 +13,9 @@ from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from server.ports import Filter
 from shared.principals import LOCAL
-from shared.wire import JobState, PayloadState, Reason
+from shared.wire import JobState, PayloadState
 from tests.kit.inline_database import CrashPoint
-from tests.kit.sim_agent import end_in_each_way
-from tests.kit.simulation import World, each_crash
+from tests.kit.simulation import World, each_crash, end_in_each_way
 from tests.model.test_job_model import STEPS
 
 SERVICES = {
@@ -35,13 +36,8 @@ async def _scenario(world: World) -> None:
     first = await world.upload("ann", "example")
     await world.upload("bob", "example", key="k")
     await world.upload("ann", "example")
-    await world.send.run_once()
-    await world.settle()
-    for agent in world.agents:
-        for payload in list(agent.payloads.values()):
-            agent.start(payload)
-    await world.settle()
-    end_in_each_way(world.agents)
+    await world.send_and_start()
+    end_in_each_way(world.payloads(PayloadState.RUNNING))
     await world.settle()
     last = await world.upload("cy", "example")
     await world.send.run_once()
@@ -69,14 +65,9 @@ async def _batches(world: World) -> None:
         await world.settle()
         if number == 1:
             await world.cancel(LOCAL, cancelled, 0.0)
-        for agent in world.agents:
-            for payload in list(agent.payloads.values()):
-                if payload.status is PayloadState.PREPARED:
-                    agent.start(payload)
-                    if payload.key.job_id % 5 == 0:
-                        agent.end(payload, PayloadState.FAILED, Reason.EXIT_CODE)
-                    else:
-                        agent.end(payload, PayloadState.COMPLETED)
+        for agent, payload in world.payloads(PayloadState.PREPARED):
+            agent.start(payload)
+            agent.exit(payload, 0 if payload.key.job_id % 5 else 3)
         await world.settle()
 
 
@@ -92,12 +83,8 @@ async def _requests(world: World) -> None:
             await world.clock.advance(60.0)
             await world.send.run_once()
             await world.settle()
-            agent, payload = next(
-                (agent, payload)
-                for agent in world.agents
-                for payload in agent.payloads.values()
-                if payload.key.job_id == job_id and payload.status is PayloadState.PREPARED
-            )
+            prepared = world.payloads(PayloadState.PREPARED)
+            agent, payload = next(one for one in prepared if one[1].key.job_id == job_id)
             agent.start(payload)
             await world.settle()
             code = next(codes)
@@ -116,12 +103,8 @@ async def _requests(world: World) -> None:
     assert (job.state, job.run, job.attempt) == (JobState.COMPLETED, 2, 5)
 
 
-def _world(folder: Path, crash_point: CrashPoint) -> World:
-    return World(folder, SERVICES, crash_point)
-
-
-def _talkative(folder: Path, crash_point: CrashPoint) -> World:
-    return World(folder, SERVICES, crash_point, talkative=True)
+def _world(folder: Path, crash_point: CrashPoint, **how: Any) -> World:
+    return World(folder, **{"services": SERVICES} | how, crash_point=crash_point)
 
 
 async def _all_end_and_nothing_is_left(world: World, crashed_at: int | None) -> None:
@@ -137,8 +120,8 @@ async def _all_end_and_nothing_is_left(world: World, crashed_at: int | None) -> 
 async def test_a_crash_at_any_step_loses_no_job_and_runs_none_twice(
     tmp_path: Path, scenario: Callable[[World], Awaitable[None]], first: int
 ) -> None:
-    check = _all_end_and_nothing_is_left
-    steps = await each_crash(tmp_path, _talkative, scenario, check, first=first, every=len(STEPS))
+    check, world_of = _all_end_and_nothing_is_left, partial(_world, talkative=True)
+    steps = await each_crash(tmp_path, world_of, scenario, check, first=first, every=len(STEPS))
     assert steps > 80, "the scenario became too short to prove anything"
 
 
@@ -147,21 +130,17 @@ async def _many_at_once(world: World) -> None:
     await world.start()
     for number in range(13):
         await world.upload(f"u{number}", "example", same="the same")
-    await world.send.run_once()
-    await world.settle()
-    (agent,) = [agent for agent in world.agents if len(agent.payloads) > 2]
-    for payload in list(agent.payloads.values()):
-        agent.start(payload)
-    for payload in list(agent.payloads.values()):
+    await world.send_and_start()
+    assert any(len(agent.payloads) > 2 for agent in world.agents)
+    for agent, payload in world.payloads(PayloadState.RUNNING):
         agent.end(payload, PayloadState.COMPLETED)
     await world.settle()
     jobs = [await world.jobs.get(job_id) for job_id in world.acknowledged]
     files = [job.result.file for job in jobs if job.result is not None]
     assert len(set(files)) < len(files), "no results were stored together"
-    await world.clock.advance(50.0)
-    await world.clean.run_once()
-    await world.clock.advance(60.0)
-    await world.clean.run_once()
+    for seconds in (50.0, 60.0):
+        await world.clock.advance(seconds)
+        await world.clean.run_once()
 
 
 @pytest.mark.parametrize("first", STEPS)
@@ -169,10 +148,6 @@ async def _many_at_once(world: World) -> None:
 async def test_a_crash_at_any_step_of_many_at_once_loses_none(
     tmp_path: Path, fault: str, first: int
 ) -> None:
-    def world_of(folder: Path, crash_point: CrashPoint) -> World:
-        slots = {"north": 1, "south": 12}
-        return World(folder, MANY, crash_point, slots=slots, bulk=True)
-
     async def story(world: World) -> None:
         for agent in world.agents:
             agent.faults += [fault] * 3 if fault else []
@@ -184,7 +159,8 @@ async def test_a_crash_at_any_step_of_many_at_once_loses_none(
         except ValueError:
             assert fault or world.crash_point.crashed
 
-    check = _all_end_and_nothing_is_left
+    check, slots = _all_end_and_nothing_is_left, {"north": 1, "south": 12}
+    world_of = partial(_world, services=MANY, slots=slots, bulk=True)
     steps = await each_crash(tmp_path, world_of, story, check, first=first, every=len(STEPS))
     assert steps > (20 if fault else 60), "the scenario became too short to prove anything"
 

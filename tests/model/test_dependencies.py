@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule
+from hypothesis.stateful import rule, run_state_machine_as_test
 
 from server.domain.errors import BadField, RetryRefused
 from server.domain.jobs import Hold, Job
 from server.domain.service import Service
 from shared.principals import LOCAL
-from shared.wire import JobState, Reason
+from shared.wire import JobState, PayloadState, Reason
 from tests.kit.inline_database import CrashPoint
-from tests.kit.sim_agent import end_in_each_way
-from tests.kit.simulation import World, each_crash
-from tests.model.test_job_model import FAULT, HOW, KILL, NUMBER, SERVICES, STEPS, JobModel
+from tests.kit.simulation import World, each_crash, end_in_each_way
+from tests.model.test_job_model import HOW, NUMBER, SERVICE, STEPS, TROUBLE, JobModel, Trouble
 
 
 async def check(world: World) -> None:
-    """What must hold of jobs that wait for others at every moment."""
+    """What must hold at every moment, of jobs that wait for others too."""
+    await world.check()
     found = _dependencies(world)
     for job_id in world.acknowledged:
         job = await world.jobs.get(job_id)
@@ -30,9 +29,9 @@ async def check(world: World) -> None:
         for on_id in job.after:
             on = await world.jobs.get(on_id)
             # A job that has failed for it does not follow a later retry.
-            met = "met" if await _completed(world, on) else "waiting"
+            met = "met" if await _has(world, on, JobState.COMPLETED) else "waiting"
             assert found[job_id, on_id] in (met, "failed"), (job, on)
-            assert found[job_id, on_id] == met or await _failed(world, on), (job, on)
+            assert found[job_id, on_id] == met or await _has(world, on, *BROKEN), (job, on)
         if job.state is JobState.QUEUED:
             assert (job.hold is Hold.DEPENDENCY) == bool(open_ones), job
         elif open_ones:
@@ -45,23 +44,20 @@ def _dependencies(world: World) -> dict[tuple[int, int], str]:
     return {(row["job_id"], row["on_id"]): row["state"] for row in rows}
 
 
-async def _has_been(world: World, on: Job, *states: JobState) -> bool:
+async def _has(world: World, on: Job, *states: JobState) -> bool:
+    """Whether it was ever in one of these."""
     return any(event.state in states for event in await world.jobs.events(on.id) if event.is_move)
 
 
-async def _completed(world: World, on: Job) -> bool:
-    return await _has_been(world, on, JobState.COMPLETED)
-
-
-async def _failed(world: World, on: Job) -> bool:
-    return await _has_been(world, on, JobState.FAILED, JobState.CANCELLED)
+BROKEN = (JobState.FAILED, JobState.CANCELLED)
 
 
 async def ended_as_they_must(world: World) -> None:
     """Once all have ended."""
     for job_id in world.acknowledged:
         job = await world.jobs.get(job_id)
-        broken = [on for on in job.after if not await _completed(world, await world.jobs.get(on))]
+        after = [await world.jobs.get(on) for on in job.after]
+        broken = [on for on in after if not await _has(world, on, JobState.COMPLETED)]
         if job.state is JobState.FAILED and job.reason is Reason.DEPENDENCY_FAILED:
             assert "failed" in {_dependencies(world)[job_id, on] for on in job.after}
         elif broken:
@@ -79,22 +75,11 @@ async def retry(world: World, job: Job) -> None:
 class DependencyModel(JobModel):
     """Uploads that wait for earlier ones, and retries by hand, among all that goes wrong."""
 
-    def stages(self) -> list[Any]:
-        return [*super().stages(), self.world.dependencies]
+    more_stages = ("dependencies",)
 
-    @rule(
-        numbers=st.lists(NUMBER, min_size=1, max_size=3),
-        service=st.sampled_from(list(SERVICES)),
-        fault=FAULT,
-        kill_after=KILL,
-    )
-    def upload_after(
-        self, numbers: list[int], service: str, fault: str, kill_after: int | None
-    ) -> None:
-        ids = sorted(self.world.acknowledged)
-        if not ids:
-            return
-        after = ",".join(str(ids[number % len(ids)]) for number in numbers)
+    @rule(jobs=st.lists(NUMBER, min_size=1, max_size=3), service=SERVICE, trouble=TROUBLE)
+    def upload_after(self, jobs: list[int], service: str, trouble: Trouble) -> None:
+        after = ",".join(str(self.some_job(number)) for number in jobs)
 
         async def upload() -> None:
             users = {(await self.world.jobs.get(int(one))).user_id for one in after.split(",")}
@@ -103,37 +88,30 @@ class DependencyModel(JobModel):
             except BadField:
                 assert len(users) > 1
 
-        self.expect(fault, kill_after)
-        self.run(upload())
+        if self.world.acknowledged:
+            self.expect(trouble)
+            self.run(upload())
 
-    @rule(number=NUMBER, fault=FAULT, kill_after=KILL)
-    def retry(self, number: int, fault: str, kill_after: int | None) -> None:
-        ids = sorted(self.world.acknowledged)
-
+    @rule(number=NUMBER, trouble=TROUBLE)
+    def retry(self, number: int, trouble: Trouble) -> None:
         async def again() -> None:
-            job = await self.world.jobs.get(ids[number % len(ids)])
-            if job.state in (JobState.FAILED, JobState.CANCELLED):
+            job = await self.world.jobs.get(self.some_job(number))
+            if job.state in BROKEN:
                 await retry(self.world, job)
 
-        if ids:
-            self.expect(fault, kill_after)
+        if self.world.acknowledged:
+            self.expect(trouble)
             self.run(again())
 
-    @invariant()
-    def none_starts_too_early(self) -> None:
-        if hasattr(self, "world"):
-            self.loop.run_until_complete(check(self.world))
+    async def promises(self) -> None:
+        await check(self.world)
 
-    def teardown(self) -> None:
-        if hasattr(self, "world"):
-            self.world.crash_point.at = None
-            self.loop.run_until_complete(self.world.drain())
-            self.loop.run_until_complete(ended_as_they_must(self.world))
-        super().teardown()
+    async def ended(self) -> None:
+        await ended_as_they_must(self.world)
 
 
-TestDependencyModel = DependencyModel.TestCase
-TestDependencyModel.settings = HOW
+def test_waiting_jobs_keep_every_promise_whatever_goes_wrong() -> None:
+    run_state_machine_as_test(DependencyModel, settings=HOW)
 
 
 async def _scenario(world: World) -> None:
@@ -144,7 +122,9 @@ async def _scenario(world: World) -> None:
     right = await world.upload("ann", "s", after=str(first))
     last = await world.upload("ann", "s", after=f"{left},{right}")
     for _ in range(2):
-        await _all_run(world)
+        await world.send_and_start()
+        end_in_each_way(world.payloads(PayloadState.RUNNING))
+        await world.settle()
     failed = await world.jobs.get(left)
     if failed.state is JobState.COMPLETED:
         failed = await world.jobs.get(right)
@@ -157,17 +137,6 @@ async def _scenario(world: World) -> None:
     await world.settle()
 
 
-async def _all_run(world: World) -> None:
-    await world.send.run_once()
-    await world.settle()
-    for agent in world.agents:
-        for payload in list(agent.payloads.values()):
-            agent.start(payload)
-    await world.settle()
-    end_in_each_way(world.agents)
-    await world.settle()
-
-
 @pytest.mark.parametrize("first", STEPS)
 async def test_a_crash_at_any_step_starts_none_too_early_and_leaves_none_waiting(
     tmp_path: Path, first: int
@@ -176,10 +145,8 @@ async def test_a_crash_at_any_step_starts_none_too_early_and_leaves_none_waiting
         return World(folder, {"s": Service("s", runs_per_user=3, max_runs=3)}, crash_point)
 
     async def checked(world: World, crashed_at: int | None) -> None:
-        await world.check()
         await check(world)
         await world.drain()
-        await world.check()
         await check(world)
         await ended_as_they_must(world)
 

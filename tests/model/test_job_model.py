@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,8 +26,9 @@ from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, Reason
+from tests.kit.agent_model import Payload
 from tests.kit.inline_database import CrashPoint, SimulatedCrash
-from tests.kit.sim_agent import FAULTS, NEVER_S
+from tests.kit.sim_agent import FAULTS, NEVER_S, SimAgent
 from tests.kit.simulation import World
 
 SERVICES = {
@@ -41,9 +42,10 @@ SERVICES = {
 }
 AGENT = st.integers(0, 1)
 NUMBER = st.integers(0, 20)
-FAULT = st.sampled_from(FAULTS)
-KILL = st.one_of(st.none(), st.none(), st.integers(1, 12))
-"""After how many steps the server is killed."""
+SERVICE = st.sampled_from(list(SERVICES))
+Trouble: TypeAlias = tuple[str, int | None]
+TROUBLE = st.tuples(st.sampled_from(FAULTS), st.one_of(st.none(), st.none(), st.integers(1, 12)))
+"""A fault of the line, and after how many steps the server is killed."""
 STEPS = (1, *(pytest.param(first, marks=pytest.mark.slow) for first in (2, 3, 4, 5)))
 """A long story crashes at every fifth step with the tests of a change, and at each with all."""
 ENDS = [
@@ -58,6 +60,7 @@ class JobModel(RuleBasedStateMachine):
 
     lost_after_s = NEVER_S
     services: ClassVar = SERVICES
+    more_stages: ClassVar[tuple[str, ...]] = ()
 
     @initialize()
     def begin(self) -> None:
@@ -71,35 +74,43 @@ class JobModel(RuleBasedStateMachine):
         self.inline.__enter__()
         self.run(self.world.start())
 
-    def stages(self) -> list[Any]:
-        return [
-            self.world.send,
-            self.world.poll,
-            self.world.cancel,
-            self.world.clean,
-            self.world.get.progress,
-        ]
+    def some_job(self, number: int) -> int:
+        """One of those that there are; 0 without any."""
+        ids = sorted(self.world.acknowledged)
+        return ids[number % len(ids)] if ids else 0
 
-    def run(self, what) -> None:
+    def expect(self, trouble: Trouble) -> None:
+        """What goes wrong next: with the next call of each agent, and with the server itself."""
+        fault, kill_after = trouble
+        for agent in self.world.agents:
+            agent.faults = [fault]
+        if kill_after is not None:
+            self.world.crash_point.at = self.world.crash_point.steps + kill_after
+
+    def run(self, what: Awaitable[object]) -> None:
         """Run it and then the sweeps it wakes, or until the simulated kill -9."""
+        world = self.world
 
         async def whole() -> None:
             await what
-            await self.world.settle()
-            for stage in self.stages():
+            await world.settle()
+            more = [getattr(world, name) for name in self.more_stages]
+            for stage in (world.send, world.poll, world.cancel, world.clean, world.get.progress):
                 await stage.run_once()
-            await self.world.settle()
+            for stage in more:
+                await stage.run_once()
+            await world.settle()
 
         try:
             self.loop.run_until_complete(whole())
         except SimulatedCrash:
             self.restart_server()
 
-    def happens(self, what: Callable[[], None]) -> None:
+    def happens(self, what: Callable[..., None], *given: Any) -> None:
         """Something at an agent, and what the server makes of it."""
 
         async def now() -> None:
-            what()
+            what(*given)
 
         self.run(now())
 
@@ -111,77 +122,52 @@ class JobModel(RuleBasedStateMachine):
         self.inline.__enter__()
         self.loop.run_until_complete(self.world.start())
 
-    def expect(self, fault: str, kill_after: int | None) -> None:
-        """What goes wrong next: with the next call of each agent, and with the server itself."""
-        for agent in self.world.agents:
-            agent.faults = [fault]
-        if kill_after is not None:
-            self.world.crash_point.at = self.world.crash_point.steps + kill_after
-
     # -- users
 
     @rule(
         users=st.lists(st.sampled_from(["ann", "bob"]), min_size=1, max_size=3),
-        service=st.sampled_from(["fast", "slow"]),
+        service=SERVICE,
         key=st.sampled_from([None, None, None, "k1", "k2"]),
-        fault=FAULT,
-        kill_after=KILL,
+        trouble=TROUBLE,
     )
-    def upload(
-        self,
-        users: list[str],
-        service: str,
-        key: str | None,
-        fault: str,
-        kill_after: int | None,
-    ) -> None:
-        self.expect(fault, kill_after)
+    def upload(self, users: list[str], service: str, key: str | None, trouble: Trouble) -> None:
+        self.expect(trouble)
         for user in users:
             named = None if key is None else f"{key}.{service}"
             self.run(self.world.upload(user, service, named))
 
-    @rule(number=NUMBER, patience=st.sampled_from([0.0, 5.0]), fault=FAULT, kill_after=KILL)
-    def cancel(self, number: int, patience: float, fault: str, kill_after: int | None) -> None:
-        ids = sorted(self.world.acknowledged)
-        if not ids:
-            return
-        job_id = ids[number % len(ids)]
+    @rule(number=NUMBER, patience=st.sampled_from([0.0, 5.0]), trouble=TROUBLE)
+    def cancel(self, number: int, patience: float, trouble: Trouble) -> None:
+        job_id = self.some_job(number)
 
         async def cancel() -> None:
             task = asyncio.ensure_future(self.world.cancel(LOCAL, job_id, patience))
             await self.world.clock.advance(6.0)
-            try:
-                job = await task
-            except (AlreadyEnded, NoSuchJob):
-                return
-            if job.state is JobState.CANCELLED:
-                self.world.cancelled.add(job_id)
+            with suppress(AlreadyEnded, NoSuchJob):
+                if (await task).state is JobState.CANCELLED:
+                    self.world.cancelled.add(job_id)
 
-        self.expect(fault, kill_after)
-        self.run(cancel())
+        if job_id:
+            self.expect(trouble)
+            self.run(cancel())
 
     # -- agents and the line
 
+    def at(self, which: int, state: PayloadState) -> list[tuple[SimAgent, Payload]]:
+        """What one agent has."""
+        agent = self.world.agents[which]
+        return [one for one in self.world.payloads(state) if one[0] is agent]
+
     @rule(which=AGENT)
     def start_jobs(self, which: int) -> None:
-        agent = self.world.agents[which]
-        for payload in list(agent.payloads.values()):
-            if payload.status is PayloadState.PREPARED:
-                self.happens(functools.partial(agent.start, payload))
+        for agent, payload in self.at(which, PayloadState.PREPARED):
+            self.happens(agent.start, payload)
 
-    @rule(which=AGENT, how=st.sampled_from(ENDS), fault=FAULT, kill_after=KILL)
-    def end_jobs(
-        self,
-        which: int,
-        how: tuple[PayloadState, Reason | None],
-        fault: str,
-        kill_after: int | None,
-    ) -> None:
-        self.expect(fault, kill_after)
-        agent = self.world.agents[which]
-        for payload in list(agent.payloads.values()):
-            if payload.status is PayloadState.RUNNING:
-                self.happens(functools.partial(agent.end, payload, *how))
+    @rule(which=AGENT, how=st.sampled_from(ENDS), trouble=TROUBLE)
+    def end_jobs(self, which: int, how: tuple[Any, ...], trouble: Trouble) -> None:
+        self.expect(trouble)
+        for agent, payload in self.at(which, PayloadState.RUNNING):
+            self.happens(agent.end, payload, *how)
 
     @rule(
         which=AGENT,
@@ -192,14 +178,9 @@ class JobModel(RuleBasedStateMachine):
 
     # -- time
 
-    @rule(
-        seconds=st.sampled_from([0.3, 6.0, 70.0, 4_000.0]),
-        mended=st.booleans(),
-        fault=FAULT,
-        kill_after=KILL,
-    )
-    def time_passes(self, seconds: float, mended: bool, fault: str, kill_after: int | None) -> None:
-        self.expect(fault, kill_after)
+    @rule(seconds=st.sampled_from([0.3, 6.0, 70.0, 4_000.0]), mended=st.booleans(), trouble=TROUBLE)
+    def time_passes(self, seconds: float, mended: bool, trouble: Trouble) -> None:
+        self.expect(trouble)
 
         async def passes() -> None:
             await self.world.clock.advance(seconds)
@@ -215,22 +196,30 @@ class JobModel(RuleBasedStateMachine):
 
     # -- promises
 
+    async def promises(self) -> None:
+        """At every moment."""
+        await self.world.check()
+
+    async def ended(self) -> None:
+        """Once all have ended."""
+
     @invariant()
     def every_promise_holds(self) -> None:
         if hasattr(self, "world"):
-            self.loop.run_until_complete(self.world.check())
+            self.loop.run_until_complete(self.promises())
 
     def teardown(self) -> None:
         if not hasattr(self, "world"):
             return
+
+        async def to_the_end() -> None:
+            await self.world.drain()
+            await self.promises()
+            await self.ended()
+            await self.world.remove_orphans()
+
         try:
             self.world.crash_point.at = None
-
-            async def to_the_end() -> None:
-                await self.world.drain()
-                await self.world.check()
-                await self.world.remove_orphans()
-
             self.loop.run_until_complete(to_the_end())
             assert not self.world.leftovers()
         finally:
@@ -251,34 +240,6 @@ class LosingJobModel(JobModel):
     lost_after_s = 3_600.0
 
 
-HOW = settings(
-    max_examples=12,  # those below with LONG do more
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    derandomize=True,
-)
-TestJobModel = JobModel.TestCase
-TestJobModel.settings = HOW
-TestLosingJobModel = LosingJobModel.TestCase
-TestLosingJobModel.settings = HOW
-
-
-class LongJobModel(JobModel):
-    """More of the same."""
-
-
-class LongLosingJobModel(LosingJobModel):
-    """More of the same."""
-
-
-LONG = settings(HOW, max_examples=200)
-TestLongJobModel = pytest.mark.slow(LongJobModel.TestCase)
-TestLongJobModel.settings = LONG
-TestLongLosingJobModel = pytest.mark.slow(LongLosingJobModel.TestCase)
-TestLongLosingJobModel.settings = LONG
-
-
 KINDS: Final[list[dict[str, Any]]] = [
     {"array": "0-2", "max_parallel": "1"},
     {"array": "0-1", "batch_policy": "fail_fast", "gather": True},
@@ -289,40 +250,50 @@ KINDS: Final[list[dict[str, Any]]] = [
 class BatchModel(JobModel):
     """Counters are compared with the children after every step, see ``World.check``."""
 
-    def stages(self) -> list[Any]:
-        return [*super().stages(), self.world.batches]
+    more_stages = ("batches",)
 
-    @rule(
-        service=st.sampled_from(list(SERVICES)),
-        kind=st.sampled_from(KINDS),
-        fault=FAULT,
-        kill_after=KILL,
-    )
-    def upload_batch(
-        self, service: str, kind: dict[str, Any], fault: str, kill_after: int | None
-    ) -> None:
-        self.expect(fault, kill_after)
+    @rule(service=SERVICE, kind=st.sampled_from(KINDS), trouble=TROUBLE)
+    def upload_batch(self, service: str, kind: dict[str, Any], trouble: Trouble) -> None:
+        self.expect(trouble)
         self.run(self.world.upload("ann", service, **kind))
 
-    @rule(number=NUMBER, fault=FAULT, kill_after=KILL)
-    def retry(self, number: int, fault: str, kill_after: int | None) -> None:
-        ids = sorted(self.world.acknowledged)
-        if not ids:
-            return
-        job_id = ids[number % len(ids)]
+    @rule(number=NUMBER, trouble=TROUBLE)
+    def retry(self, number: int, trouble: Trouble) -> None:
+        job_id = self.some_job(number)
 
         async def retry() -> None:
-            try:
+            with suppress(RetryRefused):
                 await self.world.retry(LOCAL, job_id)
-            except RetryRefused:
-                return
-            children = await self.world.database.rows(
-                "SELECT id FROM jobs WHERE parent_id = :id", {"id": job_id}
-            )
-            self.world.cancelled -= {job_id, *(row["id"] for row in children)}
+                children = await self.world.database.rows(
+                    "SELECT id FROM jobs WHERE parent_id = :id", {"id": job_id}
+                )
+                self.world.cancelled -= {job_id, *(row["id"] for row in children)}
 
-        self.expect(fault, kill_after)
-        self.run(retry())
+        if job_id:
+            self.expect(trouble)
+            self.run(retry())
+
+
+HOW = settings(
+    max_examples=12,  # LONG does more
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+)
+LONG = settings(HOW, max_examples=200)
+
+
+@pytest.mark.parametrize(
+    ("model", "how"),
+    [
+        pytest.param(model, how, marks=[pytest.mark.slow] if how is LONG else [])
+        for how in (HOW, LONG)
+        for model in (JobModel, LosingJobModel)
+    ],
+)
+def test_jobs_keep_every_promise_whatever_goes_wrong(model: type[JobModel], how: settings) -> None:
+    run_state_machine_as_test(model, settings=how)
 
 
 def test_batches_keep_every_promise_whatever_goes_wrong() -> None:

@@ -1,20 +1,21 @@
-"""What users ask for of a job on simulated time: retry, cancel, delete."""
+"""What users ask for of a job, and what becomes of what it leaves, on simulated time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from server.domain.errors import AlreadyEnded, NoSuchJob, QueueFull, RetryRefused
+from server.domain.errors import NoSuchJob, QueueFull, RetryRefused
 from server.domain.jobs import Job
 from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from server.ports import Filter
 from shared.principals import LOCAL, Principal, Role
 from shared.wire import JobState, PayloadState, Reason
-from tests.kit.simulation import World
+from tests.kit.simulation import World, simulated
 
 SERVICES = {
     "s": Service("s", queued_per_user=3, expires_after_s=100.0),
@@ -29,40 +30,25 @@ SERVICES = {
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path, dict(SERVICES))
-    with world.inline():
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    with simulated(tmp_path, SERVICES) as world:
+        await world.start()
         yield world
-    if hasattr(world, "database"):
-        world.database.close()
 
 
-async def run(world: World, job_id: int, status: PayloadState, reason: Reason | None = None) -> Job:
-    """Send what waits, start it, and end the job's attempt."""
-    await world.send.run_once()
-    await world.settle()
-    job = await world.jobs.get(job_id)
-    agent, payload = next(
-        (agent, payload)
-        for agent in world.agents
-        for payload in agent.payloads.values()
-        if payload.key == job.key
-    )
-    agent.start(payload)
-    await world.settle()
-    agent.end(payload, status, reason)
+async def run(world: World, job_id: int, exit_code: int = 0) -> Job:
+    """Send what waits, and let the job's run.sh end."""
+    await world.send_and_start()
+    (agent, payload) = world.payloads(PayloadState.RUNNING)[0]
+    assert payload.key.job_id == job_id
+    agent.exit(payload, exit_code)
     await world.settle()
     return await world.jobs.get(job_id)
 
 
-async def fail(world: World, job_id: int) -> Job:
-    return await run(world, job_id, PayloadState.FAILED, Reason.EXIT_CODE)
-
-
 async def test_a_retried_job_begins_a_new_run_and_its_history_goes_on(world):
-    await world.start()
     job_id = await world.upload("ann", "s")
-    failed = await fail(world, job_id)
+    failed = await run(world, job_id, 3)
     assert (failed.state, failed.exit_code, failed.dead_letter) == (JobState.FAILED, 3, False)
     before = [event.seq for event in await world.jobs.events(job_id)]
     again = await world.retry(LOCAL, job_id)
@@ -72,7 +58,7 @@ async def test_a_retried_job_begins_a_new_run_and_its_history_goes_on(world):
     event = (await world.jobs.events(job_id))[-1]
     assert (event.event, event.fields["run"], event.fields["by"]) == ("job.retried", 2, LOCAL.name)
     assert [one.seq for one in await world.jobs.events(job_id)][: len(before)] == before
-    done = await run(world, job_id, PayloadState.COMPLETED)
+    done = await run(world, job_id)
     assert (done.state, done.attempt) == (JobState.COMPLETED, 2)
     first, second = await world.jobs.attempts(job_id)
     assert (first.number, first.reason, second.number) == (1, Reason.EXIT_CODE, 2)
@@ -81,34 +67,16 @@ async def test_a_retried_job_begins_a_new_run_and_its_history_goes_on(world):
     await world.check()
 
 
-@pytest.mark.parametrize(
-    ("state", "code"),
-    [
-        (JobState.QUEUED, "not_retryable"),
-        (JobState.COMPLETED, "not_retryable"),
-        (JobState.CLEANED, "bundle_gone"),
-    ],
-)
-async def test_what_cannot_be_retried_is_refused_with_the_reason(world, state, code):
-    await world.start()
-    job_id = await world.upload("ann", "s")
-    if state is JobState.COMPLETED:
-        await run(world, job_id, PayloadState.COMPLETED)
-    if state is JobState.CLEANED:
-        await fail(world, job_id)
-        await world.clock.advance(101.0)
+async def test_a_retry_needs_bundle_service_room_in_the_queue_and_the_right_to_see_the_job(world):
+    cleaned, job_id = await world.upload("bob", "s"), await world.upload("ann", "s")
+    for one in (cleaned, job_id):
+        await world.cancel(LOCAL, one, 0.0)
+        await world.settle()
+        await world.clock.advance(99.0)
         await world.clean.run_once()
-    assert (await world.jobs.get(job_id)).state is state
     with pytest.raises(RetryRefused, match="cannot be retried: it") as refused:
-        await world.retry(LOCAL, job_id)
-    assert refused.value.code == code
-
-
-async def test_a_retry_needs_a_service_and_room_in_the_queue_and_the_right_to_see_the_job(world):
-    await world.start()
-    job_id = await world.upload("ann", "s")
-    await world.cancel(LOCAL, job_id, 0.0)
-    await world.settle()
+        await world.retry(LOCAL, cleaned)
+    assert refused.value.code == "bundle_gone"
     with pytest.raises(NoSuchJob):
         await world.retry(Principal("bob", Role.USER, "bob"), job_id)
     for _ in range(3):
@@ -122,34 +90,28 @@ async def test_a_retry_needs_a_service_and_room_in_the_queue_and_the_right_to_se
 
 
 async def test_dead_letters_are_kept_for_their_own_time_and_left_by_a_retry(world):
-    await world.start()
     job_id = await world.upload("ann", "dead")
-    await fail(world, job_id)
-    assert (await fail(world, job_id)).dead_letter
 
     async def listed() -> list[int]:
         where = Filter(service="dead", dead_letter=True, reason=Reason.EXIT_CODE)
         ids: list[int] = (await world.jobs.ids(where, None, 10))[0]
         return ids
 
-    await world.clock.advance(400.0)
-    await world.clean.run_once()
-    assert await listed() == [job_id]
-    assert not (await world.retry(LOCAL, job_id)).dead_letter
-    assert await listed() == []
-    await fail(world, job_id)
-    await fail(world, job_id)
-    await world.clock.advance(501.0)
-    await world.clean.run_once()
+    for passes_s, kept in ((400.0, [job_id]), (501.0, [])):
+        await run(world, job_id, 3)
+        assert (await run(world, job_id, 3)).dead_letter
+        await world.clock.advance(passes_s)
+        await world.clean.run_once()
+        assert await listed() == kept
+        if kept:
+            assert not (await world.retry(LOCAL, job_id)).dead_letter
+            assert await listed() == []
     assert (await world.jobs.get(job_id)).state is JobState.CLEANED
-    assert await listed() == []
 
 
 async def test_a_job_whose_agent_is_away_is_forgotten_when_it_has_died_and_after_a_restart(world):
-    await world.start()
     job_id = await world.upload("ann", "s")
-    await world.send.run_once()
-    await world.settle()
+    await world.send_and_start()
     for agent in world.agents:
         agent.drop()
     waiting = await world.delete.forget(LOCAL, job_id)
@@ -170,26 +132,41 @@ async def test_a_job_whose_agent_is_away_is_forgotten_when_it_has_died_and_after
     assert not world.leftovers()
 
 
-async def test_a_job_that_has_not_ended_is_cancelled_by_a_delete_and_deleted_by_the_next(world):
-    await world.start()
+async def test_a_late_report_does_not_overwrite_a_cancel_whose_result_is_kept(world):
     job_id = await world.upload("ann", "s")
+    await world.send_and_start()
+    ((agent, payload),) = world.payloads()
+    late = payload.doc(world.clock.now()).model_copy(update={"status": PayloadState.COMPLETED})
+    assert (await world.cancel(LOCAL, job_id, 5.0)).state is JobState.CANCELLED
+    world.get.on_payload(agent, late)
+    await world.settle()
+    job = await world.jobs.get(job_id)
+    assert job.state is JobState.CANCELLED
+    assert job.result is not None
+
+
+async def test_the_cleaner_goes_by_the_end_of_the_job_not_by_a_files_age(world):
+    job_id = await world.upload("ann", "s")
+    await world.send_and_start()
+    for path in world.folder.rglob("*"):
+        os.utime(path, (0, 0))
+    seen = []
+    for passes_s in (10_000.0, 99.0, 2.0):
+        await world.clock.advance(passes_s)
+        await world.clean.run_once()
+        seen.append((await world.jobs.get(job_id)).state)
+        for agent, payload in world.payloads(PayloadState.RUNNING):
+            agent.end(payload, PayloadState.COMPLETED)
+        await world.settle()
+    assert seen == [JobState.RUNNING, JobState.COMPLETED, JobState.CLEANED]
+    assert world.leftovers() == set()
+    assert not [path for path in (world.folder / "results").rglob("*") if path.is_file()]
+
+
+async def test_a_slow_agent_holds_up_nobody_else(world):
+    jobs = [await world.upload("ann", "s"), await world.upload("bob", "s")]
+    world.agents[0].faults = ["slow"]
     await world.send.run_once()
     await world.settle()
-    kept = await world.delete(LOCAL, job_id, 5.0)
-    assert kept is not None
-    assert (kept.state, kept.delete_requested_at) == (JobState.CANCELLED, None)
-    assert await world.jobs.get(job_id) == kept
-    assert await world.delete(LOCAL, job_id, 5.0) is None
-    (payload,) = [p for agent in world.agents for p in agent.payloads.values()]
-    assert payload.status in (PayloadState.KILLED, PayloadState.CLEANED)
-    with pytest.raises(NoSuchJob):
-        await world.jobs.get(job_id)
-
-
-async def test_a_cancel_of_an_ended_job_changes_nothing(world):
-    await world.start()
-    job_id = await world.upload("ann", "s")
-    done = await run(world, job_id, PayloadState.COMPLETED)
-    with pytest.raises(AlreadyEnded):
-        await world.cancel(LOCAL, job_id, 0.0)
-    assert await world.jobs.get(job_id) == done
+    states = {(await world.jobs.get(job_id)).state for job_id in jobs}
+    assert states == {JobState.PROCESSING, JobState.SUBMITTED}

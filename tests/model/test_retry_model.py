@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-import functools
+from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule
+from hypothesis.stateful import rule, run_state_machine_as_test
 
 from server.domain.errors import NoSuchJob, RetryRefused
 from server.domain.retry_policy import BackoffKind, RetryPolicy
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, RetryLater
-from tests.kit.simulation import World
-from tests.model.test_job_model import AGENT, FAULT, HOW, KILL, LONG, NUMBER, SERVICES, JobModel
-
-_EXITS = RetryPolicy(
-    2,
-    backoff=BackoffKind.EXPONENTIAL_JITTER,
-    delay_s=5.0,
-    retry_on=frozenset({"exit:4", "timeout"}),
+from tests.model.test_job_model import (
+    AGENT,
+    HOW,
+    LONG,
+    NUMBER,
+    SERVICES,
+    TROUBLE,
+    JobModel,
+    Trouble,
 )
+
+_RETRY_ON = frozenset({"exit:4", "timeout"})
+_EXITS = RetryPolicy(2, backoff=BackoffKind.EXPONENTIAL_JITTER, delay_s=5.0, retry_on=_RETRY_ON)
 _LATER = RetryLater(after_s=40.0, message="busy")
 
 
 class RetryModel(JobModel):
-    """What ends an attempt, and what users do with a job that has ended.
-
-    A ``RuleBasedStateMachine`` with the rules of ``JobModel``, too.
-    """
+    """What ends an attempt, and what users do with a job that has ended."""
 
     services: ClassVar = {
         "fast": replace(
@@ -44,75 +46,55 @@ class RetryModel(JobModel):
         "slow": replace(SERVICES["slow"], on_shutdown="resubmit", retry_later_delay_s=0.0),
     }
 
-    def some_job(self, number: int) -> int | None:
-        ids = sorted(self.world.acknowledged)
-        return ids[number % len(ids)] if ids else None
+    @rule(which=AGENT, code=st.sampled_from([0, 3, 4, 75]), asks=st.booleans(), trouble=TROUBLE)
+    def exit(self, which: int, code: int, asks: bool, trouble: Trouble) -> None:
+        self.expect(trouble)
+        for agent, payload in self.at(which, PayloadState.RUNNING):
+            self.happens(agent.exit, payload, code, _LATER if asks else None)
 
-    @rule(
-        which=AGENT,
-        code=st.sampled_from([0, 3, 4, 75]),
-        asks=st.booleans(),
-        fault=FAULT,
-        kill_after=KILL,
-    )
-    def exit(self, which: int, code: int, asks: bool, fault: str, kill_after: int | None) -> None:
-        self.expect(fault, kill_after)
-        agent = self.world.agents[which]
-        for payload in list(agent.payloads.values()):
-            if payload.status is PayloadState.RUNNING:
-                later = _LATER if asks else None
-                self.happens(functools.partial(agent.exit, payload, code, later))
-
-    @rule(which=AGENT, fault=FAULT, kill_after=KILL)
-    def an_agent_is_stopped(self, which: int, fault: str, kill_after: int | None) -> None:
-        self.expect(fault, kill_after)
+    @rule(which=AGENT, trouble=TROUBLE)
+    def an_agent_is_stopped(self, which: int, trouble: Trouble) -> None:
+        self.expect(trouble)
         self.happens(self.world.agents[which].shut_down)
 
-    @rule(number=NUMBER, fault=FAULT, kill_after=KILL)
-    def retry(self, number: int, fault: str, kill_after: int | None) -> None:
+    @rule(number=NUMBER, trouble=TROUBLE)
+    def retry(self, number: int, trouble: Trouble) -> None:
         job_id = self.some_job(number)
-        if job_id is None:
-            return
 
         async def retry() -> None:
             before = await self.world.jobs.get(job_id)
             if before.state is JobState.CANCELLED:
                 self.world.cancelled.discard(job_id)  # also where the answer is not seen
-            try:
+            with suppress(RetryRefused):
                 after = await self.world.retry(LOCAL, job_id)
-            except RetryRefused:
-                return
-            assert after.run == before.run + 1
-            assert (after.retries_used, after.later_used, after.infra_used) == (0, 0, 0)
+                assert after.run == before.run + 1
+                assert (after.retries_used, after.later_used, after.infra_used) == (0, 0, 0)
 
-        self.expect(fault, kill_after)
-        self.run(retry())
+        if job_id:
+            self.expect(trouble)
+            self.run(retry())
 
-    @rule(number=NUMBER, forget=st.booleans(), fault=FAULT, kill_after=KILL)
-    def delete(self, number: int, forget: bool, fault: str, kill_after: int | None) -> None:
+    @rule(number=NUMBER, forget=st.booleans(), trouble=TROUBLE)
+    def delete(self, number: int, forget: bool, trouble: Trouble) -> None:
         job_id = self.some_job(number)
-        if job_id is None:
-            return
         self.world.deleted.add(job_id)
 
         async def delete() -> None:
-            try:
-                if forget:
-                    gone = await self.world.delete.forget(LOCAL, job_id) is None
-                else:
-                    gone = await self.world.delete(LOCAL, job_id, 0.0) is None
-            except NoSuchJob:
-                return
-            if gone:
-                with pytest.raises(NoSuchJob):
-                    await self.world.jobs.get(job_id)
+            ask = self.world.delete
+            with suppress(NoSuchJob):
+                done = ask.forget(LOCAL, job_id) if forget else ask(LOCAL, job_id, 0.0)
+                if await done is None:
+                    with pytest.raises(NoSuchJob):
+                        await self.world.jobs.get(job_id)
 
-        self.expect(fault, kill_after)
-        self.run(delete())
+        if job_id:
+            self.expect(trouble)
+            self.run(delete())
 
-    async def budgets_hold(self, world: World) -> None:
-        for job_id in world.acknowledged:
-            job = await world.jobs.get(job_id)
+    async def promises(self) -> None:
+        await super().promises()
+        for job_id in self.world.acknowledged:
+            job = await self.world.jobs.get(job_id)
             service = self.services[job.service]
             assert job.later_used <= service.retry_later_limit
             assert job.retries_used <= service.retry.retries
@@ -122,20 +104,7 @@ class RetryModel(JobModel):
             if job.state is JobState.QUEUED:
                 assert job.ended_at is None
 
-    @invariant()
-    def every_promise_holds(self) -> None:
-        super().every_promise_holds()
-        if hasattr(self, "world"):
-            self.loop.run_until_complete(self.budgets_hold(self.world))
 
-
-TestRetryModel = RetryModel.TestCase
-TestRetryModel.settings = HOW
-
-
-class LongRetryModel(RetryModel):
-    """More of the same."""
-
-
-TestLongRetryModel = pytest.mark.slow(LongRetryModel.TestCase)
-TestLongRetryModel.settings = LONG
+@pytest.mark.parametrize("how", [HOW, pytest.param(LONG, marks=pytest.mark.slow)])
+def test_retries_and_deletes_keep_every_promise_whatever_goes_wrong(how: settings) -> None:
+    run_state_machine_as_test(RetryModel, settings=how)

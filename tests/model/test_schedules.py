@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from server.domain.allowances import Allowance, Allowances, DayUsed
 from server.domain.errors import BadField, BundleTooLarge, StorageFull
 from server.domain.jobs import FileKind
-from server.domain.schedules import Schedule, ScheduleRefusal
+from server.domain.schedules import Schedule
 from server.domain.service import Service
 from shared.clock import iso
-from shared.principals import LOCAL, Principal, Role
+from shared.principals import LOCAL
 from shared.wire import JobState, Limits
-from tests.kit.simulation import World
+from tests.kit.simulation import World, simulated
 
 HOURLY = "0 * * * *"
 HOUR = 3_600.0
-ANN = Principal("ann-laptop", Role.USER, "ann")
-BOB = Principal("bob-laptop", Role.USER, "bob")
 SERVICES = {
     "example": Service("example", runs_per_user=9, max_runs=9),
     "full": Service("full", queued_per_user=1),
@@ -29,15 +28,10 @@ SERVICES = {
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path, dict(SERVICES))
-
-
-@pytest.fixture(autouse=True)
-def inline(world: World) -> Iterator[None]:
-    with world.inline():
-        yield
-    world.database.close()
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    with simulated(tmp_path, SERVICES) as world:
+        await world.start()
+        yield world
 
 
 async def until(world: World, minute: int) -> None:
@@ -68,10 +62,6 @@ def read(world: World, number: int) -> Schedule:
     return found
 
 
-async def message(world: World, number: int) -> str:
-    return read(world, number).message
-
-
 async def restart(world: World, away_s: float) -> None:
     await world.die()
     await world.clock.advance(away_s)
@@ -85,7 +75,6 @@ async def end(world: World, *jobs: int) -> None:
 
 
 async def test_each_time_makes_one_job_with_what_the_upload_said(world: World) -> None:
-    await world.start()
     number = await world.schedule("ann", "example", HOURLY, tags="a,b", priority="7")
     await sweep(world)
     assert await world.jobs_of(number) == []
@@ -102,7 +91,6 @@ async def test_each_time_makes_one_job_with_what_the_upload_said(world: World) -
 
 
 async def test_jobs_run_and_hold_the_bundle_which_goes_with_the_last_of_them(world: World) -> None:
-    await world.start()
     number = await world.schedule("ann", "example", HOURLY)
     bundle = read(world, number).bundle
     await due(world)
@@ -122,7 +110,6 @@ async def test_jobs_run_and_hold_the_bundle_which_goes_with_the_last_of_them(wor
 
 
 async def test_a_bundle_that_only_a_schedule_has_is_kept_and_removed_with_it(world: World) -> None:
-    await world.start()
     number = await world.schedule("ann", "example", HOURLY)
     file = read(world, number).bundle.file
     await world.remove_orphans()
@@ -134,19 +121,17 @@ async def test_a_bundle_that_only_a_schedule_has_is_kept_and_removed_with_it(wor
 
 
 async def test_a_time_is_skipped_while_a_job_of_it_has_not_ended(world: World) -> None:
-    await world.start()
     number = await world.schedule("ann", "example", HOURLY)
     await due(world, 2)
     [job] = await world.jobs_of(number)
-    assert await message(world, number) == f"skipped: job {job.id} has not ended"
+    assert read(world, number).message == f"skipped: job {job.id} has not ended"
     await end(world, job.id)
     await due(world)
     assert len(await world.jobs_of(number)) == 2
-    assert await message(world, number) == ""
+    assert read(world, number).message == ""
 
 
 async def test_times_of_a_downtime_make_one_job(world: World) -> None:
-    await world.start()
     number = await world.schedule("ann", "example", HOURLY)
     await until(world, 30)
     await restart(world, 5 * HOUR)
@@ -160,7 +145,6 @@ async def test_times_of_a_downtime_make_one_job(world: World) -> None:
 
 
 async def test_each_job_is_an_array_with_its_gather_where_the_upload_is(world: World) -> None:
-    await world.start()
     await world.schedule("ann", "example", HOURLY, gather=True, array="0-2")
     await due(world)
     rows = world.database._run("SELECT total, has_gather FROM batches", None)
@@ -168,7 +152,6 @@ async def test_each_job_is_an_array_with_its_gather_where_the_upload_is(world: W
 
 
 async def test_a_rehearsal_makes_no_jobs_of_schedules(world: World) -> None:
-    await world.start()
     number = await world.schedule("ann", "example", HOURLY)
     world.database._run("INSERT INTO meta (key, value) VALUES ('rehearsal', 'yes')", None)
     await restart(world, 1.0)
@@ -178,7 +161,6 @@ async def test_a_rehearsal_makes_no_jobs_of_schedules(world: World) -> None:
 
 @pytest.mark.parametrize("jump", [90 * 86_400.0, -90 * 86_400.0])
 async def test_a_clock_that_jumps_makes_no_job_and_leaves_none_out(world: World, jump) -> None:
-    await world.start()
     number = await world.schedule("ann", "example", HOURLY)
     await due(world, ending=number)
     world.clock.jump(jump)
@@ -187,7 +169,6 @@ async def test_a_clock_that_jumps_makes_no_job_and_leaves_none_out(world: World,
 
 
 async def test_a_time_from_a_clock_that_was_ahead_is_corrected_at_the_start(world: World) -> None:
-    await world.start()
     number = await world.schedule("ann", "example", HOURLY)
     await sweep(world)
     world.database._run("UPDATE schedules SET next_at = next_at * 2", None)
@@ -198,46 +179,34 @@ async def test_a_time_from_a_clock_that_was_ahead_is_corrected_at_the_start(worl
 
 
 async def test_a_schedule_that_can_make_no_job_says_why_and_goes_on(world: World) -> None:
-    await world.start()
     number = await world.schedule("ann", "example", HOURLY, timeout="30m")
     example = world.services.pop("example")
     await due(world)
-    assert "Invalid service 'example'" in await message(world, number)
+    assert "Invalid service 'example'" in read(world, number).message
     world.services["example"] = example
     await due(world)
     assert len(await world.jobs_of(number)) == 1
     await world.upload("bob", "full")
     full = await world.schedule("bob", "full", HOURLY)
     await due(world)
-    assert "which is the most the service allows" in await message(world, full)
+    assert "which is the most the service allows" in read(world, full).message
 
 
-async def test_what_a_schedule_may_not_be_is_refused_and_leaves_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("server.store.schedules.MOST_OF_USER", 3)
-    await world.start()
-    world.allowances.use(Allowances(Allowance(stored=20, uploaded=20)))
-    refusals: list[tuple[type[Exception], dict[str, str]]] = [
-        (BadField, {"cron": HOURLY, "timeout": "soon"}),
-        (BundleTooLarge, {"cron": HOURLY, "service": "narrow"}),
+async def test_what_a_user_may_not_store_is_refused_and_leaves_nothing(world: World) -> None:
+    refusals: list[tuple[type[Exception], Allowance, dict[str, str]]] = [
+        (BadField, Allowance(), {"timeout": "soon"}),
+        (BundleTooLarge, Allowance(), {"service": "narrow"}),
+        (StorageFull, Allowance(stored=20, uploaded=99), {}),
+        (DayUsed, Allowance(uploaded=20), {}),
     ]
-    for refusal, fields in refusals:
+    given: dict[str, Any] = {"service": "example", "cron": HOURLY}
+    world.allowances.use(Allowances(Allowance(uploaded=99)))
+    for number in range(2):
+        await world.schedule("ann", **given, name=f"there {number}")
+    for refusal, allowance, fields in refusals:
+        world.allowances.use(Allowances(allowance))
         with pytest.raises(refusal):
-            await world.schedule("ann", gather=False, **({"service": "example"} | fields))
-    await world.schedule("ann", "example", HOURLY, name="nightly")
-    with pytest.raises(ScheduleRefusal, match="has a schedule 'nightly'"):
-        await world.schedule("ann", "example", HOURLY, name="nightly")
-    await world.schedule("ann", "example", HOURLY)
-    with pytest.raises(StorageFull):
-        await world.schedule("ann", "example", HOURLY)
-    world.allowances.use(Allowances(Allowance(uploaded=20)))
-    with pytest.raises(DayUsed):
-        await world.schedule("ann", "example", HOURLY)
-    world.allowances.use(Allowances(Allowance()))
-    await world.schedule("ann", "example", HOURLY)
-    with pytest.raises(ScheduleRefusal, match="has 3 schedules"):
-        await world.schedule("ann", "example", HOURLY)
-    await world.schedule("bob", "example", HOURLY)
+            await world.schedule("ann", **given | fields)
+    await world.schedule("bob", **given)
     await world.remove_orphans()
     assert not world.leftovers()

@@ -18,9 +18,10 @@ from server.stages.clean import recover
 from server.storage.folder import FolderStorage
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState
+from tests.kit.agent_model import Payload
 from tests.kit.inline_database import SimulatedCrash
-from tests.kit.sim_agent import end_in_each_way
-from tests.kit.simulation import World
+from tests.kit.sim_agent import SimAgent
+from tests.kit.simulation import World, end_in_each_way
 
 SERVICES = {"example": Service("example", runs_per_user=2, max_runs=3, infra_retries=9)}
 Act = Callable[[], Coroutine[Any, Any, None]]
@@ -49,18 +50,21 @@ async def begin(first: World, second: World) -> None:
 async def deliver(*worlds: World) -> None:
     """A success, a failure and an interruption, and what is sent after them."""
     first = worlds[0]
-    agents = [world.agents[number] for number, world in enumerate(worlds)]
+
+    def held(state: PayloadState) -> list[tuple[SimAgent, Payload]]:
+        """What each server's own agent has."""
+        own = [(world.agents[number].name, world) for number, world in enumerate(worlds)]
+        return [one for name, world in own for one in world.payloads(state) if one[0].name == name]
+
     for _ in range(2):
         for world in worlds:
             if world.alive:
                 await world.send.run_once()
             await world.clock.settle()
-        for agent in agents:
-            for payload in list(agent.payloads.values()):
-                if payload.status is PayloadState.PREPARED:
-                    agent.start(payload)
+        for agent, payload in held(PayloadState.PREPARED):
+            agent.start(payload)
         await first.clock.settle()
-        end_in_each_way(agents)
+        end_in_each_way(held(PayloadState.RUNNING))
         await first.clock.settle()
 
 
@@ -79,11 +83,7 @@ def everything(world: World) -> dict[str, list[tuple[Any, ...]]]:
     tables = ("jobs", "events", "attempts", "bundles", "services WHERE last_user != ''")
     connection = world.database._connection
     found = {name: list(map(tuple, connection.execute(f"SELECT * FROM {name}"))) for name in tables}
-    payloads = [
-        (agent.name, payload.id, payload.key, payload.status)
-        for agent in world.agents
-        for payload in agent.payloads.values()
-    ]
+    payloads = [(agent.name, one.id, one.key, one.status) for agent, one in world.payloads()]
     return {**found, "payloads": payloads}
 
 

@@ -31,72 +31,58 @@ def table(connections: int = 4, per_peer: int = 2) -> Connections:
     return Connections(ConnectionLimits(connections, per_peer, 3, 2, 1))
 
 
-def connect(connections: Connections, peer: str) -> FakeConnection | None:
-    """A new connection; None: it was not admitted."""
-    if not connections.admit(peer):
-        return None
-    connection = FakeConnection()
-    connections.add(connection, peer)
-    return connection
+def connect(connections: Connections, *peers: str, busy: bool = False) -> list[FakeConnection]:
+    """New connections of these peers; without those that were not admitted."""
+    found = []
+    for peer in peers:
+        if connections.admit(peer):
+            found.append(FakeConnection())
+            connections.add(found[-1], peer)
+            if busy:
+                connections.busy(found[-1])
+    return found
+
+
+A, B, C, D = (f"10.0.0.{number}" for number in range(1, 5))
 
 
 def test_the_oldest_idle_connection_of_the_peer_with_most_is_closed():
     connections = table(per_peer=4)
-    first, second, third = (connect(connections, "10.0.0.1") for _ in range(3))
-    other = connect(connections, "10.0.0.2")
-    assert first is not None
-    assert second is not None
-    assert other is not None
+    first, second, third, other = connect(connections, A, A, A, B)
     connections.busy(first)
-    assert connect(connections, "10.0.0.3") is not None
+    assert connect(connections, C)
     assert (first.dropped, second.dropped, other.dropped) == (False, True, False)
     connections.idle(first)  # it has been idle for the shortest time now
-    assert connect(connections, "10.0.0.4") is not None
-    assert third is not None
-    assert (third.dropped, first.dropped) == (True, False)
-    assert len(connections) == 4
+    assert connect(connections, D)
+    assert (third.dropped, first.dropped, len(connections)) == (True, False, 4)
 
 
-def test_an_address_at_its_limit_loses_an_idle_connection_of_its_own():
+def test_an_address_at_its_limit_loses_an_idle_connection_of_its_own_or_gets_no_more():
     connections = table(connections=10)
-    first, second = connect(connections, "10.0.0.1"), connect(connections, "10.0.0.1")
-    other = connect(connections, "10.0.0.2")
-    assert first is not None
-    assert second is not None
-    assert other is not None
-    assert connect(connections, "10.0.0.1") is not None
-    assert (first.dropped, other.dropped) == (True, False)
-
-
-def test_an_address_at_its_limit_without_an_idle_one_gets_no_more():
-    connections = table(connections=10)
-    for connection in (connect(connections, "10.0.0.1"), connect(connections, "10.0.0.1")):
-        assert connection is not None
+    first, second, other = connect(connections, A, A, B)
+    (third,) = connect(connections, A)
+    assert (first.dropped, second.dropped, other.dropped) == (True, False, False)
+    for connection in (second, third):
         connections.busy(connection)
-    assert connect(connections, "10.0.0.1") is None
-    assert connect(connections, "10.0.0.2") is not None
+    assert not connect(connections, A)
+    assert connect(connections, B)
 
 
 def test_this_machines_own_addresses_do_not_count():
-    connections = table(connections=10)
-    lines = [connect(connections, "127.0.0.1") for _ in range(5)]
-    assert not any(connection is None or connection.dropped for connection in lines)
+    lines = connect(table(connections=10), *["127.0.0.1"] * 5)
+    assert [line.dropped for line in lines] == [False] * 5
 
 
 def test_when_all_connections_are_busy_no_more_are_accepted():
     connections = table(connections=2)
-    for peer in ("10.0.0.1", "10.0.0.2"):
-        connection = connect(connections, peer)
-        assert connection is not None
-        connections.busy(connection)
-    assert connect(connections, "10.0.0.3") is None
+    assert len(connect(connections, A, B, busy=True)) == 2
+    assert not connect(connections, C)
 
 
 def test_closed_connections_are_not_counted():
     connections = table(connections=2)
     for _ in range(10):
-        connection = connect(connections, "10.0.0.1")
-        assert connection is not None
+        (connection,) = connect(connections, A)
         connections.remove(connection)
         connections.remove(connection)
         connections.idle(connection)  # too late
@@ -116,12 +102,10 @@ def test_descriptors_are_left_for_the_files_of_requests_and_for_own_files(files,
 
 def test_a_connection_counts_from_its_admission_and_can_be_released():
     connections = table(connections=10)
-    assert connections.admit("10.0.0.1")
-    assert connections.admit("10.0.0.1")
-    assert not connections.admit("10.0.0.1")  # accepted in one go, none of them made yet
-    connections.release("10.0.0.1")
-    assert connections.admit("10.0.0.1")
-    assert len(connections) == 2
+    # accepted in one go, none of them made yet
+    assert [connections.admit(A) for _ in range(3)] == [True, True, False]
+    connections.release(A)
+    assert (connections.admit(A), len(connections)) == (True, 2)
 
 
 def test_costly_reading_gets_a_quarter_of_the_time_all_together():
@@ -158,13 +142,9 @@ def test_a_peer_is_an_address_or_a_network_of_one_host(address, peer):
 MIB = 1 << 20
 
 
-def asked(method: str = "GET") -> web.Request:
-    return make_mocked_request(method, "/")
-
-
 def hold(unread: UnreadAnswers, caller: str, size: int, method: str = "GET") -> web.Request:
     CALLER.set(caller)
-    request = asked(method)
+    request = make_mocked_request(method, "/")
     unread.hold(request, web.Response(body=bytes(size)))
     return request
 
@@ -207,6 +187,6 @@ def test_what_was_done_is_always_answered_and_little_is_not_counted() -> None:
     hold(unread, "ann", MIB)
     hold(unread, "ann", MIB, "POST")
     assert RELEASE not in hold(unread, "ann", 60_000)
-    request = asked()
+    request = make_mocked_request("GET", "/")
     unread.hold(request, web.StreamResponse())
     assert RELEASE not in request

@@ -11,11 +11,12 @@ from hypothesis import given, strategies
 from server.domain.errors import BadField
 from server.domain.schedules import next_time
 from shared.clock import SECOND, from_iso, iso
+from tests.kit.each import each
 
 BERLIN = "Europe/Berlin"
 
 
-def times(line: str, after: str, count: int, zone: str = BERLIN) -> list[str]:
+def times(line: str, after: str, count: int, zone: str) -> list[str]:
     """In local time, with its offset."""
     at, found = from_iso(after), []
     for _ in range(count):
@@ -25,8 +26,8 @@ def times(line: str, after: str, count: int, zone: str = BERLIN) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
+@each(
+    "line, expected",
     [
         ("*/15 9-10 * * MON-FRI", "2026-03-02T09:00"),
         ("30 2 * * *", "2026-03-01T02:30"),
@@ -42,8 +43,8 @@ def test_the_fields_are_those_of_cron(line: str, expected: str) -> None:
     assert iso(next_time(line, "UTC", after))[:16] == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
+@each(
+    "text, words",
     [
         ("", "five fields"),
         ("* * * *", "five fields"),
@@ -71,32 +72,26 @@ def test_any_text_is_a_line_or_refused(text: str) -> None:
         return
 
 
-def test_a_time_that_clocks_skip_is_due_as_soon_as_they_go_on() -> None:
-    assert times("30 2 * * *", "2026-03-28T12:00:00Z", 2) == [
-        "03-29T03:00+02:00",
-        "03-30T02:30+02:00",
-    ]
-    assert times("*/30 * * * *", "2026-03-29T00:20:00Z", 3) == [
-        "03-29T01:30+01:00",
-        "03-29T03:00+02:00",
-        "03-29T03:30+02:00",
-    ]
-
-
-def test_a_time_that_comes_twice_is_due_the_first_time() -> None:
-    assert times("30 2 * * *", "2026-10-24T12:00:00Z", 2) == [
-        "10-25T02:30+02:00",
-        "10-26T02:30+01:00",
-    ]
-    # Looked at between the two: the first one is over.
-    assert times("30 2 * * *", "2026-10-25T01:10:00Z", 1) == ["10-26T02:30+01:00"]
-    assert times("30 * * * *", "2026-10-24T23:50:00Z", 4) == [
-        "10-25T02:30+02:00",
-        "10-25T02:30+01:00",
-        "10-25T03:30+01:00",
-        "10-25T04:30+01:00",
-    ]
-
-
-def test_another_zone_has_another_time() -> None:
-    assert times("0 9 * * *", "2026-06-01T00:00:00Z", 1, "Asia/Tokyo") == ["06-02T09:00+09:00"]
+@each(
+    "line, after, zone, expected",
+    [
+        # A time that clocks skip is due as soon as they go on.
+        ("30 2 * * *", "2026-03-28T12:00", BERLIN, ["03-29T03:00+02:00", "03-30T02:30+02:00"]),
+        (
+            *("*/30 * * * *", "2026-03-29T00:20", BERLIN),
+            ["03-29T01:30+01:00", "03-29T03:00+02:00", "03-29T03:30+02:00"],
+        ),
+        # One that comes twice is due the first time, and is over when it is looked at between.
+        ("30 2 * * *", "2026-10-24T12:00", BERLIN, ["10-25T02:30+02:00", "10-26T02:30+01:00"]),
+        ("30 2 * * *", "2026-10-25T01:10", BERLIN, ["10-26T02:30+01:00"]),
+        (
+            *("30 * * * *", "2026-10-24T23:50", BERLIN),
+            ["10-25T02:30+02:00", "10-25T02:30+01:00", "10-25T03:30+01:00"],
+        ),
+        ("0 9 * * *", "2026-06-01T00:00", "Asia/Tokyo", ["06-02T09:00+09:00"]),
+    ],
+)
+def test_it_is_due_in_local_time_where_clocks_are_changed(
+    line: str, after: str, zone: str, expected: list[str]
+) -> None:
+    assert times(line, f"{after}:00Z", len(expected), zone) == expected

@@ -58,13 +58,9 @@ def after(found: Job, service: Service = SERVICE, **payload: Any) -> Move:
 # -- the table
 
 
-def test_every_state_has_a_row_and_is_reached_and_the_sets_are_what_the_design_says() -> None:
+def test_every_state_has_a_row_and_is_reached_and_what_is_cleaned_stays_so() -> None:
     assert set(states.NEXT) == set(S)
     assert {states.FIRST} | {to for after in states.NEXT.values() for to in after} == set(S)
-    assert {S.COMPLETED, S.FAILED, S.CANCELLED, S.CLEANED} == states.ENDED
-    assert {S.PROCESSING, S.SUBMITTED, S.RUNNING, S.UNKNOWN} == states.HOLDS_SLOT
-    assert {S.SUBMITTED, S.RUNNING, S.UNKNOWN} == states.AT_AGENT
-    assert {S.FAILED, S.CANCELLED} == states.RETRIED_BY_HAND
     assert states.NEXT[S.COMPLETED] == {S.CLEANED}
     assert not states.NEXT[S.CLEANED]
 
@@ -79,80 +75,70 @@ def test_a_move_that_the_table_lacks_is_refused_when_it_is_made() -> None:
 # -- what an agent says of the attempt: job, payload, where to and why, event, what changes
 
 KEPT = {"cancel_requested_at": 1}
+DONE, TIMED = {"status": P.COMPLETED}, {"reason": R.TIMEOUT}
+EXIT_3, EXIT_4 = ({"reason": R.EXIT_CODE, "exit_code": code} for code in (3, 4))
 LOST = {"reason": R.AGENT_ERROR, "interrupted": True}
 STOPPED = {"reason": R.SHUTDOWN, "interrupted": True}
 BUSY = {"exit_code": 75, "retry_later": RetryLater(message="GPU busy", after_s=30.0)}
-RETRY, LATER = "job.retry", "job.retry_later"
-ENDS: tuple[tuple[dict[str, Any], dict[str, Any], S, R | None, str, dict[str, Any]], ...] = (
-    ({}, {"status": P.COMPLETED}, S.COMPLETED, None, "", {"ended_at": NOW}),
-    ({}, {"status": P.COMPLETED}, S.COMPLETED, None, "", {"expires_at": NOW + 100 * SECOND}),
+RETRY, LATER, AGAIN = "job.retry", "job.retry_later", "job.interrupted"
+ENDED, EXPIRES = {"ended_at": NOW}, {"expires_at": NOW + 100 * SECOND}
+USED_UP = {"infra_used": 5, "retries_used": 5, "later_used": 5}
+RESUBMIT, STOP = (
+    dataclasses.replace(SERVICE, on_shutdown=how, infra_retries=0) for how in ("resubmit", "stop")
+)
+STOP_ONLY = dataclasses.replace(STOP, infra_retries=1)
+
+
+def waits(seconds: int, **changes: Any) -> dict[str, Any]:
+    return {"not_before": NOW + seconds * SECOND, **changes}
+
+
+Row = tuple[Service, dict[str, Any], dict[str, Any], S, R | None, str, dict[str, Any]]
+ENDS: tuple[Row, ...] = (
+    (SERVICE, {}, DONE, S.COMPLETED, None, "", ENDED | EXPIRES),
+    (SERVICE, {"expires_after_s": 0.0}, DONE, S.COMPLETED, None, "", {"expires_at": None}),
+    (SERVICE, {}, {"status": P.KILLED}, S.CANCELLED, None, "", {}),
+    (SERVICE, {}, {"status": P.CLEANED}, S.FAILED, R.AGENT_LOST, "", {}),
+    (SERVICE, {}, {"status": P.INVALID}, S.FAILED, R.INVALID_BUNDLE, "", {}),
+    (SERVICE, {}, EXIT_4, S.FAILED, R.EXIT_CODE, "", ENDED),
+    (SERVICE, {}, EXIT_3, S.QUEUED, R.EXIT_CODE, RETRY, {"retries_used": 1}),
     (
-        {"expires_after_s": 0.0},
-        {"status": P.COMPLETED},
-        S.COMPLETED,
-        None,
-        "",
-        {"expires_at": None},
+        *(SERVICE, {"retries_used": 1}, TIMED, S.QUEUED, R.TIMEOUT, RETRY),
+        waits(60, retries_used=2, waits_since=NOW + 60 * SECOND),
     ),
-    ({}, {"status": P.KILLED}, S.CANCELLED, None, "", {}),
-    ({}, {"status": P.CLEANED}, S.FAILED, R.AGENT_LOST, "", {}),
-    ({}, {"status": P.INVALID}, S.FAILED, R.INVALID_BUNDLE, "", {}),
-    ({}, {"reason": R.EXIT_CODE, "exit_code": 4}, S.FAILED, R.EXIT_CODE, "", {"ended_at": NOW}),
-    (
-        {},
-        {"reason": R.EXIT_CODE, "exit_code": 3},
-        S.QUEUED,
-        R.EXIT_CODE,
-        RETRY,
-        {"retries_used": 1},
-    ),
-    (
-        {"retries_used": 1},
-        {"reason": R.TIMEOUT},
-        S.QUEUED,
-        R.TIMEOUT,
-        RETRY,
-        {"retries_used": 2, "not_before": NOW + 60 * SECOND, "waits_since": NOW + 60 * SECOND},
-    ),
-    ({"retries_used": 2}, {"reason": R.TIMEOUT}, S.FAILED, R.TIMEOUT, "", {}),
-    (KEPT, {"reason": R.TIMEOUT}, S.CANCELLED, None, "", {"expires_at": NOW + 100 * SECOND}),
+    (SERVICE, {"retries_used": 2}, TIMED, S.FAILED, R.TIMEOUT, "", {}),
+    (SERVICE, KEPT, TIMED, S.CANCELLED, None, "", EXPIRES),
     # Interrupted through no fault of the bundle: from a budget of its own.
-    ({}, LOST, S.QUEUED, R.AGENT_ERROR, "job.interrupted", {"infra_used": 1}),
-    ({"infra_used": 1}, LOST, S.FAILED, R.AGENT_ERROR, "", {}),
-    (KEPT, LOST, S.CANCELLED, None, "", {}),
-    (KEPT | {"infra_used": 9}, LOST, S.CANCELLED, None, "", {}),
+    (SERVICE, {}, LOST, S.QUEUED, R.AGENT_ERROR, AGAIN, {"infra_used": 1}),
+    (SERVICE, {"infra_used": 1}, LOST, S.FAILED, R.AGENT_ERROR, "", {}),
+    (SERVICE, KEPT, LOST, S.CANCELLED, None, "", {}),
+    (SERVICE, KEPT | {"infra_used": 9}, LOST, S.CANCELLED, None, "", {}),
     # It asks to be tried later: not counted as a retry, and its queue timeout goes on.
     (
-        {"queued_at": 5, "later_used": 1},
-        BUSY,
-        S.QUEUED,
-        R.EXIT_CODE,
-        LATER,
-        {"later_used": 2, "not_before": NOW + 30 * SECOND, "waits_since": 5},
+        *(SERVICE, {"queued_at": 5, "later_used": 1}, BUSY, S.QUEUED, R.EXIT_CODE, LATER),
+        waits(30, later_used=2, waits_since=5),
     ),
-    (
-        {},
-        {"exit_code": 75},
-        S.QUEUED,
-        R.EXIT_CODE,
-        LATER,
-        {"later_used": 1, "not_before": NOW + 60 * SECOND},
-    ),
-    ({"later_used": 2}, BUSY, S.FAILED, R.EXIT_CODE, "", {}),
-    (KEPT, BUSY, S.CANCELLED, None, "", {}),
-    # Its agent shuts down, with on_shutdown = "continue".
-    ({}, STOPPED, S.QUEUED, R.SHUTDOWN, "job.interrupted", {"infra_used": 1}),
-    ({"infra_used": 1}, STOPPED, S.QUEUED, R.SHUTDOWN, RETRY, {"retries_used": 1}),
-    ({"infra_used": 1, "retries_used": 2}, STOPPED, S.FAILED, R.SHUTDOWN, "", {}),
+    (SERVICE, {}, {"exit_code": 75}, S.QUEUED, R.EXIT_CODE, LATER, waits(60, later_used=1)),
+    (SERVICE, {"later_used": 2}, BUSY, S.FAILED, R.EXIT_CODE, "", {}),
+    (SERVICE, KEPT, BUSY, S.CANCELLED, None, "", {}),
+    # Its agent shuts down, with on_shutdown = "continue", or another, which is of a shutdown only.
+    (SERVICE, {}, STOPPED, S.QUEUED, R.SHUTDOWN, AGAIN, {"infra_used": 1}),
+    (SERVICE, {"infra_used": 1}, STOPPED, S.QUEUED, R.SHUTDOWN, RETRY, {"retries_used": 1}),
+    (SERVICE, {"infra_used": 1, "retries_used": 2}, STOPPED, S.FAILED, R.SHUTDOWN, "", {}),
+    (RESUBMIT, USED_UP, STOPPED, S.QUEUED, R.SHUTDOWN, "job.resubmitted", {}),
+    (RESUBMIT, USED_UP, LOST, S.FAILED, R.AGENT_ERROR, "", {}),
+    (STOP, {}, STOPPED, S.FAILED, R.SHUTDOWN, "", {}),
+    (STOP, KEPT, STOPPED, S.CANCELLED, None, "", {}),
+    (STOP_ONLY, {}, LOST, S.QUEUED, R.AGENT_ERROR, AGAIN, {"infra_used": 1}),
 )
 COUNTERS = {"retries_used", "infra_used", "later_used"}
 
 
-@each("fields, payload, to, reason, event, changes", ENDS)
+@each("service, fields, payload, to, reason, event, changes", ENDS)
 def test_what_follows_from_the_end_of_an_attempt(
-    fields: Any, payload: Any, to: S, reason: R | None, event: str, changes: dict[str, Any]
+    service: Service, fields: Any, payload: Any, to: S, reason: R | None, event: str, changes: Any
 ) -> None:
-    move = after(job(**fields), **payload)
+    move = after(job(**fields), service, **payload)
     assert (move.before, move.to, move.at) == (S.RUNNING, to, NOW)
     assert (move.reason, move.event) == (reason, event)
     assert changes.items() <= move.changes.items()
@@ -160,49 +146,18 @@ def test_what_follows_from_the_end_of_an_attempt(
     assert move.message
 
 
-RESUBMIT, STOP = (
-    dataclasses.replace(SERVICE, on_shutdown=how, infra_retries=0) for how in ("resubmit", "stop")
-)
-USED_UP = {"infra_used": 5, "retries_used": 5, "later_used": 5}
-SHUTDOWNS: tuple[tuple[Service, dict[str, Any], dict[str, Any], S, str], ...] = (
-    (RESUBMIT, USED_UP, STOPPED, S.QUEUED, "job.resubmitted"),
-    (RESUBMIT, USED_UP, LOST, S.FAILED, ""),
-    (STOP, {}, STOPPED, S.FAILED, ""),
-    (STOP, KEPT, STOPPED, S.CANCELLED, ""),
-    (dataclasses.replace(STOP, infra_retries=1), {}, LOST, S.QUEUED, "job.interrupted"),
-)
-
-
-@each("service, fields, payload, to, event", SHUTDOWNS)
-def test_a_shutdown_means_what_the_service_says_and_only_a_shutdown(
-    service: Service, fields: Any, payload: Any, to: S, event: str
-) -> None:
-    move = after(job(**fields), service, **payload)
-    assert (move.to, move.event) == (to, event)
-    assert to is not S.QUEUED or service is not RESUBMIT or not COUNTERS & set(move.changes)
-
-
 HELD: dict[str, Any] = {"agent": "node", "payload_id": 5, "submitted_at": 1, "started_at": 2}
 
 
 def test_a_job_that_is_queued_again_belongs_to_no_agent_and_tells_programs_why() -> None:
     move = after(job(**HELD), SERVICE, reason=R.TIMEOUT, exit_code=None)
-    assert move.changes == {
-        "queued_at": NOW,
-        "waits_since": NOW + 10 * SECOND,
-        "not_before": NOW + 10 * SECOND,
-        "retries_used": 1,
-        "agent": None,
-        "payload_id": None,
-        "submitted_at": None,
-        "heartbeat_at": None,
-        "progress": None,
-        "output": {},
-    }
+    none = dict.fromkeys(("agent", "payload_id", "submitted_at", "heartbeat_at", "progress"))
+    later = dict.fromkeys(("waits_since", "not_before"), NOW + 10 * SECOND)
+    assert move.changes == none | later | {"queued_at": NOW, "retries_used": 1, "output": {}}
     of_retry = {"delay_s": 10.0, "reason": R.TIMEOUT, "retry": 1, "retries": 2}
     assert move.fields == of_retry | {"exit_code": None}
-    later = after(job(), SERVICE, **BUSY).fields
-    assert (later["delay_s"], later["reason"]) == (30.0, "GPU busy")
+    asked = after(job(), SERVICE, **BUSY).fields
+    assert (asked["delay_s"], asked["reason"]) == (30.0, "GPU busy")
 
 
 @each("keep_s, at", [(0.0, None), (50.0, NOW + 50 * SECOND)])
@@ -212,34 +167,29 @@ def test_a_failure_for_good_is_a_dead_letter_with_a_time_of_its_own(
     service = Service("s", dead_letter=True, dead_letter_expires_after_s=keep_s, retry=POLICY)
     move = after(job(), service, reason=R.EXIT_CODE, exit_code=4)
     assert (move.changes["dead_letter"], move.changes["expires_at"]) == (True, at)
-    for other in (
-        after(job(), service, reason=R.TIMEOUT),
-        after(job(), service, status=P.COMPLETED),
-        after(job(), service, status=P.KILLED),
-        after(job(parent_id=3), service, reason=R.EXIT_CODE),
+    for found, payload in (
+        *((job(), payload) for payload in (TIMED, DONE, {"status": P.KILLED})),
+        (job(parent_id=3), EXIT_4),
     ):
-        assert "dead_letter" not in other.changes
+        assert "dead_letter" not in after(found, service, **payload).changes
 
 
 # -- steps and their times
 
 STARTED: dict[str, Any] = {"started_at": iso(NOW - SECOND)}
+RUNS, PREPARED = {"status": P.RUNNING, **STARTED}, {"status": P.PREPARED}
 STEPS: tuple[tuple[S, dict[str, Any], list[S]], ...] = (
-    (S.PROCESSING, {"status": P.PREPARED}, [S.SUBMITTED]),
-    (S.PROCESSING, {"status": P.RUNNING, **STARTED}, [S.SUBMITTED, S.RUNNING]),
-    (S.SUBMITTED, {"status": P.RUNNING, **STARTED}, [S.RUNNING]),
-    (S.UNKNOWN, {"status": P.RUNNING, **STARTED}, [S.RUNNING]),
-    (S.UNKNOWN, {"status": P.PREPARED}, [S.SUBMITTED]),
+    (S.PROCESSING, PREPARED, [S.SUBMITTED]),
+    (S.PROCESSING, RUNS, [S.SUBMITTED, S.RUNNING]),
+    (S.SUBMITTED, RUNS, [S.RUNNING]),
+    (S.UNKNOWN, RUNS, [S.RUNNING]),
+    (S.UNKNOWN, PREPARED, [S.SUBMITTED]),
     (S.PROCESSING, {"status": P.INVALID}, [S.SUBMITTED, S.FAILED]),
-    (S.SUBMITTED, {"status": P.COMPLETED, **STARTED}, [S.RUNNING, S.COMPLETED]),
-    (
-        S.QUEUED,
-        {"status": P.COMPLETED, **STARTED},
-        [S.PROCESSING, S.SUBMITTED, S.RUNNING, S.COMPLETED],
-    ),
+    (S.SUBMITTED, DONE | STARTED, [S.RUNNING, S.COMPLETED]),
+    (S.QUEUED, DONE | STARTED, [S.PROCESSING, S.SUBMITTED, S.RUNNING, S.COMPLETED]),
     (S.RUNNING, {"status": P.RUNNING}, []),
-    (S.SUBMITTED, {"status": P.PREPARED}, []),
-    (S.RUNNING, {"status": P.PREPARED}, []),
+    (S.SUBMITTED, PREPARED, []),
+    (S.RUNNING, PREPARED, []),
 )
 
 
@@ -263,7 +213,7 @@ def test_every_step_on_the_way_is_made_with_its_time(
 
 
 def test_the_first_start_of_a_run_stays_its_own() -> None:
-    move = after(job(state=S.SUBMITTED, started_at=7), status=P.RUNNING, **STARTED)
+    move = after(job(state=S.SUBMITTED, started_at=7), **RUNS)
     assert (move.changes["started_at"], move.facts["started_at"]) == (7, NOW - SECOND)
 
 
@@ -338,37 +288,32 @@ def test_whatever_an_agent_says_the_job_follows_the_table(
     assert len(grown) == (move.to is S.QUEUED and move.event != "job.resubmitted")
 
 
-@each("before", list(S))
-@each("to", [S.SUBMITTED, S.RUNNING])
-def test_the_way_of_a_late_report_is_a_path_through_the_table(before: S, to: S) -> None:
-    for step in states.states_between(before, to):
-        assert step in states.NEXT[before]
-        before = step
-
-
 # -- what becomes of an attempt without a word of its agent
 
 
 @each(
-    "code, final, retry_after_s, offered, to, reason",
+    "code, final, offered, to, reason, message",
     [
-        ("stale_attempt", True, None, True, S.QUEUED, None),
-        ("key_refused", False, 1.0, True, S.QUEUED, None),
-        ("busy", False, 1.0, True, S.QUEUED, None),
-        ("not_offered", True, None, True, S.QUEUED, None),
-        ("not_offered", True, None, False, S.FAILED, R.NOT_OFFERED),
-        ("bad", True, None, True, S.FAILED, R.AGENT_ERROR),
-        ("invalid_bundle", True, None, True, S.FAILED, R.INVALID_BUNDLE),
-        ("internal", False, None, True, S.QUEUED, R.AGENT_ERROR),
+        ("stale_attempt", True, True, S.QUEUED, None, ""),
+        ("key_refused", False, True, S.QUEUED, None, ""),
+        ("busy", False, True, S.QUEUED, None, "agent node does not take it now: no"),
+        ("not_offered", True, True, S.QUEUED, None, ""),
+        ("not_offered", True, False, S.FAILED, R.NOT_OFFERED, ""),
+        ("bad", True, True, S.FAILED, R.AGENT_ERROR, "retry_on has only exit:3, heartbeat_timeout"),
+        ("invalid_bundle", True, True, S.FAILED, R.INVALID_BUNDLE, "would be the same next time"),
+        ("internal", False, True, S.QUEUED, R.AGENT_ERROR, "it will be tried again"),
     ],
 )
-def test_what_a_refusal_means(
-    code: str, final: bool, retry_after_s: float | None, offered: bool, to: S, reason: R | None
+def test_what_a_refusal_means_and_whether_it_is_tried_again(
+    code: str, final: bool, offered: bool, to: S, reason: R | None, message: str
 ) -> None:
-    refusal = RefusedByAgent(code, "no", final=final, retry_after_s=retry_after_s)
+    asks = 1.0 if code in {"busy", "key_refused"} else None
+    refusal = RefusedByAgent(code, "no", final=final, retry_after_s=asks)
     found = job(state=S.PROCESSING, agent="node")
     move = outcome.refused(found, SERVICE, NOW, refusal, delay_s=3.0, offered=offered)
     assert (move.to, move.reason) == (to, reason)
+    assert message in move.message
+    assert move.message.startswith("agent node refused it: no") or not final or to is S.QUEUED
     if to is S.QUEUED:
         pays = reason is R.AGENT_ERROR
         assert move.changes.get("infra_used", 0) == pays
@@ -468,16 +413,7 @@ FACTS: dict[str, Any] = {
 }
 
 
-@each(
-    "payload",
-    [
-        {"status": P.COMPLETED},
-        {"status": P.KILLED},
-        {"reason": R.MEMORY_LIMIT},
-        {"reason": R.TIMEOUT},
-        LOST,
-    ],
-)
+@each("payload", [DONE, {"status": P.KILLED}, {"reason": R.MEMORY_LIMIT}, TIMED, LOST])
 def test_what_an_attempt_used_and_said_is_kept_with_it(payload: Any) -> None:
     no_logs = {"stdout_bytes": None, "stderr_bytes": None}
     assert after(job(), **payload, **FACTS).facts == FACTS | no_logs
@@ -490,75 +426,49 @@ LOWERED = {"memory": 64 << 20, "disk": 64 << 20, "pids": 8, "cpus": 0.5}
 OWN_LIMITS = job(limits=Limits().model_copy(update=LOWERED), timeout_s=60.0)
 CRLF = job(upload_warnings=("run.sh has Windows line endings (CRLF): …",))
 ALLOWS = Service("s", timeout_s=3_600.0, heartbeat_timeout_s=600.0)
-LEFT = "; it has 2 retries left, but "
-NOT_NAMED = f"{LEFT}retry_on has only exit:3, heartbeat_timeout, shutdown, timeout"
+NOT_NAMED = (
+    "; it has 2 retries left, but retry_on has only exit:3, heartbeat_timeout, shutdown, timeout"
+)
 CRLF_SAID = "run.sh failed; run.sh has Windows line endings (CRLF), which a shell takes as part of "
+ONLY_75 = Service("s", retry=RetryPolicy(3, retry_on=frozenset({"exit:75"})), retry_later_limit=2)
+ASKED, AGAIN_IN_30_S = "it asked to be tried later: GPU busy", "; it will be tried again in 30s"
+SILENT = {"reason": R.HEARTBEAT_TIMEOUT, "message": "silent"}
+OWN_SAID, OF_SERVICE = "x (set at its upload; service s allows {})", "(service s sets this limit)"
+
+
+def over(reason: R) -> dict[str, Any]:
+    return {"reason": reason, "message": "x"}
+
+
 SENTENCES: tuple[tuple[Job, Service, dict[str, Any], str], ...] = (
-    (
-        job(),
-        SERVICE,
-        {"status": P.COMPLETED, "usage": FACTS["usage"]},
-        "run.sh ended well after 1m 1s",
-    ),
+    (job(), SERVICE, DONE | {"usage": FACTS["usage"]}, "run.sh ended well after 1m 1s"),
     (job(), SERVICE, {"status": P.KILLED}, "killed on the agent"),
     (job(**KEPT), SERVICE, {"status": P.KILLED}, "cancelled"),
     (job(**KEPT), SERVICE, {**LOST, "message": "x"}, "cancelled; x"),
     (job(**KEPT), SERVICE, {"exit_code": 75}, "cancelled; it asked to be tried later"),
     (job(), SERVICE, {"exit_code": 4, "message": "no"}, f"no{NOT_NAMED}"),
     (
-        job(),
-        SERVICE,
-        {"reason": R.HEARTBEAT_TIMEOUT, "message": "silent"},
-        "silent (service s sets this limit); it will be tried again in 10s, 1 retry left after "
-        "that",
+        *(job(), SERVICE, SILENT),
+        f"silent {OF_SERVICE}; it will be tried again in 10s, 1 retry left after that",
     ),
-    (job(), SERVICE, BUSY, "it asked to be tried later: GPU busy; it will be tried again in 30s"),
+    (job(), SERVICE, BUSY, f"{ASKED}{AGAIN_IN_30_S}"),
     (
-        job(later_used=2),
-        Service("s", retry=RetryPolicy(3, retry_on=frozenset({"exit:75"})), retry_later_limit=2),
-        BUSY,
-        "it asked to be tried later: GPU busy; it has done so 2 times before, the most that "
-        "service s allows; it has 3 retries left, but retries are not for this",
+        *(job(later_used=2), ONLY_75, BUSY),
+        f"{ASKED}; it has done so 2 times before, the most that service s allows; "
+        "it has 3 retries left, but retries are not for this",
     ),
     (
-        job(),
-        STOP,
-        {**STOPPED, "message": "stopped"},
+        *(job(), STOP, {**STOPPED, "message": "stopped"}),
         "stopped; it is not tried again, as service s says (on_shutdown)",
     ),
-    (
-        OWN_LIMITS,
-        ALLOWS,
-        {"reason": R.TIMEOUT, "message": "x"},
-        "x (set at its upload; service s allows 1h)",
-    ),
-    (
-        job(timeout_s=3_600.0),
-        ALLOWS,
-        {"reason": R.TIMEOUT, "message": "x"},
-        "x (service s sets this limit)",
-    ),
-    (
-        job(heartbeat_timeout_s=60.0),
-        ALLOWS,
-        {"reason": R.HEARTBEAT_TIMEOUT, "message": "x"},
-        "x (set at its upload; service s allows 10m)",
-    ),
-    *(
-        (
-            OWN_LIMITS,
-            ALLOWS,
-            {"reason": reason, "message": "x"},
-            f"x (set at its upload; service s allows {most})",
-        )
-        for reason, most in (
-            (R.MEMORY_LIMIT, "2.0 GiB"),
-            (R.DISK_LIMIT, "2.0 GiB"),
-            (R.PIDS_LIMIT, "256"),
-            (R.CPU_LIMIT, "1 CPU"),
-        )
-    ),
-    (job(), ALLOWS, {"reason": R.PIDS_LIMIT, "message": "x"}, "x (service s sets this limit)"),
+    (OWN_LIMITS, ALLOWS, over(R.TIMEOUT), OWN_SAID.format("1h")),
+    (job(timeout_s=3_600.0), ALLOWS, over(R.TIMEOUT), f"x {OF_SERVICE}"),
+    (job(heartbeat_timeout_s=60.0), ALLOWS, over(R.HEARTBEAT_TIMEOUT), OWN_SAID.format("10m")),
+    (OWN_LIMITS, ALLOWS, over(R.MEMORY_LIMIT), OWN_SAID.format("2.0 GiB")),
+    (OWN_LIMITS, ALLOWS, over(R.DISK_LIMIT), OWN_SAID.format("2.0 GiB")),
+    (OWN_LIMITS, ALLOWS, over(R.PIDS_LIMIT), OWN_SAID.format("256")),
+    (OWN_LIMITS, ALLOWS, over(R.CPU_LIMIT), OWN_SAID.format("1 CPU")),
+    (job(), ALLOWS, over(R.PIDS_LIMIT), f"x {OF_SERVICE}"),
     *((CRLF, ALLOWS, {"exit_code": code}, f"{CRLF_SAID}its commands") for code in (127, 126, 2)),
     (CRLF, ALLOWS, {"exit_code": 1, "stderr_tail": "\r: not"}, f"{CRLF_SAID}its commands"),
     (CRLF, ALLOWS, {"exit_code": 1}, "run.sh failed"),
@@ -573,24 +483,7 @@ def test_the_sentence_says_what_happened_who_set_the_limit_and_what_follows(
     assert after(found, service, **payload).message == message
 
 
-def test_a_refusal_and_a_loss_say_whether_it_is_tried_again() -> None:
-    found = job(state=S.PROCESSING, agent="node")
-    for refusal, message in (
-        (
-            RefusedByAgent("busy", "no", final=False, retry_after_s=1.0),
-            "agent node does not take it now: no",
-        ),
-        (
-            RefusedByAgent("bad", "no", final=True, retry_after_s=None),
-            f"agent node refused it: no{NOT_NAMED}",
-        ),
-        (
-            RefusedByAgent("invalid_bundle", "no", final=True, retry_after_s=None),
-            f"agent node refused it: no{LEFT}invalid_bundle would be the same next time",
-        ),
-    ):
-        move = outcome.refused(found, SERVICE, NOW, refusal, delay_s=3.0, offered=True)
-        assert move.message == message
+def test_a_loss_says_whether_it_is_tried_again() -> None:
     for used, message in ((0, "it died; it will be tried again"), (1, f"it died{NOT_NAMED}")):
         move = ending.interrupted(job(infra_used=used), SERVICE, NOW, R.AGENT_LOST, "it died")
         assert move.message == message

@@ -1,20 +1,28 @@
-"""Tickets and links: only what was signed here, whole, in time, by a token that is still good."""
+"""Tokens, tickets and links: only what was made here, whole, and for what it is good for.
+
+That they end in time, and with the token that made them: tests/server/test_permits.py.
+"""
 
 from __future__ import annotations
 
 import string
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from server.domain import tokens
 from server.domain.permits import Link, PermitRefused, Permits, Shows, Ticket
+from server.domain.tokens import ID_LENGTH, ID_LETTERS, LETTERS, SECRET_LENGTH, BadToken, text_of
 from shared.clock import SECOND
 from shared.principals import Role, Scope
+from tests.kit.each import each
 
 NOW = 1_000 * SECOND
 PERMITS = Permits(b"k" * 32)
+KINDS: tuple[Any, Any] = (Ticket, Link)
 TICKET = Ticket(
     id="t1",
     issued_by="portal",
@@ -35,16 +43,11 @@ LINK = Link(
 )
 
 
-@pytest.mark.parametrize("permit", [TICKET, LINK], ids=["ticket", "link"])
-def test_what_was_signed_is_read_again(permit) -> None:
+@each("permit", [TICKET, LINK])
+def test_what_was_signed_is_read_again_and_refused_with_any_character_changed(permit) -> None:
     text = PERMITS.text(permit)
     assert set(text) <= set(string.ascii_letters + string.digits + "-_.")
     assert PERMITS.read(type(permit), text, NOW) == permit
-
-
-@pytest.mark.parametrize("permit", [TICKET, LINK], ids=["ticket", "link"])
-def test_a_permit_with_any_character_changed_is_refused(permit) -> None:
-    text = PERMITS.text(permit)
     for at in range(len(text)):
         for other in {"A", "B", ".", "=", "\n", "é", ""} - {text[at]}:
             changed = text[:at] + other + text[at + 1 :]
@@ -57,32 +60,17 @@ def test_a_permit_with_any_character_changed_is_refused(permit) -> None:
 @given(st.text())
 def test_any_other_text_is_refused(text) -> None:
     for one in (text, text + ".", "." + text, PERMITS.text(TICKET) + text + "."):
-        with pytest.raises(PermitRefused):
-            PERMITS.read(Ticket, one, NOW)
-        with pytest.raises(PermitRefused):
-            PERMITS.read(Link, one, NOW)
+        for kind in KINDS:
+            with pytest.raises(PermitRefused):
+                PERMITS.read(kind, one, NOW)
 
 
 def test_a_ticket_is_no_link_and_another_server_is_not_believed() -> None:
     with pytest.raises(PermitRefused, match="not valid"):
         PERMITS.read(Link, PERMITS.text(TICKET), NOW)
-    with pytest.raises(PermitRefused, match="not valid"):
-        PERMITS.read(Ticket, PERMITS.text(LINK), NOW)
-    with pytest.raises(PermitRefused, match="not valid"):
-        PERMITS.read(Ticket, Permits(b"o" * 32).text(TICKET), NOW)
-
-
-def test_it_ends_in_time_and_with_the_token_that_made_it() -> None:
-    text = PERMITS.text(TICKET)
-    PERMITS.read(Ticket, text, NOW + SECOND - 1)
-    with pytest.raises(PermitRefused, match="expired at 1970-01-01T00:16:41") as refused:
-        PERMITS.read(Ticket, text, NOW + SECOND)
-    assert refused.value.code == "ticket_expired"
-    revoked = Permits(b"k" * 32, {"abc"}.__contains__)
-    with pytest.raises(PermitRefused, match="revoked") as refused:
-        revoked.read(Ticket, text, NOW)
-    assert refused.value.code == "ticket_revoked"
-    assert revoked.read(Link, PERMITS.text(LINK), NOW) == LINK  # no token made it
+    for text in (PERMITS.text(LINK), Permits(b"o" * 32).text(TICKET)):
+        with pytest.raises(PermitRefused, match="not valid"):
+            PERMITS.read(Ticket, text, NOW)
 
 
 def test_who_has_one_may_do_that_only() -> None:
@@ -94,3 +82,31 @@ def test_who_has_one_may_do_that_only() -> None:
     assert [scope for scope in Scope if link.may(scope)] == [Scope.READ]
     of_old_servers = [replace(LINK, issuer="", job_id=job).principal() for job in (7, 8)]
     assert {one.caller for one in of_old_servers} == {"link portal"}
+
+
+# -- API tokens
+
+IDS = st.text(ID_LETTERS, min_size=ID_LENGTH, max_size=ID_LENGTH)
+SECRETS = st.text(LETTERS, min_size=SECRET_LENGTH, max_size=SECRET_LENGTH)
+TOKEN = text_of("0123456789", "s" * SECRET_LENGTH)
+
+
+@given(IDS, SECRETS, st.data())
+def test_a_token_is_read_as_it_was_made_and_a_wrong_letter_is_noticed(
+    token_id: str, secret: str, data: st.DataObject
+) -> None:
+    text = text_of(token_id, secret)
+    assert text.startswith(f"ferryman_{token_id}_{secret}")
+    assert tokens.read(text) == (token_id, secret)
+    at = data.draw(st.integers(len("ferryman_"), len(text) - 1))
+    other = data.draw(st.sampled_from(sorted(set(LETTERS) - {text[at]})))
+    with pytest.raises(BadToken, match="it is mistyped"):
+        tokens.read(text[:at] + other + text[at + 1 :])
+
+
+@each("text", [TOKEN[:-1], TOKEN + "x", "ferryman_", TOKEN + "\n"])
+def test_a_token_that_is_not_whole_is_said_to_be_that(text: str) -> None:
+    assert TOKEN == "ferryman_0123456789_" + "s" * 32 + "274pok", "the checksum is of its letters"
+    with pytest.raises(BadToken, match=f"has 58 characters, this one {len(text)}") as refusal:
+        tokens.read(text)
+    assert "sss" not in str(refusal.value)

@@ -1,4 +1,4 @@
-"""Which words of an agent count for a job, and which times hold and are shown."""
+"""What agents say: which of their words count for a job, which times hold and are shown."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 from server.domain import ending, outcome
 from server.domain.jobs import Attempt, Event, history
+from server.domain.live import live_of, progress_event_due
 from server.domain.service import Service
-from shared.clock import SECOND, utc
+from shared.clock import SECOND, iso, utc
 from shared.wire import JobState as S
-from shared.wire import Limits, PayloadDoc, ResultInfo
+from shared.wire import Limits, LiveDoc, PayloadDoc, Progress, ResultInfo
 from shared.wire import PayloadState as P
 from shared.wire import Reason as R
 from tests.kit.each import each
@@ -148,3 +149,57 @@ def test_each_state_lasts_until_the_next_and_the_last_one_until_now() -> None:
     assert history([], 20) == []
     back = [moved_to(10, S.QUEUED), moved_to(5, S.PROCESSING), moved_to(7, S.SUBMITTED)]
     assert [one.seconds for one in history(back, 6 * SECOND)] == [0, 2, 0], "a clock set back"
+
+
+# -- what the bundle of a running attempt says: an agent may report anything
+
+NOW = 1_000_000 * SECOND
+
+
+def test_a_report_is_taken_within_bounds() -> None:
+    line = {"level": "warning", "text": "a\0b" * 9_999, "at": "never"}
+    said = {
+        "progress": {"current": float("nan"), "total": 1},
+        "message": "x\n" * 9_999,
+        "output": {f"{number}": "v" * 9_999 for number in range(999)},
+        "heartbeat_at": "9999-12-31T23:59:59Z",
+        "notices": [line] * 999,
+    }
+    live = live_of(LiveDoc.model_validate(said), NOW)
+    assert (live.progress, len(live.message), len(live.output)) == (None, 1_023, 100)
+    assert live.heartbeat_at == NOW
+    assert len(live.notices) == 200
+    assert {len(value) for value in live.output.values()} == {4_096}
+    assert all(len(one.message) == 4_096 and "\0" not in one.message for one in live.notices)
+
+
+@each(
+    "said, progress, heartbeat_at",
+    [
+        ({"progress": {"current": 3, "total": 3}}, Progress(current=3, total=3), None),
+        ({"progress": {"current": 3, "total": float("inf")}}, None, None),
+        ({"heartbeat_at": "soon"}, None, None),
+        ({"heartbeat_at": iso(NOW - 5)}, None, NOW - 5),
+    ],
+)
+def test_numbers_are_numbers_and_times_are_past(
+    said: dict[str, object], progress: Progress | None, heartbeat_at: int | None
+) -> None:
+    live = live_of(LiveDoc.model_validate(said), NOW)
+    assert (live.progress, live.heartbeat_at) == (progress, heartbeat_at)
+
+
+def test_no_event_of_a_bundle_has_the_name_of_one_of_the_servers() -> None:
+    names = ("pages.done", "job.completed", "", "no event")
+    lines = [{"level": "notice", "text": "x", "at": "", "event": name} for name in names]
+    live = live_of(LiveDoc.model_validate({"notices": lines}), NOW)
+    assert [one.event for one in live.notices] == ["pages.done", *["job.notice"] * 3]
+
+
+def test_events_about_progress_stay_few_however_long_an_attempt_runs() -> None:
+    at: list[int] = []
+    for second in range(20_000):
+        if progress_event_due(second, second - at[-1] if at else None):
+            at.append(second)
+    assert at[:3] == [0, 5, 10]
+    assert 200 < len(at) < 500

@@ -59,33 +59,23 @@ def shown(found: retry.Retry | None) -> Any:
 
 
 def test_each_retry_waits_longer_and_the_last_delay_repeats_until_none_are_left() -> None:
-    found = [
-        retry.after_failure(
-            job(retries_used=used, infra_used=2), SERVICE, Reason.TIMEOUT, None, highest
-        )
-        for used in range(4)
-    ]
-    delays = [(10.0, {"retries_used": 1}), (60.0, {"retries_used": 2}), (60.0, {"retries_used": 3})]
-    assert [*map(shown, found)] == [*delays, None]
-    assert [one and one.note for one in found[:3]] == [
-        "; it will be tried again in 10s, 2 retries left after that",
-        "; it will be tried again in 1m, 1 retry left after that",
-        "; it will be tried again in 1m, no retries left after that",
-    ]
+    def retries(service: Service) -> list[Any]:
+        return [
+            shown(retry.after_failure(found, service, Reason.TIMEOUT, None, highest))
+            for found in (job(retries_used=used, infra_used=2) for used in range(4))
+        ]
+
+    delays = [10.0, 60.0, 60.0]
+    assert retries(SERVICE) == [*((s, {"retries_used": n}) for n, s in enumerate(delays, 1)), None]
     at_once = Service("s", retry=RetryPolicy(1, (), retry_on=frozenset({"timeout"})))
-    found = [retry.after_failure(job(), at_once, Reason.TIMEOUT, None, highest)]
-    assert shown(found[0]) == (0.0, {"retries_used": 1})
+    assert retries(at_once) == [(0.0, {"retries_used": 1}), None, None, None]
 
 
 def test_an_interruption_has_a_budget_of_its_own_and_waits_longer_each_time() -> None:
-    found = [
-        retry.after_interruption(job(infra_used=used, retries_used=1), SERVICE) for used in range(8)
-    ]
+    jobs = (job(infra_used=used, retries_used=1) for used in range(8))
+    found = [shown(retry.after_interruption(one, SERVICE)) for one in jobs]
     delays = [0.0, 1.0, 5.0, 15.0, 60.0, 60.0, 60.0]
-    assert [*map(shown, found)] == [
-        *((delay, {"infra_used": n + 1}) for n, delay in enumerate(delays)),
-        None,
-    ]
+    assert found == [*((s, {"infra_used": n}) for n, s in enumerate(delays, 1)), None]
     assert retry.after_interruption(job(), Service("s", infra_retries=0)) is None
 
 

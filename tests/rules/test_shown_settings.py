@@ -11,9 +11,11 @@ from typer.testing import CliRunner
 
 from client_agent.__main__ import cli as agent
 from server.__main__ import program as server
+from server.maintenance.__main__ import program as maintenance
 from server.maintenance.doctor import warnings
 from server.settings import load
 from shared.settings.effective import differences
+from tests.kit.each import each
 
 SECRET = "a-long-random-text"
 TEXT = f"""
@@ -50,14 +52,6 @@ def printed(program: Any, *words: str) -> str:
     return str(done.stdout)
 
 
-@pytest.mark.parametrize("program", [server, agent])
-def test_no_secret_is_printed(file: Path, program: Any) -> None:
-    for more in ([], ["--json"]):
-        text = printed(program, "--config", str(file), "--print-config", *more)
-        assert SECRET not in text
-        assert "***" in text
-
-
 def test_each_value_has_its_source_and_the_whole_can_be_read_again(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,22 +76,24 @@ def test_each_value_has_its_source_and_the_whole_can_be_read_again(
     )
     changed = [(one.key, one.new) for one in differences(before, after)]
     assert changed == [("server.auth", "token")], "it followed from the tokens"
-
-
-def test_without_tokens_on_this_machine_none_is_needed(file: Path) -> None:
     file.write_text("[server]\n")
     assert 'auth = "none"  # default' in printed(server, "--config", str(file), "--print-config")
 
 
-def test_an_agent_prints_its_own(file: Path) -> None:
+def test_an_agent_prints_its_own_and_neither_prints_a_secret(file: Path) -> None:
     text = printed(agent, "--config", str(file), "--slots", "2", "--print-config")
     assert "slots = 2  # flag --slots" in text
     assert tomllib.loads(text).keys() == {"agent"}
+    for program in (server, agent):
+        for more in ([], ["--json"]):
+            text = printed(program, "--config", str(file), "--print-config", *more)
+            assert (SECRET in text, "***" in text) == (False, True)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
+@each(
+    "text, words",
     [
+        ("[services.s]\n", ""),
         ("[services.s]\nruns_per_user = 11", "one user can take all"),
         (
             "[services.s]\n[agents.a]\nurl = 'http://a'\nservices = ['s']\n[services.t]",
@@ -114,10 +110,13 @@ def test_what_is_probably_not_meant_is_said(file: Path, text: str, words: str) -
     file.with_name("open").write_text(SECRET)
     file.with_name("open").chmod(0o644)
     file.write_text(text)
-    assert words in "\n".join(warnings(load.read(file, {}, {}), file))
+    said = warnings(load.read(file, {}, {}), file)
+    assert words in "\n".join(said)
+    assert bool(said) is bool(words)
 
 
-def test_what_is_well_has_no_warning(file: Path) -> None:
-    file.write_text("[services.s]\n")
-    settings = load.read(file, {}, {})
-    assert warnings(settings, file) == []
+def test_the_check_of_a_file_says_what_is_refused_in_it(file: Path) -> None:
+    file.write_text("[agents.a]\nurl = 'http://a'\n[agents.b]\nurl = 'http://a/'\n")
+    done = CliRunner().invoke(maintenance, ["check", "--config", str(file)])
+    assert done.exit_code == 2
+    assert f"{file}: agents.a and agents.b have the same url" in done.output

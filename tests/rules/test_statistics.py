@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from server.domain.jobs import Job, Move, Result, Step
+from server.domain.jobs import Move, Result, Step
 from server.domain.statistics import Tree, begin_of, of_move
 from shared.clock import SECOND
-from shared.wire import JobState, Reason
+from shared.wire import JobState as S
+from shared.wire import Reason
+from tests.kit.each import each
 from tests.kit.jobs import job
 
-S = JobState
 WAITED: Tree = {"started": 1, "waited_us": 5 * SECOND, "longest_wait_us": 5 * SECOND}
 RAN: Tree = {"runs": 1, "ran_us": 20 * SECOND}
 SENT = {"queued_at": 10 * SECOND, "submitted_at": 12 * SECOND}
@@ -20,74 +19,47 @@ RUNS = SENT | {"started_at": 15 * SECOND}
 STARTED: dict[str, Any] = {"facts": {"started_at": 15 * SECOND}}
 
 
-def counts(
-    before: JobState,
-    to: JobState,
-    reason: Reason | None = None,
-    seen: dict[str, Any] | None = None,
-    **how: Any,
-) -> Tree:
-    was: Job = job(state=before, **(seen or {}))
-    move = Move(7, 1, before, to, 35 * SECOND, "", reason, seen=was, **how)
-    return of_move(move, job(state=to, deferred=bool(how.get("changes", {}).get("deferred"))))
+FACTS = {"facts": {"result": Result("r", 40, "d")}}
+ENDED: Tree = RAN | {"result_bytes": 40}
+THROUGH = {"through": (Step(S.RUNNING, 15 * SECOND, ""),)}
+LATE = WAITED | {"waited_us": 2 * SECOND, "longest_wait_us": 2 * SECOND}
+NO_WAIT = WAITED | {"waited_us": 0, "longest_wait_us": 0}
 
 
-def test_a_start_is_counted_with_the_time_since_the_attempt_could_be_sent() -> None:
-    assert counts(S.SUBMITTED, S.RUNNING, seen=SENT, **STARTED) == WAITED
-    late = SENT | {"waits_since": 13 * SECOND}
-    assert counts(S.SUBMITTED, S.RUNNING, seen=late, **STARTED)["waited_us"] == 2 * SECOND
-
-
-def test_an_attempt_whose_agent_was_away_does_not_start_twice() -> None:
-    assert counts(S.UNKNOWN, S.RUNNING, seen=RUNS, **STARTED) == {}
-    assert counts(S.UNKNOWN, S.RUNNING, seen=SENT, **STARTED) == WAITED
-
-
-def test_a_clock_that_was_set_back_makes_no_time_negative() -> None:
-    later = SENT | {"queued_at": 99 * SECOND}
-    assert counts(S.SUBMITTED, S.RUNNING, seen=later, **STARTED)["waited_us"] == 0
-
-
-@pytest.mark.parametrize(
-    ("to", "reason", "more"),
+@each(
+    "before, to, reason, seen, how, expected",
     [
-        (S.COMPLETED, None, {"completed": 1}),
-        (S.CANCELLED, None, {"cancelled": 1}),
-        (S.FAILED, Reason.TIMEOUT, {"failed": {"timeout": 1}}),
-        (S.QUEUED, Reason.EXIT_CODE, {"retried": {"exit_code": 1}}),
+        (S.SUBMITTED, S.RUNNING, None, SENT, STARTED, WAITED),
+        # It could not be sent before.
+        (S.SUBMITTED, S.RUNNING, None, SENT | {"waits_since": 13 * SECOND}, STARTED, LATE),
+        # A clock was set back.
+        (S.SUBMITTED, S.RUNNING, None, SENT | {"queued_at": 99 * SECOND}, STARTED, NO_WAIT),
+        # Its agent was away: what ran before does not start twice.
+        (S.UNKNOWN, S.RUNNING, None, RUNS, STARTED, {}),
+        (S.UNKNOWN, S.RUNNING, None, SENT, STARTED, WAITED),
+        (S.RUNNING, S.COMPLETED, None, RUNS, FACTS, ENDED | {"completed": 1}),
+        (S.RUNNING, S.CANCELLED, None, RUNS, FACTS, ENDED | {"cancelled": 1}),
+        (S.RUNNING, S.FAILED, Reason.TIMEOUT, RUNS, FACTS, ENDED | {"failed": {"timeout": 1}}),
+        (S.RUNNING, S.QUEUED, Reason.EXIT_CODE, RUNS, FACTS, ENDED | {"retried": {"exit_code": 1}}),
+        # A start and an end in one move are both counted.
+        (S.SUBMITTED, S.COMPLETED, None, SENT, STARTED | THROUGH, WAITED | RAN | {"completed": 1}),
+        # It waited for another attempt, and its first one is counted already.
+        (S.QUEUED, S.CANCELLED, None, RUNS, {}, {"cancelled": 1}),
+        # An attempt that left children has ended, and its job has not.
+        (S.RUNNING, S.RUNNING, None, RUNS, {"changes": {"deferred": True}}, RAN),
+        # Nothing else is counted.
+        (S.FAILED, S.QUEUED, None, RUNS, {}, {}),
+        (S.COMPLETED, S.CLEANED, None, RUNS, {}, {}),
+        (S.PROCESSING, S.QUEUED, None, RUNS, {}, {}),
+        (S.RUNNING, S.UNKNOWN, None, RUNS, {}, {}),
     ],
 )
-def test_an_attempt_that_ends_is_counted_with_its_time(to, reason, more) -> None:
-    facts = {"result": Result("r", 40, "d")}
-    found = counts(S.RUNNING, to, reason, seen=RUNS, facts=facts)
-    assert found == RAN | {"result_bytes": 40} | more
-
-
-def test_a_start_and_an_end_in_one_move_are_both_counted() -> None:
-    through = (Step(S.RUNNING, 15 * SECOND, ""),)
-    found = counts(S.SUBMITTED, S.COMPLETED, seen=SENT, through=through, **STARTED)
-    assert found == WAITED | RAN | {"completed": 1}
-
-
-def test_a_job_that_waited_and_is_cancelled_ran_no_second_time() -> None:
-    assert counts(S.QUEUED, S.CANCELLED, seen=RUNS) == {"cancelled": 1}
-
-
-def test_an_attempt_that_left_children_has_ended_and_its_job_has_not() -> None:
-    assert counts(S.RUNNING, S.RUNNING, seen=RUNS, changes={"deferred": True}) == RAN
-
-
-@pytest.mark.parametrize(
-    ("before", "to"),
-    [
-        (S.FAILED, S.QUEUED),
-        (S.COMPLETED, S.CLEANED),
-        (S.PROCESSING, S.QUEUED),
-        (S.RUNNING, S.UNKNOWN),
-    ],
-)
-def test_nothing_else_is_counted(before, to) -> None:
-    assert counts(before, to, seen=RUNS) == {}
+def test_starts_with_their_waits_and_ends_with_their_time_are_counted_once(
+    before: S, to: S, reason: Reason | None, seen: Any, how: Any, expected: Tree
+) -> None:
+    move = Move(7, 1, before, to, 35 * SECOND, "", reason, seen=job(state=before, **seen), **how)
+    left = bool(how.get("changes", {}).get("deferred"))
+    assert of_move(move, job(state=to, deferred=left)) == expected
 
 
 def test_a_time_is_in_the_bucket_that_began_last() -> None:

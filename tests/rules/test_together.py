@@ -1,14 +1,17 @@
-"""Calls that come while others are under way are made together."""
+"""Calls that are made together while others are under way; a check of something that may hang."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 
 import pytest
 
 from shared.clock import yield_to_loop
+from shared.probe import INTERVAL_S, Probe
 from shared.together import Together
+from tests.kit.clock import SimClock
 
 
 class Work:
@@ -94,3 +97,42 @@ async def test_work_goes_on_while_somebody_waits_for_it() -> None:
         await calls[0]
     work.go.set()
     assert await together(8) == 80
+
+
+# -- a health check
+
+
+async def test_a_check_that_hangs_is_itself_the_problem() -> None:
+    release, checks = threading.Event(), []
+
+    def check() -> list[str]:
+        checks.append(1)
+        release.wait(20)
+        return []
+
+    clock = SimClock()
+    probe = Probe("the disk", check, clock)
+    for _ in range(3):
+        asked = asyncio.create_task(probe.problems())
+        await clock.advance(10 * INTERVAL_S)
+        assert await asked == ["the disk does not answer"]
+    assert len(checks) == 1  # nor does it take one thread after another
+    release.set()
+    assert await probe.problems() == []
+
+
+async def test_a_problem_is_reported_until_it_is_over_and_no_longer() -> None:
+    seen, clock = ["full"], SimClock()
+
+    def check() -> list[str]:
+        if "broken" in seen:
+            raise RuntimeError("broken")
+        return [*seen]
+
+    probe = Probe("the disk", check, clock)
+    assert await probe.problems() == ["full"]
+    for now, said in ([], []), (["broken"], ["the disk cannot be checked: broken"]):
+        before, seen[:] = await probe.problems(), now
+        assert await probe.problems() == before  # as of a second ago at most
+        await clock.advance(INTERVAL_S)
+        assert await probe.problems() == said

@@ -20,7 +20,8 @@ from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.server_http import driving
 from tests.kit.warm import Place
-from tests.server.test_files import Setting, ended, running, running_job, zipped
+from tests.server.held_jobs import Setting, ended, running, zipped
+from tests.server.test_files import running_job
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -393,20 +394,20 @@ async def test_the_files_of_a_cleaned_job_are_gone(tmp_path) -> None:
 
 
 async def test_the_files_of_a_running_job_are_those_of_now(tmp_path) -> None:
-    async with running_job(tmp_path) as job:
-        url = f"{job.system.url}/jobs/{job.job_id}/files"
+    async with running_job(tmp_path) as (job, process):
+        url = f"{job.caller.url}/jobs/{job.job_id}/files"
 
         async def page(end: str = "") -> str:
-            async with job.system.session.get(url + end, headers=BROWSER) as answer:
+            async with job.caller.session.get(url + end, headers=BROWSER) as answer:
                 text = await answer.text()
                 assert answer.status == 200, text
                 return text
 
         for number in range(700):
-            job.process.write(f"a many/{number:04}", b"x")
-        job.process.write("out/half 50%.csv", b"a,b\n1,2\n")
-        job.process.write("out/deep/er/x", b"x")
-        job.process.log(b"step 1\n")
+            process.write(f"a many/{number:04}", b"x")
+        process.write("out/half 50%.csv", b"a,b\n1,2\n")
+        process.write("out/deep/er/x", b"x")
+        process.log(b"step 1\n")
         found = words(await page())
         assert "as of now" in found
         assert "at least 500 files" in found

@@ -1,10 +1,14 @@
-"""The pages of a job: what they show of each state."""
+"""The pages of a job: what they show of each state, what their forms do, the same from a script."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import re
-from html import unescape
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -12,68 +16,68 @@ import pytest_asyncio
 from server.domain import ending
 from shared.clock import SECOND
 from shared.wire import Progress, Reason, Usage
-from tests.kit.fake_orchestrator import FakeOrchestrator
-from tests.kit.server_http import driving
-from tests.server.job_pages import (
-    PRINCIPALS,
-    TABS,
-    S,
-    World,
-    actions_of,
-    parent_of,
-    serving,
-)
+from tests.kit.each import each
+from tests.kit.pages import Node, Page
+from tests.server.access import BOUNDARY, formed
+from tests.server.job_pages import S, World, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+EVIL = "<img src=x onerror=alert(1)>\"'&{{7*7}}"
+
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world(module_folder):
+async def world(module_folder: Path) -> AsyncIterator[World]:
     async with serving(module_folder) as found:
         yield found
+
+
+def loads_itself_again(page: Page) -> bool:
+    return bool(page.tree.all("meta", http_equiv="refresh"))
+
+
+def card(page: Page, name: str) -> Node:
+    return page.main.one(aria_labelledby=f"{name}-title")
 
 
 # -- what is shown
 
 
-async def test_all_tabs_of_a_job_are_there(world):
-    job = await world.new(name="docking")
-    for tab in TABS:
-        page = await world.page(f"/jobs/{job.id}{tab}")
-        assert f"<title>Job {job.id}: Queued" in page
-        assert re.search(r'href="/jobs/\d+[^"]*" aria-current="page"', page)
-    page = await world.page(f"/jobs/{job.id}/files")
-    assert f"<title>Job {job.id}: Queued · docking · Files · Ferryman</title>" in page
-
-
-async def test_a_job_that_waits_says_why_and_for_what(world):
+async def test_a_job_that_waits_says_why_and_for_what(world: World) -> None:
     first = await world.new()
-    job = await world.new(after=(first.id,))
-    page = await world.page(f"/jobs/{job.id}")
-    assert "Why it waits" in page
-    assert f'<a href="/jobs/{first.id}">job {first.id}</a>' in page
-    assert 'http-equiv="refresh"' in page
-    later = await world.new(
-        service="my_service", not_before=world.context.clock.now() + 3600 * SECOND
-    )
-    page = await world.page(f"/jobs/{later.id}")
-    assert re.search(r"<dt>Until</dt><dd><time", page)
+    job = await world.new(after=(first.id,), name="docking")
+    for tab, title in (("", ""), ("/log", " · Log"), ("/files", " · Files")):
+        page = await world.see(f"/jobs/{job.id}{tab}")
+        assert page.title == f"Job {job.id}: Queued · docking{title} · Ferryman"
+        (here,) = page.main.all("a", aria_current="page")
+        assert here["href"] == f"/jobs/{job.id}{tab}"
+        assert loads_itself_again(page)
+    page = await world.see(f"/jobs/{job.id}")
+    assert card(page, "waits").text.startswith("Why it waits")
+    assert card(page, "facts").facts()["Starts after"] == f"job {first.id}"
+    assert f"/jobs/{first.id}" in card(page, "facts").links()
+    in_an_hour = world.context.clock.now() + 3600 * SECOND
+    later = await world.new(service="my_service", not_before=in_an_hour)
+    assert card(await world.see(f"/jobs/{later.id}"), "waits").facts()["Until"]
 
 
-async def test_a_running_job_shows_its_progress_and_nothing_that_has_ended(world):
-    job = await world.running(
-        await world.new(), progress=Progress(current=45, total=100), message="step 45"
-    )
-    page = await world.page(f"/jobs/{job.id}")
-    assert '<progress value="45.0" max="100.0"' in page
-    assert "45 of 100" in page
-    assert "Outcome" not in page
-    assert f'href="/api/v1/jobs/{job.id}/result"' not in page
-    assert actions_of(page) == {"cancel", "tags", "share"}
+async def test_a_running_job_shows_its_progress_and_nothing_that_has_ended(world: World) -> None:
+    job = await world.running(progress=Progress(current=45, total=100), message="step 45")
+    page = await world.see(f"/jobs/{job.id}")
+    (bar,) = card(page, "progress").all("progress")
+    assert (bar["value"], bar["max"]) == ("45.0", "100.0")
+    assert "45 of 100" in card(page, "progress").text
+    assert page.main.all(id="outcome-title") == []
+    assert page.main.links("/result") == []
+    assert page.actions == {"cancel", "tags", "share"}
+    await world.jobs.request_cancel(job.id, world.context.clock.now(), "ann-laptop")
+    page = await world.see(f"/jobs/{job.id}")
+    assert "its processes may still be alive" in page.text
+    assert page.actions == {"tags", "share"}, "it is not offered again"
 
 
-async def test_a_failure_says_why_and_what_to_do(world):
-    job = await world.running(await world.new())
+async def test_a_failure_says_why_and_what_to_do(world: World) -> None:
+    job = await world.running()
     facts = {
         "stderr_tail": "no such file",
         "exit_code": 3,
@@ -81,148 +85,251 @@ async def test_a_failure_says_why_and_what_to_do(world):
         "enforcement": {"memory": "hard", "cpu": "soft"},
     }
     job = await world.ended(job, S.FAILED, facts=facts, reason=Reason.MEMORY_LIMIT)
-    page = await world.page(f"/jobs/{job.id}")
-    for text in (
-        "<code>memory_limit</code>",
-        "run it again with more",
-        "no such file",
-        "1.0 GiB of 2.0 GiB",
-        "30s of 1m",
-        "15s: 0.5 of 1 CPU",
-        "may pass them for a moment: CPU",
-    ):
-        assert text in page, text
-    assert "http-equiv" not in page
-    assert actions_of(page) == {"retry", "delete", "tags", "share"}
+    page = await world.see(f"/jobs/{job.id}")
+    outcome = card(page, "outcome")
+    assert (outcome.facts()["Reason"], outcome.facts()["Exit code"]) == ("memory_limit", "3")
+    assert "run it again with more" in outcome.facts()["What to do"]
+    assert outcome.one("pre").text == "no such file"
+    used = card(page, "use").text
+    for text in ("1.0 GiB of 2.0 GiB", "30s of 1m", "15s: 0.5 of 1 CPU", "for a moment: CPU"):
+        assert text in used, text
+    assert not loads_itself_again(page)
+    assert page.actions == {"retry", "delete", "tags", "share"}
 
 
-async def test_unknown_dead_and_cleaned_jobs_say_what_that_means(world):
-    job = await world.running(await world.new())
-    job = await world.move(job, S.UNKNOWN)
-    page = await world.page(f"/jobs/{job.id}")
-    assert "Its agent cannot be reached" in page
-    assert actions_of(page) == {"cancel", "tags", "share"}
-    job = await world.ended(
-        job, S.FAILED, reason=Reason.AGENT_LOST, changes={"dead_letter": True, "expires_at": None}
-    )
-    page = await world.page(f"/jobs/{job.id}")
-    assert "is kept until somebody retries or deletes it" in page
-    assert "somebody deletes it" in page  # kept until
+async def test_unknown_dead_and_cleaned_jobs_say_what_that_means(world: World) -> None:
+    job = await world.move(await world.running(), S.UNKNOWN)
+    page = await world.see(f"/jobs/{job.id}")
+    assert "Its agent cannot be reached" in card(page, "outcome").facts()["What to do"]
+    assert page.actions == {"cancel", "tags", "share"}
+    dead = {"dead_letter": True, "expires_at": None}
+    job = await world.ended(job, S.FAILED, reason=Reason.AGENT_LOST, changes=dead)
+    page = await world.see(f"/jobs/{job.id}")
+    assert "until somebody retries or deletes" in card(page, "outcome").facts()["Dead letter"]
+    assert card(page, "facts").facts()["Kept until"] == "somebody deletes it"
     assert (await world.jobs.clean([ending.expired(job, world.context.clock.now())]))[0] == 1
-    page = await world.page(f"/jobs/{job.id}")
-    assert "Its files were removed when it expired" in page
-    assert "Download all" not in page
-    assert "Download what" not in page
-    assert "/new?from=" not in page
-    assert actions_of(page) == {"delete", "tags", "share"}
+    page = await world.see(f"/jobs/{job.id}")
+    assert "removed when it expired" in card(page, "outcome").facts()["Files"]
+    assert [page.main.links(one) for one in ("result", "partial", "/new?from=")] == [[], [], []]
+    assert page.actions == {"delete", "tags", "share"}
 
 
-async def test_a_cancel_that_takes_longer_is_said_and_not_offered_again(world):
-    job = await world.running(await world.new())
-    await world.jobs.request_cancel(job.id, world.context.clock.now(), "ann-laptop")
-    page = await world.page(f"/jobs/{job.id}")
-    assert "its processes may still be alive" in page
-    assert "cancel" not in actions_of(page)
-
-
-async def test_the_timeline_has_every_state_with_its_times(world):
-    job = await world.ended(await world.running(await world.new()), S.COMPLETED)
-    page = await world.page(f"/jobs/{job.id}")
-    drawn = re.findall(r'class="piece" data-state="(\w+)"', page)
-    assert drawn == ["Queued", "Processing", "Submitted", "Running", "Completed"]
-    table = page[page.index("Exact times") :]
-    assert re.findall(r'<tr[^>]*><th scope="row">(\w+)</th><td[^>]*>20', table) == drawn
-
-
-async def test_each_attempt_stands_in_a_table_with_its_log_and_its_zip(tmp_path):
-    agent = FakeOrchestrator(broken=False)
-    async with driving(tmp_path, agent, principals=PRINCIPALS) as caller:
-        world = World(caller)
-        status, _, text = await world.upload()
-        assert status == 201, text
-        job_id = json.loads(text)["id"]
-        await world.get(f"/api/v1/jobs/{job_id}/result?wait=20")
-        page = await world.page(f"/jobs/{job_id}")
-    table = page[page.index('id="attempts"') :]
-    assert re.search(r'<tr><th scope="row">1</th><td class="is">', table)
-    assert len(re.findall(r'\(UTC\)">20\d\d-\d\d-\d\d ', table)) == 2
-    assert f'href="/jobs/{job_id}/log?attempt=1"' in table
-    assert f'href="/api/v1/jobs/{job_id}/result?attempt=1"' in table
-
-
-async def test_the_newest_events_have_exact_times_the_oldest_of_them_first(world):
+async def test_the_timeline_has_every_state_and_the_newest_events_with_exact_times(
+    world: World,
+) -> None:
+    job = await world.ended(await world.running(), S.COMPLETED)
+    states = ["Queued", "Processing", "Submitted", "Running", "Completed"]
+    timeline = card(await world.see(f"/jobs/{job.id}"), "timeline")
+    assert [one["data-state"] for one in timeline.all(kind="piece")] == states
+    assert [row[0] for row in timeline.rows() if re.match(r"20\d\d-", row[1])] == states
     job = await world.new()
     for number in range(60):
         await world.jobs.change_tags(job.id, [f"t{number % 2}"], [f"t{(number + 1) % 2}"], 1, "ann")
-    page = await world.page(f"/jobs/{job.id}")
-    times = page[page.index("Exact times") : page.index('id="facts-title"')]
-    assert times.count('<th scope="row"><code>job.') == 50
-    assert f'href="/api/v1/jobs/{job.id}/events">all of them' in times
+    timeline = card(await world.see(f"/jobs/{job.id}"), "timeline")
+    assert [row[0].partition(".")[0] for row in timeline.rows()] == ["job"] * 50
+    assert timeline.links() == [f"/api/v1/jobs/{job.id}/events"]
 
 
-async def test_a_page_is_told_of_what_it_does_not_know_until_the_job_has_ended(world):
-    job = await world.new()
-    (known,) = re.findall(r'data-live="([^"]+)"', await world.page(f"/jobs/{job.id}"))
-    ended = await world.ended(await world.running(job), S.COMPLETED)
-    _, text = await world.get(known)
-    assert [line for line in text.splitlines() if line.startswith("event")] == [
-        "event: changed",
-        "event: end",
+async def test_a_page_is_told_of_what_it_does_not_know_until_the_job_has_ended(
+    world: World,
+) -> None:
+    job = await world.running()
+    (known,) = [
+        one["data-live"] for one in (await world.see(f"/jobs/{job.id}")).tree if one["data-live"]
     ]
-    assert "data-live" not in await world.page(f"/jobs/{ended.id}")
+    await world.ended(job, S.COMPLETED)
+    said = (await world.ask(known)).source.splitlines()
+    assert [line for line in said if line.startswith("event")] == ["event: changed", "event: end"]
+    page = await world.see(f"/jobs/{job.id}")
+    assert [one for one in page.tree if one["data-live"]] == []
     newest = await world.jobs.newest_event()
-    assert (await world.get(f"/live/{ended.id}?after={newest}"))[0] == 204
+    assert (await world.ask(f"/live/{job.id}?after={newest}")).status == 204
 
 
 # -- children
 
 
-async def test_children_are_a_grid_that_can_be_narrowed(world):
-    parent = await parent_of(world, 4)
-    first, *_ = await world.jobs.children(parent.id, 9)
-    await world.ended(await world.jobs.get(first.id), S.CANCELLED)
-    page = await world.page(f"/jobs/{parent.id}/children")
-    assert re.findall(r'<a href="/jobs/\d+" data-state="(\w+)"', page) == [
-        "Cancelled",
-        *["Queued"] * 3,
-    ]
-    assert f'title="0: Cancelled, job {first.id}"' in page
-    assert "1 cancelled" in page
-    page = await world.page(f"/jobs/{parent.id}/children?show=cancelled")
-    assert page.count('data-state="Cancelled" title') == 1
-    assert 'data-state="Queued" title' not in page
-    assert "Why it waits" not in await world.page(f"/jobs/{parent.id}"), "its children say it"
-    page = await world.page(f"/jobs/{parent.id}/children?show=failed")
-    assert "No child here" in page
-    child = await world.page(f"/jobs/{first.id}")
-    assert f'<a href="/jobs/{parent.id}">job {parent.id}</a>, called 0' in child
-    assert "delete" not in actions_of(child)
-    assert "retry" in actions_of(child)
+def grid(page: Page) -> list[str]:
+    """Title of each child shown: its name, its state and its job."""
+    return [one["title"] for one in page.main.all("a") if one["data-state"]]
 
 
-async def test_a_child_of_a_parent_that_has_ended_is_retried_by_its_parent_only(world):
-    parent = await parent_of(world, 1)
-    (child,) = await world.jobs.children(parent.id, 9)
-    await world.ended(await world.jobs.get(child.id), S.CANCELLED)
+async def test_children_are_a_grid_that_can_be_narrowed(world: World) -> None:
+    parent, (first, *others) = await world.parent(4)
+    first = await world.ended(first, S.CANCELLED)
+    here, cancelled = f"/jobs/{parent.id}/children", f"0: Cancelled, job {first.id}"
+    queued = [f"{n}: Queued, job {one.id}" for n, one in enumerate(others, 1)]
+    for query, shown in (("", [cancelled, *queued]), ("?show=cancelled", [cancelled])):
+        assert grid(await world.see(f"{here}{query}")) == shown
+    page = await world.see(f"{here}?show=failed")
+    assert (grid(page), "No child here" in page.text) == ([], True)
+    assert "1 cancelled" in page.main.one("nav", kind="counts").text
+    page = await world.see(f"/jobs/{parent.id}")
+    assert page.main.all(id="waits-title") == [], "its children say it"
+    page = await world.see(f"/jobs/{first.id}")
+    assert card(page, "facts").facts()["Child of"] == f"job {parent.id} , called 0"
+    assert f"/jobs/{parent.id}" in card(page, "facts").links()
+    assert page.actions == {"retry", "tags", "share"}
+    # Once its parent has ended, only that one can be retried.
     await world.ended(await world.jobs.get(parent.id), S.CANCELLED)
-    assert "retry" not in actions_of(await world.page(f"/jobs/{child.id}"))
-    assert "Retry what did not complete" in await world.page(f"/jobs/{parent.id}")
+    assert "retry" not in (await world.see(f"/jobs/{first.id}")).actions
+    page = await world.see(f"/jobs/{parent.id}")
+    assert "Retry what did not complete" in page.main.buttons()
+    # A job without children has no such tab.
+    assert (await world.see(f"/jobs/{first.id}")).main.links("/children") == []
+    for query, status in (("", 404), ("?after=x", 400)):
+        assert (await world.ask(f"/jobs/{first.id}/children{query}")).status == status
 
 
-async def test_thousands_of_children_come_page_by_page(world):
-    parent = await parent_of(world, 2_500)
-    seen, path = 0, f"/jobs/{parent.id}/children"
+async def test_thousands_of_children_come_page_by_page(world: World) -> None:
+    parent, _ = await world.parent(2_500)
+    seen, path = list[str](), f"/jobs/{parent.id}/children"
     while path:
-        page = await world.page(path)
-        seen += page.count('data-state="Queued" title')
-        assert len(page) < 600_000
-        following = re.findall(r'href="([^"]+after=\d+)"', page)
-        path = unescape(following[0]) if following else ""
-    assert seen == 2_500
+        page = await world.see(path)
+        seen += grid(page)
+        assert len(page.source) < 600_000
+        path = next(iter(page.main.links("after=")), "")
+    assert len(set(seen)) == 2_500
 
 
-async def test_a_job_without_children_has_no_such_tab(world):
+# -- what the forms do
+
+
+async def test_a_job_is_cancelled_retried_and_deleted(world: World) -> None:
     job = await world.new()
-    assert "/children" not in await world.page(f"/jobs/{job.id}")
-    assert (await world.get(f"/jobs/{job.id}/children"))[0] == 404
-    assert (await world.get(f"/jobs/{job.id}/children?after=x"))[0] == 400
+    here = f"/jobs/{job.id}"
+    for _ in range(2):
+        page = await world.ask(f"{here}/cancel", "POST")
+        assert (page.status, page.location) == (303, f"{here}?done=cancel")
+    page = await world.see(page.location)
+    assert ("The cancel was asked for" in page.notice, "Cancelled" in page.title) == (True, True)
+    # Its service is gone, so it cannot run: the page of the refusal leads back.
+    page = await world.ask(f"{here}/retry", "POST")
+    assert (page.status, here in page.main.links()) == (409, True)
+    page = await world.ask(f"{here}/delete", "POST")
+    assert (page.status, page.location) == (303, "/jobs?done=deleted")
+    assert "The job is deleted" in (await world.see(page.location)).notice
+    assert (await world.ask(here)).status == 404
+
+
+async def test_a_job_that_ended_before_the_cancel_stays_as_it_is(world: World) -> None:
+    job = await world.ended(await world.running(), S.COMPLETED)
+    page = await world.ask(f"/jobs/{job.id}/cancel", "POST")
+    assert (page.status, page.location) == (303, f"/jobs/{job.id}?done=ended")
+    assert "had ended before" in (await world.see(page.location)).notice
+    page = await world.ask(f"/jobs/{job.id}/retry", "POST")
+    assert (page.status, "it has completed" in page.text) == (409, True)
+
+
+async def test_tags_are_replaced_and_wrong_ones_are_said_beside_the_field(world: World) -> None:
+    job = await world.new(tags=("a", "b"))
+    path, many = f"/jobs/{job.id}/tags", ",".join(f"t{number}" for number in range(200))
+    for typed, tags in (
+        ("b, c", {"b", "c"}),
+        *((wrong, None) for wrong in ("two words", EVIL, many, "x" * 5_000)),
+        (" ", set[str]()),
+    ):
+        before = set((await world.jobs.get(job.id)).tags)
+        page = await world.ask(path, "POST", {"tags": typed})
+        assert page.status == (400 if tags is None else 303)
+        assert set((await world.jobs.get(job.id)).tags) == (before if tags is None else tags)
+        if tags is None:
+            assert (list(page.errors), page.scripts()) == (["tags"], [])
+        else:
+            assert page.location == f"/jobs/{job.id}?done=tags"
+
+
+@each(
+    "fields, field, says",
+    [
+        ({"what": "all", "expires_in": "1d"}, "what", "should be one of"),
+        ({"what": "file", "expires_in": "1d", "path": ""}, "path", "needs the path"),
+        ({"what": "job", "expires_in": "99d"}, "expires_in", "up to 30d"),
+        ({}, "expires_in", "should be a duration up to 30d"),
+    ],
+)
+async def test_a_wrong_wish_for_a_link_is_said_in_the_form(
+    world: World, fields: dict[str, str], field: str, says: str
+) -> None:
+    job = await world.new()
+    page = await world.ask(f"/jobs/{job.id}/share", "POST", fields)
+    assert page.status == 400
+    assert says in page.errors[field]
+    assert "link=" not in page.source
+
+
+async def test_a_link_to_a_file_is_to_that_file(world: World) -> None:
+    job = await world.new()
+    fields = {"what": "file", "expires_in": "1h", "path": "a b/<c>.txt"}
+    page = await world.ask(f"/jobs/{job.id}/share", "POST", fields)
+    (link,) = [one.text for one in page.main.one(id="share").all("pre")]
+    assert link.startswith(f"{world.url}/api/v1/jobs/{job.id}/files/a%20b/%3Cc%3E.txt?link=")
+
+
+# -- from a script
+
+
+def ways_of(page: Page) -> dict[str, list[str]]:
+    """The texts to copy of each way."""
+    ways = page.main.one(id="scripts").all("section")
+    return {one.one("h2").text: [text.raw for text in one.all("pre")] for one in ways}
+
+
+async def test_what_is_shown_to_copy_works_as_it_stands(world: World, tmp_path: Path) -> None:
+    """By curl, by the command line and in Python, with a token in the variable."""
+    sent = await world.ask("/upload", "POST", formed({"service": "my_service"}), **BOUNDARY)
+    assert sent.status == 303
+    job_id = sent.location.removeprefix("/jobs/")
+    assert (await world.ask(f"/api/v1/jobs/{job_id}/result?wait=20")).status == 200
+    page = await world.see(sent.location)
+    ((number, state, _, _, started, ended, files),) = page.main.one(id="attempts").rows()
+    assert (number, state, files) == ("1", "Completed", "Log · ZIP")
+    assert re.match(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d 20", f"{started} {ended}")
+    assert page.main.one(id="attempts").links() == [
+        f"/jobs/{job_id}/log?attempt=1",
+        f"/api/v1/jobs/{job_id}/result?attempt=1",
+    ]
+    ways = ways_of(page)
+    environ = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "FERRYMAN_TOKEN": world.token,
+    }
+
+    async def run(*words: str) -> str:
+        process = await asyncio.create_subprocess_exec(
+            *words, env=environ, cwd=tmp_path, stdout=-1, stderr=-2
+        )
+        output, _ = await process.communicate()
+        return f"{process.returncode} {output.decode(errors='replace')}"
+
+    status, wait, _, download, cancel = ways["curl"]
+    for command in (wait, status):
+        found = json.loads((await run("sh", "-c", f"{command} --silent")).partition(" ")[2])
+        assert (str(found["id"]), found["status"]) == (job_id, "Completed")
+    assert (await run("sh", "-c", download)).startswith("0 ")
+    assert (tmp_path / f"job-{job_id}.zip").read_bytes()[:2] == b"PK"
+    assert '"Completed"' in await run("sh", "-c", cancel), "it had ended"
+    assert world.token not in " ".join(ways["curl"])
+    one = ways["Command line"]
+    assert (await run("sh", "-ec", "\n".join([*one[:2], one[3]]))).startswith("0 ")
+    assert "ended" in await run("sh", "-c", one[4])
+    output = await run(sys.executable, "-c", ways["Python"][0])
+    # A job-orchestrator client has no logs of its own to follow.
+    assert output.startswith("0 ") or "log" in output, output
+    # What a failed job left is what the commands fetch.
+    job = await world.ended(await world.running(), S.FAILED)
+    ways = ways_of(await world.see(f"/jobs/{job.id}"))
+    assert ways["curl"][3].endswith(f"/download_partial/{job.id}")
+    assert f"download {job.id} --partial" in ways["Command line"][3]
+
+
+@pytest.mark.asyncio(loop_scope="function")
+async def test_what_is_shown_to_copy_is_for_this_servers_own_address(tmp_path: Path) -> None:
+    base = "https://jobs.example.org/queue"
+    async with serving(tmp_path, public_url=base) as world:
+        job = await world.new()
+        ways = ways_of(await world.see(f"/jobs/{job.id}"))
+    assert all(base in text for texts in ways.values() for text in texts)
+    assert f"{base}/api/v1/jobs/{job.id}" in ways["curl"][0]
+    assert ways["Command line"][0] == f"ferryman status {job.id} --url {base}"

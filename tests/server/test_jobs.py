@@ -10,24 +10,24 @@ import json
 import random  # noqa: TID251  # with a seed
 import zipfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ferryman import Client
+from server.domain.jobs import Move
+from shared.sqlite.database import Database
+from shared.wire import JobState
 from tests.kit.each import each
+from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.fake_sandbox import FakeProcess
+from tests.kit.server_http import driving
 from tests.kit.waiting import eventually
 from tests.kit.warm import Place
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SERVER = "[server]\ncleaner_interval = '50ms'\n"
-KEYS = {
-    *("id", "status", "message", "user_id", "service", "name", "tags", "priority", "attempt"),
-    *("retries_left", "ended", "reason", "exit_code", "progress", "output", "agent", "parent_id"),
-    *("children", "queue", "created_at", "submitted_at", "started_at", "ended_at"),
-    *("heartbeat_at", "not_before", "expires_at", "usage", "links"),
-}
 TIMES = ("timeout_s", "queue_timeout_s", "heartbeat_timeout_s", "expires_after_s")
 
 
@@ -46,86 +46,46 @@ async def test_the_reference_routes_keep_their_shapes(place: Place) -> None:
     job_id = await running(place)
     status, reply = await place.ask("GET", f"/download/{job_id}")
     assert (status, set(reply), reply["status"]) == (200, {"id", "status", "message"}, "Running")
-    for path in ("/download/99999", "/download_partial/99999", "/download/x", f"/download/{9**40}"):
-        status, kind, body = await place.get(path)
-        reply = json.loads(body)
-        assert (status, kind, reply["id"]) == (404, "application/json", 0), path
-        assert reply["status"] == "Unknown"
 
 
-async def test_the_job_document_has_every_key_of_the_design(place: Place) -> None:
-    job = await place.job(await place.upload())
-    assert set(job) >= KEYS
-    assert (job["ended"], job["user_id"], job["service"]) == (True, place.user, place.service)
+def times(*given: str) -> dict[str, str]:
+    names = ("timeout", "queue_timeout", "heartbeat_timeout", "expires_after")
+    return dict(zip(names, given, strict=True))
 
 
-async def test_a_document_shows_the_times_that_hold(place: Place) -> None:
-    times = {"timeout": "2h", "queue_timeout": "1h", "heartbeat_timeout": "10m"}
-    await place.configure(**times, expires_after="1d")
-    own = {"timeout": "1h", "queue_timeout": "30m", "heartbeat_timeout": "5m"}
-    # More than the service allows, or none at all, is cut, with a warning for each.
-    cut = {"timeout": "9h", "queue_timeout": "0s", "heartbeat_timeout": "1h"}
-    cases: list[tuple[dict[str, Any], list[int], int]] = [
-        ({}, [7_200, 3_600, 600, 86_400], 0),
-        ({**own, "expires_after": "2h"}, [3_600, 1_800, 300, 7_200], 0),
-        ({**cut, "expires_after": "0s"}, [7_200, 3_600, 600, 86_400], 4),
-    ]
-    for fields, shown, warnings in cases:
-        job = await place.job(await place.upload(**fields))
-        assert [job[name] for name in TIMES] == shown
-        assert len(job["warnings"]) == warnings
+BOUNDED, SHORTER = times("2h", "1h", "10m", "1d"), times("1h", "30m", "5m", "2h")
+FREE = {"timeout": "0s", "expires_after": "0s"}
+
+
+@each(
+    "of_service, fields, shown, warnings",
+    [
+        (BOUNDED, {}, [7_200, 3_600, 600, 86_400], 0),
+        (BOUNDED, SHORTER, [3_600, 1_800, 300, 7_200], 0),
+        # More than the service allows, or none at all, is cut, with a warning for each.
+        (BOUNDED, times("9h", "0s", "1h", "0s"), [7_200, 3_600, 600, 86_400], 4),
+        (FREE, {}, [None] * 4, 0),
+        (FREE, {"timeout": "0s"}, [None] * 4, 0),
+        (FREE, {"timeout": "90s", "expires_after": "3h"}, [90.0, None, None, 10_800], 0),
+    ],
+)
+async def test_a_document_shows_the_times_that_hold_and_no_limit_as_none(
+    place: Place, of_service: Any, fields: Any, shown: list[Any], warnings: int
+) -> None:
+    await place.configure(**of_service)
+    job = await place.job(await place.upload(**fields))
+    assert [job[name] for name in TIMES] == shown
+    assert len(job["warnings"]) == warnings
+    assert job["attempts"][0]["timeout_s"] == shown[0]
+
+
+async def test_the_times_of_a_child_are_those_of_its_parent(place: Place) -> None:
+    await place.configure(**BOUNDED)
     parent = await place.job(await place.upload(array="0-0"))
     (child,) = (await place.api("GET", "/jobs", parent=str(parent["id"])))["items"]
     child = await place.job(child["id"])
     assert [child[name] for name in TIMES] == [7_200, 3_600, 600, None], "kept as its parent is"
     assert (child["limits"], child["retry"]) == (parent["limits"], parent["retry"])
-
-
-async def test_no_limit_of_time_is_shown_as_none(place: Place) -> None:
-    await place.configure(timeout="0s", expires_after="0s")
-    cases: list[tuple[dict[str, Any], list[float | None]]] = [
-        ({}, [None] * 4),
-        ({"timeout": "0s"}, [None] * 4),
-        ({"timeout": "90s", "expires_after": "3h"}, [90.0, None, None, 10_800]),
-    ]
-    for fields, shown in cases:
-        job = await place.job(await place.upload(**fields))
-        assert ([job[name] for name in TIMES], job["warnings"]) == (shown, [])
-        assert job["attempts"][0]["timeout_s"] == shown[0]
-    service = await place.api("GET", f"/services/{place.service}")
-    assert [service[name] for name in TIMES] == [None] * 4
-
-
-@each(
-    "path, status, code, words",
-    [
-        ("/jobs/99999", 404, "job_not_found", ""),
-        ("/nothing", 404, "not_found", ""),
-        ("/jobs?state=Sleeping", 400, "invalid_state", "'Sleeping'"),
-        ("/jobs?limit=0", 400, "invalid_limit", ""),
-        ("/jobs?color=red", 400, "unknown_parameter", ""),
-        ("/jobs?reason=bored", 400, "invalid_reason", "exit_code"),
-        ("/jobs?since=soon", 400, "invalid_since", "'soon' is not a time such as"),
-        ("/jobs?since=2020-01-01T00:00:00", 400, "invalid_since", "offset from UTC"),
-        ("/jobs?parent=x", 400, "invalid_parent", "'x' is not a number"),
-        ("/jobs?dead_letter=false", 400, "invalid_dead_letter", "leave it out"),
-        ("/jobs?top_level=false", 400, "invalid_top_level", "leave it out"),
-        (f"/jobs?name={'n' * 201}", 400, "invalid_name", "200"),
-    ],
-)
-async def test_errors_are_problems_that_name_what_is_wrong(
-    place: Place, path: str, status: int, code: str, words: str
-) -> None:
-    found, kind, body = await place.get(f"/api/v1{path}")
-    problem = json.loads(body)
-    assert (found, kind) == (status, "application/problem+json")
-    assert problem["code"] == code
-    assert problem["request_id"]
-    assert words in problem["detail"] != ""
-
-
-async def test_a_method_that_a_route_has_not_is_refused(place: Place) -> None:
-    assert (await place.ask("PUT", "/api/v1/jobs"))[0] == 405
 
 
 async def test_lists_are_chosen_by_what_the_upload_said(place: Place) -> None:
@@ -157,14 +117,6 @@ async def test_lists_are_chosen_by_what_the_upload_said(place: Place) -> None:
     ]:
         _, page = await place.ask("GET", f"/api/v1/jobs?user={place.user}&{query}")
         assert [job["id"] for job in page["items"]] == expected, query
-
-
-async def test_a_wait_ends_with_the_change_it_waits_for(place: Place) -> None:
-    job_id = await running(place)
-    waiting = asyncio.ensure_future(place.get(f"/download/{job_id}?wait=100"))
-    (await place.process(job_id)).finish()
-    status, kind, _ = await asyncio.wait_for(waiting, 30)
-    assert (status, kind) == (200, "application/zip")
 
 
 ALL = slice(None)
@@ -289,3 +241,59 @@ async def test_the_bundle_and_the_result_can_be_fetched_until_they_expire(
     assert (await place.ask("GET", f"/download_partial/{job_id}"))[0] == 410
     status, reply = await place.ask("GET", f"/download/{job_id}")
     assert (status, reply["status"]) == (200, "Cleaned")
+
+
+@each("goes, status, code", [("cleaned", 410, "result_cleaned"), ("deleted", 404, "job_not_found")])
+async def test_a_result_that_goes_while_it_is_asked_for_is_no_fault_of_the_server(
+    place: Place, goes: str, status: int, code: str
+) -> None:
+    job_id = await place.upload()
+    await place.job(job_id)
+    jobs = place.server.context.jobs
+
+    async def gone(*_: object) -> None:
+        job = await jobs.get(job_id)
+        if goes == "deleted":
+            await jobs.delete(job_id)
+        else:
+            await jobs.clean([Move(job_id, job.attempt, job.state, JobState.CLEANED, 1, "")])
+        raise FileNotFoundError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("server.http.results.send_file", gone)
+        found, problem = await place.ask("GET", f"/api/v1/jobs/{job_id}/result")
+    assert (found, problem["code"]) == (status, code)
+
+
+async def test_a_full_database_is_reported_as_507_and_health_recovers_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Database] = []
+    real = Database.open
+
+    async def keep(*args: object) -> Database:
+        opened.append(await real(*args))  # type: ignore[arg-type]
+        return opened[-1]
+
+    monkeypatch.setattr(Database, "open", keep)
+    async with driving(tmp_path, FakeOrchestrator(), gone=True, cleaner_interval=0.02) as caller:
+        (database,) = opened
+        kept = await caller.upload()
+        (used,) = (await database.rows("PRAGMA page_count"))[0]
+        await database._writer.rows(f"PRAGMA max_page_count = {used}")
+
+        async def fill() -> None:
+            for _ in range(200):
+                await caller.upload()
+
+        with pytest.raises(AssertionError, match="database_unavailable"):
+            await fill()
+        status, _, body = await caller.get("/health")
+        reply = json.loads(body)
+        assert (status, reply["database"]) == (503, "error")
+        assert "no space left for the database" in reply["message"]
+        assert (await caller.get(f"/api/v1/jobs/{kept}"))[0] == 200
+        await database._writer.rows("PRAGMA max_page_count = 1000000")
+        # Nobody uploads to a server that says that it is full: it has to find out itself.
+        await eventually(lambda: caller.get("/health"), lambda it: it[0] == 200)
+        await caller.upload()

@@ -16,8 +16,7 @@ from server.web.job import log as log_follow
 from tests.kit.fake_agent import RETRIED, FakeAgent, page, serving
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.warm import Place
-from tests.server.test_events import followed
-from tests.server.test_logs import Setting, log_events, running
+from tests.server.held_jobs import Setting, followed, log_events, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import gzip
 import sqlite3
+from unittest.mock import AsyncMock
 
+import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_open
 from prometheus_client.parser import text_string_to_metric_families as read
 
@@ -14,30 +16,32 @@ from server import metrics
 from server.store.statistics import SqlStatistics
 from shared.principals import Principal, Role, Scope
 from shared.sqlite.errors import DatabaseUnavailable
-from shared.wire import JobState
 from tests.kit.fake_orchestrator import FakeOrchestrator
-from tests.kit.server_http import ServerClient, driving
+from tests.kit.server_http import driving
+from tests.kit.warm import Place
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+OPERATOR = "an-operators-token"
 PRINCIPALS = {
+    OPERATOR: Principal("admin", Role.OPERATOR),
     "ann": Principal("ann", Role.USER, "7"),
     "portal": Principal("portal", Role.PORTAL, users=("7",)),
     "node": Principal("node", Role.AGENT),
-    "admin": Principal("admin", Role.OPERATOR),
     "scraper": Principal("scraper", Role.OPERATOR, scopes=frozenset({Scope.READ})),
     "uploader": Principal("uploader", Role.OPERATOR, scopes=frozenset({Scope.SUBMIT})),
 }
 
 
-async def asked(client: ServerClient, token: str = "", **headers: str) -> tuple[int, str, str]:
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
-    async with client.session.get(f"{client.url}/metrics", headers=headers) as answer:
+async def asked(place: Place, token: str = OPERATOR, **headers: str) -> tuple[int, str, str]:
+    headers["Authorization"] = f"Bearer {token}"
+    async with place.session.get(f"{place.url}/metrics", headers=headers) as answer:
         return answer.status, answer.headers["Content-Type"], await answer.text()
 
 
-async def samples(client: ServerClient) -> dict[tuple[str, ...], float]:
-    """Name and values of labels, in their order -> value."""
-    status, _, text = await asked(client)
+async def samples(place: Place) -> dict[tuple[str, ...], float]:
+    """Name and values of labels, in their order -> value; read from the store again."""
+    place.warm.clock.forward(10)
+    status, _, text = await asked(place)
     assert status == 200
     return {
         (one.name, *(one.labels[name] for name in sorted(one.labels))): one.value
@@ -46,119 +50,93 @@ async def samples(client: ServerClient) -> dict[tuple[str, ...], float]:
     }
 
 
-async def test_jobs_are_counted_by_service_and_state(tmp_path):
-    async with driving(tmp_path, FakeOrchestrator()) as client:
-        for _ in range(3):
-            await client.job(await client.upload())
-        found = await samples(client)
-        assert found["ferryman_jobs_uploaded_total", "my_service"] == 3
-        assert found["ferryman_jobs_ended_total", "my_service", "Completed"] == 3
-        assert found["ferryman_jobs_ended_total", "my_service", "Failed"] == 0
-        assert found["ferryman_jobs", "my_service", "Queued"] == 0
-        assert found["ferryman_transfers_total", "upload", "ok"] == 3
-        assert found["ferryman_transfers_total", "bundle", "ok"] == 3
-        assert found["ferryman_transfer_bytes_total", "result"] > 0
-        assert found["ferryman_dispatches_total", "my_service", "accepted"] == 3
-        assert found["ferryman_http_requests_total", "POST", "/upload", "2xx"] == 3
-        assert found["ferryman_database_commit_seconds_count",] > 3
-        assert found["ferryman_store_readable",] == 1
-        assert found["process_open_fds",] > 0
+async def test_jobs_are_counted_by_service_and_state(place):
+    before = await samples(place)
+    for _ in range(3):
+        await place.job(await place.upload())
+    found = await samples(place)
+    grew = {name: value - before.get(name, 0) for name, value in found.items()}
+    assert found["ferryman_jobs_uploaded_total", place.service] == 3
+    assert found["ferryman_jobs_ended_total", place.service, "Completed"] == 3
+    assert found["ferryman_jobs_ended_total", place.service, "Failed"] == 0
+    assert found["ferryman_jobs", place.service, "Queued"] == 0
+    assert grew["ferryman_dispatches_total", "local", "accepted"] == 3
+    assert grew["ferryman_transfers_total", "upload", "ok"] == 3
+    assert grew["ferryman_transfers_total", "bundle", "ok"] == 3
+    assert grew["ferryman_transfer_bytes_total", "result"] > 0
+    assert grew["ferryman_http_requests_total", "POST", "/upload", "2xx"] == 3
+    assert grew["ferryman_database_commit_seconds_count",] > 3
+    assert found["ferryman_store_readable",] == 1
+    assert found["process_open_fds",] > 0
 
 
-async def test_who_may_read_services_and_agents_may_read_them(tmp_path):
+async def test_who_may_read_services_and_agents_may_read_them(place):
     """An operator's token with the scope read is enough; none at all is not."""
-    async with driving(tmp_path, FakeOrchestrator(), principals=PRINCIPALS) as client:
-        for token, status in {
-            "": 401,
-            "wrong": 401,
-            "ann": 403,
-            "portal": 403,
-            "node": 403,
-            "uploader": 403,
-            "scraper": 200,
-            "admin": 200,
-        }.items():
-            assert (await asked(client, token))[0] == status, token
+    refused = {"": 401, "wrong": 401} | dict.fromkeys(("ann", "portal", "node", "uploader"), 403)
+    for token, status in {**refused, "scraper": 200, OPERATOR: 200}.items():
+        assert (await asked(place, token))[0] == status, token
 
 
-async def test_neither_users_nor_made_up_names_become_labels(tmp_path):
-    async with driving(tmp_path, FakeOrchestrator(), auth="none") as client:
-        await client.job(await client.upload())
-        before = await samples(client)
-        for number in range(20):
-            await client.get(f"/made-up-{number}")
-            await client.get(f"/api/v1/jobs/{1_000 + number}")
-            await client.get(f"/api/v1/jobs?madeup{number}=1")
-            url = f"{client.url}/health"
-            async with client.session.request("PROPFIND", url) as answer:
-                assert answer.status == 405
-        found = await samples(client)
-        assert found["ferryman_http_requests_total", "GET", "other", "4xx"] == 20
-        assert found["ferryman_http_requests_total", "other", "other", "4xx"] == 20
-        assert found["ferryman_http_requests_total", "GET", "/api/v1/jobs/{id}", "4xx"] == 20
-        assert len(found) - len(before) < 40
+async def test_neither_users_nor_made_up_names_become_labels(place):
+    await place.job(await place.upload())
+    before = await samples(place)
+    for number in range(20):
+        await place.get(f"/made-up-{number}")
+        await place.get(f"/api/v1/jobs/{1_000 + number}")
+        await place.get(f"/api/v1/jobs?madeup{number}=1")
+        assert (await place.ask("PROPFIND", "/health"))[0] == 405
+    found = await samples(place)
+    assert found["ferryman_http_requests_total", "GET", "other", "4xx"] == 20
+    assert found["ferryman_http_requests_total", "other", "other", "4xx"] == 20
+    assert found["ferryman_http_requests_total", "GET", "/api/v1/jobs/{id}", "4xx"] == 20
+    assert len(found) - len(before) < 40
 
 
 async def test_a_service_that_is_not_known_is_counted_as_other(tmp_path):
-    async with driving(tmp_path, FakeOrchestrator(), gone=True) as client:
-        job = await client.upload()
-        with contextlib.closing(sqlite3.connect(tmp_path / "data/ferryman.sqlite")) as database:
-            database.execute("UPDATE jobs SET service = 'gone' WHERE id = ?", (job,))
-            database.commit()
-        found = await samples(client)
-        assert found["ferryman_jobs", "other", "Queued"] == 1
-        assert found["ferryman_oldest_waiting_seconds", "other"] >= 0
-        assert ("ferryman_jobs", "gone", "Queued") not in found
+    async with driving(tmp_path, FakeOrchestrator(), gone=True) as caller:
+        await caller.upload()
+        path = tmp_path / "data" / "ferryman.sqlite"
+        with contextlib.closing(sqlite3.connect(path)) as database, database:
+            database.execute("UPDATE jobs SET service = 'gone'")
+        _, _, text = await caller.get("/metrics")
+    assert b'ferryman_jobs{service="other",state="Queued"} 1.0' in text
+    assert b'ferryman_oldest_waiting_seconds{service="other"}' in text
+    assert b'"gone"' not in text
 
 
-async def test_the_text_comes_as_it_was_asked_for(tmp_path):
-    async with driving(tmp_path, FakeOrchestrator()) as client:
-        kind = (await asked(client, Accept="text/html, */*"))[1]
-        assert kind.startswith("text/plain; version=0.0.4")
-        asks = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
-        _, kind, text = await asked(client, Accept=asks)
-        assert kind.startswith("application/openmetrics-text; version=1.0.0")
-        assert any(family.name == "ferryman_jobs" for family in read_open(text))
-        for hostile in ("text/plain;version=x.y", "application/openmetrics-text;version=;;"):
-            assert (await asked(client, Accept=hostile))[0] == 200
-        headers = {"Accept-Encoding": "gzip"}
-        async with client.session.get(
-            f"{client.url}/metrics", headers=headers, auto_decompress=False
+async def test_the_text_comes_as_it_was_asked_for(place):
+    kind = (await asked(place, Accept="text/html, */*"))[1]
+    assert kind.startswith("text/plain; version=0.0.4")
+    asks = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+    _, kind, text = await asked(place, Accept=asks)
+    assert kind.startswith("application/openmetrics-text; version=1.0.0")
+    assert any(family.name == "ferryman_jobs" for family in read_open(text))
+    for hostile in ("text/plain;version=x.y", "application/openmetrics-text;version=;;"):
+        assert (await asked(place, Accept=hostile))[0] == 200
+    for encoding in ("gzip", "gzip;q=0"):
+        async with place.session.get(
+            f"{place.url}/metrics", headers={"Accept-Encoding": encoding}, auto_decompress=False
         ) as answer:
-            assert answer.headers["Content-Encoding"] == "gzip"
-            assert b"ferryman_jobs{" in gzip.decompress(await answer.read())
-        headers = {"Accept-Encoding": "gzip;q=0"}
-        async with client.session.get(f"{client.url}/metrics", headers=headers) as answer:
-            assert "Content-Encoding" not in answer.headers
+            packed = answer.headers.get("Content-Encoding")
+            sent = await answer.read()
+        assert packed == ("gzip" if encoding == "gzip" else None)
+        assert b"ferryman_jobs{" in (gzip.decompress(sent) if packed else sent)
 
 
-async def test_those_of_the_store_are_left_out_while_it_cannot_be_read(tmp_path, monkeypatch):
-    async with driving(tmp_path, FakeOrchestrator()) as client:
-
-        async def broken(*_: object) -> None:
-            raise DatabaseUnavailable(sqlite3.OperationalError("disk I/O error"))
-
-        monkeypatch.setattr(SqlStatistics, "queued", broken)
-        found = await samples(client)
-        assert found["ferryman_store_readable",] == 0
-        assert not [
-            name
-            for name in found
-            if name[0] in ("ferryman_jobs", "ferryman_oldest_waiting_seconds")
-        ]
-        assert ("ferryman_agent_up", "my_service") in found
+async def test_those_of_the_store_are_left_out_while_it_cannot_be_read(place, monkeypatch):
+    broken = DatabaseUnavailable(sqlite3.OperationalError("disk I/O error"))
+    monkeypatch.setattr(SqlStatistics, "queued", AsyncMock(side_effect=broken))
+    found = await samples(place)
+    assert found["ferryman_store_readable",] == 0
+    of_store = {"ferryman_jobs", "ferryman_oldest_waiting_seconds"}
+    assert of_store.isdisjoint(name for name, *_ in found)
+    assert ("ferryman_agent_up", "local") in found
 
 
-async def test_a_crowd_that_asks_makes_the_store_count_once(tmp_path, monkeypatch):
-    counted = []
-    under_way = SqlStatistics.under_way
-
-    async def counting(self: SqlStatistics) -> dict[tuple[str, JobState], int]:
-        counted.append(self)
-        return await under_way(self)
-
-    async with driving(tmp_path, FakeOrchestrator()) as client:
-        monkeypatch.setattr(SqlStatistics, "under_way", counting)
-        monkeypatch.setattr(metrics, "_FRESH_S", 60.0)
-        await asyncio.gather(*(asked(client) for _ in range(10)))
-    assert len(counted) == 1
+async def test_a_crowd_that_asks_makes_the_store_count_once(place, monkeypatch):
+    monkeypatch.setattr(metrics, "_FRESH_S", 60.0)
+    counted = AsyncMock(return_value={})
+    monkeypatch.setattr(SqlStatistics, "under_way", counted)
+    place.warm.clock.forward(70)
+    await asyncio.gather(*(asked(place) for _ in range(10)))
+    assert counted.await_count == 1

@@ -1,26 +1,27 @@
-"""Progress, values and lines of running jobs, from reports to documents."""
+"""Running jobs on simulated time: what they say, from reports to rows, and a cancel that races."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from server.domain.retry_policy import RetryPolicy
+from server.domain.errors import AlreadyEnded
+from server.domain.jobs import Job, Move
 from server.domain.service import Service
-from shared.clock import iso
+from shared.principals import LOCAL
 from shared.sqlite.errors import DatabaseUnavailable
-from shared.wire import JobState, LiveDoc, Notice, PayloadState, Progress
+from shared.wire import JobState, LiveDoc, PayloadState, Progress, Reason
 from tests.kit.agent_model import Payload
 from tests.kit.sim_agent import SimAgent
 from tests.kit.simulation import World
 
 
 @pytest.fixture
-async def world(tmp_path: Path):
-    retry = RetryPolicy(1, (0.0,), retry_on=frozenset({"exit_code"}))
-    service = Service("s", runs_per_user=10, max_runs=10, retry=retry)
-    world = World(tmp_path, {"s": service})
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path, {"s": Service("s")})
     with world.inline():
         await world.start()
         yield world
@@ -31,13 +32,10 @@ async def started(world: World) -> tuple[int, SimAgent, Payload]:
     job_id = await world.upload("ann", "s")
     await world.send.run_once()
     await world.settle()
-    for agent in world.agents:
-        for payload in agent.payloads.values():
-            if payload.key.job_id == job_id:
-                agent.start(payload)
-                await world.settle()
-                return job_id, agent, payload
-    raise AssertionError("no agent has it")
+    ((agent, payload),) = [(one, it) for one in world.agents for it in one.payloads.values()]
+    agent.start(payload)
+    await world.settle()
+    return job_id, agent, payload
 
 
 async def report(world: World, agent: SimAgent, payload: Payload, **live: object) -> None:
@@ -46,40 +44,25 @@ async def report(world: World, agent: SimAgent, payload: Payload, **live: object
     await world.settle()
 
 
-async def test_of_many_reports_the_latest_is_written_once(world: World) -> None:
+async def test_of_many_reports_the_latest_is_written_once_and_later_where_it_cannot_be(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job_id, agent, payload = await started(world)
     for current in range(1, 50):
         await report(world, agent, payload, progress={"current": current}, message=f"at {current}")
     assert (await world.jobs.get(job_id)).progress is None
+
+    async def full(*_: object) -> None:
+        raise DatabaseUnavailable(Exception("full"))  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.jobs, "record_live", full)
+        with pytest.raises(DatabaseUnavailable):
+            await world.get.progress.run_once()
     assert await world.get.progress.run_once() == 1
     job = await world.jobs.get(job_id)
     assert (job.progress, job.message) == (Progress(current=49), "at 49")
     assert await world.get.progress.run_once() == 0
-
-
-async def test_what_was_said_last_comes_with_the_end(world: World) -> None:
-    job_id, agent, payload = await started(world)
-    at = iso(world.clock.now())
-    payload.live = LiveDoc(
-        progress=Progress(current=3, total=3),
-        message="done",
-        output={"score": "1"},
-        heartbeat_at=at,
-        notices=[Notice(level="notice", text="hello", at=at)],
-    )
-    agent.end(payload, PayloadState.COMPLETED)
-    await world.settle()
-    job = await world.jobs.get(job_id)
-    assert (job.state, job.progress, job.output) == (
-        JobState.COMPLETED,
-        Progress(current=3, total=3),
-        {"score": "1"},
-    )
-    assert job.heartbeat_at is not None
-    assert iso(job.heartbeat_at) == at
-    events = [one.event for one in await world.jobs.events(job_id)]
-    assert events[-3:] == ["job.notice", "job.output", "job.completed"]
-    await world.check()
 
 
 async def test_a_report_after_the_end_changes_nothing(world: World) -> None:
@@ -110,16 +93,28 @@ async def test_a_job_that_was_unknown_runs_again_by_what_its_agent_lists(world: 
     assert (job.state, job.message) == (JobState.RUNNING, "one")
 
 
-async def test_what_could_not_be_written_is_written_later(world: World, monkeypatch) -> None:
-    job_id, agent, payload = await started(world)
-    await report(world, agent, payload, message="one")
+async def test_a_job_that_ends_just_after_it_was_read_is_cancelled_no_more_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = await world.upload("ann", "s")
+    get, now = world.jobs.get, world.steady.now()
 
-    async def full(*_: object) -> None:
-        raise DatabaseUnavailable(Exception("full"))  # type: ignore[arg-type]
+    async def ends_after_the_read(job_id: int) -> Job:
+        job = await get(job_id)
+        if world.cancel._tasks and not job.ended:
+            failed = Move(
+                *(job_id, job.attempt, JobState.QUEUED, JobState.FAILED, now),
+                *("waited too long", Reason.QUEUE_TIMEOUT),
+                changes={"ended_at": now},
+            )
+            assert await world.jobs.move(failed) is not None
+        return job
 
-    with monkeypatch.context() as patch:
-        patch.setattr(world.jobs, "record_live", full)
-        with pytest.raises(DatabaseUnavailable):
-            await world.get.progress.run_once()
-    assert await world.get.progress.run_once() == 1
-    assert (await world.jobs.get(job_id)).message == "one"
+    monkeypatch.setattr(world.jobs, "get", ends_after_the_read)
+    cancel = asyncio.create_task(world.cancel(LOCAL, number, 60.0))
+    await world.clock.settle()
+    done = cancel.done()  # no time has passed
+    await world.clock.advance(60.0)
+    with pytest.raises(AlreadyEnded):
+        await cancel
+    assert done

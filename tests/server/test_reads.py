@@ -14,8 +14,8 @@ from shared.http.protocol import UnreadAnswers
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import RUN, ServerClient, driving
 from tests.kit.waiting import until
+from tests.server.held_jobs import running
 from tests.server.job_pages import PRINCIPALS, serving
-from tests.server.test_logs import running
 
 ANN, BOB = ({"Authorization": f"Bearer the-token-of-{user}"} for user in ("ann", "bob"))
 
@@ -122,7 +122,8 @@ async def test_answers_that_are_not_read_are_bounded(tmp_path) -> None:
                 async with world.caller.session.get(f"{world.url}{path}", headers=shown) as answer:
                     assert (answer.status, answer.headers["Retry-After"]) == (429, "5")
                     assert (await answer.json())["code"] == "unread_answers"
-            assert (await world.get("/api/v1/jobs?limit=1"))[0] == 200
-            assert (await world.get(path, "admin"))[0] == 200
+            assert (await world.ask("/api/v1/jobs?limit=1")).status == 200
+            admin = {"Authorization": "Bearer the-token-of-admin"}
+            assert (await world.ask(path, **admin)).status == 200
         await until(lambda: not unread._of)
-        assert (await world.get(path))[0] == 200
+        assert (await world.ask("/api/v1/jobs?limit=1")).status == 200

@@ -9,24 +9,27 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 import pytest_asyncio
 import structlog
 
-from ferryman import Client, Conflict, NotAllowed, SyncClient
+from ferryman import Client, Conflict
 from server.domain.choose import Candidate
-from server.domain.jobs import Bundle, NewJob
 from server.reload import Reload
 from server.settings import load
 from server.settings.tables import ServerSettings
 from server.settings.users import UserTable
 from shared.units.rates import parse_rate
-from shared.wire import Limits
 from tests.kit.command_line import ferryman
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.raw_archives import FORM, file_part, form_of
 from tests.kit.server_http import ServerClient, driving
+from tests.kit.store import new
+from tests.kit.uploads import FIELDS
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 TOKEN, OTHER = "the-first-random-text", "the-second-random-text"
@@ -38,26 +41,25 @@ class World:
     """A server with a file."""
 
     def __init__(self, caller: ServerClient, file: Path) -> None:
-        self.caller, self.file = caller, file
+        self.caller, self.file, self.context = caller, file, caller.server.context
 
     @property
     def settings(self) -> ServerSettings:
         return self.caller.server.reload.settings
 
-    async def reload(
-        self, text: str | None = None, token: str = TOKEN
-    ) -> tuple[int, dict[str, Any]]:
-        if text is not None:
-            self.file.write_text(text)
+    async def ask(self, method: str, path: str, token: str) -> tuple[int, Any]:
         headers = {"Authorization": f"Bearer {token}"}
-        async with self.caller.session.post(self.caller.url + ROUTE, headers=headers) as answer:
+        url = f"{self.caller.url}{path}"
+        async with self.caller.session.request(method, url, headers=headers) as answer:
             return answer.status, await answer.json()
 
+    async def reload(self, text: str | None = None, token: str = TOKEN) -> tuple[int, Any]:
+        if text is not None:
+            self.file.write_text(text)
+        return await self.ask("POST", ROUTE, token)
+
     async def status_of(self, token: str) -> int:
-        headers = {"Authorization": f"Bearer {token}"}
-        url = f"{self.caller.url}/api/v1/whoami"
-        async with self.caller.session.get(url, headers=headers) as answer:
-            return answer.status
+        return (await self.ask("GET", "/api/v1/whoami", token))[0]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -82,8 +84,10 @@ async def world(started: World) -> AsyncIterator[World]:
     await started.caller.server.reload.run_once()
 
 
-async def test_it_says_what_has_changed_and_what_waits(world: World) -> None:
-    text = f'[server]\ntokens = ["{TOKEN}", "{OTHER}"]\nmax_files = 9\nport = 1\n[services.new]\n'
+async def test_it_says_what_has_changed_and_what_waits_and_is_audited(world):
+    status, answer = await world.reload(token="x" * 20)
+    assert (status, answer["code"]) == (401, "not_allowed")
+    text = f'[server]\ntokens = ["{TOKEN}", "{OTHER}"]\nport = 1\n[services.new]\n'
     status, done = await world.reload(text)
     assert status == 200
     assert {one["key"]: (one["old"], one["new"]) for one in done["changed"]} == {
@@ -91,36 +95,57 @@ async def test_it_says_what_has_changed_and_what_waits(world: World) -> None:
         "services.my_service": ("taken out", None),
         "services.new": (None, "added"),
     }
-    assert [one["key"] for one in done["waiting"]] == ["server.port", "server.max_files"]
     assert TOKEN not in json.dumps(done)
     assert OTHER not in json.dumps(done)
     status, again = await world.reload()
     assert (again["changed"], again["waiting"]) == ([], done["waiting"])
+    async with Client(world.caller.url, token=TOKEN) as client:
+        found = [one async for one in client.audit(action="settings/reload")]
+    assert {one.action for one in found} == {f"POST {ROUTE}"}
+    assert [one.status for one in found[:3]] == [200, 200, 401]
 
 
-async def test_a_token_that_was_taken_out_is_refused_from_then_on(world: World) -> None:
+WAITS: Final = {
+    "host": '"::1"',
+    "port": "1",
+    "auth": '"token"',
+    "max_files": "9",
+    "stored_per_user": "77",
+    "sender_interval": '"3s"',
+    "log_level": '"error"',
+}
+"""Some keys of ``[server]`` -> what they are changed to."""
+
+
+async def test_what_waits_for_a_restart_is_said_each_time(world):
+    before = world.settings.server
+    await world.reload(f"{OWN}[services.my_service]\n")
+    lines = "".join(f"{key} = {value}\n" for key, value in WAITS.items())
+    for _ in range(2):
+        # A flag says where the folder is.
+        status, done = await world.reload(f'{OWN}{lines}data_dir = "/x"\n[services.my_service]\n')
+        assert (status, done["changed"]) == (200, [])
+        assert {one["key"] for one in done["waiting"]} == {f"server.{key}" for key in WAITS}
+    for key in WAITS:
+        assert getattr(world.settings.server, key) == getattr(before, key)
+
+
+async def test_who_came_with_a_token_that_was_taken_out_is_refused_from_then_on(world):
+    principal = world.context.token_holder(TOKEN, "peer")
+    text = await world.context.sessions.log_in(principal, "peer")
+    assert world.context.sessions.principal_of(text, "peer") == principal
     assert await world.status_of(OTHER) == 401
     await world.reload(f'[server]\ntokens = ["{OTHER}"]\n')
     assert (await world.status_of(TOKEN), await world.status_of(OTHER)) == (401, 200)
+    assert world.context.sessions.principal_of(text, "peer") is None, "its browser is logged out"
 
 
-async def test_an_upload_ends_with_a_token_that_was_taken_out_meanwhile(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_upload_ends_with_a_token_that_was_taken_out_meanwhile(world, monkeypatch):
     await world.reload(f'[server]\ntokens = ["{TOKEN}", "{OTHER}"]\n[services.my_service]\n')
-    limits, begun, removed = world.caller.server.context.upload_limits, 0, asyncio.Event()
-    both, count = asyncio.Event(), limits.count
-
-    def counts(user: str) -> None:
-        nonlocal begun
-        count(user)
-        begun += 1
-        if begun == 2:
-            both.set()
-
-    monkeypatch.setattr(limits, "count", counts)
-    name = 'Content-Disposition: form-data; name="file"; filename="run.sh"'
-    body = f"--x\r\n{name}\r\n\r\necho\r\n--x--\r\n".encode()
+    limits = world.context.upload_limits
+    begun = Mock(side_effect=limits.count)
+    monkeypatch.setattr(limits, "count", begun)
+    removed, body = asyncio.Event(), form_of(*FIELDS, file_part("run.sh", b"echo\n"))
 
     async def content() -> AsyncIterator[bytes]:
         yield body[:-9]
@@ -128,70 +153,41 @@ async def test_an_upload_ends_with_a_token_that_was_taken_out_meanwhile(
         yield body[-9:]
 
     async def upload(token: str) -> int:
-        url = f"{world.caller.url}/upload?user_id=1&service=my_service"
-        headers = {"Authorization": f"Bearer {token}"}
-        headers["Content-Type"] = "multipart/form-data; boundary=x"
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": FORM}
+        url = f"{world.caller.url}/upload"
         async with world.caller.session.post(url, data=content(), headers=headers) as answer:
-            return answer.status
+            return int(answer.status)
 
     uploads = asyncio.gather(upload(TOKEN), upload(OTHER))
-    await both.wait()
+    await until(lambda: begun.call_count == 2)
     await world.reload(f"{OWN}[services.my_service]\n")
     removed.set()
     assert [*await uploads] == [201, 403]
 
 
-async def test_a_browser_that_logged_in_with_a_token_is_logged_out_with_it(world: World) -> None:
-    context = world.caller.server.context
-    principal = context.token_holder(TOKEN, "peer")
-    text = await context.sessions.log_in(principal, "peer")
-    assert context.sessions.principal_of(text, "peer") == principal
-    await world.reload(f'[server]\ntokens = ["{OTHER}"]\n')
-    assert context.sessions.principal_of(text, "peer") is None
-
-
-async def test_it_is_for_operators_and_in_the_audit_trail(world: World) -> None:
-    status, answer = await world.reload(token="x" * 20)
-    assert (status, answer["code"]) == (401, "not_allowed")
-    await world.reload()
-    async with Client(world.caller.url, token=TOKEN) as client:
-        found = [one async for one in client.audit(action="settings/reload")]
-    assert [(one.action, one.status) for one in found[:2]] == [
-        (f"POST {ROUTE}", 200),
-        (f"POST {ROUTE}", 401),
-    ]
-
-
-async def test_two_reloads_at_once_follow_each_other(world: World) -> None:
+async def test_two_reloads_at_once_follow_each_other(world):
     world.file.write_text(f"{OWN}[services.new]\n")
     answers = await asyncio.gather(*(world.reload() for _ in range(4)))
-    changed = [[one["key"] for one in done["changed"]] for _, done in answers]
-    assert [len(keys) for keys in sorted(changed, key=len)] == [0, 0, 0, 2]
+    assert sorted(len(done["changed"]) for _, done in answers) == [0, 0, 0, 2]
 
 
-async def test_the_sdk_and_the_command_line(world: World) -> None:
+async def test_the_sdk_and_the_command_line(world):
     world.file.write_text(f"{OWN}port = 7\n[services.my_service]\nmax_runs = 4\n")
     url = ("--url", world.caller.url, "--token", TOKEN)
     code, out, err = await ferryman("config", "reload", *url)
     assert (code, err) == (0, "")
     assert "services.my_service.max_runs: 10 -> 4\n" in out
     assert "(restart to apply)" in out
-    code, out, err = await ferryman("config", "reload", "--json", *url)
-    assert json.loads(out)["changed"] == []
+    assert json.loads((await ferryman("config", "reload", "--json", *url))[1])["changed"] == []
     world.file.write_text(OWN.replace("tokens", "tokenz"))
     code, out, err = await ferryman("config", "reload", *url)
-    assert (code, out) == (1, "")
-    assert "did you mean tokens?" in err
-    with SyncClient(world.caller.url, token=TOKEN) as client:
+    assert (code, out, "did you mean tokens?" in err) == (1, "", True)
+    async with Client(world.caller.url, token=TOKEN) as client:
         with pytest.raises(Conflict, match="did you mean tokens"):
-            await asyncio.to_thread(client.reload_settings)
+            await client.reload_settings()
         world.file.write_text(f"{OWN}[services.my_service]\nmax_runs = 5\n")
-        done = await asyncio.to_thread(client.reload_settings)
-    (one,) = done.changed
+        (one,) = (await client.reload_settings()).changed
     assert (one.key, one.old, one.new) == ("services.my_service.max_runs", "4", "5")
-    async with Client(world.caller.url, token="x" * 20) as stranger:
-        with pytest.raises(NotAllowed):
-            await stranger.reload_settings()
 
 
 @each(
@@ -221,45 +217,16 @@ async def test_wrong_settings_change_nothing(world: World, text: str | None, wor
     assert await world.status_of(TOKEN) == 200
 
 
-WAITS: Final = {
-    "host": '"::1"',
-    "port": "1",
-    "auth": '"token"',
-    "data_dir": '"/x"',
-    "max_files": "9",
-    "stored_per_user": "77",
-    "sender_interval": '"3s"',
-    "log_level": '"error"',
-}
-"""Some keys of ``[server]`` -> what they are changed to."""
-
-
-@each("key", WAITS)
-async def test_what_waits_for_a_restart_is_said_each_time(world: World, key: str) -> None:
-    before = getattr(world.settings.server, key)
-    await world.reload(f"{OWN}[services.my_service]\n")
-    for _ in range(2):
-        text = f"{OWN}{key} = {WAITS[key]}\n[services.my_service]\n"
-        status, done = await world.reload(text)
-        assert status == 200
-        if key != "data_dir":  # a flag says it
-            assert [one["key"] for one in done["waiting"]] == [f"server.{key}"]
-        assert done["changed"] == []
-    assert getattr(world.settings.server, key) == before
-
-
-@each("key", ["tokens", "metrics_tokens"])
-async def test_the_content_of_a_file_takes_effect(
-    world: World, module_folder: Path, key: str
-) -> None:
-    secret = module_folder / "secret"
-    own = "" if key == "tokens" else f'tokens = ["{TOKEN}"]\n'
-    text = f'[server]\n{own}{key} = {{ file = "{secret}" }}\n[services.my_service]\n'
-    secret.write_text(f"{TOKEN}\n" if key == "tokens" else "a-third-random-text")
+@each("key, kept", [("tokens", ""), ("metrics_tokens", OWN)])
+async def test_the_content_of_a_file_takes_effect(world, module_folder, key, kept):
+    secret, more = module_folder / "secret", f"{TOKEN}\n" if key == "tokens" else ""
+    own = kept or "[server]\n"
+    secret.write_text(more or "a-third-random-text")
+    text = f'{own}{key} = {{ file = "{secret}" }}\n[services.my_service]\n'
     assert (await world.reload(text))[0] == 200
-    known = world.caller.server.context.token_holder
+    known = world.context.token_holder
     assert not known(OTHER, "peer").authenticated
-    secret.write_text(f"{TOKEN}\n{OTHER}\n" if key == "tokens" else OTHER)
+    secret.write_text(f"{more}{OTHER}\n")
     _, done = await world.reload()
     assert [(one["key"], one["new"]) for one in done["changed"]] == [(f"server.{key}", "(secret)")]
     assert known(OTHER, "peer").authenticated
@@ -269,17 +236,14 @@ async def test_the_content_of_a_file_takes_effect(
     assert "No such file" in (await world.reload())[1]["detail"]
 
 
-async def test_the_variables_of_a_service_are_read_again_from_their_file(
-    world: World, module_folder: Path
-) -> None:
+async def test_the_variables_of_a_service_are_read_again_from_their_file(world, module_folder):
     key = module_folder / "key"
     key.write_text("first\n")
-    text = f"{OWN}[services.my_service.env]\nKEY = {{ file = '{key}' }}\n"
-    await world.reload(text)
+    await world.reload(f"{OWN}[services.my_service.env]\nKEY = {{ file = '{key}' }}\n")
     key.write_text("second\n")
     _, done = await world.reload()
     assert [one["key"] for one in done["changed"]] == ["services.my_service.env.KEY"]
-    assert world.caller.server.context.services["my_service"].env == {"KEY": "second"}
+    assert world.context.services["my_service"].env == {"KEY": "second"}
 
 
 OF_USER: Final[dict[str, tuple[str, str, Any]]] = {
@@ -294,9 +258,9 @@ OF_USER: Final[dict[str, tuple[str, str, Any]]] = {
 """Key of a table of users -> what it is changed to, where that is seen, and as what."""
 
 
-async def test_every_key_of_a_user_takes_effect(world: World) -> None:
+async def test_every_key_of_a_user_takes_effect_and_holds_for_the_next_claim(world):
     assert OF_USER.keys() == UserTable.model_fields.keys() - {"members"}
-    context = world.caller.server.context
+    context = world.context
     for key, (value, where, expected) in OF_USER.items():
         table = f'[users.lab]\nmembers = ["ann", "b*"]\n{key} = {value}\n'
         await world.reload(f"{OWN}[services.my_service]\n{table}")
@@ -306,31 +270,22 @@ async def test_every_key_of_a_user_takes_effect(world: World) -> None:
             else:
                 found = getattr(context.allowances.of(user), where)
             assert found == expected, key
-
-
-async def test_a_users_new_limit_holds_for_the_next_claim(world: World) -> None:
-    context = world.caller.server.context
     await world.reload(f"{OWN}[services.my_service]\n[services.s]\n[users.ann]\nruns_per_user = 1")
     for _ in range(3):
-        new = NewJob("ann", "s", Bundle("b", 1, "digest"), Limits(), 60.0, created_at=10)
-        await context.jobs.insert(new, "queued")
+        await context.jobs.insert(new("ann"), "queued")
     claimed = await context.jobs.claim_fairly(context.services["s"], [Candidate("node", 4)], 10, 20)
     assert len(claimed) == 1
 
 
-async def test_an_agent_is_named_with_its_address_without_its_password(tmp_path: Path) -> None:
-    file, text = tmp_path / "new.toml", "[services.s]\n[agents.a]\nurl = 'http://a:1'"
+async def test_an_agent_is_named_with_its_address_without_its_password(tmp_path):
+    file, url = tmp_path / "new.toml", "a]\nurl = 'http://a:1'"
 
     def read() -> ServerSettings:
-        file.write_text(text)
+        file.write_text(f"[services.s]\n[agents.{url}\n")
         return load.read(file, {}, {})
 
-    async def used(_: ServerSettings) -> None:
-        """Fail never."""
-
-    before = read()
-    text = "[services.s]\n[agents.b]\nurl = 'http://me:secret@b:2'\nprefetch = 2\n"
-    reload = Reload(before, read, lambda _old, _new: None, used)
+    reload = Reload(read(), read, lambda _old, _new: None, AsyncMock())
+    url = "b]\nurl = 'http://me:secret@b:2'\nprefetch = 2"
     done = await reload.run_once()
     assert {one.key: (one.old, one.new) for one in done.changed} == {
         "agents.a": ("taken out (http://a:1)", None),
@@ -339,27 +294,24 @@ async def test_an_agent_is_named_with_its_address_without_its_password(tmp_path:
     assert reload.settings.agents["b"].prefetch == 2
 
 
-async def test_a_server_that_asks_nobody_for_a_token_asks_once_there_is_one(
-    tmp_path: Path,
-) -> None:
-    file = tmp_path / "ferryman.toml"
+async def test_a_server_that_asks_nobody_for_a_token_asks_once_there_is_one(tmp_path):
+    file, first = tmp_path / "ferryman.toml", "[server]\nmax_files = 9\n"
 
     def read() -> ServerSettings:
         return load.read(file, {"server": {"data_dir": tmp_path / "data"}}, {})
 
-    first = "[server]\nmax_files = 9\n"
     async with driving(tmp_path, FakeOrchestrator(), extra=first, read=read) as caller:
         world = World(caller, file)
-        assert caller.server.context.token_needed() is False
-        status, _ = await world.reload(OWN)
-        assert (status, caller.server.context.token_needed()) == (200, True)
+        assert world.context.token_needed() is False
+        assert (await world.reload(OWN))[0] == 200
+        assert world.context.token_needed() is True
         assert (await world.status_of(TOKEN), await world.status_of(OTHER)) == (200, 401)
         assert (await world.reload(first))[1]["code"] == "settings_not_reloaded"
 
 
 async def test_jobs_of_a_service_that_was_renamed_are_said_everywhere_and_moved_by_one_command(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     settings = "[services.my_service]\n"
     client = FakeOrchestrator(then="Running")
 
@@ -371,6 +323,10 @@ async def test_jobs_of_a_service_that_was_renamed_are_said_everywhere_and_moved_
         return found.model_copy(update={"agents": caller.server.reload.settings.agents})
 
     async with driving(tmp_path, client, read=read) as caller:
+
+        async def document(path: str) -> Any:
+            return json.loads((await caller.get(f"/api/v1{path}"))[2])
+
         to = ("--url", caller.url)
         runs = await caller.upload()
         await caller.job(runs, until="Running")
@@ -385,11 +341,11 @@ async def test_jobs_of_a_service_that_was_renamed_are_said_everywhere_and_moved_
             assert f"ferryman {how} --url {caller.url}" in err
         (line,) = [one for one in lines if one["event"] == "service.gone"]
         assert (line["service"], line["queued"], line["in_work"]) == ("my_service", 2, 1)
-        (_, gone) = json.loads((await caller.get("/api/v1/services"))[2])["items"]
+        (_, gone) = (await document("/services"))["items"]
         shown = (gone["name"], gone["source"], gone["in_work"], gone["counts"]["Queued"])
         assert shown == ("my_service", "none", 1, 2)
         assert "\tgone\t" in (await ferryman("services", "list", *to))[1]
-        found = json.loads((await caller.get("/api/v1/status"))[2])["troubles"]
+        found = (await document("/status"))["troubles"]
         (trouble,) = [one for one in found if one["kind"] == "service_gone"]
         assert (trouble["message"], trouble["about"]) == (f"service {said}", "my_service")
         page = (await caller.get("/services"))[2].decode()
@@ -403,17 +359,12 @@ async def test_jobs_of_a_service_that_was_renamed_are_said_everywhere_and_moved_
         assert (code, "'nowhere' is none that takes jobs" in err) == (65, True), err
         code, _, err = await ferryman("services", "move", "my_service", "renamed", *to)
         assert (code, err) == (0, "3 jobs of service my_service moved to renamed\n")
-        assert len(json.loads((await caller.get("/api/v1/services"))[2])["items"]) == 1
+        assert len((await document("/services"))["items"]) == 1
         for job_id in (runs, waits, later):
-            job = json.loads((await caller.get(f"/api/v1/jobs/{job_id}"))[2])
-            assert job["service"] == "renamed"
-        events = json.loads((await caller.get(f"/api/v1/jobs/{waits}/events"))[2])["items"]
-        assert events[-1]["event"] == "job.moved"
-        assert events[-1]["fields"] == {
-            "by": "local",
-            "service": "renamed",
-            "service_before": "my_service",
-        }
+            assert (await document(f"/jobs/{job_id}"))["service"] == "renamed"
+        events = (await document(f"/jobs/{waits}/events"))["items"]
+        moved = {"by": "local", "service": "renamed", "service_before": "my_service"}
+        assert (events[-1]["event"], events[-1]["fields"]) == ("job.moved", moved)
         client.payloads[1].status = "Completed"
         assert (await caller.job(runs))["status"] == "Completed"
         code, _, _ = await ferryman("cancel", "--all", "--service", "renamed", "--yes", *to)

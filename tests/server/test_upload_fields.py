@@ -8,11 +8,12 @@ import json
 import re
 from typing import Any
 
-import aiohttp
 import pytest
 
 from server.api.routes import ROUTES
 from tests.kit.each import each
+from tests.kit.raw_archives import file_part, form_of, text_part
+from tests.kit.uploads import post
 from tests.kit.warm import Place
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -28,11 +29,9 @@ backoff = "constant"
 
 
 async def send(place: Place, **fields: str) -> tuple[int, dict[str, Any]]:
-    form = aiohttp.FormData()
-    for name, text in ({"user_id": place.user, "service": place.service} | fields).items():
-        form.add_field(name, text)
-    form.add_field("files", b"exit 0\n", filename="run.sh")
-    status, reply = await place.ask("POST", "/upload", data=form)
+    given = {"user_id": place.user, "service": place.service} | fields
+    parts = [text_part(name, text) for name, text in given.items()]
+    status, _, reply = await post(place, form_of(*parts, file_part("run.sh")))
     return status, reply
 
 
@@ -48,7 +47,7 @@ BACKOFF = "exponential_jitter"
 
 
 @each(
-    ("fields", "shown"),
+    "fields, shown",
     [
         ({"tags": "a, b,a,"}, {"tags": ["a", "b"]}),
         ({"priority": "-100"}, {"priority": -100}),
@@ -86,8 +85,6 @@ VALUES = [
     ("tags", "a b", "'a b' is no tag; there may be up to 32 words"),
     ("name", "a\nb", "'a\\nb' is not up to 200 printable characters"),
     ("priority", "101", "'101' is not a whole number from -100 to 100"),
-    ("priority", "high", "'high' is not a whole number"),
-    ("meta", "[1]", "not an object"),
     ("meta", "{", "'{' is not a JSON object such as"),
     ("meta", '{"a": NaN}', "NaN is not JSON"),
     ("meta", json.dumps({"a": "ü" * (9 << 10)}, ensure_ascii=False), "longer than 16384 bytes"),
@@ -96,22 +93,16 @@ VALUES = [
     ("meta", '{"a": "\\ud800"}', "half a character"),
     ("meta", '{"a": 1e999}', "not JSON compliant"),
     ("retry_delays", "soon", "'soon' is not a duration"),
-    ("retry_delays", ",", "is not a list"),
     ("retry_delay", "5s", "belongs to a backoff"),
-    ("max_retry_delay", "5s", "belongs to a backoff"),
     ("backoff", "slow", "constant, linear, exponential, exponential_jitter"),
-    ("retry_on", "exit:x", RETRIES),
     ("retry_on", "exit:0", RETRIES),
     ("no_retry_on", "exit:256", RETRIES),
     ("no_retry_on", "sadness", "nor one of exit_code, timeout"),
     ("not_before", "tomorrow", "such as 2030-01-31T09:00:00Z"),
     ("not_before", "2030-01-31T09:00:00", "does not say its offset from UTC"),
-    ("not_before", "in -2h", "negative"),
     ("not_before", "9999-12-31T23:59:59-14:00", "not in the years 1970 to 9000"),
-    ("array", "9-0", "is not a range"),
     ("array", "0-9:0", "is not a range"),
     ("array", "0-9,5", "indices ascend"),
-    ("array", "x", "is not a range"),
     ("array", "0-99999999999", "is not a range"),
     ("array_file", "/etc/passwd", "not the name of a file in the bundle"),
     ("max_parallel", "-1", "whole number from 0"),
@@ -120,45 +111,33 @@ VALUES = [
     ("inputs_from", ",", "1 to 1000 jobs"),
     ("timeout", "-5s", "'-5s' is negative"),
     ("timeout", "1h junk 5m", "is not a duration such as 90s, 1h30m or 10d"),
-    ("timeout", "nan", "is not a duration"),
     ("cpus", "nan", "'nan'"),
-    ("cpus", "-inf", "'-inf'"),
     ("memory", "lots", "'lots'"),
     ("memory", "1MiB", "at least 32.0 MiB"),
     ("pids", "8.5", "'8.5'"),
-    ("pids", "1e3", "'1e3'"),
-    ("disk", "0", "'0'"),
     *((name, "9" * 65_000, "") for name in ("user_id", "service", "name", "memory", "cpus")),
     *((name, "\u0301" * 20_000, "") for name in ("tags", "timeout", "disk", "pids")),
     ("retry_on", "exit:1," * 600, "it is longer than 4096 characters"),
     ("meta", "{}" + " " * (16 << 10), "it is longer than 16384 characters"),
     ("priority", "1" * 1_025, "it is longer than 1024 characters"),
     ("cpu", "2", "did you mean cpus?"),
-    ("timeoutt", "2", "did you mean timeout?"),
-    ("userid", "2", "did you mean user_id?"),
     ("zzz", "2", "known are user_id, service, name, tags, priority, meta, timeout, "),
     ("x_" * 1_000, "2", "known are"),
 ]
-UNUSUAL = {"service": "unknown_service", "user_id": "invalid_user_id"}
 
 
-@each(("field", "text", "says"), VALUES)
+UNKNOWN = {"cpu", "zzz", "x_" * 1_000}
+
+
+@each("field, text, says", VALUES)
 async def test_a_wrong_value_is_refused_by_name_with_what_is_allowed(place, field, text, says):
     status, reply = await send(place, **{field: text})
-    known = field in VALUES_OF
-    code = UNUSUAL.get(field, f"invalid_{field}") if known else "unknown_field"
+    code = "unknown_service" if field == "service" else f"invalid_{field}"
+    code = "unknown_field" if field in UNKNOWN else code
     assert (status, reply["code"], reply["part"]) == (400, code, field[:64])
     assert says in reply["message"]
     assert len(reply["message"]) < 700
     assert (await place.api("GET", "/jobs", user=place.user))["items"] == []
-
-
-VALUES_OF = {
-    *("user_id", "service", "name", "tags", "priority", "meta", "timeout", "retry_delays"),
-    *("backoff", "retry_delay", "max_retry_delay", "retry_on", "no_retry_on", "not_before"),
-    *("array", "array_file", "max_parallel", "batch_policy", "after", "inputs_from"),
-    *("cpus", "memory", "pids", "disk"),
-}
 
 
 async def test_optional_fields_that_are_empty_count_as_left_out(place):
@@ -211,32 +190,50 @@ async def test_a_misspelt_parameter_is_refused_on_every_route_with_the_nearest_n
 
 
 @each(
-    ("path", "code"),
+    "path, status, code, words",
     [
-        ("/jobs?state=Failed&state=Running", "repeated_parameter"),
-        ("/agents?retired=yes", "invalid_retired"),
-        ("/tokens?ended=2", "invalid_ended"),
-        ("/jobs?since=yesterday", "invalid_since"),
-        *((f"/jobs?limit={n}", "invalid_limit") for n in ("0", "501", "-1", "1.0", "", "9" * 40)),
+        ("/jobs/99999", 404, "job_not_found", ""),
+        ("/nothing", 404, "not_found", ""),
+        ("/jobs?color=red", 400, "unknown_parameter", ""),
+        ("/jobs?state=Failed&state=Running", 400, "repeated_parameter", ""),
+        ("/jobs?state=Sleeping", 400, "invalid_state", "'Sleeping'"),
+        ("/jobs?reason=bored", 400, "invalid_reason", "exit_code"),
+        ("/jobs?since=soon", 400, "invalid_since", "'soon' is not a time such as"),
+        ("/jobs?since=2020-01-01T00:00:00", 400, "invalid_since", "offset from UTC"),
+        ("/jobs?parent=x", 400, "invalid_parent", "'x' is not a number"),
+        ("/jobs?dead_letter=false", 400, "invalid_dead_letter", "leave it out"),
+        ("/jobs?top_level=false", 400, "invalid_top_level", "leave it out"),
+        (f"/jobs?name={'n' * 201}", 400, "invalid_name", "200"),
+        ("/agents?retired=yes", 400, "invalid_retired", ""),
+        ("/tokens?ended=2", 400, "invalid_ended", ""),
         *(
-            (f"/events?wait={text}", "invalid_wait")
+            (f"/jobs?limit={n}", 400, "invalid_limit", "")
+            for n in ("0", "501", "1.0", "", "9" * 40)
+        ),
+        *(
+            (f"/events?wait={text}", 400, "invalid_wait", "")
             for text in ("", "soon", "-1", "nan", "inf", "-0.1s", "1_0", "1m", "1" * 33)
         ),
     ],
 )
-async def test_a_value_that_means_nothing_is_refused(place, path, code):
-    status, said = await place.ask("GET", f"/api/v1{path}")
-    assert (status, said["code"]) == (400, code), said
+async def test_errors_are_problems_that_name_what_is_wrong(place, path, status, code, words):
+    found, kind, body = await place.get(f"/api/v1{path}")
+    problem = json.loads(body)
+    assert (found, kind, problem["code"]) == (status, "application/problem+json", code)
+    assert problem["request_id"]
+    assert words in problem["detail"] != ""
 
 
-async def test_a_field_is_given_once_in_a_query(place):
+async def test_a_field_is_given_once_in_a_query_and_a_route_has_its_methods(place):
     status, said = await place.ask("POST", "/upload?user_id=a&user_id=b")
     assert (status, said["code"]) == (400, "repeated_parameter")
+    assert (await place.ask("PUT", "/api/v1/jobs"))[0] == 405
 
 
 @each("text", ["x", "-1", "1.5", str(2**63), str(2**63 - 1), "9" * 5_000])
 async def test_what_is_no_job_is_not_found(place, text):
-    for path in (f"/api/v1/jobs/{text}", f"/download/{text}"):
+    for path in (f"/api/v1/jobs/{text}", f"/download/{text}", f"/download_partial/{text}"):
         status, said = await place.ask("GET", path)
         assert (status, said["code"]) == (404, "job_not_found")
         assert len(said.get("detail") or said["message"]) < 100
+        assert path.startswith("/api") or (said["id"], said["status"]) == (0, "Unknown")

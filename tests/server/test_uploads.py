@@ -13,7 +13,6 @@ import pytest
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.raw_archives import (
-    BOUNDARY,
     FORM,
     RawZip,
     file_part,
@@ -23,7 +22,7 @@ from tests.kit.raw_archives import (
     text_part,
     zipped,
 )
-from tests.kit.server_http import RUN, ServerClient, driving
+from tests.kit.server_http import RUN, driving
 from tests.kit.uploads import FIELDS, left, post
 from tests.kit.warm import Place
 
@@ -50,13 +49,9 @@ def files(*names: str) -> list[bytes]:
     return [file_part("run.sh", RUN), *(file_part(name) for name in names)]
 
 
-def odd(kind: bytes) -> bytes:
-    odd = member("odd", type=kind, linkname="/etc/passwd")
-    return tar_of([(member("run.sh", size=len(RUN)), RUN), (odd, b"")], "w:gz")
-
-
 WHOLE = zipped({"run.sh": RUN})
-TAR = tar_of([(member("run.sh", size=len(RUN)), RUN)], "w:gz")
+ODD = member("odd", type=tarfile.CHRTYPE, linkname="/etc/passwd")
+SPECIAL = tar_of([(member("run.sh", size=len(RUN)), RUN), (ODD, b"")], "w:gz")
 META = ".ferryman-meta.json"
 REFUSED: list[tuple[list[bytes], str, str]] = [
     # parts, code, what the message or the part must name
@@ -65,32 +60,14 @@ REFUSED: list[tuple[list[bytes], str, str]] = [
     ([file_part("d/run.sh"), file_part(f"d/{META}"), text_part("meta", "{}")], "", META),
     ([file_part("run.sh"), file_part(f"{META}/x"), text_part("meta", "{}")], "", META),
     (files("../evil"), "unsafe_name", "../evil"),
-    (files("/etc/passwd"), "unsafe_name", "/etc/passwd"),
-    (files("a\\b"), "unsafe_name", "a\\b"),
-    (files("\u0301" * 5000), "unsafe_name", "longer than 1024"),
-    (files("a", "a"), "duplicate_name", "a"),
-    (files("e\u0301", "\u00e9"), "duplicate_name", "\u00e9"),
     (files("a", "a/b"), "file_and_folder", "a/b"),
     (files(*[f"f{number}" for number in range(60)]), "too_many_files", "50"),
     ([*files(), file_part("x").replace(b'"x"', b'"x\xe9"')], "bad_utf8", "UTF-8"),
     ([bundle(RawZip().add(b"run.sh", RUN).add(b"../x", b"").bytes())], "unsafe_name", "../x"),
     ([bundle(RawZip().add(b"run.sh", b"/bin/sh", mode=LINK).bytes())], "link", "“run.sh”: it is a"),
-    (
-        [bundle(RawZip().add(b"run.sh", RUN).add(b"d/x", b"../run.sh", mode=LINK).bytes())],
-        "link",
-        "“d/x”: it is a symbolic link",
-    ),
     ([bundle(zipped({"run.sh": RUN, "big": bytes(64 << 20)}))], "bomb", "b.zip"),
     ([bundle(WHOLE[:-9])], "truncated", "b.zip"),
-    ([bundle(odd(tarfile.SYMTYPE), "b.tar.gz")], "link", "odd"),
-    ([bundle(odd(tarfile.LNKTYPE), "b.tar.gz")], "link", "odd"),
-    ([bundle(odd(tarfile.CHRTYPE), "b.tar.gz")], "special_file", "odd"),
-    ([bundle(TAR[:-20], "b.tar.gz")], "truncated", "b.tar.gz"),
-]
-BROKEN = [
-    (b"x" * 200_000, "no_first_boundary", "boundary"),
-    (f"--{BOUNDARY}\r\nX: ".encode() + b"y" * 200_000, "bad_header", "header"),
-    (form_of(file_part("run.sh"))[:-20], "body_cut_short", "cut short"),
+    ([bundle(SPECIAL, "b.tar.gz")], "special_file", "odd"),
 ]
 
 
@@ -99,19 +76,13 @@ def text(place: Place, user: str = "") -> list[bytes]:
     return [text_part("user_id", user or place.user), text_part("service", place.service)]
 
 
-async def job_of(place: Place, *parts: bytes, until: str = "Running") -> dict[str, Any]:
-    place.does(None)
-    status, _, reply = await post(place, form_of(*text(place), *parts))
-    assert status == 201, reply
-    return await place.job(reply["id"], until=until)
-
-
 @warm_loop
-async def test_what_is_refused_is_named_and_leaves_nothing(place):
+async def test_what_is_refused_is_named_and_leaves_nothing(place: Place) -> None:
     wrong: list[object] = []
     before = left(place.warm.data)
     bodies = [(form_of(*text(place), *parts), code, named) for parts, code, named in REFUSED]
-    for body, code, named in (*bodies, *BROKEN):
+    cut_short = form_of(file_part("run.sh"))[:-20]
+    for body, code, named in (*bodies, (cut_short, "body_cut_short", "cut short")):
         status, _, reply = await post(place, body)
         said = named in str(reply.get("message")) or named == reply.get("part")
         shape = (reply["id"], reply["status"]) == (0, "Unknown")
@@ -123,42 +94,35 @@ async def test_what_is_refused_is_named_and_leaves_nothing(place):
     assert (await place.api("GET", "/jobs", user=place.user))["items"] == []
 
 
+MANY_NAMES = files("chr1:1000-2000.bed", "aux.h", "Makefile", "makefile", "end.")
+UNIX = {"run.sh": b"echo\n", "data/run.sh": b"a\r\n", "table.csv": b"1\r\n"}
+WINDOWS = b"#!/bin/bash\r\necho hello\r\n"
+
+
 @warm_loop
-async def test_folders_and_archives_become_the_bundle_that_was_meant(place):
-    meant = {"run.sh": RUN, "data/in.pdb": b"ATOM"}
-    in_folder = {f"mine/{name}": content for name, content in meant.items()}
+@each(
+    "parts, warning",
+    [
+        (MANY_NAMES, "portable_names: 4 names are not for every system (“chr1:1000-"),
+        ([bundle(zipped(UNIX))], ""),
+        ([bundle(zipped({"run.sh": WINDOWS}))], "run.sh has Windows line"),
+        ([bundle(zipped({"mine/run.sh": WINDOWS}))], "run.sh has Windows line"),
+    ],
+)
+async def test_what_may_surprise_is_taken_with_a_lasting_warning(
+    place: Place, parts: list[bytes], warning: str
+) -> None:
     place.does(None)
-    for parts in (
-        [file_part(*one) for one in in_folder.items()],
-        [bundle(zipped(meant))],
-        [bundle(zipped(in_folder))],
-    ):
-        job = await job_of(place, *parts)
-        process = await place.process(job["id"])
-        assert {name: process.read(name) for name in meant} == meant
-        process.finish()
+    status, _, reply = await post(place, form_of(*text(place), *parts))
+    assert status == 201, reply
+    job = await place.job(reply["id"], until="Running")
+    assert len(job["warnings"]) == bool(warning)
+    assert warning in "".join(job["warnings"])
+    await place.end()
 
 
 @warm_loop
-async def test_what_only_linux_can_store_is_taken_with_a_lasting_warning(place):
-    names = ("chr1:1000-2000.bed", "aux.h", "Makefile", "makefile", "end.")
-    (warning,) = (await job_of(place, *files(*names)))["warnings"]
-    assert warning.startswith("portable_names: 4 names are not for every system (“chr1:1000-")
-
-
-@warm_loop
-@each("folder", ["", "mine/"])
-async def test_windows_line_endings_of_run_sh_are_taken_with_a_warning(place, folder):
-    other = {"run.sh": b"echo\n", "data/run.sh": b"a\r\n", "table.csv": b"1\r\n"}
-    script = {f"{folder}run.sh": b"#!/bin/bash\r\necho hello\r\n"}
-    for content, warned in ((other, False), (script, True)):
-        job = await job_of(place, bundle(zipped(content)))
-        assert any("run.sh has Windows line" in one for one in job["warnings"]) is warned
-        await place.end()
-
-
-@warm_loop
-async def test_names_with_a_percent_sign_are_kept(place):
+async def test_names_with_a_percent_sign_are_kept(place: Place) -> None:
     """aiohttp, which quotes whole names, is known by what it calls itself."""
     place.does(None)
     body = form_of(*text(place), *files("page%2Findex.html"))
@@ -172,7 +136,7 @@ async def test_names_with_a_percent_sign_are_kept(place):
 
 
 @warm_loop
-async def test_a_key_makes_one_job_and_another_body_under_it_is_422(place):
+async def test_a_key_makes_one_job_and_another_body_under_it_is_422(place: Place) -> None:
     place.does(None)
     key = {"Idempotency-Key": place.user}
     body = form_of(*text(place), *files())
@@ -187,21 +151,22 @@ async def test_a_key_makes_one_job_and_another_body_under_it_is_422(place):
 # ---------------------------------------------------------------------------- before the body
 
 
-async def head(caller: ServerClient, request: str, body: bytes = b"", *, close: bool = False):
-    """Send it as it is; where it is answered."""
-    port = int(caller.url.rpartition(":")[2])
+async def begun(
+    place: Place, length: int, query: str = "", more: str = "\r\nExpect: 100-continue"
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Send the head of an upload; where it is answered, and goes on."""
+    port = int(place.url.rpartition(":")[2])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"{request}\r\nHost: localhost\r\nContent-Type: {FORM}\r\n\r\n".encode() + body)
+    head = f"POST /upload{query} HTTP/1.1\r\nContent-Length: {length}{more}\r\nHost: localhost\r\n"
+    writer.write(f"{head}Content-Type: {FORM}\r\n\r\n".encode())
     await writer.drain()
-    if close:
-        writer.write_eof()
     return reader, writer
 
 
 @warm_loop
 @each("more", ["", "\r\nExpect: 100-continue"])
 @each(
-    ("length", "query", "status"),
+    "length, query, status",
     [
         (10**15, "", b" 413 "),
         (1_000, "?service=nope", b" 400 "),
@@ -210,37 +175,24 @@ async def head(caller: ServerClient, request: str, body: bytes = b"", *, close: 
     ],
 )
 async def test_what_is_known_from_the_head_is_refused_before_the_body(
-    place, length, query, status, more
-):
-    request = f"POST /upload{query} HTTP/1.1\r\nContent-Length: {length}{more}"
-    reader, writer = await head(place, request)
+    place: Place, length: int, query: str, status: bytes, more: str
+) -> None:
+    reader, writer = await begun(place, length, query, more)
     answer = await reader.readline()
     assert status in answer, answer
     writer.close()
 
 
 @warm_loop
-async def test_an_upload_that_asks_first_gets_100_continue(place):
+async def test_an_upload_that_asks_first_gets_100_continue(place: Place) -> None:
     body = form_of(*text(place), *files())
-    request = f"POST /upload HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: {len(body)}"
-    reader, writer = await head(place, request)
+    reader, writer = await begun(place, len(body))
     assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
     writer.write(body)
     answer = await reader.readuntil(b"\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 201 "), answer
     assert b"Location: /api/v1/jobs/" in answer
     writer.close()
-
-
-@warm_loop
-async def test_a_declared_length_that_lies_is_refused(place):
-    body = form_of(*text(place), *files())
-    request = f"POST /upload HTTP/1.1\r\nContent-Length: {len(body) + 10}"
-    reader, writer = await head(place, request, body, close=True)
-    answer = await reader.read()
-    assert answer == b"" or b" 400 " in answer[:20]
-    writer.close()
-    assert (await place.api("GET", "/jobs", user=place.user))["items"] == []
 
 
 # ---------------------------------------------------------------------------- allowances
@@ -250,35 +202,37 @@ LONG = [f"{name:0>60}" for name in range(3)]
 
 
 @warm_loop
-async def test_a_full_queue_is_429_and_says_when_to_come_back(place):
+async def test_a_full_queue_is_429_and_says_when_to_come_back(place: Place) -> None:
     await place.configure(queued_per_user=1)
-    later = text_part("not_before", LATER)
-    body = form_of(*text(place), later, *files())
-    assert (await post(place, body))[0] == 201
+    body = form_of(*text(place), text_part("not_before", LATER), *files())
+    status, _, first = await post(place, body)
+    assert status == 201
     before = left(place.warm.data)
     status, headers, reply = await post(place, body)
     assert (status, reply["code"]) == (429, "queue_full")
     assert int(headers["Retry-After"]) > 0
     assert left(place.warm.data) == before
+    await place.api("POST", f"/jobs/{first['id']}/cancel")
+    assert (await post(place, body))[0] == 201
 
 
 @warm_loop
-async def test_a_user_who_has_stored_enough_is_refused_with_what_is_left(place):
+async def test_a_user_who_has_stored_enough_is_refused_with_what_is_left(place: Place) -> None:
     body, key = form_of(*text(place, "full"), *files(*LONG)), {"Idempotency-Key": place.user}
     assert (await post(place, body, **key))[0] == 201
     status, _, reply = await post(place, body)
     assert (status, reply["code"]) == (413, "storage_full")
     assert " of the 1000 B that one user has here (stored_per_user), so " in reply["message"]
     assert (await post(place, body, **key))[0] == 201, "a repeat"
-    query = f"?user_id=full&service={place.service}"
-    request = f"POST /upload{query} HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1000"
-    reader, writer = await head(place, request)
+    reader, writer = await begun(place, 1_000, f"?user_id=full&service={place.service}")
     assert b" 413 " in await reader.readline()
     writer.close()
 
 
 @warm_loop
-async def test_a_user_who_has_uploaded_enough_today_is_told_what_is_left_and_until_when(place):
+async def test_a_user_who_has_uploaded_enough_today_is_told_what_is_left_and_until_when(
+    place: Place,
+) -> None:
     body, key = form_of(*text(place, "daily"), *files(*LONG)), {"Idempotency-Key": place.user}
     assert (await post(place, body, **key))[0] == 201
     says = []
@@ -299,7 +253,7 @@ async def test_a_user_who_has_uploaded_enough_today_is_told_what_is_left_and_unt
 # ---------------------------------------------------------------------------- other servers
 
 
-async def test_an_operator_may_refuse_names_that_only_linux_can_store(tmp_path):
+async def test_an_operator_may_refuse_names_that_only_linux_can_store(tmp_path) -> None:
     portable = "[server]\nnames = 'portable'\n"
     async with driving(tmp_path, FakeOrchestrator(), extra=portable) as caller:
         for name in ("chr1:1000-2000.bed", "RUN.sh"):
@@ -308,18 +262,18 @@ async def test_an_operator_may_refuse_names_that_only_linux_can_store(tmp_path):
         assert left(tmp_path / "data") == set()
 
 
-async def test_an_upload_whose_content_was_removed_a_moment_ago_is_stored(tmp_path, monkeypatch):
+async def test_an_upload_whose_content_was_removed_a_moment_ago_is_stored(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    async def removed_since(*content: Any) -> bool:
+        asked.append(content)
+        return True
+
     async with driving(tmp_path, FakeOrchestrator(then="Running")) as caller:
-        jobs = caller.server.context.jobs
-        seen = []
-
-        async def removed_since(digest: str, size: int) -> bool:
-            seen.append((digest, size))
-            return True
-
-        monkeypatch.setattr(jobs, "can_share_bundle", removed_since)
-        await caller.job(await caller.upload(), until="Running")
-        assert len(seen) == 1
-        assert len(left(tmp_path / "data")) == 1
-        await caller.job(await caller.upload(), until="Running")
-        assert len(left(tmp_path / "data")) == 1
+        monkeypatch.setattr(caller.server.context.jobs, "can_share_bundle", removed_since)
+        for _ in range(2):
+            await caller.job(await caller.upload(), until="Running")
+            assert len(left(tmp_path / "data")) == 1
+        assert asked

@@ -68,12 +68,12 @@ class Disturbing:
         self._killed(self._system.server)
 
     def _killed(self, program: Program, pause_s: float = 0) -> None:
-        program.kill()
+        self._system.kill(program)
         pause(pause_s)
         program.begin()
         if self._random.random() < 0.3:  # killed again while it starts
             pause(self._random.uniform(0.1, 1.5))
-            program.kill()
+            self._system.kill(program)
             program.begin()
         self._up(program)
 
@@ -84,7 +84,7 @@ class Disturbing:
     def kill_all(self) -> None:
         programs = [self._system.server, *(self._system.agents[name] for name in _MORTAL)]
         for program in programs:
-            program.kill()
+            self._system.kill(program)
         self._system.start_again(*programs)
 
     def kill_agent(self) -> None:
@@ -226,7 +226,7 @@ class Disturbing:
             self.backup()
             pause(self._random.uniform(5, 30))
         backup, server = self._backups[-1], self._system.server
-        server.kill()
+        self._system.kill(server)
         former = server.data
         server.data = self._system.disk / f"server-{self._model.generation + 1}"
         self._model.restore(backup)

@@ -47,6 +47,8 @@ grace = "1s"
 """
 
 
+AT_ONCE = 8
+"""Uploads and results that the server may be storing when it is killed."""
 DISK_BYTES = 600 << 20
 """Of the file system that holds the server's data, and that is filled up now and then."""
 _CLOCK = Path(__file__).parent / "clock"
@@ -58,6 +60,8 @@ class System:
     Attributes:
         disk: a file system of its own, for the server's data; root only.
         fills: whether that is so.
+        server_kills: how often the server was killed. Each time, some files may have been stored
+            whose rows never came; the server keeps them for a day.
     """
 
     def __init__(self, mark: str) -> None:
@@ -65,6 +69,7 @@ class System:
         self.folder.chmod(0o755)
         self.mark, self.config = mark, self.folder / "server.toml"
         self.disk, self._time, self.fills = self.folder / "disk", self.folder / "time", False
+        self.server_kills = 0
         self.disk.mkdir()
         self.set_clock(0)
         self._mount()
@@ -127,6 +132,10 @@ class System:
         for program in reversed(self.programs().values()):
             program.start()
 
+    def kill(self, program: Program) -> None:
+        program.kill()
+        self.server_kills += program is self.server
+
     def start_again(self, *programs: Program) -> None:
         for program in programs:
             program.begin()
@@ -178,7 +187,10 @@ class System:
                 found += [
                     f"file {path}" for path in (agent.data / place).rglob("*") if path.is_file()
                 ]
-        for place in ("bundles", "results", "staging"):
-            inside = (self.server.data / place).rglob("*")
-            found += [f"file {path}" for path in inside if path.is_file()]
-        return found
+        found += self._files("staging")
+        orphans = self._files("bundles") + self._files("results")
+        return found + orphans[AT_ONCE * self.server_kills :]
+
+    def _files(self, place: str) -> list[str]:
+        inside = (self.server.data / place).rglob("*")
+        return [f"file {path}" for path in inside if path.is_file()]
