@@ -1,100 +1,118 @@
-"""How an agent ends: with attempts that are to continue, and when it is drained."""
+"""How an agent ends: with attempts that are to continue, that start meanwhile, and when drained."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
+from client_agent.payloads.store import Payloads
 from client_agent.run import runner
 from client_agent.run.runner import EndRequests
 from shared.wire import AgentHealth
 from tests.kit.agent import SERVER
 from tests.kit.agent_http import AgentClient, calling
 from tests.kit.clock import SimClock
+from tests.kit.fake_sandbox import FakeProcess
+
+STOPPED = ("Failed", "shutdown", True)
+COMPLETED = ("Completed", None, False)
 
 
-async def stop_with_three(tmp_path, asked: EndRequests, clock: SimClock) -> asyncio.Task[None]:
-    """An agent that is asked to stop while one attempt continues, one does not, and one waits."""
-    started = asyncio.Event()
+async def serving(
+    tmp_path, asked: EndRequests, clock: SimClock, slots: int = 2
+) -> tuple[AgentClient, asyncio.Task[None]]:
+    """An agent, and the task that ends once it was asked to stop and has."""
+    ready: asyncio.Future[AgentClient] = asyncio.get_running_loop().create_future()
 
     async def serve() -> None:
-        async with calling(tmp_path, clock, asked, slots=2) as agent:
-            for key, how in (("1.1", "continue"), ("2.1", "resubmit"), ("3.1", "continue")):
-                await agent.submit(key, on_shutdown=how)
-                if key != "3.1":
-                    await agent.sandbox.process(key)
-            serve.agent = agent  # type: ignore[attr-defined]
-            started.set()
+        async with calling(tmp_path, clock, asked, slots=slots) as agent:
+            ready.set_result(agent)
             await asked.stop.wait()
 
     task = asyncio.create_task(serve())
-    await started.wait()
-    agent: AgentClient = serve.agent  # type: ignore[attr-defined]
+    return await ready, task
+
+
+async def states(tmp_path) -> dict[str, tuple[str, str | None, bool]]:
+    """What it says of its payloads when it was started again."""
+    async with calling(tmp_path, slots=1) as agent:
+        _, listed = await agent.call("GET", "/payloads")
+    return {
+        one["key"]: (one["status"], one["reason"], one["interrupted"]) for one in listed["payloads"]
+    }
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_an_attempt_that_is_to_continue_is_waited_for_until_a_second_signal(
+    tmp_path, again
+) -> None:
+    asked, clock = EndRequests(), SimClock()
+    agent, task = await serving(tmp_path, asked, clock)
+    for key, how in (("1.1", "continue"), ("2.1", "resubmit")):
+        await agent.started(key, on_shutdown=how)
+    await agent.submit("3.1", on_shutdown="continue")  # it waits
     first = await agent.sandbox.process("1.1")
     asked.on_stop_signal()
     while len(agent.sandbox.live) > 1:
         await clock.settle()
-    assert first.alive
-    assert not task.done()
-    task.first = first  # type: ignore[attr-defined]
-    return task
-
-
-async def states(tmp_path) -> dict[str, tuple[str, str | None]]:
-    async with calling(tmp_path, slots=1) as agent:
-        _, listing = await agent.call("GET", "/payloads")
-        return {one["key"]: (one["status"], one["reason"]) for one in listing["payloads"]}
-
-
-async def test_an_attempt_that_is_to_continue_is_waited_for(tmp_path) -> None:
-    asked, clock = EndRequests(), SimClock()
-    task = await stop_with_three(tmp_path, asked, clock)
     await clock.advance(30.0)
-    assert not task.done()
-    task.first.finish()  # type: ignore[attr-defined]
+    assert (first.alive, task.done(), bool(asked.waits)) == (True, False, True)
+    if again:
+        assert not asked.on_stop_signal()
+    else:
+        first.finish()
     await task
     found = await states(tmp_path)
-    assert found["2.1"] == ("Failed", "shutdown")
     assert found["3.1"][0] in ("Prepared", "Running")
-    assert found["1.1"] == ("Completed", None)
+    assert (found["1.1"], found["2.1"]) == (STOPPED if again else COMPLETED, STOPPED)
+    if again:
+        assert asked.on_stop_signal(), "a third is one too many"
 
 
 async def test_an_attempt_whose_sandbox_comes_up_meanwhile_continues(tmp_path) -> None:
     """Its row may say Running already: an end as shut down would be a failure of the job."""
-    asked, clock, coming, go_on = EndRequests(), SimClock(), asyncio.Event(), asyncio.Event()
-
-    def hold(step: str) -> object:
-        if step != "up":
-            return None
-        coming.set()
-        return go_on.wait()
-
-    async def serve() -> None:
-        async with calling(tmp_path, clock, asked, slots=1) as agent:
-            agent.sandbox.hook = hold
-            agent.sandbox.script = lambda process: process.finish()
-            await agent.submit("1.1", on_shutdown="continue")
-            await asked.stop.wait()
-
-    task = asyncio.create_task(serve())
-    await coming.wait()
-    asked.on_stop_signal()
-    while not asked.waits:
-        await clock.settle()
-    go_on.set()
-    await task
-    assert (await states(tmp_path))["1.1"] == ("Completed", None)
-
-
-async def test_a_second_signal_ends_what_was_to_continue_too(tmp_path) -> None:
     asked, clock = EndRequests(), SimClock()
-    task = await stop_with_three(tmp_path, asked, clock)
-    assert asked.waits
-    assert not asked.on_stop_signal()
+    agent, task = await serving(tmp_path, asked, clock, slots=1)
+    agent.sandbox.script = FakeProcess.finish
+    with agent.sandbox.held("up") as coming:
+        await agent.submit("1.1", on_shutdown="continue")
+        await coming.wait()
+        asked.on_stop_signal()
+        while not asked.waits:
+            await clock.settle()
     await task
-    assert (await states(tmp_path))["1.1"] == ("Failed", "shutdown")
-    assert asked.on_stop_signal()
+    assert await states(tmp_path) == {"1.1": COMPLETED}
+
+
+async def test_what_starts_while_the_agent_stops_gets_an_end(tmp_path, monkeypatch) -> None:
+    """Or the next start would take it for an attempt that died with the agent."""
+    start = Payloads.start
+    leave = asyncio.Event()
+
+    async def stop_meanwhile(*args):
+        running = await start(*args)
+        leave.set()
+        await agent.clock.settle()
+        return running
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Payloads, "start", stop_meanwhile)
+        async with calling(tmp_path / "1") as agent:
+            await agent.submit("1.1")
+            await leave.wait()
+    with contextlib.ExitStack() as held:
+        async with calling(tmp_path / "2") as other:
+            at = held.enter_context(other.sandbox.held("up"))
+            await other.submit("1.1")
+            await at.wait()
+            async with other.stream() as stream:
+                await stream.until("1.1", "Running")
+            asyncio.get_running_loop().call_later(0.01, held.close)
+    assert agent.sandbox.starts == other.sandbox.starts == {}
+    for home in ("1", "2"):
+        assert await states(tmp_path / home) == {"1.1": STOPPED}
 
 
 async def test_a_second_signal_is_one_too_many_where_nothing_continues() -> None:

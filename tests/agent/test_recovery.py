@@ -1,4 +1,4 @@
-"""An agent that is killed at any step, stops, or finds another database than before."""
+"""An agent that is killed at any step, or finds another database than before."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from client_agent.payloads.store import Payloads
 from client_agent.storage.folders import Folders
+from shared.files import durable
 from shared.sqlite.database import Database
-from tests.kit.agent_http import AgentClient, calling
+from tests.kit.agent_http import AgentClient, Sent, calling
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
 from tests.kit.waiting import until
 
@@ -30,103 +29,101 @@ def leaves_its_name(process: FakeProcess) -> None:
     process.finish()
 
 
-@dataclass
-class Copy:
-    """What an agent finds that was killed at a step.
-
-    Attributes:
-        answered: the payloads that its server had heard of by then.
-        acknowledged: those that its server had got.
-    """
+class Copy(NamedTuple):
+    """What an agent finds that was killed at a step, and what its server knew by then."""
 
     step: str
     home: Path
     starts: Counter[str]
-    answered: dict[str, int] = field(default_factory=dict)
-    acknowledged: set[str] = field(default_factory=set)
+    answered: dict[str, int]
+    """Key -> payload."""
+    fetched: set[str]
+    """Keys whose results it had got."""
 
 
-class Copies:
+def copy_at_each_step(
+    home: Path, patch: pytest.MonkeyPatch, agent: AgentClient, now: Copy
+) -> list[Copy]:
     """Copies what is on the disk before and after each step that changes a file or a row."""
+    found: list[Copy] = []
 
-    def __init__(self, home: Path, patch: pytest.MonkeyPatch, sandbox: FakeSandbox) -> None:
-        self.all: list[Copy] = []
-        self.answered: dict[str, int] = {}
-        self.acknowledged: set[str] = set()
-        self._home, self._sandbox = home, sandbox
-        sandbox.hook = self._look
-        for where, name in (
-            (Database, "write"),
-            (Folders, "seal_bundles"),
-            (Folders, "seal_result"),
-            (Folders, "remove_file"),
-        ):
-            patch.setattr(where, name, self._around(name, getattr(where, name)))
-
-    def _look(self, step: str) -> None:
-        home = self._home / str(len(self.all))
-        copy = Copy(step, home, Counter(self._sandbox.starts))
-        copy.answered, copy.acknowledged = dict(self.answered), set(self.acknowledged)
-        self.all.append(copy)
+    def look(step: str) -> None:
+        there = home / str(len(found))
+        known = {"answered": dict(now.answered), "fetched": set(now.fetched)}
+        found.append(Copy(step, there, Counter(agent.sandbox.starts), **known))
         with contextlib.suppress(shutil.Error):  # what was removed in a thread meanwhile
-            shutil.copytree(self._home / "agent", home / "agent")
+            shutil.copytree(home / "agent", there / "agent")
 
-    def _around(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+    def around(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **more: Any) -> Any:
-            self._look(f"before {name}")
+            look(f"before {name}")
             given = work(*args, **more)
             if asyncio.iscoroutine(given):
                 return then(given)
-            self._look(f"after {name}")
+            look(f"after {name}")
             return given
 
         async def then(given: Any) -> Any:
             answer = await given
-            self._look(f"after {name}")
+            look(f"after {name}")
             return answer
 
         return call
+
+    agent.sandbox.hook = look
+    steps = {Database: ["write"], Folders: ["seal_bundles", "seal_result", "remove_file"]}
+    for where, names in {**steps, durable: ["fsync_folder"]}.items():
+        for name in names:
+            patch.setattr(where, name, around(name, getattr(where, name)))
+    return found
 
 
 async def test_a_crash_at_any_step_loses_no_payload_and_runs_none_twice(
     tmp_path, monkeypatch
 ) -> None:
+    now = Copy("", tmp_path, Counter(), {}, set())
     async with calling(tmp_path, slots=1) as agent:
+        early = await agent.completed("9.1")
         agent.sandbox.script = leaves_its_name
         sent = [agent.sent(key, {"run.sh": key.encode()}) for key in KEYS]
         with monkeypatch.context() as patch:
-            copies = Copies(tmp_path, patch, agent.sandbox)
-            answer = await agent.post(*sent)
-            copies.answered = dict(
-                zip(KEYS, (one["payload"]["id"] for one in answer["answers"]), strict=True)
-            )
-            for key, payload_id in copies.answered.items():
+            copies = copy_at_each_step(tmp_path, patch, agent, now)
+            answer = await agent.post(*sent, acknowledge=[{"id": early, "key": "9.1"}])
+            ids = [one["payload"]["id"] for one in answer["answers"]]
+            now.answered.update(zip(KEYS, ids, strict=True))
+            for key, payload_id in now.answered.items():
                 await agent.ended(payload_id)
-                copies.acknowledged.add(key)
+                now.fetched.add(key)
                 await agent.forget(payload_id)
         agent.sandbox.hook = None
-    assert len(copies.all) > 40, "or it cut nothing"
-    for copy in copies.all:
+    assert len(copies) > 40, "or it cut nothing"
+    taken = set()
+    for copy in copies:
         try:
             async with asyncio.timeout(20):
-                await _starts_again(copy, sent)
+                taken.add(await _starts_again(copy, sent, early))
         except BaseException as problem:
-            problem.add_note(f"killed {copy.step}, at step {copies.all.index(copy)}")
+            problem.add_note(f"killed {copy.step}, at step {copies.index(copy)}")
             raise
+    assert taken == {True, False}
 
 
-async def _starts_again(copy: Copy, sent: Any) -> None:
+async def _starts_again(copy: Copy, sent: list[Sent], early: int) -> bool:
+    """Whether the orders had been taken."""
     async with calling(copy.home, slots=1) as after:
         after.sandbox.script = leaves_its_name
         for process in [*after.sandbox.live.values()]:  # it was quicker
             leaves_its_name(process)
+        known = (await after.call("HEAD", f"/retrieve/{early + 1}"))[0] != 404
+        assert known == ((await after.call("HEAD", f"/retrieve/{early + 2}"))[0] != 404)
         answer = await after.post(*sent)  # a server sends again what it has no answer for
-        held = []
+        cleaned = (await after.settle("9.1"))[1]["payload"]["status"] == "Cleaned"
+        held = [] if cleaned else [f"{early}.zip"]
         for key, one in zip(KEYS, answer["answers"], strict=True):
             payload_id = one["payload"]["id"]
             assert copy.answered.get(key, payload_id) == payload_id
             if one["payload"]["status"] == "Cleaned":
-                assert key in copy.acknowledged
+                assert key in copy.fetched
                 continue
             ended = await after.ended(payload_id)
             assert ended["status"] in ("Completed", "Failed")
@@ -140,6 +137,7 @@ async def _starts_again(copy: Copy, sent: Any) -> None:
         # A bundle that waited is kept for a while: others may use it.
         await after.until_holds("staging", "logs", "results", names=held)
         assert len(after.names("bundles")) <= len(KEYS)
+    return known
 
 
 async def killed_while_it_runs(tmp_path: Path, change: Callable[[Path], None]) -> Path:
@@ -242,80 +240,3 @@ async def test_the_name_of_a_user_is_not_on_the_disk_long_after_the_end(tmp_path
             await agent.clock.advance(30)
             await agent.call("GET", "/")
         await until(lambda: not found(b"somebody-to-forget"))
-
-
-# -- stopping
-
-
-STOPPED = ("Failed", "shutdown", True)
-
-
-async def states(agent: AgentClient) -> dict[str, tuple[str, str | None, bool]]:
-    """What an agent says of its payloads that was started again."""
-    _, listed = await agent.call("GET", "/payloads")
-    return {
-        one["key"]: (one["status"], one["reason"], one["interrupted"]) for one in listed["payloads"]
-    }
-
-
-async def test_stopping_stores_what_ran_as_interrupted_and_leaves_what_waits(tmp_path) -> None:
-    async with calling(tmp_path) as agent:
-        for key in KEYS:
-            (await agent.started(key))[1].write("partial", b"p")
-        await agent.submit("3.1")
-    async with calling(tmp_path) as agent:
-        (await agent.sandbox.process("3.1")).finish()
-        await agent.ended(3)
-        ran = ("Completed", None, False)
-        assert await states(agent) == {"1.1": STOPPED, "2.1": STOPPED, "3.1": ran}
-        assert (await agent.zip("/retrieve_partial/1"))["partial"] == b"p"
-
-
-async def test_what_starts_while_the_agent_stops_gets_an_end(tmp_path, monkeypatch) -> None:
-    """Or the next start would take it for an attempt that died with the agent."""
-    start = Payloads.start
-    leave = asyncio.Event()
-
-    async def stop_meanwhile(*args: Any) -> Any:
-        running = await start(*args)
-        leave.set()
-        await agent.clock.settle()
-        return running
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Payloads, "start", stop_meanwhile)
-        async with calling(tmp_path) as agent:
-            await agent.submit("1.1")
-            await leave.wait()
-    assert agent.sandbox.starts == {}
-    async with calling(tmp_path) as agent:
-        assert await states(agent) == {"1.1": STOPPED}
-
-
-async def test_what_is_made_while_the_agent_stops_ends_as_interrupted(tmp_path) -> None:
-    held = contextlib.ExitStack()
-    async with calling(tmp_path) as agent:
-        at = held.enter_context(agent.sandbox.held("up"))
-        await agent.submit("1.1")
-        await at.wait()
-        async with agent.stream() as stream:
-            await stream.until("1.1", "Running")
-        asyncio.get_running_loop().call_later(0.01, held.close)
-    assert agent.sandbox.starts == {}
-    async with calling(tmp_path) as agent:
-        assert await states(agent) == {"1.1": STOPPED}
-
-
-async def test_stopping_kills_what_ignores_sigterm(tmp_path) -> None:
-    async with calling(tmp_path, shutdown_grace="5s", grace="1h") as agent:
-        agent.sandbox.obeys_sigterm = False
-        await agent.started(timeout_s=0)
-        jumping = asyncio.create_task(_until_dead(agent))
-    await jumping
-    async with calling(tmp_path) as agent:
-        assert await states(agent) == {"1.1": STOPPED}
-
-
-async def _until_dead(agent: AgentClient) -> None:
-    while agent.sandbox.live:
-        await agent.clock.advance(0.5)
