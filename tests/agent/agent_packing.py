@@ -8,12 +8,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from client_agent.collect.contents import Contents
 from client_agent.collect.pack import collect
 from client_agent.collect.walk import Bounds
 from shared.wire import Limits
 
 MIB = 1 << 20
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A job's directory."""
+    made = tmp_path / "job"
+    made.mkdir()
+    return made
 
 
 @contextmanager

@@ -1,28 +1,26 @@
-"""Files of a hostile job are opened safely; each protection is tested alone."""
+"""Trees of hostile jobs are opened safely and deleted whole; each protection is tested alone."""
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from client_agent.collect.contents import ResultsLimitExceeded
 from client_agent.collect.walk import Bounds, Walk
+from client_agent.sandbox.kernel import mounts
 from client_agent.storage import open_beneath
+from client_agent.storage.remove_tree import remove_tree
 from tests.agent.agent_packing import names, opened, pack, read
 from tests.kit.real_sandbox import Who, can, in_child
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    made = tmp_path / "job"
-    made.mkdir()
-    return made
 
 
 @pytest.fixture(params=[True, False], ids=["openat2", "openat"])
@@ -30,6 +28,9 @@ def _either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if request.param and not open_beneath.HAS_OPENAT2:
         pytest.skip("this kernel has no openat2: what it does is not proved")
     monkeypatch.setattr(open_beneath, "HAS_OPENAT2", request.param)
+
+
+either_way = pytest.mark.usefixtures("_either_way")
 
 
 def after_the_first_refusal(
@@ -47,6 +48,9 @@ def after_the_first_refusal(
         return real(parent, name, flags)
 
     monkeypatch.setattr(open_beneath, "open_component", open_component)
+
+
+# -- opening
 
 
 def test_openat2_gets_all_resolve_flags(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,18 +82,12 @@ def test_openat2_gets_all_resolve_flags(tree: Path, monkeypatch: pytest.MonkeyPa
     ]
 
 
-@pytest.mark.usefixtures("_either_way")
-def test_a_link_within_the_directory_is_not_followed(tree: Path) -> None:
+@either_way
+def test_single_components_never_leave_the_directory_and_are_not_inherited(tree: Path) -> None:
     (tree / "f").write_text("x")
-    (tree / "link").symlink_to("f")
-    with opened(tree) as fd, pytest.raises(OSError, match="symbolic links"):
-        open_beneath.open_component(fd, "link", os.O_RDONLY)
-
-
-@pytest.mark.usefixtures("_either_way")
-def test_descriptors_are_not_inherited_by_other_programs(tree: Path) -> None:
     (tree / "d").mkdir()
-    (tree / "f").write_text("x")
+    for name, to in (("link", "/etc/passwd"), ("magic", "/proc/self/root"), ("within", "f")):
+        (tree / name).symlink_to(to)
     with opened(tree) as fd:
         for found in (
             open_beneath.open_file(fd, "f", (tree / "f").stat()),
@@ -97,9 +95,37 @@ def test_descriptors_are_not_inherited_by_other_programs(tree: Path) -> None:
         ):
             assert not os.get_inheritable(found)
             os.close(found)
+        for name in ("link", "magic", "within"):
+            with pytest.raises(OSError, match="symbolic links"):
+                open_beneath.open_component(fd, name, os.O_RDONLY)
+        for name in ("", ".", "..", "a/b", "/etc/passwd"):
+            with pytest.raises(ValueError, match="not a single component"):
+                open_beneath.open_component(fd, name, os.O_RDONLY)
+        with pytest.raises(NotADirectoryError):
+            open_beneath.open_directory(fd, "f")
+    with opened(Path("/")) as top, pytest.raises(OSError, match="cross-device"):
+        open_beneath.open_component(top, "proc", os.O_RDONLY)
 
 
-@pytest.mark.usefixtures("_either_way")
+@either_way
+def test_a_file_that_was_replaced_is_noticed(tree: Path) -> None:
+    (tree / "f").write_text("x")
+    (tree / "g").write_text("other")
+    os.mkfifo(tree / "fifo")
+    values = list((tree / "f").stat())
+    others = {"of another": (tree / "g").stat()}
+    for field in (stat.ST_INO, stat.ST_DEV):
+        changed = [value + (at == field) for at, value in enumerate(values)]
+        others[f"field {field}"] = os.stat_result(changed)
+    with opened(tree) as fd:
+        for seen in others.values():
+            with pytest.raises(open_beneath.FileReplaced):
+                open_beneath.open_file(fd, "f", seen)
+        with pytest.raises(open_beneath.FileReplaced):  # its number was used again
+            open_beneath.open_file(fd, "fifo", (tree / "fifo").lstat())
+
+
+@either_way
 def test_a_fifo_in_place_of_a_file_does_not_block_the_collector(tree: Path) -> None:
     (tree / "f").write_text("x")
     seen = (tree / "f").stat()
@@ -148,32 +174,7 @@ def test_the_modes_of_a_running_jobs_files_stay_as_they_are(
     assert {stat.S_IMODE(path.stat().st_mode) for path in tree.iterdir()} == {0}
 
 
-@pytest.mark.usefixtures("_either_way")
-def test_a_file_in_place_of_a_folder_is_not_opened(tree: Path) -> None:
-    (tree / "d").write_text("x")
-    with opened(tree) as fd, pytest.raises(NotADirectoryError):
-        open_beneath.open_directory(fd, "d")
-
-
-@pytest.mark.usefixtures("_either_way")
-def test_an_inode_number_that_was_used_again_does_not_make_a_fifo_a_file(tree: Path) -> None:
-    os.mkfifo(tree / "f")
-    seen = (tree / "f").lstat()  # number and device are those of what was a file
-    with opened(tree) as fd, pytest.raises(open_beneath.FileReplaced):
-        open_beneath.open_file(fd, "f", seen)
-
-
-@pytest.mark.usefixtures("_either_way")
-@pytest.mark.parametrize("field", [stat.ST_INO, stat.ST_DEV])
-def test_another_inode_number_or_device_is_another_file(tree: Path, field: int) -> None:
-    (tree / "f").write_text("x")
-    values = list((tree / "f").stat())
-    values[field] += 1
-    with opened(tree) as fd, pytest.raises(open_beneath.FileReplaced):
-        open_beneath.open_file(fd, "f", os.stat_result(values))
-
-
-@pytest.mark.usefixtures("_either_way")
+@either_way
 def test_permission_is_not_given_to_the_target_of_a_link(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +195,7 @@ def test_permission_is_not_given_to_the_target_of_a_link(
     assert stat.S_IMODE(secret.stat().st_mode) == 0o400
 
 
-@pytest.mark.usefixtures("_either_way")
+@either_way
 def test_permission_is_given_only_to_the_expected_kind_of_file(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,32 +229,38 @@ def test_permission_is_given_through_the_checked_descriptor(tree: Path, tmp_path
 
 
 @pytest.mark.parametrize("who", ["root", "user"])
-def test_a_directory_without_permissions_is_collected(who: Who) -> None:
+def test_trees_without_any_permission_are_collected_and_deleted(who: Who) -> None:
     if not can(who):
         pytest.skip("not root: what a root agent can read is not proved")
 
-    def work(home: Path) -> tuple[list[str], bytes]:
-        (home / "job").mkdir()
-        (home / "job" / "f").write_text("x")
-        with opened(home / "job") as fd:
-            (home / "job").chmod(0)  # as run.sh may, once the agent has its descriptor
-            found = Walk(fd, Bounds()).count(100)
-            assert found.entries == 1
-        (home / "job").chmod(0o700)
-        made = pack(home / "job")
-        return names(made), read(made, "f")
+    def work(home: Path) -> tuple[list[str], bytes, list[str]]:
+        job = home / "job"
+        deep = job / "a" / "b"
+        deep.mkdir(parents=True)
+        (deep / "f").write_text("x")
+        for path in (deep / "f", deep, deep.parent):
+            path.chmod(0)
+        with opened(job) as fd:
+            job.chmod(0)  # as run.sh may, once the agent has its descriptor
+            assert Walk(fd, Bounds()).count(100).entries == 3
+        job.chmod(0o700)
+        made = pack(job)
+        found = names(made), read(made, "a/b/f")
+        for path in (deep / "f", deep, deep.parent, job):
+            path.chmod(0)
+        remove_tree(job)
+        return (*found, os.listdir(home))  # noqa: PTH208  # as names
 
-    assert in_child(work, who) == (["f", "ferryman.json"], b"x")
+    assert in_child(work, who) == (["a/b/f", "ferryman.json"], b"x", ["result.zip"])
 
 
-def test_the_size_of_a_links_target_does_not_count(tree: Path, tmp_path: Path) -> None:
+def test_neither_targets_of_links_nor_attributes_are_in_the_result(
+    tree: Path, tmp_path: Path
+) -> None:
     (tmp_path / "huge").write_bytes(bytes(1000))
     (tree / "link").symlink_to(tmp_path / "huge")
     with opened(tree) as fd:
         assert Walk(fd, Bounds()).count(100).bytes == 0
-
-
-def test_attributes_of_files_are_not_in_the_result(tree: Path) -> None:
     (tree / "f").write_text("x")
     try:
         os.setxattr(tree / "f", "user.secret", b"hidden in an attribute")
@@ -262,3 +269,89 @@ def test_attributes_of_files_are_not_in_the_result(tree: Path) -> None:
     data = pack(tree).path.read_bytes()
     assert b"secret" not in data
     assert b"hidden in" not in data
+
+
+# -- deleting
+
+
+def test_five_thousand_nested_folders_are_too_deep_to_collect_and_are_deleted(tree: Path) -> None:
+    parent = os.open(tree, os.O_RDONLY)
+    for _ in range(5000):  # deeper than any path may be long
+        os.mkdir("d", dir_fd=parent)
+        below = os.open("d", os.O_RDONLY, dir_fd=parent)
+        os.close(parent)
+        parent = below
+    os.close(os.open("leaf", os.O_CREAT | os.O_WRONLY, dir_fd=parent))
+    os.close(parent)
+    try:
+        with pytest.raises(ResultsLimitExceeded) as caught:
+            pack(tree)
+        assert caught.value.what == "depth"
+    finally:
+        remove_tree(tree)  # pytest could not
+    assert not tree.exists()
+
+
+def test_links_special_files_and_odd_names_are_deleted_and_nothing_is_followed(
+    tree: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    (kept / "inner").mkdir(parents=True)
+    (kept / "file").write_text("kept")
+    for name, to in (("to-folder", kept), ("to-file", kept / "file"), ("loop", "loop")):
+        (tree / name).symlink_to(to)
+    for number in range(400):
+        (tree / f"a{number % 20}" / "b" / f"g{number}").mkdir(parents=True)
+        (tree / f"a{number % 20}" / "b" / f"f{number}").write_text("x")
+    os.mkfifo(tree / "fifo")
+    with opened(tree) as fd:
+        for odd in (b"new\nline", b"\xff\xfe", b"-rf", b"x" * 255, b"job.removing.1"):
+            os.mkdir(odd, dir_fd=fd)
+            file = odd + b"/f" if len(odd) < 200 else odd[:-1]
+            os.close(os.open(file, os.O_CREAT, dir_fd=fd))
+    (tmp_path / "job.removing.1").mkdir()  # the name that a folder gets which is moved up
+    remove_tree(tree)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job.removing.1", "kept"]
+    (tmp_path / "link").symlink_to(kept)
+    with pytest.raises(NotADirectoryError):
+        remove_tree(tmp_path / "link")
+    assert sorted(path.name for path in kept.iterdir()) == ["file", "inner"]
+    remove_tree(tmp_path / "nothing")
+    remove_tree(tmp_path / "no" / "parent")
+
+
+def test_a_mount_below_the_tree_is_neither_entered_nor_emptied() -> None:
+    if not can("root"):
+        pytest.skip("not root: that mounts are left alone is not proved")
+
+    def work(home: Path) -> list[str]:
+        mounts.enter_private_namespace(home)
+        (home / "tree" / "a" / "mnt").mkdir(parents=True)
+        mounts.mount("none", home / "tree" / "a" / "mnt", "tmpfs")
+        (home / "tree" / "a" / "mnt" / "kept").write_text("kept")
+        with pytest.raises(OSError, match="busy"):
+            remove_tree(home / "tree")
+        kept = [path.name for path in home.rglob("kept")]
+        mounts.unmount(next(home.rglob("mnt")))
+        remove_tree(home / "tree")
+        return kept
+
+    assert in_child(work, "root") == ["kept"]
+
+
+def test_a_folder_whose_listing_hides_entries_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing may leave out what lies behind a deleted entry."""
+    for i in range(10):
+        (tmp_path / "tree" / f"d{i}").mkdir(parents=True)
+    real = os.scandir
+
+    @contextmanager
+    def first_few(fd: int) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with real(fd) as entries:
+            yield itertools.islice(entries, 3)
+
+    monkeypatch.setattr(os, "scandir", first_few)
+    remove_tree(tmp_path / "tree")
+    assert os.listdir(tmp_path) == []  # noqa: PTH208  # pathlib would list the first few

@@ -10,6 +10,7 @@ import threading
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,14 +18,19 @@ from client_agent.collect import walk
 from client_agent.collect.walk import Bounds
 from client_agent.storage import open_beneath
 from tests.agent.agent_packing import MIB, names, opened, pack, read, skipped
+from tests.kit.each import each
 from tests.kit.real_sandbox import in_child
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    made = tmp_path / "job"
-    made.mkdir()
-    return made
+def change_after_counting(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
+    real = walk.Walk.count
+
+    def count(self: walk.Walk, most: int) -> walk.TreeCount:
+        count = real(self, most)
+        change()
+        return count
+
+    monkeypatch.setattr(walk.Walk, "count", count)
 
 
 def test_a_link_put_in_place_of_a_folder_is_not_followed(
@@ -49,57 +55,88 @@ def test_a_link_put_in_place_of_a_folder_is_not_followed(
     assert left == {"d": "Not a directory"}
 
 
-@pytest.mark.parametrize("with_openat2", [True, False])
-def test_single_components_never_leave_the_directory(
-    tree: Path, with_openat2: bool, monkeypatch: pytest.MonkeyPatch
+GROWN = "the results limit was reached meanwhile"
+TWICE = "another name here differs only in case or composition"
+LATE = "it came while the rest was read, and exceeds a limit"
+
+
+@each(
+    "change, opened_first, kept, left",
+    [
+        (lambda f: f.write_bytes(b"1" * 1000 + b"2" * 5000), True, 1000, {}),
+        (lambda f: os.truncate(f, 300), True, 300, {"f": "cut short: 700 bytes were gone"}),
+        (lambda f: f.unlink(), False, None, {"f": "No such file or directory"}),
+    ],
+)
+def test_a_file_that_changes_is_read_to_the_size_first_seen(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Path], object],
+    opened_first: bool,
+    kept: int | None,
+    left: dict[str, str],
 ) -> None:
-    monkeypatch.setattr(open_beneath, "HAS_OPENAT2", with_openat2 and open_beneath.HAS_OPENAT2)
-    (tree / "link").symlink_to("/etc/passwd")
-    (tree / "magic").symlink_to("/proc/self/root")
-    (tree / "f").write_text("x")
-    with opened(tree) as fd:
-        os.close(open_beneath.open_component(fd, "f", os.O_RDONLY))
-        for name in ("link", "magic"):
-            with pytest.raises(OSError, match="symbolic links"):
-                open_beneath.open_component(fd, name, os.O_RDONLY)
-        for name in ("", ".", "..", "a/b", "/etc/passwd"):
-            with pytest.raises(ValueError, match="not a single component"):
-                open_beneath.open_component(fd, name, os.O_RDONLY)
-    proc = os.open("/", os.O_RDONLY)
-    try:
-        with pytest.raises(OSError, match="cross-device"):
-            open_beneath.open_component(proc, "proc", os.O_RDONLY)
-    finally:
-        os.close(proc)
+    tree = tmp_path / f"job-{kept}" / "job"
+    tree.mkdir(parents=True)
+    (tree / "f").write_bytes(b"1" * 1000)
+    real = open_beneath.open_file
+
+    def changing(parent: int, name: str, seen: os.stat_result, *, may_chmod: bool) -> int:
+        fd = real(parent, name, seen) if opened_first else -1
+        change(tree / "f")
+        return fd if opened_first else real(parent, name, seen)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(open_beneath, "open_file", changing)
+        made = pack(tree)
+    assert names(made) == ([] if kept is None else ["f"]) + ["ferryman.json"]
+    assert kept is None or read(made, "f") == b"1" * kept
+    assert skipped(made) == left
 
 
-def test_a_file_replaced_by_another_is_noticed(tree: Path) -> None:
-    (tree / "f").write_text("x")
-    (tree / "g").write_text("other")
-    seen = (tree / "f").lstat()
-    (tree / "g").rename(tree / "f")
-    with opened(tree) as fd, pytest.raises(open_beneath.FileReplaced):
-        open_beneath.open_file(fd, "f", seen)
+@each(
+    "late, limits, packed, left",
+    [
+        ({"b": bytes(600)}, {"results": 1000}, ["a"], {"b": GROWN}),
+        ({"STDOUT.log": b"theirs"}, {}, ["a", "stdout.log"], {"STDOUT.log": TWICE}),
+        ({"x/y/z/f": b""}, {"bounds": Bounds(depth=3)}, ["a", "x/y/z/"], {"x/y/z/f": LATE}),
+    ],
+)
+def test_what_is_made_after_the_count_exceeds_no_limit_and_takes_no_name(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    late: dict[str, bytes],
+    limits: dict[str, Any],
+    packed: list[str],
+    left: dict[str, str],
+) -> None:
+    tree = tmp_path / packed[-1].replace("/", "-") / "job"
+    tree.mkdir(parents=True)
+    (tree / "a").write_bytes(bytes(600))
+
+    def comes() -> None:
+        for name, content in late.items():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            (tree / name).write_bytes(content)
+
+    with monkeypatch.context() as patch:
+        change_after_counting(patch, comes)
+        made = pack(tree, {"stdout.log": b"log"} if "stdout.log" in packed else {}, **limits)
+    assert names(made) == [*packed, "ferryman.json"]
+    assert skipped(made) == left
+    assert "stdout.log" not in packed or read(made, "stdout.log") == b"log"
 
 
-def test_a_file_that_grows_is_read_to_the_size_first_seen(
+def test_names_made_after_the_count_are_not_all_read(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tree / "f").write_bytes(b"1" * 1000)
-    change_before_reading(monkeypatch, lambda: (tree / "f").write_bytes(b"1" * 1000 + b"2" * 5000))
-    made = pack(tree)
-    assert read(made, "f") == b"1" * 1000
-    assert made.skipped == []
+    def flood() -> None:
+        for i in range(100):
+            (tree / f"late{i}").touch()
 
-
-def test_a_file_that_shrinks_is_packed_to_its_new_end_and_listed(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tree / "f").write_bytes(b"1" * 1000)
-    change_before_reading(monkeypatch, lambda: os.truncate(tree / "f", 300))
-    made = pack(tree)
-    assert read(made, "f") == b"1" * 300
-    assert skipped(made) == {"f": "cut short: 700 bytes were gone"}
+    change_after_counting(monkeypatch, flood)
+    made = pack(tree, bounds=Bounds(entries=10))
+    assert (made.files, list(skipped(made).values())) == (10, [LATE])
 
 
 def test_a_file_that_the_disk_cannot_read_to_its_end_is_listed(
@@ -118,52 +155,6 @@ def test_a_file_that_the_disk_cannot_read_to_its_end_is_listed(
     monkeypatch.undo()
     assert read(made, "f") == b"1" * (MIB // 2)
     assert skipped(made) == {"f": "cut short: Input/output error"}
-
-
-def test_a_file_that_vanishes_is_listed(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tree / "f").write_bytes(b"1" * 1000)
-    real = open_beneath.open_file
-
-    def late(parent: int, name: str, seen: os.stat_result, *, may_chmod: bool) -> int:
-        (tree / "f").unlink()
-        return real(parent, name, seen)
-
-    monkeypatch.setattr(open_beneath, "open_file", late)
-    made = pack(tree)
-    assert names(made) == ["ferryman.json"]
-    assert skipped(made) == {"f": "No such file or directory"}
-
-
-def test_a_directory_that_grows_after_the_count_cannot_exceed_the_limit(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tree / "a").write_bytes(bytes(600))
-    change_after_counting(monkeypatch, lambda: (tree / "b").write_bytes(bytes(600)))
-    made = pack(tree, results=1000)
-    assert names(made) == ["a", "ferryman.json"]
-    assert skipped(made) == {"b": "the results limit was reached meanwhile"}
-
-
-def change_after_counting(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
-    real = walk.Walk.count
-
-    def count(self: walk.Walk, most: int) -> walk.TreeCount:
-        count = real(self, most)
-        change()
-        return count
-
-    monkeypatch.setattr(walk.Walk, "count", count)
-
-
-def change_before_reading(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
-    real = open_beneath.open_file
-
-    def then_changed(parent: int, name: str, seen: os.stat_result, *, may_chmod: bool) -> int:
-        fd = real(parent, name, seen)
-        change()
-        return fd
-
-    monkeypatch.setattr(open_beneath, "open_file", then_changed)
 
 
 def test_a_snapshot_of_a_changing_directory_is_a_valid_zip(tree: Path) -> None:
@@ -217,35 +208,3 @@ def test_other_readers_of_the_directory_do_not_take_names_from_the_result(tree: 
         assert walked.count(MIB).entries == 3000
         next(other)
         assert len(list(walked.entries(left.__setitem__))) == 3000
-
-
-def test_names_made_after_the_count_are_not_all_read(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def flood() -> None:
-        for i in range(100):
-            (tree / f"late{i}").touch()
-
-    change_after_counting(monkeypatch, flood)
-    made = pack(tree, bounds=Bounds(entries=10))
-    assert made.files == 10
-    assert list(skipped(made).values()) == ["it came while the rest was read, and exceeds a limit"]
-
-
-def test_folders_made_after_the_count_are_not_entered_beyond_the_limit(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    change_after_counting(monkeypatch, lambda: (tree / "a" / "b" / "c" / "d").mkdir(parents=True))
-    made = pack(tree, bounds=Bounds(depth=3))
-    assert names(made) == ["a/b/c/", "ferryman.json"]
-    assert skipped(made) == {"a/b/c/d": "it came while the rest was read, and exceeds a limit"}
-
-
-def test_a_file_made_after_the_count_does_not_get_the_name_of_an_agents_file(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    change_after_counting(monkeypatch, lambda: (tree / "STDOUT.log").write_text("theirs"))
-    made = pack(tree, {"stdout.log": b"log"})
-    assert names(made) == ["stdout.log", "ferryman.json"]
-    assert read(made, "stdout.log") == b"log"
-    assert list(skipped(made)) == ["STDOUT.log"]

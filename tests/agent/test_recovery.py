@@ -49,8 +49,8 @@ def copy_at_each_step(
 
     def look(step: str) -> None:
         there = home / str(len(found))
-        known = {"answered": dict(now.answered), "fetched": set(now.fetched)}
-        found.append(Copy(step, there, Counter(agent.sandbox.starts), **known))
+        starts = Counter(agent.sandbox.starts)
+        found.append(Copy(step, there, starts, dict(now.answered), set(now.fetched)))
         with contextlib.suppress(shutil.Error):  # what was removed in a thread meanwhile
             shutil.copytree(home / "agent", there / "agent")
 
@@ -71,10 +71,14 @@ def copy_at_each_step(
         return call
 
     agent.sandbox.hook = look
-    steps = {Database: ["write"], Folders: ["seal_bundles", "seal_result", "remove_file"]}
-    for where, names in {**steps, durable: ["fsync_folder"]}.items():
-        for name in names:
-            patch.setattr(where, name, around(name, getattr(where, name)))
+    for where, name in (
+        (Database, "write"),
+        (durable, "fsync_folder"),
+        (Folders, "seal_bundles"),
+        (Folders, "seal_result"),
+        (Folders, "remove_file"),
+    ):
+        patch.setattr(where, name, around(name, getattr(where, name)))
     return found
 
 
