@@ -5,6 +5,7 @@ folders that one process has.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import io
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -38,6 +40,10 @@ def _soon_direct(monkeypatch):
 def content(size: int) -> bytes:
     """No two pages of it are alike."""
     return b"".join(b"%015d\n" % at for at in range(0, size, 16))[:size]
+
+
+def descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
 def written(path, data: bytes, chunk: int, *reserve) -> None:
@@ -69,26 +75,18 @@ def writes(monkeypatch):
     return install
 
 
-@each("chunk", [777, 70_000, 3 * BLOCK + 5])
+@each("chunk", [777, 70_000, 100_003, 3 * BLOCK + 5])
 @each("size", [0, 1, 100_000, BLOCK + 1, DIRECT_FROM + 100, DIRECT_FROM + 5 * BLOCK + 12_345])
-def test_what_is_written_is_there(tmp_path, size, chunk):
-    written(tmp_path / "f", content(size), chunk)
-    assert (tmp_path / "f").read_bytes() == content(size)
-    (tmp_path / "f").unlink()
-
-
-@each("chunk", [100_003, 3 * BLOCK + 5])
-@each("more", [0, 1, BLOCK, 5 * BLOCK + 12_345])
-def test_so_is_what_is_changed_afterwards(tmp_path, chunk, more):
-    data = bytearray(content(DIRECT_FROM + 100 + more))
+def test_what_is_written_is_there_and_so_is_what_is_changed_meanwhile(tmp_path, size, chunk):
+    data = bytearray(content(size))
     file = StagedFile(tmp_path / "f")
-    for at in range(0, len(data), chunk):
+    for at in range(0, size, chunk):
         file.write(data[at : at + chunk])
         place = at * 7_919 % max(1, file.size - 20)
-        mark = b"%020d" % at
         if place + 20 <= file.size:
-            file.patch(place, mark)
-            data[place : place + 20] = mark
+            data[place : place + 20] = b"%020d" % at
+            file.patch(place, b"%020d" % at)
+    assert file.size == size
     file.sync()
     file.close()
     assert (tmp_path / "f").read_bytes() == data
@@ -97,14 +95,8 @@ def test_so_is_what_is_changed_afterwards(tmp_path, chunk, more):
 
 def test_a_small_file_is_one_write(tmp_path, writes):
     seen = writes()
-    file = StagedFile(tmp_path / "f")
-    for at in range(0, 30_000, 5_000):
-        file.write(content(30_000)[at : at + 5_000])
-    file.patch(30, b"patched")
-    file.sync()
-    file.close()
+    written(tmp_path / "f", content(30_000), 5_000)
     assert seen == [(False, 0, 30_000)]
-    assert (tmp_path / "f").read_bytes()[30:37] == b"patched"
 
 
 @pytest.mark.parametrize("way", ["it cannot bypass the cache", "it takes a part"])
@@ -134,12 +126,12 @@ def test_a_disk_that_fills_up_is_an_error_before_the_file_is_whole(tmp_path, wri
 
 def test_space_is_asked_for_before_each_write_and_nothing_is_left_open(tmp_path, writes):
     seen, asked = writes(), []
-    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = descriptors()
     data = content(DIRECT_FROM + 4 * BLOCK + 9)
     written(*(tmp_path / "f", data, 300_000), lambda count: asked.append((len(seen), count)))
     assert asked == [(number, length) for number, (_, _, length) in enumerate(seen)]
     assert sum(length for _, length in asked) == len(data)
-    assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert descriptors() == before
 
 
 # ---------------------------------------------------------------------------- durable names
@@ -169,7 +161,7 @@ def test_the_content_is_synced_before_the_name_and_then_the_folder(tmp_path, mon
         calls[:] = [""]
 
 
-def test_a_name_that_is_not_durable_is_taken_back(tmp_path, monkeypatch):
+def test_a_name_that_is_not_durable_is_taken_back_and_removing_says_nothing(tmp_path, monkeypatch):
     def broken(path: Path) -> None:
         raise OSError(errno.EIO, "broken disk")
 
@@ -178,9 +170,6 @@ def test_a_name_that_is_not_durable_is_taken_back(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="broken disk"):
         durable.replace(tmp_path / "tmp", tmp_path / "final")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_removing_quietly_takes_files_and_says_nothing_else(tmp_path):
     (tmp_path / "x").write_text("x")
     for path in (tmp_path / "x", tmp_path / "x", tmp_path):
         durable.remove_quietly(path)
@@ -193,29 +182,25 @@ HOLD = (
     "import sys; from pathlib import Path; from shared.files.durable import FolderLock; "
     "lock = FolderLock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
 )
+WAIT = "import sys; print('held', flush=True); sys.stdin.read()"
 
 
-def program(*words: object, close_fds: bool = True) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", *map(str, words)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        close_fds=close_fds,
-    )
+@contextlib.contextmanager
+def program(*words: object, close_fds: bool = True) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-P", "-c", *map(str, words)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, close_fds=close_fds) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == b"held\n"
+        yield started
+        started.kill()
 
 
-def test_a_folder_is_held_until_its_process_is_killed(tmp_path):
-    with program(HOLD, tmp_path) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(FolderInUse, match=rf"{tmp_path} is in use .*pid {holder.pid}\)"):
-            FolderLock(tmp_path)
-        holder.kill()
-        holder.wait()
-    FolderLock(tmp_path).close()
-
-
-def test_a_folder_can_be_held_again_and_names_its_new_holder(tmp_path):
+def test_a_folder_is_held_until_its_process_is_killed_and_names_its_new_holder(tmp_path):
+    with program(HOLD, tmp_path) as holder, pytest.raises(FolderInUse) as refused:
+        FolderLock(tmp_path)
+    assert f"{tmp_path} is in use" in str(refused.value)
+    assert f"pid {holder.pid})" in str(refused.value)
     (tmp_path / "lock").write_text("123456789 and a longer text than a pid\n")
     for _ in range(2):
         lock = FolderLock(tmp_path)
@@ -227,9 +212,7 @@ def test_a_folder_can_be_held_again_and_names_its_new_holder(tmp_path):
 
 def test_a_program_that_is_started_does_not_inherit_the_lock(tmp_path):
     lock = FolderLock(tmp_path)
-    with program("import sys; print(flush=True); sys.stdin.read()", close_fds=False) as started:
-        assert started.stdout is not None
-        started.stdout.readline()  # the kernel closes descriptors after Popen has returned
+    with program(WAIT, close_fds=False):
         lock.close()
         FolderLock(tmp_path).close()
 
@@ -280,12 +263,12 @@ def test_a_part_of_a_file_is_read_like_a_file_of_its_own(tmp_path):
     (tmp_path / "file").write_bytes(b"beforeINSIDEafter" + packed.getvalue() + b"behind")
     with open_section(tmp_path / "file", 6, 6) as section:
         assert section.read() == b"INSIDE"
-        assert section.seek(-3, os.SEEK_END) == 3
-        assert section.read(2) == b"ID"
-        assert section.seek(-1, os.SEEK_CUR) == 4
-        assert section.read(100) == b"DE"
-        assert section.seek(60) == 60
-        assert section.read() == b""
+        for offset, whence, place, behind in (
+            (-3, os.SEEK_END, 3, b"IDE"),
+            (-1, os.SEEK_CUR, 5, b"E"),
+            (60, os.SEEK_SET, 60, b""),
+        ):
+            assert (section.seek(offset, whence), section.read(100)) == (place, behind)
         with pytest.raises(ValueError, match="before the beginning"):
             section.seek(-7, os.SEEK_END)
     section = open_section(tmp_path / "file", 17, len(packed.getvalue()))

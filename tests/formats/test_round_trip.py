@@ -277,9 +277,7 @@ def archive_in(kind: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-def test_damaged_bytes_are_refused_or_make_a_good_result(
-    way: tuple[Reader, float], kind: str
-) -> None:
+def test_damaged_bytes_are_refused_or_make_a_good_result(way, kind):
     """Never a 500, never a half: of the archives only the archive itself is damaged."""
     reader, times = way
     body, (start, end) = WHOLE[kind], archive_in(kind)
@@ -390,9 +388,7 @@ def test_bundles_come_back_from_the_real_sandbox(real: Whole, times: float) -> N
 
 
 @pytest.mark.parametrize("times", IN_SANDBOX)
-def test_names_made_in_the_real_sandbox_are_in_the_result_or_listed(
-    real: Whole, times: float
-) -> None:
+def test_names_made_in_the_real_sandbox_are_in_the_result_or_listed(real, times):
     @settings(max_examples=int(10 * times))
     @given(folders.things())
     def run(things: list[FileSpec]) -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from shared.wire import AgentEvent, AgentHealth, PayloadDoc, PayloadList, PayloadState, Wire
+from shared.wire import AgentEvent, AgentHealth, PayloadDoc, PayloadList, PayloadState
 
 _PAYLOAD = {"id": 1, "status": "Failed"}
 
@@ -24,9 +24,7 @@ _PAYLOAD = {"id": 1, "status": "Failed"}
         (AgentHealth, {"status": "ok"}, "slots"),
     ],
 )
-def test_a_number_that_no_database_can_keep_is_refused(
-    model: type[Wire], document: dict[str, object], field: str, number: int
-) -> None:
+def test_a_number_that_no_database_can_keep_is_refused(model, document, field, number):
     def with_number(value: int) -> str:
         outer, _, inner = field.partition(".")
         nested = document.get(outer)

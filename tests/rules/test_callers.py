@@ -1,26 +1,35 @@
 """Who calls: tokens, hosts and origins in the settings, which proxies are believed, how often one
-may ask; and which content types are taken, those that aiohttp's parser reads quickly.
+may ask, which content types are taken; tokens, tickets and links, whole and for what they are good.
 """
 
 from __future__ import annotations
 
 import random  # noqa: TID251 - with a seed
+import string
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from aiohttp.helpers import parse_content_type
 from aiohttp.test_utils import make_mocked_request
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from multidict import CIMultiDict
 from pydantic import ValidationError
 
 import client_agent.settings.agent
 import server.settings.load
+from server.domain import tokens
+from server.domain.permits import Link, PermitRefused, Permits, Shows, Ticket
+from server.domain.tokens import ID_LENGTH, ID_LETTERS, LETTERS, SECRET_LENGTH, BadToken, text_of
 from server.settings.tables import ServerTable
+from shared.clock import SECOND
 from shared.http import rate_limits
 from shared.http.proxies import TrustedProxies
 from shared.http.rate_limits import RateLimits
 from shared.http.refusals import Denied
 from shared.http.request_body import _CHARSETS, _check_type
-from shared.principals import Principal, Role
+from shared.principals import Principal, Role, Scope
 from shared.settings.base import SettingsError
 from shared.units.rates import UNLIMITED, Rate
 from tests.kit.clock import SimClock
@@ -55,7 +64,14 @@ def loaded(table, tmp_path, monkeypatch):
     [
         *(
             (f"tokens = ['{GOOD}', '{token}']", None, "tokens: number 2 has")
-            for token in ("", " ", "short-secret", "secret" + "x" * 9, "secret of words", "ä" * 20)
+            for token in (
+                "",
+                " ",
+                "short-secret",
+                "secret" + "x" * 9,
+                "secret in words",
+                "ä" * 20,
+            )
         ),
         ("tokens = {{ file = '{}' }}", "", "there is no token in it"),
         ("tokens = {{ file = '{}' }}", "\n \n\n", "there is no token in it"),
@@ -96,38 +112,33 @@ def test_tokens_come_from_both_places_and_a_variable_may_name_the_file(
 
 # -- proxies
 
-NETWORKS = ("127.0.0.1", "10.0.0.0/8", "fd00::/8")
-
-
-def client(peer: str, *headers: str, trusted: tuple[str, ...] = NETWORKS) -> str:
-    given = CIMultiDict([("X-Forwarded-For", one) for one in headers])
-    return TrustedProxies(trusted).client(peer, make_mocked_request("GET", "/", given))
+HERE, NETWORKS = "127.0.0.1", ("127.0.0.1", "10.0.0.0/8", "fd00::/8")
 
 
 @each(
-    ("peer", "headers", "expected"),
+    ("peer", "trusted", "headers", "expected"),
     [
-        ("127.0.0.1", ("192.0.2.7",), "192.0.2.7"),
-        ("127.0.0.1", ("192.0.2.7, 10.1.1.1",), "192.0.2.7"),
-        ("127.0.0.1", ("192.0.2.7", "10.1.1.1"), "192.0.2.7"),
-        ("127.0.0.1", ("198.51.100.9, 192.0.2.7",), "192.0.2.7"),
-        ("127.0.0.1", ("10.2.2.2, 10.1.1.1",), "10.2.2.2"),
-        ("fd00::1", ("2001:db8:1:2:3::4",), "2001:db8:1:2::"),
-        ("127.0.0.1", ("::ffff:192.0.2.7",), "192.0.2.7"),
-        ("127.0.0.1", (), "127.0.0.1"),
-        ("127.0.0.1", ("",), "127.0.0.1"),
-        ("127.0.0.1", ("192.0.2.7, unknown",), "127.0.0.1"),
-        ("127.0.0.1", ("192.0.2.7, unknown, 10.1.1.1",), "10.1.1.1"),
+        (HERE, NETWORKS, ("192.0.2.7",), "192.0.2.7"),
+        (HERE, NETWORKS, ("192.0.2.7, 10.1.1.1",), "192.0.2.7"),
+        (HERE, NETWORKS, ("192.0.2.7", "10.1.1.1"), "192.0.2.7"),
+        (HERE, NETWORKS, ("198.51.100.9, 192.0.2.7",), "192.0.2.7"),
+        (HERE, NETWORKS, ("10.2.2.2, 10.1.1.1",), "10.2.2.2"),
+        ("fd00::1", NETWORKS, ("2001:db8:1:2:3::4",), "2001:db8:1:2::"),
+        (HERE, NETWORKS, ("::ffff:192.0.2.7",), "192.0.2.7"),
+        (HERE, NETWORKS, (), HERE),
+        (HERE, NETWORKS, ("",), HERE),
+        (HERE, NETWORKS, ("192.0.2.7, unknown",), HERE),
+        (HERE, NETWORKS, ("192.0.2.7, unknown, 10.1.1.1",), "10.1.1.1"),
+        # Nobody else says where a request comes from.
+        ("192.0.2.1", NETWORKS, ("192.0.2.7",), "192.0.2.1"),
+        ("unix", NETWORKS, ("192.0.2.7",), "unix"),
+        (HERE, (), ("192.0.2.7",), HERE),
     ],
 )
-def test_the_list_is_believed_as_far_as_trusted_proxies_wrote_it(peer, headers, expected) -> None:
-    assert client(peer, *headers) == expected
-
-
-@each("peer", ["192.0.2.1", "unix"])
-def test_nobody_else_says_where_a_request_comes_from(peer) -> None:
-    assert client(peer, "192.0.2.7") == peer
-    assert client("127.0.0.1", "192.0.2.7", trusted=()) == "127.0.0.1"
+def test_the_list_is_believed_as_far_as_trusted_proxies_wrote_it(peer, trusted, headers, expected):
+    given = CIMultiDict([("X-Forwarded-For", one) for one in headers])
+    request = make_mocked_request("GET", "/", given)
+    assert TrustedProxies(trusted).client(peer, request) == expected
 
 
 def test_what_is_no_network_is_refused() -> None:
@@ -225,3 +236,96 @@ def test_what_is_dear_to_read_is_refused_and_what_clients_send_is_taken() -> Non
         with pytest.raises(Denied) as refused:
             _check_type(header)
         assert refused.value.code == "content_type"
+
+
+# -- texts that give access: that they end in time, and with the token that made them, is asked
+# over HTTP
+
+NOW = 1_000 * SECOND
+PERMITS = Permits(b"k" * 32)
+KINDS: tuple[Any, Any] = (Ticket, Link)
+TICKET = Ticket(
+    id="t1",
+    issued_by="portal",
+    user_id="ann",
+    expires_at=NOW + SECOND,
+    token_id="abc",
+    max_bytes=10,
+    fields={"tags": "ä,b"},
+    return_to="https://portal.example.org/",
+)
+LINK = Link(
+    issued_by="portal",
+    job_id=7,
+    shows=Shows.FILE,
+    expires_at=NOW + SECOND,
+    path="out/ä b.txt",
+    issuer="user ann",
+)
+
+
+@each("permit", [TICKET, LINK])
+def test_what_was_signed_is_read_again_and_refused_with_any_character_changed(permit) -> None:
+    text = PERMITS.text(permit)
+    assert set(text) <= set(string.ascii_letters + string.digits + "-_.")
+    assert PERMITS.read(type(permit), text, NOW) == permit
+    for at in range(len(text)):
+        for other in {"A", "B", ".", "=", "\n", "é", ""} - {text[at]}:
+            changed = text[:at] + other + text[at + 1 :]
+            with pytest.raises(PermitRefused, match="not valid") as refused:
+                PERMITS.read(type(permit), changed, NOW)
+            assert refused.value.code.endswith("_invalid")
+
+
+@settings(max_examples=25)
+@given(st.text())
+def test_any_other_text_is_refused(text) -> None:
+    for one in (text, text + ".", "." + text, PERMITS.text(TICKET) + text + "."):
+        for kind in KINDS:
+            with pytest.raises(PermitRefused):
+                PERMITS.read(kind, one, NOW)
+
+
+def test_a_ticket_is_no_link_and_another_server_is_not_believed() -> None:
+    with pytest.raises(PermitRefused, match="not valid"):
+        PERMITS.read(Link, PERMITS.text(TICKET), NOW)
+    for text in (PERMITS.text(LINK), Permits(b"o" * 32).text(TICKET)):
+        with pytest.raises(PermitRefused, match="not valid"):
+            PERMITS.read(Ticket, text, NOW)
+
+
+def test_who_has_one_may_do_that_only() -> None:
+    ticket, link = TICKET.principal(), LINK.principal()
+    assert (link.name, link.caller) == ("portal (link to job 7)", "user ann")
+    assert (ticket.name, ticket.role, ticket.acts_as) == ("portal", Role.TICKET, "ann")
+    assert [scope for scope in Scope if ticket.may(scope)] == [Scope.SUBMIT]
+    assert (link.role, link.job_id) == (Role.LINK, 7)
+    assert [scope for scope in Scope if link.may(scope)] == [Scope.READ]
+    of_old_servers = [replace(LINK, issuer="", job_id=job).principal() for job in (7, 8)]
+    assert {one.caller for one in of_old_servers} == {"link portal"}
+
+
+# -- API tokens
+
+IDS = st.text(ID_LETTERS, min_size=ID_LENGTH, max_size=ID_LENGTH)
+SECRETS = st.text(LETTERS, min_size=SECRET_LENGTH, max_size=SECRET_LENGTH)
+TOKEN = text_of("0123456789", "s" * SECRET_LENGTH)
+
+
+@given(IDS, SECRETS, st.data())
+def test_a_token_is_read_as_it_was_made_and_a_wrong_letter_is_noticed(token_id, secret, data):
+    text = text_of(token_id, secret)
+    assert text.startswith(f"ferryman_{token_id}_{secret}")
+    assert tokens.read(text) == (token_id, secret)
+    at = data.draw(st.integers(len("ferryman_"), len(text) - 1))
+    other = data.draw(st.sampled_from(sorted(set(LETTERS) - {text[at]})))
+    with pytest.raises(BadToken, match="it is mistyped"):
+        tokens.read(text[:at] + other + text[at + 1 :])
+
+
+@each("text", [TOKEN[:-1], TOKEN + "x", "ferryman_", TOKEN + "\n"])
+def test_a_token_that_is_not_whole_is_said_to_be_that(text: str) -> None:
+    assert TOKEN == "ferryman_0123456789_" + "s" * 32 + "274pok", "the checksum is of its letters"
+    with pytest.raises(BadToken, match=f"has 58 characters, this one {len(text)}") as refusal:
+        tokens.read(text)
+    assert "sss" not in str(refusal.value)

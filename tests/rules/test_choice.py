@@ -55,9 +55,7 @@ def test_a_flood_of_one_user_does_not_hold_up_another_and_the_oldest_of_each_is_
     st.integers(1, 4),
     st.integers(1, 8),
 )
-def test_no_quota_is_exceeded_and_no_free_slot_is_wasted(
-    users: list[str], held: dict[str, int], per_user: int, most: int
-) -> None:
+def test_no_quota_is_exceeded_and_no_free_slot_is_wasted(users, held, per_user, most):
     service = Service("s", runs_per_user=per_user, max_runs=most)
     chosen = pick(queue(*users), held, service)
     given_out = Counter(waiting.user_id for waiting in chosen)
@@ -94,9 +92,7 @@ UNBOUNDED, TRIED = Candidate("a", None), Candidate("a", 8, most=1)
         ([Candidate("a", 1, prefetch=1)], {}, 9, "aa"),
     ],
 )
-def test_the_least_busy_agent_gets_the_next_job(
-    candidates: list[Candidate], held: Loads, jobs: int, names: str | list[str]
-) -> None:
+def test_the_least_busy_agent_gets_the_next_job(candidates, held, jobs, names):
     assert [one.name for one in place(candidates, held, [1] * jobs)] == [*names]
 
 
@@ -138,9 +134,7 @@ def test_tasks_that_share_a_sandbox_start_take_a_part_of_a_slot_where_the_agent_
         ([Limit(2, 2, 1), Limit(0, 0, 0)], None),
     ],
 )
-def test_a_job_waits_for_as_many_ends_as_there_are_jobs_before_it(
-    limits: list[Limit], wait: float | None
-) -> None:
+def test_a_job_waits_for_as_many_ends_as_there_are_jobs_before_it(limits, wait):
     assert wait_s(60.0, limits) == wait
 
 

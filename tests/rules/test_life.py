@@ -135,9 +135,7 @@ COUNTERS = {"retries_used", "infra_used", "later_used"}
 
 
 @each("service, fields, payload, to, reason, event, changes", ENDS)
-def test_what_follows_from_the_end_of_an_attempt(
-    service: Service, fields: Any, payload: Any, to: S, reason: R | None, event: str, changes: Any
-) -> None:
+def test_what_follows_from_an_end(service, fields, payload, to, reason, event, changes):
     move = after(job(**fields), service, **payload)
     assert (move.before, move.to, move.at) == (S.RUNNING, to, NOW)
     assert (move.reason, move.event) == (reason, event)
@@ -161,9 +159,7 @@ def test_a_job_that_is_queued_again_belongs_to_no_agent_and_tells_programs_why()
 
 
 @each("keep_s, at", [(0.0, None), (50.0, NOW + 50 * SECOND)])
-def test_a_failure_for_good_is_a_dead_letter_with_a_time_of_its_own(
-    keep_s: float, at: int | None
-) -> None:
+def test_a_failure_for_good_is_a_dead_letter_with_a_time_of_its_own(keep_s, at):
     service = Service("s", dead_letter=True, dead_letter_expires_after_s=keep_s, retry=POLICY)
     move = after(job(), service, reason=R.EXIT_CODE, exit_code=4)
     assert (move.changes["dead_letter"], move.changes["expires_at"]) == (True, at)
@@ -194,9 +190,7 @@ STEPS: tuple[tuple[S, dict[str, Any], list[S]], ...] = (
 
 
 @each("state, payload, steps", STEPS)
-def test_every_step_on_the_way_is_made_with_its_time(
-    state: S, payload: Any, steps: list[S]
-) -> None:
+def test_every_step_on_the_way_is_made_with_its_time(state, payload, steps):
     move = said(job(state=state, agent=None), **payload)
     if move is None:
         assert steps == []
@@ -261,9 +255,7 @@ PAYLOADS = st.builds(
 
 
 @given(JOBS, PAYLOADS, st.sampled_from(["stop", "resubmit", "continue"]))
-def test_whatever_an_agent_says_the_job_follows_the_table(
-    found: Job, payload: PayloadDoc, on_shutdown: Any
-) -> None:
+def test_whatever_an_agent_says_the_job_follows_the_table(found, payload, on_shutdown):
     if not outcome.expects(found, payload):
         assert found.state is S.QUEUED, "only that of an attempt that was given up"
         return
@@ -304,9 +296,7 @@ def test_whatever_an_agent_says_the_job_follows_the_table(
         ("internal", False, True, S.QUEUED, R.AGENT_ERROR, "it will be tried again"),
     ],
 )
-def test_what_a_refusal_means_and_whether_it_is_tried_again(
-    code: str, final: bool, offered: bool, to: S, reason: R | None, message: str
-) -> None:
+def test_what_a_refusal_means_and_what_follows(code, final, offered, to, reason, message):
     asks = 1.0 if code in {"busy", "key_refused"} else None
     refusal = RefusedByAgent(code, "no", final=final, retry_after_s=asks)
     found = job(state=S.PROCESSING, agent="node")
@@ -338,9 +328,7 @@ def test_what_no_agent_took_is_not_counted_and_may_be_sent_whatever_the_clock_sa
         (S.RUNNING, 101.0, True, S.CANCELLED),
     ],
 )
-def test_an_unreachable_agents_jobs_are_unknown_and_later_lost(
-    state: S, unreachable_s: float, cancelled: bool, to: S | None
-) -> None:
+def test_an_unreachable_agents_jobs_are_unknown_and_later_lost(state, unreachable_s, cancelled, to):
     found = job(state=state, cancel_requested_at=1 if cancelled else None)
     patience = {"unreachable_after_s": 10.0, "lost_after_s": 100.0}
     move = outcome.unreached(found, SERVICE, NOW, "agent n is away", unreachable_s, **patience)
@@ -367,9 +355,7 @@ def test_an_unreachable_agents_jobs_are_unknown_and_later_lost(
         ({"state": S.FAILED}, None, "unknown_service"),
     ],
 )
-def test_what_can_be_retried_begins_a_new_run_with_nothing_of_the_former_one(
-    fields: Any, service: Service | None, code: str
-) -> None:
+def test_what_can_be_retried_begins_a_new_run_with_nothing_of_the_former_one(fields, service, code):
     ended = {"ended_at": 2, "run": 3} if fields["state"] in states.ENDED else {}
     found = job(**fields, **ended)
     if code:
@@ -477,9 +463,7 @@ SENTENCES: tuple[tuple[Job, Service, dict[str, Any], str], ...] = (
 
 
 @each("found, service, payload, message", SENTENCES)
-def test_the_sentence_says_what_happened_who_set_the_limit_and_what_follows(
-    found: Job, service: Service, payload: Any, message: str
-) -> None:
+def test_the_sentence_says_what_happened_and_what_follows(found, service, payload, message):
     assert after(found, service, **payload).message == message
 
 

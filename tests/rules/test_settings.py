@@ -328,9 +328,7 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
 
 
 @each("table, text, said", [(table, *row) for table, rows in REFUSED.items() for row in rows])
-def test_what_makes_no_sense_is_refused_by_its_name(
-    read: Read, table: str, text: str, said: str
-) -> None:
+def test_what_makes_no_sense_is_refused_by_its_name(read, table, text, said):
     with pytest.raises(SettingsError) as caught:
         read(f"{table}\n{text}\n")
     assert said in str(caught.value)

@@ -19,14 +19,18 @@ from server.web.operators.agents import load_of, sandbox_of
 from server.web.operators.services import MEANINGS, settings_of, values_of
 from shared.principals import Principal, Role, Scope
 from shared.settings.limits import LimitsTable
-from shared.wire import AgentDoc, AgentState, HistoryEntry, JobState, Reason
+from shared.wire import AgentDoc, AgentState, HistoryEntry, Reason
+from shared.wire import JobState as S
+from tests.kit.each import each
 from tests.kit.jobs import job
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 # -- values as people read them
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
+@each(
+    "text, shown",
     [
         ("the agent is draining", "The agent is draining."),
         ("no agent offers it", "No agent offers it."),
@@ -43,39 +47,21 @@ def test_a_message_becomes_a_sentence_and_names_stay_as_they_are(text, shown):
     assert sentence(text) == shown
 
 
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [
-        (0, "just now"),
-        (-59, "59 s ago"),
-        (-60, "1 min ago"),
-        (-86_399, "23 h ago"),
-        (90_000, "in 1 d"),
-    ],
-)
-def test_times_are_relative(seconds, shown):
-    assert relative(seconds) == shown
-
-
-# -- advice
+def test_times_are_relative():
+    found = [relative(seconds) for seconds in (0, -59, -60, -86_399, 90_000)]
+    assert found == ["just now", "59 s ago", "1 min ago", "23 h ago", "in 1 d"]
 
 
 def test_every_reason_says_what_to_do():
     assert set(ADVICE) == set(Reason)
-    for text in ADVICE.values():
-        assert text.endswith(".")
+    assert all(text.endswith(".") for text in ADVICE.values())
 
 
 # -- the drawing of a job's states
 
 
-S = JobState
-
-
-def entry(state: JobState, seconds: float, attempt: int = 1) -> HistoryEntry:
-    return HistoryEntry(
-        status=state, at=datetime(2026, 1, 1, tzinfo=UTC), seconds=seconds, attempt=attempt
-    )
+def entry(state: S, seconds: float, attempt: int = 1) -> HistoryEntry:
+    return HistoryEntry(status=state, at=AT, seconds=seconds, attempt=attempt)
 
 
 def test_pieces_are_as_long_as_the_states_lasted_and_each_is_visible():
@@ -87,26 +73,20 @@ def test_pieces_are_as_long_as_the_states_lasted_and_each_is_visible():
     assert [one.going_on for one in found] == [False, False, True]
 
 
-def test_how_long_ago_it_ended_takes_no_room():
+def test_how_long_ago_it_ended_takes_no_room_and_a_state_that_follows_itself_is_one_piece():
     history = [entry(S.RUNNING, 10), entry(S.COMPLETED, 1e6)]
     running, end = pieces(history)
     assert end.width < 4 < running.width
-    assert not end.going_on
-    assert took_s(history) == 10
-
-
-def test_a_state_that_follows_itself_is_one_piece():
+    assert (end.going_on, took_s(history)) == (False, 10)
     (one,) = pieces([entry(S.RUNNING, 1), entry(S.RUNNING, 2)])
     assert (one.entry.seconds, one.going_on) == (3, True)
     assert len(pieces([entry(S.RUNNING, 1), entry(S.RUNNING, 2, attempt=2)])) == 2
 
 
-@given(
-    st.lists(
-        st.builds(entry, st.sampled_from(list(S)), st.floats(0, 1e9), st.integers(0, 300)),
-        max_size=200,
-    )
-)
+ENTRIES = st.builds(entry, st.sampled_from(list(S)), st.floats(0, 1e9), st.integers(0, 300))
+
+
+@given(st.lists(ENTRIES, max_size=200))
 def test_any_history_fits_into_the_drawing(history):
     found = pieces(history)
     assert len(found) <= 30
@@ -120,47 +100,32 @@ def test_any_history_fits_into_the_drawing(history):
 
 
 ANN = Principal("ann", Role.USER, "ann")
+READER = Principal("reader", Role.USER, "ann", scopes=frozenset({Scope.READ}))
+LINK = Principal("ann (link to job 7)", Role.LINK, job_id=7)
 ALWAYS = {"share", "again", "tag"}
 
 
-@pytest.mark.parametrize(
-    ("state", "more"),
+@each(
+    "fields, who, offered",
     [
-        (S.QUEUED, {"cancel"}),
-        (S.PROCESSING, {"cancel"}),
-        (S.SUBMITTED, {"cancel"}),
-        (S.RUNNING, {"cancel"}),
-        (S.UNKNOWN, {"cancel"}),
-        (S.COMPLETED, {"delete"}),
-        (S.FAILED, {"retry", "delete"}),
-        (S.CANCELLED, {"retry", "delete"}),
+        *(
+            ({"state": state}, ANN, ALWAYS | {"cancel"})
+            for state in (S.QUEUED, S.PROCESSING, S.SUBMITTED, S.RUNNING, S.UNKNOWN)
+        ),
+        ({"state": S.COMPLETED}, ANN, ALWAYS | {"delete"}),
+        ({"state": S.FAILED}, ANN, ALWAYS | {"retry", "delete"}),
+        ({"state": S.CANCELLED}, ANN, ALWAYS | {"retry", "delete"}),
+        # What would be refused is not offered.
+        ({"state": S.RUNNING, "cancel_requested_at": 1}, ANN, ALWAYS),
+        ({"state": S.FAILED, "bundle": None}, ANN, {"share", "tag", "delete"}),
+        ({"state": S.FAILED, "parent_id": 3}, ANN, ALWAYS | {"retry"}),
+        ({"state": S.RUNNING, "delete_requested_at": 1}, ANN, {"share", "again"}),
+        ({"state": S.FAILED}, READER, {"share"}),
+        ({"state": S.FAILED}, LINK, set()),
     ],
 )
-def test_what_can_be_done_follows_the_state(state, more):
-    assert possible_actions(job(state=state), ANN) == ALWAYS | more
-
-
-@pytest.mark.parametrize(
-    ("fields", "gone"),
-    [
-        ({"state": S.RUNNING, "cancel_requested_at": 1}, {"cancel"}),
-        ({"state": S.FAILED, "bundle": None}, {"retry", "again"}),
-        ({"state": S.FAILED, "parent_id": 3}, {"delete"}),
-        ({"state": S.RUNNING, "delete_requested_at": 1}, {"cancel", "tag"}),
-    ],
-)
-def test_what_would_be_refused_is_not_offered(fields, gone: set[str]):
-    plain: dict[str, Any] = {"state": fields["state"]}
-    before = possible_actions(job(**plain), ANN)
-    assert possible_actions(job(**fields), ANN) == before - gone
-
-
-def test_who_may_only_look_is_offered_nothing_that_changes():
-    failed = job(state=S.FAILED)
-    link = Principal("ann (link to job 7)", Role.LINK, job_id=7)
-    assert possible_actions(failed, link) == frozenset()
-    reader = Principal("reader", Role.USER, "ann", scopes=frozenset({Scope.READ}))
-    assert possible_actions(failed, reader) == {"share"}
+def test_what_can_be_done_follows_the_state_and_who_looks(fields, who, offered):
+    assert possible_actions(job(**fields), who) == offered
 
 
 # -- a service's settings in people's words
@@ -174,30 +139,19 @@ def test_every_setting_of_the_file_is_shown():
 
 
 def test_the_defaults_are_those_of_the_file():
-    assert values_of(ServiceTable().service("x")) == {
-        one[0]: one[3] for one in settings_of(Service("x"))
-    }
-    assert not any(one[4] for one in settings_of(ServiceTable().service("x")))
+    rows = settings_of(ServiceTable().service("x"))
+    assert values_of(ServiceTable().service("x")) == {one[0]: one[3] for one in rows}
+    assert not any(one[4] for one in rows)
+    assert [one[3] for one in settings_of(Service("x"))] == [one[3] for one in rows]
 
 
 # -- what an agent says of its sandbox: whatever it is, a page can show it
 
 
-def agent(health: dict[str, Any] | None) -> AgentDoc:
-    return AgentDoc(
-        name="north",
-        id="abc",
-        state=AgentState.ACTIVE,
-        up=True,
-        reachable=True,
-        kind="ferryman",
-        address="",
-        in_settings=True,
-        jobs=0,
-        running=0,
-        health=health,
-        created_at=datetime(2026, 1, 1, tzinfo=UTC),
-    )
+def agent(**health: Any) -> AgentDoc:
+    how: dict[str, Any] = {"state": AgentState.ACTIVE, "up": True, "reachable": True}
+    how |= {"kind": "ferryman", "address": "", "in_settings": True, "jobs": 0, "running": 0}
+    return AgentDoc(name="north", id="abc", created_at=AT, **how, **health)
 
 
 def test_limits_have_their_enforcement_and_their_last_test():
@@ -210,7 +164,7 @@ def test_limits_have_their_enforcement_and_their_last_test():
         ],
     }
     enforcement = {"memory": "hard", "disk": "soft", "network": "none"}
-    found = sandbox_of(agent({"sandbox": {"enforcement": enforcement, "check": check}}))
+    found = sandbox_of(agent(health={"sandbox": {"enforcement": enforcement, "check": check}}))
     assert found is not None
     assert (found["checked_at"], found["passed"]) == (datetime(2026, 1, 1, 10, tzinfo=UTC), False)
     assert [(one["name"], one["enforcement"], one["passed"]) for one in found["limits"]] == [
@@ -221,12 +175,12 @@ def test_limits_have_their_enforcement_and_their_last_test():
     ]
 
 
-@pytest.mark.parametrize("health", [None, {}, {"sandbox": None}, {"sandbox": [1]}])
+@each("health", [None, {}, {"sandbox": None}, {"sandbox": [1]}])
 def test_an_agent_may_say_nothing(health):
-    assert sandbox_of(agent(health)) is None
+    assert sandbox_of(agent(health=health)) is None
 
 
-@pytest.mark.parametrize(
+@each(
     "said",
     [
         {"check": []},
@@ -238,15 +192,13 @@ def test_an_agent_may_say_nothing(health):
     ],
 )
 def test_what_makes_no_sense_is_left_out(said):
-    found = sandbox_of(agent({"sandbox": said}))
+    found = sandbox_of(agent(health={"sandbox": said}))
     assert found is not None
     assert found["checked_at"] is None
     assert len(found["limits"]) <= 40
     assert sum(map(len, found["advice"])) <= 40 * 500
 
 
-@pytest.mark.parametrize(
-    ("load", "shown"), [(12.5, 12.5), (1e300, 100.0), (-3, 0.0), ("9", None), (True, None)]
-)
+@each("load, shown", [(12.5, 12.5), (1e300, 100.0), (-3, 0.0), ("9", None), (True, None)])
 def test_a_load_is_between_nothing_and_all(load, shown):
-    assert load_of(agent({"load": load})) == shown
+    assert load_of(agent(health={"load": load})) == shown

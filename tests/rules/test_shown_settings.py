@@ -52,9 +52,7 @@ def printed(program: Any, *words: str) -> str:
     return str(done.stdout)
 
 
-def test_each_value_has_its_source_and_the_whole_can_be_read_again(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_value_has_its_source_and_the_whole_can_be_read_again(file, monkeypatch):
     monkeypatch.setenv("FERRYMAN_SERVER__MAX_FILES", "9")
     monkeypatch.setenv("FERRYMAN_SERVICES__a__MAX_RUNS", "3")
     text = printed(server, "--config", str(file), "--port", "7", "--print-config")
