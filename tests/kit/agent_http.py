@@ -17,10 +17,9 @@ from client_agent import app
 from client_agent.run.runner import EndRequests
 from client_agent.settings.agent import AgentSection
 from shared.wire import Order
-from tests.kit.agent import LIMITS, SERVER
+from tests.kit.agent import SERVER, bundle_of, order_of
 from tests.kit.clock import SimClock
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
-from tests.kit.raw_archives import write_bundle
 from tests.kit.waiting import until
 
 HELLO: Mapping[str, bytes] = {"run.sh": b"echo hello\n"}
@@ -101,24 +100,10 @@ class AgentClient:
 
     def bundle(self, files: Mapping[str, bytes] = HELLO) -> tuple[bytes, str]:
         """Bytes of a sealed bundle and its digest."""
-        path = self._tmp / "bundle"
-        sealed = write_bundle(path, files)
-        data = path.read_bytes()
-        path.unlink()
-        return data, sealed.digest
+        return bundle_of(self._tmp, files)
 
     def order(self, key: str, data: bytes, digest: str, **changed: Any) -> Order:
-        given: dict[str, Any] = {
-            "server": self.server,
-            "key": key,
-            "service": "example",
-            "user_id": "ann",
-            "timeout_s": 60.0,
-            "limits": LIMITS,
-            "bundle_digest": digest,
-            "bundle_size": len(data),
-        }
-        return Order(**(given | changed))
+        return order_of(key, data, digest, **{"server": self.server} | changed)
 
     async def submit(
         self, key: str = "1.1", files: Mapping[str, bytes] = HELLO, **changed: Any

@@ -15,13 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from shared.wire import Limits, Order
-from tests.kit import forked_programs
-from tests.kit.agent import SERVER
+from shared.wire import Limits
+from tests.kit import dev_program, forked_programs
+from tests.kit.agent import bundle_of, order_of
 from tests.kit.programs import announced
-from tests.kit.raw_archives import write_bundle
+from tests.kit.raw_archives import FORM, file_part, form_of, text_part
 
-REPOSITORY: Final = Path(__file__).parents[2]
 PATIENCE_S: Final = 60.0
 """Nothing here takes a second on an idle machine."""
 LIMITS: Final = Limits(memory=256 << 20, disk=16 << 20, log=1 << 16, results=8 << 20, pids=64)
@@ -29,17 +28,7 @@ LIMITS: Final = Limits(memory=256 << 20, disk=16 << 20, log=1 << 16, results=8 <
 
 def environment(**more: str) -> dict[str, str]:
     """This process's, without anything that the agent would read."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("FERRYMAN_", "COV_"))
-        and name not in ("PORT", "DB_PATH", "DATA_PATH", "MAX_AGE")
-    }
-    return kept | more
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-P", "-m", "client_agent", *arguments]
+    return dev_program.environment() | more
 
 
 class AgentProcess:
@@ -67,30 +56,11 @@ class AgentProcess:
 
     def submit(self, key: str, files: Mapping[str, bytes], **changed: Any) -> dict[str, Any]:
         """As a Ferryman server does; returns the payload."""
-        path = self._tmp / "bundle-to-send"
-        path.unlink(missing_ok=True)
-        sealed = write_bundle(path, files)
-        given: dict[str, Any] = {
-            "server": SERVER,
-            "key": key,
-            "service": "example",
-            "user_id": "ann",
-            "timeout_s": 60.0,
-            "limits": LIMITS,
-            "bundle_digest": sealed.digest,
-            "bundle_size": sealed.size,
-        }
-        order = Order(**(given | changed))
-        body = (
-            b'--B\r\nContent-Disposition: form-data; name="order"\r\n\r\n'
-            + order.model_dump_json().encode()
-            + b'\r\n--B\r\nContent-Disposition: form-data; name="bundle"; filename="b.zip"\r\n\r\n'
-            + path.read_bytes()
-            + b"\r\n--B--\r\n"
-        )
-        status, payload = self.call(
-            "POST", "/submit", body, **{"Content-Type": "multipart/form-data; boundary=B"}
-        )
+        data, digest = bundle_of(self._tmp, files)
+        order = order_of(key, data, digest, **{"limits": LIMITS} | changed)
+        parts = text_part("order", order.model_dump_json()), file_part("b.zip", data, "bundle")
+        kind = {"Content-Type": FORM}
+        status, payload = self.call("POST", "/submit", form_of(*parts), **kind)
         assert status == 200, payload
         return dict(payload)
 
@@ -128,9 +98,10 @@ class AgentProcess:
 def _start(
     arguments: Sequence[str], wrap: tuple[str, ...], env: Mapping[str, str], **how: Any
 ) -> subprocess.Popen[str]:
-    how |= {"cwd": REPOSITORY, "env": environment(**env), "text": True}
+    how |= {"cwd": dev_program.ROOT, "env": environment(**env), "text": True}
     if wrap:
-        return subprocess.Popen([*wrap, *command(*arguments)], **how)
+        command = [*wrap, sys.executable, "-P", "-m", "client_agent", *arguments]
+        return subprocess.Popen(command, **how)
     return forked_programs.start("client_agent", arguments, **how)
 
 
@@ -143,33 +114,26 @@ def agent(
     Args:
         wrap: a command that executes the agent.
     """
-    started: list[subprocess.Popen[str]] = []
 
-    def begin(tell: int) -> None:
+    def begin(tell: int) -> subprocess.Popen[str]:
         given = ("--port", "0", "--data-dir", str(home / "agent"), "--ready-fd", str(tell))
         how: dict[str, Any] = {"pass_fds": (tell,), "stderr": subprocess.PIPE}
-        started.append(_start([*given, *arguments], wrap, env, **how))
+        process = _start([*given, *arguments], wrap, env, **how)
+        stack.callback(process.communicate, timeout=PATIENCE_S)
+        stack.callback(process.kill)
+        return process
 
-    try:
-        port = announced(begin)
-        (process,) = started
+    with contextlib.ExitStack() as stack:
+        process, port = announced(begin)
         assert port, f"it did not start: {process.communicate(timeout=PATIENCE_S)[1]}"
         yield AgentProcess(process, int(port), home)
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate(timeout=PATIENCE_S)
 
 
 def refused(*arguments: str, wrap: tuple[str, ...] = (), **env: str) -> tuple[int, str]:
     """Start one that is to fail; its exit code and stderr."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with _start(arguments, wrap, env, **pipes) as process:
-        try:
-            _, said = process.communicate(timeout=PATIENCE_S)
-        finally:
-            process.kill()
-    return process.returncode, said
+    process = _start(arguments, wrap, env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = forked_programs.ended(process)
+    return done.returncode, done.stderr
 
 
 @contextlib.contextmanager

@@ -137,20 +137,11 @@ def born(pid: int) -> str | None:
 def descendants(pid: int) -> dict[int, str]:
     """Every process below ``pid``, with its birth."""
     processes: dict[int, str] = {}
-    try:
-        tasks = list(Path(f"/proc/{pid}/task").iterdir())
-    except OSError:  # it has ended
-        return processes
-    for task in tasks:
-        try:
-            children = [int(word) for word in (task / "children").read_text().split()]
-        except OSError:
-            continue
-        for child in children:
-            birth = born(child)
-            if birth is not None:
-                processes[child] = birth
-            processes |= descendants(child)
+    for child in _children(pid):
+        birth = born(child)
+        if birth is not None:
+            processes[child] = birth
+        processes |= descendants(child)
     return processes
 
 

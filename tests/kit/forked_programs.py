@@ -64,7 +64,11 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """:func:`start` it and wait for its end; what it wrote."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with start(module, arguments, env, text=True, **pipes, **how) as process:
+    return ended(start(module, arguments, env, text=True, **pipes, **how))
+
+
+def ended(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    with process:
         try:
             out, err = process.communicate(timeout=60)
         finally:

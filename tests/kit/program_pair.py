@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import socket
 import uuid
 import zipfile
 from collections.abc import Iterator
@@ -12,7 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
+from tests.kit.calling import call
 from tests.kit.programs import Program, left_behind, until
+from tests.kit.raw_archives import FORM, file_part, form_of, text_part
 
 PATIENCE_S = 60.0
 
@@ -38,31 +39,20 @@ class Pair:
             return bytes(answer.read())
 
     def submit(self, script: str, user: str = "1", service: str = "example") -> int:
-        parts = f'name="user_id"\r\n\r\n{user}', f'name="service"\r\n\r\n{service}'
-        file = f'name="f"; filename="run.sh"\r\n\r\n{script}'
-        body = "".join(
-            f"--b\r\nContent-Disposition: form-data; {part}\r\n" for part in (*parts, file)
-        )
-        head = "POST /upload HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: "
-        head += f"{len(body) + 7}\r\nContent-Type: multipart/form-data; boundary=b\r\n\r\n"
-        address = (self.server.host, self.server.port)
-        with socket.create_connection(address, PATIENCE_S) as line:
-            line.sendall(f"{head}{body}--b--\r\n".encode())
-            answer = b"".join(iter(lambda: line.recv(4096), b""))
-        assert b" 201 " in answer.partition(b"\r\n")[0], answer
-        return int(json.loads(answer.partition(b"\r\n\r\n")[2])["id"])
+        fields = text_part("user_id", user), text_part("service", service)
+        body = form_of(*fields, file_part("run.sh", script.encode()))
+        status, said = call(self.server.url, "POST", "/upload", body, {"Content-Type": FORM})
+        assert status == 201, said
+        return int(json.loads(said)["id"])
 
     def status(self, job_id: int) -> str:
         return str(json.loads(self.get(f"/api/v1/jobs/{job_id}"))["status"])
 
     def until(self, job_id: int, status: str) -> None:
-        def there() -> bool:
-            return self.status(job_id) == status
-
         def found() -> str:
             return f"{self.get(f'/api/v1/jobs/{job_id}').decode()} {self.server.log[-3_000:]}"
 
-        until(there, f"job {job_id} is not {status}:", found)
+        until(lambda: self.status(job_id) == status, f"job {job_id} is not {status}:", found)
 
     def result(self, job_id: int) -> zipfile.ZipFile:
         archive = zipfile.ZipFile(io.BytesIO(self.get(f"/api/v1/jobs/{job_id}/result")))

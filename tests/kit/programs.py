@@ -12,11 +12,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from tests.kit import forked_programs
 from tests.kit.dev_program import environment, marked, outside
 
+T = TypeVar("T")
 JSON = ("--log-format", "json")
 
 
@@ -76,7 +77,7 @@ class Program:
 
     def start(self) -> None:
         """Start it and wait until it listens."""
-        port = announced(self.begin)
+        _, port = announced(self.begin)
         assert port == str(self.port), f"{self.name} does not listen: {self.log[-3_000:]}"
 
     def _answers(self) -> bool:
@@ -109,14 +110,14 @@ class Program:
         return self.process.wait(60)
 
 
-def announced(begin: Callable[[int], object]) -> str:
+def announced(begin: Callable[[int], T]) -> tuple[T, str]:
     """Begin a program that tells a descriptor its port; that port, or "" where it ended."""
     read, write = os.pipe()
     with os.fdopen(read) as told:
-        begin(write)
+        begun = begin(write)
         os.close(write)
         assert select.select([told], [], [], 80)[0], "it neither listens nor ends"
-        return told.readline().strip()
+        return begun, told.readline().strip()
 
 
 def until(true, what: str, more=lambda: "", seconds: float = 80.0) -> None:

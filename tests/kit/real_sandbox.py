@@ -68,12 +68,12 @@ class Outcome:
     """Name in the ZIP -> its first MiB; the bundle's own run.sh and our logs included."""
     skipped: list[SkippedFile]
     results_limit: ResultsLimitExceeded | str | None
-    grown: int
-    """Bytes by which the agent's peak of resident memory grew."""
     enforcement: Mapping[str, str]
-    survivors: list[str]
+    grown: int = 0
+    """Bytes by which the agent's peak of resident memory grew."""
+    survivors: list[str] = field(default_factory=list)
     """Command lines of the job's processes that are alive when its end is reported."""
-    left: list[str]
+    left: list[str] = field(default_factory=list)
     """Paths of attempts that are left below the sandbox's folders."""
     extra: Any = None
 

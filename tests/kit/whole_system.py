@@ -21,7 +21,7 @@ from ferryman.sync import SyncClient
 from shared.clock import RealClock
 from shared.wire import JobDoc, Limits
 from tests.kit.dev_program import of_jobs, outside
-from tests.kit.programs import Program, until
+from tests.kit.programs import Program, announced, until
 from tests.kit.real_sandbox import (
     MIB,
     SETTINGS,
@@ -29,6 +29,7 @@ from tests.kit.real_sandbox import (
     Outcome,
     Who,
     become,
+    contents,
     unprivileged_uid,
 )
 
@@ -55,27 +56,30 @@ class Agent:
         """Start it, on the port that it had before; wait until it listens."""
         given = {"data_dir": self.home / "data", "port": self.port}
         section = load(self._file, given)
-        read, write = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(read)
-            self._be(section, write)
-        os.close(write)
-        with os.fdopen(read) as ready:
-            line = ready.readline()
-        assert line, f"the agent did not start: {self.log}"
-        self.port = int(line)
 
-    def _be(self, section: Any, write: int) -> None:
+        def begin(tell: int) -> None:
+            self.pid = os.fork()
+            if self.pid == 0:
+                self._be(section, tell)
+
+        _, port = announced(begin)
+        assert port, f"the agent did not start: {self.log}"
+        self.port = int(port)
+
+    def _be(self, section: Any, tell: int) -> None:
         code = 1
+
+        def ready(port: int) -> None:
+            os.write(tell, f"{port}\n".encode())
+
         try:
             log = os.open(self.home / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             os.dup2(log, 1)
             os.dup2(log, 2)
             become(self._uid)
-            asyncio.run(app.serve(section, RealClock(), lambda port: _tell(write, port)))
+            asyncio.run(app.serve(section, RealClock(), ready))
             code = 0
-        except BaseException:  # noqa: BLE001  # it is receipt in the log
+        except BaseException:  # noqa: BLE001  # the test finds it in the log
             traceback.print_exc()
         finally:
             os._exit(code)
@@ -92,15 +96,8 @@ class Agent:
 
     def peak_bytes(self) -> int:
         """The most memory that it ever had resident."""
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-        raise AssertionError("the kernel does not say")
-
-
-def _tell(fd: int, port: int) -> None:
-    os.write(fd, f"{port}\n".encode())
-    os.close(fd)
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 class WholeSystem:
@@ -136,7 +133,7 @@ class WholeSystem:
         finally:
             if self.agent.pid:
                 self.agent.stop(signal.SIGKILL)
-            if self.server.process is not None and self.server.process.poll() is None:
+            if self.server.runs:
                 self.server.kill()
 
     def left(self) -> list[str]:
@@ -167,27 +164,18 @@ class WholeSystem:
             size = archive.getinfo(receipt.logs.stdout).file_size
         too_much = receipt.reason == "results_limit"
         assert receipt.usage is not None
+        reason, warnings = None if too_much else receipt.reason, tuple(receipt.warnings)
+        box = receipt.sandbox
         return Outcome(
-            ended=Ended(
-                receipt.exit_code,
-                None if too_much else receipt.reason,
-                receipt.message,
-                receipt.usage,
-                tuple(receipt.warnings),
-            ),
-            report=SelfTestReport(
-                receipt.sandbox.backend, receipt.sandbox.version, receipt.enforcement
-            ),
+            Ended(receipt.exit_code, reason, receipt.message, receipt.usage, warnings),
+            SelfTestReport(box.backend, box.version, receipt.enforcement),
             stdout=texts[receipt.logs.stdout],
             stderr=texts[receipt.logs.stderr],
             stdout_bytes=size,
             files=files,
             skipped=receipt.skipped,
             results_limit=receipt.message if too_much else None,
-            grown=0,
             enforcement=receipt.enforcement,
-            survivors=[],
-            left=[],
         )
 
 
@@ -212,11 +200,7 @@ def sandboxing(slots: int) -> str:
 
 def submit(system: WholeSystem, job: Job, kind: str, **fields: Any) -> int:
     """Upload a bundle; the job's number."""
-    files: Path | dict[str, bytes]
-    if isinstance(job.bundle, Path):
-        files = job.bundle
-    else:
-        texts = job.bundle.items()
-        files = {name: text.encode() if isinstance(text, str) else text for name, text in texts}
+    texts = contents(job.bundle).items()
+    files = {name: text.encode() if isinstance(text, str) else text for name, text in texts}
     given = {"service": kind, "user": "ann", "timeout": job.timeout_s, **fields}
     return system.user.submit(files, **given).id
