@@ -8,6 +8,7 @@ import json
 import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.async_api import Page
@@ -94,12 +95,11 @@ async def test_a_list_with_a_token(tmp_path: Path) -> None:
 async def test_an_upload_and_a_list_with_a_token_behind_a_path(tmp_path: Path) -> None:
     run = tmp_path / "run.sh"
     run.write_bytes(RUN)
+    how: dict[str, Any] = {"extra": EXAMPLE, "public_url": PREFIX, "tokens": [TOKEN]}
     async with (
-        driving(
-            tmp_path, FakeOrchestrator(), extra=EXAMPLE, public_url=PREFIX, tokens=[TOKEN]
-        ) as caller,
-        proxied(caller) as base,
-        page(base) as one,
+        driving(tmp_path, FakeOrchestrator(), **how) as caller,
+        contextlib.AsyncExitStack() as stack,
+        page(stack.enter_context(proxied(caller.url))) as one,
     ):
         await authorize(one)
         said = await upload(one, "file", run)

@@ -17,11 +17,12 @@ from typing import Any, TypeAlias
 import pytest_asyncio
 from aiohttp import BodyPartReader, web
 
-from server.settings import load
 from shared.clock import SECOND, Clock, RealClock
 from shared.wire import LOG_SIZE, Order, OrderAnswer, PayloadsAnswer, PayloadsRequest, PayloadState
+from tests.kit import raw_archives
 from tests.kit.agent_model import AgentModel, No, Payload
-from tests.kit.server_http import ServerClient, hosted
+from tests.kit.raw_http import listening
+from tests.kit.server_http import ServerClient, served_by
 
 HeldPayload = Payload
 Trick: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
@@ -191,13 +192,8 @@ class FakeAgent:
     # -- routes
 
     async def health(self, _: web.Request) -> web.StreamResponse:
-        status = "ok" if self.well else "error"
-        document = {
-            "status": status,
-            "agent": self.name,
-            "slots": self.slots,
-            "message": "no sandbox",
-        }
+        document: dict[str, Any] = {"status": "ok" if self.well else "error", "agent": self.name}
+        document |= {"slots": self.slots, "message": "no sandbox"}
         if self.id is not None:
             document["agent_id"] = self.id
         date = formatdate(self.clock.now() / SECOND + self.clock_ahead_s, usegmt=True)
@@ -370,32 +366,29 @@ class FakeAgent:
             return answer
 
         application = web.Application(middlewares=[first], client_max_size=1 << 30)
+        routes = (
+            ("GET", "/health", self.health),
+            ("GET", "/payloads", self.listing),
+            ("GET", "/events", self.events),
+            ("POST", "/payloads", self.submit),
+            ("POST", "/submit", self.submit),
+            ("POST", "/keys/{server}/{key}/settle", self.settle),
+            ("POST", "/kill/{id}", self.kill),
+            ("GET", "/retrieve/{id}", self.fetch),
+            ("GET", "/retrieve_partial/{id}", self.fetch),
+            ("DELETE", "/payloads/{id}", self.acknowledge),
+            ("GET", "/payloads/{id}/logs/{stream}", self.log),
+        )
         for prefix in ("", "/elsewhere"):
-            application.add_routes(
-                [
-                    web.get(f"{prefix}/health", self.health),
-                    web.get(f"{prefix}/payloads", self.listing),
-                    web.get(f"{prefix}/events", self.events),
-                    web.post(f"{prefix}/payloads", self.submit),
-                    web.post(f"{prefix}/submit", self.submit),
-                    web.post(f"{prefix}/keys/{{server}}/{{key}}/settle", self.settle),
-                    web.post(f"{prefix}/kill/{{id}}", self.kill),
-                    web.get(f"{prefix}/retrieve/{{id}}", self.fetch),
-                    web.get(f"{prefix}/retrieve_partial/{{id}}", self.fetch),
-                    web.delete(f"{prefix}/payloads/{{id}}", self.acknowledge),
-                    web.get(f"{prefix}/payloads/{{id}}/logs/{{stream}}", self.log),
-                ]
-            )
-        runner = web.AppRunner(application, shutdown_timeout=0, handler_cancellation=True)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        try:
-            yield self.url
-        finally:
-            self.hang_up()
-            await runner.cleanup()
+            for method, path, handler in routes:
+                application.router.add_route(method, prefix + path, handler)
+        how = {"shutdown_timeout": 0, "handler_cancellation": True}
+        async with listening(application, **how) as port:
+            self.url = f"http://127.0.0.1:{port}"
+            try:
+                yield self.url
+            finally:
+                self.hang_up()
 
 
 def refuse(status: int, code: str, **headers: str) -> web.Response:
@@ -405,10 +398,7 @@ def refuse(status: int, code: str, **headers: str) -> web.Response:
 
 def zipped(text: str) -> bytes:
     """A result that says ``text``."""
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("output.txt", text)
-    return packed.getvalue()
+    return raw_archives.zipped({"output.txt": text.encode()}, zipfile.ZIP_STORED)
 
 
 def said(result: bytes) -> str:
@@ -443,11 +433,8 @@ async def serving(
                     f"download_url = '{address}/retrieve'",
                     f"terminate_url = '{address}/kill'",
                 ]
-        file = folder / "ferryman.toml"
-        file.write_text("\n".join(lines))
-        intervals = {"getter_interval": 0.02, "sender_interval": 0.05}
-        flags = {"server": {"data_dir": folder / "data", **intervals} | server}
-        yield await hosted(load.read(file, flags, {}), stack, machine)
+        given = {"sender_interval": 0.05} | server
+        yield await served_by(stack, folder, "\n".join(lines), machine=machine, **given)
 
 
 RETRIED = """
@@ -460,14 +447,14 @@ retry_on = ["exit:3"]
 
 def left(stdout: str, stderr: str) -> bytes:
     """A result with logs, of which one has another name than usual."""
-    packed = io.BytesIO()
     logs = {"stdout": "stdout.log", "stderr": "stderr.ferryman.log"}
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(logs["stdout"], stdout)
-        archive.writestr(logs["stderr"], stderr)
-        archive.writestr("stderr.log", "the job's own file")
-        archive.writestr("ferryman.json", json.dumps({"logs": logs}))
-    return packed.getvalue()
+    files = {
+        logs["stdout"]: stdout,
+        logs["stderr"]: stderr,
+        "stderr.log": "the job's own file",
+        "ferryman.json": json.dumps({"logs": logs}),
+    }
+    return raw_archives.zipped({name: text.encode() for name, text in files.items()})
 
 
 async def completes(caller: ServerClient, job_id: int, attempt: int = 1) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
-import zipfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from zipfile import ZIP_STORED
 
 from aiohttp import BodyPartReader, web
+
+from tests.kit.raw_archives import zipped
+from tests.kit.raw_http import listening
 
 
 @dataclass
@@ -82,12 +84,11 @@ class FakeOrchestrator:
 
     def _held(self, request: web.Request) -> HeldRun:
         self.asked.append(request.path)
-        try:
-            return self.payloads[int(request.match_info["id"])]
-        except KeyError:
-            empty = HeldRun(0, {}, {}, "Unknown").doc()
-            text = json.dumps(empty)
-            raise web.HTTPNotFound(text=text, content_type="application/json") from None
+        held = self.payloads.get(int(request.match_info["id"]))
+        if held is None:
+            text = json.dumps(HeldRun(0, {}, {}, "Unknown").doc())
+            raise web.HTTPNotFound(text=text, content_type="application/json")
+        return held
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
         held = self._held(request)
@@ -124,25 +125,13 @@ class FakeOrchestrator:
                 web.post("/kill/{id}", self.kill),
             ]
         )
-        runner = web.AppRunner(application)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        try:
-            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-        finally:
-            await runner.cleanup()
+        async with listening(application) as port:
+            yield f"http://127.0.0.1:{port}"
 
 
 def _zip(held: HeldRun, result: bytes, cut: int = 0) -> web.Response:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        for name, content in held.files.items():
-            archive.writestr(name, content)
-        archive.writestr("output.txt", f"of payload {held.id}")
-        if result:
-            archive.writestr("result", result)
-    whole = packed.getvalue()
+    more = {"output.txt": f"of payload {held.id}".encode()} | ({"result": result} if result else {})
+    whole = zipped({**held.files, **more}, ZIP_STORED)
     return web.Response(body=whole[: max(0, len(whole) - cut)], content_type="application/zip")
 
 

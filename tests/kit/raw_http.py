@@ -9,6 +9,20 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
+from aiohttp import web
+
+
+@contextlib.asynccontextmanager
+async def listening(application: web.Application, **how: Any) -> AsyncIterator[int]:
+    """On a free port of 127.0.0.1; that port."""
+    runner = web.AppRunner(application, **how)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()
+
 
 @dataclass
 class Answer:

@@ -81,17 +81,14 @@ async def driving(
     *,
     extra: str = "",
     gone: bool = False,
-    machine: Clock | None = None,
-    principals: Mapping[str, Principal] | None = None,
-    read: Callable[[], ServerSettings] | None = None,
-    new_database: bool = False,
-    **server: Any,
+    **how: Any,
 ) -> AsyncIterator[ServerClient]:
     """A Ferryman server, which knows the client by job-orchestrator's own variables.
 
     Args:
-        principals: token -> whose it is, instead of the settings' tokens.
-        read: reads the settings again at a reload; None: they stay.
+        extra: TOML of its settings.
+        gone: the client does not listen any more.
+        how: as :func:`served_by`.
     """
     async with AsyncExitStack() as stack:
         if gone:
@@ -106,13 +103,34 @@ async def driving(
             "SERVICE_MY_SERVICE_RUNS_PER_USER": "2",
             "SERVICE_MY_SERVICE_MAX_RUNS": "3",
         }
-        file = None
-        if extra:
-            file = folder / "ferryman.toml"
-            file.write_text(extra)
-        flags = {"server": {"data_dir": folder / "data", "getter_interval": 0.02} | server}
-        found = load.read(file, flags, environ)
-        yield await hosted(found, stack, machine, principals, read, new_database=new_database)
+        yield await served_by(stack, folder, extra, environ, **how)
+
+
+async def served_by(
+    stack: AsyncExitStack,
+    folder: Path,
+    toml: str,
+    environ: Mapping[str, str] | None = None,
+    *,
+    machine: Clock | None = None,
+    principals: Mapping[str, Principal] | None = None,
+    read: Callable[[], ServerSettings] | None = None,
+    new_database: bool = False,
+    **server: Any,
+) -> ServerClient:
+    """The server of a folder with these settings, until the stack closes.
+
+    Args:
+        principals: token -> whose it is, instead of the settings' tokens.
+        read: reads the settings again at a reload; None: they stay.
+        server: its own settings.
+    """
+    file = folder / "ferryman.toml" if toml else None
+    if file is not None:
+        file.write_text(toml)
+    flags = {"server": {"data_dir": folder / "data", "getter_interval": 0.02} | server}
+    found = load.read(file, flags, environ or {})
+    return await hosted(found, stack, machine, principals, read, new_database=new_database)
 
 
 async def hosted(
@@ -124,7 +142,7 @@ async def hosted(
     *,
     new_database: bool = False,
 ) -> ServerClient:
-    """The server that these settings ask for, until the stack closes."""
+    """The server that these settings ask for."""
     fits = connection_limits(1024)
     composed = await compose(
         found, stack, machine, lambda _: fits, principals, read, new_database=new_database

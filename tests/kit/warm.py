@@ -28,12 +28,11 @@ import pytest_asyncio
 from client_agent import app
 from client_agent.settings.agent import AgentSection
 from server.app import Server
-from server.settings import load
 from shared.principals import Principal
 from tests.kit.clock import JumpingClock
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
 from tests.kit.memory_folder import module_folder
-from tests.kit.server_http import RUN, ServerClient, hosted
+from tests.kit.server_http import RUN, ServerClient, served_by
 
 __all__ = ["Place", "Warm", "module_folder", "place", "started", "together", "warm"]
 
@@ -190,10 +189,9 @@ async def started(
     async with AsyncExitStack() as stack:
         section = AgentSection.model_validate(given)
         agent = await stack.enter_async_context(app.running(section, clock, sandbox))
-        file = folder / "ferryman.toml"
-        file.write_text(f'{toml}\n[agents.local]\nurl = "http://127.0.0.1:{agent.port}"\n')
-        settings = load.read(file, {"server": {"data_dir": data}}, {})
-        caller = await hosted(settings, stack, clock, principals)
+        toml += f'\n[agents.local]\nurl = "http://127.0.0.1:{agent.port}"\n'
+        how: dict[str, Any] = {"data_dir": data, "machine": clock, "principals": principals}
+        caller = await served_by(stack, folder, toml, getter_interval=0.5, **how)
         yield Warm(caller.url, caller.server, clock, sandbox, data, agent_data, operator)
 
 

@@ -16,18 +16,16 @@ from typing import Any
 
 import pytest_asyncio
 
-from server.settings import load
 from server.settings.agents import AgentTable
 from tests.kit.clock import SimClock
 from tests.kit.fake_agent import FakeAgent
 from tests.kit.memory_folder import module_folder
-from tests.kit.server_http import ServerClient, hosted
+from tests.kit.server_http import ServerClient, served_by
 
 __all__ = ["Fleet", "fleet", "module_folder", "shared_server"]
 
 MOST_S = 7_200.0
 """Of simulated time, in one test."""
-SETTINGS = {"sender_interval": 5.0, "getter_interval": 5.0, "agent_lost_after": 120.0}
 NUMBERS = itertools.count(1)
 
 
@@ -155,13 +153,12 @@ async def shared_server(module_folder: Path) -> AsyncIterator[tuple[ServerClient
     clock, nobody = SimClock(), FakeAgent("nobody", slots=0)
     async with AsyncExitStack() as stack:
         address = await stack.enter_async_context(nobody.listening())
-        file = module_folder / "ferryman.toml"
-        file.write_text(f"[services.nobodys]\n[agents.nobody]\nurl = '{address}'\n")
-        data = module_folder / "data"
-        settings = load.read(file, {"server": {"data_dir": data, **SETTINGS}}, {})
-        caller = await hosted(settings, stack, clock)
+        toml = f"[services.nobodys]\n[agents.nobody]\nurl = '{address}'\n"
+        seldom = {"sender_interval": 5.0, "getter_interval": 5.0, "agent_lost_after": 120.0}
+        how: dict[str, Any] = {"machine": clock} | seldom
+        caller = await served_by(stack, module_folder, toml, **how)
         await caller.server.fleet.apply({})
-        yield caller, clock, data
+        yield caller, clock, module_folder / "data"
         stack.enter_context(clock.autojump())
 
 

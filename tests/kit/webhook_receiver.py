@@ -11,6 +11,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.kit.raw_http import listening
+
 
 @dataclass(frozen=True)
 class Received:
@@ -20,8 +22,7 @@ class Received:
 
     @property
     def document(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.body)
-        return found
+        return dict(json.loads(self.body))
 
 
 @dataclass
@@ -74,12 +75,8 @@ async def receiving(*answers: int | tuple[int, dict[str, str]]) -> AsyncIterator
     receiver.hold.set()
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", receiver.handle)
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        receiver.port = runner.addresses[0][1]
-        yield receiver
-    finally:
-        receiver.hold.set()
-        await runner.cleanup()
+    async with listening(application, access_log=None, shutdown_timeout=0.1) as receiver.port:
+        try:
+            yield receiver
+        finally:
+            receiver.hold.set()

@@ -68,11 +68,9 @@ async def behind(module_folder):
     """A server behind a proxy with a path, and its address there."""
     folder = module_folder / "behind"
     folder.mkdir()
-    async with (
-        driving(folder, FakeOrchestrator(), public_url=PREFIX) as caller,
-        proxied(caller) as base,
-    ):
-        yield caller, base
+    async with driving(folder, FakeOrchestrator(), public_url=PREFIX) as caller:
+        with proxied(caller.url) as base:
+            yield caller, base
 
 
 @each(

@@ -8,7 +8,7 @@ import zipfile
 import pytest
 
 from tests.kit.dev_program import started
-from tests.kit.path_proxy import PREFIX, streaming
+from tests.kit.path_proxy import PREFIX, proxied
 
 TOKEN = "an-operators-token"
 NAMES = ("href", "src", "action", "hx-get", "data-live")
@@ -31,7 +31,7 @@ def test_everything_stays_below_the_path(visit, tmp_path):
         started(
             tmp_path, FERRYMAN_SERVER__PUBLIC_URL=PREFIX, FERRYMAN_SERVER__TOKENS=TOKEN
         ) as system,
-        streaming(system.url) as base,
+        proxied(system.url) as base,
     ):
         plain = visit(base, scripts=False)
         page = plain.log_in(TOKEN)
