@@ -1,21 +1,30 @@
-"""What an answer means, down to its bytes."""
+"""What an answer, a list and an event stream of an agent mean, down to their bytes."""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 from email.utils import formatdate
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
+import aiohttp
 import pytest
+from aiohttp.base_protocol import BaseProtocol
 
-from server.agents import answers
+from server.agents import answers, event_lines
+from server.agents.ferryman_agent import FerrymanAgent
 from server.ports import NoSuchPayload, RefusedByAgent, Unreachable
+from server.stages import reported_results
+from server.stages.reported_results import ReportedResults
 from server.storage.scratch import FolderScratchFile
 from server.storage.space import Reservation, Space
 from shared.clock import SECOND
-from shared.wire import AgentHealth
+from shared.wire import AgentEvent, AgentHealth, PayloadDoc, PayloadList, PayloadState, ResultInfo
 from tests.kit.clock import SimClock
+from tests.kit.each import each
 
 
 def file_at(path: Path) -> FolderScratchFile:
@@ -25,60 +34,57 @@ def file_at(path: Path) -> FolderScratchFile:
 class Body:
     """The content of an answer, in these pieces; a number is a pause of so many seconds."""
 
-    def __init__(self, pieces: list[Any], clock: SimClock) -> None:
+    def __init__(self, pieces: tuple[Any, ...], clock: SimClock) -> None:
         self._pieces, self._clock = iter(pieces), clock
 
     async def readany(self) -> bytes:
         for piece in self._pieces:
             if isinstance(piece, bytes):
                 return piece
-            self._clock._move(self._clock.monotonic() + piece)
+            await self._clock.advance(piece)
         return b""
 
 
 def answer(*pieces: Any, status: int = 200, clock: SimClock | None = None, **headers: str) -> Any:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    body = Body(list(pieces), clock or SimClock())
+    body = Body(pieces, clock or SimClock())
     return SimpleNamespace(status=status, headers=named, content=body)
 
 
-async def test_a_body_that_trickles_is_not_waited_for(tmp_path):
+async def test_a_body_that_trickles_is_not_waited_for_and_one_that_is_long_is(tmp_path):
     clock = SimClock()
     trickle = [part for _ in range(100) for part in (b"x" * 1000, 1.0)]
     with pytest.raises(TimeoutError, match="too slowly"):
         await answers.store(answer(*trickle, clock=clock), file_at(tmp_path / "f"), clock)
     assert 60.0 <= clock.monotonic() < 62.0
-
-
-async def test_a_body_that_keeps_the_rate_may_take_as_long_as_it_needs(tmp_path):
     clock = SimClock()
     steady = [part for _ in range(100) for part in (b"x" * 70_000, 15.0)]
-    fetched = await answers.store(answer(*steady, clock=clock), file_at(tmp_path / "f"), clock)
+    fetched = await answers.store(answer(*steady, clock=clock), file_at(tmp_path / "g"), clock)
     assert (fetched.size, clock.monotonic()) == (7_000_000, 1500.0)
-    assert (tmp_path / "f").stat().st_size == 7_000_000
+    assert (tmp_path / "g").stat().st_size == 7_000_000
 
 
-async def test_no_more_is_taken_than_was_announced(tmp_path):
+async def test_no_more_is_taken_than_was_announced_or_can_be(tmp_path):
     with pytest.raises(Unreachable, match="longer than the 5 bytes"):
         await answers.store(answer(b"123456"), file_at(tmp_path / "f"), SimClock(), most=5)
-
-
-async def test_a_document_without_end_is_not_read_to_its_end():
     with pytest.raises(ValueError, match="more than 10 bytes"):
         await answers.read(answer(*[b"x" * 6] * 10_000), most=10)
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"<html>", b"\xff", b'{"status": 1}'])
+LONG = b'{"status": "ok", "message": "%s"}' % (b"x" * (1 << 20))
+
+
+@each("body", [b"", b"[]", b"{}", b"<html>", b"\xff", b'{"status": 1}', LONG])
 async def test_what_is_no_document_is_no_answer(body):
     with pytest.raises(ValueError, match="not an agent's"):
         await answers.document(answer(body), AgentHealth)
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"<html>", b'"code"', b'{"code": 4}'])
-@pytest.mark.parametrize("status", [400, 404, 409, 500, 502])
-async def test_an_error_without_a_code_of_ours_is_no_answer(body, status):
-    with pytest.raises(ValueError, match=f"{status}, no content type. that is not an agent's"):
-        await answers.refusal(answer(body, status=status))
+@each("body", [b"", b"[]", b"{}", b"<html>", b'"code"', b'{"code": 4}'])
+async def test_an_error_without_a_code_of_ours_is_no_answer(body):
+    for status in (400, 404, 409, 500, 502):
+        with pytest.raises(ValueError, match=f"{status}, no content type. that is not an agent's"):
+            await answers.refusal(answer(body, status=status))
 
 
 async def test_only_its_code_says_that_a_payload_is_not_known():
@@ -89,8 +95,8 @@ async def test_only_its_code_says_that_a_payload_is_not_known():
         assert isinstance(other, RefusedByAgent)
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "header", "final", "wait_s"),
+@each(
+    "status, code, header, final, wait_s",
     [
         (400, "invalid_bundle", None, True, None),
         (413, "too_large", None, True, None),
@@ -109,35 +115,128 @@ async def test_only_its_code_says_that_a_payload_is_not_known():
 )
 async def test_refusals(status, code, header, final, wait_s):
     headers = {"Retry_After": header} if header else {}
-    found = await answers.refusal(
-        answer(b'{"code": "%s", "message": "no"}' % code.encode(), status=status, **headers)
-    )
+    body = b'{"code": "%s", "message": "no"}' % code.encode()
+    found = await answers.refusal(answer(body, status=status, **headers))
     assert isinstance(found, RefusedByAgent)
     assert (found.code, str(found)) == (code, "no")
     assert (found.final, found.retry_after_s) == (final, wait_s)
 
 
-async def test_a_document_is_not_read_beyond_what_one_can_have():
-    body = b'{"status": "ok", "message": "%s"}' % (b"x" * (1 << 20))
-    with pytest.raises(ValueError, match="not an agent's"):
-        await answers.document(answer(body), AgentHealth)
+AT = 1_700_000_000
 
 
-@pytest.mark.parametrize(
-    ("said", "ahead_s"),
-    [(0, 0.0), (-1, 0.0), (1, 0.0), (3, 0.0), (4, 1.0), (-3, -2.0), (259_200, 259_197.0)],
+@each(
+    "said, ahead_s",
+    [
+        *((formatdate(AT + said, usegmt=True), 0.0) for said in (0, -1, 1, 3)),
+        (formatdate(AT + 4, usegmt=True), 1.0),
+        (formatdate(AT - 3, usegmt=True), -2.0),
+        (formatdate(AT + 259_200, usegmt=True), 259_197.0),
+        *((date, None) for date in ("", "soon", "9" * 5_000)),
+    ],
 )
-def test_a_clock_is_wrong_by_what_neither_the_way_nor_whole_seconds_explain(
-    said: int, ahead_s: float
-) -> None:
+def test_a_clock_is_wrong_by_what_neither_the_way_nor_whole_seconds_explain(said, ahead_s):
     """Asked at 0 s, answered at 3 s."""
-    at = 1_700_000_000
-    date = formatdate(at + said, usegmt=True)
-    found = answers.clock_ahead_s(answer(Date=date), at * SECOND, (at + 3) * SECOND)
+    found = answers.clock_ahead_s(answer(Date=said), AT * SECOND, (AT + 3) * SECOND)
     assert found == ahead_s
+    assert answers.clock_ahead_s(answer(), 0, 0) is None
 
 
-@pytest.mark.parametrize("said", [{}, {"Date": ""}, {"Date": "soon"}, {"Date": "9" * 5_000}])
-def test_an_agent_may_say_any_date(said: dict[str, str]) -> None:
-    given: Any = said
-    assert answers.clock_ahead_s(answer(**given), 0, 0) is None
+# -- events and lists
+
+CONTENT = b"of\nbytes\n"
+
+
+def reported(number: int) -> PayloadDoc:
+    result = ResultInfo(size=len(CONTENT), sha256=hashlib.sha256(CONTENT).hexdigest())
+    return PayloadDoc(id=number, status=PayloadState.COMPLETED, key="1.1", result=result)
+
+
+def line(**event: object) -> bytes:
+    return AgentEvent(seq=1, **event).model_dump_json().encode() + b"\n"  # type: ignore[arg-type]
+
+
+async def heard(*pieces: bytes) -> list[tuple[int | None, bytes | None]]:
+    loop = asyncio.get_running_loop()
+    stream = aiohttp.StreamReader(mock.create_autospec(BaseProtocol), 1 << 16, loop=loop)
+    for piece in pieces:
+        stream.feed_data(piece)
+    stream.feed_eof()
+    found = event_lines.read(stream, SimClock())
+    return [
+        (one.event.payload.id if one.event.payload else None, one.result) async for one in found
+    ]
+
+
+async def test_results_are_read_from_behind_their_lines() -> None:
+    with_result = line(payload=reported(7), result_bytes=len(CONTENT)) + CONTENT
+    found = await heard(line(), with_result, line(payload=reported(7)), with_result)
+    assert found == [(None, None), (7, CONTENT), (7, None), (7, CONTENT)]
+
+
+@each(
+    "broken",
+    [
+        line(payload=reported(7), result_bytes=event_lines.MAX_RESULT + 1) + b"x",
+        line(result_bytes=3) + b"abc",
+        line(payload=reported(7), result_bytes=3) + b"ab",
+        b'{"seq":1,"result_bytes":-1}\n',
+        b"x" * (1 << 21),
+    ],
+)
+async def test_what_was_not_asked_for_ends_the_stream(broken: bytes) -> None:
+    with pytest.raises(ValueError, match=r"events|line|result_bytes"):
+        await heard(broken)
+
+
+def test_a_reported_result_is_taken_once_and_only_as_announced() -> None:
+    results = ReportedResults()
+    results.put("node", 1, CONTENT)
+    assert results.has("node", reported(1))
+    assert not results.has("other", reported(1))
+    assert results.take("node", reported(1)) == CONTENT
+    assert results.take("node", reported(1)) is None
+    for damaged in (CONTENT.upper(), CONTENT + b"x", b""):
+        results.put("node", 2, damaged)
+        assert results.take("node", reported(2)) is None
+    results.put("node", 3, CONTENT)
+    assert results.take("node", reported(3).model_copy(update={"result": None})) is None
+
+
+def test_reported_results_that_are_too_much_for_one_agent_are_let_go(monkeypatch) -> None:
+    monkeypatch.setattr(reported_results, "_MAX_BYTES", 2 * len(CONTENT))
+    results = ReportedResults()
+    for agent, number in (("node", 1), ("node", 2), ("node", 3), ("other", 1)):
+        results.put(agent, number, CONTENT)
+    kept = [results.has("node", reported(number)) for number in (1, 2, 3)]
+    assert (kept, results.has("other", reported(1))) == ([True, True, False], True)
+    results.put("node", 2, CONTENT)  # in place of the first
+    assert results.take("node", reported(1)) == CONTENT
+    results.put("node", 3, CONTENT)
+    assert results.has("node", reported(3)), "room comes back"
+    for forgotten, others in (("node", True), (None, False)):
+        results.forget_agent(forgotten)
+        assert not results.has("node", reported(3))
+        assert results.has("other", reported(1)) is others
+
+
+class Lister(FerrymanAgent):
+    """Its list has no end."""
+
+    def __init__(self) -> None:
+        self.name, self.page = "lister", [reported(number) for number in range(1_000)]
+
+    async def payloads(self, after: int = 0) -> PayloadList:
+        return PayloadList.model_construct(seq=1, payloads=self.page, next=after + 1)
+
+
+async def test_all_pages_of_a_list_name_no_more_than_is_kept_of_them():
+    lister, named = Lister(), list[int]()
+
+    async def listen() -> None:
+        async for page in lister.pages(await lister.payloads()):
+            named.append(len(page.payloads))
+
+    with pytest.raises(Unreachable, match="its list has no end"):
+        await listen()
+    assert 50_000 < sum(named) <= 100_000

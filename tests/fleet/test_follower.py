@@ -25,6 +25,7 @@ from shared.wire import AgentHealth
 from tests.kit.clock import SimClock
 from tests.kit.fake_agent import FakeAgent, HeldPayload, Trick, page
 from tests.kit.jobs import job
+from tests.kit.waiting import until
 
 
 class Following:
@@ -63,6 +64,19 @@ class Following:
     async def see(self, *what: str) -> None:
         assert [await self.seen.get() for _ in what] == list(what)
 
+    async def hear(self) -> None:
+        """What the agent said before this has been read."""
+        await self.agent.end(HeldPayload(2, "sim", "2.1", None))
+        await self.see("reported 2.1 Completed")
+
+    async def heartbeat_after(self, health: AgentHealth | None) -> None:
+        await until(lambda: self.client.health is not health)
+
+    async def work(self) -> tuple[bool, bool]:
+        """Whether it can be talked to and may get jobs, ten seconds later."""
+        await self.health_again()
+        return self.client.reachable, self.client.accepts_work
+
     async def health_again(self) -> None:
         """Ten seconds pass while the stream is open."""
         await self.clock.until_asleep(10.0)
@@ -74,6 +88,7 @@ class Following:
 
 @asynccontextmanager
 async def following(agent: FakeAgent) -> AsyncIterator[Following]:
+    """From the start."""
     async with agent.listening(), aiohttp.ClientSession() as session:
         found, stop = Following(agent, session), asyncio.Event()
         task = asyncio.create_task(found.follower.run(stop))
@@ -85,62 +100,52 @@ async def following(agent: FakeAgent) -> AsyncIterator[Following]:
             await asyncio.gather(task, return_exceptions=True)
 
 
+@asynccontextmanager
+async def followed(agent: FakeAgent) -> AsyncIterator[Following]:
+    """It was compared, and its stream is open."""
+    async with following(agent) as found:
+        await found.see("compared")
+        await agent.until(lambda: agent.streams == 1)
+        yield found
+
+
 async def test_it_compares_first_and_then_hears_of_each_change():
     agent = FakeAgent()
     agent.payloads[1] = HeldPayload(1, "sim", "1.1", None)
     async with following(agent) as found:
         await found.see("listed 1.1", "compared")
         await agent.until(lambda: agent.streams == 1)
-        await agent.end(HeldPayload(2, "sim", "2.1", None))
-        await found.see("reported 2.1 Completed")
+        await found.hear()
         assert (found.client.reachable, found.client.accepts_work, found.changes) == (True, True, 1)
 
 
 async def test_health_is_asked_while_the_stream_is_open_and_work_goes_by_it():
-    agent = FakeAgent()
-    async with following(agent) as found:
-        await found.see("compared")
+    agent, nothing = FakeAgent(), page(404)
+
+    async def no_health(request: web.Request) -> web.StreamResponse | None:
+        return await nothing(request) if request.path == "/health" else None
+
+    async with followed(agent) as found:
         agent.well = False
-        await found.health_again()
-        assert (found.client.reachable, found.client.accepts_work) == (True, False)
+        assert await found.work() == (True, False)
         agent.well = True
-        await found.health_again()
-        assert found.client.accepts_work
+        assert await found.work() == (True, True)
         assert found.changes == 3, "waiting callers are woken each time"
-        await agent.until(lambda: agent.streams == 1)
+        agent.trick = no_health
+        assert await found.work() == (True, False)
+        await found.hear()
         assert agent.calls["GET /events"] == 1
-
-
-async def test_a_page_in_place_of_its_health_stops_work_and_not_the_stream():
-    agent = FakeAgent()
-    async with following(agent) as found:
-        await found.see("compared")
-        nothing = page(404)
-
-        async def trick(request: web.Request) -> web.StreamResponse | None:
-            return await nothing(request) if request.path == "/health" else None
-
-        agent.trick = trick
-        await found.health_again()
-        assert (found.client.reachable, found.client.accepts_work) == (True, False)
-        await agent.end(HeldPayload(2, "sim", "2.1", None))
-        await found.see("reported 2.1 Completed")
 
 
 async def test_an_agent_that_dies_while_its_stream_is_not_read_is_down_all_the_same():
     agent = FakeAgent()
-    async with following(agent) as found:
-        await found.see("compared")
+    async with followed(agent) as found:
         found.room.clear()
-        await agent.until(lambda: agent.streams == 1)
-        await agent.end(HeldPayload(2, "sim", "2.1", None))
-        await found.see("reported 2.1 Completed")
+        await found.hear()
         agent.trick = page(502)
-        await found.health_again()
-        assert not found.client.reachable
+        assert not (await found.work())[0]
         agent.trick = None
-        await found.health_again()
-        assert found.client.accepts_work
+        assert await found.work() == (True, True)
 
 
 async def test_a_stream_that_ends_is_opened_again_after_a_comparison():
@@ -234,9 +239,7 @@ async def test_an_agent_that_has_seen_a_newer_lease_is_left_alone_until_ours_is_
         return web.json_response({"code": "stale_lease", "message": "1 is stale"}, status=409)
 
     agent.trick = trick
-    async with following(agent) as found:
-        await found.see("compared")
-        await agent.until(lambda: agent.streams == 1)
+    async with followed(agent) as found:
         with pytest.raises(Unreachable, match="a copy of this data folder") as caught:
             await found.client.settle(job())
         assert not caught.value.sent, "it has taken nothing"
@@ -245,24 +248,19 @@ async def test_an_agent_that_has_seen_a_newer_lease_is_left_alone_until_ours_is_
         assert "another server" in found.client.trouble
         asked = agent.calls["GET /health"]
         await found.clock.advance(3_600.0)
-        assert (agent.calls["GET /health"], found.registry.unreachable_s("fake")) == (
-            asked,
-            3_600.0,
-        )
+        assert agent.calls["GET /health"] == asked
+        assert found.registry.unreachable_s("fake") == 3_600.0
         found.registry.take(Lease(of_agent("fake"), "a", 2))
         assert found.client.excluded == ""
 
 
 async def test_slots_and_load_are_as_the_latest_heartbeat_says_and_more_slots_get_jobs():
     agent = FakeAgent()
-    async with following(agent) as found:
-        await found.see("compared")
-        await agent.until(lambda: agent.streams == 1)
+    async with followed(agent) as found:
         for load in (12.5, 90.0):
             await agent.beat(slots=4, running=3, load=load)
         await agent.beat(slots=6, running=4)
-        await agent.end(HeldPayload(2, "sim", "2.1", None))
-        await found.see("reported 2.1 Completed")
+        await found.hear()
         health = found.client.health
         assert health is not None
         assert (health.slots, health.running, health.load) == (6, 4, 90.0)
@@ -271,47 +269,30 @@ async def test_slots_and_load_are_as_the_latest_heartbeat_says_and_more_slots_ge
 
 async def test_an_agent_without_a_heartbeat_for_two_seconds_is_silent_until_the_next():
     agent = FakeAgent()
-    async with following(agent) as found:
-        await found.see("compared")
-        await agent.until(lambda: agent.streams == 1)
-        await found.clock.advance(3.0)
-        assert found.registry.silent_s("fake") is None, "an older agent sends none"
-        heard = 0
-        mark_status = found.registry.mark_status
+    async with followed(agent) as found:
 
-        def marked(client: Any, status: Any) -> bool:
-            nonlocal heard
-            more, heard = mark_status(client, status), heard + 1
-            came.set()
-            return more
+        async def silent_after(seconds: float) -> float | None:
+            await found.clock.advance(seconds)
+            return found.registry.silent_s("fake")
 
-        found.registry.mark_status = marked  # type: ignore[method-assign]
-        came = asyncio.Event()
-        await agent.beat()
-        await came.wait()
-        await found.clock.advance(2.0)
-        assert found.registry.silent_s("fake") is None
-        await found.clock.advance(2.0)
-        assert found.registry.silent_s("fake") == 4.0
-        assert (found.client.reachable, found.client.accepts_work) == (True, True)
-        came.clear()
-        await agent.beat()
-        await came.wait()
-        assert found.registry.silent_s("fake") is None
-        await found.clock.advance(4.0)
+        assert await silent_after(3.0) is None, "an older agent sends none"
+        for _ in range(2):
+            before = found.client.health
+            await agent.beat()
+            await found.heartbeat_after(before)
+            assert await silent_after(2.0) is None
+            assert await silent_after(2.0) == 4.0
+            assert (found.client.reachable, found.client.accepts_work) == (True, True)
         found.room.clear()
-        await agent.end(HeldPayload(2, "sim", "2.1", None))
-        await found.see("reported 2.1 Completed")
-        assert found.registry.silent_s("fake") is None, "nobody listens for heartbeats"
+        await found.hear()
+        assert await silent_after(4.0) is None, "nobody listens for heartbeats"
         found.registry.mark_down(found.client, "away")
-        assert found.registry.silent_s("fake") is None
+        assert await silent_after(4.0) is None
 
 
 async def test_an_agent_that_begins_to_drain_is_asked_for_its_health_at_once():
     agent = FakeAgent()
-    async with following(agent) as found:
-        await found.see("compared")
-        await agent.until(lambda: agent.streams == 1)
+    async with followed(agent):
         asked = agent.calls["GET /health"]
         await agent.beat(draining=True)
         await agent.until(lambda: agent.calls["GET /health"] == asked + 1)
@@ -322,9 +303,7 @@ async def test_an_agent_that_hangs_is_down_when_its_heartbeats_stop(
 ) -> None:
     monkeypatch.setattr(event_lines, "SILENT_S", 0.05)
     agent = FakeAgent()
-    async with following(agent) as found:
-        await found.see("compared")
-        await agent.until(lambda: agent.streams == 1)
+    async with followed(agent) as found:
         await agent.beat()
         await agent.until(lambda: agent.streams == 0)
         await found.clock.until_asleep(0.2)

@@ -1,8 +1,15 @@
-"""Who gets the next job, and why nobody does."""
+"""Who gets the next job, why nobody does, for how long agents were unreachable, over restarts, and
+what a sweep over the agents takes up.
+"""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 
@@ -10,87 +17,58 @@ from server.agents.agent_client import Sessions
 from server.agents.orchestrator_client import OrchestratorClient
 from server.agents.orders import order_of
 from server.agents.registry import Registry
+from server.domain.agents import Contact
 from server.domain.choose import place
+from server.domain.errors import AgentRefusal
+from server.domain.jobs import Bundle, NewJob
 from server.domain.leases import Lease, of_agent
 from server.domain.service import Service
-from shared.wire import AgentHealth, AgentState, PackTask
+from server.stages.agents import Agents
+from server.store.agents import SqlAgents
+from server.store.jobs import SqlJobs
+from server.store.migrations import MIGRATIONS
+from shared.sqlite.database import Database
+from shared.steady_clock import PersistentClock
+from shared.wire import AgentHealth, AgentState, JobState, Limits, PackTask
 from tests.kit.clock import SimClock
+from tests.kit.each import each
 from tests.kit.jobs import job
-
-NO_CALLS = cast(Sessions, None)
+from tests.kit.stage_resources import resources
 
 
 class Fleet:
     """Agents by name and slots, all of them up."""
 
-    def __init__(self, **slots: int | None) -> None:
+    def __init__(self, **slots: int) -> None:
         self.clock = SimClock()
         self.clients = {
-            name: OrchestratorClient(name, "", "", "", NO_CALLS, self.clock) for name in slots
+            name: OrchestratorClient(name, "", "", "", cast(Sessions, None), self.clock)
+            for name in slots
         }
         self.registry = Registry(list(self.clients.values()), self.clock)
         for name, count in slots.items():
             self.registry.take(Lease(of_agent(name), "a", 1))
             self.up(name, slots=count)
 
-    def up(self, name: str, **health) -> None:
+    def up(self, name: str, **health: Any) -> None:
         reply = AgentHealth(**{"status": "ok", "agent": name} | health)
         self.registry.mark_up(self.clients[name], reply)
 
-    def chosen(self, service: str = "s", held: dict[str, int] | None = None) -> str | None:
-        chosen = place(self.registry.candidates(service), held or {}, [1])
-        return chosen[0].name if chosen else None
+    def chosen(self, service: str = "s", jobs: int = 1) -> list[str]:
+        return [one.name for one in place(self.registry.candidates(service), {}, [1] * jobs)]
 
     def refuse(self, name: str, *, offered: bool = True, at_least_s: float = 0.0) -> float:
         why = f"{name} is busy"
         return self.registry.refused(name, "s", why, offered=offered, at_least_s=at_least_s)
 
 
-def test_who_has_all_slots_taken_is_said() -> None:
-    fleet = Fleet(small=1, big=8)
-    assert fleet.registry.why_none("s", {"small": 1, "big": 7}) == ""
-    reply = fleet.registry.why_none("s", {"small": 1, "big": 8})
-    assert reply == "all 9 slots of the 2 agents that can take it are taken"
-
-
-def test_an_agent_that_names_no_slots_is_not_bounded() -> None:
-    assert Fleet(a=None).chosen(held={"a": 10_000}) == "a"
-
-
 def test_only_services_that_operator_and_agent_name_are_given() -> None:
     fleet = Fleet(a=1, b=1)
     fleet.clients["a"].services = frozenset({"other"})
     fleet.up("b", services=["third"])
-    assert fleet.chosen("s") is None
-    assert (fleet.chosen("other"), fleet.chosen("third")) == ("a", "b")
+    assert [fleet.chosen(service) for service in ("s", "other", "third")] == [[], ["a"], ["b"]]
     assert not fleet.registry.offered("s")
     assert fleet.registry.why_none("s", {}) == "no agent of this server offers the service s"
-
-
-def test_a_refusal_rests_longer_each_time_and_at_least_as_long_as_the_agent_asks() -> None:
-    fleet = Fleet(a=4)
-    rests = []
-    for _ in range(9):
-        rests.append(fleet.refuse("a"))
-        fleet.clock._move(fleet.clock.monotonic() + rests[-1])
-    assert rests == [5, 10, 20, 40, 80, 160, 320, 600, 600]
-    fleet.registry.accepted("a", "s")
-    assert fleet.refuse("a", at_least_s=7.0) == 7.0
-
-
-async def test_while_it_rests_it_gets_none_and_then_one_job_tries_it_out() -> None:
-    fleet = Fleet(a=4)
-    fleet.refuse("a")
-    assert fleet.refuse("a") == 5.0, "another job of the same sweep does not make it longer"
-    assert fleet.chosen() is None
-    assert fleet.chosen("other") == "a"
-    assert fleet.registry.why_none("s", {}) == "a is busy"
-    await fleet.clock.advance(5.0)
-    assert len(place(fleet.registry.candidates("s"), {}, [1] * 4)) == 1
-    fleet.registry.claimed("a", "s")
-    assert fleet.chosen() is None
-    fleet.registry.accepted("a", "s")
-    assert fleet.chosen() == "a"
 
 
 def test_a_service_is_offered_as_long_as_one_agent_has_not_denied_it() -> None:
@@ -103,43 +81,20 @@ def test_a_service_is_offered_as_long_as_one_agent_has_not_denied_it() -> None:
     assert not fleet.registry.offered("s")
 
 
-def test_an_agent_that_is_well_and_not_ready_gets_no_work_and_can_be_talked_to() -> None:
-    fleet = Fleet(a=1)
-    fleet.up("a", ready=False, message="no new bundles are taken: too little space")
-    assert fleet.chosen() is None
-    assert fleet.clients["a"].reachable
-    why = "agent a gets no new jobs: no new bundles are taken: too little space"
-    assert fleet.registry.why_none("s", {}) == why
-    fleet.up("a")
-    assert fleet.chosen() == "a"
-
-
-@pytest.mark.parametrize("why", ["drained", "unhealthy"])
-def test_what_may_get_no_work_can_be_talked_to_all_the_same(why: str) -> None:
-    fleet = Fleet(a=1)
-    if why == "drained":
-        fleet.clients["a"].operator_state = AgentState.DRAINING
-    else:
-        fleet.up("a", status="error", message="the sandbox broke")
-    assert fleet.chosen() is None
-    assert fleet.clients["a"].reachable
-    assert fleet.registry.unreachable_s("a") is None
-    assert ("drain" if why == "drained" else "broke") in fleet.registry.why_none("s", {})
-
-
-async def test_unreachable_time_is_counted_on_the_clock_that_does_not_jump() -> None:
-    fleet = Fleet(a=1)
-    fleet.registry.take(Lease(of_agent("taken out"), "a", 1))
-    fleet.registry.mark_down(fleet.clients["a"], "away")
-    fleet.clock.jump(86_400.0 * 3)
-    assert fleet.registry.unreachable_s("a") == 0.0
-    await fleet.clock.advance(7.0)
-    fleet.registry.mark_down(fleet.clients["a"], "still away")
-    assert fleet.registry.unreachable_s("a") == 7.0
-    assert fleet.registry.unreachable_s("taken out") == 7.0, "since its lease was taken"
-    fleet.up("a")
-    assert fleet.registry.unreachable_s("a") is None
-    assert fleet.clients["a"].contacts == 2
+async def test_who_refuses_rests_longer_each_time_and_then_one_job_tries_it_out() -> None:
+    fleet = Fleet(a=4)
+    for rest in (5, 10, 20, 40, 80, 160, 320, 600, 600):
+        assert fleet.refuse("a") == rest
+        assert fleet.refuse("a") == rest, "another job of the same sweep does not make it longer"
+        assert (fleet.chosen(), fleet.chosen("other")) == ([], ["a"])
+        assert fleet.registry.why_none("s", {}) == "a is busy"
+        await fleet.clock.advance(rest)
+    assert fleet.chosen(jobs=4) == ["a"]
+    fleet.registry.claimed("a", "s")
+    assert fleet.chosen() == []
+    fleet.registry.accepted("a", "s")
+    assert fleet.chosen(jobs=4) == ["a"] * 4
+    assert fleet.refuse("a", at_least_s=7.0) == 7.0
 
 
 async def test_an_agent_that_another_server_talks_to_gets_no_job_here_and_is_not_judged() -> None:
@@ -156,8 +111,8 @@ async def test_an_agent_that_another_server_talks_to_gets_no_job_here_and_is_not
     assert fleet.clients["a"].lease == 2
 
 
-@pytest.mark.parametrize(
-    ("of_job", "pack", "wanted"),
+@each(
+    "of_job, pack, wanted",
     [
         ({"parent_id": 3, "array_index": 0}, 8, PackTask(batch=3, most=8)),
         ({"parent_id": 3, "array_index": 0}, 1, None),
@@ -168,5 +123,175 @@ async def test_an_agent_that_another_server_talks_to_gets_no_job_here_and_is_not
 def test_only_tasks_of_an_array_are_packed(
     of_job: dict[str, Any], pack: int, wanted: PackTask | None
 ) -> None:
-    order = order_of(job(**of_job), Service("s", pack=pack), "server", 1)
-    assert order.pack == wanted
+    assert order_of(job(**of_job), Service("s", pack=pack), "server", 1).pack == wanted
+
+
+def test_an_order_says_what_the_agent_has_to_watch_and_do() -> None:
+    service = Service("s", heartbeat_timeout_s=60.0, on_shutdown="resubmit")
+    for own, holds in ((None, 60.0), (5.0, 5.0)):
+        order = order_of(job(heartbeat_timeout_s=own), service, "server", 1)
+        assert (order.heartbeat_timeout_s, order.on_shutdown) == (holds, "resubmit")
+
+
+# -- over restarts
+
+HEALTH = AgentHealth(status="ok", slots=2)
+DAY_S = 86_400.0
+
+
+@dataclass
+class Run:
+    """One run of a server, with the agent ``north``."""
+
+    agents: Agents
+    registry: Registry
+    client: OrchestratorClient
+    store: SqlAgents
+    jobs: SqlJobs
+    database: Database
+
+    async def reached(self) -> None:
+        await self.agents.contacted("north", HEALTH)
+        self.registry.mark_up(self.client, HEALTH)
+
+    def away(self) -> None:
+        self.registry.mark_down(self.client, "it is away")
+
+    def unreachable_s(self) -> float | None:
+        return self.registry.unreachable_s("north")
+
+    async def running(self, count: int) -> None:
+        """Jobs there."""
+        for number in range(count):
+            bundle = Bundle(f"b{number}", 1, "d")
+            await self.jobs.insert(NewJob("ann", "s", bundle, Limits(), 1.0, created_at=1), "")
+        sent = "UPDATE jobs SET state = 'Running', attempt = 1, agent = 'north'"
+        await self.database.write(lambda tx: tx.rows(sent))
+
+
+@asynccontextmanager
+async def run(folder: Path, machine: SimClock, name: str = "north") -> AsyncIterator[Run]:
+    """With an agent of this name in the settings."""
+    clock = PersistentClock(folder, machine)
+    database = await Database.open(folder / "server.sqlite", MIGRATIONS, clock)
+    client = OrchestratorClient(name, "", "", "", cast(Sessions, None), clock)
+    registry, store = Registry([client], clock), SqlAgents(database)
+    jobs = SqlJobs(database, lambda job: None)
+    agents = Agents(resources(jobs=jobs, fleet=registry, clock=clock), store)
+    try:
+        registry.remember(await agents.use([Contact(name, "job-orchestrator", "")]))
+        for one in {name, "north"}:
+            registry.take(Lease(of_agent(one), "a", 1))
+        yield Run(agents, registry, client, store, jobs, database)
+    finally:
+        clock.save()
+        await database.close()
+
+
+async def test_unreachable_time_goes_on_over_restarts_without_the_time_in_which_no_server_ran(
+    tmp_path: Path,
+) -> None:
+    machine = SimClock()
+    async with run(tmp_path, machine) as server:
+        await server.reached()
+        server.away()
+        await machine.advance(100.0)
+        await server.agents.stop()
+    await machine.advance(DAY_S)
+    async with run(tmp_path, machine) as server:
+        assert server.unreachable_s() == 100.0
+        await machine.advance(50.0)
+        await server.agents.run_once()  # as a server that is killed then
+    for name in ("north", "other"):
+        await machine.advance(DAY_S)
+        async with run(tmp_path, machine, name) as server:
+            assert server.unreachable_s() == 150.0
+    async with run(tmp_path, machine) as server:
+        await server.reached()
+        assert server.unreachable_s() is None
+    async with run(tmp_path, machine) as server:
+        assert server.unreachable_s() == 0.0
+
+
+@pytest.mark.parametrize("jump_s", [-10 * DAY_S, 10 * DAY_S])
+async def test_a_clock_that_jumps_makes_no_unreachable_time_longer(
+    tmp_path: Path, jump_s: float
+) -> None:
+    machine = SimClock()
+    async with run(tmp_path, machine) as server:
+        await server.reached()
+        server.away()
+        await machine.advance(100.0)
+        server.away()
+        machine.jump(jump_s)
+        await server.agents.run_once()
+        assert server.unreachable_s() == 100.0
+    machine.jump(jump_s)
+    async with run(tmp_path, machine) as server:
+        assert server.unreachable_s() == 100.0
+
+
+async def test_what_goes_on_for_long_is_written_seldom(tmp_path: Path) -> None:
+    """That an agent is well once a minute, unless it says something new."""
+    machine = SimClock()
+    async with run(tmp_path, machine) as server:
+
+        async def record() -> Any:
+            return (await server.store.all())[0]
+
+        seen, kept = set(), set()
+        for _ in range(13):
+            await server.reached()
+            seen.add((await record()).last_heard_at)
+            await machine.advance(10.0)
+        assert len(seen) == 3
+        await server.agents.contacted("north", HEALTH.model_copy(update={"slots": 5}))
+        assert (await record()).resources["slots"] == 5
+        server.away()
+        for _ in range(1_000):
+            await machine.advance(10.1)
+            await server.agents.run_once()
+            kept.add((await record()).unreachable_s)
+        assert max(kept) > 0.98 * 1_000 * 10.1
+        assert len(kept) < 450
+
+
+async def test_what_a_crash_left_of_a_lost_agent_and_what_another_server_wrote_is_taken_up(
+    tmp_path: Path,
+) -> None:
+    async with run(tmp_path, SimClock()) as server:
+        await server.running(1)
+        await server.store.set_state("name:north", AgentState.LOST, "gone")
+        assert await server.agents.run_once() == 1
+        ended = await server.jobs.get(1)
+        assert (ended.state, ended.infra_used) == (JobState.QUEUED, 1)
+        assert server.client.operator_state is AgentState.LOST
+        await server.reached()
+        assert server.client.accepts_work
+        await server.store.set_state("name:north", AgentState.DRAINING, "")
+        await server.agents.run_once()
+        assert not server.client.accepts_work
+
+
+async def test_an_agent_to_which_another_server_talks_is_not_declared_lost(tmp_path: Path) -> None:
+    machine = SimClock()
+    async with run(tmp_path, machine) as server:
+        await server.reached()
+        server.registry.give_up("north", "another server uses it")
+        with pytest.raises(AgentRefusal, match="agent north can be reached"):
+            await server.agents.declare_lost("north", "gone")
+        await server.store.add_unreachable({"name:north": 20.0})
+        record, ended = await server.agents.declare_lost("north", "gone")
+        assert (record.state, ended) == (AgentState.LOST, 0)
+        await server.reached()
+        server.registry.give_up("north", "another server uses it")
+        await machine.advance(121.0)  # nor has the other one talked to it for long
+        assert (await server.agents.declare_lost("north", ""))[0].state is AgentState.LOST
+
+
+async def test_all_jobs_of_a_lost_agent_are_ended_in_few_transactions(tmp_path: Path) -> None:
+    async with run(tmp_path, SimClock()) as server:
+        await server.running(200)
+        with mock.patch.object(server.database, "write", wraps=server.database.write) as write:
+            _, ended = await server.agents.declare_lost("north", "gone")
+        assert (ended, write.call_count <= 4) == (200, True)
