@@ -9,11 +9,8 @@ import io
 import itertools
 import json
 import os
-import shutil
 import signal
 import socket
-import sqlite3
-import subprocess
 import urllib.request
 import zipfile
 from collections.abc import Iterator
@@ -29,7 +26,6 @@ from tests.kit.agent_process import (
     agent,
     alive,
     died,
-    refused,
     watched,
 )
 from tests.kit.programs import until
@@ -306,68 +302,3 @@ def test_killed_the_job_dies_with_it_and_what_waits_runs_after_its_restart(tmp_p
         assert running.terminate() == 0
     work = tmp_path / "agent" / "work"
     assert not work.exists() or not any(work.iterdir())
-
-
-# -- not starting
-
-
-def damaged(home: Path) -> None:
-    (home / "agent.sqlite").write_bytes(b"SQLite format 3\0" + b"garbage" * 1000)
-
-
-def newer(home: Path) -> None:
-    with sqlite3.connect(home / "agent.sqlite") as database:
-        database.execute("CREATE TABLE schema_version (version INTEGER NOT NULL) STRICT")
-        database.execute("INSERT INTO schema_version VALUES (99)")
-    database.close()
-
-
-@pytest.mark.parametrize(("change", "said"), [(damaged, "database"), (newer, "newer version")])
-def test_a_database_that_it_cannot_use_is_an_error_and_not_changed(tmp_path, change, said) -> None:
-    change(tmp_path)
-    before = (tmp_path / "agent.sqlite").read_bytes()
-    code, text = refused("--port", "0", "--data-dir", str(tmp_path))
-    assert (code, said in text) == (74, True)
-    after = (tmp_path / "agent.sqlite").read_bytes()
-    assert after[100:] == before[100:]  # behind the head, which says how it was opened
-
-
-def test_a_port_or_a_folder_in_use_is_an_error_that_says_so(running, tmp_path) -> None:
-    code, text = refused("--port", str(running.port), "--data-dir", str(tmp_path))
-    assert (code, "another program listens there" in text) == (69, True)
-    assert str(running.port) in text
-    used = running.data
-    code, text = refused("--port", "0", "--data-dir", str(used))
-    assert (code, f"pid {running.process.pid}" in text) == (73, True)
-    assert running.call("GET", "/health")[0] == 200
-
-
-@pytest.mark.parametrize(
-    ("arguments", "env", "code", "said"),
-    [
-        (("--data-dir", "/dev/null/agent"), {}, 73, "/dev/null/agent"),
-        (("--host", "0.0.0.0"), {}, 69, "agent.tokens"),
-        ((), {"PORT": "http"}, 2, "PORT: 'http' is not a whole number"),
-        ((), {"FERRYMAN_AGENT__SLOTZ": "2"}, 2, "did you mean slots?"),
-        ((), {"FERRYMAN_AGENT__SANDBOX": "docker"}, 2, "agent.sandbox"),
-    ],
-)
-def test_a_bad_setting_is_an_error_with_its_name(tmp_path, arguments, env, code, said) -> None:
-    port = () if "PORT" in env else ("--port", "0")
-    found, text = refused(*port, "--data-dir", str(tmp_path), *arguments, **env)
-    assert (found, said in text) == (code, True), text
-    assert "Traceback" not in text
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="not root: starting without bwrap is not proved")
-def test_without_bubblewrap_it_does_not_listen_and_says_how_to_fix_that(tmp_path) -> None:
-    bwrap = shutil.which("bwrap")
-    assert bwrap is not None
-    if subprocess.run(["unshare", "-m", "true"], check=False).returncode != 0:
-        pytest.skip("no mount namespace here: starting without bwrap is not proved")
-    hide = f"mount -t tmpfs none /mnt && mount --bind /mnt {bwrap!r} 2>/dev/null || "
-    hide += f"mount --bind /dev/null {bwrap!r}"
-    wrap = ("unshare", "-m", "sh", "-c", f'{hide}; exec "$@"', "sh")
-    code, text = refused("--port", "0", "--data-dir", str(tmp_path), wrap=wrap)
-    assert (code, "apt install bubblewrap" in text) == (69, True)
-    assert "agent.listening" not in text

@@ -6,11 +6,11 @@ import json
 import signal
 import subprocess
 import sys
-import uuid
 from pathlib import Path
 
 from tests.kit.program_pair import Pair
 from tests.kit.programs import until
+from tests.processes.sleeping import Sleep
 
 SETTINGS = """
 [services.example]
@@ -21,18 +21,6 @@ grace = "1s"
 [agents.elsewhere]
 url = "http://[::1]:9"
 """
-
-
-def sleepers(seconds: str) -> list[str]:
-    """The processes that sleep so long, as the kernel shows them."""
-    found = []
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if file.read_bytes() == f"sleep\0{seconds}\0".encode():
-                found.append(file.parent.name)
-        except OSError:
-            continue  # it has just ended
-    return found
 
 
 def reload(pair: Pair, config: Path, settings: str) -> None:
@@ -49,11 +37,11 @@ def test_a_cancel_is_confirmed_only_when_the_agent_is_back_and_the_process_is_de
     table = f"[agents.north]\nurl = '{pair.agent.url}'\n"
     config.write_text(SETTINGS + table)
     with pair.running():
-        seconds = f"987.{uuid.uuid4().int}"
-        job_id = pair.submit(f"sleep {seconds}\n")
-        until(lambda: sleepers(seconds), "the job does not run")
+        sleep = Sleep()
+        job_id = pair.submit(f"{sleep}\n")
+        until(sleep.pids, "the job does not run")
         pair.until(job_id, "Running")
-        (pid,) = sleepers(seconds)
+        (pid,) = sleep.pids()
         reload(pair, config, SETTINGS)
         pair.until(job_id, "Unknown")
         words = ["-m", "ferryman", "cancel", str(job_id), "--url", pair.server.url]
@@ -61,10 +49,10 @@ def test_a_cancel_is_confirmed_only_when_the_agent_is_back_and_the_process_is_de
             assert cancelling.stderr is not None
             asked = f"/api/v1/jobs/{job_id}"
             until(lambda: json.loads(pair.get(asked))["cancel_requested_at"], "it is not asked for")
-            assert sleepers(seconds) == [pid]
+            assert sleep.pids() == [pid]
             assert pair.status(job_id) == "Unknown"
             reload(pair, config, SETTINGS + table)
             pair.until(job_id, "Cancelled")
-            assert sleepers(seconds) == []
+            assert sleep.pids() == []
             assert "is cancelled" in cancelling.stderr.read().decode()
-        until(lambda: not sleepers(seconds), "a process is left")
+        until(lambda: not sleep.pids(), "a process is left")

@@ -9,15 +9,16 @@ import uuid
 from contextlib import closing, suppress
 from http.client import HTTPException
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.kit.calling import call
 from tests.kit.command_line import ferryman
 from tests.kit.programs import Program, until
 
 USER = "wilhelmina"
 JOBS = 60
+JSON = {"Content-Type": "application/json"}
 FORM = (
     b'--b\r\nContent-Disposition: form-data; name="user_id"\r\n\r\n%s\r\n'
     b'--b\r\nContent-Disposition: form-data; name="service"\r\n\r\nexample\r\n'
@@ -25,15 +26,10 @@ FORM = (
 )
 
 
-def post(server: Program, path: str, body: bytes, kind: str) -> None:
-    request = Request(f"{server.url}{path}", body, {"Content-Type": kind})
-    with urlopen(request, timeout=60) as answer:
-        answer.read()
-
-
 def upload(server: Program, user: str, script: str) -> None:
     form = FORM % (user.encode(), script.encode())
-    post(server, "/upload", form, "multipart/form-data; boundary=b")
+    kind = {"Content-Type": "multipart/form-data; boundary=b"}
+    assert call(server.url, "POST", "/upload", form, kind)[0] == 201
 
 
 def jobs(database: Path, user: str) -> int:
@@ -48,8 +44,7 @@ async def test_a_server_killed_while_it_forgets_a_user_goes_on_when_asked_again(
 ) -> None:
     # An agent that is not there: jobs stay queued.
     server = Program("server", tmp_path, uuid.uuid4().hex, "--agent-url", "http://127.0.0.1:9")
-    server.start()
-    try:
+    with server.running():
         for number in range(JOBS):
             upload(server, USER, f"echo the-planted-words {number}")
         upload(server, "otto", "echo other")
@@ -58,7 +53,7 @@ async def test_a_server_killed_while_it_forgets_a_user_goes_on_when_asked_again(
         def forget() -> None:
             body = f'{{"user": "{USER}"}}'.encode()
             with suppress(OSError, HTTPException):
-                post(server, "/api/v1/forget-user", body, "application/json")
+                call(server.url, "POST", "/api/v1/forget-user", body, JSON)
 
         asking = threading.Thread(target=forget)
         asking.start()
@@ -74,6 +69,3 @@ async def test_a_server_killed_while_it_forgets_a_user_goes_on_when_asked_again(
             content = path.read_bytes() if path.is_file() else b""
             assert USER.encode() not in content, path
             assert b"the-planted-words" not in content, path
-    finally:
-        if server.process is not None and server.process.poll() is None:
-            server.kill()

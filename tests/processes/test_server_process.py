@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import resource
@@ -16,14 +15,8 @@ from typing import Any
 
 import pytest
 
-from server.domain.tokens import TokenRecord
-from server.store.migrations import MIGRATIONS
-from server.store.tokens import SqlTokens
-from shared.clock import RealClock
-from shared.principals import Role
-from shared.sqlite.database import Database
+from tests.kit import calling
 from tests.kit.disks import mounted
-from tests.kit.program_pair import Pair
 from tests.kit.programs import Program, until
 
 BODY = (
@@ -55,19 +48,25 @@ def server(tmp_path: Path) -> Iterator[Program]:
 
 
 def call(server: Program, method: str, path: str, body: bytes = b"") -> tuple[int, dict[str, Any]]:
-    line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-    try:
-        kind = {"Content-Type": "multipart/form-data; boundary=b"} if body else {}
-        line.request(method, path, body, kind)
-        answer = line.getresponse()
-        return answer.status, json.loads(answer.read())
-    finally:
-        line.close()
+    kind = {"Content-Type": "multipart/form-data; boundary=b"} if body else {}
+    status, answer = calling.call(server.url, method, path, body, kind)
+    return status, json.loads(answer)
 
 
 def upload(server: Program, padding: int = 0) -> tuple[int, dict[str, Any]]:
     extra = MORE + os.urandom(padding) + b"\r\n" if padding else b""
     return call(server, "POST", "/upload", BODY + extra + END)
+
+
+def begun(server: Program, length: int) -> socket.socket:
+    """An upload of so many bytes that has begun: its first part and a large one were sent."""
+    sending = socket.create_connection(("127.0.0.1", server.port))
+    head = f"POST /upload HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n"
+    kind = "Content-Type: multipart/form-data; boundary=b\r\n\r\n"
+    before = len(files(server))
+    sending.sendall((head + kind).encode() + BODY + BIG)
+    until(lambda: len(files(server)) > before, "the upload has not begun")
+    return sending
 
 
 def files(server: Program) -> list[Path]:
@@ -81,14 +80,9 @@ def test_sigterm_finishes_an_upload_in_flight_and_ends_waits(server: Program) ->
     assert server.process is not None
     with (
         socket.create_connection(("127.0.0.1", server.port)) as waiting,
-        socket.create_connection(("127.0.0.1", server.port)) as sending,
+        begun(server, len(BODY + BIG + b"\r\n" + END)) as sending,
     ):
         waiting.sendall(b"GET /download/1?wait=100 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        length = len(BODY + BIG + b"\r\n" + END)
-        head = f"POST /upload HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n"
-        kind = "Content-Type: multipart/form-data; boundary=b\r\n\r\n"
-        sending.sendall((head + kind).encode() + BODY + BIG)
-        until(lambda: bool(files(server)[1:]), "the upload has not begun")
         server.process.send_signal(signal.SIGTERM)
         assert b" 200 " in waiting.recv(4096)  # answered at once with its state
         sending.sendall(b"\r\n" + END)
@@ -106,11 +100,7 @@ def test_what_does_not_end_within_the_shutdown_grace_is_broken_off_and_leaves_no
     server = program(tmp_path, "--config", str(config))
     server.start()
     assert server.process is not None
-    with socket.create_connection(("127.0.0.1", server.port)) as sending:
-        head = "POST /upload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n"
-        kind = "Content-Type: multipart/form-data; boundary=b\r\n\r\n"
-        sending.sendall((head + kind).encode() + BODY + BIG)
-        until(lambda: bool(files(server)), "the upload has not begun")
+    with begun(server, 99_999_999) as sending:
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(30) == 0
         assert "server.cut_off" in server.log
@@ -119,87 +109,13 @@ def test_what_does_not_end_within_the_shutdown_grace_is_broken_off_and_leaves_no
     assert files(server) == []
 
 
-def test_it_serves_over_ipv6(tmp_path: Path) -> None:
-    pair = Pair(tmp_path, SETTINGS, host="::1")
-    with pair.running():
-        job = pair.submit("echo six > out")
-        pair.until(job, "Completed")
-        assert pair.result(job).read("out") == b"six\n"
-        assert f"http://[::1]:{pair.server.port}" in pair.server.log
-
-
 def test_kill_9_in_the_middle_of_an_upload_leaves_nothing(server: Program) -> None:
     server.start()
-    with socket.create_connection(("127.0.0.1", server.port)) as sending:
-        head = "POST /upload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000000\r\n"
-        kind = "Content-Type: multipart/form-data; boundary=b\r\n\r\n"
-        sending.sendall((head + kind).encode() + BODY + BIG)
-        until(lambda: bool(files(server)), "nothing is staged")
+    with begun(server, 9_000_000):
         server.kill()
     server.start()
     until(lambda: files(server) == [], "half an upload is left")
     assert call(server, "GET", "/api/v1/jobs")[1]["items"] == []
-
-
-def test_a_port_in_use_is_said(server: Program) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        server.port = taken.getsockname()[1]
-        server.begin()
-        assert server.process is not None
-        assert server.process.wait(30) == 69
-    assert "another program listens there" in server.log
-
-
-def test_a_second_server_on_the_same_folder_is_refused(server: Program, tmp_path: Path) -> None:
-    server.start()
-    for same_port in (False, True):
-        second = program(tmp_path)
-        second.port = server.port if same_port else second.port
-        second.begin()
-        assert second.process is not None
-        assert server.process is not None
-        assert second.process.wait(30) == 73
-        assert f"in use by another process (pid {server.process.pid})" in second.log
-    assert call(server, "GET", "/health")[0] == 200
-
-
-def test_a_damaged_database_is_said_and_kept(server: Program) -> None:
-    server.data.mkdir()
-    path = server.data / "ferryman.sqlite"
-    path.write_bytes(b"not a database at all" * 500)
-    server.begin()
-    assert server.process is not None
-    assert server.process.wait(30) == 74
-    assert "database" in server.log
-    assert path.read_bytes().startswith(b"not a database")
-
-
-def test_listening_to_everybody_without_tokens_is_refused(tmp_path: Path) -> None:
-    found = program(tmp_path, "--host", "0.0.0.0")
-    found.begin()
-    assert found.process is not None
-    assert found.process.wait(30) == 69
-    assert "without a token" in found.log
-
-
-async def test_a_server_that_asks_for_tokens_starts_if_there_is_one_for_an_operator(
-    tmp_path: Path,
-) -> None:
-    config = tmp_path / "f.toml"
-    config.write_text('[server]\nauth = "token"\n')
-    server = program(tmp_path, "--config", str(config))
-    server.begin()
-    assert server.process is not None
-    assert server.process.wait(30) == 69
-    assert "nobody could use it. Set server.tokens" in server.log
-    database = await Database.open(server.data / "ferryman.sqlite", MIGRATIONS, RealClock())
-    token = TokenRecord("i", "digest", "boss", Role.OPERATOR, None, (), None, 1, "test")
-    await SqlTokens(database).insert(token, lambda _: None)
-    await database.close()
-    server.start()
-    assert server.kill(signal.SIGTERM) == 0
 
 
 def test_a_full_disk_is_507_and_loses_nothing(tmp_path: Path) -> None:
@@ -230,14 +146,6 @@ def test_a_full_disk_is_507_and_loses_nothing(tmp_path: Path) -> None:
             until(lambda: call(server, "GET", "/health")[0] == 200, "health remembers")
         finally:
             server.kill()
-
-
-def test_a_read_only_folder_is_said(server: Program) -> None:
-    with mounted(server.data, "-t", "tmpfs", "-o", "size=8m,ro", "tmpfs"):
-        server.begin()
-        assert server.process is not None
-        assert server.process.wait(30) == 73
-    assert "Read-only file system" in server.log
 
 
 def test_too_many_open_files_are_survived(server: Program) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import resource
 import shutil
-import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -20,6 +17,7 @@ import pytest
 from tests.kit.disks import fill, mounted
 from tests.kit.program_pair import PATIENCE_S, Pair
 from tests.kit.programs import until
+from tests.processes.sleeping import Sleep
 
 SETTINGS = """
 [server]
@@ -31,35 +29,19 @@ retry_delays = ["3s"]
 limits = { disk = "32MiB", memory = "64MiB" }
 """
 RESULT = 4_000_000
-WAIT = f"sleep 1000.{os.getpid()} || true"
-
-
-def go_on() -> None:
-    """Let a job that waits go on."""
-    wanted = WAIT.partition(" ||")[0].encode().split(b" ")
-
-    def killed() -> bool:
-        for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if (process / "cmdline").read_bytes().split(b"\0")[:-1] == wanted:
-                    os.kill(int(process.name), signal.SIGKILL)
-                    return True
-        return False
-
-    until(killed, "no job waits")
 
 
 def test_a_result_that_finds_the_disk_full_arrives_when_there_is_room(tmp_path: Path) -> None:
     """Even the note that it waits finds no room."""
-    pair = Pair(tmp_path, SETTINGS)
+    pair, sleep = Pair(tmp_path, SETTINGS), Sleep()
     small = ("-t", "tmpfs", "-o", "size=24m", "tmpfs")
     with mounted(pair.server.data, *small), pair.running():
         earlier = pair.submit("echo kept > kept.txt")
         pair.until(earlier, "Completed")
-        job = pair.submit(f"{WAIT}; head -c {RESULT} /dev/urandom > big")
+        job = pair.submit(f"{sleep} || true; head -c {RESULT} /dev/urandom > big")
         pair.until(job, "Running")
         filler = fill(pair.server.data)
-        go_on()
+        sleep.end()
 
         def tried() -> bool:
             return "payload.not_fetched" in pair.server.log
@@ -87,15 +69,15 @@ def test_while_results_find_no_room_it_says_so_everywhere_and_takes_no_new_work(
     tmp_path: Path,
 ) -> None:
     """A disk that is not full, and too full for what comes. No job is lost."""
-    pair = Pair(tmp_path, TOO_FULL)
+    pair, sleep = Pair(tmp_path, TOO_FULL), Sleep()
     with mounted(pair.server.data, "-t", "tmpfs", "-o", "size=64m", "tmpfs"), pair.running():
         filler = pair.server.data / "filler"
         filler.write_bytes(bytes(disk_free(pair.server.data) - (10 << 20)))
-        large = [pair.submit(f"{WAIT}; head -c {LARGE} /dev/urandom > big")]
+        large = [pair.submit(f"{sleep} || true; head -c {LARGE} /dev/urandom > big")]
         in_the_way = pair.submit("sleep 600", user="8")
         queued = pair.submit("echo small > small.txt", user="9")
         pair.until(large[0], "Running")
-        go_on()
+        sleep.end()
 
         def all_wait() -> bool:
             return all(pair.status(job) == "Unknown" for job in large)

@@ -1,15 +1,206 @@
-"""Both programs under a service manager: a real socket, real signals."""
+"""What systemd gets, on a real socket: of the class, and of both programs."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
 import signal
 import socket
+import threading
 import uuid
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
 import pytest
 
+from shared.clock import RealClock
+from shared.service_manager import EXTEND_EVERY_S, SAY_EVERY_S, ServiceManager
+from tests.kit.clock import SimClock
 from tests.kit.programs import Program
+
+
+class Systemd:
+    """The other end."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(address.replace("@", "\0", 1))
+        self.socket.setblocking(False)
+
+    def environ(self, **more: str) -> MutableMapping[str, str]:
+        return {"NOTIFY_SOCKET": self.address, "PATH": "/bin"} | more
+
+    def told(self) -> list[str]:
+        """Each message since the last look."""
+        found = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                found.append(self.socket.recv(4096).decode())
+        return found
+
+
+@pytest.fixture(params=["file", "abstract"])
+def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Systemd]:
+    abstract = request.param == "abstract"
+    found = Systemd(f"@ferryman-{uuid.uuid4().hex}" if abstract else str(tmp_path / "notify"))
+    with found.socket:
+        yield found
+
+
+OF_ANOTHER = {"WATCHDOG_USEC": "9", "WATCHDOG_PID": "1"}
+
+
+async def yes() -> bool:
+    return True
+
+
+async def fine() -> str:
+    return "all is\nwell"
+
+
+async def test_the_variables_are_for_this_process_and_no_child(systemd: Systemd) -> None:
+    environ = systemd.environ(WATCHDOG_USEC="2000000", WATCHDOG_PID=str(os.getpid()))
+    manager = ServiceManager(environ)
+    assert (manager.present, manager.watchdog_s, environ) == (True, 2.0, {"PATH": "/bin"})
+    await manager.close()
+
+
+async def test_a_watchdog_that_is_none_or_anothers_is_not_fed(systemd: Systemd) -> None:
+    for more in ({}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "x"}, OF_ANOTHER):
+        manager, clock = ServiceManager(systemd.environ(**more)), SimClock()
+        manager.ready(clock, yes, fine)
+        await clock.advance(600)
+        assert systemd.told() == ["READY=1", "STATUS=all is well"], more
+        await manager.close()
+
+
+async def test_without_anybody_to_tell_nothing_happens() -> None:
+    for address in ("", "relative", "/nowhere/at/all"):
+        manager, clock = ServiceManager({"NOTIFY_SOCKET": address}), SimClock()
+        manager.starting(clock)
+        manager.ready(clock, yes, fine)
+        await clock.advance(60)
+        manager.stopping(clock, lambda: False)
+        await manager.close()
+
+
+async def test_the_watchdog_is_fed_twice_in_its_time_while_all_is_alive(systemd: Systemd) -> None:
+    manager, clock = ServiceManager(systemd.environ(WATCHDOG_USEC="10000000")), SimClock()
+    is_alive = True
+
+    async def alive() -> bool:
+        return is_alive
+
+    manager.ready(clock, alive, fine)
+    await clock.advance(10)
+    assert systemd.told().count("WATCHDOG=1") == 3  # at once, and after 5 and 10 seconds
+    is_alive = False
+    await clock.advance(600)
+    assert "WATCHDOG=1" not in systemd.told()
+    is_alive = True
+    await clock.advance(5)
+    assert systemd.told() == ["WATCHDOG=1"]
+    await manager.close()
+
+
+def test_a_blocked_event_loop_does_not_feed_it(tmp_path: Path) -> None:
+    systemd = Systemd(str(tmp_path / "notify"))
+    manager = ServiceManager(systemd.environ(WATCHDOG_USEC="100000"))
+    running, blocked, release = threading.Event(), threading.Event(), threading.Event()
+
+    async def main() -> None:
+        manager.ready(RealClock(), yes, fine)
+        loop = asyncio.get_running_loop()
+        running.set()
+        await loop.run_in_executor(None, release_asked.wait, 30)
+        blocked.set()
+        release.wait(30)  # the loop does nothing else meanwhile
+        await manager.close()
+
+    release_asked = threading.Event()
+    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread.start()
+    try:
+        assert running.wait(30)
+        systemd.socket.settimeout(30)
+        while systemd.socket.recv(4096) != b"WATCHDOG=1":
+            pass
+        release_asked.set()
+        assert blocked.wait(30)
+        systemd.socket.setblocking(False)
+        systemd.told()
+        systemd.socket.settimeout(0.5)  # five times the watchdog's
+        with pytest.raises(TimeoutError):
+            systemd.socket.recv(4096)
+    finally:
+        release_asked.set()
+        release.set()
+        thread.join(30)
+        systemd.socket.close()
+
+
+async def test_the_sentence_is_said_when_it_changes(systemd: Systemd) -> None:
+    manager, clock = ServiceManager(systemd.environ()), SimClock()
+    said = ["a", "a", "b"]
+
+    async def sentence() -> str:
+        return said.pop(0)  # fails in the end
+
+    manager.ready(clock, yes, sentence)
+    await clock.advance(3 * SAY_EVERY_S)
+    unknown = "STATUS=running; how it is cannot be read: IndexError"
+    assert systemd.told() == ["READY=1", "STATUS=a", "STATUS=b", unknown]
+    await manager.close()
+
+
+async def test_more_time_is_asked_for_while_it_starts_and_while_it_may_stop(
+    systemd: Systemd,
+) -> None:
+    manager, clock = ServiceManager(systemd.environ()), SimClock()
+    manager.starting(clock)
+    await clock.advance(2 * EXTEND_EVERY_S)
+    assert systemd.told() == ["EXTEND_TIMEOUT_USEC=30000000"] * 3
+    manager.ready(clock, yes, fine)
+    await clock.advance(60)
+    assert systemd.told() == ["READY=1", "STATUS=all is well"]
+    ends = clock.monotonic() + 12
+    manager.stopping(clock, lambda: clock.monotonic() < ends)
+    await clock.advance(60)
+    stopping, *more = systemd.told()
+    assert stopping.startswith("STOPPING=1\nSTATUS=stopping")
+    assert more == ["EXTEND_TIMEOUT_USEC=30000000"] * 3
+    await manager.close()
+
+
+async def test_a_reload_has_a_beginning_by_the_machines_clock_and_an_end(systemd: Systemd) -> None:
+    manager, clock = ServiceManager(systemd.environ()), SimClock()
+    await clock.advance(7)
+    hangup, seen = asyncio.Event(), list[list[str]]()
+
+    async def reload() -> None:
+        seen.append(systemd.told())
+        raise ValueError("a defect")
+
+    reloading = asyncio.create_task(manager.reload_at(hangup, reload, clock))
+    for _ in range(2):  # what fails once is tried at the next signal
+        hangup.set()
+        await clock.advance(0)
+        assert seen.pop() == ["RELOADING=1\nMONOTONIC_USEC=7000000"]
+        assert systemd.told() == ["READY=1"]
+    reloading.cancel()
+    await manager.close()
+
+
+async def test_a_queue_that_is_full_delays_nothing(tmp_path: Path) -> None:
+    systemd = Systemd(str(tmp_path / "notify"))
+    with systemd.socket:
+        manager = ServiceManager(systemd.environ())
+        for _ in range(10_000):
+            manager.send(STATUS="x" * 300)
+        assert systemd.told()
+        await manager.close()
 
 
 @pytest.mark.parametrize("name", ["server", "client_agent"])

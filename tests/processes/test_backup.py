@@ -1,4 +1,6 @@
-"""Every command of ``docs/backup.md``, with jobs on a real agent meanwhile."""
+"""Backup and restore as operators do them: with a server that runs, and jobs on a real agent; and
+every command of ``docs/backup.md``.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -20,6 +23,7 @@ from tests.docs.conftest import blocks
 from tests.kit.dev_program import environment
 from tests.kit.program_pair import Pair
 from tests.kit.programs import until
+from tests.processes.sleeping import Sleep
 
 SETTINGS = """
 [services.example]
@@ -27,8 +31,7 @@ runs_per_user = 2
 max_runs = 4
 limits = { disk = "32MiB", memory = "64MiB" }
 """
-SECONDS = f"87654{os.getpid()}"
-FOREVER = f"if [ $FERRYMAN_ATTEMPT = 1 ]; then sleep {SECONDS}; fi; echo $1again > out.txt"
+FOREVER = "if [ $FERRYMAN_ATTEMPT = 1 ]; then {}; fi; echo again > out.txt"
 
 
 class Operator:
@@ -74,23 +77,71 @@ class Operator:
         return done.stdout
 
 
-def sleepers() -> int:
-    found = 0
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found += path.read_bytes() == f"sleep\0{SECONDS}\0".encode()
-        except OSError:
-            continue
-    return found
-
-
 def completions(pair: Pair, job: int) -> list[str]:
     items = json.loads(pair.get(f"/api/v1/jobs/{job}/events"))["items"]
     states = [one["status"] for one in items]
     return [state for state in states if state == "Completed"]
 
 
-@pytest.mark.slow  # the quick ones: tests/server/test_backup.py, test_backup_process.py
+def listed(pair: Pair) -> list[int]:
+    return sorted(job["id"] for job in json.loads(pair.get("/api/v1/jobs"))["items"])
+
+
+def ferryman(*words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "ferryman", *words],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def held(pair: Pair) -> list[tuple[str, str]]:
+    """Server and state of each payload that was not acknowledged."""
+    with urlopen(f"{pair.agent.url}/payloads", timeout=60) as answer:
+        return [(one["server"], one["status"]) for one in json.loads(answer.read())["payloads"]]
+
+
+def test_a_restored_server_serves_no_result_of_what_came_after_the_backup(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, SETTINGS)
+    with pair.running():
+        config = str(tmp_path / "ferryman.toml")
+        before = pair.submit("echo kept > out.txt", "alice")
+        pair.until(before, "Completed")
+        running = pair.submit(FOREVER.format(sleep := Sleep()), "alice")
+        pair.until(running, "Running")
+        reply = ferryman("backup", str(tmp_path / "copy"), "--data-dir", str(pair.server.data))
+        assert "2 jobs, 2 bundles" in reply
+        after = pair.submit("sleep 3; echo alice > out.txt", "alice")
+        pair.until(after, "Running")
+        pair.server.kill(signal.SIGKILL)
+        until(lambda: "Completed" in [state for _, state in held(pair)], "it does not end")
+        assert len(sleep.pids()) == 1
+
+        # The folder is lost; the restored server has another one, and the same address and agent.
+        pair.server.data = tmp_path / "restored"
+        to = ("--data-dir", str(pair.server.data), "--config", config)
+        ferryman("restore", str(tmp_path / "copy"), *to)
+        pair.server.start()
+        bobs = [pair.submit("echo bob > out.txt", "bob") for _ in range(3)]
+        assert min(bobs) > 1_000_000
+        for job in bobs:
+            pair.until(job, "Completed")
+            assert pair.result(job).read("out.txt") == b"bob\n"
+        pair.until(running, "Completed")
+        assert pair.result(running).read("out.txt") == b"again\n"
+        assert sleep.pids() == []
+        assert pair.result(before).read("out.txt") == b"kept\n"
+        until(lambda: held(pair) == [], "the agent is left with something")
+        assert listed(pair) == sorted([before, running, *bobs])
+        assert completions(pair, running) == ["Completed"]
+
+
+@pytest.mark.slow
 def test_the_page_is_true_with_jobs_in_flight(tmp_path: Path) -> None:
     pair = Pair(tmp_path, SETTINGS)
     operator = Operator(tmp_path, pair)
@@ -98,11 +149,11 @@ def test_the_page_is_true_with_jobs_in_flight(tmp_path: Path) -> None:
     with pair.running():
         kept = pair.submit("echo kept > out.txt", "alice")
         pair.until(kept, "Completed")
-        running = pair.submit(FOREVER, "alice")
+        running = pair.submit(FOREVER.format(sleep := Sleep()), "alice")
         pair.until(running, "Running")
         operator.run("backup")
         operator.run("rehearse")
-        assert sleepers() == 1, "a rehearsal ends nothing"
+        assert len(sleep.pids()) == 1, "a rehearsal ends nothing"
         assert "all is well" in operator.run("verify")
 
         # An upgrade makes a copy at its start; after it, jobs come and end.
@@ -121,13 +172,11 @@ def test_the_page_is_true_with_jobs_in_flight(tmp_path: Path) -> None:
         pair.until(bobs, "Completed")
         assert pair.result(bobs).read("out.txt") == b"bob\n"
         pair.until(running, "Completed")
-        until(lambda: sleepers() == 0, "the attempt of the former server is alive")
+        until(lambda: sleep.pids() == [], "the attempt of the former server is alive")
         assert pair.result(running).read("out.txt") == b"again\n"
         assert completions(pair, running) == ["Completed"]
         assert pair.result(kept).read("out.txt") == b"kept\n"
-        assert sorted(one["id"] for one in json.loads(pair.get("/api/v1/jobs"))["items"]) == sorted(
-            [kept, running, bobs]
-        )
+        assert listed(pair) == sorted([kept, running, bobs])
         assert pair.server.kill(signal.SIGTERM) == 0
         assert "all is well" in operator.run("verify")
 

@@ -1,0 +1,163 @@
+"""SIGHUP: settings that change under load, certificates that are renewed."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import signal
+import ssl
+import tempfile
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_agent import app
+from client_agent.settings.agent import AgentSection
+from server import lifecycle
+from server.settings.tables import ServerSettings
+from shared.clock import RealClock
+from shared.http.sockets import CannotListen
+from tests.kit.certificates import Certificate, authority
+from tests.kit.clock import SimClock
+from tests.kit.fake_sandbox import FakeSandbox
+from tests.kit.program_pair import Pair
+from tests.kit.programs import Program, until
+
+FIRST, JOBS = 3, 8
+RUNS = "[services.example]\nenv = {{ KEY = 'hunter{}' }}\nmax_runs = {}\nruns_per_user = {}\n"
+AGENT = '[agent]\nslots = 4\nsandbox = "none"\n'
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that jobs may write to, whoever they run as."""
+    with tempfile.TemporaryDirectory(prefix="ferryman-test-") as folder:
+        Path(folder).chmod(0o777)
+        yield Path(folder)
+
+
+def hang_up(config: Path, text: str, said: str, *programs: Program) -> None:
+    """Let them read these settings, and wait until each has said so."""
+    before = {one.name: one.log.count(said) for one in programs}
+    config.write_text(text)
+    for one in programs:
+        assert one.process is not None
+        one.process.send_signal(signal.SIGHUP)
+        until(
+            lambda one=one: one.log.count(said) > before[one.name],
+            f"{one.name} says nothing",
+            lambda one=one: one.log[-3_000:],
+        )
+
+
+def test_nothing_is_lost_or_run_twice_and_a_changed_limit_holds(
+    tmp_path: Path, shared: Path
+) -> None:
+    trace, gate = shared / "trace", shared / "gate"
+    trace.touch()
+    trace.chmod(0o666)
+    pair = Pair(tmp_path, RUNS.format(0, FIRST, FIRST) + AGENT)
+    config, both = tmp_path / "ferryman.toml", (pair.server, pair.agent)
+
+    def submit(number: int) -> int:
+        wait = f"until [ -e '{gate}' ]; do sleep 0.02; done"
+        script = f"echo b {number} >> '{trace}'\n{wait}\necho e {number} >> '{trace}'\n"
+        return pair.submit(script)
+
+    def most_runs() -> int:
+        return int(json.loads(pair.get("/api/v1/services/example"))["max_runs"])
+
+    with pair.running(), ThreadPoolExecutor(1) as sender:
+        jobs = [submit(number) for number in range(FIRST)]
+        until(lambda: len(trace.read_text().splitlines()) == FIRST, "they do not run")
+        more = sender.map(submit, range(FIRST, JOBS))
+        for label in range(3):
+            text = f"{RUNS.format(label, 1, 1)}{AGENT}services = ['example', 'other-{label}']\n"
+            hang_up(config, text, '"settings.reloaded"', *both)
+            assert most_runs() == 1
+            wrong = RUNS.format(9, 9, 9) + "[agent]\nslots = 'many'\n[server]\nmax_files = 'x'\n"
+            hang_up(config, wrong, '"settings.not_reloaded"', *both)
+            assert most_runs() == 1
+        assert '"services.example.env.KEY"' in pair.server.log
+        assert "hunter" not in pair.server.log + pair.agent.log
+        gate.touch()
+        jobs += more
+        for job_id in jobs:
+            pair.until(job_id, "Completed")
+    lines = trace.read_text().splitlines()
+    assert sorted(lines) == sorted(f"{what} {one}" for what in "be" for one in range(JOBS))
+    later = [line.split()[0] for line in lines if int(line.split()[1]) >= FIRST]
+    assert later == ["b", "e"] * (JOBS - FIRST)  # one at a time, by the new limit
+    assert lines.index(next(line for line in lines if int(line.split()[1]) >= FIRST)) == 2 * FIRST
+
+
+@pytest.mark.parametrize("name", ["server", "client_agent"])
+def test_a_hangup_makes_a_program_read_its_certificate_again(tmp_path: Path, name: str) -> None:
+    used = Certificate(tmp_path / "used.pem", tmp_path / "used.key")
+    table = "server" if name == "server" else "agent"
+    file = tmp_path / "ferryman.toml"
+    file.write_text(f'[{table}]\ntls_cert = "{used.cert}"\ntls_key = "{used.key}"\n')
+    program = Program(name, tmp_path, uuid.uuid4().hex, "--config", str(file))
+
+    def renew(folder: str) -> ssl.SSLContext:
+        (tmp_path / folder).mkdir()
+        ca = authority(tmp_path / folder)
+        new = ca.issue("host")
+        used.cert.write_bytes(new.cert.read_bytes())
+        used.key.write_bytes(new.key.read_bytes())
+        return ssl.create_default_context(cafile=ca.cert)
+
+    def health(trusted: ssl.SSLContext) -> int:
+        line = http.client.HTTPSConnection("127.0.0.1", program.port, timeout=20, context=trusted)
+        with contextlib.closing(line):
+            line.request("GET", "/")
+            return line.getresponse().status
+
+    first = renew("first")
+    program.start()
+    assert health(first) == 200
+    second = renew("second")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        health(second)
+    assert program.process is not None
+    program.process.send_signal(signal.SIGHUP)
+    until(lambda: '"tls.reloaded"' in program.log, "it says nothing", lambda: program.log)
+    assert health(second) == 200
+    until(lambda: '"settings.reloaded"' in program.log, "it says nothing", lambda: program.log)
+    assert program.log.count("its content has changed") == 2
+    assert "setting.not_applied" not in program.log
+    assert '"https://127.0.0.1:' in program.log
+    assert program.kill(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "given"), [(lifecycle, ServerSettings()), (app, AgentSection(sandbox="none"))]
+)
+async def test_a_hangup_is_survived_before_anybody_can_connect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, given: Any
+) -> None:
+    seen: list[object] = []
+
+    def listen(*_: object) -> None:
+        seen.append(signal.getsignal(signal.SIGHUP))
+        raise CannotListen
+
+    def open_sandbox(*_: object) -> Any:  # a real one would leave its mounts to this process
+        return contextlib.nullcontext(FakeSandbox(SimClock(), tmp_path))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "listen", listen)
+    monkeypatch.setattr(app, "open_sandbox", open_sandbox)
+    with pytest.raises(CannotListen):
+        await (
+            lifecycle.serve(given, None)
+            if module is lifecycle
+            else app.serve(given, RealClock(), print)
+        )
+    assert len(seen) == 1
+    assert seen != [signal.SIG_DFL]
