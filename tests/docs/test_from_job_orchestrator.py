@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import re
 import zipfile
@@ -22,20 +21,18 @@ from tests.kit.dev_program import ROOT
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.server_http import RUN, ServerClient, hosted
+from tests.kit.waiting import eventually, until
 
 PAGE = (ROOT / "docs/from-job-orchestrator.md").read_text()
 STEPS = re.findall(r"^## Step (\d)", PAGE, re.MULTILINE)
 
 
-def variables(client: str) -> dict[str, str]:
+def variables(client: str, service: str = "MY_SERVICE") -> dict[str, str]:
     """The compose file's, which both servers are given."""
-    return {
-        "SERVICE_MY_SERVICE_UPLOAD_URL": f"{client}/submit",
-        "SERVICE_MY_SERVICE_DOWNLOAD_URL": f"{client}/retrieve",
-        "SERVICE_MY_SERVICE_TERMINATE_URL": f"{client}/kill",
-        "SERVICE_MY_SERVICE_RUNS_PER_USER": "8",
-        "SERVICE_MY_SERVICE_MAX_RUNS": "8",
-    }
+    routes = {"UPLOAD": "submit", "DOWNLOAD": "retrieve", "TERMINATE": "kill"}
+    found = {f"{name}_URL": f"{client}/{route}" for name, route in routes.items() if client}
+    found |= {"RUNS_PER_USER": "8", "MAX_RUNS": "8"}
+    return {f"SERVICE_{service}_{name}": text for name, text in found.items()}
 
 
 class FormerServer:
@@ -62,9 +59,10 @@ class FormerServer:
             return str((await answer.json())["status"])
 
     async def result(self, payload: int) -> list[str]:
-        while isinstance(found := await self.retrieve(payload), str):
-            assert found in ("Prepared", "Running"), found
-            await asyncio.get_running_loop().run_in_executor(None, int)
+        found = await eventually(
+            lambda: self.retrieve(payload), lambda answer: answer not in ("Prepared", "Running")
+        )
+        assert isinstance(found, list), found
         return found
 
 
@@ -77,12 +75,6 @@ async def server(
     flags: dict[str, Any] = {"server": {"data_dir": folder / "data", "getter_interval": 0.02}}
     async with AsyncExitStack() as stack:
         yield await hosted(load.read(path, flags, environ), stack)
-
-
-async def terminated(caller: ServerClient, job_id: int) -> dict[str, Any]:
-    async with caller.session.post(f"{caller.url}/terminate/{job_id}") as answer:
-        assert answer.status == 200
-        return dict(await answer.json())
 
 
 async def sent_to(caller: ServerClient, agent: str) -> int:
@@ -106,12 +98,9 @@ def finish(process: FakeProcess) -> None:
     process.finish()
 
 
-async def running(agent: AgentClient, job: str = "") -> FakeProcess:
-    """The attempt of a job, or the only one."""
-    if job:
-        return await agent.sandbox.process(job)
-    while not agent.sandbox.live:
-        await asyncio.get_running_loop().run_in_executor(None, int)
+async def running(agent: AgentClient) -> FakeProcess:
+    """The only attempt."""
+    await until(lambda: bool(agent.sandbox.live))
     (process,) = agent.sandbox.live.values()
     return process
 
@@ -125,9 +114,8 @@ def test_the_settings_of_the_page_are_settings(tmp_path: Path) -> None:
                 found = client_agent.settings.agent.load(file, {}, {})
                 assert found.services == ("docking",)
             else:
-                environ = variables("http://client:9000")
-                docking = {name.replace("MY_SERVICE", "DOCKING"): environ[name] for name in environ}
-                read = load.read(file, {}, docking | {"PORT": "5001"})
+                environ = variables("http://client:9000", "DOCKING") | {"PORT": "5001"}
+                read = load.read(file, {}, environ)
                 assert (read.server.port, sorted(read.agents)) == (5001, ["docking", "node-1"])
 
 
@@ -180,18 +168,15 @@ async def test_the_steps_of_the_page(tmp_path: Path) -> None:
             for held in client.payloads.values():
                 held.status = "Completed"
             attempt = (await ours.job(third, until="Running"))["attempt"]
-            finish(await running(agent, f"{third}.{attempt}"))
+            finish(await agent.sandbox.process(f"{third}.{attempt}"))
             await completed(ours, third)
 
         # 5: without the client and its addresses; what runs at the agent goes on
-        environ = {name: text for name, text in variables("").items() if "URL" not in name}
-        async with server(tmp_path, environ, table + "[services.my_service]\n") as ours:
+        async with server(tmp_path, variables(""), table + "[services.my_service]\n") as ours:
             assert (await ours.job(fourth, until="Running"))["status"] == "Running"
-            assert await terminated(ours, fourth) == {
-                "id": fourth,
-                "status": "Killed",
-                "message": "job terminated",
-            }
+            killed = {"id": fourth, "status": "Killed", "message": "job terminated"}
+            async with ours.session.post(f"{ours.url}/terminate/{fourth}") as answer:
+                assert (answer.status, await answer.json()) == (200, killed)
             await completed(ours, first, second, third)
 
             # the way back: the agent still takes what a job-orchestrator server sends

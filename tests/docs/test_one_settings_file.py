@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +25,15 @@ from server.settings import load
 from server.settings.tables import ServerSettings
 from shared.settings.load import file_of_host
 from tests.kit.dev_program import ROOT, environment
-from tests.kit.each import each
 
 FILE = """
 [server]
 port = 1
-
 [services.s]
-
 [agents.node]
 url = "http://node:9000"
-
-[users.ada]
-uploads_per_user = 3
-
 [users.lab]
 members = ["grace"]
-
 [agent]
 port = 2
 """
@@ -53,15 +46,7 @@ def test_both_read_a_file_with_every_table(tmp_path):
     assert agent.load(file, {}, environ).port == 2
     assert load.read(file, {}, environ).server.port == 1
     tables = {*ServerSettings.model_fields, *AgentSettings.model_fields}
-    assert {
-        line.strip("[]").partition(".")[0] for line in FILE.splitlines() if line[:1] == "["
-    } == (tables)
-
-
-def _of_page() -> set[str]:
-    """The variables of the table in docs/cli.md."""
-    rows = re.findall(r"(?m)^\| (`FERRYMAN_.*?) \|", (ROOT / "docs/cli.md").read_text())
-    return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert tomllib.loads(FILE).keys() == tables
 
 
 def _read_by_commands(command: Any) -> set[str]:
@@ -73,8 +58,10 @@ def _read_by_commands(command: Any) -> set[str]:
 
 
 def test_the_list_of_the_clients_variables_is_what_it_reads_and_what_its_page_says():
+    rows = re.findall(r"(?m)^\| (`FERRYMAN_.*?) \|", (ROOT / "docs/cli.md").read_text())
+    said = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert said | {"FERRYMAN_CONFIG"} == VARIABLES
     tls = {f"FERRYMAN_{name}" for name in _TLS}
-    assert _of_page() | {"FERRYMAN_CONFIG"} == VARIABLES
     assert _read_by_commands(get_command(app)) | tls == VARIABLES
 
 
@@ -125,35 +112,35 @@ def installed(host, monkeypatch):
     """A host with the settings of both programs where a package has them."""
     monkeypatch.setattr("shared.settings.load.INSTALLED", host / "etc")
     (host / "etc").mkdir()
-    (host / "etc/server.toml").write_text(f"[server]\ndata_dir = '{host}/kept'\n")
-    (host / "etc/agent.toml").write_text(f"[agent]\ndata_dir = '{host}/agent'\n")
+    for name in ("server", "agent"):
+        (host / f"etc/{name}.toml").write_text(f"[{name}]\ndata_dir = '{host}/kept'\n")
     return host
 
 
-@each("program, words", [one for one in COMMANDS if one[1] != "--print-config"])
-def test_a_command_on_a_host_takes_the_settings_that_are_installed_there(
-    program, words, installed, monkeypatch
-):
-    """A wrong key in them is found; a file or a folder that is given is taken instead."""
+def test_a_command_on_a_host_takes_the_settings_that_are_installed_there(installed, monkeypatch):
+    """A wrong key in them is found; a file or a folder that is given is taken instead. A program
+    that starts takes none that nobody named.
+    """
+    for program in (server, client_agent):
+        assert str(installed / "etc") not in _ended(program, "--print-config")[1]
     for file in (installed / "etc").iterdir():
         file.write_text(f"[{file.stem}]\nwrong = 1\n")
-    code, said = _ended(program, words)
-    assert (code, "wrong: no such setting" in said) == (2, True)
     (installed / "both.toml").write_text("[server]\nport = 0\n[agent]\nport = 0\n")
-    monkeypatch.setenv("FERRYMAN_CONFIG", "both.toml")
-    assert _ended(program, words)[0] != 2
-    monkeypatch.delenv("FERRYMAN_CONFIG")
-    for variable in ("FERRYMAN_SERVER__DATA_DIR", "FERRYMAN_AGENT__DATA_DIR"):
-        monkeypatch.setenv(variable, "elsewhere")
-    assert _ended(program, words)[0] != 2
-    for variable in ("FERRYMAN_SERVER__DATA_DIR", "FERRYMAN_AGENT__DATA_DIR"):
-        monkeypatch.delenv(variable)
-
-
-def test_a_program_that_starts_takes_no_settings_that_nobody_named(installed):
-    for program in (server, client_agent):
-        _, said = _ended(program, "--print-config")
-        assert str(installed / "etc") not in said
+    folders = ("FERRYMAN_SERVER__DATA_DIR", "FERRYMAN_AGENT__DATA_DIR")
+    given = [{"FERRYMAN_CONFIG": "both.toml"}, dict.fromkeys(folders, "elsewhere")]
+    wrong: list[object] = []
+    for program, words in COMMANDS[2:]:
+        code, said = _ended(program, words)
+        if (code, "wrong: no such setting" in said) != (2, True):
+            wrong.append((words, "does not take them", code, said))
+        for variables in given:
+            with monkeypatch.context() as patch:
+                for name, text in variables.items():
+                    patch.setenv(name, text)
+                code, said = _ended(program, words)
+            if code == 2:
+                wrong.append((words, variables, code, said))
+    assert wrong == []
 
 
 def test_a_folder_that_is_given_is_not_mixed_with_the_settings_installed(installed, monkeypatch):

@@ -69,6 +69,7 @@ class Machine:
         self.folder = folder
         self.project = folder / "project"
         self.bin = folder / "bin"
+        self.environment = {"PATH": str(self.bin), "MACHINE": str(folder), "MACHINE_UID": "0"}
         self.bin.mkdir()
         for tool in REAL_TOOLS:
             found = shutil.which(tool)
@@ -96,10 +97,9 @@ class Machine:
         (self.bin / name).chmod(0o755)
 
     def run(self, *arguments: str, uid: int = 0) -> subprocess.CompletedProcess[str]:
-        environment = {"PATH": str(self.bin), "MACHINE": str(self.folder), "MACHINE_UID": str(uid)}
         return subprocess.run(
             [str(self.bin / "bash"), str(self.script), *arguments],
-            env=environment,
+            env=self.environment | {"MACHINE_UID": str(uid)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -121,20 +121,21 @@ class Machine:
         return lines
 
 
-@pytest.fixture
-def bare(tmp_path: Path) -> Machine:
-    """Python, apt-get and nothing to run jobs with."""
-    machine = Machine(tmp_path)
-    machine.add("apt-get", INSTALLER)
+def bare(folder: Path, installer: str = "apt-get") -> Machine:
+    """Python, an installer and nothing to run jobs with."""
+    folder.mkdir(exist_ok=True)
+    machine = Machine(folder)
+    machine.add(installer, INSTALLER)
     return machine
 
 
 @pytest.fixture
-def equipped(bare: Machine) -> Machine:
+def equipped(tmp_path: Path) -> Machine:
     """Every system program is there."""
+    machine = bare(tmp_path)
     for name in (*JOB_TOOLS, *DEV_TOOLS):
-        bare.add(name)
-    return bare
+        machine.add(name)
+    return machine
 
 
 PIP = "pip --disable-pip-version-check --no-input --quiet install "
@@ -143,69 +144,64 @@ LOCKED_DEV = PIP + "--require-hashes -r requirements/dev.txt"
 LINKED = PIP + "--no-deps --no-build-isolation --editable ."
 
 
-def test_a_bare_machine_gets_system_packages_then_locked_ones_then_ferryman_and_no_more(bare):
-    ended = bare.run()
+def test_a_bare_machine_gets_system_packages_then_locked_ones_then_ferryman_and_no_more(tmp_path):
+    machine = bare(tmp_path)
+    ended = machine.run()
     assert ended.returncode == 0, ended.stderr
-    assert bare.log() == [
+    assert machine.log() == [
         "apt-get -y -qq -o DPkg::Lock::Timeout=600 install --no-install-recommends "
         "bubblewrap util-linux e2fsprogs",
         *("make venv", LOCKED, LINKED),
     ]
     assert "bubblewrap: the sandbox that jobs run in" in ended.stdout
-    again = bare.run()
-    assert (again.returncode, again.stdout, again.stderr, bare.log()) == (0, "", "", [])
+    again = machine.run()
+    assert (again.returncode, again.stdout, again.stderr, machine.log()) == (0, "", "", [])
 
 
-@pytest.mark.parametrize("own", ["", "#!/bin/sh\nexit 0\n"])
-def test_no_service_is_started_and_only_the_machines_own_policy_stays(bare, own):
-    if own:
-        bare.policy.write_text(own)
-    bare.done("--dev")
-    if own:
-        assert bare.policy.read_text() == own
-    else:
-        assert (bare.folder / "policies").read_text() == "no service is started\n"
-        assert not bare.policy.exists()
+def test_no_service_is_started_and_only_the_machines_own_policy_stays(tmp_path):
+    machine = bare(tmp_path / "none")
+    machine.done("--dev")
+    assert (machine.folder / "policies").read_text() == "no service is started\n"
+    assert not machine.policy.exists()
+    machine = bare(tmp_path / "own")
+    machine.policy.write_text(own := "#!/bin/sh\nexit 0\n")
+    machine.done("--dev")
+    assert machine.policy.read_text() == own
 
 
-def test_package_lists_are_fetched_only_when_the_package_is_not_found(bare):
-    (bare.folder / "no-lists").touch()
-    assert [line.split()[5] for line in bare.done()[:3]] == ["install", "update", "install"]
+def test_package_lists_are_fetched_if_need_be_and_dnf_or_sudo_is_used_where_that_is_there(tmp_path):
+    machine = bare(tmp_path / "lists")
+    (machine.folder / "no-lists").touch()
+    assert [line.split()[5] for line in machine.done()[:3]] == ["install", "update", "install"]
+    machine = bare(tmp_path / "dnf", "dnf")
+    assert machine.done()[0].endswith("install bubblewrap util-linux e2fsprogs")
+    machine = bare(tmp_path / "sudo")
+    machine.add("sudo", '#!/bin/bash\necho sudo >>"$MACHINE/log"\nshift\nexec "$@"\n')
+    machine.add("true")
+    assert machine.done(uid=1000)[:2] == ["sudo", "sudo"]
 
 
-def test_dnf_is_used_where_there_is_no_apt(bare):
-    (bare.bin / "apt-get").unlink()
-    bare.add("dnf", INSTALLER)
-    assert bare.done()[0].endswith("install bubblewrap util-linux e2fsprogs")
+def test_what_stops_it_is_said_and_nothing_is_made_but_what_is_optional_may_be_missing(tmp_path):
+    machine = bare(tmp_path)
 
-
-def test_sudo_is_used_where_it_needs_no_password(bare):
-    bare.add("sudo", '#!/bin/bash\necho sudo >>"$MACHINE/log"\nshift\nexec "$@"\n')
-    bare.add("true")
-    assert bare.done(uid=1000)[:2] == ["sudo", "sudo"]
-
-
-def test_without_root_it_goes_on_when_only_something_optional_is_missing(equipped):
-    (equipped.bin / "mkfs.ext4").unlink()
-    ended = equipped.run(uid=1000)
-    assert ended.returncode == 0
-    assert "going on without: e2fsprogs" in ended.stdout
-    assert equipped.log() == ["make venv", LOCKED, LINKED]
-
-
-def test_what_stops_it_is_said_and_nothing_is_made(bare):
     def refused(said: str, *arguments: str, uid: int = 0, code: int = 1) -> None:
-        ended = bare.run(*arguments, uid=uid)
+        ended = machine.run(*arguments, uid=uid)
         assert (ended.returncode, said in ended.stderr) == (code, True), ended.stderr
-        assert bare.log() == []
-        assert not (bare.project / ".venv").exists()
+        assert machine.log() == []
+        assert not (machine.project / ".venv").exists()
 
     refused("usage: scripts/setup [--dev]\n", "--help-me", code=2)
     refused("apt-get install bubblewrap util-linux e2fsprogs", uid=1000)
-    bare.add("apt-get", "#!/bin/bash\necho 'E: the disk is full'\nexit 100\n")
+    machine.add("apt-get", "#!/bin/bash\necho 'E: the disk is full'\nexit 100\n")
     refused("E: the disk is full")
-    (bare.folder / "old-python").touch()
+    (machine.folder / "old-python").touch()
     refused("no Python 3.11 or newer (python3 is Python 3.11.9)")
+    (machine.folder / "old-python").unlink()
+    for name in JOB_TOOLS[:-1]:
+        machine.add(name)
+    ended = machine.run(uid=1000)
+    assert (ended.returncode, "going on without: e2fsprogs" in ended.stdout) == (0, True)
+    assert machine.log() == ["make venv", LOCKED, LINKED]
 
 
 def test_a_set_up_that_was_killed_starts_the_virtual_environment_afresh(equipped):
@@ -214,11 +210,6 @@ def test_a_set_up_that_was_killed_starts_the_virtual_environment_afresh(equipped
     assert equipped.log() == ["make venv", LOCKED]
     (equipped.folder / "killed-in-pip").unlink()
     assert equipped.done() == ["make venv", LOCKED, LINKED]
-
-
-def test_what_developers_need_includes_what_running_needs(equipped):
-    assert equipped.done("--dev") == ["make venv", LOCKED_DEV, LINKED]
-    assert equipped.done() == []
 
 
 def test_prometheus_is_taken_out_of_its_package_with_lists_that_are_there_or_fetched(equipped):
@@ -241,6 +232,7 @@ def test_what_changed_redoes_what_was_made_from_it_and_no_more(equipped):
             file.write("# changed\n")
         assert equipped.done() == [redone]
     assert equipped.done("--dev") == [LOCKED_DEV]
+    assert equipped.done() == []  # what developers need includes what running needs
     moved = equipped.folder / "moved"
     equipped.project.rename(moved)
     equipped.script = moved / "scripts" / "setup"
@@ -248,13 +240,9 @@ def test_what_changed_redoes_what_was_made_from_it_and_no_more(equipped):
 
 
 def test_two_at_once_install_once(equipped):
-    environment = {"PATH": str(equipped.bin), "MACHINE": str(equipped.folder), "MACHINE_UID": "0"}
     words = [str(equipped.bin / "bash"), str(equipped.script)]
-    both = [subprocess.Popen(words, env=environment) for _ in range(2)]
+    both = [subprocess.Popen(words, env=equipped.environment) for _ in range(2)]
     assert [process.wait(timeout=30) for process in both] == [0, 0]
     assert equipped.log() == ["make venv", LOCKED, LINKED]
-
-
-def test_it_can_be_run_as_it_is():
-    assert os.access(ROOT / "scripts" / "setup", os.X_OK)
-    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    for script in ("scripts/setup", ".ci/run"):
+        assert os.access(ROOT / script, os.X_OK)
