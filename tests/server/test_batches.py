@@ -1,29 +1,37 @@
-"""Batches over HTTP: arrays, and children that a job leaves, from the upload to all results."""
+"""Jobs that belong together: arrays, children that a job leaves, and jobs that wait for others."""
 
 from __future__ import annotations
 
 import asyncio
 import io
+import itertools
 import zipfile
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ferryman import Client, NoResult
+from shared.principals import Principal, Role
 from tests.kit.each import each
 from tests.kit.fake_sandbox import FakeProcess
+from tests.kit.server_http import RUN
 from tests.kit.waiting import eventually
 from tests.kit.warm import Place
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SERVER = "[server]\ncleaner_interval = '50ms'\nsender_interval = '50ms'\n"
-LINES = b"one\ntwo\n\nfour\n"
+OPERATOR, PORTAL, OTHER, ANN = (letter * 20 for letter in "opqa")
+PRINCIPALS = {
+    OPERATOR: Principal("operator", Role.OPERATOR),
+    PORTAL: Principal("portal", Role.PORTAL),
+    OTHER: Principal("other-portal", Role.PORTAL),
+    ANN: Principal("ann-laptop", Role.USER, "ann"),
+}
+GATHERED = {"run.sh": RUN, "gather.sh": RUN}
 
 
-def failing(*names: str) -> Any:
-    """A script that fails in these tasks, the first time."""
-    left = set(names)
+def fails_first(index: str) -> Any:
+    """A script that fails in this task, the first time."""
+    left = {index}
 
     def script(process: FakeProcess) -> None:
         index = process.launch.env.get("FERRYMAN_ARRAY_INDEX", "")
@@ -48,11 +56,12 @@ async def history(place: Place, job_id: int) -> list[str]:
     return [one["event"] for one in events if one["event"] != "job.tagged"]
 
 
-async def test_an_array_from_its_upload_to_the_zip_of_all_results(
-    place: Place, tmp_path: Path
+async def test_an_array_from_its_upload_to_the_zip_of_all_results_until_it_is_cleaned(
+    place: Place,
 ) -> None:
-    files = {"run.sh": b"exit 0\n", "params.txt": LINES}
-    other = await place.upload()
+    await place.configure(expires_after="1h")
+    files = {"run.sh": RUN, "params.txt": b"one\ntwo\n\nfour\n"}
+    other = await place.upload(not_before="in 9h")
     parent = await place.upload(files, array_file="params.txt", name="scan")
     job = await place.job(parent)
     assert (job["status"], job["message"]) == ("Completed", "all 4 children completed")
@@ -60,9 +69,9 @@ async def test_an_array_from_its_upload_to_the_zip_of_all_results(
     assert (job["children"], job["progress"]) == (counts, {"current": 4.0, "total": 4.0})
     assert job["links"]["children"] == f"/api/v1/jobs?parent={parent}"
     assert await history(place, parent) == ["job.queued", "job.children_queued", "job.completed"]
-    for query, found in (({"state": "Completed"}, [parent]), ({"state": "Failed"}, [])):
+    for query, chosen in (({"state": "Completed"}, [parent]), ({"state": "Failed"}, [])):
         page = await place.api("GET", "/jobs", batch="true", user=place.user, **query)
-        assert [one["id"] for one in page["items"]] == found
+        assert [one["id"] for one in page["items"]] == chosen
     status, problem = await place.ask("GET", f"/api/v1/jobs/{other}/result?children=1")
     assert (status, problem["code"]) == (404, "no_batch")
 
@@ -73,31 +82,18 @@ async def test_an_array_from_its_upload_to_the_zip_of_all_results(
     assert (found[0]["name"], found[0]["parent_id"]) == ("scan[3]", parent)
     assert found[0]["links"]["parent"] == f"/api/v1/jobs/{parent}"
     assert await children(place, parent, state="Failed") == []
-
     for path in (f"/api/v1/jobs/{parent}/result?children=1", f"/download/{parent}"):
         status, kind, body = await place.get(path)
         assert (status, kind) == (200, "application/zip")
         names = zipfile.ZipFile(io.BytesIO(body)).namelist()
         assert {name.partition("/")[0] for name in names} == {"0", "1", "2", "3"}
-    async with Client(place.url) as client:
-        done = await client.download(parent, tmp_path, children=True)
-        assert done.path.name == f"job-{parent}-children.zip"
-        assert len(zipfile.ZipFile(done.path).namelist()) >= 4
-        own = client.jobs(top_level=True, user=place.user)
-        assert [one.id async for one in own] == [parent, other]
-        with pytest.raises(NoResult, match="its children have the logs"):
-            await client.log(parent)
 
+    async def states() -> set[str]:
+        of_parent = (await place.api("GET", f"/jobs/{parent}"))["status"]
+        return {of_parent, *(one["status"] for one in await children(place, parent))}
 
-async def test_results_that_are_not_there_are_named(place: Place) -> None:
-    place.does(None)
-    parent = await place.upload(array="3-4")
-    await there(place, parent, 2)
-    for path in (f"/api/v1/jobs/{parent}/result?children=1", f"/download_partial/{parent}"):
-        _, _, body = await place.get(path)
-        archive = zipfile.ZipFile(io.BytesIO(body))
-        assert archive.namelist() == ["left-out.txt"]
-        assert "3/: there is none" in archive.read("left-out.txt").decode()
+    place.warm.clock.forward(2 * 3_600)
+    assert await eventually(states, lambda found: found == {"Cleaned"})
 
 
 @each(
@@ -114,36 +110,31 @@ async def test_results_that_are_not_there_are_named(place: Place) -> None:
 async def test_an_array_file_that_is_no_list_of_tasks_is_refused(
     place: Place, name: str, content: bytes, why: str
 ) -> None:
-    files = {"run.sh": b"exit 0\n", name: content}
-    status, problem = await place.posted(files, array_file="params.txt")
+    status, problem = await place.posted({"run.sh": RUN, name: content}, array_file="params.txt")
     assert (status, problem["code"]) == (400, "invalid_array_file")
     assert problem["part"] == "array_file"
     assert why in problem["message"]
     assert (await place.api("GET", "/jobs", user=place.user))["items"] == []
 
 
-@each(
-    "content, count",
-    [(b"a", 1), (b"a\n", 1), (b"a\n\nb", 3), (b"\n", 1), (b"a\r\nb\r\n", 2)],
-)
-async def test_each_line_is_a_task(place: Place, content: bytes, count: int) -> None:
-    files = {"run.sh": b"exit 0\n", "params.txt": content}
-    job = await place.job(await place.upload(files, array_file="params.txt"))
-    assert (job["status"], job["children"]["total"]) == ("Completed", count)
-
-
-async def test_a_paused_service_begins_no_batch(place: Place) -> None:
+@each("content, count", [(b"a", 1), (b"a\n\nb", 3), (b"\n", 1), (b"a\r\nb\r\n", 2)])
+async def test_each_line_is_a_task_of_a_service_that_is_not_paused(
+    place: Place, content: bytes, count: int
+) -> None:
     await place.api("POST", f"/services/{place.service}/pause")
-    parent = await place.upload(array="0-4")
+    parent = await place.upload({"run.sh": RUN, "p": content}, array_file="p")
     assert (await place.api("GET", f"/jobs/{parent}"))["status"] == "Queued"
     assert await children(place, parent) == []
     await place.api("POST", f"/services/{place.service}/resume")
-    assert (await place.job(parent))["status"] == "Completed"
+    job = await place.job(parent)
+    assert (job["status"], job["children"]["total"]) == ("Completed", count)
 
 
-async def test_the_parent_of_a_failed_child_fails_when_all_have_ended(place: Place) -> None:
-    place.does(failing("1"))
-    parent = await place.upload(array="0-4")
+async def test_a_parent_fails_when_all_have_ended_and_is_gathered_when_all_have_completed(
+    place: Place,
+) -> None:
+    place.does(fails_first("1"))
+    parent = await place.upload(GATHERED, array="0-4")
     job = await place.job(parent)
     assert (job["status"], job["reason"]) == ("Failed", "child_failed")
     states = [one["status"] for one in await children(place, parent)]
@@ -154,8 +145,13 @@ async def test_the_parent_of_a_failed_child_fails_when_all_have_ended(place: Pla
     status, problem = await place.ask("POST", f"/api/v1/jobs/{failed}/retry")
     assert (status, f"job {parent}" in problem["detail"]) == (409, True)
     await place.api("POST", f"/jobs/{parent}/retry")
-    assert (await place.job(parent))["status"] == "Completed"
+    job = await place.job(parent)
+    assert (job["status"], job["message"][:21]) == ("Completed", "gather.sh ended well ")
+    assert [one["status"] for one in job["attempts"]] == ["Completed"]
     assert [one["attempt"] for one in await children(place, parent)] == [1, 2, 1, 1, 1]
+    assert (await history(place, parent))[-5:] == [
+        *("job.gather_queued", "job.processing", "job.submitted", "job.running", "job.completed")
+    ]
 
 
 async def test_a_child_is_retried_by_itself_while_its_parent_waits(place: Place) -> None:
@@ -174,7 +170,7 @@ async def test_a_child_is_retried_by_itself_while_its_parent_waits(place: Place)
 
 async def test_the_first_failure_can_end_a_batch(place: Place) -> None:
     await place.configure(max_runs=1)
-    place.does(failing("1"))
+    place.does(fails_first("1"))
     job = await place.job(await place.upload(array="0-9", batch_policy="fail_fast"))
     assert (job["status"], job["reason"]) == ("Failed", "child_failed")
     cancelled = job["children"]["cancelled"]
@@ -182,75 +178,38 @@ async def test_the_first_failure_can_end_a_batch(place: Place) -> None:
     assert f"; {cancelled} children cancelled because of that (fail_fast)" in job["message"]
 
 
-async def test_gather_runs_after_all_children_and_again_after_a_retry(place: Place) -> None:
-    place.does(failing("1"))
-    files = {"run.sh": b"exit 0\n", "gather.sh": b"exit 0\n"}
-    parent = await place.upload(files, array="0-1")
-    assert (await place.job(parent))["reason"] == "child_failed"
-    await place.api("POST", f"/jobs/{parent}/retry")
-    job = await place.job(parent)
-    assert (job["status"], job["message"][:21]) == ("Completed", "gather.sh ended well ")
-    assert [one["status"] for one in job["attempts"]] == ["Completed"]
-    assert (await history(place, parent))[-5:] == [
-        *("job.gather_queued", "job.processing", "job.submitted", "job.running", "job.completed")
-    ]
-
-
-async def test_a_job_that_leaves_children_waits_for_them(place: Place) -> None:
-    held = asyncio.Event()
-
-    def script(process: FakeProcess) -> None:
-        if process.launch.env["FERRYMAN_JOB_ID"] == str(min(place_ids)):
-            for name in ("b/run.sh", "b/deep/data", "a/run.sh", "empty/x"):
-                process.write(f"children/{name}".replace("empty/x", "c/run.sh"), name.encode())
-            process.write("output.txt", b"not a child's")
-        process.finish()
-        held.set()
-
-    place_ids = [await place.upload(not_before="in 1s")]
-    place.does(script)
-    place.warm.clock.forward(2)
-    parent = place_ids[0]
-    job = await place.job(parent)
-    assert (job["status"], job["message"]) == ("Completed", "all 3 children completed")
-    found = await children(place, parent)
-    assert [(one["child_name"], one["parent_id"]) for one in found] == [
-        (name, parent) for name in "abc"
-    ]
-    assert (await history(place, parent))[4:] == ["job.deferred", "job.completed"]
-    _, _, body = await place.get(f"/api/v1/jobs/{found[1]['id']}/bundle")
-    with zipfile.ZipFile(io.BytesIO(body)) as archive:
-        assert archive.read("b/deep/data") == b"b/deep/data"
-        assert archive.read("run.sh").endswith(b"exit 64\n")
-        assert "output.txt" not in archive.namelist()
-
-
-@each(
-    "files, says",
-    [
-        (["b/run.sh", "a/main.sh"], "“children/a”: it has no run.sh"),
-        (["b/run.sh", "list"], "“children/list”: it is in no child's folder"),
-        (["a b/run.sh"], "1 to 64 of A-Z a-z 0-9 . _ -"),
-        ([".x/run.sh"], "not “.x”"),
-        (["run.sh/run.sh"], "not “run.sh”"),
-        ([f"{number}/run.sh" for number in range(4)], "more than 3"),
-    ],
-)
-async def test_children_that_cannot_be_run_fail_the_job_and_what_it_left_stays(
-    place: Place, files: list[str], says: str
+@each("names, says", [("abc", ""), ("abcd", "more than 3")])
+async def test_a_job_that_leaves_children_waits_for_them_unless_they_cannot_be_run(
+    place: Place, names: str, says: str
 ) -> None:
     def script(process: FakeProcess) -> None:
-        for name in files:
-            process.write(f"children/{name}", b"")
+        if process.read("run.sh") == RUN:
+            for name in names:
+                process.write(f"children/{name}/run.sh", b"exit 1\n")
+                process.write(f"children/{name}/deep/data", name.encode())
+        process.write("output.txt", b"")
         process.finish()
 
     await place.configure(max_children=3)
     place.does(script)
-    job = await place.job(await place.upload())
-    assert (job["status"], job["reason"]) == ("Failed", "invalid_bundle"), job
-    assert says in job["message"]
-    status, _, _ = await place.get(f"/download_partial/{job['id']}")
-    assert status == 200
+    parent = await place.upload(outputs="output.txt")
+    job, made = await place.job(parent), await children(place, parent)
+    if says:
+        assert (job["status"], job["reason"], made) == ("Failed", "invalid_bundle", [])
+        assert says in job["message"]
+        assert (await place.get(f"/download_partial/{parent}"))[0] == 200, "what it left stays"
+        return
+    assert (job["status"], job["message"]) == ("Completed", "all 3 children completed")
+    assert [(one["child_name"], one["parent_id"]) for one in made] == [
+        (name, parent) for name in names
+    ]
+    assert made[1]["outputs"] == ["output.txt"], "though children are not asked for"
+    assert (await history(place, parent))[4:] == ["job.deferred", "job.completed"]
+    _, _, body = await place.get(f"/api/v1/jobs/{made[1]['id']}/bundle")
+    with zipfile.ZipFile(io.BytesIO(body)) as archive:
+        assert archive.read("b/deep/data") == b"b"
+        assert archive.read("run.sh").endswith(b"exit 64\n")
+        assert "output.txt" not in archive.namelist()
 
 
 async def test_a_cancelled_parent_ends_when_its_last_child_is_dead(place: Place) -> None:
@@ -275,14 +234,103 @@ async def test_a_cancelled_parent_ends_when_its_last_child_is_dead(place: Place)
     assert {one["status"] for one in await children(place, parent)} == {"Cancelled"}
 
 
-async def test_a_batch_is_cleaned_as_a_whole(place: Place) -> None:
-    await place.configure(expires_after="1h")
-    parent = await place.upload(array="0-2")
-    await place.job(parent)
-    place.warm.clock.forward(2 * 3_600)
+# -- jobs that wait for others
 
-    async def states() -> set[str]:
-        of_parent = (await place.api("GET", f"/jobs/{parent}"))["status"]
-        return {of_parent, *(one["status"] for one in await children(place, parent))}
 
-    assert await eventually(states, lambda found: found == {"Cleaned"})
+async def test_a_chain_runs_in_its_order(place: Place) -> None:
+    place.does(None)
+    first = await place.upload()
+    second = await place.upload(after=str(first))
+    third = await place.upload(after=f"{first},{second}")
+    process = await place.process(first)
+    waiting = await place.api("GET", f"/jobs/{second}")
+    assert (waiting["status"], waiting["after"], waiting["inputs_from"]) == ("Queued", [first], [])
+    assert (await place.api("GET", f"/jobs/{third}"))["status"] == "Queued"
+    place.does(lambda process: process.finish())
+    process.finish()
+    assert (await place.job(third))["status"] == "Completed"
+    ended = [await place.job(one) for one in (first, second, third)]
+    assert all(one["ended_at"] <= other["submitted_at"] for one, other in itertools.pairwise(ended))
+
+
+async def test_a_failure_goes_on_to_all_that_wait(place: Place) -> None:
+    first = await place.upload(not_before="in 1h")
+    second = await place.upload(after=str(first))
+    third = await place.upload(inputs_from=str(second))
+    await place.api("POST", f"/jobs/{first}/cancel")
+    failed = await place.job(third)
+    assert (failed["status"], failed["reason"]) == ("Failed", "dependency_failed")
+    assert failed["message"] == (
+        f"job {second}, which it waits for, failed (dependency_failed): "
+        f"job {first}, which it waits for, was cancelled"
+    )
+    late = await place.job(await place.upload(after=str(second)))
+    assert (late["status"], late["reason"]) == ("Failed", "dependency_failed")
+
+
+async def test_a_job_gets_what_others_left_and_gather_what_its_children_did(place: Place) -> None:
+    seen: dict[str, set[str]] = {}
+
+    def script(process: FakeProcess) -> None:
+        root = process.workspace.path
+        found = [path for top in ("inputs", "children") for path in (root / top).rglob("out")]
+        seen[process.launch.env["FERRYMAN_JOB_ID"]] = {
+            str(path.relative_to(root)) for path in found
+        }
+        process.write("out", b"1")
+        process.finish()
+
+    place.does(script)
+    first = await place.upload()
+    array = await place.upload(array="0-1")
+    gathered = await place.upload(GATHERED, array="0-1", inputs_from=str(first))
+    for job_id in (first, array, gathered):
+        assert (await place.job(job_id))["status"] == "Completed"
+    last = await place.upload(inputs_from=f"{first},{array},{gathered}")
+    assert (await place.job(last))["status"] == "Completed"
+    assert seen[str(first)] == set()
+    given = f"inputs/{first}/out"  # the children got it, too
+    of_children = {f"children/{number}/{name}" for number in (0, 1) for name in ("out", given)}
+    assert seen[str(gathered)] == {given} | of_children
+    of_array = {f"inputs/{array}/{number}/out" for number in (0, 1)}
+    assert {given, f"inputs/{gathered}/out"} | of_array <= seen[str(last)]
+
+
+@each("name", ["after", "inputs_from"])
+async def test_jobs_of_others_are_as_if_there_were_none(place: Place, name: str) -> None:
+    async def posted(token: str, user: str, **fields: str) -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {token}"}
+        return await place.posted(None, headers, user_id=user, **fields)
+
+    of_bob, by_other = await place.upload(user_id="bob"), (await posted(OTHER, place.user))[1]["id"]
+    own = await place.upload(user_id="ann")
+    assert (await posted(ANN, "ann", **{name: str(own)}))[0] == 201
+    for token, user, wanted in (
+        (ANN, "ann", 99_999),
+        (ANN, "ann", of_bob),
+        (PORTAL, place.user, by_other),
+        (OPERATOR, "ann", of_bob),
+    ):
+        status, refused = await posted(token, user, **{name: str(wanted)})
+        assert (status, refused["code"], refused["part"]) == (400, f"invalid_{name}", name)
+        assert refused["message"] == f"Invalid {name}: job {wanted} does not exist"
+
+
+async def test_what_is_waited_for_is_not_deleted_and_a_repeat_does_not_need_it(
+    place: Place,
+) -> None:
+    first = await place.upload()
+    await place.job(first)
+    key = {"Idempotency-Key": place.user}
+    status, made = await place.posted(None, key, after=str(first))
+    assert status == 201, made
+    await place.job(made["id"])
+    other = await place.upload(not_before="in 1h")
+    third = await place.upload(after=f"{first},{other}")
+    status, refused = await place.ask("DELETE", f"/api/v1/jobs/{first}")
+    assert (status, refused["code"]) == (409, "still_needed")
+    assert refused["detail"] == f"job {first} is still needed: job {third} waits for it"
+    await place.api("POST", f"/jobs/{third}/cancel")
+    assert (await place.ask("DELETE", f"/api/v1/jobs/{first}"))[0] == 204
+    again = await place.posted(None, key, after=str(first))
+    assert again == (201, made | {"status": "Completed"})

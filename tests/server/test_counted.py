@@ -23,11 +23,15 @@ class Numbers:
     """What was written, and the jobs of now."""
 
     def __init__(self) -> None:
+        self.clock, self.measures = SimClock(), Measures()
         self.written: list[Mapping[tuple[Micros, str], Tree]] = []
         self.broken = False
         self.lately: dict[Micros, Tree] = {}
         self.users: dict[str, int] = {"ann": 3}
         self.reads = 0
+        both: Any = self
+        how = resources(jobs=both, clock=self.clock, measures=self.measures)
+        self.statistics = Statistics(how, cast("SqlStatistics", both))
 
     async def add(self, counted: Mapping[tuple[Micros, str], Tree], before: Micros) -> None:
         if self.broken:
@@ -51,92 +55,63 @@ class Numbers:
         return self.users
 
 
-def statistics_of(
-    numbers: Numbers, clock: SimClock, measures: Measures | None = None
-) -> Statistics:
-    both: Any = numbers
-    how = resources(jobs=both, clock=clock, measures=measures or Measures())
-    return Statistics(how, cast("SqlStatistics", both))
-
-
-async def test_what_was_counted_is_written_once_with_how_things_are() -> None:
-    clock, numbers, measures = SimClock(), Numbers(), Measures()
-    statistics = statistics_of(numbers, clock, measures)
-    measures.jobs.uploaded(clock.now(), "s", 2, size=9)
+async def test_what_was_counted_is_written_once_or_later_where_it_cannot_be() -> None:
+    numbers = Numbers()
+    statistics, now = numbers.statistics, numbers.clock.now()
+    numbers.measures.jobs.uploaded(now, "s", 2, size=9)
     await statistics.run_once()
-    (written,) = numbers.written
-    at = clock.now() - clock.now() % (600 * SECOND)
-    assert written == {
-        (at, ALL): {
-            "uploaded": 2,
-            "uploaded_bytes": 9,
-            "samples": 1,
-            "queued": 4,
-            "running": 2,
-        },
-        (at, "s"): {"uploaded": 2, "uploaded_bytes": 9, "queued": 4, "running": 2},
-    }
+    counted = {"uploaded": 2, "uploaded_bytes": 9, "queued": 4, "running": 2}
+    at = now - now % (600 * SECOND)
+    assert numbers.written == [{(at, ALL): {"samples": 1, **counted}, (at, "s"): counted}]
     await statistics.stop()
     assert numbers.written[1] == {}
-
-
-async def test_what_could_not_be_written_is_written_later() -> None:
-    clock, numbers, measures = SimClock(), Numbers(), Measures()
-    statistics = statistics_of(numbers, clock, measures)
-    measures.jobs.uploaded(clock.now(), "s")
+    numbers.measures.jobs.uploaded(now, "s")
     numbers.broken = True
     with pytest.raises(OSError):  # noqa: PT011 - the fake's
         await statistics.stop()
     numbers.broken = False
-    measures.jobs.uploaded(clock.now(), "s")
+    numbers.measures.jobs.uploaded(now, "s")
     await statistics.stop()
-    assert {one["uploaded"] for one in numbers.written[0].values()} == {2}
-
-
-async def test_it_is_done_when_a_minute_begins() -> None:
-    clock = SimClock()
-    await clock.advance(60 - clock.now() / SECOND % 60 + 5)
-    assert statistics_of(Numbers(), clock).until_next_s() == 55
+    assert {one["uploaded"] for one in numbers.written[2].values()} == {2}
+    await numbers.clock.advance(60 - now / SECOND % 60 + 5)
+    assert statistics.until_next_s() == 55, "when a minute begins"
 
 
 def runs(count: int, seconds: int) -> Tree:
     return {"runs": count, "ran_us": count * seconds * SECOND}
 
 
-async def test_the_hour_counts_or_the_day_where_few_runs_ended_in_it() -> None:
-    clock, numbers = SimClock(), Numbers()
-    now = clock.now()
-    numbers.lately = {now: runs(4, 10), now - HOUR // 2: runs(1, 60), now - 5 * HOUR: runs(90, 30)}
-    assert await statistics_of(numbers, clock).recent("s") == Recent(20.0, {"ann": 3})
-    numbers.lately = {now: runs(4, 10), now - 5 * HOUR: runs(4, 30)}
-    assert await statistics_of(numbers, clock).recent("s") == Recent(20.0, {"ann": 3})
-
-
-async def test_without_five_runs_nothing_is_known() -> None:
-    clock, numbers = SimClock(), Numbers()
-    numbers.lately = {clock.now(): runs(4, 10), clock.now() - 25 * HOUR: runs(9, 10)}
-    statistics = statistics_of(numbers, clock)
-    assert (await statistics.recent("s")).run_time_s is None
-    assert (await statistics.recent("other")).run_time_s is None
+async def test_the_hour_counts_or_the_day_and_nothing_is_known_of_few_runs() -> None:
+    now = SimClock().now()
+    for lately, run_time_s in (
+        ({0: runs(4, 10), HOUR // 2: runs(1, 60), 5 * HOUR: runs(90, 30)}, 20.0),
+        ({0: runs(4, 10), 5 * HOUR: runs(4, 30)}, 20.0),
+        ({0: runs(4, 10), 25 * HOUR: runs(9, 10)}, None),
+    ):
+        numbers = Numbers()
+        numbers.lately = {now - ago: tree for ago, tree in lately.items()}
+        found = await numbers.statistics.recent("s")
+        assert found.run_time_s == run_time_s
+        assert run_time_s is None or found == Recent(run_time_s, {"ann": 3})
+        assert (await numbers.statistics.recent("other")).run_time_s is None
 
 
 async def test_where_more_users_wait_than_are_counted_that_is_not_known() -> None:
-    clock, numbers = SimClock(), Numbers()
-    numbers.lately = {clock.now(): runs(5, 10)}
+    numbers = Numbers()
+    numbers.lately = {numbers.clock.now(): runs(5, 10)}
     numbers.users = {f"user{n}": 1 for n in range(101)}
-    assert (await statistics_of(numbers, clock).recent("s")).waiting is None
+    assert (await numbers.statistics.recent("s")).waiting is None
 
 
 async def test_it_is_read_once_a_minute_however_often_it_is_asked_for() -> None:
-    clock, numbers = SimClock(), Numbers()
-    numbers.lately = {clock.now(): runs(5, 10)}
-    statistics = statistics_of(numbers, clock)
-    for _ in range(3):
-        await statistics.recent("s")
-    await clock.advance(59.0)
-    await statistics.recent("s")
+    numbers = Numbers()
+    now = numbers.clock.now()
+    numbers.lately = {now: runs(5, 10)}
+    for seconds in (0.0, 0.0, 59.0):
+        await numbers.clock.advance(seconds)
+        await numbers.statistics.recent("s")
     assert numbers.reads == 1
-    await clock.advance(2.0)
-    numbers.lately = {clock.now(): runs(5, 20)}
-    assert (await statistics.recent("s")).run_time_s == 20.0
+    await numbers.clock.advance(2.0)
+    numbers.lately = {now: runs(5, 20)}
+    assert (await numbers.statistics.recent("s")).run_time_s == 20.0
     assert numbers.reads == 2

@@ -1,29 +1,42 @@
-"""Each edge of a job's life over HTTP: what its script does, and what its document says then."""
+"""Each edge of a job's life over HTTP: what its script does, what its document says then, and which
+files its result has.
+"""
 
 from __future__ import annotations
 
+import io
+import json
+import os
+import zipfile
 from typing import Any
 
 import pytest
 
 from shared.wire import Reason
 from tests.kit.each import each
+from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.fake_sandbox import FakeProcess
+from tests.kit.server_http import driving
 from tests.kit.waiting import eventually
-from tests.kit.warm import Place
+from tests.kit.warm import Place, Script
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SERVER = "[server]\ncleaner_interval = '50ms'\nsender_interval = '50ms'\n"
 AT_ONCE: dict[str, Any] = {"retry_delays": ["0s"], "infra_retries": 0}
-
-
-async def states(place: Place, job_id: int) -> list[tuple[str, int, str | None]]:
-    history = (await place.job(job_id))["history"]
-    return [(one["status"], one["attempt"], one["reason"]) for one in history]
-
-
 TRIED = [("Queued", 0, None), ("Processing", 1, None), ("Submitted", 1, None), ("Running", 1, None)]
 AGAIN = [("Processing", 2, None), ("Submitted", 2, None), ("Running", 2, None)]
+
+
+async def is_at(place: Place, job_id: int, status: str, attempt: int) -> dict[str, Any]:
+    """The document, once it is."""
+    return await eventually(
+        lambda: place.api("GET", f"/jobs/{job_id}"),
+        lambda job: (job["status"], job["attempt"]) == (status, attempt),
+    )
+
+
+async def events(place: Place, job_id: int) -> list[str]:
+    return [one["event"] for one in (await place.api("GET", f"/jobs/{job_id}/events"))["items"]]
 
 
 async def test_a_try_that_failed_is_in_the_history_and_each_attempt_has_its_own_start(
@@ -36,16 +49,13 @@ async def test_a_try_that_failed_is_in_the_history_and_each_attempt_has_its_own_
     assert running["heartbeat_at"] == running["started_at"] is not None
     (await place.process(job_id)).finish(3)
     second = await place.process(job_id, 2)
-    again = await eventually(
-        lambda: place.api("GET", f"/jobs/{job_id}"),
-        lambda job: (job["status"], job["attempt"]) == ("Running", 2),
-    )
+    again = await is_at(place, job_id, "Running", 2)
     assert again["started_at"] == running["started_at"]
     assert again["heartbeat_at"] > running["heartbeat_at"]
     second.finish()
     job = await place.job(job_id)
-    wanted = [*TRIED, ("Queued", 1, "exit_code"), *AGAIN, ("Completed", 2, None)]
-    assert await states(place, job_id) == wanted
+    states = [(one["status"], one["attempt"], one["reason"]) for one in job["history"]]
+    assert states == [*TRIED, ("Queued", 1, "exit_code"), *AGAIN, ("Completed", 2, None)]
     (said,) = (one["message"] for one in job["history"] if one["message"])
     assert said.startswith("run.sh ended with exit code 3; it will be tried again")
     first, last = (one["started_at"] for one in job["attempts"])
@@ -54,7 +64,6 @@ async def test_a_try_that_failed_is_in_the_history_and_each_attempt_has_its_own_
     assert (job["attempts"][0]["exit_code"], job["exit_code"], job["retries_left"]) == (3, 0, 0)
 
 
-@each("of_service, fields", [({"retries": 1}, {}), ({}, {"retries": "1"})])
 @each(
     "end, reason",
     [
@@ -64,22 +73,14 @@ async def test_a_try_that_failed_is_in_the_history_and_each_attempt_has_its_own_
     ],
 )
 async def test_retries_alone_retry_what_a_bundle_does_wrong(
-    place: Place, of_service: Any, fields: Any, end: Any, reason: str
+    place: Place, end: Any, reason: str
 ) -> None:
-    await place.configure(**AT_ONCE, **of_service)
+    await place.configure(**AT_ONCE)
     place.does(end)
-    job = await place.job(await place.upload(**fields))
+    job = await place.job(await place.upload(retries="1"))
     assert (job["status"], job["reason"], job["attempt"]) == ("Failed", reason, 2)
     assert job["retry"]["retry_on"] == ["exit_code", "heartbeat_timeout", "timeout"]
     assert "not tried again" not in job["message"]
-
-
-async def test_a_failure_that_is_not_named_says_so_with_what_is_left(place: Place) -> None:
-    await place.configure(**AT_ONCE)
-    place.does(lambda process: process.finish(1))
-    job = await place.job(await place.upload(retries="2", retry_on="exit:7"))
-    assert (job["status"], job["attempt"], job["retries_left"]) == ("Failed", 1, 2)
-    assert job["message"].endswith("; it has 2 retries left, but retry_on has only exit:7")
 
 
 async def test_an_upload_hears_what_its_list_leaves_out_and_what_is_never_retried(
@@ -109,10 +110,7 @@ async def test_an_interruption_is_tried_again_from_a_budget_of_its_own(place: Pl
     job = await place.job(await place.upload())
     assert (job["status"], job["reason"], job["attempt"]) == ("Failed", "agent_error", 2)
     assert job["retries_left"] == 0
-    events = [
-        one["event"] for one in (await place.api("GET", f"/jobs/{job['id']}/events"))["items"]
-    ]
-    assert events.count("job.interrupted") == 1
+    assert (await events(place, job["id"])).count("job.interrupted") == 1
 
 
 async def test_a_job_that_asks_is_tried_later_and_its_time_in_the_queue_goes_on(
@@ -121,37 +119,27 @@ async def test_a_job_that_asks_is_tried_later_and_its_time_in_the_queue_goes_on(
     await place.configure(queue_timeout="100s")
     place.does(None)
     job_id = await place.upload()
-    for attempt in (1, 2):
+    for attempt, seconds in ((1, 60), (2, 41)):
         process = await place.process(job_id, attempt)
         process.log(stdout=b"::retry-later after=60s::GPU busy\n")
         process.finish(75)
-        job = await eventually(
-            lambda: place.api("GET", f"/jobs/{job_id}"), lambda job: job["status"] == "Queued"
-        )
-        assert (job["attempt"], job["retries_left"]) == (attempt, 0)
-        place.warm.clock.forward(60 if attempt == 1 else 41)
+        assert (await is_at(place, job_id, "Queued", attempt))["retries_left"] == 0
+        place.warm.clock.forward(seconds)
     job = await place.job(job_id)
     assert (job["status"], job["reason"]) == ("Failed", "queue_timeout"), "its delay is not over"
     assert [one["status"] for one in job["attempts"]] == ["Failed", "Failed"]
     assert all(one["links"]["result"] for one in job["attempts"]), "what they left is kept"
 
 
-async def test_the_delay_of_a_retry_is_no_time_in_the_queue(place: Place) -> None:
-    await place.configure(queue_timeout="100s", retries=1, retry_delays=["300s"])
+async def test_neither_the_delay_of_a_retry_nor_a_pause_is_time_in_the_queue(place: Place) -> None:
+    await place.configure(queue_timeout="100s", max_runs=1, retries=1, retry_delays=["300s"])
     place.does(lambda process: process.finish(1))
     job_id = await place.upload()
-    await eventually(
-        lambda: place.api("GET", f"/jobs/{job_id}"),
-        lambda job: (job["status"], job["attempt"]) == ("Queued", 1),
-    )
+    await is_at(place, job_id, "Queued", 1)
     place.warm.clock.forward(301)
     job = await place.job(job_id)
     assert (job["status"], job["reason"], job["attempt"]) == ("Failed", "exit_code", 2)
 
-
-async def test_a_job_waits_as_long_as_its_upload_and_its_service_allow(place: Place) -> None:
-    """Not while its service is paused."""
-    await place.configure(queue_timeout="100s", max_runs=1)
     place.does(None)
     await place.job(await place.upload(), until="Running")
     await place.api("POST", f"/services/{place.service}/pause")
@@ -159,11 +147,11 @@ async def test_a_job_waits_as_long_as_its_upload_and_its_service_allow(place: Pl
     place.warm.clock.forward(101)
     assert (await place.api("GET", f"/jobs/{short}"))["status"] == "Queued"
     await place.api("POST", f"/services/{place.service}/resume")
-    ended = [await place.job(job_id) for job_id in (short, long)]
-    assert [(one["status"], one["reason"]) for one in ended] == [("Failed", "queue_timeout")] * 2
-    assert "waited 50s " in ended[0]["message"]
-    assert "waited 1m 40s " in ended[1]["message"]
-    assert ended[1]["message"].endswith(
+    for job_id, waited in ((short, "waited 50s "), (long, "waited 1m 40s ")):
+        job = await place.job(job_id)
+        assert (job["status"], job["reason"]) == ("Failed", "queue_timeout")
+        assert waited in job["message"]
+    assert job["message"].endswith(
         "; it has 2 retries left, but queue_timeout would be the same next time"
     )
 
@@ -179,19 +167,19 @@ async def test_what_a_running_job_says_is_in_its_document_and_stays_with_its_att
     job = await eventually(
         lambda: place.api("GET", f"/jobs/{job_id}"), lambda job: job["message"] == "three"
     )
-    assert (job["progress"], job["output"]) == ({"current": 3, "total": 5}, {"a": "1"})
+    said = ({"current": 3, "total": 5}, {"a": "1"})
+    assert (job["progress"], job["output"]) == said
     process.finish(1)
     second = await place.process(job_id, 2)
     job = await place.api("GET", f"/jobs/{job_id}")
     assert (job["progress"], job["output"]) == (None, {})
     second.finish()
-    job = await place.job(job_id)
-    first, last = job["attempts"]
-    assert (first["progress"], first["output"]) == ({"current": 3, "total": 5}, {"a": "1"})
+    first, last = (await place.job(job_id))["attempts"]
+    assert (first["progress"], first["output"]) == said
     assert (last["progress"], last["output"]) == (None, {})
-    events = [one["event"] for one in (await place.api("GET", f"/jobs/{job_id}/events"))["items"]]
-    assert {"job.progress", "job.output", "job.notice"} <= set(events)
-    assert events[-1] == "job.completed"
+    found = await events(place, job_id)
+    assert {"job.progress", "job.output", "job.notice"} <= set(found)
+    assert found[-1] == "job.completed"
 
 
 @each(
@@ -214,20 +202,6 @@ async def test_a_completed_job_has_its_progress_full(
     assert (await place.job(await place.upload()))["progress"] == shown
 
 
-async def test_a_job_is_cancelled_and_then_deleted(place: Place) -> None:
-    place.does(None)
-    job_id = await place.upload()
-    await place.process(job_id)
-    path = f"/api/v1/jobs/{job_id}"
-    status, answer = await place.ask("DELETE", path)
-    assert (status, answer["status"]) == (200, "Cancelled")
-    assert (await place.ask("DELETE", path))[0] == 204
-    for more in ("", "/events", "/result"):
-        assert (await place.ask("GET", path + more))[0] == 404
-    status, problem = await place.ask("DELETE", path)
-    assert (status, problem["code"]) == (404, "job_not_found")
-
-
 async def test_a_job_is_cancelled_in_each_state_and_runs_again_when_it_is_retried(
     place: Place,
 ) -> None:
@@ -246,3 +220,85 @@ async def test_a_job_is_cancelled_in_each_state_and_runs_again_when_it_is_retrie
     assert (job["status"], job["attempt"]) == ("Completed", 2)
     status, problem = await place.ask("POST", f"/api/v1/jobs/{running}/retry")
     assert (status, problem["code"]) == (409, "not_retryable")
+
+
+# -- which files its result has
+
+BUNDLE = {"run.sh": b"echo hello\n", "data/in.txt": b"input", "data/same.txt": b"12345"}
+OWN = {"stdout.log", "stderr.log", "ferryman.json"}
+
+
+async def ended(
+    place: Place, script: Script, **fields: str
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The document of such a job, and the files of its result."""
+    place.does(script)
+    job = await place.job(await place.upload(BUNDLE, **fields))
+    _, _, packed = await place.get(f"/download_partial/{job['id']}")
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        assert archive.getinfo("ferryman.json").date_time[0] > 1980  # when the attempt ended
+        return job, {name: archive.read(name) for name in archive.namelist()}
+
+
+MANY = ["out/a.csv", "out/deep/b.csv", "x/best.pdb", "scratch.bin"]
+
+
+@each(
+    "left, exit_code, fields, files",
+    [
+        (["out.txt"], 0, {}, {*BUNDLE, "out.txt"}),
+        (MANY, 0, {"outputs": "out/*.csv, best.pdb,nothing*"}, {"out/a.csv", "x/best.pdb"}),
+        (["data/x", "y"], 0, {"outputs": "data", "result_files": "changed"}, {"data/x"}),
+        (["scratch"], 3, {"outputs": "best.pdb"}, set()),
+    ],
+)
+async def test_a_result_has_the_files_that_were_asked_for_and_the_logs(
+    place: Place, left: list[str], exit_code: int, fields: dict[str, str], files: set[str]
+) -> None:
+    def script(process: FakeProcess) -> None:
+        for name in left:
+            process.write(name, name.encode())
+        process.finish(exit_code)
+
+    job, found = await ended(place, script, **fields)
+    assert set(found) == files | OWN
+    wished = [one.strip() for one in fields.get("outputs", "").split(",") if one]
+    receipt = json.loads(found["ferryman.json"])
+    assert job["outputs"] == receipt.get("outputs", []) == wished
+    assert job["result_files"] == fields.get("result_files", "all")
+    assert len(job["warnings"]) == ("nothing*" in wished)
+    assert all("nothing*" in one and "best.pdb" not in one for one in job["warnings"])
+
+
+async def test_what_is_not_asked_for_does_not_count_for_the_results_limit(place: Place) -> None:
+    def script(process: FakeProcess) -> None:
+        process.write("small", b"x")
+        with (process.workspace.path / "scratch").open("wb") as file:
+            file.truncate(1 << 40)
+        process.finish()
+
+    job, files = await ended(place, script, outputs="small")
+    assert (job["status"], set(files)) == ("Completed", {"small", *OWN})
+
+
+async def test_a_result_of_changes_leaves_out_what_is_as_it_was_sent(place: Place) -> None:
+    def script(process: FakeProcess) -> None:
+        same = process.workspace.path / "data/same.txt"
+        process.write("new/out.txt", b"new")
+        before = same.stat()
+        same.write_bytes(b"54321")  # as long as before, and said to be as old
+        os.utime(same, ns=(before.st_atime_ns, before.st_mtime_ns))
+        process.finish()
+
+    _, files = await ended(place, script, result_files="changed")
+    assert set(files) == {"new/out.txt", "data/same.txt", *OWN}
+    assert files["data/same.txt"] == b"54321"
+    assert json.loads(files["ferryman.json"])["result_files"] == "changed"
+
+
+async def test_where_no_agent_can_leave_files_out_the_job_says_so(tmp_path) -> None:
+    async with driving(tmp_path, FakeOrchestrator()) as caller:
+        cases: list[tuple[dict[str, Any], int]] = [({}, 0), ({"outputs": "a"}, 1)]
+        for fields, warned in [*cases, ({"result_files": "changed"}, 1)]:
+            job = await caller.job(await caller.upload(**fields))
+            assert sum("job-orchestrator" in text for text in job["warnings"]) == warned

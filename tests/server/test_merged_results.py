@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import io
-import re
 import threading
 import zipfile
 from collections.abc import AsyncIterator, Mapping
@@ -170,6 +169,11 @@ async def test_a_full_disk_is_no_fault_of_a_job_and_leaves_nothing(place: Place)
         ({"out": b""}, "no_children", "no children/NAME/run.sh"),
         ({"children/../run.sh": b""}, "unsafe_name", "'..'"),
         ({"children/a/x\\y": b""}, "unsafe_name", "backslash"),
+        ({"children/b/run.sh": b"", "children/list": b""}, "not_in_a_child", "“children/list”: it"),
+        ({"children/b/run.sh": b"", "children/a/x": b""}, "no_run_sh", "“children/a”: it has no"),
+        ({"children/a b/run.sh": b""}, "bad_child_name", "1 to 64 of A-Z a-z 0-9 . _ -"),
+        ({"children/.x/run.sh": b""}, "bad_child_name", "not “.x”"),
+        ({"children/run.sh/run.sh": b""}, "bad_child_name", "not “run.sh”"),
         ({f"children/{n}/run.sh": b"" for n in range(4)}, "too_many_children", "more than 3"),
         ({"children/a/run.sh": b"x" * 2000}, "too_large", "limit of 1000 bytes"),
     ],
@@ -177,9 +181,10 @@ async def test_a_full_disk_is_no_fault_of_a_job_and_leaves_nothing(place: Place)
 async def test_what_is_wrong_with_the_folders_of_children_is_said(
     place: Place, files: Mapping[str, bytes], code: str, says: str
 ) -> None:
-    with pytest.raises(BundleError, match=re.escape(says)) as refused:
+    with pytest.raises(BundleError) as refused:
         await place.children(files)
     assert refused.value.code == code
+    assert says in str(refused.value)
 
 
 async def test_damaged_children_are_refused(place: Place) -> None:

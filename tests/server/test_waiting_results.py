@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -70,8 +71,17 @@ class Disk:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def test_the_oldest_are_tried_first_all_that_fit_at_once() -> None:
-    disk = Disk(10 * MIB)
+@pytest.fixture
+async def disk() -> AsyncIterator[Disk]:
+    found = Disk(10 * MIB)
+    yield found
+    await found.stop()
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+async def test_the_oldest_are_tried_first_all_that_fit_at_once(disk: Disk) -> None:
     for number, size in enumerate((50, 60, 20, 5)):
         await disk.fails(number, size * MIB)
     assert await disk.look(49 * MIB) == [2, 3], "what fits is not held up by what does not"
@@ -79,12 +89,12 @@ async def test_the_oldest_are_tried_first_all_that_fit_at_once() -> None:
     disk.results.done(("node", 3))
     assert await disk.look(105 * MIB) == [0], "what was given to one is not given to the next"
     assert await disk.look(120 * MIB) == [1]
-    await disk.stop()
 
 
-async def test_a_newer_result_that_would_fit_does_not_go_before_one_that_waits() -> None:
-    disk = Disk(10 * MIB)
+async def test_a_newer_result_that_would_fit_does_not_go_before_one_that_waits(disk: Disk) -> None:
     await disk.results.check(("node", 1), 10 * MIB)
+    with pytest.raises(NoRoom, match=r"server's disk: 11.0 MiB needed, 10.0 MiB may be used"):
+        await disk.results.check(("node", 1), 11 * MIB)
     await disk.fails(1, 50 * MIB)
     disk.available = 55 * MIB  # and nobody has looked yet
     with pytest.raises(NoRoom) as behind:
@@ -100,17 +110,9 @@ async def test_a_newer_result_that_would_fit_does_not_go_before_one_that_waits()
     disk.results.done(("node", 2))
     await disk.results.check(("node", 3), 1)
     assert disk.ends == 2, "jobs are sent again to an agent whose results wait no more"
-    await disk.stop()
 
 
-async def test_a_large_result_is_not_fetched_in_vain() -> None:
-    disk = Disk(10 * MIB)
-    with pytest.raises(NoRoom, match=r"server's disk: 11.0 MiB needed, 10.0 MiB may be used"):
-        await disk.results.check(("node", 1), 11 * MIB)
-
-
-async def test_what_an_agent_announces_holds_up_only_that_agent() -> None:
-    disk = Disk(10 * MIB)
+async def test_what_an_agent_announces_holds_up_only_that_agent(disk: Disk) -> None:
     hold = disk.results.hold
     assert not hold([]), "nobody is held"
     await disk.fails(1, 50 * MIB)
@@ -122,61 +124,42 @@ async def test_what_an_agent_announces_holds_up_only_that_agent() -> None:
     assert hold(["node", "other"])
     disk.results.done(("other", 2))
     assert not hold(["other"])
-    await disk.stop()
 
 
-async def test_one_that_is_not_wanted_any_more_is_looked_at_at_once() -> None:
-    disk = Disk(10 * MIB)
-    await disk.fails(1, 50 * MIB)
-    disk.results.done(("node", 1))
-    await disk.clock.settle()
-    assert disk.tried == [1]
-    await disk.results.turn(("node", 1))  # waits for nothing
-    await disk.stop()
-
-
-async def test_the_sentence_has_the_numbers_and_is_empty_when_none_waits() -> None:
-    disk = Disk(40 * MIB)
+async def test_what_waits_is_told_with_its_numbers_until_it_is_wanted_no_more(disk: Disk) -> None:
     assert disk.results.sentence() == ""
-    full = OSError(errno.ENOSPC, "No space left on device")
-    said = await disk.fails(1, 50 * MIB, full)
-    assert said == "the server's disk: 50.0 MiB needed, 40.0 MiB may be used"
+    said = await disk.fails(1, 50 * MIB, FULL)
+    assert said == "the server's disk: 50.0 MiB needed, 10.0 MiB may be used"
     await disk.clock.advance(90.0)
     assert disk.results.sentence() == (
-        "1 result waits for room on the server's disk: 50.0 MiB needed, 40.0 MiB may be used, "
+        "1 result waits for room on the server's disk: 50.0 MiB needed, 10.0 MiB may be used, "
         "the oldest waits for 1m 30s"
     )
     assert (len(disk.results), disk.results.size, disk.results.oldest_s) == (1, 50 * MIB, 90.0)
+    await disk.look(15 * MIB)
+    assert await disk.look(-1) == [], "the disk does not answer"
+    assert "15.0 MiB may be used" in disk.results.sentence()
     disk.results.done(("node", 1))
     assert (disk.results.sentence(), disk.results.oldest_s) == ("", 0.0)
-    await disk.stop()
+    await disk.clock.settle()
+    assert disk.tried == [1], "it is looked at at once"
+    await disk.results.turn(("node", 1))  # waits for nothing
 
 
-async def test_a_disk_that_refuses_although_it_has_room_is_tried_again_after_a_while() -> None:
+async def test_a_disk_that_refuses_although_it_has_room_is_tried_again_after_a_while(
+    disk: Disk,
+) -> None:
     """Its inodes are used up: nothing says when there are some again."""
-    disk = Disk(40 * MIB)
-    full = OSError(errno.ENOSPC, "No space left on device")
-    assert await disk.fails(1, MIB, full) == "the server's disk: No space left on device"
+    assert await disk.fails(1, MIB, FULL) == "the server's disk: No space left on device"
     assert "the server's disk: No space left on device, the oldest" in disk.results.sentence()
-    assert await disk.look(40 * MIB) == []
+    assert await disk.look(10 * MIB) == []
     await disk.clock.advance(10.0)
-    assert await disk.look(40 * MIB) == [1]
-    await disk.stop()
+    assert await disk.look(10 * MIB) == [1]
 
 
-async def test_a_result_of_unknown_size_is_tried_when_there_is_more_than_there_was() -> None:
-    disk = Disk(10 * MIB)
-    full = OSError(errno.ENOSPC, "No space left on device")
-    assert "more is needed, 10.0 MiB may be used" in await disk.fails(1, None, full)
+async def test_a_result_of_unknown_size_is_tried_when_there_is_more_than_there_was(
+    disk: Disk,
+) -> None:
+    assert "more is needed, 10.0 MiB may be used" in await disk.fails(1, None, FULL)
     assert await disk.look(10 * MIB) == []
     assert await disk.look(11 * MIB) == [1]
-    await disk.stop()
-
-
-async def test_a_disk_that_does_not_answer_is_as_it_was() -> None:
-    disk = Disk(10 * MIB)
-    await disk.fails(1, 20 * MIB)
-    await disk.look(15 * MIB)
-    assert await disk.look(-1) == []
-    assert "15.0 MiB may be used" in disk.results.sentence()
-    await disk.stop()
