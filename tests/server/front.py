@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+import pytest_asyncio
+
 from tests.kit import raw_http
 from tests.kit.agent_http import calling
 from tests.kit.fake_orchestrator import FakeOrchestrator
@@ -17,6 +20,7 @@ from tests.kit.server_http import driving
 from tests.kit.waiting import eventually
 
 TOKEN = "a-token-of-somebody"
+SHOWN = {"Authorization": f"Bearer {TOKEN}"}
 OTHER = "a-token-of-another"
 PORTAL = "https://portal.example.org"
 
@@ -28,6 +32,10 @@ class Program:
     name: str
     port: int
     caller: Any
+
+    @classmethod
+    def of(cls, caller: Any, name: str = "server") -> Program:
+        return cls(name, int(str(caller.url).rpartition(":")[2].strip("/")), caller)
 
     async def unfinished(self) -> str:
         """The path of something that has not ended."""
@@ -82,7 +90,7 @@ async def serving(name: str, folder: Path, **settings: Any) -> AsyncIterator[Pro
             caller: Any = await stack.enter_async_context(driving(folder, client, **settings))
         else:
             caller = await stack.enter_async_context(calling(folder, **settings))
-        yield Program(name, int(str(caller.url).rpartition(":")[2].strip("/")), caller)
+        yield Program.of(caller, name)
 
 
 def guarding(name: str, folder: Path) -> contextlib.AbstractAsyncContextManager[Program]:
@@ -94,3 +102,22 @@ def guarding(name: str, folder: Path) -> contextlib.AbstractAsyncContextManager[
     if name == "server":
         settings["allowed_origins"] = [PORTAL]
     return serving(name, folder, **settings)
+
+
+@pytest.fixture(scope="module", params=["server", "agent"])
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def program(name: str, module_folder: Path) -> AsyncIterator[Program]:
+    """One for all tests that change nothing in it."""
+    async with serving(name, module_folder / name) as found:
+        yield found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def guarded(name: str, module_folder: Path) -> AsyncIterator[Program]:
+    """The same, where a token is needed."""
+    async with guarding(name, module_folder / f"{name}-guarded") as found:
+        yield found
