@@ -1,7 +1,7 @@
 """``/openapi.json``: everything that there is, and what each thing means.
 
 That answers are as it says is looked at in every test that has a server in its process, see
-``tests/kit/described.py``.
+``tests/kit/described.py``; here Schemathesis sends requests that it makes from it.
 """
 
 from __future__ import annotations
@@ -9,52 +9,54 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 import threading
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pytest
+import pytest_asyncio
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from server.api import openapi
 from server.api.openapi_document import TAGS, describe, openapi_path, path_names
 from server.api.routes import ROUTES
 from server.api.texts import TEXTS
+from server.domain.jobs import Attempt, Event, Result
+from server.domain.retry_policy import RetryPolicy
 from server.domain.schedules import NOT_REPEATED
 from server.domain.upload_fields import NEEDED, OPTIONAL
+from server.http import documents, event_stream, logs, params
 from server.http.params import Param
 from server.http.route import Route
 from server.settings.tables import ServiceTable
+from shared.wire import ChildCounts, JobState, Limits
 from tests.kit.described import followed
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.jobs import job
 from tests.kit.server_http import driving
 from tests.kit.waiting import until
 
 DOCUMENT: Any = json.loads(describe(ROUTES, "1.2.3"))
 WITH_TOKENS: Any = json.loads(describe(ROUTES, "1.2.3", tokens=True))
-each_route = each("route", ROUTES)
+NAMES = [
+    (f"{model}.{name}", field.get("description", ""))
+    for model, schema in DOCUMENT["components"]["schemas"].items()
+    for name, field in schema.get("properties", {}).items()
+]
+"""Each field of each document, and what is said of it."""
+CONFIG = Path(__file__).parent.parent / "kit" / "schemathesis.toml"
+TOKEN = "a-token-of-an-operator"
 
-OPERATIONS = frozenset(
-    {
-        "downloads_download",
-        "downloads_partial",
-        "downloads_result",
-        "jobs_cancel",
-        "jobs_delete",
-        "jobs_events",
-        "jobs_page",
-        "jobs_read",
-        "jobs_terminate",
-        "openapi_asset",
-        "openapi_document",
-        "openapi_page",
-        "service_agents",
-        "service_health",
-        "service_ping",
-        "service_services",
-        "upload_upload",
-    }
-)
+OPERATIONS = {
+    "downloads_download", "downloads_partial", "downloads_result", "jobs_cancel", "jobs_delete",
+    "jobs_events", "jobs_page", "jobs_read", "jobs_terminate", "openapi_asset", "openapi_document",
+    "openapi_page", "service_agents", "service_health", "service_ping", "service_services",
+    "upload_upload",
+}  # fmt: skip
 """Of the first release: functions of generated clients have these names."""
 
 
@@ -71,57 +73,43 @@ def parameters(route: Route) -> dict[tuple[str, str], Any]:
     return {(one["in"], one["name"]): one for one in found}
 
 
-def parts(found: Any) -> Iterator[Any]:
-    """Every object in the document."""
-    yield found
+def objects(found: Any) -> Iterator[dict[str, Any]]:
+    """Every one in the document."""
+    if isinstance(found, dict):
+        yield found
     for one in found.values() if isinstance(found, dict) else found:
         if isinstance(one, dict | list):
-            yield from parts(one)
+            yield from objects(one)
 
 
-@each_route
-def test_a_route_says_what_it_does_and_for_whom(route) -> None:
-    found = operation(route)
+@each("route", ROUTES)
+def test_a_route_says_what_it_does_and_for_whom_and_what_it_takes(route) -> None:
+    found, known = operation(route), parameters(route)
     assert len(found["summary"]) > 10
     assert "For " in found["description"]
     assert found["tags"][0] in TAGS
     for name in path_names(route):
-        assert parameters(route)["path", name]["required"] is True
-    assert {name for where, name in parameters(route) if where == "query"} == (
+        assert known["path", name]["required"] is True
+    assert {name for where, name in known if where == "query"} == (
         set(route.query) | ({"fields"} if route.fields_in_query else set())
     )
-
-
-@each_route
-def test_a_parameter_says_what_it_means_and_may_be(route) -> None:
-    for (where, name), one in parameters(route).items():
+    for (where, name), one in known.items():
         assert len(one["description"]) > 5, (where, name)
         schema = one["schema"]
         assert {"type", "enum", "anyOf"} & schema.keys(), (where, name)
         Draft202012Validator.check_schema(schema)
-        examples = [one["example"]] if "example" in one else one["schema"].get("examples", [])
+        examples = [one["example"]] if "example" in one else schema.get("examples", [])
         examples += [schema["default"]] if "default" in schema else []
         for example in examples:
             assert not example or is_valid(schema, example), (where, name)
+        # A list would be filtered by what nobody asked for.
+        assert where == "path" or not one.get("example"), f"the page fills in {name}"
     for name, param in route.query.items():
         assert isinstance(param, Param), f"{name} is only a text: say which values it takes"
-
-
-def test_every_refusal_has_a_code_with_a_meaning() -> None:
-    found = DOCUMENT["components"]["responses"]["Refused"]
-    for route in ROUTES:
-        assert followed(DOCUMENT, operation(route)["responses"]["default"]) == found
-    for shape in ("application/problem+json", "application/json"):
-        schema = followed(DOCUMENT, found["content"][shape]["schema"])
-        assert is_valid(schema, found["content"][shape]["example"])
-
-
-@each_route
-def test_a_body_has_an_example_that_fits(route) -> None:
     if route.body is None:
-        assert "requestBody" not in operation(route)
+        assert "requestBody" not in found
         return
-    (body,) = operation(route)["requestBody"]["content"].values()
+    (body,) = found["requestBody"]["content"].values()
     Draft202012Validator.check_schema(body["schema"])
     for name, field in body["schema"].get("properties", {}).items():
         assert len(field.get("description", "")) > 5, name
@@ -129,45 +117,35 @@ def test_a_body_has_an_example_that_fits(route) -> None:
         assert is_valid(body["schema"], body["example"])
 
 
-def test_whether_a_token_is_needed_is_said() -> None:
+def test_refusals_have_codes_and_tokens_are_asked_for() -> None:
+    refused = DOCUMENT["components"]["responses"]["Refused"]
+    for shape in ("application/problem+json", "application/json"):
+        schema = followed(DOCUMENT, refused["content"][shape]["schema"])
+        assert is_valid(schema, refused["content"][shape]["example"])
+    schemes = WITH_TOKENS["components"]["securitySchemes"]
     for route in ROUTES:
-        if operation(route)["security"] == []:
-            assert operation(route, WITH_TOKENS)["security"] == []
-        else:
-            assert {} in operation(route)["security"]
-            assert {} not in operation(route, WITH_TOKENS)["security"]
-            for one in operation(route, WITH_TOKENS)["security"]:
-                assert set(one) <= set(WITH_TOKENS["components"]["securitySchemes"])
+        found, guarded = operation(route), operation(route, WITH_TOKENS)["security"]
+        assert followed(DOCUMENT, found["responses"]["default"]) == refused
+        assert ({} in found["security"]) == bool(found["security"])
+        assert ({} not in guarded, bool(guarded)) == (True, bool(found["security"])), route.path
+        assert {name for one in guarded for name in one} <= set(schemes)
 
 
 def test_references_lead_somewhere_and_names_are_one_things_only() -> None:
-    for one in parts(DOCUMENT):
-        if isinstance(one, dict) and isinstance(one.get("$ref"), str):
-            assert followed(DOCUMENT, one)
-        if isinstance(one, dict) and "operationId" in one and "parameters" in one:
-            assert one["operationId"]
     names = [operation(route)["operationId"] for route in ROUTES]
-    doubled = {name for name in names if names.count(name) > 1}
-    assert doubled == set()
+    assert {name for name in names if names.count(name) > 1} == set()
     assert set(names) >= OPERATIONS
-    for one in parts(DOCUMENT):
-        for link in one.get("links", {}).values() if isinstance(one, dict) else ():
+    for one in objects(DOCUMENT):
+        if isinstance(one.get("$ref"), str):
+            assert followed(DOCUMENT, one)
+        for link in one.get("links", {}).values() if isinstance(one.get("links"), dict) else ():
             if isinstance(link, dict) and "operationId" in link:
                 assert link["operationId"] in names
 
 
-def test_every_field_of_every_document_says_what_it_means() -> None:
-    for model, schema in DOCUMENT["components"]["schemas"].items():
-        for name, field in schema.get("properties", {}).items():
-            assert len(field.get("description", "")) > 5, f"{model}.{name}"
-
-
-def test_a_text_that_is_for_many_documents_is_needed() -> None:
-    said = {
-        field.get("description")
-        for schema in DOCUMENT["components"]["schemas"].values()
-        for field in schema.get("properties", {}).values()
-    }
+def test_every_field_of_every_document_says_what_it_means_and_no_text_is_left_over() -> None:
+    assert [name for name, text in NAMES if len(text) <= 5] == []
+    said = {text for _, text in NAMES}
     assert [name for name, text in TEXTS.items() if text not in said] == []
 
 
@@ -203,11 +181,31 @@ def test_forms_have_every_field_and_fill_nothing_in() -> None:
     assert [one["example"] for one in keys] == [""]
 
 
-@each_route
-def test_the_page_fills_in_no_parameter_that_may_be_left_out(route) -> None:
-    """A list would be filtered by what nobody asked for."""
-    for (where, name), one in parameters(route).items():
-        assert where == "path" or not one.get("example"), name
+@each("counts", [None, ChildCounts(total=2)])
+def test_every_field_of_a_document_is_filled_by_something(counts) -> None:
+    found = documents.job_doc(job(retry=RetryPolicy()), None, batch=counts)
+    of_parents = {"children"} if counts is None else set()
+    alone = {"history", "attempts", "webhooks"}  # in the document of a single job
+    assert type(found).model_fields.keys() - found.model_fields_set == alone | of_parents
+    links = found.links
+    assert type(links).model_fields.keys() - links.model_fields_set == of_parents
+    start: dict[str, Any] = {"timeout_s": 1.0, "limits": Limits(), "state": JobState.COMPLETED}
+    result = Result("f", 1, "0" * 64)
+    attempt = documents.attempt_doc(
+        Attempt(job_id=1, number=1, agent="a", claimed_at=0, result=result, **start)
+    )
+    event = documents.event_doc(Event(1, 1, 0, 1, None, JobState.QUEUED, None, "text"))
+    for one in (attempt, attempt.links, event):
+        assert type(one).model_fields.keys() == one.model_fields_set
+
+
+# -- as it is served
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def caller(module_folder):
+    async with driving(module_folder, FakeOrchestrator()) as found:
+        yield found
 
 
 async def test_it_is_served_to_everybody_and_says_where_a_token_goes(tmp_path) -> None:
@@ -250,36 +248,78 @@ async def test_it_is_made_once_for_all_who_ask_and_holds_up_no_upload(
     assert not begun.acquire(blocking=False)
 
 
-async def test_another_method_is_405_with_those_that_there_are(tmp_path) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_another_method_is_405_and_a_text_that_is_too_long_or_no_number_is_named(caller):
     methods: dict[str, set[str]] = {}
     for route in ROUTES:
+        path = re.sub(r"{\w+}", "1", openapi_path(route.path))
         with_head = {"GET", "HEAD"} if route.method == "GET" else {route.method}
         methods.setdefault(re.sub(r"{\w+}", "1", route.path), set()).update(with_head)
-    async with driving(tmp_path, FakeOrchestrator()) as caller:
-        for path, there in methods.items():
-            async with caller.session.request("PATCH", f"{caller.url}{path}") as answer:
-                said = await answer.json()
-            assert (answer.status, said["code"]) == (405, "method_not_allowed"), path
-            assert set(answer.headers["Allow"].split(",")) == there, path
+        for name, param in route.query.items():
+            assert isinstance(param, Param)
+            if route.method == "GET" and (most := param.schema.get("maxLength")):
+                status, _, body = await caller.get(f"{path}?{name}={'1' * (most + 1)}")
+                code = json.loads(body)["code"]
+                assert (status, code) == (400, f"invalid_{name}"), (path, name)
+    for path, there in methods.items():
+        async with caller.session.request("PATCH", f"{caller.url}{path}") as answer:
+            said = await answer.json()
+        assert (answer.status, said["code"]) == (405, "method_not_allowed"), path
+        assert set(answer.headers["Allow"].split(",")) == there, path
+    for path in ("/download/abc", "/api/v1/jobs/abc", "/terminate/abc"):
+        method = "POST" if "terminate" in path else "GET"
+        async with caller.session.request(method, f"{caller.url}{path}") as answer:
+            said = await answer.json()
+        assert (answer.status, said["code"]) == (404, "job_not_found")
+        assert "'abc' is not the number of a job" in (said.get("detail") or said["message"])
 
 
-async def test_a_parameter_that_is_too_long_is_refused(tmp_path) -> None:
-    async with driving(tmp_path, FakeOrchestrator()) as caller:
-        for route in ROUTES:
-            for name, param in route.query.items():
-                assert isinstance(param, Param)
-                if route.method == "GET" and (most := param.schema.get("maxLength")):
-                    path = re.sub(r"{\w+}", "1", openapi_path(route.path))
-                    status, _, body = await caller.get(f"{path}?{name}={'1' * (most + 1)}")
-                    code = json.loads(body)["code"]
-                    assert (status, code) == (400, f"invalid_{name}"), (path, name)
+async def run(folder: Path, *arguments: str, tokens: bool) -> str:
+    """What it found, as text; empty: nothing."""
+    settings: dict[str, Any] = {"tokens": [TOKEN]} if tokens else {}
+    async with driving(folder, FakeOrchestrator(), **settings) as caller:
+        if tokens:
+            caller.session.headers["Authorization"] = f"Bearer {TOKEN}"
+        await caller.job(await caller.upload())
+        command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(CONFIG), "run"]
+        command += [f"{caller.url}/openapi.json", "--url", caller.url, "--checks", "all"]
+        command += ["--no-shrink", "--no-color", "--warnings", "off", *arguments]
+        command += ["-H", f"Authorization: Bearer {TOKEN}"] if tokens else []
+        program = await asyncio.create_subprocess_exec(
+            *command,
+            cwd=folder,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        said = (await program.communicate())[0].decode()
+    return "" if program.returncode == 0 else said
 
 
-async def test_what_is_no_number_is_named(tmp_path) -> None:
-    async with driving(tmp_path, FakeOrchestrator()) as caller:
-        for path in ("/download/abc", "/api/v1/jobs/abc", "/terminate/abc"):
-            method = "POST" if "terminate" in path else "GET"
-            async with caller.session.request(method, f"{caller.url}{path}") as answer:
-                said = await answer.json()
-            assert (answer.status, said["code"]) == (404, "job_not_found")
-            assert "'abc' is not the number of a job" in (said.get("detail") or said["message"])
+@pytest.fixture
+def short_waits(monkeypatch):
+    """No request waits long for something to happen."""
+    monkeypatch.setattr(params, "MAX_WAIT_S", 0.01)
+    monkeypatch.setattr(logs, "KEEPALIVE_S", 0.01)
+    monkeypatch.setattr(event_stream, "KEEPALIVE_S", 0.01)
+
+
+def test_the_operations_that_its_settings_name_are_there() -> None:
+    names = {operation(route)["operationId"] for route in ROUTES}
+    for chosen in tomllib.loads(CONFIG.read_text())["operations"]:
+        assert set(chosen["include-operation-id"]) <= names
+
+
+async def test_the_examples_of_the_description_work(tmp_path, short_waits) -> None:
+    assert not await run(tmp_path, "--phases", "examples", "--seed", "1", tokens=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("tokens", [False, True], ids=["open", "with a token"])
+async def test_thousands_of_requests_are_answered_as_described(
+    tmp_path, short_waits, tokens
+) -> None:
+    said = await run(
+        tmp_path, "--max-examples", "8", "--max-time", "150", "--continue-on-failure", tokens=tokens
+    )
+    assert not said, said[said.find("FAILURES") :]
