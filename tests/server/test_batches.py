@@ -253,21 +253,6 @@ async def test_a_chain_runs_in_its_order(place: Place) -> None:
     assert all(one["ended_at"] <= other["submitted_at"] for one, other in itertools.pairwise(ended))
 
 
-async def test_a_failure_goes_on_to_all_that_wait(place: Place) -> None:
-    first = await place.upload(not_before="in 1h")
-    second = await place.upload(after=str(first))
-    third = await place.upload(inputs_from=str(second))
-    await place.api("POST", f"/jobs/{first}/cancel")
-    failed = await place.job(third)
-    assert (failed["status"], failed["reason"]) == ("Failed", "dependency_failed")
-    assert failed["message"] == (
-        f"job {second}, which it waits for, failed (dependency_failed): "
-        f"job {first}, which it waits for, was cancelled"
-    )
-    late = await place.job(await place.upload(after=str(second)))
-    assert (late["status"], late["reason"]) == ("Failed", "dependency_failed")
-
-
 async def test_a_job_gets_what_others_left_and_gather_what_its_children_did(place: Place) -> None:
     seen: dict[str, set[str]] = {}
 

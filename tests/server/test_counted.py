@@ -27,7 +27,6 @@ class Numbers:
         self.written: list[Mapping[tuple[Micros, str], Tree]] = []
         self.broken = False
         self.lately: dict[Micros, Tree] = {}
-        self.users: dict[str, int] = {"ann": 3}
         self.reads = 0
         both: Any = self
         how = resources(jobs=both, clock=self.clock, measures=self.measures)
@@ -52,7 +51,7 @@ class Numbers:
         return [Held("s", "ann", "node", 3, 2)]
 
     async def waiting_users(self, service: str, most: int, most_jobs: int) -> dict[str, int]:
-        return self.users
+        return {"ann": 3}
 
 
 async def test_what_was_counted_is_written_once_or_later_where_it_cannot_be() -> None:
@@ -94,13 +93,6 @@ async def test_the_hour_counts_or_the_day_and_nothing_is_known_of_few_runs() -> 
         assert found.run_time_s == run_time_s
         assert run_time_s is None or found == Recent(run_time_s, {"ann": 3})
         assert (await numbers.statistics.recent("other")).run_time_s is None
-
-
-async def test_where_more_users_wait_than_are_counted_that_is_not_known() -> None:
-    numbers = Numbers()
-    numbers.lately = {numbers.clock.now(): runs(5, 10)}
-    numbers.users = {f"user{n}": 1 for n in range(101)}
-    assert (await numbers.statistics.recent("s")).waiting is None
 
 
 async def test_it_is_read_once_a_minute_however_often_it_is_asked_for() -> None:

@@ -104,15 +104,6 @@ async def test_an_upload_hears_what_its_list_leaves_out_and_what_is_never_retrie
     assert (status, "never tried again" in problem["detail"]) == (400, True)
 
 
-async def test_an_interruption_is_tried_again_from_a_budget_of_its_own(place: Place) -> None:
-    await place.configure(infra_retries=1)
-    place.does(lambda process: process.break_down("its host is broken", certain=False))
-    job = await place.job(await place.upload())
-    assert (job["status"], job["reason"], job["attempt"]) == ("Failed", "agent_error", 2)
-    assert job["retries_left"] == 0
-    assert (await events(place, job["id"])).count("job.interrupted") == 1
-
-
 async def test_a_job_that_asks_is_tried_later_and_its_time_in_the_queue_goes_on(
     place: Place,
 ) -> None:
@@ -202,26 +193,6 @@ async def test_a_completed_job_has_its_progress_full(
     assert (await place.job(await place.upload()))["progress"] == shown
 
 
-async def test_a_job_is_cancelled_in_each_state_and_runs_again_when_it_is_retried(
-    place: Place,
-) -> None:
-    place.does(None)
-    running, waiting = await place.upload(), await place.upload(not_before="in 1h")
-    process = await place.process(running)
-    for job_id in (running, waiting):
-        answer = await place.api("POST", f"/jobs/{job_id}/cancel")
-        assert answer["status"] == "Cancelled"
-        status, answer = await place.ask("POST", f"/terminate/{job_id}")
-        assert (status, answer["status"]) == (200, "Killed")
-    assert not process.alive
-    place.does(lambda process: process.finish())
-    await place.api("POST", f"/jobs/{running}/retry")
-    job = await place.job(running)
-    assert (job["status"], job["attempt"]) == ("Completed", 2)
-    status, problem = await place.ask("POST", f"/api/v1/jobs/{running}/retry")
-    assert (status, problem["code"]) == (409, "not_retryable")
-
-
 # -- which files its result has
 
 BUNDLE = {"run.sh": b"echo hello\n", "data/in.txt": b"input", "data/same.txt": b"12345"}
@@ -247,8 +218,14 @@ MANY = ["out/a.csv", "out/deep/b.csv", "x/best.pdb", "scratch.bin"]
     "left, exit_code, fields, files",
     [
         (["out.txt"], 0, {}, {*BUNDLE, "out.txt"}),
+        # What is not asked for does not count for the limit of results.
         (MANY, 0, {"outputs": "out/*.csv, best.pdb,nothing*"}, {"out/a.csv", "x/best.pdb"}),
-        (["data/x", "y"], 0, {"outputs": "data", "result_files": "changed"}, {"data/x"}),
+        (
+            ["data/x", "y"],
+            0,
+            {"outputs": "data", "result_files": "changed"},
+            {"data/x", "data/same.txt"},
+        ),
         (["scratch"], 3, {"outputs": "best.pdb"}, set()),
     ],
 )
@@ -258,42 +235,24 @@ async def test_a_result_has_the_files_that_were_asked_for_and_the_logs(
     def script(process: FakeProcess) -> None:
         for name in left:
             process.write(name, name.encode())
+            if name == "scratch.bin":
+                os.truncate(process.workspace.path / name, 1 << 40)
+        same = process.workspace.path / "data/same.txt"
+        before = same.stat()
+        same.write_bytes(b"54321")  # as long as before, and said to be as old
+        os.utime(same, ns=(before.st_atime_ns, before.st_mtime_ns))
         process.finish(exit_code)
 
     job, found = await ended(place, script, **fields)
     assert set(found) == files | OWN
+    assert found.get("data/same.txt", b"54321") == b"54321"
     wished = [one.strip() for one in fields.get("outputs", "").split(",") if one]
     receipt = json.loads(found["ferryman.json"])
     assert job["outputs"] == receipt.get("outputs", []) == wished
-    assert job["result_files"] == fields.get("result_files", "all")
+    chosen = fields.get("result_files", "all")
+    assert job["result_files"] == receipt.get("result_files", "all") == chosen
     assert len(job["warnings"]) == ("nothing*" in wished)
     assert all("nothing*" in one and "best.pdb" not in one for one in job["warnings"])
-
-
-async def test_what_is_not_asked_for_does_not_count_for_the_results_limit(place: Place) -> None:
-    def script(process: FakeProcess) -> None:
-        process.write("small", b"x")
-        with (process.workspace.path / "scratch").open("wb") as file:
-            file.truncate(1 << 40)
-        process.finish()
-
-    job, files = await ended(place, script, outputs="small")
-    assert (job["status"], set(files)) == ("Completed", {"small", *OWN})
-
-
-async def test_a_result_of_changes_leaves_out_what_is_as_it_was_sent(place: Place) -> None:
-    def script(process: FakeProcess) -> None:
-        same = process.workspace.path / "data/same.txt"
-        process.write("new/out.txt", b"new")
-        before = same.stat()
-        same.write_bytes(b"54321")  # as long as before, and said to be as old
-        os.utime(same, ns=(before.st_atime_ns, before.st_mtime_ns))
-        process.finish()
-
-    _, files = await ended(place, script, result_files="changed")
-    assert set(files) == {"new/out.txt", "data/same.txt", *OWN}
-    assert files["data/same.txt"] == b"54321"
-    assert json.loads(files["ferryman.json"])["result_files"] == "changed"
 
 
 async def test_where_no_agent_can_leave_files_out_the_job_says_so(tmp_path) -> None:

@@ -96,29 +96,6 @@ async def test_a_file_of_a_result_is_sent_alone(served: Served) -> None:
             assert (await here.get(as_generated_clients_ask))[2] == content, path
 
 
-@each("path", ["out/table.csv", "out/plot.png"])
-async def test_a_part_of_a_file_is_sent_alone(served: Served, path: str) -> None:
-    content, what = FILES[path], f"files/{path}"
-    async with ended(served, RESULT) as here:
-        size, etag = len(content), ""
-        for text, start, stop in (
-            ("0-0", 0, 1),
-            ("1-", 1, size),
-            ("300000-400000", 300_000, 400_001),
-            ("-10", size - 10, size),
-        ):
-            status, headers, body = await here.get(what, Range=f"bytes={text}")
-            assert (status, body == content[start:stop]) == (206, True), text
-            assert headers["content-range"] == f"bytes {start}-{stop - 1}/{size}"
-            etag = headers["etag"]
-        status, _, body = await here.get(what, Range="bytes=5-9", If_Range=etag)
-        assert (status, body) == (206, content[5:10])
-        status, _, body = await here.get(what, Range="bytes=5-9", If_Range='"another"')
-        assert (status, len(body)) == (200, size)
-        status, headers, _ = await here.get(what, Range=f"bytes={size}-")
-        assert (status, headers["content-range"]) == (416, f"bytes */{size}")
-
-
 async def test_a_browser_may_show_text_and_images_and_runs_nothing(served: Served) -> None:
     """The pages' policy lets them load scripts and styles from this server."""
     scripts = dict.fromkeys(["a.js", "a.mjs", "a.css", "b.JS"], b"alert(1)")

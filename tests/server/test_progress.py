@@ -78,21 +78,6 @@ async def test_a_report_after_the_end_changes_nothing(world: World) -> None:
     await world.check()
 
 
-async def test_a_job_that_was_unknown_runs_again_by_what_its_agent_lists(world: World) -> None:
-    job_id, agent, payload = await started(world)
-    await report(world, agent, payload, message="one")
-    await world.get.progress.run_once()
-    agent.drop()
-    await world.clock.advance(61.0)
-    await world.poll.run_once()
-    assert (await world.jobs.get(job_id)).state is JobState.UNKNOWN
-    await agent.connect()
-    await world.settle()
-    await world.get.progress.run_once()
-    job = await world.jobs.get(job_id)
-    assert (job.state, job.message) == (JobState.RUNNING, "one")
-
-
 async def test_a_job_that_ends_just_after_it_was_read_is_cancelled_no_more_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

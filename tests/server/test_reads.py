@@ -26,30 +26,31 @@ async def status(caller: ServerClient, path: str, shown: dict[str, str] | None =
         return answer.status
 
 
-async def ended(caller: ServerClient, user: str) -> int:
+async def posted(caller: ServerClient, path: str, who: dict[str, str], **how: Any) -> Any:
+    async with caller.session.post(f"{caller.url}{path}", headers=who, **how) as answer:
+        return await answer.json()
+
+
+async def ended(caller: ServerClient, user: str, who: dict[str, str]) -> int:
     """A job of the user."""
-    shown = {"ann": ANN, "bob": BOB}[user]
     data = aiohttp.FormData({"user_id": user, "service": "my_service"})
     data.add_field("file", RUN, filename="run.sh")
-    async with caller.session.post(f"{caller.url}/upload", data=data, headers=shown) as answer:
-        job_id = int((await answer.json())["id"])
-    await status(caller, f"/api/v1/jobs/{job_id}/result?wait=20", shown)
+    job_id = int((await posted(caller, "/upload", who, data=data))["id"])
+    await status(caller, f"/api/v1/jobs/{job_id}/result?wait=20", who)
     return job_id
-
-
-async def link(caller: ServerClient, job_id: int) -> str:
-    """What the address of a link to ann's job ends in."""
-    url = f"{caller.url}/api/v1/jobs/{job_id}/links"
-    async with caller.session.post(url, json={}, headers=ANN) as answer:
-        return str((await answer.json())["link"])
 
 
 async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monkeypatch) -> None:
     begun, end = threading.Semaphore(0), threading.Event()
     listed = files._list
     async with driving(tmp_path, FakeOrchestrator(), principals=PRINCIPALS) as caller:
-        ann, bob, other = [await ended(caller, user) for user in ("ann", "bob", "ann")]
-        links = [(one, await link(caller, one)) for one in (ann, other)]
+        ann, other = [await ended(caller, "ann", ANN) for _ in range(2)]
+        bob = await ended(caller, "bob", BOB)
+        # Whoever has a link to one of ann's jobs takes ann's place.
+        links = [
+            (job, (await posted(caller, f"/api/v1/jobs/{job}/links", ANN, json={}))["link"])
+            for job in (ann, other)
+        ]
 
         def slow(*args: Any) -> Any:
             begun.release()
@@ -65,7 +66,7 @@ async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monke
         assert await asyncio.wait_for(of_bob, 60) == 200
         of_ann += [
             asyncio.create_task(status(caller, f"/api/v1/jobs/{job}/files?link={link}"))
-            for job, link in links  # whoever has one of ann's takes ann's place
+            for job, link in links
         ]
         turns = caller.server.context.reads._each._turns
         await until(lambda: {name: one.callers for name, one in turns.items()} == {"user ann": 14})

@@ -268,36 +268,6 @@ async def test_a_bundle_over_the_services_disk_is_refused_before_it_has_come(tmp
 SOON: dict[str, Any] = {"agent_timeout": 20.0, "agent_lost_after": 60.0, **SELDOM}
 
 
-async def test_a_polled_result_that_does_not_fit_waits_for_room_and_stops_new_work(
-    tmp_path, monkeypatch
-):
-    """The client has answered: for how long the server's disk is full is not the job's fault."""
-    clock, data = SimClock(), tmp_path / "data"
-    disk = Disk(monkeypatch, data, 6 * MIB)
-    client = FakeOrchestrator(then="Completed", result=bytes(4 * MIB))
-    async with running(tmp_path, client, machine=clock, min_free=4 * MIB, **SOON) as caller:
-        status, _, reply = await post(caller, SMALL)
-        assert status == 201
-        with clock.autojump():
-            job = await caller.job(reply["id"], until="Unknown")
-            assert "the result waits for room on the server's disk: more is" in job["message"]
-            status, _, body = await caller.get(f"/download_partial/{reply['id']}")
-            assert (status, json.loads(body)["code"]) == (507, "disk_full")
-            assert disk.least >= 4 * MIB
-            assert len(left(data)) == 1, "the bundle"
-            asked = len(client.asked)
-            status, _, refused = await post(caller, SMALL)
-            assert (status, refused["code"]) == (507, "disk_full")
-            assert "1 result waits for room on the server's disk" in refused["message"]
-            await clock.sleep(100)  # longer than agent_lost_after
-            assert (await caller.job(reply["id"], until="Unknown"))["status"] == "Unknown"
-            assert len(client.asked) == asked, "its result is fetched in vain"
-            disk.size = 40 * MIB
-            job = await caller.job(reply["id"], until="Completed")
-            assert (job["status"], job["attempt"]) == ("Completed", 1)
-            await is_taken(caller, SMALL)
-
-
 async def test_what_one_of_two_agents_announces_leaves_the_server_healthy(tmp_path, monkeypatch):
     Disk(monkeypatch, tmp_path / "data", 64 * MIB)
     liar, other = FakeAgent(name="liar", ends="Running"), FakeAgent(name="other", ends="Running")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -70,26 +69,21 @@ async def test_what_is_used_and_what_is_left(place: Place) -> None:
 
 
 async def test_the_command_line_and_the_sdk_show_it(place: Place) -> None:
-    async def run(*words: str) -> str:
-        how = {"FERRYMAN_URL": place.url, "FERRYMAN_TOKEN": OPERATOR, "FERRYMAN_USER": "7"}
-        code, out, err = await ferryman("usage", *words, **how)
-        assert code == 0, err
-        return out
-
-    rows = {line[0]: line[1:] for line in (text.split("\t") for text in (await run()).splitlines())}
+    how = {"FERRYMAN_URL": place.url, "FERRYMAN_TOKEN": OPERATOR, "FERRYMAN_USER": "7"}
+    code, out, err = await ferryman("usage", **how)
+    assert code == 0, err
+    rows = {line[0]: line[1:] for line in (text.split("\t") for text in out.splitlines())}
     assert rows["WHAT"] == ["USED", "LIMIT", "LEFT"]
     assert rows["stored"][1] == "1.9 MiB"
     assert rows["uploads at once"] == ["0", "3", "3"]
     assert rows[f"{place.service}: under way"][0] == "0"
     assert rows["requests"] == ["", "none", ""]
-    assert json.loads(await run("--json", "-u", "8"))["user_id"] == "8"
     async with Client(place.url, token="seven") as client:
         assert (await client.usage()).user_id == "7"
         with pytest.raises(NotAllowed):
             await client.usage("8")
     async with Client(place.url, token=OPERATOR, user="9") as client:
-        assert (await client.usage()).user_id == "9"
-        assert (await client.usage("8")).user_id == "8"
+        assert [(await client.usage(*user)).user_id for user in ((), ("8",))] == ["9", "8"]
 
 
 @each(
@@ -113,8 +107,6 @@ async def test_nobody_sees_what_is_not_theirs(
     place: Place, token: str, query: str, expected: int
 ) -> None:
     assert (await asked(place, query, token))[0] == expected
-
-
-async def test_a_portal_sees_what_its_user_has(place: Place) -> None:
-    _, found = await asked(place, token="portal", **{"Ferryman-Act-As": "7"})
-    assert found["user_id"] == "7"
+    if token == "portal" and expected == 200:
+        _, found = await asked(place, token=token, **{"Ferryman-Act-As": "7"})
+        assert found["user_id"] == "7"
