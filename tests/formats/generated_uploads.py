@@ -27,6 +27,10 @@ _TAR_KINDS: Final = {
     "device": tarfile.CHRTYPE,
     "disk": tarfile.BLKTYPE,
     "sparse file": tarfile.GNUTYPE_SPARSE,
+    "part of a file": b"M",
+    "label": b"V",
+    "dump": b"D",
+    "unknown": b"Z",
 }
 TAR_KINDS: Final = tuple(kind for kind in _TAR_KINDS if kind not in {"file", "contiguous"})
 _ZIP_MODES: Final = {

@@ -12,7 +12,6 @@ import os
 import shutil
 import tarfile
 import zipfile
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,19 +115,14 @@ ABC = deflated(b"abc")
     ("archive", "code"),
     [
         (odd(b"/etc/passwd", mode=0o120777), "link"),
-        (odd(b"", mode=0o010644), "special_file"),
-        (odd(b"", mode=0o020644), "special_file"),
-        (odd(b"", mode=0o060644), "special_file"),
-        (odd(b"", mode=0o140644), "special_file"),
-        (odd(b"", mode=0o040755), "special_file"),
+        *(
+            (odd(b"", mode=mode), "special_file")
+            for mode in (0o010644, 0o020644, 0o060644, 0o140644, 0o040755)
+        ),
         (good().add(b"x/", b"", mode=0o100644), "special_file"),
-        (odd(b"secret", flags=1), "encrypted"),
-        (odd(b"secret", flags=0x41), "encrypted"),
-        (odd(b"secret", flags=0x2000), "encrypted"),
+        *((odd(b"secret", flags=flags), "encrypted") for flags in (1, 0x41, 0x2000)),
         (odd(b"secret", method=99), "encrypted"),
-        (odd(b"", method=12), "compression"),
-        (odd(b"", method=14), "compression"),
-        (odd(b"", method=1234), "compression"),
+        *((odd(b"", method=method), "compression") for method in (12, 14, 1234)),
         (odd(b"1").add(b"x", b"2"), "duplicate_name"),
         (good().add(b"x\0.txt", b"1"), "unsafe_name"),
         (good().add(b"x\xff", b""), "bad_utf8"),
@@ -210,23 +204,11 @@ def test_a_zip_whose_table_of_contents_is_huge_is_refused_before_it_is_read(tmp_
 
 @each(
     ("kind", "code"),
-    [
-        (tarfile.SYMTYPE, "link"),
-        (tarfile.LNKTYPE, "link"),
-        (tarfile.CHRTYPE, "special_file"),
-        (tarfile.BLKTYPE, "special_file"),
-        (tarfile.FIFOTYPE, "special_file"),
-        (tarfile.GNUTYPE_SPARSE, "sparse_file"),
-        (b"M", "split_archive"),
-        (b"V", "special_file"),
-        (b"D", "special_file"),
-        (b"Z", "special_file"),
-    ],
+    [(tarfile.LNKTYPE, "link"), (tarfile.GNUTYPE_SPARSE, "sparse_file"), (b"M", "split_archive")],
 )
-@each("mode", ["w", "w:gz"])
-def test_a_tar_member_that_is_no_file_is_refused_by_name(tmp_path, kind, code, mode):
+def test_a_tar_member_that_is_no_file_is_refused_by_name(tmp_path, kind, code):
     linked = member("bad", linkname="run.sh", type=kind)
-    problem = refusal(tar_of([(member("run.sh"), b""), (linked, b"")], mode), tmp_path)
+    problem = refusal(tar_of([(member("run.sh"), b""), (linked, b"")]), tmp_path)
     assert (problem.code, problem.part) == (code, "bad")
 
 
@@ -342,7 +324,7 @@ def test_a_gzip_bomb_is_stopped_early(tmp_path):
 # ---------------------------------------------------------------------------- lists of sealed ones
 
 
-def packed(path: Path, names: list[str]) -> int:
+def sealed(names: list[str]) -> bytes:
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         archive.writestr("folder/", b"")
@@ -350,27 +332,22 @@ def packed(path: Path, names: list[str]) -> int:
             info = zipfile.ZipInfo(name, (2026, 3, 4, 5, 6, 8))
             info.extra = b"UT\x01\x00x" if number % 2 else b""
             archive.writestr(info, b"x" * (number % 7))
-    path.write_bytes(content.getvalue())
-    return path.stat().st_size
+    return content.getvalue()
 
 
-def test_a_scan_finds_what_the_whole_list_has(tmp_path):
+def test_a_scan_finds_what_the_whole_list_has_and_of_a_damaged_one_it_ends(tmp_path):
     names = [f"{'long/' * (one % 9)}ü {one}" if one % 3 else f"{one}" for one in range(4_000)]
-    size = packed(tmp_path / "a.zip", names)
-    with (tmp_path / "a.zip").open("rb") as file:
+    with (tmp_path / "a.zip").open("w+b", buffering=0) as file:
+        size = file.write(sealed(names))
         index = ZipIndex(file.fileno(), 0, size)
         wanted = [(one.name, one.size, one.modified) for one, _ in index.files()]
         assert [one[0] for one in wanted] == names
         assert list(index.scan()) == wanted
-
-
-@each("at", [0, 28, 30])
-def test_a_scan_of_a_damaged_list_ends(tmp_path, at):
-    """The signature, the length of the name, that of the extras."""
-    path = tmp_path / "a.zip"
-    packed(path, ["a.txt", "b.txt"])
-    data = bytearray(path.read_bytes())
-    data[data.rindex(b"PK\1\2") + at] ^= 0x7F
-    path.write_bytes(data)
-    with path.open("rb") as file, pytest.raises(BundleError):
-        list(ZipIndex(file.fileno(), 0, len(data)).scan())
+        good = sealed(["a.txt", "b.txt"])
+        for at in (0, 28, 30):  # the signature, the length of the name, that of the extras
+            data = bytearray(good)
+            data[data.rindex(b"PK\1\2") + at] ^= 0x7F
+            file.truncate(0)
+            os.pwrite(file.fileno(), data, 0)
+            with pytest.raises(BundleError):
+                list(ZipIndex(file.fileno(), 0, len(data)).scan())

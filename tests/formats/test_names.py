@@ -1,18 +1,23 @@
-"""Names of files: taken, refused, composed, side by side, for every system."""
+"""Names of files: taken, refused, composed, side by side, for every system; patterns of them."""
 
 from __future__ import annotations
 
-import functools
 import os
+import subprocess
 import tracemalloc
 import unicodedata
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ferryman.errors import BadArgument, BadBundle
+from ferryman.ignore import Ignore, Pattern, ignore_for
 from shared.files import names
+from shared.files.globs import MAX_LENGTH, Globs, check_pattern
 from shared.files.names import (
     NonPortableNames,
     PathSet,
@@ -25,7 +30,7 @@ from shared.files.names import (
     why_not_portable,
 )
 from tests.formats.generated_bundles import FINE
-from tests.kit.cost import peak, steps
+from tests.kit.cost import peak
 from tests.kit.each import each
 
 TAKEN = [
@@ -79,10 +84,14 @@ def test_what_is_shown_of_a_name_cannot_play_with_the_terminal():
 # ---------------------------------------------------------------------------- side by side
 
 
-def add(tree, *paths):
+def tree_of(*paths: str, folders: Iterable[str] = ()) -> PathSet:
+    tree = PathSet()
+    for folder in folders:
+        tree.add_folder(folder)
     for path in paths:
         tree.add(path)
     tree.check()
+    return tree
 
 
 @each(
@@ -97,24 +106,17 @@ def add(tree, *paths):
     ],
 )
 def test_paths_that_cannot_lie_side_by_side_are_refused(first, second, code):
-    tree = PathSet()
-    for between in ("a.b", "a-", "a!/b", "A", "a/b!", "a/b\x01"):  # what sorts between them
-        tree.add(f"{between}/x")
-    tree.add(first)
+    between = ("a.b", "a-", "a!/b", "A", "a/b!", "a/b\x01")  # what sorts between them
     with pytest.raises(UnsafeName) as caught:
-        add(tree, second)
+        tree_of(*(f"{one}/x" for one in between), first, second)
     assert (caught.value.code, caught.value.name) == (code, second)
 
 
-@each(("path", "as_folder"), [("a/b", False), ("a/b/c", True), ("a", False), ("a/b/c/d", True)])
-def test_a_folder_may_repeat_but_not_be_a_file(path, as_folder):
-    tree = PathSet()
-    for folder in ("a/b", "a/b", "a"):
-        tree.add_folder(folder)
-    add(tree, "a/b/c", "A")
-    (tree.add_folder if as_folder else tree.add)(path)
+@each(("files", "folders"), [(["a/b"], []), (["a"], []), ([], ["a/b/c"]), ([], ["a/b/c/d"])])
+def test_a_folder_may_repeat_but_not_be_a_file(files, folders):
+    tree_of("a/b/c", "A", folders=("a/b", "a/b", "a"))
     with pytest.raises(UnsafeName) as caught:
-        tree.check()
+        tree_of("a/b/c", "A", *files, folders=("a/b", "a/b", "a", *folders))
     assert caught.value.code == "file_and_folder"
 
 
@@ -122,10 +124,10 @@ def test_a_folder_may_repeat_but_not_be_a_file(path, as_folder):
 def test_paths_agree_with_comparing_every_prefix_of_every_path(paths):
     above = {path[:i] for path in paths for i, c in enumerate(path) if c == "/"}
     if len(set(paths)) == len(paths) and not above & set(paths):
-        add(PathSet(), *paths)
+        tree_of(*paths)
     else:
         with pytest.raises(UnsafeName):
-            add(PathSet(), *paths)
+            tree_of(*paths)
     every = above | set(paths)
     clash = any(fold(a) == fold(b) and a != b for a in every for b in every)
     found = {one.code for one in problems(list(dict.fromkeys(paths)))}
@@ -150,18 +152,10 @@ def test_a_tree_holds_the_paths_and_nothing_of_their_folders():
 @each(
     ("paths", "root"),
     [
-        (["run.sh"], ""),
-        (["a/x", "run.sh"], ""),
-        (["top/run.sh"], "top/"),
-        (["top/run.sh", "top/data/x"], "top/"),
-        ([], None),
-        (["Run.sh"], None),
-        (["top/run.sh", "other"], None),
-        (["top/run.sh", "top2/x"], None),
-        (["top/sub/run.sh"], None),
-        (["run.sh/x"], None),
-        (["top/run.sh/x"], None),
-        (["run.sh", "top/run.sh"], ""),
+        *((paths, "") for paths in (["run.sh"], ["a/x", "run.sh"], ["run.sh", "top/run.sh"])),
+        *((paths, "top/") for paths in (["top/run.sh"], ["top/run.sh", "top/data/x"])),
+        *((paths, None) for paths in ([], ["Run.sh"], ["top/run.sh", "other"], ["run.sh/x"])),
+        *((["top/run.sh", "top2/x"], None), (["top/sub/run.sh"], None), (["top/run.sh/x"], None)),
     ],
 )
 def test_the_root_is_where_run_sh_lies_or_the_one_folder_that_holds_it(paths, root):
@@ -235,25 +229,105 @@ def test_a_name_is_refused_before_it_is_composed(monkeypatch, name, why):
     assert len(str(caught.value)) < 10_000
 
 
+# ---------------------------------------------------------------------------- patterns
+
+
 @each(
-    "paths",
+    ("patterns", "chosen", "others"),
     [
-        lambda n: [f"f{i:06}" for i in range(n)],
-        lambda n: ["/".join([f"{i:06}", *["d"] * 62, "f"]) for i in range(n)],
-        lambda n: ["/".join([*["d"] * 63, f"{i:06}"]) for i in range(n)],
-        lambda n: [f"{c}{i:06}" for i in range(n // 2) for c in "aA"],
-        lambda n: [f"aux:{i}. " for i in range(n)],
-        lambda n: [f"\u00e9\u0301{i:06}" for i in range(n)],
+        (["*.csv"], ["a.csv", "out/deep/b.csv"], ["a.csv.gz", "csv", "x/csv.txt"]),
+        (["out/*.csv"], ["out/a.csv"], ["a.csv", "out/deep/b.csv", "x/out/a.csv"]),
+        (["out/**/*.csv"], ["out/a.csv", "out/1/2/b.csv"], ["a.csv", "outer/a.csv"]),
+        (["**/best.pdb"], ["best.pdb", "a/b/best.pdb"], ["best.pdb.gz"]),
+        (["out"], ["out", "out/a", "x/out/b/c"], ["outer/a", "a/out.txt"]),
+        (["out/"], ["out/a", "out/b/c"], ["outer/a"]),
+        (["run/?/log[12]"], ["run/a/log1", "run/b/log2/x"], ["run/ab/log1", "run/a/log3"]),
+        (["a/**"], ["a/b", "a/b/c", "a"], ["b/a"]),
+        (["*"], ["a", "b/c"], []),
+        (["é*"], ["éa"], ["ea"]),
+        (["a", "b/*"], ["b/x", "a"], ["c"]),
+        ([], [], ["a"]),
     ],
 )
-def test_twice_the_names_are_twice_the_work(paths):
-    def check(given: list[str]) -> None:
-        tree = PathSet()
-        for path in given:
-            tree.add(safe_path(path))
-        tree.check()
-        list(problems(given))
-        find_root(given)
+def test_a_pattern_chooses_files(patterns, chosen, others):
+    globs = Globs([check_pattern(pattern) for pattern in patterns])
+    assert [path for path in chosen if globs.matching(path) not in patterns] == []
+    assert [path for path in others if globs.matching(path) is not None] == []
 
-    few, many = (steps(functools.partial(check, paths(n))) for n in (100, 200))
-    assert many <= 2.1 * few
+
+@each(
+    "text",
+    ["", " ", "/", "/etc", "../x", "a/../b", "a//b", "./a", "a\\b", "a\nb", "x" * (MAX_LENGTH + 1)],
+)
+def test_what_can_choose_nothing_is_refused(text):
+    with pytest.raises(ValueError, match="is no"):
+        check_pattern(text)
+
+
+PATHS = ["a", "a/b", "a/b/c", "a/c", "b/a/c", "b", "a/b/c/d", "c/a/b", "x/y/z/a/b/c"]
+
+
+@each("pattern", ["a/b", "**/a/**/c", "b/**", "**", "c/*/b", "**/**/c", "z/**/a/b/*"])
+def test_the_order_of_paths_means_nothing(pattern):
+    globs = Globs([pattern])
+    for path in (*PATHS, *reversed(PATHS)):
+        assert globs.matching(path) == Globs([pattern]).matching(path), path
+
+
+# ---------------------------------------------------------------------------- what is left out
+
+FILES = (
+    *("run.sh", "a.o", "src/a.o", "src/a.c", "src/build/x", "build/y", "build/keep/z", "a b"),
+    *("src/deep/er/a.o", "#x", "!y", "log1", "log10", "x-y", "data/in.txt", "src/data/in.txt"),
+)
+"""All are files."""
+LISTS = [
+    ["*.o"], ["/*.o"], ["src/*.o"], ["src/**/*.o"], ["**/data"], ["data/"], ["a.o/"], ["/build"],
+    ["build/"], ["build/**"], ["src/build"], ["log?"], ["log[0-9]"], ["log[!2-9]"], ["x[-_]y"],
+    ["*.o", "!src/a.o"], ["*", "!run.sh"], ["# comment", "", "   ", "a b"], ["\\#x", "\\!y"],
+    ["src/", "!src/a.c"], ["in.txt   "], ["src/*/in.txt"], ["src/**/**/in.txt"], ["**"],
+    ["**/b*d/**"], ["src/**/e*/**/a.o"], ["src/**/**"], ["*[*]*"],
+]  # fmt: skip
+
+
+def ignored(patterns: list[str]) -> set[str]:
+    """The names that are left out, those in folders that are left out, too."""
+    parsed = [one for text in patterns if (one := Pattern.parse(text, "here"))]
+    ignore = Ignore(parsed, usual=False)
+
+    def out(name: PurePosixPath) -> bool:
+        folders = reversed(name.parents[:-1])
+        return any(ignore(str(one), Path(), True) for one in folders) or ignore(
+            str(name), Path(), False
+        )
+
+    return {name for name in FILES if out(PurePosixPath(name))}
+
+
+def test_patterns_mean_what_they_mean_to_git(tmp_path):
+    def git(*words: str) -> str:
+        command = ["git", "-c", "core.excludesFile=", *words]
+        return subprocess.check_output(command, cwd=tmp_path, text=True)
+
+    git("init", "-q")
+    for name in FILES:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    wrong = []
+    for patterns in LISTS:
+        (tmp_path / ".git/info/exclude").write_text("\n".join(patterns) + "\n")
+        kept = git("ls-files", "-z", "--others", "--exclude-standard")
+        if ignored(patterns) != set(FILES) - set(kept.split("\0")):
+            wrong.append(patterns)
+    assert wrong == []
+
+
+def test_a_pattern_that_means_nothing_and_a_file_that_cannot_be_read_are_named(tmp_path):
+    for text in ("/", "!"):
+        with pytest.raises(BadArgument, match=r"^\.ferrymanignore, line 3: "):
+            Pattern.parse(text, ".ferrymanignore, line 3")
+    (tmp_path / ".ferrymanignore").write_bytes(b"\xff\n")
+    with pytest.raises(BadBundle, match="no text in UTF-8"):
+        ignore_for(tmp_path, (), everything=False)
+    assert ignore_for(tmp_path, (), everything=True).left_out == []

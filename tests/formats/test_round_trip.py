@@ -12,7 +12,7 @@ import itertools
 import os
 import stat
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,13 +31,13 @@ from tests.formats import generated_uploads as uploads
 from tests.formats.generated_bundles import Item
 from tests.formats.generated_folders import FileSpec
 from tests.kit.desktop_zip import Result
-from tests.kit.fake_sandbox import FakeProcess
+from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
 from tests.kit.program_pair import Pair
 from tests.kit.raw_archives import FORM, in_pieces, unpacked
 from tests.kit.server_http import ServerClient
 from tests.kit.uploads import left, post
 from tests.kit.waiting import until
-from tests.kit.warm import Place, together
+from tests.kit.warm import together
 
 if TYPE_CHECKING:
     from random import Random  # noqa: TID251 - a type
@@ -111,25 +111,25 @@ class Whole:
         return found.files, {path for path, mode in found.modes.items() if mode & 0o111}
 
 
-class Driven(Whole):
-    """In this process, with a fake sandbox."""
-
-    def __init__(self, runner: asyncio.Runner, place: Place) -> None:
-        super().__init__(runner, place, place.warm.data)
-        self.sandbox = place.warm.sandbox
-
-
 Reader = Reading | Whole
+Driven = tuple[Whole, FakeSandbox]
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
 def driven(tmp_path_factory: pytest.TempPathFactory, runner: asyncio.Runner) -> Iterator[Driven]:
+    """In this process, with a fake sandbox."""
     context = together(tmp_path_factory.mktemp("whole"))
     place = runner.run(context.__aenter__())
+    warm = place.warm
     try:
-        yield Driven(runner, place)
-        home = place.warm.agent_data
-        runner.run(until(lambda: not left_at(home)))  # the server has the results
+        yield Whole(runner, place, warm.data), warm.sandbox
+        runner.run(until(lambda: not left_at(warm.agent_data)))  # the server has the results
     finally:
         runner.run(context.__aexit__(None, None, None))
 
@@ -139,19 +139,11 @@ def left_at(agent: Path) -> list[Path]:
     return [x for x in agent.rglob("*") if x.is_file() and not x.name.startswith(kept)]
 
 
-@pytest.fixture(scope="module")
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as found:
-        yield found
+SLOW, SOAK = pytest.mark.slow, pytest.mark.soak
+WAYS = ["reader", pytest.param("slow", marks=SLOW), pytest.param("soak", marks=SOAK)]
 
 
-@pytest.fixture(
-    params=[
-        "reader",
-        pytest.param("slow", marks=pytest.mark.slow),
-        pytest.param("soak", marks=pytest.mark.soak),
-    ]
-)
+@pytest.fixture(params=WAYS)
 def way(
     request: pytest.FixtureRequest, tmp_path: Path, runner: asyncio.Runner
 ) -> Iterator[tuple[Reader, float]]:
@@ -159,10 +151,10 @@ def way(
     if request.param == "reader":
         yield Reading(tmp_path, runner), 1
         return
-    found: Driven = request.getfixturevalue("driven")
-    found.sandbox.script = lambda process: process.finish()
+    found, sandbox = request.getfixturevalue("driven")
+    sandbox.script = lambda process: process.finish()
     yield found, _SOAK if request.param == "soak" else 1
-    found.sandbox.script = None
+    sandbox.script = None
 
 
 def check(reader: Reader, body: bytes, bundle: Sequence[Item]) -> None:
@@ -189,71 +181,56 @@ def check(reader: Reader, body: bytes, bundle: Sequence[Item]) -> None:
         assert shown(part) in reply["message"], reply
 
 
-def test_files_of_a_form_come_back_or_are_refused_by_name(way: tuple[Reader, float]) -> None:
+KINDS = {
+    "form": (),
+    "zip": uploads.ZIP_KINDS,
+    "gnu tar": uploads.TAR_KINDS,
+    "pax tar": uploads.TAR_KINDS,
+}
+
+
+def packed(kind: str, bundle: Sequence[Item], choose: Callable[[int], int], dot: str = "") -> bytes:
+    if kind == "form":
+        return uploads.parts(bundle, extended=bool(choose(2)))
+    if kind == "zip":
+        return uploads.archived("b.zip", uploads.zipped(bundle, choose))
+    mode = ("w", "w:gz")[choose(2)]
+    archive = uploads.tarred(bundle, gnu=kind == "gnu tar", mode=mode, prefix=dot)
+    return uploads.archived("b.tar", archive)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_sent_comes_back_or_is_refused_by_name(
+    way: tuple[Reader, float], kind: str
+) -> None:
     reader, times = way
 
-    @settings(max_examples=int(25 * times))
-    @given(bundles.items(), st.booleans())
-    def run(bundle: list[Item], extended: bool) -> None:
-        bundle = [replace(one, executable=False) for one in bundle]  # a form cannot say it
-        check(reader, uploads.parts(bundle, extended=extended), bundle)
+    @settings(max_examples=int(30 * times))
+    @given(bundles.items(kinds=KINDS[kind]), st.sampled_from(["", "./"]), st.data())
+    def run(bundle: list[Item], dot: str, data: st.DataObject) -> None:
+        if kind == "form":  # it cannot say what is a program
+            bundle = [replace(one, executable=False) for one in bundle]
+        body = packed(kind, bundle, lambda most: data.draw(st.integers(0, most - 1)), dot)
+        check(reader, body, bundle)
 
     run()
 
 
-def test_entries_of_a_zip_come_back_or_are_refused_by_name(way: tuple[Reader, float]) -> None:
-    reader, times = way
-
-    @settings(max_examples=int(40 * times))
-    @given(bundles.items(kinds=uploads.ZIP_KINDS), st.data())
-    def run(bundle: list[Item], data: st.DataObject) -> None:
-        archive = uploads.zipped(bundle, lambda most: data.draw(st.integers(0, most - 1)))
-        check(reader, uploads.archived("b.zip", archive), bundle)
-
-    run()
-
-
-def test_members_of_a_tar_come_back_or_are_refused_by_name(way: tuple[Reader, float]) -> None:
-    reader, times = way
-
-    @settings(max_examples=int(40 * times))
-    @given(
-        bundles.items(kinds=uploads.TAR_KINDS),
-        st.booleans(),
-        st.sampled_from(["w", "w:gz"]),
-        st.sampled_from(["", "./"]),
-    )
-    def run(bundle: list[Item], gnu: bool, mode: str, prefix: str) -> None:
-        archive = uploads.tarred(bundle, gnu=gnu, mode=mode, prefix=prefix)
-        check(reader, uploads.archived("b.tar", archive), bundle)
-
-    run()
-
-
-@pytest.mark.parametrize("kind", ["form", "zip", "gnu tar", "pax tar"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_each_fault_alone_is_refused_by_name(way: tuple[Reader, float], kind: str) -> None:
     """In a bundle with which nothing else is wrong, so that no other fault hides it."""
     reader, times = way
-    kinds = {"form": (), "zip": uploads.ZIP_KINDS}.get(kind, uploads.TAR_KINDS)
 
     # nothing to shrink: the fault is the smallest there is, and its bundle does not matter
     @settings(max_examples=max(1, int(times)), phases=[Phase.generate])
-    @given(bundles.items(odd=False), st.integers(0, 5), st.data())
-    def run(fine: list[Item], place: int, data: st.DataObject) -> None:
+    @given(bundles.items(odd=False), st.integers(0, 5), st.randoms(use_true_random=False))
+    def run(fine: list[Item], place: int, chance: Random) -> None:
         assume(not list(bundles.at_fault(fine)))
         top = "top folder/" if fine[0].name.startswith("top folder/") else ""
-        for fault in bundles.faults(kinds, archive=kind != "form"):
+        for fault in bundles.faults(KINDS[kind], archive=kind != "form"):
             odd = [replace(one, name=top + one.name) for one in fault]
             bundle = [*fine[:place], *odd, *fine[place:]]
-            if kind == "form":
-                body = uploads.parts(bundle, extended=data.draw(st.booleans()))
-            elif kind == "zip":
-                choose = data.draw(st.randoms(use_true_random=False)).randrange
-                body = uploads.archived("b.zip", uploads.zipped(bundle, choose))
-            else:
-                archive = uploads.tarred(bundle, gnu=kind == "gnu tar", mode="w:gz")
-                body = uploads.archived("b.tar", archive)
-            check(reader, body, bundle)
+            check(reader, packed(kind, bundle, chance.randrange), bundle)
 
     run()
 
@@ -308,11 +285,13 @@ def test_every_cut_is_noticed(tmp_path: Path, runner: asyncio.Runner, kind: str)
 
 # ---------------------------------------------------------------------------- what run.sh leaves
 
-LENGTHS = [pytest.param(1, id="short"), pytest.param(_SOAK, id="long", marks=pytest.mark.soak)]
+LENGTHS = [pytest.param(1, id="short"), pytest.param(_SOAK, id="long", marks=SOAK)]
 
 
 @pytest.mark.parametrize("times", LENGTHS)
 def test_whatever_run_sh_leaves_is_in_the_result_or_listed(driven: Driven, times: float) -> None:
+    server, sandbox = driven
+
     @settings(max_examples=int(20 * times))
     @given(folders.things())
     def run(things: list[FileSpec]) -> None:
@@ -323,13 +302,13 @@ def test_whatever_run_sh_leaves_is_in_the_result_or_listed(driven: Driven, times
             made.extend(folders.look(process.workspace.path, things))
             process.finish()
 
-        driven.sandbox.script = script
-        status, reply = driven.take(uploads.parts([Item("run.sh")], extended=False))
+        sandbox.script = script
+        status, reply = server.take(uploads.parts([Item("run.sh")], extended=False))
         assert status == 201, reply
-        folders.check(driven.whole_result(reply), made)
+        folders.check(server.whole_result(reply), made)
 
     run()
-    driven.sandbox.script = None
+    sandbox.script = None
 
 
 # ---------------------------------------------------------------------------- in the real sandbox
@@ -352,10 +331,7 @@ done < <(base64 -d wanted)
 find . -mindepth 1 -printf '%y %m %P\0' | base64
 """
 LETTERS = {"file": "f", "folder": "d", "symlink": "l", "FIFO": "p"}
-IN_SANDBOX = [
-    pytest.param(1, id="short", marks=pytest.mark.slow),
-    pytest.param(_SOAK, id="long", marks=pytest.mark.soak),
-]
+IN_SANDBOX = [pytest.param(1, id="short", marks=SLOW), pytest.param(_SOAK, id="long", marks=SOAK)]
 
 
 @pytest.fixture(scope="module")
@@ -374,17 +350,6 @@ def real(tmp_path_factory: pytest.TempPathFactory, runner: asyncio.Runner) -> It
             yield Whole(runner, caller, pair.server.data)
         finally:
             runner.run(http.close())
-
-
-@pytest.mark.parametrize("times", IN_SANDBOX)
-def test_bundles_come_back_from_the_real_sandbox(real: Whole, times: float) -> None:
-    @settings(max_examples=int(10 * times))
-    @given(bundles.items(kinds=["folder"]), st.sampled_from(["w", "w:gz"]))
-    def run(bundle: list[Item], mode: str) -> None:
-        archive = uploads.tarred(bundle, gnu=True, mode=mode)
-        check(real, uploads.archived("b.tar", archive), bundle)
-
-    run()
 
 
 @pytest.mark.parametrize("times", IN_SANDBOX)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import html
 import re
 
@@ -22,7 +21,6 @@ from server.web.job.content import (
 from server.web.job.files import folder_of, folder_page, prefix_of
 from server.web.job.lines import CLASSES, PLAIN, nearest, render, stripped, style_after
 from shared.files.archives.zip_index import ListedFile
-from tests.kit.cost import steps
 from tests.kit.each import each
 
 _TAG = re.compile(r"<[^>]*>")
@@ -115,19 +113,6 @@ def test_every_colour_has_a_nearest_one(colour):
     assert 0 <= nearest(*colour) <= 15
 
 
-PARTS = (
-    *("\x1b[31mx", "\x1b]8;;", "\x1b[1;1;1", "\x1bP", "\r", "\x1b[ !", "x\x00"),
-    f"\x1b[{'1;' * 50}m",
-)
-
-
-@each("part", PARTS)
-def test_it_takes_time_in_proportion_to_the_text(part):
-    """What its pattern does it does once for each place."""
-    small, large = (steps(functools.partial(render, part * n), lines=True) for n in (300, 1200))
-    assert large < 5 * small
-
-
 # ---------------------------------------------------------------------------- files
 
 
@@ -206,15 +191,3 @@ def test_the_pages_of_a_folder_together_have_all_that_is_in_it(paths, folder, mo
             below[one.partition("/")[0]] = below.get(one.partition("/")[0], 0) + 1
     assert folders == sorted(below.items())
     assert files == sorted(prefix + one for one in inside if "/" not in one)
-
-
-def test_what_is_dear_to_show_costs_no_more_than_other_text() -> None:
-    """Blanks tried in all divisions would take minutes, in a single step."""
-
-    def read(n: int) -> None:
-        assert read_table(f"a\n1{' ' * 1_000 * n}x\n", at_end=True).numbers == [False]
-        odd = read_text(("a\u200b" * n).encode(), 0, at_end=True).lines[0]
-        assert odd.count('<span class="odd">\\u{200b}</span>') == n
-
-    few, many = (steps(functools.partial(read, n)) for n in (100, 200))
-    assert many <= 2.1 * few
