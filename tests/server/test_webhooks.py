@@ -1,13 +1,25 @@
-"""Webhooks over HTTP: a real server, and a real receiver on this machine."""
+"""Webhooks: over HTTP with a real receiver on this machine; and their client against real sockets,
+with the machines that it does not reach.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+import asyncio
+import contextlib
+import dataclasses
+import socket
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 from standardwebhooks.webhooks import Webhook
 
+from server.domain.webhook_targets import AllowedTargets, webhook_target
+from server.domain.webhooks import Delivery, Try
+from server.webhooks import client as module
+from server.webhooks.client import HttpWebhookClient
+from shared.clock import RealClock
 from shared.principals import Principal, Role
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
@@ -43,7 +55,7 @@ def verified(received: Received, secret: str) -> Any:
     return Webhook(secret).verify(received.body, dict(received.headers))
 
 
-async def test_the_end_of_a_job_is_posted_to_its_address_with_a_signature(place: Place) -> None:
+async def test_the_end_of_a_job_is_posted_to_its_address_with_a_signature(place):
     async with receiving() as receiver:
         address = receiver.url("/hook?for=7")
         job = await place.upload(callback_url=address, name="fold", meta='{"run": "r1"}')
@@ -68,9 +80,7 @@ async def test_the_end_of_a_job_is_posted_to_its_address_with_a_signature(place:
         assert await place.server.context.webhooks.of_job(job) == []
 
 
-async def test_a_failed_delivery_is_tried_again_and_its_tries_stand_in_the_job(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_delivery_is_tried_again_unless_the_receiver_is_gone(place, monkeypatch):
     monkeypatch.setattr("server.domain.webhooks._DELAYS_S", (0.01, 3_600))
     async with receiving((503, {}), 500) as receiver:
         job = await place.upload(callback_url=receiver.url())
@@ -81,16 +91,13 @@ async def test_a_failed_delivery_is_tried_again_and_its_tries_stand_in_the_job(
         assert log["next_at"] > log["tried"][1]["at"]
         assert first.body == second.body
         assert first.headers["webhook-id"] == second.headers["webhook-id"]
-
-
-async def test_a_receiver_that_is_gone_gets_no_more(place: Place) -> None:
     async with receiving(410) as receiver:
         job = await place.upload(callback_url=receiver.url())
         log = await delivered(place, job, "failed")
         assert log["message"] == "answered 410 Gone: the receiver wants no more"
 
 
-async def test_each_principal_has_a_secret_of_its_own_which_it_replaces(place: Place) -> None:
+async def test_each_principal_has_a_secret_of_its_own_which_it_replaces(place):
     async def secrets(token: str, method: str = "GET", query: str = "") -> Any:
         headers = {"Authorization": f"Bearer {token}"}
         status, found = await place.ask(method, SECRET + query, headers=headers)
@@ -124,9 +131,7 @@ async def test_each_principal_has_a_secret_of_its_own_which_it_replaces(place: P
         ("https://example.org:99999/", "is no address"),
     ],
 )
-async def test_an_upload_with_an_address_that_no_webhook_may_reach_is_refused(
-    place: Place, url: str, why: str
-) -> None:
+async def test_an_upload_with_an_address_that_no_webhook_may_reach_is_refused(place, url, why):
     status, answer = await place.posted(callback_url=url)
     assert status == 400
     assert answer["message"].startswith("Invalid callback_url: ")
@@ -134,7 +139,7 @@ async def test_an_upload_with_an_address_that_no_webhook_may_reach_is_refused(
     assert not (await place.api("GET", "/jobs", user=place.user))["items"]
 
 
-async def test_timestamps_are_of_the_clock_that_receivers_compare_with(place: Place) -> None:
+async def test_timestamps_are_of_the_clock_that_receivers_compare_with(place):
     """The server's own time follows a jump slowly; signatures would be refused as too old."""
     clock = place.warm.clock
     async with receiving() as receiver:
@@ -147,8 +152,8 @@ async def test_timestamps_are_of_the_clock_that_receivers_compare_with(place: Pl
 
 
 async def test_what_was_not_delivered_before_a_stop_is_delivered_after_the_next_start(
-    module_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    module_folder, monkeypatch
+):
     monkeypatch.setattr("server.stages.webhooks._SENDING_S", 0.01)
     folder = module_folder / "twice"
     folder.mkdir()
@@ -167,3 +172,203 @@ async def test_what_was_not_delivered_before_a_stop_is_delivered_after_the_next_
                 secret = (await answer.json())["secrets"][0]
             for one in received:
                 verified(one, secret)
+
+
+# -- the client
+
+
+DELIVERY = Delivery(
+    id=1,
+    job_id=7,
+    principal="ann",
+    url="",
+    event="job.completed",
+    body='{"type":"job.completed"}',
+    state="pending",
+    message="",
+    tries=3,
+    next_at=0,
+    created_at=0,
+    ended_at=None,
+)
+
+
+def names(**addresses: str | list[str]) -> Any:
+    """A name server; it says for each look-up of a name the next of its addresses."""
+
+    def lookup(host: str, port: int) -> list[tuple[Any, ...]]:
+        found = addresses.get(host.replace(".", "_"))
+        if found is None:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        text = found.pop(0) if isinstance(found, list) else found
+        return socket.getaddrinfo(text, port, type=socket.SOCK_STREAM)
+
+    return lookup
+
+
+@contextlib.asynccontextmanager
+async def client_of(*allow: str, lookup: Any = None) -> AsyncIterator[HttpWebhookClient]:
+    client = HttpWebhookClient(AllowedTargets(allow), RealClock(), lookup)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def post(url: str, allow: tuple[str, ...] = (), lookup: Any = None) -> Try:
+    async with client_of(*allow, lookup=lookup) as client:
+        return await client.post(dataclasses.replace(DELIVERY, url=url), "v1,x", "msg_1", 17)
+
+
+async def test_a_webhook_is_posted_with_its_headers():
+    async with receiving() as receiver:
+        done = await post(receiver.url("/a?b=c"), ("127.0.0.1",))
+        (received,) = receiver.received
+    assert (done.number, done.status, done.problem, done.is_final) == (3, 204, None, False)
+    assert received.path == "/a?b=c"
+    assert received.body == DELIVERY.body.encode()
+    assert received.headers["webhook-id"] == "msg_1"
+    assert received.headers["webhook-timestamp"] == "17"
+    assert received.headers["webhook-signature"] == "v1,x"
+    assert received.headers["Content-Type"] == "application/json"
+    assert received.headers["User-Agent"].startswith("ferryman/")
+
+
+@each("host", ["127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0"])
+async def test_this_machine_is_not_reached(host):
+    async with receiving() as receiver:
+        done = await post(f"http://{host}:{receiver.port}/")
+        assert not receiver.received
+    assert (done.is_final, done.status) == (True, None)
+    assert "is not a public address" in str(done.problem)
+
+
+async def test_a_name_that_leads_inwards_now_or_a_moment_later_is_not_followed():
+    async with receiving() as receiver:
+        url = f"http://evil.example:{receiver.port}/"
+        done = await post(url, (), names(evil_example="127.0.0.1"))
+        assert done.is_final
+        assert str(done.problem).startswith("evil.example leads to what is not a public address")
+        assert "127.0.0.1" not in str(done.problem)
+        # Rebinding: public when it is looked at, inwards when it is connected to.
+        lookup = names(evil_example=["8.8.8.8", "127.0.0.1"])
+        async with client_of(lookup=lookup) as client:
+            assert await client.refusal(webhook_target(url)) is None
+            delivery = dataclasses.replace(DELIVERY, url=url)
+            assert (await client.post(delivery, "v1,x", "msg_1", 17)).is_final
+        assert not receiver.received
+
+
+async def test_a_host_that_is_allowed_by_name_is_reached_at_its_port_only():
+    lookup = names(hooks_internal="127.0.0.1")
+    async with receiving() as receiver:
+        word = f"hooks.internal:{receiver.port}"
+        done = await post(receiver.url(host="hooks.internal"), (word,), lookup)
+        assert done.problem is None
+        assert (await post("http://hooks.internal:1/", (word,), lookup)).is_final
+
+
+async def test_an_upload_learns_early_that_its_address_leads_inwards(monkeypatch):
+    """A name server that hangs keeps it for a moment only."""
+    lookup = names(evil_example="10.0.0.1", good_example="8.8.8.8")
+    async with client_of("192.168.0.0/16", lookup=lookup) as client:
+        for host, refused in {
+            "evil.example": True,
+            "good.example": False,
+            "unknown.example": False,
+            "192.168.0.1": False,
+            "127.0.0.1": True,
+        }.items():
+            why = await client.refusal(webhook_target(f"http://{host}/"))
+            assert (why is not None) is refused, host
+    monkeypatch.setattr(module, "_LOOKUP_S", 0.01)
+    release = threading.Event()
+    async with client_of(lookup=lambda *_: release.wait() and []) as client:
+        try:
+            assert await client.refusal(webhook_target("http://slow.example/")) is None
+        finally:
+            release.set()
+
+
+async def test_what_a_receiver_answers_says_whether_and_when_it_is_tried_again(monkeypatch):
+    answers = (503, {"Retry-After": "120"}), (429, {"Retry-After": "soon"}), 410
+    async with receiving(*answers) as receiver:
+        done = [await post(receiver.url(), ("127.0.0.1",)) for _ in range(3)]
+        assert [one.retry_after_s for one in done] == [120, None, None]
+        assert [one.is_final for one in done] == [False, False, True]
+        receiver.received.clear()
+        receiver.answers[:] = [(307, {"Location": receiver.url("/secret")})]
+        moved = await post(receiver.url("/a"), ("127.0.0.1",))
+        assert [one.path for one in receiver.received] == ["/a"]
+        assert moved.problem == "answered 307 Temporary Redirect: redirects are not followed"
+        assert not moved.is_final
+        monkeypatch.setattr(module, "_TOTAL_S", 0.05)
+        receiver.hold.clear()
+        late = await post(receiver.url(), ("127.0.0.1",))
+        assert (late.status, late.problem) == (None, "no answer within 0.05 s")
+
+
+@contextlib.asynccontextmanager
+async def answering(
+    answer: Callable[[asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[str]:
+    """The address of something that reads the head of a request and then does this."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            await answer(writer)
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    finally:
+        server.close()
+
+
+async def test_of_an_endless_answer_only_its_beginning_is_read():
+    sent = 0
+
+    async def endless(writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000000\r\n\r\n")
+        while True:
+            writer.write(b"x" * 65_536)
+            sent += 65_536
+            await writer.drain()
+
+    async with answering(endless) as url:
+        assert (await post(url, ("127.0.0.1",))).problem is None
+    assert sent < 20_000_000
+
+
+@each(
+    "said, problem",
+    [
+        (b"", "the connection was cut off"),
+        (b"220 mail.example.org ESMTP\r\n", "what was answered is not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"y" * 100_000, "what was answered is not HTTP"),
+    ],
+)
+async def test_what_does_not_speak_http_is_said_so_and_not_repeated(said, problem):
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        writer.close()
+
+    async with answering(answer) as url:
+        done = await post(url, ("127.0.0.1",))
+    assert (done.status, done.problem) == (None, problem)
+
+
+async def test_what_goes_wrong_before_an_answer_is_said():
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        done = await post(f"http://127.0.0.1:{port}/", ("127.0.0.1",))
+        assert done.problem == "could not connect: Connection refused"
+        assert not done.is_final
+    done = await post("http://nowhere.example/", (), names())
+    assert done.problem == "the name is not known"
+    async with receiving() as receiver:
+        done = await post(f"https://127.0.0.1:{receiver.port}/", ("127.0.0.1",))
+        assert done.problem == "TLS could not be started"
