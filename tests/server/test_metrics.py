@@ -1,4 +1,4 @@
-"""``GET /metrics`` of the server."""
+"""``GET /metrics`` of the server; and what the log alone says of each job."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ import asyncio
 import contextlib
 import gzip
 import sqlite3
+from functools import partial
+from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_open
 from prometheus_client.parser import text_string_to_metric_families as read
+from structlog.testing import capture_logs
 
 from server import metrics
 from server.store.statistics import SqlStatistics
 from shared.principals import Principal, Role, Scope
 from shared.sqlite.errors import DatabaseUnavailable
 from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.server_http import driving
-from tests.kit.warm import Place
+from tests.kit.waiting import eventually
+from tests.kit.warm import SLOTS, Place
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 OPERATOR = "an-operators-token"
@@ -140,3 +145,51 @@ async def test_a_crowd_that_asks_makes_the_store_count_once(place, monkeypatch):
     place.warm.clock.forward(70)
     await asyncio.gather(*(asked(place) for _ in range(10)))
     assert counted.await_count == 1
+
+
+SAID = ("event", "state", "attempt", "agent", "reason", "exit_code")
+
+
+async def test_each_attempt_and_each_end_is_one_line_that_can_be_charged_and_explained(place):
+    """The array's children never end."""
+    await place.configure(retries=1, retry_delays=["0s"], retry_on=["exit_code"])
+    codes = iter((3, 4, 0))
+
+    def script(process: FakeProcess) -> None:
+        if not process.launch.env.get("FERRYMAN_ARRAY_INDEX"):
+            process.finish(next(codes))
+
+    place.does(script)
+    with capture_logs() as logs:
+        failed = await place.upload()
+        assert (await place.job(failed))["status"] == "Failed"
+        done = await place.upload()
+        result = (await place.job(done))["attempts"][0]["result_size"]
+        waiting, array = await place.upload(not_before="in 1h"), await place.upload(array="0-9")
+        listed = partial(place.api, "GET", "/jobs", parent=str(array))
+        children = (await eventually(listed, lambda page: len(page["items"]) == 10))["items"]
+        await place.job(children[-1]["id"], until="Running")
+        for job_id in (waiting, array):
+            await place.api("POST", f"/jobs/{job_id}/cancel")
+            await place.job(job_id)
+
+    def lines_of(job_id: int) -> list[Any]:
+        ends = ("job.ended", "job.requeued")
+        return [one for one in logs if one["event"] in ends and one["job_id"] == job_id]
+
+    first, second = lines_of(failed)
+    assert [first[name] for name in SAID] == ["job.requeued", "Queued", 1, "local", "exit_code", 3]
+    assert [second[name] for name in SAID] == ["job.ended", "Failed", 2, "local", "exit_code", 4]
+    assert second["message"] == "run.sh ended with exit code 4"
+    assert (second["user_id"], second["service"]) == (place.user, place.service)
+    for line in (first, second):
+        assert 0 <= line["run_s"] < 60
+        assert 0 <= line["wait_s"] < 60
+    (end,) = lines_of(done)
+    assert (end["state"], end["exit_code"], end["result_bytes"]) == ("Completed", 0, result)
+    (end,) = lines_of(waiting)
+    assert (end["state"], end["agent"], end["attempt"]) == ("Cancelled", None, 0)
+    assert (end["run_s"], end["wait_s"], end["result_bytes"]) == (None, 0, None)
+    ended = [line for one in children for line in lines_of(one["id"])] + lines_of(array)
+    assert [one["state"] for one in ended] == ["Cancelled"] * 11
+    assert len([one for one in ended if one["run_s"] is not None]) <= SLOTS
