@@ -18,30 +18,24 @@ from shared.files.durable import FolderLock
 from shared.settings.base import SettingsError
 from tests.kit.certificates import authority
 from tests.kit.clock import SimClock
+from tests.kit.each import each
 
 
-def levels(found: list[Finding]) -> dict[str, str]:
-    return {one.about: one.level for one in found}
-
-
-def test_a_folder_of_ones_own_with_room_is_fine(tmp_path: Path) -> None:
+def test_a_folder_is_ones_own_has_room_and_is_there_or_can_be_made(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    found = levels(list(doctor.of_folder(tmp_path, 0)))
-    assert found == {"folder": "ok", "filesystem": "ok", "disk": "ok"}
-
-
-def test_a_full_disk_and_a_folder_that_others_may_write_are_found(tmp_path: Path) -> None:
+    found = {one.about: one for one in doctor.of_folder(tmp_path, 0)}
+    assert {about: one.level for about, one in found.items()} == {
+        "folder": "ok",
+        "filesystem": "ok",
+        "disk": "ok",
+    }
     tmp_path.chmod(0o777)
     found = {one.about: one for one in doctor.of_folder(tmp_path, 1 << 60)}
     assert (found["disk"].level, found["disk"].exit_code) == ("problem", 75)
     assert found["folder"].hint == f"chmod go-w {tmp_path}"
-
-
-def test_a_folder_that_is_missing_will_be_made_and_one_in_a_file_cannot(tmp_path: Path) -> None:
     (missing,) = doctor.of_folder(tmp_path / "data", 0)
-    assert missing.hint is not None
-    assert "-o USER" in missing.hint  # as root, it would make a folder of root
     assert missing.level == "warning"
+    assert "-o USER" in str(missing.hint)  # as root, it would make a folder of root
     (tmp_path / "file").write_text("")
     (wrong,) = doctor.of_folder(tmp_path / "file" / "data", 0)
     assert (wrong.level, wrong.exit_code) == ("problem", 73)
@@ -67,17 +61,8 @@ def test_a_port_that_another_program_has_is_a_problem() -> None:
     assert doctor.of_port("127.0.0.1", 0, "7").level == "warning"
 
 
-def test_a_secret_that_others_may_read_is_found(tmp_path: Path) -> None:
-    open_file, closed = tmp_path / "open", tmp_path / "closed"
-    for file, mode in ((open_file, 0o644), (closed, 0o600)):
-        file.write_text("x")
-        file.chmod(mode)
-    found = list(doctor.of_secrets([open_file, closed, None, tmp_path / "missing"], tmp_path))
-    assert [one.level for one in found] == ["warning", "ok", "problem"]
-
-
-@pytest.mark.parametrize(
-    ("mode", "members", "level"),
+@each(
+    "mode, members, level",
     [
         (0o640, [], "ok"),
         (0o640, ["ferryman"], "ok"),
@@ -87,33 +72,30 @@ def test_a_secret_that_others_may_read_is_found(tmp_path: Path) -> None:
         (0o604, [], "warning"),
     ],
 )
-def test_a_secret_may_be_read_by_the_group_of_the_program_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, members: list[str], level: str
-) -> None:
+def test_a_secret_may_be_read_by_the_program_and_its_group_alone(
+    tmp_path, monkeypatch, mode, members, level
+):
     """As the package has it: root's file, with the group of the server's user."""
     file = tmp_path / "tokens"
     file.write_text("x")
     file.chmod(mode)
     nobody_elses = grp.struct_group(("ferryman", "x", file.stat().st_gid, members))
     monkeypatch.setattr(grp, "getgrgid", lambda _: nobody_elses)
-    (found,) = doctor.of_secrets([file], tmp_path)
-    assert found.level == level
+    found = doctor.of_secrets([file, None, tmp_path / "missing"], tmp_path)
+    assert [one.level for one in found] == [level, "problem"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root: advice about files of root is not proved")
-@pytest.mark.parametrize("owner", [0, 4242])
-def test_what_the_doctor_advises_leaves_a_secret_readable_for_the_program(
-    tmp_path: Path, owner: int
-) -> None:
-    data, file = tmp_path / "data", tmp_path / "tokens"
+@each("owner", [0, 4242])
+def test_what_the_doctor_advises_leaves_a_secret_readable_for_the_program(tmp_path, owner):
+    data, file = tmp_path / f"of-{owner}", tmp_path / f"tokens-of-{owner}"
     data.mkdir()
     os.chown(data, 4242, 4343)
     file.write_text("x")
     os.chown(file, owner, 0)
     file.chmod(0o644)
     (found,) = doctor.of_secrets([file], data)
-    assert found.hint is not None
-    command = found.hint.partition(" (")[0].replace("GROUP", "4343")
+    command = str(found.hint).partition(" (")[0].replace("GROUP", "4343")
     subprocess.run(["sh", "-c", command], check=True)
     about = file.stat()
     owns, in_group = about.st_uid == 4242, about.st_gid == 4343

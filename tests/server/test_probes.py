@@ -1,5 +1,5 @@
 """``/livez``, ``/readyz`` and ``/health`` of both programs: what they look at, and what they say to
-whom.
+whom; and when the watchdog is to start a server again.
 """
 
 from __future__ import annotations
@@ -7,19 +7,26 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from structlog.testing import capture_logs
 
 from client_agent.run.runner import EndRequests
 from client_agent.storage.folders import Folders
+from server.domain.troubles import Trouble, TroubleKind
+from server.lifecycle import Supervision
+from server.loops.runner import Loop, Supervisor
 from server.storage.scratch import FolderScratch
+from shared import probe
 from shared.principals import Principal, Role, Scope
+from shared.probe import PATIENCE_S, Heartbeats
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable
 from tests.kit.agent_http import calling
+from tests.kit.clock import SimClock
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import driving
 from tests.kit.waiting import eventually
@@ -142,3 +149,83 @@ async def test_an_agent_that_drains_takes_nothing_new(tmp_path):
             lambda: program.timed("GET", "/readyz"), lambda it: it.status == 503
         )
         assert answer.document["reasons"] == ["draining"]
+
+
+# -- what is for the watchdog
+
+
+async def test_a_loop_whose_sweep_does_not_end_is_for_the_watchdog_unless_a_disk_is_silent():
+    """Sweeps that fail are not: they do for as long as a disk is full."""
+    clock, goes_on = SimClock(), asyncio.Event()
+    troubles: list[Trouble] = []
+    goes_on.set()
+
+    async def sweep() -> int:
+        await goes_on.wait()
+        raise RuntimeError("the disk is full")
+
+    loop = Loop("cleaner", SimpleNamespace(run_once=sweep), 10.0, asyncio.Event(), clock)
+    context = SimpleNamespace(troubles=AsyncMock(side_effect=lambda: troubles), clock=clock)
+    supervisor = Supervisor([loop], [], [])
+    server: Any = SimpleNamespace(context=context, supervisor=supervisor)
+    supervision = Supervision(server)
+    supervisor.start()
+    with capture_logs():  # to show all failures costs more than the rest
+        await clock.advance(2 * PATIENCE_S)
+    assert await supervision.alive()
+    goes_on.clear()
+    await clock.advance(PATIENCE_S)
+    assert await supervision.alive()
+    await clock.advance(60)
+    with capture_logs() as lines:
+        troubles = [Trouble(TroubleKind.DATA_FOLDER_SILENT, "a start does not help it")]
+        assert await supervision.alive()
+        troubles = [Trouble(TroubleKind.DISK_FULL, "the disk is full")]
+        assert not await supervision.alive()
+        assert not await supervision.alive()
+    assert lines == [{"event": "loop.stuck", "loops": ["cleaner"], "log_level": "error"}]
+    goes_on.set()
+    with capture_logs():
+        await supervisor.stop()
+
+
+async def test_a_heartbeat_that_stops_and_a_task_that_has_ended_are_found() -> None:
+    clock = SimClock()
+    beats = Heartbeats(clock)
+    tick = beats.add("retention", 60)
+    beats.check("workers", lambda: clock.monotonic() < 900)
+    await clock.advance(60 + PATIENCE_S)
+    assert beats.stuck() == []
+    await clock.advance(1)
+    assert beats.stuck() == ["retention"]
+    tick()
+    assert beats.stuck() == []
+    await clock.advance(900)
+    assert beats.stuck() == ["retention", "workers"]
+
+
+async def test_what_keeps_it_from_new_work_is_logged_when_it_begins_changes_and_is_over() -> None:
+    clock, stop = SimClock(), asyncio.Event()
+    found: dict[str, str] = {"draining": "as its operator asked"}
+
+    async def look() -> dict[str, str]:
+        if "defect" in found:
+            raise RuntimeError
+        return dict(found)
+
+    with capture_logs() as lines:
+        watching = asyncio.create_task(probe.watch(look, stop, clock))
+        await clock.advance(60)
+        found["disk_full"] = "the disk is full"
+        await clock.advance(60)
+        found["defect"] = ""
+        await clock.advance(probe.LOOK_EVERY_S)
+        found.clear()
+        await clock.advance(60)
+        stop.set()
+        await watching
+    lost, unknown, regained = lines
+    assert (lost["event"], lost["log_level"]) == ("readiness.lost", "error")
+    assert (lost["reasons"], lost["why"]) == (["disk_full"], "the disk is full")
+    assert unknown["event"] == "readiness.unknown"
+    assert (regained["event"], regained["log_level"]) == ("readiness.regained", "info")
