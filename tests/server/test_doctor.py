@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from client_agent.settings.agent import load
-from ferryman.findings import Finding, exit_code, lines
 from server.maintenance import doctor
 from shared.clock import SECOND, RealClock
 from shared.files.durable import FolderLock
@@ -113,15 +112,6 @@ def test_a_certificate_is_looked_at_for_its_end(tmp_path: Path) -> None:
     (tmp_path / "none.pem").write_text("nothing")
     (none,) = doctor.of_certificate(tmp_path / "none.pem", SimClock(now))
     assert none.level == "problem"
-
-
-def test_the_exit_code_is_that_of_the_first_problem() -> None:
-    found = [Finding("a", "ok", "x"), Finding("b", "problem", "y", "do", 74)]
-    found.append(Finding("c", "problem", "z"))
-    assert exit_code(found) == 74
-    said = [line for one in found for line in lines(one)]
-    assert said == ["ok       a: x", "PROBLEM  b: y", "         do", "PROBLEM  c: z"]
-    assert exit_code(found[:1]) == 0
 
 
 def test_settings_that_this_user_may_not_read_name_who_may(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ async def ask(
     return await place.ask(method, SCHEDULES + path, headers=headers, **more)
 
 
-async def test_a_schedule_is_added_listed_and_deleted(place: Place) -> None:
+async def test_a_schedule_is_added_listed_and_deleted(place):
     status, added = await post(place, time_zone="Europe/Berlin", tags="a")
     assert status == 201, added
     assert (added["cron"], added["time_zone"]) == ("30 2 * * *", "Europe/Berlin")
@@ -66,18 +66,14 @@ async def test_a_schedule_is_added_listed_and_deleted(place: Place) -> None:
         ("user_id", "a b", "invalid_user_id", "user_id"),
     ],
 )
-async def test_a_wrong_field_is_named_with_its_value(
-    place: Place, field: str, value: str, code: str, words: str
-) -> None:
+async def test_a_wrong_field_is_named_with_its_value(place, field, value, code, words):
     status, problem = await post(place, **{field: value})
     assert (status, problem["code"], problem["part"]) == (400, code, field), problem
     assert words in problem["detail"]
     assert (await ask(place, "GET", f"?user={place.user}"))[1]["items"] == []
 
 
-async def test_a_name_is_a_users_once_and_schedules_are_counted(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_name_is_a_users_once_and_schedules_are_counted(place, monkeypatch):
     monkeypatch.setattr("server.store.schedules.MOST_OF_USER", 2)
     made = [(await post(place))[1]["id"]]
     status, problem = await post(place)
@@ -92,7 +88,7 @@ async def test_a_name_is_a_users_once_and_schedules_are_counted(
     assert rest["next"] is None
 
 
-async def test_a_schedule_that_somebody_may_not_see_is_not_there(place: Place) -> None:
+async def test_a_schedule_that_somebody_may_not_see_is_not_there(place):
     status, problem = await post(place, ANN)
     assert (status, problem["code"]) == (403, "not_allowed")
     status, added = await post(place, ANN, user_id="ann")
