@@ -5,12 +5,10 @@ loop was busy with one thing, in CPU time of its thread.
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from time import thread_time
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -55,35 +53,28 @@ def peak(work: Callable[[], T]) -> tuple[T, int]:
 
 class Longest:
     """Attributes:
-    seconds: CPU time of the longest step so far.
+    calls: of functions, Python's and C's, in the longest step so far.
     step: what it was.
     """
 
-    seconds = 0.0
+    calls = 0
     step = ""
 
 
 @contextmanager
 def longest_step() -> Iterator[Longest]:
-    """Measures every callback of event loops while the context is open.
-
-    Meanwhile no garbage is collected: that of other tests would count.
-    """
+    """Counts what each callback of event loops calls while the context is open."""
     found, run = Longest(), asyncio.Handle._run
 
-    def measured(handle: asyncio.Handle) -> Any:
-        began = thread_time()
-        try:
-            return run(handle)
-        finally:
-            spent = thread_time() - began
-            if spent > found.seconds:
-                found.seconds, found.step = spent, repr(handle)
+    def counted(handle: asyncio.Handle) -> Any:
+        given: list[Any] = []
+        calls = steps(lambda: given.append(run(handle)))
+        if calls > found.calls:
+            found.calls, found.step = calls, repr(handle)
+        return given[0]
 
-    gc.disable()
-    asyncio.Handle._run = measured  # type: ignore[method-assign,assignment]
+    asyncio.Handle._run = counted  # type: ignore[method-assign,assignment]
     try:
         yield found
     finally:
         asyncio.Handle._run = run  # type: ignore[method-assign]
-        gc.enable()
