@@ -31,11 +31,9 @@ async def array(
     """A parent whose first ``made`` children (None: all) are there."""
     request = BatchRequest(((0, count - 1, 1),), **fields)
     parent = await jobs.upload(batch=request, **(more or {}))
-    batch = await batch_of(jobs, parent)
-    begun = await jobs.begin_batch(rules.begun(parent, batch, 20))
+    begun = await jobs.begin_batch(rules.begun(parent, await batch_of(jobs, parent), 20))
     assert begun is not None
-    some = rules.tasks(batch, 0, count if made is None else made)
-    assert await jobs.make_children(batch, some, 30, "of an array")
+    assert await make(jobs, parent, count if made is None else made)
     return begun
 
 
@@ -45,6 +43,12 @@ async def batch_of(jobs: Store, parent: Job) -> Batch:
     return batch
 
 
+async def make(jobs: Store, parent: Job, most: int) -> bool:
+    """The next children."""
+    seen = await batch_of(jobs, parent)
+    return await jobs.make_children(seen, rules.tasks(seen, seen.made, most), 30, "of an array")
+
+
 async def cancelled(jobs: Store, parent: Job) -> Job:
     """The parent, of which no child is under way."""
     await jobs.request_cancel(parent.id, 50)
@@ -52,6 +56,10 @@ async def cancelled(jobs: Store, parent: Job) -> Job:
     over = await jobs.end_batch(end, await batch_of(jobs, parent))
     assert over is not None
     return over
+
+
+async def is_empty(jobs: Store) -> bool:
+    return not await jobs.rows("SELECT 1 FROM jobs UNION SELECT 1 FROM events")
 
 
 def to(job: Job, state: JobState, at: int = 40) -> Move:
@@ -87,29 +95,21 @@ async def test_a_parent_is_not_sent_and_holds_no_slot(jobs: Store) -> None:
     assert await jobs.attempts(parent.id) == []
 
 
-async def test_children_are_made_once_whoever_makes_them(jobs: Store) -> None:
+async def test_children_are_made_once_whoever_makes_them_and_none_of_a_cancelled_parent(
+    jobs: Store,
+) -> None:
     parent = await array(jobs, 10, made=4)
-    seen = await batch_of(jobs, parent)
-    made = await asyncio.gather(
-        *(jobs.make_children(seen, rules.tasks(seen, 4, 6), 30, "") for _ in range(2))
-    )
-    assert sorted(made) == [False, True]
+    assert sorted(await asyncio.gather(*(make(jobs, parent, 5) for _ in range(2)))) == [False, True]
     names = [child.child_name for child in await jobs.children_of(parent)]
-    assert names == [str(n) for n in range(10)]
-    await jobs.check()
-
-
-async def test_no_child_is_made_of_a_parent_that_is_to_be_cancelled(jobs: Store) -> None:
-    parent = await array(jobs, 10, made=4)
+    assert names == [str(n) for n in range(9)]
     await jobs.request_cancel(parent.id, 50)
-    seen = await batch_of(jobs, parent)
-    assert not await jobs.make_children(seen, rules.tasks(seen, 4, 6), 60, "")
+    assert not await make(jobs, parent, 1)
+    await jobs.check()
 
 
 async def test_as_many_children_may_run_as_the_upload_says(jobs: Store) -> None:
     parent = await array(jobs, 5, made=3, max_parallel=2)
-    seen = await batch_of(jobs, parent)
-    assert await jobs.make_children(seen, rules.tasks(seen, 3, 2), 30, "")
+    assert await make(jobs, parent, 2)
     await jobs.check()
     running = await jobs.claim_fairly(SERVICE, HERE, 10, 40)
     assert [job.child_name for job in running] == ["0", "1"]
@@ -202,43 +202,27 @@ async def test_a_child_is_not_retried_once_its_parent_has_ended(jobs: Store) -> 
     await jobs.check()
 
 
-async def test_children_count_for_the_quotas_before_they_are_made(jobs: Store) -> None:
-    request = BatchRequest(((0, 7, 1),))
-    await jobs.insert(new(batch=request), "queued", most_queued=10)
-    for batch in (request, None):
+async def test_children_count_for_the_quotas_before_they_are_made_and_at_a_retry(
+    jobs: Store,
+) -> None:
+    parent = await array(jobs, 8, made=0)
+    for batch in (BatchRequest(((0, 7, 1),)), None):
         with pytest.raises(QueueFull):
             await jobs.insert(new(batch=batch), "queued", most_queued=8)
-    assert await jobs.queued("s", "ann", 100) == 9
-
-
-async def test_children_count_for_the_quotas_when_their_parent_is_retried(jobs: Store) -> None:
-    parent = await array(jobs, 8)
+    assert await jobs.queued("s", "ann", 100) == 8
     over = await cancelled(jobs, parent)
     with pytest.raises(QueueFull):
         await jobs.retry(to(over, JobState.QUEUED), over, 7)
     assert await jobs.retry(to(over, JobState.QUEUED), over, 8) is not None
 
 
-async def test_a_shared_bundle_counts_once_for_its_user(jobs: Store) -> None:
-    await array(jobs, 5, more={"bundle": Bundle("b", 100, "digest")})
-    assert await jobs.stored("ann") == 100
-
-
 async def test_files_of_a_batch_are_kept_until_all_of_it_is_cleaned(jobs: Store) -> None:
-    parent = await array(jobs, 3)
-    (child, *_) = await jobs.claim_fairly(SERVICE, HERE, 3, 40)
-    await jobs.request_cancel(parent.id, 50)
-    for job in await jobs.children_of(parent):
-        if not job.ended:
-            await jobs.moved(to(job, JobState.CANCELLED))
-    seen = await batch_of(jobs, parent)
-    over = await jobs.end_batch(
-        ending.cancelled(await jobs.get(parent.id), SERVICE, 60, "cancelled"), seen
-    )
-    assert over is not None
+    parent = await array(jobs, 3, more={"bundle": Bundle("b", 100, "digest")})
+    assert await jobs.stored("ann") == 100, "a shared bundle counts once"
+    over = await cancelled(jobs, parent)
     assert [job.id for job in await jobs.expired(10**15, 10)] == [parent.id]
     with pytest.raises(ChildOfBatch):
-        await jobs.delete(child.id)
+        await jobs.delete(parent.id + 1)
     assert await jobs.clean([ending.expired(over, 70)]) == (1, [])
     expired = await jobs.expired(70, 10)
     assert len(expired) == 3
@@ -261,38 +245,23 @@ def test_parents_with_many_children_are_cleaned_in_transactions_of_their_own() -
     assert list(retention._portions([], {})) == []
 
 
-async def test_a_deleted_parent_takes_its_children_along(jobs: Store) -> None:
+async def test_a_parent_that_is_being_deleted_is_not_retried_and_takes_its_children_along(
+    jobs: Store,
+) -> None:
     parent = await array(jobs, 1_200)
-    await cancelled(jobs, parent)
-    files = await jobs.delete(parent.id)
-    assert [file for _, file in files] == ["b"]
-    assert not await jobs.rows("SELECT 1 FROM jobs UNION SELECT 1 FROM events")
-
-
-async def test_a_parent_that_is_being_deleted_is_not_retried(jobs: Store) -> None:
-    parent = await array(jobs, 2)
     over = await cancelled(jobs, parent)
     await jobs.request_delete(parent.id, 70, "ann")  # its children may be gone from now on
     assert await jobs.move(to(over, JobState.QUEUED)) is None
-    await jobs.delete(parent.id)
-    assert not await jobs.rows("SELECT 1 FROM jobs")
+    assert [file for _, file in await jobs.delete(parent.id)] == ["b"]
+    assert await is_empty(jobs)
 
 
 async def test_children_that_a_job_left_have_a_bundle_of_their_own(jobs: Store) -> None:
-    await jobs.added("ann")
-    (job,) = await jobs.claim_fairly(SERVICE, HERE, 1, 20)
-    job = await jobs.moved(to(job, JobState.SUBMITTED))
+    job = await jobs.moved(to(await jobs.claimed(), JobState.SUBMITTED))
     run = Move(job.id, 1, job.state, JobState.RUNNING, 40, "left children")
-    kept = await jobs.defer(
-        dataclasses.replace(
-            Move(job.id, 1, JobState.RUNNING, JobState.RUNNING, 40, "", changes={"deferred": True}),
-            before=JobState.SUBMITTED,
-            through=(run.steps[0],),
-        ),
-        2,
-        Bundle("children", 5, "of children"),
-    )
-    assert kept == Bundle("children", 5, "of children")
+    defer = dataclasses.replace(run, to=JobState.RUNNING, changes={"deferred": True})
+    own = Bundle("children", 5, "of children")
+    assert await jobs.defer(dataclasses.replace(defer, through=(run.steps[0],)), 2, own) == own
     parent = await jobs.get(job.id)
     assert parent.deferred
     (attempt,) = await jobs.attempts(job.id)
@@ -300,7 +269,7 @@ async def test_children_that_a_job_left_have_a_bundle_of_their_own(jobs: Store) 
     seen = await batch_of(jobs, parent)
     assert await jobs.make_children(seen, rules.folders(["a", "b"]), 50, "")
     first, _ = await jobs.children_of(parent)
-    assert (first.bundle_folder, first.bundle) == ("a/", Bundle("children", 5, "of children"))
+    assert (first.bundle_folder, first.bundle) == ("a/", own)
     assert await jobs.files_in_use(["b", "children"]) == {"b", "children"}
     await jobs.check()
 
@@ -321,16 +290,10 @@ MOVES = (
 @given(
     max_parallel=st.integers(0, 3),
     made=st.integers(0, 6),
-    steps=st.lists(
-        st.tuples(st.integers(0, 5), st.sampled_from(MOVES)),
-        max_size=25,
-    ),
+    steps=st.lists(st.tuples(st.integers(0, 5), st.sampled_from(MOVES)), max_size=25),
 )
 async def test_counters_say_what_counting_says(
-    jobs: Store,
-    max_parallel: int,
-    made: int,
-    steps: list[tuple[int, Any]],
+    jobs: Store, max_parallel: int, made: int, steps: list[tuple[int, Any]]
 ) -> None:
     parent = await array(jobs, 6, made=made, max_parallel=max_parallel)
     for number, step in steps:
@@ -341,8 +304,7 @@ async def test_counters_say_what_counting_says(
         elif step == "cancel":
             await jobs.cancel_children(parent.id, 50, "cancelled")
         elif step == "make":
-            seen = await batch_of(jobs, parent)
-            await jobs.make_children(seen, rules.tasks(seen, seen.made, number), 30, "")
+            await make(jobs, parent, number)
         elif child is not None and step in states.NEXT[child.state]:
             await jobs.move(to(child, step))
         await jobs.check()
@@ -368,8 +330,8 @@ async def test_no_transaction_grows_with_the_number_of_children(
     for count in (600, 1_200):
         largest.append(0)
         parent = await array(jobs, count, made=0)
-        while (seen := await batch_of(jobs, parent)).made < count:
-            assert await jobs.make_children(seen, rules.tasks(seen, seen.made, 300), 30, "")
+        while (await batch_of(jobs, parent)).made < count:
+            assert await make(jobs, parent, 300)
         await cancelled(jobs, parent)
         assert (await batch_of(jobs, parent)).cancelled == count
     assert largest[1] <= largest[0]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import shutil
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Generator
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -17,15 +20,24 @@ from shared.files.durable import FolderInUse
 from shared.sql import Transaction
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.migrations import Migration
 
 MIGRATIONS = [("CREATE TABLE numbers (n INTEGER PRIMARY KEY) STRICT",)]
 
 
+@asynccontextmanager
+async def opened(path: Path, *more: Migration) -> AsyncIterator[Database]:
+    database = await Database.open(path, [*MIGRATIONS, *more])
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    opened = await Database.open(tmp_path / "test.sqlite", MIGRATIONS)
-    yield opened
-    await opened.close()
+    async with opened(tmp_path / "test.sqlite") as found:
+        yield found
 
 
 def add(*numbers: int, fail: Exception | None = None):
@@ -84,24 +96,18 @@ async def test_after_closing_nothing_is_taken(tmp_path: Path) -> None:
         await database.write(add(2))
 
 
-async def test_what_is_created_is_closed_to_others(tmp_path: Path) -> None:
+async def test_what_is_created_is_closed_to_others_and_a_mode_that_the_operator_gave_is_kept(
+    tmp_path: Path,
+) -> None:
     """Wherever the operator puts it."""
     tmp_path.chmod(0o755)
     path = tmp_path / "some.sqlite"
-    database = await Database.open(path, MIGRATIONS)
-    try:
+    async with opened(path):
         modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
-    finally:
-        await database.close()
     assert modes == {f"{path.name}{suffix}": 0o600 for suffix in ("", "-wal", "-shm", ".lock")}
-
-
-async def test_a_mode_that_the_operator_gave_is_kept(tmp_path: Path) -> None:
-    path = tmp_path / "some.sqlite"
-    await (await Database.open(path, MIGRATIONS)).close()
     path.chmod(0o640)
-    await (await Database.open(path, MIGRATIONS)).close()
-    assert path.stat().st_mode & 0o777 == 0o640
+    async with opened(path):
+        assert path.stat().st_mode & 0o777 == 0o640
 
 
 # -- what the connections are set to
@@ -116,43 +122,54 @@ async def test_who_reads_cannot_write(database: Database, read: str) -> None:
 
 async def test_a_row_that_refers_to_nothing_is_refused(tmp_path: Path) -> None:
     child = "CREATE TABLE children (n INTEGER REFERENCES numbers (n)) STRICT"
-    database = await Database.open(tmp_path / "test.sqlite", [*MIGRATIONS, (child,)])
-    try:
+    async with opened(tmp_path / "test.sqlite", (child,)) as database:
         with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
             await database.write(lambda tx: tx.rows("INSERT INTO children VALUES (7)"))
-    finally:
-        await database.close()
 
 
-async def test_a_change_waits_for_another_programs_change(
-    database: Database, tmp_path: Path
-) -> None:
-    with closing(sqlite3.connect(tmp_path / "test.sqlite", isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        begun = threading.Event()
-        await database._writer.run(lambda raw: raw.set_trace_callback(lambda _: begun.set()))
-        change = asyncio.create_task(database.write(add(1)))
-        assert await asyncio.to_thread(begun.wait, 20)
-        assert not change.done()
-        other.execute("COMMIT")
-    assert await change == 1
+class Asked(sqlite3.Connection):
+    """Tells what is to be done, and has a function that waits."""
 
-
-async def test_no_other_read_waits_for_a_list(database: Database) -> None:
-    """The list is held up until the other read has been answered."""
     begun, answered = threading.Event(), threading.Event()
 
-    def hold() -> bool:
-        begun.set()
-        return answered.wait(5)
+    def __init__(self, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self.create_function("hold", 0, self._hold)
+        self.set_trace_callback(lambda sql: self.begun.set() if "BEGIN" in sql else None)
 
-    await database.write(add(1))
-    for connection in (database._reader, database._lists):
-        await connection.run(lambda raw: raw.create_function("hold", 0, hold))
-    slow = asyncio.create_task(database.list_rows("SELECT hold() AS held"))
-    await asyncio.to_thread(begun.wait)
-    assert await kept(database) == [1]
-    answered.set()
+    def _hold(self) -> bool:
+        self.begun.set()
+        return self.answered.wait(5)
+
+
+@pytest.fixture
+async def asked(tmp_path: Path) -> AsyncIterator[Database]:
+    """A database whose connections are so."""
+    connect = functools.partial(sqlite3.connect, factory=Asked)
+    with mock.patch("sqlite3.connect", connect):
+        database = await Database.open(tmp_path / "asked.sqlite", MIGRATIONS)
+    await database.write(add(7))
+    Asked.begun, Asked.answered = threading.Event(), threading.Event()
+    yield database
+    await database.close()
+
+
+async def test_a_change_waits_for_another_programs_change(asked: Database, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "asked.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        change = asyncio.create_task(asked.write(add(1)))
+        assert await asyncio.to_thread(Asked.begun.wait, 20)
+        assert not change.done()
+        other.execute("COMMIT")
+    assert await change == 2
+
+
+async def test_no_other_read_waits_for_a_list(asked: Database) -> None:
+    """The list is held up until the other read has been answered."""
+    slow = asyncio.create_task(asked.list_rows("SELECT hold() AS held"))
+    assert await asyncio.to_thread(Asked.begun.wait, 20)
+    assert await kept(asked) == [7]
+    Asked.answered.set()
     assert (await slow)[0]["held"] == 1
 
 
@@ -178,39 +195,47 @@ async def test_what_was_deleted_can_be_given_back_to_the_disk(
 # -- what is wrong with it
 
 
-async def test_a_failed_write_is_reported_until_something_could_be_written(
-    database: Database,
-) -> None:
-    error = DatabaseUnavailable(sqlite3.OperationalError("disk I/O error"))
-    database._failures["write"] = error
-    await database.write(lambda tx: tx.rows("DELETE FROM numbers"))  # nothing to write
-    assert database._failures == {"write": error}
-    await database.write(add(1))
-    assert database._failures == {}
+def reported(database: Database) -> object:
+    return database.failure
 
 
 async def test_a_full_disk_is_reported_until_there_is_space_for_more(database: Database) -> None:
-    await database._writer.rows("PRAGMA max_page_count = 1")
+    await database.write(lambda tx: tx.rows("PRAGMA max_page_count = 1"))
     with pytest.raises(DatabaseUnavailable) as caught:
         await database.write(add(*range(5_000)))
     assert caught.value.full
-    assert database.failure is caught.value
+    await database.write(lambda tx: tx.rows("DELETE FROM numbers"))  # nothing to write
+    assert reported(database) is caught.value
     await database.write(add(1))  # fits into the pages that there are
     assert await kept(database) == [1]
-    assert database.failure is caught.value
+    assert reported(database) is caught.value
     with pytest.raises(DatabaseUnavailable):
         await database.maintain()
-    assert "space" in database._failures
-    await database._writer.rows("PRAGMA max_page_count = 1000000")
+    await database.write(lambda tx: tx.rows("PRAGMA max_page_count = 1000000"))
     await database.maintain()
-    assert database._failures == {}
+    assert reported(database) is None
     assert not await database.rows("SELECT 1 FROM sqlite_master WHERE name = 'probe'")
 
 
+async def test_a_failed_write_is_reported_until_something_could_be_written(
+    database: Database, tmp_path: Path
+) -> None:
+    """Another program holds the file for longer than is waited for."""
+    await database.write(lambda tx: tx.rows("PRAGMA busy_timeout = 1"))
+    with closing(sqlite3.connect(tmp_path / "test.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(DatabaseUnavailable, match="locked") as caught:
+            await database.write(add(1))
+        other.execute("COMMIT")
+    await database.write(lambda tx: tx.rows("DELETE FROM numbers"))  # nothing to write
+    assert reported(database) is caught.value
+    await database.write(add(1))
+    assert reported(database) is None
+
+
 async def filled(path: Path) -> None:
-    database = await Database.open(path, MIGRATIONS)
-    await database.write(add(*range(20_000)))
-    await database.close()
+    async with opened(path) as database:
+        await database.write(add(*range(20_000)))
 
 
 def damage(path: Path) -> None:
@@ -224,38 +249,29 @@ async def test_damage_is_reported_until_the_next_start(tmp_path: Path) -> None:
     path = tmp_path / "test.sqlite"
     await filled(path)
     damage(path)
-    database = await Database.open(path, MIGRATIONS)
-    try:
+    async with opened(path) as database:
         with pytest.raises(DatabaseUnavailable):
             await kept(database)
         await database.probe()
         await database.rows("SELECT 1")
         assert database.failure is not None
         assert database.failure.damaged
-    finally:
-        await database.close()
 
 
 async def test_after_a_crash_the_file_is_checked_before_it_is_used(tmp_path: Path) -> None:
-    path, crashed = tmp_path / "test.sqlite", tmp_path / "crashed.sqlite"
+    path, crashed, sound = (tmp_path / f"{name}.sqlite" for name in ("test", "crashed", "sound"))
     await filled(path)
-    database = await Database.open(path, MIGRATIONS)
-    await database.write(add(20_001))
-    for suffix in ("", "-wal"):  # what the disk holds when the program is killed
-        shutil.copy(f"{path}{suffix}", f"{crashed}{suffix}")
-    await database.close()
-    sound = tmp_path / "sound.sqlite"
-    for suffix in ("", "-wal"):
-        shutil.copy(f"{crashed}{suffix}", f"{sound}{suffix}")
+    async with opened(path) as database:
+        await database.write(add(20_001))
+        for copy in (crashed, sound):
+            for suffix in ("", "-wal"):  # what the disk holds when the program is killed
+                shutil.copy(f"{path}{suffix}", f"{copy}{suffix}")
     damage(crashed)
     with pytest.raises(DatabaseUnavailable) as caught:
         await (await Database.open(crashed, MIGRATIONS)).close()
     assert caught.value.damaged
-    again = await Database.open(sound, MIGRATIONS)
-    try:
+    async with opened(sound) as again:
         assert len(await kept(again)) == 20_001
-    finally:
-        await again.close()
 
 
 async def test_a_file_that_is_no_database_is_named_as_such(tmp_path: Path) -> None:
@@ -269,19 +285,16 @@ async def test_a_file_that_is_no_database_is_named_as_such(tmp_path: Path) -> No
 @pytest.mark.parametrize("linked", [False, True])
 async def test_one_process_has_it_open(tmp_path: Path, linked: bool) -> None:
     path = link = tmp_path / "test.sqlite"
-    database = await Database.open(path, MIGRATIONS)
-    if linked:
-        link = tmp_path / "elsewhere" / "link.sqlite"
-        link.parent.mkdir()
-        link.symlink_to(path)
-    try:
+    async with opened(path):
+        if linked:
+            link = tmp_path / "elsewhere" / "link.sqlite"
+            link.parent.mkdir()
+            link.symlink_to(path)
         with pytest.raises(FolderInUse, match=rf"pid {os.getpid()}\).*choose another database"):
             await (await Database.open(link, MIGRATIONS)).close()
-    finally:
-        await database.close()
     await (await Database.open(link, MIGRATIONS)).close()
 
 
 async def test_a_commit_is_on_the_disk(database: Database) -> None:
-    found = await database._writer.rows("PRAGMA synchronous")
-    assert found[0][0] == 2  # FULL
+    found = await database.write(lambda tx: tx.rows("PRAGMA synchronous"))
+    assert found[0]["synchronous"] == 2  # FULL

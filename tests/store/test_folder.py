@@ -6,7 +6,10 @@ import asyncio
 import errno
 import os
 import threading
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,34 +37,50 @@ def storage(tmp_path: Path, scratch: FolderScratch) -> FolderStorage:
     return FolderStorage(tmp_path, scratch, OWNER, lambda: f"{next(numbers):020x}")
 
 
-async def put(storage: FolderStorage, content: bytes = b"content") -> str:
-    async with storage.pending(R) as pending:
-        name = await pending.put(chunks(content))
-        pending.commit()
-    return name
-
-
-async def put_bytes(storage: FolderStorage, content: bytes = b"content") -> str:
+async def put(storage: FolderStorage, content: bytes | AsyncIterator[bytes] = b"content") -> str:
     async with storage.pending(R) as pending:
         name = await pending.put(content)
         pending.commit()
     return name
 
 
-async def test_content_then_name_then_folders_are_durable(
-    tmp_path: Path, storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
+def open_in(folder: Path) -> list[str]:
+    """Files below the folder that this process has open."""
+    found = list[Path]()
+    for one in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was that of this list
+            found.append(one.readlink())
+    return [path.name for path in found if folder in path.parents]
+
+
+@pytest.mark.parametrize(
+    ("content", "steps"),
+    [
+        (chunks(b"content"), ["results/7", "staging/32", "results/2"]),
+        (b"content", ["results/7", "results/32", "results/2"]),
+    ],
+    ids=["stream", "bytes"],
+)
+async def test_content_then_name_are_durable(
+    tmp_path: Path,
+    storage: FolderStorage,
+    monkeypatch: pytest.MonkeyPatch,
+    content: Any,
+    steps: list[str],
 ) -> None:
-    steps: list[str] = []
-    for step in ("fsync_file", "fsync_folder"):
-        real = getattr(durable, step)
+    """Both before their name is given to anybody."""
+    synced: list[str] = []
+    real = os.fsync
 
-        def noted(path: Path, step: str = step, real: object = real) -> None:
-            steps.append(f"{step} {path.relative_to(tmp_path).parts[0]}/{len(path.name)}")
-            real(path)  # type: ignore[operator]
+    def noted(fd: int) -> None:
+        path = Path(f"/proc/self/fd/{fd}").readlink().relative_to(tmp_path)
+        synced.append(f"{path.parts[0]}/{len(path.name)}")
+        real(fd)
 
-        monkeypatch.setattr(durable, step, noted)
-    await put(storage)
-    assert steps == ["fsync_folder results/7", "fsync_file staging/32", "fsync_folder results/2"]
+    monkeypatch.setattr(os, "fsync", noted)
+    await put(storage, content)
+    assert synced == steps
+    assert list((tmp_path / "staging").iterdir()) == []
 
 
 async def test_a_scratch_file_is_moved_not_copied(
@@ -99,7 +118,7 @@ async def test_a_write_that_is_cancelled_lands_in_no_other_file(
 
     monkeypatch.setattr(FolderScratch, "free_bytes", slow)
     monkeypatch.setattr(durable, "write_all", noted)
-    storing = asyncio.create_task(put(storage, b"of ann"))
+    storing = asyncio.create_task(put(storage, chunks(b"of ann")))
     assert await asyncio.to_thread(asked.wait, 60), "the disk was not asked"
     for _ in range(2):
         storing.cancel()
@@ -151,45 +170,23 @@ async def test_what_a_link_leads_to_is_not_listed(tmp_path: Path, storage: Folde
     assert await storage.list(R) == []
 
 
-async def test_a_file_that_was_read_is_closed(storage: FolderStorage) -> None:
+async def test_a_file_is_closed_once_it_was_read_and_a_small_one_before(
+    tmp_path: Path, storage: FolderStorage
+) -> None:
+    """An agent may take minutes over what is sent to it, and descriptors are few."""
     for size in (0, 10, 3 << 20):
-        name = await put(storage, b"x" * size)
+        name = await put(storage, chunks(b"x" * size))
         async with storage.open(R, name) as stream:
+            assert open_in(tmp_path) == ([name] if size > 10 else [])
             async for _ in stream:
                 break
-        assert stream._file.closed  # type: ignore[attr-defined]
-
-
-async def test_a_small_file_is_closed_before_it_is_sent(storage: FolderStorage) -> None:
-    """An agent may take minutes over it, and descriptors are few."""
-    name = await put(storage)
-    async with storage.open(R, name) as stream:
-        assert stream._file.closed  # type: ignore[attr-defined]
-        assert [chunk async for chunk in stream] == [b"content"]
-
-
-async def test_bytes_are_durable_content_then_name(
-    tmp_path: Path, storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both before their name is given to anybody."""
-    synced: list[str] = []
-    real = os.fsync
-
-    def noted(fd: int) -> None:
-        path = Path(f"/proc/self/fd/{fd}").readlink().relative_to(tmp_path)
-        synced.append(f"{path.parts[0]}/{len(path.name)}")
-        real(fd)
-
-    monkeypatch.setattr(os, "fsync", noted)
-    await put_bytes(storage)
-    assert synced == ["results/7", "results/32", "results/2"]
-    assert list((tmp_path / "staging").iterdir()) == []
+        assert open_in(tmp_path) == []
 
 
 async def test_bytes_that_cannot_be_synced_leave_nothing(
     tmp_path: Path, storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await put_bytes(storage)  # its folder is there
+    await put(storage)  # its folder is there
 
     def refused(_: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
@@ -197,7 +194,7 @@ async def test_bytes_that_cannot_be_synced_leave_nothing(
     before = await storage.list(R)
     monkeypatch.setattr(os, "fsync", refused)
     with pytest.raises(OSError, match="Input/output"):
-        await put_bytes(storage)
+        await put(storage)
     assert await storage.list(R) == before
     assert list((tmp_path / "staging").iterdir()) == []
 
@@ -205,7 +202,7 @@ async def test_bytes_that_cannot_be_synced_leave_nothing(
 async def test_what_was_stored_lately_is_in_memory_until_it_is_deleted(
     storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, large = await put_bytes(storage), await put_bytes(storage, bytes(100_000))
+    name, large = await put(storage), await put(storage, bytes(100_000))
     assert storage.in_memory(R, name) == b"content"
     assert storage.in_memory(R, large) is None
 

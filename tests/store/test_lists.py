@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from server.domain.jobs import Job
 from server.ports import Filter
 from server.store import pages
 from shared.wire import JobState, Reason
@@ -32,46 +33,87 @@ async def every_page(jobs: Store, where: Filter, limit: int) -> list[int]:
             return found
 
 
+def passes(job: Job, where: dict[str, Any]) -> bool:
+    """As a look at the job says."""
+    asked = dict(where)
+    tag, among = asked.pop("tag", None), asked.pop("among", tuple(JobState))
+    since, until = asked.pop("since", 0), asked.pop("until", 10**9)
+    return (
+        tag in (None, *job.tags)
+        and job.state in among
+        and since <= job.created_at < until
+        and not (asked.pop("top_level", False) and job.parent_id is not None)
+        and all(getattr(job, name) == value for name, value in asked.items())
+    )
+
+
+def every(**choices: tuple[Any, ...]) -> list[dict[str, Any]]:
+    """Each combination; None: not asked for."""
+    found = itertools.product(*choices.values())
+    return [
+        {name: one for name, one in zip(choices, values, strict=True) if one is not None}
+        for values in found
+    ]
+
+
+CHOICES = [
+    *every(
+        user_id=(None, "a", "b", "c"),
+        service=(None, "s"),
+        state=(None, JobState.QUEUED, JobState.PROCESSING),
+        tag=(None, "two", "rare"),
+        submitted_by=(None, "p", "q"),
+    ),
+    *(
+        most | more
+        for most in every(
+            user_id=(None, "a"), since=(None, 12, 99), until=(None, 0, 31), tag=(None, "two")
+        )
+        for more in (
+            {},
+            {"name": "nightly"},
+            {"name": "other"},
+            {"schedule_id": 2},
+            {"reason": Reason.TIMEOUT},
+            {"reason": Reason.TIMEOUT, "schedule_id": 1, "dead_letter": True},
+            {"dead_letter": True},
+            {"parent_id": 2},
+            {"among": (JobState.FAILED, JobState.COMPLETED)},
+            {"top_level": True},
+            {"top_level": True, "service": "s", "state": JobState.QUEUED},
+            {"top_level": True, "state": JobState.FAILED},
+            {"top_level": True, "name": "nightly"},
+            {"top_level": True, "parent_id": 2},
+        )
+    ),
+]
+
+
 async def test_each_choice_finds_what_a_look_at_every_job_finds(
     jobs: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "_SLICE", 4)
-    every = []
-    for number in range(40):
-        tags = tuple(
-            tag for tag, each in (("two", 2), ("three", 3), ("rare", 17)) if not number % each
-        )
-        job, _ = await jobs.insert(
-            new(
-                "ab"[number % 3 // 2],
-                "st"[number % 5 // 3],
-                tags=tags,
-                submitted_by="pq"[number % 7 // 6],
-            ),
-            "queued",
+    for number in range(1, 41):
+        tags = tuple(name for name, n in (("two", 2), ("three", 3), ("rare", 17)) if not number % n)
+        job = await jobs.upload(
+            "ab"[number % 3 // 2],
+            "st"[number % 5 // 3],
+            tags=tags,
+            submitted_by="pq"[number % 7 // 6],
+            name=("nightly", None)[number % 2],
+            schedule_id=(1, None, 2)[number % 3],
+            created_at=number,
         )
         if not number % 4:
-            job = await jobs.moved(claim(job))
-        every.append(job)
-    choices = itertools.product(
-        (None, "a", "b", "c"),
-        (None, "s"),
-        (None, JobState.QUEUED, JobState.PROCESSING),
-        (None, "two", "rare"),
-        (None, "p", "q"),
+            await jobs.moved(claim(job))
+    await jobs.sql(
+        "UPDATE jobs SET reason = 'timeout', dead_letter = 1, parent_id = 2, state = 'Failed', "
+        "ended_at = 1 WHERE id % 4 = 0"
     )
-    for user, service, state, tag, by in choices:
-        expected = [
-            job.id
-            for job in reversed(every)
-            if user in (None, job.user_id)
-            and service in (None, job.service)
-            and state in (None, job.state)
-            and (tag is None or tag in job.tags)
-            and by in (None, job.submitted_by)
-        ]
-        where = Filter(user, service, state, tag, by)
-        assert await every_page(jobs, where, 3) == expected, where
+    there, _ = await jobs.page(Filter(), None, 99)
+    for where in CHOICES:
+        expected = [job.id for job in there if passes(job, where)]
+        assert await every_page(jobs, Filter(**where), 3) == expected, where
 
 
 async def test_the_shorter_of_two_lists_is_looked_through(
@@ -88,68 +130,6 @@ async def test_the_shorter_of_two_lists_is_looked_through(
     ):
         found, following = await jobs.page(where, None, 9)
         assert (len(found), following) == (1, None), where
-
-
-MORE: tuple[dict[str, Any], ...] = (
-    {},
-    {"name": "nightly"},
-    {"name": "other"},
-    {"schedule_id": 2},
-    {"reason": Reason.TIMEOUT},
-    {"reason": Reason.TIMEOUT, "schedule_id": 1, "dead_letter": True},
-    {"dead_letter": True},
-    {"parent_id": 2},
-    {"among": (JobState.FAILED, JobState.COMPLETED)},
-    {"top_level": True},
-    {"top_level": True, "service": "s", "state": JobState.QUEUED},
-    {"top_level": True, "state": JobState.FAILED},
-    {"top_level": True, "name": "nightly"},
-    {"top_level": True, "parent_id": 2},
-)
-
-
-async def test_further_choices_find_what_a_look_at_every_job_finds(
-    jobs: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pages, "_SLICE", 4)
-    for number in range(1, 41):
-        await jobs.insert(
-            new(
-                "ab"[number % 2],
-                name=("nightly", None)[number % 2],
-                schedule_id=(1, None, 2)[number % 3],
-                tags=("t",) if number % 5 else (),
-                created_at=number,
-            ),
-            "queued",
-        )
-    await jobs.sql(
-        "UPDATE jobs SET reason = 'timeout', dead_letter = 1, parent_id = 2, state = 'Failed', "
-        "ended_at = 1 WHERE id % 4 = 0"
-    )
-    every, _ = await jobs.page(Filter(), None, 99)
-    for user, since, until, tag, more in itertools.product(
-        (None, "a"),
-        (None, 12, 99),
-        (None, 0, 31),
-        (None, "t"),
-        MORE,
-    ):
-        wanted = dict(more)
-        where = Filter(user_id=user, since=since, until=until, tag=tag, **wanted)
-        among, top_level = wanted.pop("among", tuple(JobState)), wanted.pop("top_level", False)
-        expected = [
-            job.id
-            for job in every
-            if user in (None, job.user_id)
-            and (since is None or job.created_at >= since)
-            and (until is None or job.created_at < until)
-            and (tag is None or tag in job.tags)
-            and job.state in among
-            and (job.parent_id is None or not top_level)
-            and all(getattr(job, name) == value for name, value in wanted.items())
-        ]
-        assert await every_page(jobs, where, 3) == expected, where
 
 
 async def test_a_text_finds_jobs_by_number_name_tag_and_message(
@@ -179,38 +159,32 @@ async def test_a_text_finds_jobs_by_number_name_tag_and_message(
         assert await every_page(jobs, Filter(user_id="b", text=text), 2) == own, text
 
 
-async def test_jobs_are_counted_by_state_up_to_a_number(jobs: Store) -> None:
-    for job in await jobs.added("ann", "ann", "ann", "bob"):
-        if job.id < 3:
+async def test_jobs_are_counted_by_state_up_to_a_number_and_children_where_they_are_listed(
+    jobs: Store,
+) -> None:
+    for job in await jobs.added(*["ann"] * 6, "bob", "ann", "ann"):
+        if job.id > 7:
             await jobs.moved(claim(job))
     await jobs.added("ann", service="t")
+    await jobs.sql("UPDATE jobs SET parent_id = 1 WHERE id IN (2, 3, 4)")
     for where, queued, processing in (
-        (Filter(), 3, 2),
-        (Filter(user_id="ann"), 2, 2),
-        (Filter(user_id="ann", service="s", state=JobState.FAILED), 1, 2),
+        (Filter(), 8, 2),
+        (Filter(user_id="ann"), 7, 2),
+        (Filter(user_id="ann", service="s", state=JobState.FAILED), 6, 2),
         (Filter(service="t"), 1, 0),
+        (Filter(top_level=True), 5, 2),
+        (Filter(user_id="ann", top_level=True), 4, 2),
+        (Filter(service="s", top_level=True), 4, 2),
+        (Filter(user_id="ann", service="s", state=JobState.FAILED, top_level=True), 3, 2),
     ):
         found = await jobs.counts(where, 100)
         assert found is not None
         assert set(found) == set(JobState)
         assert (found[JobState.QUEUED], found[JobState.PROCESSING]) == (queued, processing), where
-    assert (await jobs.counts(Filter(), 2) or {})[JobState.QUEUED] == 2
-    assert await jobs.counts(Filter(tag="x"), 2) is None
-    assert await jobs.counts(Filter(submitted_by="portal"), 2) is None
-
-
-async def test_children_are_not_counted_where_they_are_not_listed(jobs: Store) -> None:
-    await jobs.added(*["ann"] * 5, "bob")
-    await jobs.sql("UPDATE jobs SET parent_id = 1 WHERE id IN (2, 3, 4)")
-    for where, queued in (
-        (Filter(top_level=True), 3),
-        (Filter(user_id="ann", top_level=True), 2),
-        (Filter(service="s", top_level=True), 3),
-        (Filter(user_id="ann", service="s", state=JobState.FAILED, top_level=True), 2),
-        (Filter(user_id="ann"), 5),
-    ):
-        assert (await jobs.counts(where, 100) or {})[JobState.QUEUED] == queued, where
-    assert (await jobs.counts(Filter(top_level=True), 2) or {})[JobState.QUEUED] == 2
+    for where in (Filter(), Filter(top_level=True)):
+        assert (await jobs.counts(where, 2) or {})[JobState.QUEUED] == 2
+    for where in (Filter(tag="x"), Filter(submitted_by="portal")):
+        assert await jobs.counts(where, 2) is None
 
 
 async def test_a_list_of_a_time_begins_there(jobs: Store, monkeypatch: pytest.MonkeyPatch) -> None:

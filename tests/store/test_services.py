@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from server.domain.access import Visible
@@ -20,24 +22,17 @@ def services(database: Database) -> SqlServices:
     return SqlServices(database)
 
 
-async def test_a_service_keeps_the_variables_that_a_change_does_not_name(
+async def test_a_service_keeps_its_variables_and_is_in_use_again_once_it_is_put(
     services: SqlServices,
 ) -> None:
     await services.put("gpu", {"timeout": "1h"}, {"A": "1"}, 10)
     await services.put("gpu", {"timeout": "2h"}, None, 20)
-    assert await services.all() == [
-        ServiceRecord("gpu", {"timeout": "2h"}, {"A": "1"}, changed_at=20)
-    ]
-
-
-async def test_a_retired_service_is_in_use_again_once_it_is_put(services: SqlServices) -> None:
-    await services.put("gpu", {}, None, 10)
-    await services.retire("gpu", 20)
-    (record,) = await services.all()
-    assert (record.retired, record.changed_at) == (True, 20)
-    await services.put("gpu", {}, None, 30)
-    (record,) = await services.all()
-    assert not record.retired
+    known = ServiceRecord("gpu", {"timeout": "2h"}, {"A": "1"}, changed_at=20)
+    assert await services.all() == [known]
+    await services.retire("gpu", 30)
+    assert await services.all() == [replace(known, retired=True, changed_at=30)]
+    await services.put("gpu", {"timeout": "2h"}, None, 40)
+    assert await services.all() == [replace(known, changed_at=40)]
 
 
 async def test_nothing_of_a_paused_service_is_claimed_whatever_the_caller_knows(
@@ -61,43 +56,8 @@ async def test_a_pause_keeps_whose_turn_it_is(jobs: Store, services: SqlServices
     assert [job.user_id for job in served] == ["ann", "bob"]
 
 
-async def test_jobs_are_counted_by_state_and_no_further_than_asked(
+async def test_jobs_are_counted_by_state_that_may_be_seen_and_no_further_than_asked(
     jobs: Store, services: SqlServices
-) -> None:
-    queued = await jobs.added("ann", "ann", "bob", "cy")
-    await jobs.added("ann", service="other")
-    await jobs.move(claim(queued[0]))
-    load = await services.load("s", 2, Visible())
-    assert {state: jobs for state, jobs in load.by_state.items() if jobs} == {
-        JobState.QUEUED: 2,
-        JobState.PROCESSING: 1,
-    }
-    assert load.by_state.keys() == set(JobState)
-    assert load.oldest_queued_at == 10
-    assert load.in_work == 1
-    assert (await services.load("none", 2, Visible())).oldest_queued_at is None
-
-
-@pytest.mark.parametrize(
-    ("where", "queued", "in_work", "oldest"),
-    [
-        (Visible(), 4, 1, 10),
-        (Visible(user_id="ann"), 2, 1, 20),
-        (Visible(user_id="bob"), 2, 0, 10),
-        (Visible(user_id="cy"), 0, 0, None),
-        (Visible(submitted_by="portal"), 2, 1, 30),
-        (Visible(submitted_by="other"), 1, 0, 20),
-        (Visible(user_id="ann", submitted_by="portal"), 1, 1, 40),
-        (Visible(user_id="bob", submitted_by="other"), 0, 0, None),
-    ],
-)
-async def test_only_jobs_are_counted_that_may_be_seen(
-    jobs: Store,
-    services: SqlServices,
-    where: Visible,
-    queued: int,
-    in_work: int,
-    oldest: int | None,
 ) -> None:
     for user, submitter, at in (
         ("ann", "portal", 5),
@@ -109,7 +69,22 @@ async def test_only_jobs_are_counted_that_may_be_seen(
         job = await jobs.upload(user, submitted_by=submitter, created_at=at)
         if at == 5:
             await jobs.move(claim(job))
-    load = await services.load("s", 99, where)
-    assert load.by_state[JobState.QUEUED] == queued
-    assert load.by_state[JobState.PROCESSING] == load.in_work == in_work
-    assert load.oldest_queued_at == oldest
+    await jobs.added("ann", service="other")
+    for where, queued, in_work, oldest in (
+        (Visible(), 4, 1, 10),
+        (Visible(user_id="ann"), 2, 1, 20),
+        (Visible(user_id="bob"), 2, 0, 10),
+        (Visible(user_id="cy"), 0, 0, None),
+        (Visible(submitted_by="portal"), 2, 1, 30),
+        (Visible(submitted_by="other"), 1, 0, 20),
+        (Visible(user_id="ann", submitted_by="portal"), 1, 1, 40),
+        (Visible(user_id="bob", submitted_by="other"), 0, 0, None),
+    ):
+        load = await services.load("s", 99, where)
+        assert load.by_state.keys() == set(JobState)
+        counted = {state: jobs for state, jobs in load.by_state.items() if jobs}
+        states = {JobState.QUEUED: queued, JobState.PROCESSING: in_work}
+        assert counted == {state: jobs for state, jobs in states.items() if jobs}, where
+        assert (load.in_work, load.oldest_queued_at) == (in_work, oldest), where
+    assert (await services.load("s", 2, Visible())).by_state[JobState.QUEUED] == 2
+    assert (await services.load("none", 2, Visible())).oldest_queued_at is None

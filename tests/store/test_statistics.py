@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 import pytest
 
-from server.domain.jobs import Move
 from server.domain.statistics import ALL
 from server.store.statistics import SqlStatistics
 from shared.clock import SECOND
-from shared.sql import Params, Row
 from shared.sqlite.database import Database
 from shared.wire import JobState
-from tests.kit.store import Store, claim
+from tests.kit.store import claim
 
 START = 1_000_800 * SECOND
 NEXT = START + 600 * SECOND
@@ -48,38 +44,3 @@ async def test_jobs_are_counted_by_service_and_state(jobs, statistics) -> None:
     await jobs.move(claim(job))
     assert await statistics.queued() == {"a": (1, 10), "b": (2, 10)}
     assert await statistics.under_way() == {("b", JobState.PROCESSING): 1}
-
-
-async def test_to_count_them_costs_the_same_however_many_jobs_have_ended(
-    database, jobs, statistics, monkeypatch
-) -> None:
-    read: list[int] = []
-
-    def counting(
-        rows: Callable[..., Awaitable[list[Row]]],
-    ) -> Callable[..., Awaitable[list[Row]]]:
-        async def counted(sql: str, params: Params | None = None) -> list[Row]:
-            found = await rows(sql, params)
-            read.append(len(found))
-            return found
-
-        return counted
-
-    async def cost() -> list[int]:
-        read.clear()
-        await statistics.queued()
-        await statistics.under_way()
-        return list(read)
-
-    await jobs.added("ann")
-    monkeypatch.setattr(database, "list_rows", counting(database.list_rows))
-    before = await cost()
-    for _ in range(30):
-        await _ended(jobs)
-    assert await cost() == before
-
-
-async def _ended(jobs: Store) -> None:
-    (job,) = await jobs.added("ann")
-    changes = {"ended_at": 30}
-    await jobs.move(Move(job.id, 0, JobState.QUEUED, JobState.CANCELLED, 30, "", changes=changes))

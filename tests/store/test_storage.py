@@ -70,9 +70,6 @@ class Place:
         (self.folder / kind / name).parent.mkdir(exist_ok=True)
         (self.folder / kind / name).write_bytes(b"?")
 
-    def has_stranger(self, kind: FileKind, name: str) -> bool:
-        return (self.folder / kind / name).exists()
-
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
@@ -125,21 +122,18 @@ async def sweep(storage: Storage, in_use: InUse, running_servers: RunningServers
 # -- put and open
 
 
-@each("content", [b"", b"x", b"x" * 300_000, LARGE])
-async def test_what_was_put_can_be_read(storage: Storage, content: bytes) -> None:
-    name = await put(storage, content)
-    assert await read(storage, R, name) == content
-    async with storage.open(R, name) as stream:
-        assert stream.size == len(content)
-    async with storage.local_copy(R, name) as path:
-        assert path.read_bytes() == content
-    assert await read(storage, R, name) == content  # reading changes nothing
-
-
-async def test_a_stream_of_many_chunks_is_one_file(storage: Storage) -> None:
+@each("content", [[b""], [b"x"], [b"x" * 300_000], [LARGE], [b"a", b"", b"b" * 100_000, b"c"]])
+async def test_what_was_put_can_be_read(storage: Storage, content: list[bytes]) -> None:
+    whole = b"".join(content)
     async with storage.pending(R) as pending:
-        name = await pending.put(chunks(b"a", b"", b"b" * 100_000, b"c"))
-        assert await read(storage, R, name) == b"a" + b"b" * 100_000 + b"c"
+        name = await pending.put(chunks(*content))
+        assert await read(storage, R, name) == whole, "also before its row is written"
+        pending.commit()
+    async with storage.open(R, name) as stream:
+        assert stream.size == len(whole)
+    async with storage.local_copy(R, name) as path:
+        assert path.read_bytes() == whole
+    assert await read(storage, R, name) == whole  # reading changes nothing
 
 
 async def test_a_scratch_file_is_stored_with_its_content(place: Place) -> None:
@@ -160,12 +154,6 @@ async def test_a_name_says_who_stored_the_file_and_is_never_given_again(storage:
     assert all(re.fullmatch(rf"[0-9a-f]{{20}}{FIRST}", name) for name in names)
 
 
-async def test_kinds_do_not_mix(storage: Storage) -> None:
-    name = await put(storage, kind=B)
-    with pytest.raises(FileNotFoundError):
-        await read(storage, R, name)
-
-
 async def test_the_range_ends_before_its_end(storage: Storage) -> None:
     for content in (b"0123456789", LARGE):
         name = await put(storage, content)
@@ -179,53 +167,43 @@ async def test_the_range_ends_before_its_end(storage: Storage) -> None:
 
 
 async def test_a_file_that_is_not_there_says_so(storage: Storage) -> None:
-    missing = "f" * 20 + FIRST
-    with pytest.raises(FileNotFoundError):
-        await read(storage, R, missing)
-    with pytest.raises(FileNotFoundError):
-        async with storage.local_copy(R, missing) as path:
-            path.read_bytes()
+    of_another_kind = await put(storage, kind=B)
+    for missing in ("f" * 20 + FIRST, of_another_kind):
+        with pytest.raises(FileNotFoundError):
+            await read(storage, R, missing)
+        with pytest.raises(FileNotFoundError):
+            async with storage.local_copy(R, missing) as path:
+                path.read_bytes()
+
+
+async def test_files_that_are_stored_at_once_do_not_mix(storage: Storage) -> None:
+    contents = [bytes([number]) * 50_000 * (number + 1) for number in range(30)]
+    stored = await asyncio.gather(*(put(storage, content) for content in contents))
+    found = await asyncio.gather(*(read(storage, R, name) for name in stored))
+    assert found == contents
+    assert await names(storage) == sorted(stored)
 
 
 # -- lists
 
 
-async def test_each_file_is_listed_once_and_in_order(storage: Storage) -> None:
-    put_names = [await put(storage) for _ in range(30)]
-    assert await names(storage) == sorted(put_names)
-    assert await names(storage, B) == []
-
-
-async def test_the_list_goes_on_behind_any_name(storage: Storage) -> None:
-    put_names = sorted([await put(storage) for _ in range(10)])
-    for after in (*put_names, "", "8", "f" * 32):
-        page = await storage.list(R, after)
-        behind = [name for name in put_names if name > after]
-        assert page == behind[: len(page)]
-        assert bool(page) == bool(behind)
-
-
-async def test_files_that_go_and_come_meanwhile_do_not_confuse_the_list(storage: Storage) -> None:
-    put_names = sorted([await put(storage) for _ in range(10)])
-    page = await storage.list(R)
-    await storage.delete([(R, page[-1])])
-    rest: list[str] = []
-    while more := await storage.list(R, (page + rest)[-1]):
-        rest += more
-    assert page + rest == put_names
-
-
-async def test_what_another_run_stored_is_listed_too(place: Place) -> None:
-    other = place.run(SECOND)
-    both = sorted([await put(place.first), await put(other)])
-    assert await names(place.first) == await names(other) == both
-
-
-async def test_what_somebody_else_put_there_is_not_listed(place: Place) -> None:
+async def test_each_file_of_any_run_is_listed_once_and_in_order(place: Place) -> None:
+    storage, other = place.first, place.run(SECOND)
     for name in ("notes.txt", "aa/notes.txt", "aa/" + "b" * 32, "zz/" + "z" * 32):
         place.put_stranger(R, name)
-    mine = await put(place.first)
-    assert await names(place.first) == [mine]
+    stored = sorted([await put(one) for one in (storage, other) for _ in range(15)])
+    assert await names(storage) == await names(other) == stored
+    assert await names(storage, B) == []
+    for after in (*stored, "", "8", "f" * 32):
+        page = await storage.list(R, after)
+        behind = [name for name in stored if name > after]
+        assert page == behind[: len(page)]
+        assert bool(page) == bool(behind)
+    found = await storage.list(R)
+    await storage.delete([(R, found[-1])])  # in between
+    while more := await storage.list(R, found[-1]):
+        found += more
+    assert found == stored
 
 
 # -- deletion
@@ -233,18 +211,13 @@ async def test_what_somebody_else_put_there_is_not_listed(place: Place) -> None:
 
 async def test_only_the_files_that_were_named_are_deleted(storage: Storage) -> None:
     bundle, first, second = await put(storage, kind=B), await put(storage), await put(storage)
-    await storage.delete([(B, bundle), (R, first)])
-    with pytest.raises(FileNotFoundError):
-        await read(storage, R, first)
-    assert (await names(storage, B), await names(storage)) == ([], [second])
+    missing = "f" * 20 + FIRST
+    for _ in range(2):  # what is not there can be deleted
+        await storage.delete([(B, bundle), (R, first), (R, missing), (B, second)])
+        with pytest.raises(FileNotFoundError):
+            await read(storage, R, first)
+        assert (await names(storage, B), await names(storage)) == ([], [second])
     assert await read(storage, R, second) == b"content"
-
-
-async def test_what_is_not_there_can_be_deleted(storage: Storage) -> None:
-    name = await put(storage)
-    await storage.delete([(R, "f" * 20 + FIRST), (B, name), (R, name)])
-    await storage.delete([(R, name)])
-    assert await names(storage) == []
 
 
 async def test_a_file_that_is_deleted_can_be_read_to_its_end(storage: Storage) -> None:
@@ -255,45 +228,60 @@ async def test_a_file_that_is_deleted_can_be_read_to_its_end(storage: Storage) -
         assert b"".join([chunk async for chunk in stream]) == content
 
 
-async def test_what_is_not_committed_is_deleted(storage: Storage) -> None:
-    async with storage.pending(R) as pending:
-        kept = await pending.put(chunks(b"1"))
-        pending.commit()
-        await pending.put(chunks(b"2"))
-    assert await names(storage) == [kept]
+async def test_what_is_not_committed_is_deleted_at_the_end_or_an_error(storage: Storage) -> None:
+    kept: list[str] = []
 
-
-async def test_an_error_deletes_what_is_pending_only(storage: Storage) -> None:
-    committed: list[str] = []
-
-    async def fails() -> None:
+    async def store(problem: Exception | None = None) -> None:
         async with storage.pending(R) as pending:
-            committed.append(await pending.put(chunks(b"1")))
+            kept.append(await pending.put(chunks(b"1")))
             pending.commit()
             await pending.put(chunks(b"2"))
-            raise ValueError("no row")
+            if problem is not None:
+                raise problem
 
+    await store()
     with pytest.raises(ValueError, match="no row"):
-        await fails()
-    assert await names(storage) == committed
+        await store(ValueError("no row"))
+    assert await names(storage) == sorted(kept)
 
 
 # -- orphans
 
 
-async def test_a_file_with_a_row_stays_and_one_without_goes(storage: Storage) -> None:
-    with_row, _ = await put(storage), await put(storage)
-    assert await sweep(storage, rows(with_row), running(FIRST)) == 1
-    assert await names(storage) == [with_row]
+@each(
+    "owner, alive, goes",
+    [
+        (FIRST, [FIRST], True),
+        (FIRST, [], True),  # this run knows its own files, whether it has its lease or not
+        (SECOND, [FIRST, SECOND], False),
+        (SECOND, [FIRST], True),
+        ("123456789abc", [FIRST, SECOND], True),  # no run: digits by chance, of older releases
+    ],
+)
+async def test_a_file_without_a_row_goes_unless_its_run_is_alive(
+    place: Place, owner: str, alive: list[str], goes: bool
+) -> None:
+    place.put_stranger(R, "notes.txt")
+    place.put_stranger(R, "aa/notes.txt")
+    storage = place.first if owner == FIRST else place.run(owner)
+    with_row, without = await put(storage), await put(storage)
+    assert await sweep(place.first, rows(with_row), running(*alive)) == goes
+    assert await names(place.first) == sorted([with_row] if goes else [with_row, without])
+    await storage.delete([(R, with_row), (R, without)])
+    assert (place.folder / R / "notes.txt").exists()
+    assert (place.folder / R / "aa/notes.txt").exists()
 
 
-async def test_a_pending_file_is_no_orphan(storage: Storage) -> None:
-    async with storage.pending(R) as pending:
-        name = await pending.put(chunks(b"x"))
-        assert await sweep(storage, rows(), running(FIRST)) == 0
-        pending.commit()
-    assert await sweep(storage, rows(name), running(FIRST)) == 0
-    assert await names(storage) == [name]
+async def test_a_pending_file_is_no_orphan(place: Place) -> None:
+    """Also where a run has lost its lease for a moment, it knows what it is about to refer to."""
+    for alive in ([FIRST], []):
+        async with place.first.pending(R) as pending:
+            name = await pending.put(chunks(b"x"))
+            assert await sweep(place.first, rows(), running(*alive)) == 0
+            pending.commit()
+        assert await sweep(place.first, rows(name), running(FIRST)) == 0
+        assert await names(place.first) == [name]
+        assert await sweep(place.first, rows(), running(*alive)) == 1
 
 
 async def test_a_row_that_is_written_during_the_sweep_counts(storage: Storage) -> None:
@@ -315,48 +303,6 @@ async def test_a_row_that_is_written_during_the_sweep_counts(storage: Storage) -
     assert await names(storage) == [name]
 
 
-async def test_what_a_run_that_is_alive_stored_is_left_alone(place: Place) -> None:
-    """The other server is between the file and the row."""
-    other = place.run(SECOND)
-    async with other.pending(R) as pending:
-        name = await pending.put(chunks(b"x"))
-        assert await sweep(place.first, rows(), running(FIRST, SECOND)) == 0
-        pending.commit()
-    assert await names(other) == [name]
-
-
-async def test_what_a_dead_run_stored_is_an_orphan_unless_it_has_a_row(place: Place) -> None:
-    other = place.run(SECOND)
-    with_row, _ = await put(other), await put(other)
-    assert await sweep(place.first, rows(with_row), running(FIRST)) == 1
-    assert await names(place.first) == [with_row]
-
-
-async def test_this_run_is_asked_about_its_own_files_not_its_lease(storage: Storage) -> None:
-    """A run that has lost its lease for a moment still knows what it is about to refer to."""
-    async with storage.pending(R) as pending:
-        await pending.put(chunks(b"x"))
-        assert await sweep(storage, rows(), running()) == 0
-        pending.commit()
-    assert await sweep(storage, rows(), running(FIRST)) == 1
-
-
-async def test_names_of_releases_without_owners_are_judged_by_their_rows(place: Place) -> None:
-    other = place.run("123456789abc")  # no run: digits by chance
-    with_row, _ = await put(other), await put(other)
-    assert await sweep(place.first, rows(with_row), running(FIRST, SECOND)) == 1
-    assert await names(place.first) == [with_row]
-
-
-async def test_what_somebody_else_put_there_stays(place: Place) -> None:
-    await put(place.first)
-    strangers = ("notes.txt", "aa/notes.txt")
-    for name in strangers:
-        place.put_stranger(R, name)
-    assert await sweep(place.first, rows(), running(FIRST)) == 1
-    assert all(place.has_stranger(R, name) for name in strangers)
-
-
 async def test_if_the_rows_cannot_be_read_nothing_is_deleted(storage: Storage) -> None:
     name = await put(storage)
 
@@ -366,17 +312,6 @@ async def test_if_the_rows_cannot_be_read_nothing_is_deleted(storage: Storage) -
     with pytest.raises(OSError, match="Input/output"):
         await sweep(storage, fails, running(FIRST))
     assert await names(storage) == [name]
-
-
-# -- many at once, and several servers
-
-
-async def test_files_that_are_stored_at_once_do_not_mix(storage: Storage) -> None:
-    contents = [bytes([number]) * 50_000 * (number + 1) for number in range(30)]
-    stored = await asyncio.gather(*(put(storage, content) for content in contents))
-    found = await asyncio.gather(*(read(storage, R, name) for name in stored))
-    assert found == contents
-    assert await names(storage) == sorted(stored)
 
 
 async def test_sweeps_of_two_servers_take_nothing_from_uploads_under_way(place: Place) -> None:
@@ -493,32 +428,21 @@ async def test_a_scratch_file_that_is_made_for_a_caller_who_was_cancelled_is_not
 # -- a full disk
 
 
-async def test_a_file_that_does_not_fit_is_refused_and_leaves_nothing(place: Place) -> None:
+async def test_what_does_not_fit_is_refused_and_leaves_nothing_and_later_there_is_room(
+    place: Place,
+) -> None:
     kept = await put(place.first, b"kept")
-    with place.full(), pytest.raises(OSError, match="No space left") as caught:
-        async with place.first.pending(R) as pending:
-            await pending.put(chunks(b"x" * 100_000))
-    assert caught.value.errno == errno.ENOSPC
-    assert await names(place.first) == [kept]
-    assert await read(place.first, R, kept) == b"kept"
-    assert list((place.folder / "staging").iterdir()) == []
-
-
-async def test_a_scratch_file_that_cannot_be_stored_leaves_nothing(place: Place) -> None:
     with place.scratch(FIRST).file() as file:
         file.path.write_bytes(b"x")
-        with place.full(), pytest.raises(OSError, match="No space left"):
-            async with place.first.pending(R) as pending:
-                await pending.put(file)
-    assert await names(place.first) == []
-
-
-async def test_there_is_room_again_after_a_deletion(place: Place) -> None:
-    name = await put(place.first)
+        for content in (chunks(b"x" * 100_000), file):
+            with place.full(), pytest.raises(OSError, match="No space left") as caught:
+                async with place.first.pending(R) as pending:
+                    await pending.put(content)
+            assert caught.value.errno == errno.ENOSPC
+            assert await names(place.first) == [kept]
+    assert await read(place.first, R, kept) == b"kept"
+    assert list((place.folder / "staging").iterdir()) == []
     with place.full():
-        with pytest.raises(OSError, match="No space left"):
-            await put(place.first)
-        await place.first.delete([(R, name)])
+        await place.first.delete([(R, kept)])
     assert await names(place.first) == []
     assert await read(place.first, R, await put(place.first, b"again")) == b"again"
-    assert await sweep(place.first, rows(), running(FIRST)) == 1
