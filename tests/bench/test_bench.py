@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-import aiohttp
 import pytest
 
 from tests.bench import chain, jobs
@@ -32,35 +29,6 @@ def test_cpu_of_a_program_and_of_its_children_are_apart() -> None:
         assert jobs.children_s(program(process)) >= 0.2
         assert jobs.cpu_s(program(process)) < jobs.children_s(program(process))
         process.communicate(b"\n")
-
-
-def test_the_machine_uses_at_least_what_one_program_does() -> None:
-    before = jobs.machine_s()
-    subprocess.run([sys.executable, "-c", BUSY], check=True)
-    assert jobs.machine_s() - before >= 0.15
-
-
-async def test_each_client_takes_the_next_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent, at_once = list[bytes](), list[int]()
-    under_way = 0
-
-    others = asyncio.Event()
-
-    async def one(_: object, data: bytes) -> tuple[float, float]:
-        nonlocal under_way
-        under_way += 1
-        sent.append(data)
-        at_once.append(under_way)
-        if under_way == jobs.AT_ONCE:
-            others.set()
-        await others.wait()
-        under_way -= 1
-        return 0.0, 0.0
-
-    monkeypatch.setattr(jobs, "one", one)
-    await jobs.many(cast(aiohttp.ClientSession, None), 50, itertools.cycle((b"a", b"b")))
-    assert (sent.count(b"a"), sent.count(b"b")) == (25, 25)
-    assert max(at_once) == jobs.AT_ONCE
 
 
 def test_a_start_that_fails_is_no_measurement() -> None:

@@ -232,7 +232,7 @@ def test_refusals_come_through_as_the_server_says_them(proxied, tmp_path):
     assert (status, "Invalid service" in json.loads(body)["message"]) == (400, True)
 
 
-@pytest.mark.slow  # the quick one: tests/journeys/dashboard/test_prefix.py
+@pytest.mark.slow  # the quick one: tests/journeys/dashboard/test_pages.py
 def test_below_a_path_the_path_is_taken_away_and_put_into_addresses(tmp_path, tool):
     settings = SETTINGS.replace("[server]", '[server]\npublic_url = "/ferry"')
     script = _script(tmp_path, "true\n")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
+from ferryman import SyncClient
 from tests.kit.browser import Visitor, browser, visitor
 from tests.kit.dev_program import DevProgram, started
 
@@ -38,3 +39,9 @@ def visit(chromium: Browser) -> Iterator[Callable[..., Visitor]]:
             return stack.enter_context(visitor(chromium, url, **options))
 
         yield come
+
+
+def submit(system: DevProgram, script: str, **options: Any) -> int:
+    """The number of a job of ada's."""
+    with SyncClient(system.url, user="ada") as client:
+        return client.submit({"run.sh": script.encode()}, service="example", **options).id

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from ferryman import SyncClient
+from tests.journeys.dashboard.conftest import submit
 from tests.kit.browser import PATIENCE_MS, too_wide, violations
 from tests.kit.dev_program import DevProgram, launch, ready
 
@@ -19,13 +20,7 @@ echo "::warning::the input is <b>old</b>"
 echo "::output name=score::0.93"
 until [ -e go ] || [ "$((waited += 1))" -gt 200 ]; do sleep 0.1; done
 """
-LONG = b"echo '::progress value=1,total=9::under way'; sleep 300"
-
-
-def submit(system: DevProgram, run: bytes | str, **options: object) -> int:
-    script = run.encode() if isinstance(run, str) else run
-    with SyncClient(system.url, user="ada") as client:
-        return client.submit({"run.sh": script}, service="example", **options).id  # type: ignore[arg-type]
+LONG = "echo '::progress value=1,total=9::under way'; sleep 300"
 
 
 def ended(system: DevProgram, job_id: int) -> str:

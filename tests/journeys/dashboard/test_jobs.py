@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from playwright.sync_api import Page, expect
 
-from ferryman import SyncClient
 from tests.bench.bulk import fill
+from tests.journeys.dashboard.conftest import submit
 from tests.kit.browser import PATIENCE_MS, too_wide, violations
 from tests.kit.dev_program import DevProgram, started
 
@@ -39,11 +39,6 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevProgram]:
         yield running
 
 
-def submit(system: DevProgram, run: str = "true", **options: object) -> int:
-    with SyncClient(system.url, user="ada") as client:
-        return client.submit({"run.sh": run.encode()}, service="example", **options).id  # type: ignore[arg-type]
-
-
 def until(page: Page, condition: str) -> None:
     """Playwright's own waiting for a condition needs eval(), which the policy forbids."""
     wait = "new Promise((done) => setTimeout(done, 20))"
@@ -55,7 +50,7 @@ def in_document(page: Page) -> list[int]:
 
 
 def test_rows_change_in_two_tabs_while_a_job_runs(system, visit):
-    kept = submit(system, name="kept")
+    kept = submit(system, "true", name="kept")
     person = visit(system.url)
     page, other = person.open("/jobs"), person.open("/jobs?state=Completed")
     expect(page.locator(f"#job-{kept} .state")).to_have_text(re.compile("Completed"))
@@ -85,13 +80,16 @@ def test_rows_change_in_two_tabs_while_a_job_runs(system, visit):
     expect(page.locator(".notice")).to_contain_text("1 job deleted")
     expect(page.locator(f"#job-{kept}")).to_have_count(0)
     other.bring_to_front()
-    submit(system)  # something happens
+    submit(system, "true")  # something happens
     expect(other.locator(f"#job-{kept}")).to_have_count(0)
 
 
 @pytest.mark.slow
 def test_the_list_follows_what_is_typed(system, visit):
-    wanted, other = submit(system, name="wanted one"), submit(system, name="another")
+    wanted, other = (
+        submit(system, "true", name="wanted one"),
+        submit(system, "true", name="another"),
+    )
     person = visit(system.url)
     page = person.open("/jobs")
     expect(page.locator(f"#job-{other}")).to_be_visible()
@@ -144,7 +142,7 @@ def test_new_jobs_are_announced_to_whoever_reads_further_down(filled, visit):
     page.mouse.wheel(0, 1_500)
     until(page, "scrollY > 1000")
     before = page.evaluate(IN_VIEW)
-    job_id = submit(filled)
+    job_id = submit(filled, "true")
     button = page.get_by_role("button", name="1 new job")
     expect(button).to_be_visible()
     assert page.evaluate(IN_VIEW) == before

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from ferryman import SyncClient
+from tests.journeys.dashboard.conftest import submit
 from tests.kit.dev_program import DevProgram
 
 _RUNS = "seq -f 'warm-up %g' 2000; for i in $(seq 100); do echo tick $i; sleep 0.1; done; exit 3"
@@ -22,23 +22,17 @@ _FOCUSED = "document.activeElement.parentElement.id"
 _NUMBERS = "[...document.querySelectorAll('.row')].map(row => row.id)"
 
 
-def submit(system: DevProgram, folder: Path, script: str, *, wait: bool) -> int:
-    (folder / "run.sh").write_text(script)
-    with SyncClient(system.url, user="ada") as client:
-        job = client.submit([folder / "run.sh"], service="example")
-        if wait:
-            client.wait(job.id)
-        return job.id
-
-
 @pytest.fixture(scope="module")
-def log(system: DevProgram, tmp_path_factory: pytest.TempPathFactory) -> str:
+def log(system: DevProgram) -> str:
     """Path of the log of a job that has ended."""
-    return f"/jobs/{submit(system, tmp_path_factory.mktemp('run'), _ENDS, wait=True)}/log"
+    job_id = submit(system, _ENDS)
+    with SyncClient(system.url, user="ada") as client:
+        client.wait(job_id)
+    return f"/jobs/{job_id}/log"
 
 
-def test_a_log_is_followed_until_its_end(system, visit, tmp_path):
-    page = visit(system.url).open(f"/jobs/{submit(system, tmp_path, _RUNS, wait=False)}/log")
+def test_a_log_is_followed_until_its_end(system, visit):
+    page = visit(system.url).open(f"/jobs/{submit(system, _RUNS)}/log")
     page.get_by_text(re.compile(r"^tick \d+$")).last.wait_for()
     follow, jump = page.get_by_label("Follow"), page.get_by_role("button", name="Jump to the end")
     assert follow.is_checked()
