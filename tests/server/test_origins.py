@@ -21,115 +21,100 @@ from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.path_proxy import PREFIX, proxied
 from tests.kit.server_http import RUN, driving
-from tests.server.front import PORTAL, TOKEN, guarding, serving
+from tests.server.access import BOUNDARY, formed
+from tests.server.front import PORTAL, TOKEN, guarded, guarding, name, program
 
+__all__ = ["guarded", "name", "program"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-JSON = ("application/json", "application/problem+json")
 ROOT = Path(__file__).parents[2]
 _OURS = re.compile(r"""["'](Ferryman-[A-Za-z-]+)["']""")
-
-
-@pytest.fixture(scope="module", params=["server", "agent"])
-def name(request):
-    return request.param
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def program(name, module_folder):
-    async with serving(name, module_folder / name) as found:
-        yield found
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def guarded(name, module_folder):
-    async with guarding(name, module_folder / f"{name}-guarded") as found:
-        yield found
+FORM = formed({"user_id": "7", "service": "my_service"})
+KNOWN = {"Authorization": f"Bearer {TOKEN}"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def trusting(module_folder):
     """A server without tokens that trusts pages of the portal."""
-    folder = module_folder / "trusting"
-    folder.mkdir()
+    (folder := module_folder / "trusting").mkdir()
     async with driving(folder, FakeOrchestrator(), allowed_origins=[PORTAL]) as found:
         yield found
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def closed(module_folder):
-    """A server that asks for a token."""
-    async with guarding("server", module_folder / "closed") as found:
-        yield found.caller
+    """Asks a server that needs a token; no header is sent but those given."""
+    async with (
+        guarding("server", module_folder / "closed") as found,
+        aiohttp.ClientSession(found.caller.url, skip_auto_headers=["Accept"]) as session,
+    ):
+
+        async def ask(method, path, headers, data=None):
+            async with session.request(
+                method, path, headers=headers, data=data, allow_redirects=False
+            ) as answer:
+                return answer.status, answer.content_type, answer.headers
+
+        yield ask
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def behind(module_folder):
     """A server behind a proxy with a path, and its address there."""
-    folder = module_folder / "behind"
-    folder.mkdir()
+    (folder := module_folder / "behind").mkdir()
     async with driving(folder, FakeOrchestrator(), public_url=PREFIX) as caller:
         with proxied(caller.url) as base:
             yield caller, base
 
 
 @each(
-    "headers",
+    "ours, headers",
     [
-        {"Sec_Fetch_Site": "cross-site"},
-        {"Sec_Fetch_Site": "same-site", "Origin": "http://other.localhost"},
-        {"Origin": "https://evil.example"},
-        {"Origin": "null"},
-        {"Origin": "http://127.0.0.1:1"},
+        (False, {"Sec_Fetch_Site": "cross-site"}),
+        (False, {"Sec_Fetch_Site": "same-site", "Origin": "http://other.localhost"}),
+        (False, {"Origin": "https://evil.example"}),
+        (False, {"Origin": "null"}),
+        (False, {"Origin": "http://127.0.0.1:1"}),
+        (True, {}),
+        (True, {"Origin": "own"}),
+        (True, {"Origin": "own", "Sec_Fetch_Site": "same-origin"}),
     ],
 )
-async def test_a_strangers_page_changes_nothing(program, headers):
-    for path in (program.change, program.upload):
-        answer = await program.ask("POST", path, **headers)
-        assert (answer.status, answer.document["code"]) == (403, "foreign_origin")
+async def test_our_own_pages_and_programs_change_things_and_no_strangers_page(
+    program, ours, headers
+):
+    if headers.get("Origin") == "own":
+        headers = headers | {"Origin": f"http://127.0.0.1:{program.port}"}
+    asked = [("POST", program.change)] + ([] if ours else [("POST", program.upload)])
+    if program.name == "agent" and not ours:
+        asked.append(("DELETE", "/payloads/1"))
+    for method, path in asked:
+        answer = await program.ask(method, path, **headers)
         assert "access-control-allow-origin" not in answer.headers
-    if program.name == "agent":
-        assert (await program.ask("DELETE", "/payloads/1", **headers)).status == 403
+        if ours:
+            assert answer.status == 404
+        else:
+            assert (answer.status, answer.document["code"]) == (403, "foreign_origin")
 
 
-async def test_our_own_pages_and_programs_may_change_things(program):
-    own = f"http://127.0.0.1:{program.port}"
-    for headers in ({}, {"Origin": own}, {"Origin": own, "Sec_Fetch_Site": "same-origin"}):
-        assert (await program.ask("POST", program.change, **headers)).status == 404
-
-
-async def test_a_trusted_page_may_call_and_read_the_answer(guarded):
-    if guarded.name == "agent":
-        return  # no page calls an agent
-    answer = await guarded.ask(
-        "OPTIONS",
-        guarded.upload,
-        Origin=PORTAL,
-        Access_Control_Request_Method="POST",
-        Sec_Fetch_Site="cross-site",
-    )
-    assert answer.status == 204
-    assert answer.headers["access-control-allow-origin"] == PORTAL
-    assert "POST" in answer.headers["access-control-allow-methods"]
-    assert "Authorization" in answer.headers["access-control-allow-headers"]
-    shown = {"Authorization": f"Bearer {TOKEN}", "Origin": PORTAL, "Sec_Fetch_Site": "cross-site"}
-    answer = await guarded.ask("POST", guarded.change, **shown)
-    assert answer.status == 404
-    assert answer.headers["access-control-allow-origin"] == PORTAL
-    assert "X-Request-ID" in answer.headers["access-control-expose-headers"]
-    # The host is allowed; a token is still needed.
-    assert (await guarded.ask("POST", guarded.change, Origin=PORTAL)).status == 401
-
-
-async def test_other_pages_are_refused_at_the_preflight(guarded):
+async def test_a_trusted_page_may_call_and_read_the_answer_and_others_may_not(guarded):
     for origin in ("https://evil.example", f"{PORTAL}.evil.example", "http://portal.example.org"):
-        answer = await guarded.ask(
-            "OPTIONS", guarded.upload, Origin=origin, Access_Control_Request_Method="POST"
-        )
-        assert answer.status == 403
+        asked = {"Origin": origin, "Access_Control_Request_Method": "POST"}
+        assert (await guarded.ask("OPTIONS", guarded.upload, **asked)).status == 403
         answer = await guarded.ask("GET", guarded.private, Origin=origin)
         assert "access-control-allow-origin" not in answer.headers
         assert answer.headers.get("vary", "Origin") == "Origin"
+    if guarded.name == "agent":
+        return  # no page calls an agent
+    shown = {"Origin": PORTAL, "Sec_Fetch_Site": "cross-site"}
+    asked = shown | {"Access_Control_Request_Method": "POST"}
+    for method, path, more, status in (
+        ("OPTIONS", guarded.upload, asked, 204),
+        ("POST", guarded.change, shown | KNOWN, 404),
+        ("POST", guarded.change, shown, 401),  # the host is allowed; a token is still needed
+    ):
+        answer = await guarded.ask(method, path, **more)
+        assert (answer.status, answer.headers["access-control-allow-origin"]) == (status, PORTAL)
 
 
 # -- what a trusted page reads
@@ -182,38 +167,12 @@ async def test_a_trusted_page_reads_streams_parts_and_refusals(trusting):
             assert answer.headers["Access-Control-Allow-Origin"] == PORTAL
             exposed = words(answer.headers["Access-Control-Expose-Headers"])
             assert {"Content-Range", "X-Request-ID", "Retry-After", "ETag"} <= exposed
-
-
-async def test_what_depends_on_more_than_the_origin_says_so(trusting):
-    version = assets()["ferryman.css"].version
-    address = f"{trusting.url}/assets/{version}/ferryman.css"
+    address = f"{trusting.url}/assets/{assets()['ferryman.css'].version}/ferryman.css"
     async with trusting.session.get(address, headers={"Origin": PORTAL}) as answer:
         assert words(answer.headers["Vary"]) == {"Accept-Encoding", "Origin"}
 
 
 # -- browsers
-
-
-def form() -> aiohttp.FormData:
-    found = aiohttp.FormData()
-    found.add_field("user_id", "7")
-    found.add_field("service", "my_service")
-    found.add_field("file", RUN, filename="run.sh")
-    return found
-
-
-async def test_a_plain_form_is_sent_on_to_its_job(trusting):
-    shown = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
-    url = f"{trusting.url}/upload"
-    async with trusting.session.post(
-        url, data=form(), headers=shown, allow_redirects=False
-    ) as answer:
-        assert answer.status == 303
-        path, _, job = answer.headers["Location"].rpartition("/")
-        assert path == "/jobs"
-    async with trusting.session.post(url, data=form(), headers=shown) as answer:
-        assert f"Job {int(job) + 1}: " in await answer.text()  # as a browser follows it
-
 
 PROGRAMS = {
     "Java HttpURLConnection": "text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2",
@@ -222,91 +181,81 @@ PROGRAMS = {
     "the mere word": "text/html",
     "wget": "*/*",
     "old wget": "text/html, */*",
-    "curl, requests": "*/*",
     "PHP": None,
     "PHP Guzzle": "text/html, application/json",
     "libwww-perl": "text/html, image/png, image/jpeg, image/gif, */*;q=0.1",
 }
+FIREFOX = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 BROWSERS = {
-    "Firefox": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
-    "Chrome": "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,"
-    "image/apng,*/*;q=0.8,application/signed-exchange;v=b3;q=0.7",
-    "Safari": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
-    "lynx": "text/html, text/plain, text/sgml, application/xhtml+xml, */*;q=0.01",
+    "Firefox, Safari": {"Accept": FIREFOX},
+    "Chrome": {
+        "Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,"
+        "image/apng,*/*;q=0.8,application/signed-exchange;v=b3;q=0.7"
+    },
+    "lynx": {"Accept": "text/html, text/plain, text/sgml, application/xhtml+xml, */*;q=0.01"},
+    "one that goes to a page": {"Accept": "*/*", "Sec-Fetch-Mode": "navigate"},
 }
 
 
-@each("who, accept", PROGRAMS.items())
-async def test_programs_get_no_pages_whatever_they_accept(closed, who, accept):
-    shown = {} if accept is None else {"Accept": accept}
-    good = shown | {"Authorization": f"Bearer {TOKEN}"}
-    async with aiohttp.ClientSession(closed.url, skip_auto_headers=["Accept"]) as session:
-
-        async def ask(method, path, headers=shown, data=None):
-            async with session.request(
-                method, path, headers=headers, data=data, allow_redirects=False
-            ) as answer:
-                assert answer.content_type in JSON, path
-                return answer.status
-
-        assert await ask("GET", "/") == 200
-        for method, path in (("POST", "/upload"), ("GET", "/api/v1/jobs"), ("GET", "/download/1")):
-            assert await ask(method, path) == 401, path
-        assert await ask("POST", "/upload", good, form()) == 201
-        assert await ask("GET", "/download/999", good) == 404
-
-
-NAVIGATION = {"Accept": "*/*", "Sec-Fetch-Mode": "navigate"}
-
-
-@each("shown", [{"Accept": accept} for accept in BROWSERS.values()] + [NAVIGATION])
-async def test_browsers_get_pages(closed, shown):
-    async with closed.session.get(
-        f"{closed.url}/jobs/1", headers=shown, allow_redirects=False
-    ) as answer:
-        assert (answer.status, answer.headers["Location"]) == (303, "/login?next=%2Fjobs%2F1")
-
-
-async def test_parts_and_scripts_of_pages_are_not_sent_to_the_login(closed):
+async def test_programs_get_no_pages_whatever_they_accept_and_browsers_do(closed):
+    for who, accept in PROGRAMS.items():
+        shown = {} if accept is None else {"Accept": accept}
+        for method, path, more, status, body in (
+            ("GET", "/", {}, 200, None),
+            ("POST", "/upload", {}, 401, None),
+            ("GET", "/api/v1/jobs", {}, 401, None),
+            ("GET", "/download/1", {}, 401, None),
+            ("POST", "/upload", KNOWN | BOUNDARY, 201, FORM),
+            ("GET", "/download/999", KNOWN, 404, None),
+        ):
+            found, kind, _ = await closed(method, path, shown | more, body)
+            assert (found, kind.endswith("json")) == (status, True), (who, path, kind)
+    for who, shown in BROWSERS.items():
+        found, _, headers = await closed("GET", "/jobs/1", shown)
+        assert (found, headers.get("Location")) == (303, "/login?next=%2Fjobs%2F1"), who
     # A part of a page whose session has ended: the whole page has to go there.
-    shown = {"Accept": "text/html", "HX-Request": "true", "HX-Current-URL": closed.url}
-    async with closed.session.get(f"{closed.url}/jobs/1", headers=shown) as answer:
-        assert (answer.status, answer.headers["HX-Redirect"]) == (401, "/login?next=%2F")
+    part = {"Accept": "text/html", "HX-Request": "true", "HX-Current-URL": "http://localhost"}
+    found, _, headers = await closed("GET", "/jobs/1", part)
+    assert (found, headers["HX-Redirect"]) == (401, "/login?next=%2F")
     # A script of a page that was opened is no person.
-    shown = {"Accept": "*/*", "Sec-Fetch-Mode": "cors"}
-    async with closed.session.get(f"{closed.url}/jobs/1", headers=shown) as answer:
-        assert (answer.status, answer.content_type) == (401, "application/json")
+    script = {"Accept": "*/*", "Sec-Fetch-Mode": "cors"}
+    assert (await closed("GET", "/jobs/1", script))[:2] == (401, "application/json")
+
+
+async def test_a_plain_form_is_sent_on_to_its_job(trusting):
+    shown = {"Accept": FIREFOX} | BOUNDARY
+    url = f"{trusting.url}/upload"
+    async with trusting.session.post(url, data=FORM, headers=shown) as answer:
+        path = answer.url.path
+        assert ([one.status for one in answer.history], answer.status) == ([303], 200)
+        assert f"Job {path.removeprefix('/jobs/')}: " in await answer.text()
 
 
 async def test_behind_a_proxy_with_a_path_everything_works(behind, tmp_path):
     caller, base = behind
-    async with caller.session.post(f"{base}/upload", data=form()) as answer:
+
+    async def text(url):
+        async with caller.session.get(url) as answer:
+            assert answer.status == 200, url
+            return await answer.text()
+
+    async with caller.session.post(f"{base}/upload", data=FORM, headers=BOUNDARY) as answer:
         assert answer.status == 201
         job = urljoin(base, answer.headers["Location"])
-    links = json.loads(await text(caller, job))["links"]
-    for name in ("self", "events", "partial"):
-        async with caller.session.get(urljoin(base, links[name])) as answer:
-            assert answer.status == 200, name
+    links = json.loads(await text(job))["links"]
+    for link in ("self", "events", "partial"):
+        await text(urljoin(base, links[link]))
     async with Client(base, user="7") as client:
         (tmp_path / "run.sh").write_bytes(RUN)
         submitted = await client.submit(tmp_path, service="my_service")
         assert (await client.wait(submitted.id)).status == "Completed"
-
-
-async def test_the_description_can_be_tried_behind_a_proxy(behind):
-    caller, base = behind
-    page = await text(caller, f"{base}/swagger")
+    # The description can be tried there.
+    page = await text(f"{base}/swagger")
     found = {}
     for reference in ("swagger/swagger-ui.css", "swagger/start.js"):
         assert f'"{reference}"' in page
-        found[reference] = await text(caller, urljoin(f"{base}/swagger", reference))
+        found[reference] = await text(urljoin(f"{base}/swagger", reference))
     assert 'url: "openapi.json"' in found["swagger/start.js"]  # relative to the page
     url = urljoin(f"{base}/swagger", "openapi.json")
-    document = json.loads(await text(caller, url))
+    document = json.loads(await text(url))
     assert urljoin(url, document["servers"][0]["url"]) == f"{base}/"
-
-
-async def text(caller, url):
-    async with caller.session.get(url) as answer:
-        assert answer.status == 200, url
-        return await answer.text()
