@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import pytest
 import pytest_asyncio
 from aiohttp import FormData
@@ -21,10 +22,10 @@ from tests.kit.warm import Place
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-OPERATOR = "the-token-of-admin"
+OPERATOR, PORTAL = "the-token-of-admin", "the-token-of-portal"
 PRINCIPALS = {
     OPERATOR: Principal("admin", Role.OPERATOR),
-    "the-token-of-portal": Principal("portal", Role.PORTAL, users=("p-*",)),
+    PORTAL: Principal("portal", Role.PORTAL, users=("p-*",)),
 }
 SERVER = '[server]\nmax_upload = "2MiB"\nmax_files = 1000'
 HOSTILE = "<img src=x onerror=alert(1)>\"'"
@@ -38,7 +39,16 @@ LESS = {
 class Uploads(Browser):
     """Somebody who uploads with a browser."""
 
-    place: Place
+    def __init__(self, place: Place, session: aiohttp.ClientSession, token: str = "") -> None:
+        super().__init__(place.url, session, token)
+        self.place = place
+
+    def other(self, token: str) -> Uploads:
+        return Uploads(self.place, self.session, token)
+
+    async def user(self, name: str, **fields: Any) -> Uploads:
+        asked = {"name": name, "role": "user", **fields}
+        return self.other((await self.place.api("POST", "/tokens", asked))["token"])
 
     async def send_form(
         self,
@@ -78,27 +88,11 @@ class Uploads(Browser):
             return {name: found.read(name) for name in found.namelist()}
 
 
-async def person(place: Place, browser: Browser, token: str) -> Uploads:
-    found = Uploads(browser.url, browser.session, token)
-    found.place = place
-    return found
-
-
-async def user(place: Place, browser: Browser, name: str = "", **fields: Any) -> Uploads:
-    asked = {"name": name or place.user, "role": "user", **fields}
-    return await person(place, browser, (await place.api("POST", "/tokens", asked))["token"])
-
-
 @pytest_asyncio.fixture(loop_scope="module")
-async def browser(place: Place) -> AsyncIterator[Browser]:
-    async with browsing(place.url) as found:
-        yield found
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def ann(place: Place, browser: Browser) -> Uploads:
+async def ann(place: Place) -> AsyncIterator[Uploads]:
     """A user of the test's own."""
-    return await user(place, browser)
+    async with browsing(place.url) as browser:
+        yield await Uploads(place, browser.session).user(place.user)
 
 
 async def test_the_form_shows_what_each_service_gives(ann: Uploads) -> None:
@@ -125,9 +119,6 @@ async def test_a_form_with_files_becomes_a_job(ann: Uploads) -> None:
     await ann.check({"service": ann.place.service})
     trail = (await ann.place.api("GET", "/audit", principal=ann.place.user))["items"]
     assert [one["action"] for one in trail] == ["POST /new"], "questions of the form are not in it"
-
-
-async def test_a_script_reads_json(ann: Uploads) -> None:
     page = await ann.send_form({}, {"run.sh": RUN}, Accept="application/json")
     assert (page.status, page.location.startswith("/jobs/")) == (201, True)
     page = await ann.send_form({"timeout": "x"}, {"run.sh": RUN}, Accept="application/json")
@@ -135,35 +126,23 @@ async def test_a_script_reads_json(ann: Uploads) -> None:
     assert (page.status, found["code"], found["part"]) == (400, "invalid_timeout", "timeout")
 
 
-@each(
-    "script, files, stored",
-    [
-        (
-            "#!/bin/sh\r\necho 1\r\n",
-            {"a.txt": b"a"},
-            {"a.txt": b"a", "run.sh": b"#!/bin/sh\necho 1\n"},
-        ),
+async def test_a_run_sh_is_written_in_the_page_or_brought_by_an_archive(ann: Uploads) -> None:
+    written = b"#!/bin/sh\necho 1\n"
+    for script, files, stored in (
+        (written.decode().replace("\n", "\r\n"), {"a": b"a"}, {"a": b"a", "run.sh": written}),
         ("echo alone", {}, {"run.sh": b"echo alone\n"}),
         # One that is sent counts more than one that is written.
         ("echo written", {"run.sh": RUN, "b": b""}, {"run.sh": RUN, "b": b""}),
         ("echo written", {"p/run.sh": RUN, "p/b": b""}, {"p/run.sh": RUN, "p/b": b""}),
-    ],
-)
-async def test_a_run_sh_is_written_in_the_page(
-    ann: Uploads, script: str, files: dict[str, bytes], stored: dict[str, bytes]
-) -> None:
-    assert await ann.bundle(await ann.made({"script": script}, files)) == stored
-
-
-async def test_an_archive_is_expanded_and_has_a_run_sh_of_its_own(ann: Uploads) -> None:
+    ):
+        assert await ann.bundle(await ann.made({"script": script}, files)) == stored, script
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("run.sh", RUN)
     files = {"all.zip": packed.getvalue()}
     page = await ann.send_form({"script": "echo no"}, files, part="bundle")
-    assert page.status == 400
+    assert (page.status, page.main.fields()["script"]) == (400, "echo no")
     assert "brings its own run.sh" in page.errors["script"]
-    assert page.main.fields()["script"] == "echo no"
     assert await ann.bundle(await ann.made({}, files, part="bundle")) == {"run.sh": RUN}
 
 
@@ -193,41 +172,31 @@ async def test_every_wrong_field_has_its_error_beside_it_and_what_was_typed_stay
 
 
 @each(
-    "fields, field, says",
+    "fields, files, field, says",
     [
-        ({"service": ""}, "service", "Missing service"),
-        ({"service": HOSTILE}, "service", "this server has: "),
-        ({"retries": "1", "retry_delay": "5s"}, "retry_delay", "belongs to"),
-        ({"after": "999999"}, "after", "999999"),
-        ({"array_file": "no.txt"}, "array_file", "no.txt"),
+        ({"service": ""}, {}, "service", "Missing service"),
+        ({"service": HOSTILE}, {}, "service", "this server has: "),
+        ({"retries": "1", "retry_delay": "5s"}, {}, "retry_delay", "belongs to"),
+        ({"after": "999999"}, {}, "after", "999999"),
+        ({"array_file": "no.txt"}, {}, "array_file", "no.txt"),
+        ({}, {"run.sh": None}, "file", "it needs at least a run.sh"),
+        ({}, {"run.sh": None, "data.txt": b""}, "file", "has no run.sh at its root"),
+        ({}, {"../x": b""}, "file", "../x"),
+        ({}, {f"a{HOSTILE.replace(chr(34), '')}/../b": b""}, "file", "<img src=x"),
+        ({}, {"back\\slash": b""}, "file", "backslash"),
     ],
 )
-async def test_what_is_wrong_together_is_said_beside_a_field_too(
-    ann: Uploads, fields: dict[str, str], field: str, says: str
+async def test_what_is_wrong_is_said_beside_a_field_or_beside_the_files(
+    ann: Uploads, fields: dict[str, str], files: dict[str, Any], field: str, says: str
 ) -> None:
-    page = await ann.send_form(fields, {"run.sh": RUN})
+    given = {
+        name: content for name, content in ({"run.sh": RUN} | files).items() if content is not None
+    }
+    page = await ann.send_form({"name": "kept"} | fields, given)
     assert (page.status, page.scripts()) == (400, [])
     assert says in page.errors[field]
-    assert await ann.jobs() == []
-
-
-@each(
-    "files, says",
-    [
-        ({}, "it needs at least a run.sh"),
-        ({"data.txt": b""}, "has no run.sh at its root"),
-        ({"run.sh": RUN, "../x": b""}, "../x"),
-        ({"run.sh": RUN, f"a{HOSTILE.replace(chr(34), '')}/../b": b""}, "<img src=x"),
-        ({"run.sh": RUN, "back\\slash": b""}, "backslash"),
-    ],
-)
-async def test_what_is_wrong_with_files_is_said_beside_them(
-    ann: Uploads, files: dict[str, bytes], says: str
-) -> None:
-    page = await ann.send_form({"name": "kept"}, files)
-    assert (page.status, page.scripts()) == (400, [])
-    assert says in page.errors["file"]
     assert page.main.fields()["name"] == "kept"
+    assert await ann.jobs() == []
 
 
 async def test_what_is_too_large_is_refused_early(ann: Uploads) -> None:
@@ -236,9 +205,7 @@ async def test_what_is_too_large_is_refused_early(ann: Uploads) -> None:
     assert await ann.jobs() == []
 
 
-async def test_the_script_hears_of_everything_that_is_wrong_before_it_sends(
-    ann: Uploads, browser: Browser
-) -> None:
+async def test_the_script_hears_of_everything_that_is_wrong_before_it_sends(ann: Uploads) -> None:
     place, nothing = ann.place, {"errors": {}, "cuts": {}, "problem": ""}
     await place.configure(**LESS)
     service = {"service": place.service}
@@ -267,36 +234,25 @@ async def test_the_script_hears_of_everything_that_is_wrong_before_it_sends(
         found = await ann.check(fields, **more)
         assert (set(found["errors"]), set(found["cuts"])) == (errors, cut)
         assert problem in found["problem"]
-    admin, portal = [await person(place, browser, one) for one in (OPERATOR, "the-token-of-portal")]
+    admin, portal = ann.other(OPERATOR), ann.other(PORTAL)
     for one in (admin, portal):
         assert await one.check(service) == nothing
     # Nobody hears of the quota of a user for whom they may not upload.
     found = await portal.check(service | {"user_id": place.user}, bytes=1, files=1)
     assert (set(found["errors"]), found["problem"]) == ({"user_id"}, "")
     assert set((await admin.check(service | {"user_id": "a b"}))["errors"]) == {"user_id"}
+    for body in (
+        *({"a": 1}, {"fields": []}, {"fields": {"a": 1}}),
+        *({"fields": {}, "bytes": -1}, {"fields": {}, "files": "1"}),
+    ):
+        status, refused = await place.ask("POST", "/new/check", json=body)
+        assert (status, refused["code"]) == (400, "invalid_json"), body
 
 
-@each(
-    "body",
-    [
-        {"a": 1},
-        {"fields": []},
-        {"fields": {"a": 1}},
-        {"fields": {}, "bytes": -1},
-        {"fields": {}, "files": "1"},
-    ],
-)
-async def test_a_question_that_means_nothing_is_refused(ann: Uploads, body: Any) -> None:
-    status, found = await ann.place.ask("POST", "/new/check", json=body)
-    assert (status, found["code"]) == (400, "invalid_json")
-
-
-async def test_a_repeat_under_the_same_key_makes_no_second_job(
-    ann: Uploads, browser: Browser
-) -> None:
+async def test_a_repeat_under_the_same_key_makes_no_second_job(ann: Uploads) -> None:
     place, key = ann.place, ann.place.warm.new("key")
-    bob = await user(place, browser, place.warm.new("bob"))
-    portal, admin = [await person(place, browser, one) for one in ("the-token-of-portal", OPERATOR)]
+    bob = await ann.user(place.warm.new("bob"))
+    admin, portal = ann.other(OPERATOR), ann.other(PORTAL)
     headers = {"Accept": "application/json", "Idempotency_Key": key}
     first, again = [await ann.send_form({}, {"run.sh": RUN}, **headers) for _ in range(2)]
     assert (first.status, first.location) == (again.status, again.location)
@@ -319,11 +275,9 @@ async def test_a_repeat_under_the_same_key_makes_no_second_job(
         assert (json.loads(page.body) if page.status == 200 else page.status) == answer, query
 
 
-async def test_for_whom_one_may_upload_is_said_beside_the_user(
-    ann: Uploads, browser: Browser
-) -> None:
+async def test_for_whom_one_may_upload_is_said_beside_the_user(ann: Uploads) -> None:
     place = ann.place
-    portal, admin = [await person(place, browser, one) for one in ("the-token-of-portal", OPERATOR)]
+    admin, portal = ann.other(OPERATOR), ann.other(PORTAL)
     page = await portal.send_form({"user_id": "ann"}, {"run.sh": RUN})
     assert (page.status, "may not upload for user ann" in page.errors["user_id"]) == (400, True)
     mine = f"p-{place.user}"
@@ -370,15 +324,22 @@ async def test_a_job_is_run_again_with_changes(ann: Uploads) -> None:
     assert await ann.bundle(job) == {"run.sh": b"echo 2\n", "data/a": b"1", "b": b"3"}
     job = await ann.made({"script": "echo 2\n"}, query=query)
     assert await ann.bundle(job) == {"run.sh": b"echo 2\n"}
+    # Of one whose files are gone meanwhile it is filled in without them.
+    context = ann.place.server.context
+    stored = await context.jobs.get(job)
+    assert stored.bundle is not None
+    await context.storage.delete([(FileKind.BUNDLE, stored.bundle.file)])
+    page = await ann.see(f"/new?from={job}")
+    assert (page.main.fields()["script"], page.main.all(name="keep")) == ("", [])
+    page = await ann.send_form({"keep": "1"}, query=f"?from={job}")
+    assert (page.status, "were removed meanwhile" in page.errors["file"]) == (400, True)
 
 
-async def test_nobody_reads_a_job_of_another_by_running_it_again(
-    ann: Uploads, browser: Browser
-) -> None:
+async def test_nobody_reads_a_job_of_another_by_running_it_again(ann: Uploads) -> None:
     place = ann.place
     job = await ann.made({"name": "secret"}, {"run.sh": b"echo secret\n"})
-    bob = await user(place, browser, place.warm.new("bob"))
-    sender = await user(place, browser, scopes=["submit"])
+    bob = await ann.user(place.warm.new("bob"))
+    sender = await ann.user(place.user, scopes=["submit"])
     for who, number, status in ((bob, job, 404), (bob, 10**6, 404), (sender, job, 403)):
         for page in (
             await who.ask(f"/new?from={number}"),
@@ -391,16 +352,3 @@ async def test_nobody_reads_a_job_of_another_by_running_it_again(
     assert await bob.jobs() == []
     assert len(await ann.jobs()) == 1
     await sender.made({}, {"run.sh": RUN})
-
-
-async def test_a_job_whose_files_are_gone_is_filled_in_without_them(ann: Uploads) -> None:
-    number = await ann.made({"name": "old"}, {"run.sh": RUN})
-    context = ann.place.server.context
-    job = await context.jobs.get(number)
-    assert job.bundle is not None
-    await context.storage.delete([(FileKind.BUNDLE, job.bundle.file)])
-    page = await ann.see(f"/new?from={number}")
-    assert page.main.fields()["name"] == "old"
-    assert page.main.all(name="keep") == []
-    page = await ann.send_form({"keep": "1"}, query=f"?from={number}")
-    assert (page.status, "were removed meanwhile" in page.errors["file"]) == (400, True)
