@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ import aiohttp
 import pytest_asyncio
 
 from shared.principals import Principal, Role, Scope
+from tests.kit.pages import People
 from tests.kit.warm import Place
 
 _READ: Final = frozenset({Scope.READ})
@@ -95,6 +97,14 @@ class Crowd:
 async def crowd(place: Place) -> AsyncIterator[Crowd]:
     async with place.warm.session() as session:
         yield Crowd(place, session)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def people(place: Place) -> AsyncIterator[People]:
+    """They, with browsers."""
+    place.users |= {"ann", "bob"}
+    async with AsyncExitStack() as stack:
+        yield People(place, stack)
 
 
 def formed(fields: dict[str, str], **files: str) -> str:

@@ -78,15 +78,14 @@ async def test_a_list_without_jobs_says_what_to_do(ann: Lists) -> None:
 
 
 async def test_everybody_sees_their_own_jobs_only(ann: Lists, bobs: int) -> None:
+    """And changes no others: test_access.py."""
     own = await ann.job(name="hers")
     assert await ann.rows() == [own]
     for query in ("user=bob", "text=his-na", f"text={bobs}", "user_id=bob", f"cursor={9**9}"):
         page = await ann.see(f"/jobs?{query}")
-        assert "his-name" not in page.text
-        assert f"/jobs/{bobs}" not in page.main.links()
-    fields = [("id", str(bobs))], [("all", "1"), ("query", "user=bob")], [("all", "1")]
-    for given in fields:
-        await ann.bulk(("action", "delete"), *given, now=True)
+        assert ("his-name" in page.text, f"/jobs/{bobs}" in page.main.links()) == (False, False)
+    for given in ([("query", "user=bob")], []):
+        await ann.bulk(("action", "delete"), ("all", "1"), *given, now=True)
     assert (await ann.place.api("GET", f"/jobs/{bobs}"))["name"] == "his-name"
 
 
@@ -110,9 +109,9 @@ async def test_filters_stand_in_the_address(ann: Lists, bobs: int) -> None:
     fields = page.main.one("form", id="filters").fields()
     assert (fields["text"], fields["name"]) == ("ALPHA", "Alpha run")
     assert "/jobs?text=ALPHA&name=Alpha+run" in page.main.links()  # without the tag
-    assert counts(await ann.see("/jobs")) == {"All": "2", "Completed": "2"} | {
-        name: "0" for name in counts(await ann.see("/jobs")) if name not in ("All", "Completed")
-    }
+    numbers = counts(await ann.see("/jobs"))
+    assert {name for name in numbers if numbers[name] != "0"} == {"All", "Completed"}
+    assert (numbers["All"], numbers["Completed"]) == ("2", "2")
     assert counts(await ann.see("/jobs?text=x")) == {}
 
 
@@ -138,33 +137,27 @@ async def test_a_wrong_filter_is_said_beside_its_field(
         assert page.main.one(name=field)["aria-invalid"] == "true"
 
 
-async def test_pages_lead_to_older_jobs(ann: Lists, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pages_lead_to_older_jobs_and_say_how_far_a_search_went(
+    ann: Lists, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("server.web.jobs.ROWS", 2)
-    jobs = [await ann.job(tags="t") for _ in range(5)][::-1]
-    found, path = list[list[int]](), "/jobs?tag=t"
-    page = await ann.see(path)
-    while path:
+    wanted, *others = [await ann.job(tags="t", name=name) for name in ("wanted", *"bcde")]
+    page = await ann.see("/jobs?tag=t")
+    found = [page.jobs()]
+    while path := older(page):
+        assert "tag=t" in path
         page = await ann.see(path)
         found.append(page.jobs())
-        path = older(page)
-        assert not path or "tag=t" in path
-    assert found == [jobs[:2], jobs[2:4], jobs[4:]]
+    assert found == [others[:1:-1], others[1::-1], [wanted]]
     assert "Back to the newest jobs" in page.text
-
-
-async def test_a_search_says_how_far_it_went(ann: Lists, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.store.pages._SLICE", 1)
-    monkeypatch.setattr("server.web.jobs._SLICES", 2)
-    monkeypatch.setattr("server.web.jobs._SEARCH_S", 60)
-    wanted = await ann.job(name="wanted")
-    jobs = [await ann.job() for _ in range(3)]
-    page = await ann.see("/jobs?text=wanted")
-    assert page.jobs() == []
-    assert f"Searched back to job {jobs[1]}." in page.text
-    assert "No job fits these filters, as far as was searched." in page.text
+    monkeypatch.setattr("server.web.jobs._SLICES", 3)
+    for seconds, at in ((0, others[3]), (60, others[1])):
+        monkeypatch.setattr("server.web.jobs._SEARCH_S", seconds)
+        page = await ann.see("/jobs?text=wanted")
+        assert (page.jobs(), f"Searched back to job {at}." in page.text) == ([], True)
+        assert "No job fits these filters, as far as was searched." in page.text
     assert (await ann.see(older(page))).jobs() == [wanted]
-    monkeypatch.setattr("server.web.jobs._SEARCH_S", 0)
-    assert f"Searched back to job {jobs[2]}." in (await ann.see("/jobs?text=wanted")).text
     page = await ann.see(f"/jobs?text={wanted}")  # by its number it is there at once
     assert f"/jobs/{wanted}" in page.main.links()
 
@@ -275,10 +268,7 @@ async def test_a_wrong_form_is_refused(ann: Lists, fields: list[Any], status: in
     for now in (False, True):
         assert (await ann.bulk(*fields, now=now)).status == status
     assert await ann.rows() == before
-
-
-async def test_a_form_without_jobs_leads_back(ann: Lists) -> None:
-    page = await ann.bulk(("action", "cancel"), ("query", "tag=a%26b"))
+    page = await ann.bulk(("action", "cancel"), ("query", "tag=a%26b"))  # it leads back
     assert (page.status, page.location) == (303, "/jobs?tag=a%26b&done=nothing&number=0")
     assert "No job was chosen" in (await ann.see(page.location)).notice
     assert (await ann.see("/jobs?done=%3Cb%3E&number=%3Cb%3E")).notice == ""

@@ -5,48 +5,32 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import pytest_asyncio
 from aiohttp import FormData
 
 from server.api.routes import ROUTES as API
-from shared.principals import Principal, Role, Scope
+from shared.principals import Principal, Role
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.pages import Browser, People, browsing
 from tests.kit.server_http import driving
 from tests.kit.warm import Place
+from tests.server import access
+from tests.server.access import OPERATOR, people
+
+__all__ = ["OPERATOR", "people"]
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-ADMIN: Final = "the-token-of-admin"
-ANN: Final = "the-token-of-ann"
-BOB: Final = "the-token-of-bob"
-OPERATOR = ADMIN
-SENDER: Final = "a-token-that-submits"
-PRINCIPALS: Final = {
-    ANN: Principal("ann", Role.USER, "ann"),
-    BOB: Principal("bob", Role.USER, "bob"),
-    ADMIN: Principal("admin", Role.OPERATOR),
-    "the-token-of-portal": Principal("portal", Role.PORTAL, users=("lab-*",)),
-    "the-token-of-node": Principal("node-1", Role.AGENT),
-    "a-token-for-metrics": Principal("metrics-1", Role.METRICS),
-    SENDER: Principal("robot", Role.USER, "ann", scopes=frozenset({Scope.SUBMIT})),
-}
+ADMIN, ANN, BOB, SENDER, LAB = [
+    f"the-token-of-{name}" for name in ("admin", "ann", "bob", "sender", "lab")
+]
+PRINCIPALS: Final = access.PRINCIPALS | {LAB: Principal("lab", Role.PORTAL, users=("lab-*",))}
 SERVER = '[server]\ntrusted_proxies = ["127.0.0.1"]'
 WEEK_S: Final = 604_800
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def people(place: Place) -> AsyncIterator[People]:
-    place.users |= {"ann", "bob"}
-    async with AsyncExitStack() as stack:
-        yield People(place, stack)
 
 
 async def may_see(browser: Browser) -> bool:
@@ -60,20 +44,6 @@ async def token_of(place: Place, **fields: Any) -> dict[str, Any]:
     """A token of a user of the test's own."""
     asked = {"name": place.warm.new("eve"), "role": "user", **fields}
     return dict(await place.api("POST", "/tokens", asked))
-
-
-async def test_whoever_logs_in_is_led_to_what_they_wanted(people: People) -> None:
-    browser = await people.stranger()
-    first = await browser.ask("/jobs?state=Failed")
-    assert (first.status, first.location) == (303, "/login?next=%2Fjobs%3Fstate%3DFailed")
-    page = await browser.see(first.location)
-    assert page.main.fields()["next"] == "/jobs?state=Failed"
-    assert page.main.one("input", name="token")["type"] == "password"
-    there = await browser.send(
-        first.location, "/login", token=f" {ANN} ", next="/jobs?state=Failed"
-    )
-    assert (there.status, there.location) == (303, "/jobs?state=Failed")
-    assert "Log out" in (await browser.see("/jobs")).tree.buttons()
 
 
 async def test_a_session_is_a_cookie_that_scripts_and_other_sites_cannot_use(
@@ -97,7 +67,7 @@ async def test_a_session_is_a_cookie_that_scripts_and_other_sites_cannot_use(
     "token, status, says",
     [
         ("the-token-of-an", 401, "This token is not good: it is not known here."),
-        ("a-token-for-metrics", 401, "This token is not good: it is for metrics only."),
+        ("the-token-of-scraper", 401, "This token is not good: it is for metrics only."),
         ("ferryman_x", 401, "it is not whole: a token has"),
         ("", 400, "A token is needed"),
         ("  ", 400, "A token is needed"),
@@ -117,31 +87,27 @@ async def test_a_wrong_token_is_refused_with_the_reason_beside_the_field(
     assert not await may_see(browser)
 
 
-@each(
-    "there",
-    [
-        "//evil.example",
-        "/\\evil.example",
-        "/x\\..\\y",
-        "https://evil.example/",
-        "javascript:alert(1)",
-        "evil.example",
-        "/\t/evil.example",
-        "/jobs\r\nSet-Cookie: a=b",
-        "/" + "a" * 3_000,
-        "/login?next=/login",
-        "/logout",
-        "",
-    ],
-)
-async def test_after_the_login_nobody_is_led_away_from_the_server(
-    people: People, there: str
+async def test_whoever_logs_in_is_led_to_what_they_wanted_and_never_elsewhere(
+    people: People,
 ) -> None:
-    browser = await people.stranger()
-    page = await browser.log_in(ANN, there)
-    assert (page.status, page.location) == (303, "/")
-    plain = there[:50].replace("\r\n", "")
-    assert "evil" not in (await browser.ask(f"/login?next={plain}")).source
+    browser, wanted = await people.stranger(), "/jobs?state=Failed"
+    page = await browser.ask(wanted)
+    assert (page.status, page.location) == (303, "/login?next=%2Fjobs%3Fstate%3DFailed")
+    page = await browser.see(page.location)
+    assert page.main.fields()["next"] == wanted
+    assert page.main.one("input", name="token")["type"] == "password"
+    assert (await browser.log_in(f" {ANN} ", wanted)).location == wanted
+    assert "Log out" in (await browser.see("/jobs")).tree.buttons()
+    for there in (
+        *("//evil.example", "/\\evil.example", "/x\\..\\y", "https://evil.example/"),
+        *("javascript:alert(1)", "evil.example", "/\t/evil.example", "/jobs\r\nSet-Cookie: a=b"),
+        *("/" + "a" * 3_000, "/login?next=/login", "/logout", ""),
+    ):
+        browser = await people.stranger()
+        page = await browser.log_in(ANN, there)
+        assert (page.status, page.location) == (303, "/"), there
+        plain = there[:50].replace("\r\n", "")
+        assert "evil" not in (await browser.ask(f"/login?next={plain}")).source
 
 
 async def test_each_login_needs_a_form_of_its_own_and_makes_another_session(
@@ -312,11 +278,11 @@ async def test_a_token_or_link_counts_and_the_session_beside_it_does_not(people:
 async def test_the_account_says_who_one_is_and_what_one_may_do(people: People) -> None:
     await people.place.upload(user_id="ann")
     for token, says, says_not in (
-        (ANN, ("ann", "user", "manage", "Uploads now", people.place.service), ("operate",)),
+        (ANN, ("ann-laptop", "user", "manage", "Uploads now", people.place.service), ("operate",)),
         (ADMIN, ("admin", "operator", "operate"), ("Uploads now",)),
-        ("the-token-of-portal", ("portal", "lab-*", "submit"), ("operate",)),
+        (LAB, ("portal", "lab-*", "submit"), ("operate",)),
         ("the-token-of-node", ("node-1", "agent"), ("manage", "Uploaded")),
-        (SENDER, ("robot", "submit"), ("manage", "Uploaded")),
+        (SENDER, ("ann-sender", "submit"), ("manage", "Uploaded")),
     ):
         text = (await (await people.logged_in(token)).see("/account")).text
         assert [one for one in says if one not in text] == []

@@ -6,27 +6,22 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
 
 import pytest
-import pytest_asyncio
 from aiohttp import FormData
 
 from server.http.problems import Refusal
 from server.web.routes import ROUTES
-from server.web.site import compile_template, template_names
 from tests.kit.each import each
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.pages import Browser, People
 from tests.kit.server_http import RUN
-from tests.kit.warm import Place
-from tests.server.access import OPERATOR, PEOPLE, PRINCIPALS
+from tests.server.access import OPERATOR, PEOPLE, PRINCIPALS, people
 
-__all__ = ["OPERATOR", "PRINCIPALS"]
+__all__ = ["OPERATOR", "PRINCIPALS", "people"]
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -36,13 +31,6 @@ TAG: Final = "\"'><b/onclick=stolen()>"
 ANSI: Final = "\x1b]8;;javascript:stolen()\x1b\\link\x1b]8;;\x1b\\\n"
 SVG: Final = '<svg xmlns="http://www.w3.org/2000/svg" class="evil" onload="stolen()"/>'
 HTML: Final = f"<body onload=stolen()><p class=evil>{EVIL}"
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def people(place: Place) -> AsyncIterator[People]:
-    place.users |= {"ann", "bob"}
-    async with AsyncExitStack() as stack:
-        yield People(place, stack)
 
 
 async def of(people: People, who: str) -> Browser:
@@ -324,16 +312,6 @@ async def test_whatever_goes_wrong_is_a_page_with_words_a_code_and_the_request(
     assert SECRET not in page.source
     assert page.main.all("b") == []
     assert page.main.one("p", kind="lead").text
-
-
-async def test_a_name_that_the_server_does_not_have_is_said(people: People) -> None:
     page = await (await of(people, "admin")).ask("/jobs", Host="elsewhere.example.org")
     assert (page.status, page.heading) == (421, "This server has another name")
     assert "allowed_hosts" in page.text
-
-
-async def test_all_templates_can_be_compiled_before_they_are_needed() -> None:
-    names = template_names()
-    assert {"site/layout.html", "jobs/list.html", "job/overview.html"} <= set(names)
-    for name in names:
-        compile_template(name)

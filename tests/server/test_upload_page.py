@@ -241,10 +241,11 @@ async def test_the_script_hears_of_everything_that_is_wrong_before_it_sends(ann:
     found = await portal.check(service | {"user_id": place.user}, bytes=1, files=1)
     assert (set(found["errors"]), found["problem"]) == ({"user_id"}, "")
     assert set((await admin.check(service | {"user_id": "a b"}))["errors"]) == {"user_id"}
-    for body in (
+    bodies: tuple[Any, ...] = (
         *({"a": 1}, {"fields": []}, {"fields": {"a": 1}}),
         *({"fields": {}, "bytes": -1}, {"fields": {}, "files": "1"}),
-    ):
+    )
+    for body in bodies:
         status, refused = await place.ask("POST", "/new/check", json=body)
         assert (status, refused["code"]) == (400, "invalid_json"), body
 
