@@ -222,6 +222,7 @@ async def test_what_no_route_takes_and_lines_that_lie_are_refused_as_json(agent)
         ("/submit", b"x", 415),
         ("/nowhere", b"", 404),
         ("/retrieve/x", b"", 404),
+        (f"/keys/{agent.server}/one/settle", b"", 400),
         ("/health", b"", 405),
     ):
         found, answer = await agent.call("POST", path, data=body)

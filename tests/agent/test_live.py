@@ -248,15 +248,6 @@ async def test_a_silent_attempt_is_stopped(agent) -> None:
     assert (doc["interrupted"], process.asked_to_stop) == (False, True)
 
 
-async def test_who_ignores_sigterm_is_killed_after_the_grace_time(agent) -> None:
-    agent.sandbox.obeys_sigterm = False
-    payload_id, process = await agent.started(heartbeat_timeout_s=60.0, timeout_s=1e6)
-    await agent.clock.advance(60.1)
-    assert process.alive
-    await agent.clock.advance(5)
-    assert (await agent.ended(payload_id))["reason"] == "heartbeat_timeout"
-
-
 async def test_what_is_no_silence(agent) -> None:
     silence = {"heartbeat_timeout_s": 60.0, "timeout_s": 1e6}
     processes = [(await agent.started(f"{n}.1", timeout_s=1e7))[1] for n in (1, 2)]

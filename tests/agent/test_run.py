@@ -10,7 +10,6 @@ import os
 import threading
 import zipfile
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import pytest
@@ -45,10 +44,6 @@ FILES = {
 
 async def collected(agent: AgentClient, payload_id: int) -> dict[str, bytes]:
     return await agent.zip(f"/retrieve_partial/{payload_id}")
-
-
-async def receipt(agent: AgentClient, payload_id: int) -> dict[str, Any]:
-    return dict(json.loads((await collected(agent, payload_id))["ferryman.json"]))
 
 
 # -- what it gets
@@ -99,20 +94,13 @@ async def test_a_script_is_told_the_try_of_the_order_or_else_the_attempt_of_the_
         assert (await agent.ended(payload["id"]))["key"] == key
 
 
-async def test_variables_of_the_operator_are_in_no_document_and_no_result(agent) -> None:
-    secret = {"API_TOKEN": "the-secret-value"}
-    payload_id, process = await agent.started(env=secret)
-    assert process.launch.env.items() >= secret.items()
-    process.finish()
-    said = [await agent.ended(payload_id), await agent.zip(f"/retrieve/{payload_id}")]
-    assert "the-secret" not in str(said)
-
-
 # -- what is kept of it
 
 
 async def test_a_failure_keeps_its_files_its_logs_and_its_last_lines(agent) -> None:
-    payload_id, process = await agent.started("17.2")
+    secret = {"API_TOKEN": "the-secret-value"}
+    payload_id, process = await agent.started("17.2", env=secret)
+    assert process.launch.env.items() >= secret.items()
     process.write("partial.txt", b"half")
     process.log(b"working\n", b"first\n\x1b[31mcannot read in.pdb\x1b[0m\n")
     await agent.clock.advance(7)
@@ -123,6 +111,7 @@ async def test_a_failure_keeps_its_files_its_logs_and_its_last_lines(agent) -> N
     assert doc["stderr_tail"] == "first\n\\x1b[31mcannot read in.pdb\\x1b[0m"
     assert (doc["interrupted"], doc["enforcement"]) == (False, {"memory": "none"})
     files = await collected(agent, payload_id)
+    assert "the-secret" not in f"{doc} {files}"
     assert (files["partial.txt"], files["stdout.log"]) == (b"half", b"working\n")
     assert b"cannot read" in files["stderr.log"]
     said = json.loads(files["ferryman.json"])
@@ -161,11 +150,8 @@ async def test_too_large_results_fail_the_job_but_logs_and_receipt_are_kept(agen
         doc = await agent.ended(payload_id)
         assert (doc["status"], doc["reason"]) == ("Failed", reason), "the first cause stands"
         assert str(LIMITS.results) in doc["message"] + str(doc["warnings"])
-        assert set(await collected(agent, payload_id)) == {
-            "stdout.log",
-            "stderr.log",
-            "ferryman.json",
-        }
+        kept = {"stdout.log", "stderr.log", "ferryman.json"}
+        assert set(await collected(agent, payload_id)) == kept
 
 
 async def test_children_that_a_result_holds_are_counted(agent) -> None:
@@ -180,26 +166,15 @@ async def test_children_that_a_result_holds_are_counted(agent) -> None:
 # -- how it ends
 
 
-def sandbox_broke(process: FakeProcess) -> None:
-    process.break_down("bwrap: out of memory")
-
-
-def may_be_alive(process: FakeProcess) -> None:
-    process.break_down("a process would not die", certain=False)
-
-
-def too_large(process: FakeProcess) -> None:
-    process.stop(Reason.MEMORY_LIMIT, "too much")
-
-
 @each(
     "end, status, reason, interrupted, kept",
     [
-        (lambda process: process.finish(), "Completed", None, False, True),
-        (lambda process: process.finish(3), "Failed", "exit_code", False, True),
-        (too_large, "Failed", "memory_limit", False, True),
-        (sandbox_broke, "Failed", "sandbox_error", True, True),
-        (may_be_alive, "Failed", "agent_error", True, False),  # nothing is read under the living
+        (lambda run: run.finish(), "Completed", None, False, True),
+        (lambda run: run.finish(3), "Failed", "exit_code", False, True),
+        (lambda run: run.stop(Reason.MEMORY_LIMIT, ""), "Failed", "memory_limit", False, True),
+        (lambda run: run.break_down("no memory"), "Failed", "sandbox_error", True, True),
+        # nothing is read under the living
+        (lambda run: run.break_down("", certain=False), "Failed", "agent_error", True, False),
     ],
 )
 async def test_how_it_ended_is_what_its_server_hears(
@@ -288,15 +263,12 @@ async def test_what_does_not_fit_is_the_bundles_fault_only_on_a_disk_of_its_own(
 # -- when it starts
 
 
-def _run(agent: AgentClient, count: int) -> bool:
-    return len(agent.sandbox.live) == count
-
-
 async def test_they_run_in_the_order_of_arrival_in_the_slots_there_are(agent) -> None:
     ids = [(await agent.submit(f"{job}.1"))[1]["id"] for job in range(1, 6)]
     order: list[str] = []
     for number, payload_id in enumerate(ids):
-        await until(partial(_run, agent, min(2, 5 - number)))
+        count = min(2, 5 - number)
+        await until(lambda count=count: len(agent.sandbox.live) == count)
         job, process = min(agent.sandbox.live.items())
         order.append(job)
         process.finish()
@@ -320,17 +292,15 @@ async def test_its_gate_opens_once_its_sandbox_is_up_and_it_is_stored_as_running
         _, payload = await agent.submit("1.1")
         await asked.wait()
         await agent.clock.settle()
-        assert (agent.sandbox.starts, (await agent.doc(payload["id"]))["status"]) == (
-            {},
-            "Prepared",
-        )
+        status = (await agent.doc(payload["id"]))["status"]
+        assert (agent.sandbox.starts, status) == ({}, "Prepared")
         go_on.set()
         assert (await agent.ended(payload["id"]))["status"] == "Completed"
     with agent.sandbox.held("up"):
         ids = [(await agent.submit(f"{job}.1"))[1]["id"] for job in (2, 3, 4)]
         async with agent.stream() as stream:
-            for _ in range(2):
-                await stream.until(ids[_], "Running")
+            for one in ids[:2]:
+                await stream.until(one, "Running")
         assert (await agent.doc(ids[2]))["status"] == "Prepared", "there is no free slot"
         assert (await agent.call("GET", "/health"))[1]["running"] == 2
         assert agent.sandbox.starts == {"1.1": 1}
@@ -362,8 +332,9 @@ async def test_a_running_attempt_is_dead_before_the_answer(agent) -> None:
         status, killed = await agent.call("POST", f"/kill/{payload_id}")
         assert (status, killed["status"], killed["killed"]) == (200, "Killed", True)
         assert not process.alive
-    assert (await collected(agent, payload_id))["partial"] == b"p"
-    assert (await receipt(agent, payload_id))["status"] == "Cancelled"
+    files = await collected(agent, payload_id)
+    assert files["partial"] == b"p"
+    assert json.loads(files["ferryman.json"])["status"] == "Cancelled"
 
 
 async def test_one_that_ignores_sigterm_is_killed_after_the_grace_time(agent) -> None:
@@ -375,12 +346,6 @@ async def test_one_that_ignores_sigterm_is_killed_after_the_grace_time(agent) ->
     assert not killing.done()
     await agent.clock.advance(0.2)
     assert (await killing)[1]["status"] == "Killed"
-
-
-async def test_a_completed_one_stays_completed_with_its_result(agent) -> None:
-    payload_id = await agent.completed()
-    assert (await agent.call("POST", f"/kill/{payload_id}"))[1]["status"] == "Completed"
-    assert "run.sh" in await agent.zip(f"/retrieve/{payload_id}")
 
 
 async def test_what_waits_never_starts_once_it_is_killed(agent) -> None:
@@ -397,15 +362,20 @@ async def test_what_waits_never_starts_once_it_is_killed(agent) -> None:
     assert (doc["status"], doc["started_at"]) == ("Killed", None)
 
 
-@each("step", ["prepare", "start", "up"])
+@each("step", ["stored", "prepare", "start", "up"])
 async def test_killed_while_its_sandbox_is_made_it_never_starts(agent, monkeypatch, step) -> None:
     await agent.fresh_server()
-    cancel, cancelled = Attempt.cancel, asyncio.Event()
+    start, cancel, cancelled = Payloads.start, Attempt.cancel, asyncio.Event()
+
+    async def stored(*args: Any) -> Any:
+        await agent.sandbox.step("stored")
+        return await start(*args)
 
     def noted(attempt: Attempt) -> None:
         cancel(attempt)
         cancelled.set()
 
+    monkeypatch.setattr(Payloads, "start", stored)
     monkeypatch.setattr(Attempt, "cancel", noted)
     with agent.sandbox.held(step) as at:
         _, payload = await agent.submit()
@@ -418,25 +388,7 @@ async def test_killed_while_its_sandbox_is_made_it_never_starts(agent, monkeypat
     assert (await killing)[1]["status"] == "Killed"
     assert agent.sandbox.starts == {}
     await until(lambda: not any((agent.data / "work").iterdir()))
-
-
-async def test_killed_just_before_it_is_stored_as_running_it_never_starts(
-    agent, monkeypatch
-) -> None:
-    start, asked, go_on = Payloads.start, asyncio.Event(), asyncio.Event()
-
-    async def overtaken(*args: Any) -> Any:
-        asked.set()
-        await go_on.wait()
-        return await start(*args)
-
-    monkeypatch.setattr(Payloads, "start", overtaken)
-    _, payload = await agent.submit()
-    await asked.wait()
-    killing = asyncio.ensure_future(agent.call("POST", f"/kill/{payload['id']}"))
-    await agent.ended(payload["id"])
-    go_on.set()
-    assert ((await killing)[1]["status"], agent.sandbox.starts) == ("Killed", {})
+    monkeypatch.undo()
 
 
 async def test_a_kill_and_an_end_at_the_same_time_are_one_outcome(agent) -> None:
@@ -448,27 +400,11 @@ async def test_a_kill_and_an_end_at_the_same_time_are_one_outcome(agent) -> None
         process.finish()
         status = (await killing)[1]["status"]
         assert status in ("Completed", "Killed")
-        word = "Cancelled" if status == "Killed" else status
-        assert (await receipt(agent, payload_id))["status"] == word
+        said = json.loads((await collected(agent, payload_id))["ferryman.json"])
+        assert said["status"] == ("Cancelled" if status == "Killed" else status)
 
 
 # -- partial results of what runs
-
-
-class Packing:
-    """Partial results that wait, in their threads, until the test lets them go on."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.threads: list[str] = []
-        self.go_on = threading.Event()
-        real = result.snapshot
-
-        def held(*args: Any) -> None:
-            self.threads.append(threading.current_thread().name)
-            self.go_on.wait(30)
-            real(*args)
-
-        monkeypatch.setattr(result, "snapshot", held)
 
 
 async def test_a_partial_result_is_of_now_and_few_are_made_at_once(agent, monkeypatch) -> None:
@@ -481,18 +417,25 @@ async def test_a_partial_result_is_of_now_and_few_are_made_at_once(agent, monkey
         assert files["sofar.txt"] == sofar
         assert json.loads(files["ferryman.json"])["status"] == "Running"
     assert files["stdout.log"] == b"step\nstep\n"
-    packing = Packing(monkeypatch)
+    threads, go_on, real = list[str](), threading.Event(), result.snapshot
+
+    def held(*args: Any) -> None:
+        threads.append(threading.current_thread().name)
+        go_on.wait(30)
+        real(*args)
+
+    monkeypatch.setattr(result, "snapshot", held)
     path = f"/retrieve_partial/{payload_id}"
     asked = [asyncio.create_task(agent.zip(path)) for _ in range(MAX_SNAPSHOTS)]
-    await until(lambda: len(packing.threads) == MAX_SNAPSHOTS)
-    assert all(name.startswith("ferryman-snapshot") for name in packing.threads)
+    await until(lambda: len(threads) == MAX_SNAPSHOTS)
+    assert all(name.startswith("ferryman-snapshot") for name in threads)
     status, refused = await agent.call("GET", path)
     assert (status, refused["code"]) == (503, "busy")
     process.finish()
     await agent.ended(payload_id)
     await agent.clock.settle()
     assert process.workspace.path.exists(), "it is kept until they are packed"
-    packing.go_on.set()
+    go_on.set()
     assert [(await one)["sofar.txt"] for one in asked] == [b"46 of 100"] * MAX_SNAPSHOTS
     await until(lambda: not process.workspace.path.exists())
 

@@ -8,23 +8,20 @@ calls of the fake. The real one runs as a user only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import pytest
 
-from client_agent.sandbox.base import Launch, OutputListener, Process, Workspace
+from client_agent.sandbox.base import Launch, OutputListener, Process
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from shared.clock import RealClock
 from shared.wire import Reason
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
 from tests.kit.real_sandbox import SETTINGS, SMALL, in_child, unpack
 from tests.kit.waiting import until
-
-OBEYS = "echo begun; sleep 1000 & wait\n"
-IGNORES = "trap '' TERM; echo begun; while :; do sleep 1000 & wait; done\n"
 
 
 class Heard:
@@ -41,76 +38,24 @@ class Heard:
         pass
 
 
-@dataclass
-class Attempt:
-    """An attempt behind its gate, in either sandbox."""
+OBEYS: Final = "echo begun; sleep 1000 & wait\n"
+IGNORES: Final = "trap '' TERM; echo begun; while :; do sleep 1000 & wait; done\n"
+WRITES: Final = "mkdir made; printf 4242 > made/out.txt; echo out; echo err >&2\n"
+LEFT: Final = {"made/out.txt": b"4242", "data.txt": b"42"}
 
-    workspace: Workspace
-    process: Process
-    launch: Launch
-    heard: Heard
-    inits: list[int]
-
-    async def begun(self) -> None:
-        """Its script has said something."""
-        await until(lambda: bool(self.heard.output["stdout"]))
-
-
-async def goes(attempt: Attempt) -> None:
-    attempt.process.go()
-
-
-async def goes_twice(attempt: Attempt) -> None:
-    attempt.process.go()
-    attempt.process.go()
-
-
-async def never_goes(attempt: Attempt) -> None:
-    attempt.process.stop(None, "cancelled")
-
-
-async def stopped_then_goes(attempt: Attempt) -> None:
-    attempt.process.stop(Reason.SHUTDOWN, "stopped")
-    attempt.process.go()
-
-
-async def cancelled(attempt: Attempt) -> None:
-    attempt.process.go()
-    await attempt.begun()
-    attempt.process.stop(None, "cancelled")
-
-
-async def killed(attempt: Attempt) -> None:
-    attempt.process.go()
-    await attempt.begun()
-    attempt.process.stop(Reason.SHUTDOWN, "stopped", grace=False)
-
-
-async def stopped_twice(attempt: Attempt) -> None:
-    attempt.process.go()
-    await attempt.begun()
-    attempt.process.stop(Reason.HEARTBEAT_TIMEOUT, "silent")
-    attempt.process.stop(Reason.SHUTDOWN, "stopped", grace=False)
-
-
-async def stopped_after_its_end(attempt: Attempt) -> None:
-    attempt.process.go()
-    await attempt.process.wait()
-    attempt.process.stop(Reason.SHUTDOWN, "stopped", grace=False)
+STEPS: Final[Mapping[str, Callable[[Process], object]]] = {
+    "go": lambda process: process.go(),
+    "cancel": lambda process: process.stop(None, "cancelled"),
+    "silent": lambda process: process.stop(Reason.HEARTBEAT_TIMEOUT, "silent"),
+    "stop": lambda process: process.stop(Reason.SHUTDOWN, "stopped"),
+    "kill": lambda process: process.stop(Reason.SHUTDOWN, "stopped", grace=False),
+}
 
 
 def writes(process: FakeProcess) -> None:
     process.log(b"out\n", b"err\n")
     process.write("made/out.txt", process.read("data.txt") * 2)
     process.finish()
-
-
-def fails(process: FakeProcess) -> None:
-    process.finish(3)
-
-
-def asks_later(process: FakeProcess) -> None:
-    process.finish(75)
 
 
 def prints_unended(process: FakeProcess) -> None:
@@ -122,109 +67,57 @@ def begins(process: FakeProcess) -> None:
     process.log(b"begun\n")
 
 
-@dataclass(frozen=True)
-class Scenario:
+class Scenario(NamedTuple):
     """What happens, and what is seen of it.
 
     Attributes:
+        does: names in ``STEPS``; "begun": once it has said something; "ended": once it has ended.
         code: None: run.sh did not end by itself; -1: it is not compared.
-        stubborn: run.sh does not obey SIGTERM.
+        why: the reason of the end, and what its message says.
     """
 
     name: str
     script: str
     fake: Callable[[FakeProcess], None]
-    does: Callable[[Attempt], Awaitable[None]] = goes
+    does: str = "go"
     code: int | None = 0
-    reason: Reason | None = None
-    message: str = ""
+    why: tuple[Reason | None, str] = (None, "")
     out: bytes = b""
     err: bytes = b""
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    timeout_s: float = 30.0
-    grace_s: float = 10.0
-    stubborn: bool = False
+    limits: tuple[float, float] = (30.0, 10.0)
+    """Wall time and grace."""
 
 
-LEFT = {"made/out.txt": b"4242", "data.txt": b"42"}
+BEGUN = b"begun\n"
+FAILED, ENDED = Reason.EXIT_CODE, FakeProcess.finish
+STOPPED, SILENT = (Reason.SHUTDOWN, "stopped"), (Reason.HEARTBEAT_TIMEOUT, "silent")
+LATE = (Reason.TIMEOUT, "")
 SCENARIOS = [
-    Scenario(
-        "it writes",
-        "mkdir made; printf 4242 > made/out.txt; echo out; echo err >&2\n",
-        writes,
-        out=b"out\n",
-        err=b"err\n",
-        files=LEFT,
-    ),
-    Scenario("go is said twice", "exit 0\n", FakeProcess.finish, goes_twice),
-    Scenario("it fails", "exit 3\n", fails, code=3, reason=Reason.EXIT_CODE, message="code 3"),
-    Scenario("it asks for later", "exit 75\n", asks_later, code=75, reason=Reason.EXIT_CODE),
+    Scenario("it writes", WRITES, writes, out=b"out\n", err=b"err\n"),
+    Scenario("go is said twice", "exit 0\n", ENDED, "go go"),
+    Scenario("it fails", "exit 3\n", lambda it: it.finish(3), code=3, why=(FAILED, "code 3")),
+    Scenario("it asks for later", "exit 75\n", lambda it: it.finish(75), code=75, why=(FAILED, "")),
     Scenario("no newline", "printf 'no newline'\n", prints_unended, out=b"no newline"),
-    Scenario("it never goes", "echo begun\n", begins, never_goes, code=None),
-    Scenario(
-        "it goes after a stop",
-        "echo begun\n",
-        begins,
-        stopped_then_goes,
-        code=None,
-        reason=Reason.SHUTDOWN,
-        message="stopped",
-    ),
-    Scenario("cancelled", OBEYS, begins, cancelled, code=143, out=b"begun\n"),
+    Scenario("it never goes", "echo begun\n", begins, "cancel", None),
+    Scenario("it goes after a stop", "echo begun\n", begins, "stop go", None, STOPPED),
+    Scenario("cancelled", OBEYS, begins, "go begun cancel", 143, out=BEGUN),
     Scenario(
         "cancelled and stubborn",
         IGNORES,
         begins,
-        cancelled,
-        code=None,
-        out=b"begun\n",
-        grace_s=0.2,
-        stubborn=True,
+        "go begun cancel",
+        None,
+        out=BEGUN,
+        limits=(30, 0.2),
     ),
+    Scenario("killed", IGNORES, begins, "go begun kill", None, STOPPED, BEGUN),
     Scenario(
-        "killed",
-        IGNORES,
-        begins,
-        killed,
-        code=None,
-        reason=Reason.SHUTDOWN,
-        message="stopped",
-        out=b"begun\n",
-        stubborn=True,
+        "the first cause stands", IGNORES, begins, "go begun silent kill", None, SILENT, BEGUN
     ),
-    Scenario(
-        "the first cause stands",
-        IGNORES,
-        begins,
-        stopped_twice,
-        code=None,
-        reason=Reason.HEARTBEAT_TIMEOUT,
-        message="silent",
-        out=b"begun\n",
-        stubborn=True,
-    ),
-    Scenario("a stop comes too late", "exit 0\n", FakeProcess.finish, stopped_after_its_end),
-    Scenario(
-        "the time is over",
-        OBEYS,
-        begins,
-        code=-1,
-        reason=Reason.TIMEOUT,
-        out=b"begun\n",
-        timeout_s=0.5,
-    ),
-    Scenario(
-        "the time is over and it is stubborn",
-        IGNORES,
-        begins,
-        code=None,
-        reason=Reason.TIMEOUT,
-        out=b"begun\n",
-        timeout_s=0.5,
-        grace_s=0.2,
-        stubborn=True,
-    ),
-    Scenario("no limit of time", "exit 0\n", FakeProcess.finish, timeout_s=0.0),
+    Scenario("a stop comes too late", "exit 0\n", ENDED, "go ended kill"),
+    Scenario("the time is over", OBEYS, begins, "go", -1, LATE, BEGUN, limits=(0.5, 10)),
+    Scenario("late and stubborn", IGNORES, begins, "go", None, LATE, BEGUN, limits=(0.5, 0.2)),
+    Scenario("no limit of time", "exit 0\n", ENDED, limits=(0.0, 10.0)),
 ]
 
 
@@ -238,97 +131,77 @@ async def run(sandbox: Any, home: Path, number: int, scenario: Scenario) -> dict
     heard, inits = Heard(), list[int]()
     listener: OutputListener = heard
     env = {"FERRYMAN_JOB_ID": str(number), "FERRYMAN_ATTEMPT": "1"}
-    launch = Launch(
-        ("bash", "run.sh"),
-        env,
-        scenario.timeout_s,
-        scenario.grace_s,
-        home / f"{name}.stdout",
-        home / f"{name}.stderr",
-        listener=listener,
-        on_init=inits.append,
-    )
+    logs = home / f"{name}.stdout", home / f"{name}.stderr"
+    argv = ("bash", "run.sh")
+    launch = Launch(argv, env, *scenario.limits, *logs, listener=listener, on_init=inits.append)
     process = await workspace.start(launch)
-    seen: dict[str, Any] = {"gate": (launch.stdout.read_bytes(), launch.stderr.read_bytes())}
-    attempt = Attempt(workspace, process, launch, heard, inits)
-    await scenario.does(attempt)
+    gate = [log.read_bytes() for log in logs]
+    for step in scenario.does.split():
+        if step == "begun":
+            await until(lambda: bool(heard.output["stdout"]))
+        elif step == "ended":
+            await process.wait()
+        else:
+            STEPS[step](process)
     ended = await process.wait()
     assert await process.wait() == ended
-    seen["files"] = {
-        name: (root / name).read_bytes() for name in scenario.files if (root / name).exists()
-    }
+    files = {name: (root / name).read_bytes() for name in LEFT if (root / name).exists()}
     await workspace.destroy()
-    seen |= {
-        "code": ended.exit_code,
+    late = ended.reason is Reason.TIMEOUT
+    return {
+        "gate": gate,
+        "files": files,
+        "code": ended.exit_code if scenario.code != -1 else -1,
         "reason": ended.reason,
-        "message": ended.message,
+        "message": scenario.why[1] in ended.message and scenario.why[1],
         "certain": ended.certain,
-        "stored": (launch.stdout.read_bytes(), launch.stderr.read_bytes()),
-        "heard": (heard.output["stdout"], heard.output["stderr"]),
+        "stored": [log.read_bytes() for log in logs],
+        "heard": [*heard.output.values()],
         "init": inits in ([], [process.pid]),
         "gone": not Path(workspace.path).exists(),
-        "timed": ended.usage.wall_s
-        >= (scenario.timeout_s if ended.reason is Reason.TIMEOUT else 0),
+        "timed": ended.usage.wall_s >= (scenario.limits[0] if late else 0),
     }
-    return seen
 
 
-def check(scenario: Scenario, seen: dict[str, Any]) -> None:
-    wanted = {
-        "gate": (b"", b""),
-        "files": scenario.files,
-        "certain": True,
-        "reason": scenario.reason,
-        "stored": (scenario.out, scenario.err),
-        "heard": (scenario.out, scenario.err),
-        "init": True,
-        "gone": True,
-        "timed": True,
-    }
-    if scenario.code != -1:
-        wanted["code"] = scenario.code
-    assert {name: seen[name] for name in wanted} == wanted, scenario.name
-    assert scenario.message in seen["message"], scenario.name
+def wanted(scenario: Scenario) -> dict[str, Any]:
+    made = LEFT if scenario.script == WRITES else {"data.txt": b"42"}
+    said = [scenario.out, scenario.err]
+    return {
+        "gate": [b"", b""],
+        "files": made,
+        "code": scenario.code,
+        "reason": scenario.why[0],
+        "message": scenario.why[1],
+        "stored": said,
+        "heard": said,
+    } | dict.fromkeys(("certain", "init", "gone", "timed"), True)
+
+
+async def all_of_them(sandbox: Any, home: Path) -> list[dict[str, Any]]:
+    await sandbox.self_test()
+    await sandbox.clear()
+    found = []
+    for number, scenario in enumerate(SCENARIOS, 1):
+        if isinstance(sandbox, FakeSandbox):
+            sandbox.script, sandbox.obeys_sigterm = scenario.fake, scenario.script != IGNORES
+        found.append(await run(sandbox, home, number, scenario))
+    await sandbox.close()
+    assert not isinstance(sandbox, FakeSandbox) or sandbox.violations == []
+    return found
 
 
 def of_the_fake(home: Path) -> list[dict[str, Any]]:
-    async def all_of_them() -> list[dict[str, Any]]:
-        sandbox = FakeSandbox(RealClock(), home / "agent")
-        assert (await sandbox.self_test()).backend == "fake"
-        await sandbox.clear()
-        found = []
-        for number, scenario in enumerate(SCENARIOS, 1):
-            sandbox.script, sandbox.obeys_sigterm = scenario.fake, not scenario.stubborn
-            found.append(await run(sandbox, home, number, scenario))
-        await sandbox.close()
-        assert sandbox.violations == []
-        return found
-
-    return asyncio.run(all_of_them())
+    return asyncio.run(all_of_them(FakeSandbox(RealClock(), home / "agent"), home))
 
 
 def of_the_real_one(home: Path) -> list[dict[str, Any]]:
-    async def all_of_them() -> list[dict[str, Any]]:
-        sandbox = Bubblewrap(RealClock(), home / "agent", replace(SETTINGS, poll_s=0.05))
-        assert (await sandbox.self_test()).backend == "bubblewrap"
-        await sandbox.clear()
-        found = [
-            await run(sandbox, home, number, scenario)
-            for number, scenario in enumerate(SCENARIOS, 1)
-        ]
-        await sandbox.close()
-        return found
-
-    return asyncio.run(all_of_them())
+    sandbox = Bubblewrap(RealClock(), home / "agent", replace(SETTINGS, poll_s=0.05))
+    return asyncio.run(all_of_them(sandbox, home))
 
 
 @pytest.mark.parametrize("which", [of_the_fake, of_the_real_one])
 def test_a_sandbox_keeps_its_promises(which: Callable[[Path], list[dict[str, Any]]]) -> None:
-    problems = []
-    for scenario, seen in zip(SCENARIOS, in_child(which, "user"), strict=True):
-        try:
-            check(scenario, seen)
-        except AssertionError as problem:
-            problems.append(problem)
-    if problems:
-        raise ExceptionGroup(f"{len(problems)} of {len(SCENARIOS)} scenarios", problems)
+    seen = in_child(which, "user")
+    names = [scenario.name for scenario in SCENARIOS]
+    expected = dict(zip(names, map(wanted, SCENARIOS), strict=True))
+    assert dict(zip(names, seen, strict=True)) == expected
