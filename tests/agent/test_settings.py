@@ -1,14 +1,18 @@
+"""Settings of an agent: where they come from, what a mistake says, and the grants of services."""
+
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from client_agent.app import sandbox_settings
-from client_agent.sandbox.base import SandboxSettings
+from client_agent.sandbox.base import Grant, Grants, SandboxSettings
 from client_agent.settings.agent import AgentSection, load
 from client_agent.settings.grants import GrantSettings, SandboxingSection
 from shared.settings.base import SettingsError
+from tests.kit.each import each
 
 A, B, C = "a" * 20, "b" * 20, "c" * 20
 
@@ -41,83 +45,61 @@ def test_with_nothing_given_it_is_a_local_agent(loaded, tmp_path):
     assert settings.slots >= 1
     assert (settings.services, settings.all_tokens()) == (None, [])
     assert settings.name
+    other = "[server]\nx = 1\n[services.a]\ny = 2\n[agents.b]\nz = 3\n"
+    assert loaded(toml=other).port == 9000, "tables of the server are ignored"
 
 
-def test_flags_override_variables_and_those_override_the_file(loaded):
-    toml = "[agent]\nport = 1\nslots = 1\nname = 'file'\n"
-    env = {"FERRYMAN_AGENT__PORT": "2", "FERRYMAN_AGENT__SLOTS": "2"}
-    settings = loaded(env, toml, port=3)
-    assert (settings.port, settings.slots, settings.name) == (3, 2, "file")
-
-
-def test_variables_of_job_orchestrator_are_read_and_ferrymans_override_them(loaded, tmp_path):
-    env = {"PORT": "9001", "DATA_PATH": str(tmp_path / "d"), "DB_PATH": "x.db", "MAX_AGE": "60"}
-    settings = loaded(env, "[agent]\nport = 1\nretention = '1h'\n")
+def test_flags_override_variables_and_those_override_the_file(loaded, tmp_path):
+    toml = "[agent]\nport = 1\nslots = 1\nname = 'file'\nretention = '1h'\n"
+    old = {"PORT": "9001", "DATA_PATH": str(tmp_path / "d"), "DB_PATH": "x.db", "MAX_AGE": "60"}
+    settings = loaded(old, toml)  # variables of job-orchestrator
     assert (settings.port, settings.retention) == (9001, 60)
     assert settings.data_dir == tmp_path / "d"
     assert settings.database == Path("x.db").absolute()
-    assert loaded({"FERRYMAN_AGENT__PORT": "9002"}).port == 9002
+    env = {"FERRYMAN_AGENT__PORT": "2", "FERRYMAN_AGENT__SLOTS": "2"}
+    settings = loaded(env, toml)
+    assert (settings.port, settings.slots, settings.name) == (2, 2, "file")
+    assert loaded(env, toml, port=3).port == 3
 
 
-@pytest.mark.parametrize("key", ["data_dir", "database", "identity_secret"])
-@pytest.mark.parametrize("shown", ["/usr", "/lib", "read_only"])
-def test_data_of_the_agent_cannot_be_where_jobs_can_read(loaded, tmp_path, key, shown):
+@pytest.mark.parametrize("key", ["data_dir", "database", "identity_secret", "tokens", "config"])
+def test_data_of_the_agent_cannot_be_where_jobs_can_read(loaded, tmp_path, key):
     """An unprivileged agent's jobs have its uid, so no mode keeps them out."""
     shared = tmp_path / "shared"
     shared.mkdir()
-    (shared / "own").write_text("x" * 16)
-    (tmp_path / "link").symlink_to(shared)
-    place = tmp_path / "link" if shown == "read_only" else Path(shown)
-    value = f"'{place}/own'"
-    if key == "identity_secret":
-        if shown != "read_only":
-            return  # there is no such file
-        value = f"{{ file = {value} }}"
-    toml = f"[agent]\n{key} = {value}\n"
-    if shown == "read_only":
-        toml += f"[agent.sandboxing]\nread_only = ['{shared}:/data']\n"
-    with pytest.raises(SettingsError, match=f"would show jobs the agent's own data, {key} "):
-        loaded(toml=toml)
-
-
-def test_every_file_with_tokens_is_hidden_from_jobs(loaded, tmp_path):
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    for file in (shared / "first", tmp_path / "last"):
+    for file in (shared / "own", tmp_path / "last"):
         file.write_text(file.name * 16)
-    files = ", ".join(f"{{ file = '{file}' }}" for file in (shared / "first", tmp_path / "last"))
-    toml = f"[agent]\ntokens = [{files}]\n"
-    toml += f"[agent.sandboxing]\nread_only = ['{shared}:/data']\n"
-    with pytest.raises(SettingsError, match=r"own data, tokens .*first"):
-        loaded(toml=toml)
+    (tmp_path / "link").symlink_to(shared)
+    own = f"'{tmp_path}/link/own'"
+    value = {
+        "identity_secret": f"{{ file = {own} }}",
+        "tokens": f"[{{ file = {own} }}, {{ file = '{tmp_path}/last' }}]",
+    }.get(key, own)
+    shown = tmp_path if key == "config" else shared
+    granted = f"[agent.sandboxing]\nread_only = ['{shown}:/data']\n"
+    given = "data_dir = '/var/lib/x'\n" if key == "config" else f"{key} = {value}\n"
+    match = f"would show jobs the agent's own data, {key} "
+    with pytest.raises(SettingsError, match=match):
+        loaded(toml=f"[agent]\n{given}{granted}")
+    for place in ("/usr", "/lib") if key in ("data_dir", "database") else ():
+        with pytest.raises(SettingsError, match=match):
+            loaded(toml=f"[agent]\n{key} = '{place}/own'\n")
 
 
-def test_without_a_sandbox_data_may_be_anywhere(loaded):
-    toml = "[agent]\nsandbox = 'none'\ndata_dir = '/usr/local/ferryman'\n"
-    assert loaded(toml=toml).data_dir == Path("/usr/local/ferryman")
-
-
-def test_the_settings_file_is_hidden_from_jobs_too(loaded, tmp_path):
-    with pytest.raises(SettingsError, match="own data, config "):
-        loaded(
-            toml=f"[agent]\ndata_dir = '/var/lib/x'\n"
-            f"[agent.sandboxing]\nread_only = ['{tmp_path}:/data']\n"
-        )
-
-
-@pytest.mark.parametrize("text", ["http", "9000.5", "-1", "١"])
-def test_a_bad_number_in_a_variable_of_job_orchestrator_is_refused_with_its_name(loaded, text):
-    with pytest.raises(SettingsError, match=r"PORT: .* is not a whole number"):
-        loaded({"PORT": text})
-
-
-def test_lists_may_be_written_with_commas(loaded):
+def test_lists_tokens_durations_and_sizes_are_written_as_people_write_them(loaded, tmp_path):
     env = {"FERRYMAN_AGENT__SERVICES": "docking, example", "FERRYMAN_AGENT__TOKENS": f"{A},{B}"}
     settings = loaded(env)
     assert settings.services == ("docking", "example")
     assert settings.all_tokens() == [A, B]
     assert loaded(services="one").services == ("one",)
     assert loaded({"FERRYMAN_AGENT__SERVICES": '["x", "y"]'}).services == ("x", "y")
+    settings = loaded(
+        toml="[agent]\nretention = '3d'\ngrace = '1m30s'\nmin_free = '2GiB'\n"
+        "sandboxing = { scratch = '1GiB' }\n"
+    )
+    assert (settings.retention, settings.grace, settings.min_free) == (259_200, 90, 2 << 30)
+    sandboxing = settings.sandboxing.settings(settings.min_free)
+    assert (sandboxing.scratch, sandboxing.free_floor) == (1 << 30, 2 << 30)
 
 
 def test_tokens_come_from_a_file_too_and_are_never_shown(loaded, tmp_path):
@@ -127,22 +109,8 @@ def test_tokens_come_from_a_file_too_and_are_never_shown(loaded, tmp_path):
     assert C not in repr(settings)
 
 
-def test_durations_and_sizes_are_written_as_people_write_them(loaded):
-    settings = loaded(
-        toml="[agent]\nretention = '3d'\ngrace = '1m30s'\nmin_free = '2GiB'\n"
-        "sandboxing = { scratch = '1GiB' }\n"
-    )
-    assert (settings.retention, settings.grace, settings.min_free) == (259_200, 90, 2 << 30)
-    assert settings.sandboxing.settings(settings.min_free).scratch == 1 << 30
-    assert settings.sandboxing.settings(settings.min_free).free_floor == 2 << 30
-
-
-def test_tables_of_the_server_are_ignored(loaded):
-    assert loaded(toml="[server]\nx = 1\n[services.a]\ny = 2\n[agents.b]\nz = 3\n").port == 9000
-
-
-@pytest.mark.parametrize(
-    ("toml", "message"),
+@each(
+    "toml, message",
     [
         ("[agent]\nslotz = 1\n", "agent.slotz: no such setting; did you mean slots?"),
         ("[agent]\nslots = 0\n", "agent.slots"),
@@ -162,12 +130,102 @@ def test_a_mistake_is_reported_with_the_key_and_what_would_be_right(loaded, toml
     assert message in str(refusal.value)
 
 
+@each("text", ["http", "9000.5", "-1", "١"])
+def test_a_bad_number_in_a_variable_of_job_orchestrator_is_refused_with_its_name(loaded, text):
+    with pytest.raises(SettingsError, match=r"PORT: .* is not a whole number"):
+        loaded({"PORT": text})
+
+
 def test_every_setting_here_is_one_of_the_sandbox():
     grants = set(GrantSettings.model_fields) - {"scratch"}
     here = set(SandboxingSection.model_fields) - grants - {"uid_count", "services"}
     assert here <= SandboxSettings.__dataclass_fields__.keys()
 
 
-@pytest.mark.parametrize(("slots", "images"), [(1, 4), (4, 4), (12, 12)])
+@each("slots, images", [(1, 4), (4, 4), (12, 12)])
 def test_a_disk_is_ready_for_each_slot(loaded, slots, images):
     assert sandbox_settings(loaded(slots=slots), 2, None).spare_images == images
+
+
+# -- grants
+
+
+def granted(**sandboxing: object) -> Grants:
+    return SandboxingSection.model_validate(sandboxing).grants()
+
+
+def test_without_settings_nothing_is_granted():
+    assert granted().for_service("any") == Grant()
+    assert (granted().doc(), granted().networked) == ({}, [])
+
+
+def test_a_services_own_keys_replace_those_of_all_and_variables_add_up():
+    grants = granted(
+        read_only=["/opt/common"],
+        env={"A": "1", "B": "1"},
+        allow=["numa"],
+        network=True,
+        services={
+            "gromacs": {
+                "read_only": ["/data/refs:/opt/gromacs/refs", "/opt/gromacs"],
+                "env": {"B": "2", "LICENSE": "27000@host"},
+                "network": False,
+                "scratch": "1GiB",
+            }
+        },
+    )
+    other, own = grants.for_service("other"), grants.for_service("gromacs")
+    assert other.read_only == ((Path("/opt/common"), "/opt/common"),)
+    assert (other.network, set(other.allow), other.scratch) == (True, {"numa"}, None)
+    parent, child = (
+        (Path("/opt/gromacs"), "/opt/gromacs"),
+        (Path("/data/refs"), "/opt/gromacs/refs"),
+    )
+    assert own.read_only == (parent, child), "in the order in which they are mounted"
+    assert own.env == {"A": "1", "B": "2", "LICENSE": "27000@host"}
+    assert (own.network, set(own.allow), own.scratch) == (False, {"numa"}, 1 << 30)
+    assert grants.networked == ["*"]
+    assert grants.doc()["gromacs"]["env"] == ["A", "B", "LICENSE"], "names, and no values"
+
+
+@each(
+    "given, message",
+    [
+        ({"read_only": ["opt"]}, "'opt' is not an absolute path below /"),
+        ({"read_only": ["/"]}, "not an absolute path below /"),
+        ({"read_only": ["/opt/../etc"]}, "not an absolute path below /"),
+        ({"read_only": ["/opt:/job/opt"]}, "/job is the sandbox's own"),
+        ({"read_only": ["/opt:/proc"]}, "/proc is the sandbox's own"),
+        ({"read_only": ["/opt:tools"]}, "give an absolute path"),
+        ({"read_only": ["/opt", "/srv:/opt/"]}, "/opt is mounted on twice"),
+        ({"env": {"A-B": "1"}}, "'A-B' cannot be the name"),
+        ({"env": {"FERRYMAN_JOB_ID": "1"}}, "'FERRYMAN_JOB_ID' cannot be the name"),
+        ({"env": {"A": "a\0b"}}, "A has a NUL in it"),
+        ({"allow": ["everything"]}, "there is no everything; there are inotify, io_uring, numa"),
+        ({"scratch": 0}, "greater than 0"),
+    ],
+)
+def test_a_mistake_in_a_grant_is_reported(given, message):
+    for section in (given, {"services": {"a": given}}):
+        with pytest.raises(ValidationError) as refused:
+            SandboxingSection.model_validate(section)
+        assert message in str(refused.value)
+
+
+@each("path", ["{home}", "{home}/work", "{parent}", "{parent}/link"])
+def test_the_agents_own_data_cannot_be_granted(tmp_path, path):
+    home, link = tmp_path / "home", tmp_path / "link"
+    home.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(home)
+    text = path.format(home=home, parent=tmp_path) + ":/data"
+    for given in ({"read_only": [text]}, {"services": {"a": {"read_only": [text]}}}):
+        with pytest.raises(ValidationError, match="own data"):
+            AgentSection.model_validate({"data_dir": home, "sandboxing": given})
+
+
+def test_without_a_sandbox_data_is_anywhere_and_nothing_is_mounted_elsewhere(tmp_path):
+    none = {"sandbox": "none", "data_dir": "/usr/local/ferryman"}
+    assert AgentSection.model_validate(none).data_dir == Path("/usr/local/ferryman")
+    with pytest.raises(ValidationError, match="/opt cannot be at /o without a sandbox"):
+        AgentSection.model_validate(none | {"sandboxing": {"read_only": ["/opt:/o"]}})
