@@ -14,11 +14,12 @@ from client_agent import __main__, app
 from client_agent.__main__ import check_last
 from client_agent.settings.agent import AgentSection
 from tests.kit.agent_http import calling
+from tests.kit.each import each
 from tests.kit.fake_sandbox import REPORT, FakeSandbox
 
 
-@pytest.mark.parametrize(
-    ("given", "parsed"),
+@each(
+    "given, parsed",
     [
         ("", ""),
         ("--port 0", "--port 0"),
@@ -34,17 +35,16 @@ def test_options_of_the_agent_may_follow_check(given, parsed):
     assert check_last(given.split()) == parsed.split()
 
 
-@pytest.mark.parametrize(
-    ("problem", "code", "message"),
+NO, FULL, MANY = "Permission denied", "No space left on device", "Too many open files"
+
+
+@each(
+    "problem, code, message",
     [
-        (
-            OSError(errno.EACCES, "Permission denied", "/data/agent/results"),
-            73,
-            "/data/agent: P",
-        ),
-        (OSError(errno.ENOSPC, "No space left on device"), 73, "/data/agent: No space"),
-        (OSError(errno.EMFILE, "Too many open files"), 71, "Too many open files"),
-        (OSError(errno.EACCES, "Permission denied", "/dev/loop-control"), 71, "/dev/loop-control"),
+        (OSError(errno.EACCES, NO, "/data/agent/results"), 73, "/data/agent: P"),
+        (OSError(errno.ENOSPC, FULL), 73, "/data/agent: No space"),
+        (OSError(errno.EMFILE, MANY), 71, MANY),
+        (OSError(errno.EACCES, NO, "/dev/loop-control"), 71, "/dev/loop-control"),
     ],
 )
 def test_only_problems_of_its_folders_exit_as_such(monkeypatch, capsys, problem, code, message):

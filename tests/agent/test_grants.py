@@ -108,15 +108,6 @@ def test_the_hosts_network_needs_an_order_and_a_grant_and_is_reported(granting: 
     assert granting.health()["warning"] == "jobs of fetch may use this host's network"
 
 
-def test_a_missing_tree_refuses_only_its_own_service(granting: Granting) -> None:
-    with pytest.raises(AssertionError, match="which the jobs of 'gone' need"):
-        granting.submit(SCRIPT, "gone")
-    assert granting.run(b"true\n", "example")["status"] == "Completed"
-    granting.tree.rename(granting.missing)
-    assert granting.run(SCRIPT, "gone")["out"].startswith("tool 1.2\n")
-    granting.missing.rename(granting.tree)
-
-
 def test_the_check_tries_the_grants(granting: Granting) -> None:
     assert granting.health().get("check") is None
     words = ("--data-dir", str(granting.home / "agent"), "check", "--json")

@@ -6,35 +6,23 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
 from pydantic import ValidationError
 
-from client_agent import app
 from client_agent.settings.agent import AgentSection
 from server.settings import load
 from server.settings.agents import AgentTable
-from shared.clock import RealClock, yield_to_loop
+from shared.clock import yield_to_loop
 from shared.http.authentication import NONCE, PROOF, check_proof, proof
 from shared.wire import AgentHealth
-from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
+from tests.kit.agent_http import calling
+from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.server_http import ServerClient, hosted
 
 SECRET = "the-secret-of-node-1"
 TOKEN = "the-token-of-a-server"
-
-
-@contextlib.asynccontextmanager
-async def agent_at(folder: Path, **keys: Any) -> AsyncIterator[int]:
-    clock, home = RealClock(), folder / "agent"
-    sandbox = FakeSandbox(clock, home)
-    sandbox.script = FakeProcess.finish
-    given = {"data_dir": home, "port": 0, "slots": 1, "min_free": 0, "tokens": [TOKEN]} | keys
-    section = AgentSection.model_validate(given)
-    async with app.running(section, clock, sandbox) as agent:
-        yield agent.port
 
 
 @contextlib.asynccontextmanager
@@ -55,38 +43,30 @@ async def trouble(client: ServerClient) -> str:
     return node.trouble
 
 
-async def test_a_job_goes_its_way_when_the_agent_proves_who_it_is(tmp_path):
-    async with (
-        agent_at(tmp_path, identity_secret=SECRET) as port,
-        server_of(tmp_path, port) as client,
-    ):
-        job = await client.job(await client.upload(service="example"))
-        assert job["status"] == "Completed"
-
-
 @pytest.mark.parametrize(
-    ("keys", "words"),
+    ("secret", "asked", "trouble_is"),
     [
-        ({}, "it does not prove who it is: it has no identity_secret"),
-        ({"identity_secret": "the-secret-of-node-2"}, "it has another identity_secret"),
+        (SECRET, SECRET, ""),
+        (SECRET, "", ""),  # it proves more than it is asked for
+        (None, SECRET, "it does not prove who it is: it has no identity_secret"),
+        ("the-secret-of-node-2", SECRET, "it has another identity_secret"),
     ],
 )
-async def test_without_the_right_proof_it_is_silence(tmp_path, keys, words):
-    async with agent_at(tmp_path, **keys) as port, server_of(tmp_path, port) as client:
-        await client.upload(service="example")
-        assert words in await trouble(client)
-        _, _, page = await client.get("/api/v1/agents")
-        assert words.encode() in page
-        assert SECRET.encode() not in page
-        assert (await client.job(1, until="Queued"))["attempt"] == 0
-
-
-async def test_an_agent_that_proves_more_than_it_is_asked_for_is_used_as_before(tmp_path):
+async def test_without_the_right_proof_it_is_silence(tmp_path, secret, asked, trouble_is):
     async with (
-        agent_at(tmp_path, identity_secret=SECRET) as port,
-        server_of(tmp_path, port, identity="") as client,
+        calling(tmp_path, tokens=[TOKEN], identity_secret=secret) as agent,
+        server_of(tmp_path, agent.port, asked) as client,
     ):
-        assert (await client.job(await client.upload(service="example")))["status"] == "Completed"
+        agent.sandbox.script = FakeProcess.finish
+        job_id = await client.upload(service="example")
+        if not trouble_is:
+            assert (await client.job(job_id))["status"] == "Completed"
+            return
+        assert trouble_is in await trouble(client)
+        _, _, page = await client.get("/api/v1/agents")
+        assert trouble_is.encode() in page
+        assert SECRET.encode() not in page
+        assert (await client.job(job_id, until="Queued"))["attempt"] == 0
 
 
 class Impostor:
@@ -119,19 +99,18 @@ class Impostor:
             await runner.cleanup()
 
 
-async def test_who_has_taken_its_address_gets_neither_token_nor_bundle(tmp_path):
-    impostor = Impostor()
+@pytest.mark.parametrize(
+    ("proved", "heard"),
+    [((), {("/", None)}), (("/",), {("/", None), ("/health", f"Bearer {TOKEN}")})],
+)
+async def test_who_has_taken_its_address_gets_nothing_before_each_answer_is_proved(
+    tmp_path, proved, heard
+):
+    impostor = Impostor(*proved)
     async with impostor.listening() as port, server_of(tmp_path, port) as client:
         await client.upload(service="example")
         assert "does not prove" in await trouble(client)
-    assert set(impostor.asked) == {("/", None)}
-
-
-async def test_every_answer_is_proved_not_only_the_first(tmp_path):
-    impostor = Impostor("/")
-    async with impostor.listening() as port, server_of(tmp_path, port) as client:
-        assert "does not prove" in await trouble(client)
-    assert {path for path, _ in impostor.asked} == {"/", "/health"}
+    assert set(impostor.asked) == heard
 
 
 def test_a_proof_is_of_one_answer():

@@ -52,16 +52,9 @@ async def test_tasks_of_one_array_share_a_start_up_to_the_most(agent) -> None:
 @each(
     "other",
     [
-        {"user_id": "eve"},
-        {"server": "another"},
-        {"service": "docking"},
-        {"pack": {"batch": 8, "most": 10}},
-        {"env": {"A": "1"}},
-        {"timeout_s": 61.0},
-        {"files": {"run.sh": b"another"}},
-        {"entry": "other.sh"},
-        {"pack": None},
-        {"array": None},
+        *({"user_id": "eve"}, {"server": "another"}, {"service": "docking"}, {"env": {"A": "1"}}),
+        *({"pack": {"batch": 8, "most": 10}}, {"timeout_s": 61.0}, {"entry": "other.sh"}),
+        *({"files": {"run.sh": b"another"}}, {"pack": None}, {"array": None}),
     ],
 )
 async def test_what_differs_is_not_packed_together(agent, other) -> None:

@@ -1,4 +1,6 @@
-"""Failures of the database, the disk, descriptors and the agent itself cost no attempt."""
+"""Failures of the database, the disk, descriptors and the agent itself cost no attempt. With a real
+disk and real descriptors: tests/processes/test_agent_scarcity.py.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +27,7 @@ from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+COMPLETED, LOST = ("Completed", None, False), ("Failed", "agent_error", True)
 
 
 async def state(agent: AgentClient, key: str = "1.1") -> str:
@@ -46,10 +49,16 @@ async def starts(agent: AgentClient, key: str = "1.1") -> FakeProcess:
     return agent.sandbox.live[key]
 
 
-async def ends(agent: AgentClient, payload_id: int) -> dict[str, Any]:
+async def ends(agent: AgentClient, payload_id: int) -> tuple[str, str | None, bool]:
+    """How, once what is to be tried again was: status, reason, interrupted."""
     ended = asyncio.ensure_future(agent.ended(payload_id))
     await time_passes(agent, ended.done)
-    return await ended
+    doc = await ended
+    return doc["status"], doc["reason"], doc["interrupted"]
+
+
+def short(*_: object, **__: object) -> None:
+    raise OSError(errno.EMFILE, "Too many open files")
 
 
 def fails(patch: pytest.MonkeyPatch, name: str, times: int) -> asyncio.Event:
@@ -71,7 +80,7 @@ async def test_an_end_is_stored_once_the_database_recovers(agent, monkeypatch) -
     payload_id, process = await agent.started()
     fails(monkeypatch, "end", 2)
     process.finish()
-    assert (await ends(agent, payload_id))["status"] == "Completed"
+    assert await ends(agent, payload_id) == COMPLETED
 
 
 async def test_what_cannot_be_stored_as_running_is_put_back_for_one_worker(
@@ -108,52 +117,52 @@ async def test_a_defect_of_the_agent_ends_one_attempt_and_no_worker(agent) -> No
     agent.sandbox.hook = explode
     with capture_logs() as logged:  # with its traceback
         for job in range(1, 6):
-            _, payload = await agent.submit(f"{job}.1")
-            doc = await agent.ended(payload["id"])
-            assert (doc["reason"], doc["interrupted"]) == ("agent_error", True)
+            assert await ends(agent, (await agent.submit(f"{job}.1"))[1]["id"]) == LOST
     assert "payload.broken" in [line["event"] for line in logged]
     agent.sandbox.hook = None
     await agent.completed("9.1")
 
 
-async def test_a_result_that_does_not_fit_on_the_disk_is_the_agents_fault(
-    agent, monkeypatch
-) -> None:
+async def test_a_result_that_cannot_be_stored_is_the_agents_fault(agent, monkeypatch) -> None:
     def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    payload_id, process = await agent.started()
-    monkeypatch.setattr(Folders, "seal_result", full)
-    process.finish()
-    doc = await agent.ended(payload_id)
-    assert (doc["status"], doc["reason"], doc["interrupted"]) == ("Failed", "agent_error", True)
-    assert "No space left" in doc["message"]
-    assert agent.names("staging", "results") == []
+    for key, where, name, fault, tries in (
+        ("1.1", Folders, "seal_result", full, 1),
+        ("2.1", result, "collect", short, PACK_TRIES),  # it may pass
+    ):
+        payload_id, process = await agent.started(key)
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, fault)
+            process.finish()
+            before = agent.clock.monotonic()
+            assert await ends(agent, payload_id) == LOST
+        assert agent.clock.monotonic() - before >= (tries - 1) * RETRY_S
+        assert agent.names("staging", "results") == []
 
 
 @each("step", ["prepare", "start"])
 async def test_a_start_that_meets_a_shortage_of_descriptors_comes_after_it(agent, step) -> None:
     await agent.fresh_server()
-
     met = asyncio.Event()
 
-    def short(name: str) -> None:
+    def scarce(name: str) -> None:
         if name == step:
             met.set()
-            raise OSError(errno.EMFILE, "Too many open files")
+            short()
 
-    agent.sandbox.hook = short
+    agent.sandbox.hook = scarce
     _, payload = await agent.submit()
     await met.wait()
     assert await state(agent) == "Prepared"
     agent.sandbox.hook = None
     (await starts(agent)).finish()
-    assert (await agent.ended(payload["id"]))["status"] == "Completed"
+    assert await ends(agent, payload["id"]) == COMPLETED
     assert agent.sandbox.starts == {"1.1": 1}
 
 
 @each("what", ["folder", "precious"])
-async def test_a_shortage_of_descriptors_costs_no_result_and_no_file_of_it(
+async def test_a_shortage_of_descriptors_costs_no_file_of_a_result(
     agent, monkeypatch, what
 ) -> None:
     await agent.fresh_server()
@@ -164,7 +173,7 @@ async def test_a_shortage_of_descriptors_costs_no_result_and_no_file_of_it(
     def opening(parent: int, name: str, flags: int) -> int:
         if name == what:
             met.set()
-            raise OSError(errno.EMFILE, "Too many open files")
+            short()
         return real(parent, name, flags)
 
     with monkeypatch.context() as patch:
@@ -172,22 +181,9 @@ async def test_a_shortage_of_descriptors_costs_no_result_and_no_file_of_it(
         process.finish()
         await until(met.is_set)
         assert await state(agent) == "Running"
-    assert (await ends(agent, payload_id))["status"] == "Completed"
+    assert await ends(agent, payload_id) == COMPLETED
     assert (await agent.zip(f"/retrieve/{payload_id}"))["folder/precious"] == b"p"
     assert agent.names("staging") == []
-
-
-async def test_a_shortage_that_does_not_end_is_the_agents_fault(agent, monkeypatch) -> None:
-    def short(*_: object, **__: object) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    payload_id, process = await agent.started()
-    monkeypatch.setattr(result, "collect", short)
-    process.finish()
-    before = agent.clock.monotonic()
-    doc = await ends(agent, payload_id)
-    assert agent.clock.monotonic() - before >= (PACK_TRIES - 1) * RETRY_S
-    assert (doc["reason"], doc["interrupted"]) == ("agent_error", True)
 
 
 async def test_what_waits_stays_prepared_until_there_is_space(tmp_path, monkeypatch) -> None:
