@@ -346,19 +346,6 @@ async def test_a_request_that_breaks_off_leaves_nothing(agent, share) -> None:
 # -- the agent cannot
 
 
-async def test_an_agent_without_space_takes_nothing_and_hands_out_what_it_has(tmp_path) -> None:
-    async with calling(tmp_path) as before:
-        done = await before.completed("9.1")
-    async with calling(tmp_path, min_free=1 << 60) as agent:
-        for way in (by_form, by_line):
-            assert (await way(agent, agent.sent("1.1")))[:2] == (507, "disk_full")
-        async with agent.http.post("/submit", data={"a": "b"}) as response:
-            assert (response.status, int(response.headers["Retry-After"]) > 0) == (507, True)
-        status, health = await agent.call("GET", "/health")
-        assert (status, "must stay free" in health["message"]) == (200, True)
-        assert "run.sh" in await agent.zip(f"/retrieve/{done}")
-
-
 async def test_a_disk_that_is_full_refuses_all_and_keeps_nothing(agent, monkeypatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space")
@@ -388,20 +375,6 @@ async def test_with_a_broken_sandbox_it_is_unhealthy_and_takes_nothing(agent, wa
     assert (await agent.call("GET", "/health"))[0] == 200
     assert (await way(agent, agent.sent("2.1")))[0] == 200
     (await agent.sandbox.process("2.1")).finish()
-
-
-async def test_who_has_no_token_sends_nothing(tmp_path) -> None:
-    async with calling(
-        tmp_path, tokens=["a-secret-of-agents", "another-secret-of-agents"]
-    ) as agent:
-        order = agent.sent("1.1")
-        agent.http.headers["Authorization"] = "Bearer wrong"
-        for way in (by_form, by_line):
-            assert (await way(agent, order))[:2] == (401, "unauthorized")
-        assert (await agent.call("GET", "/payloads"))[0] == 401
-        assert (await agent.call("GET", "/health"))[0] == 200
-        agent.http.headers["Authorization"] = "Bearer another-secret-of-agents"
-        assert (await by_line(agent, order))[0] == 200
 
 
 async def test_what_is_acknowledged_with_orders_goes_unless_the_lease_is_stale(agent) -> None:

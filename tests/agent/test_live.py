@@ -155,26 +155,6 @@ async def test_what_ends_soon_is_reported_once_and_what_runs_on_a_little_later(a
 # -- live values
 
 
-async def test_what_it_says_is_there_while_it_runs_and_at_its_end(agent) -> None:
-    payload_id, process = await agent.started()
-    process.log(b"::progress value=1,total=2::half\n::output name=a::b\n")
-    live = (await agent.doc(payload_id))["live"]
-    assert (live["progress"], live["message"]) == ({"current": 1.0, "total": 2.0}, "half")
-    process.log(b"::notice::done")
-    process.finish()
-    live = (await agent.ended(payload_id))["live"]
-    assert (live["progress"]["current"], live["output"]) == (1, {"a": "b"})
-    assert live["notices"][0]["text"] == "done"
-    await agent.forget(payload_id)
-    assert (await agent.settle())[1]["payload"]["live"] is None
-    payload_id, process = await agent.started("2.1")
-    process.log(b"hello\n")
-    await agent.clock.advance(4)
-    assert (await agent.doc(payload_id))["live"] is None
-    process.finish()
-    assert (await agent.ended(payload_id))["live"] is None
-
-
 @each(
     "line, most, last",
     [
@@ -205,16 +185,6 @@ async def test_values_are_reported_seldom_and_the_latest_of_them(agent, line, mo
         assert last is None or values == sorted(set(values))
         await agent.clock.advance(1)
         assert (await stream.next())["payload"] is None, "nothing says that it runs"
-
-
-async def test_no_report_says_that_it_runs_once_it_may_have_ended(agent) -> None:
-    async with agent.stream(after=await seq(agent)) as stream:
-        _, process = await agent.started()
-        process.log(b"::progress value=1::\n")
-        process.finish()
-        await stream.until("1.1", "Completed")
-        await agent.clock.advance(1)
-        assert (await stream.next())["payload"] is None
 
 
 async def test_a_new_reader_gets_the_values_of_all_that_run(agent) -> None:

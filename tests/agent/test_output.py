@@ -332,3 +332,7 @@ def test_changes_are_told_once_for_output_and_each_time_for_commands() -> None:
     output.doc()
     output.on_output("stderr", b"d\n")
     assert changes == [False, True, False]
+    silent = LiveOutput(SimClock())
+    silent.on_output("stdout", b"hello\n::1 localhost\n")
+    silent.end()
+    assert silent.doc_if_any() is None

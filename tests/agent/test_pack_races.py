@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import shutil
-import threading
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -155,34 +153,6 @@ def test_a_file_that_the_disk_cannot_read_to_its_end_is_listed(
     monkeypatch.undo()
     assert read(made, "f") == b"1" * (MIB // 2)
     assert skipped(made) == {"f": "cut short: Input/output error"}
-
-
-def test_a_snapshot_of_a_changing_directory_is_a_valid_zip(tree: Path) -> None:
-    """Something creates, grows, truncates, renames and deletes as fast as it can."""
-    stop = threading.Event()
-
-    def busy() -> None:
-        i = 0
-        while not stop.is_set():
-            i += 1
-            folder = tree / f"d{i % 7}"
-            folder.mkdir(exist_ok=True)
-            path = folder / f"f{i % 13}"
-            path.write_bytes(bytes(i % 50_000))
-            if i % 3 == 0:
-                path.unlink()
-            if i % 11 == 0:
-                shutil.rmtree(folder, ignore_errors=True)
-
-    thread = threading.Thread(target=busy)
-    thread.start()
-    try:
-        for i in range(15):
-            made = pack(tree, name=f"{i}.zip")
-            assert "ferryman.json" in names(made)
-    finally:
-        stop.set()
-        thread.join()
 
 
 def test_memory_does_not_grow_with_the_size_of_a_file(tree: Path) -> None:

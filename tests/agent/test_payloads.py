@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from client_agent.api import routes
 from client_agent.intake.submission import STALLED_S
@@ -22,7 +23,7 @@ from client_agent.payloads.store import Payloads
 from client_agent.report.health import CpuLoad
 from client_agent.run.attempt import TICK_S
 from client_agent.storage.folders import Folders
-from shared.wire import AgentHealth, PayloadState
+from shared.wire import PayloadState
 from tests.agent.test_intake import half_sent
 from tests.kit.agent_http import AgentClient, calling, digest
 from tests.kit.each import each
@@ -344,19 +345,34 @@ async def test_what_it_says_is_the_same_after_a_restart(tmp_path, monkeypatch, k
 # -- the agent itself
 
 
-async def test_its_health_has_its_name_and_services_and_its_load_is_a_bare_float(tmp_path) -> None:
+async def test_it_answers_a_ping_and_its_load_is_a_bare_float(agent) -> None:
+    assert await agent.call("GET", "/") == (200, {"message": "pong"})
+    status, load = await agent.call("GET", "/load")
+    assert (status, type(load), 0.0 <= load <= 100.0) == (200, float, True)
+
+
+async def test_attempts_are_counted_by_how_they_ended(tmp_path) -> None:
     async with calling(tmp_path, services=["example"]) as agent:
-        assert await agent.call("GET", "/") == (200, {"message": "pong"})
-        await agent.started()
-        _, body = await agent.call("GET", "/health")
-        health = AgentHealth.model_validate(body)
-        assert (health.status, health.agent, health.slots) == ("ok", "node-1", 2)
-        assert (health.running, health.services, bool(health.version)) == (1, ["example"], True)
-        assert health.sandbox is not None
-        assert health.sandbox["backend"] == "fake"
-        for _ in range(2):
-            status, load = await agent.call("GET", "/load")
-            assert (status, type(load), 0.0 <= load <= 100.0) == (200, float, True)
+        await agent.completed()
+        async with agent.http.get("/metrics") as answer:
+            families = text_string_to_metric_families(await answer.text())
+        _, health = await agent.call("GET", "/health")
+    assert (health["services"], health["sandbox"]["backend"]) == (["example"], "fake")
+    found = {
+        (one.name, *(one.labels[name] for name in sorted(one.labels))): one.value
+        for family in families
+        for one in family.samples
+    }
+    wanted: list[tuple[str, ...]] = [
+        ("ferryman_attempts_ended_total", "", "Completed"),
+        ("ferryman_payloads", "Completed"),
+        ("ferryman_transfers_total", "upload", "ok"),
+    ]
+    phases = ("sandbox", "unpack", "start", "slot", "run", "pack")
+    wanted += [("ferryman_attempt_phase_seconds_count", phase) for phase in phases]
+    assert {name: found.get(name) for name in wanted} == dict.fromkeys(wanted, 1)
+    assert (found["ferryman_slots",], found["ferryman_unready", "sandbox"]) == (2, 0)
+    assert found["ferryman_database_commit_seconds_count",] > 0
 
 
 async def test_an_agent_keeps_the_id_of_its_first_start_under_every_name(tmp_path) -> None:

@@ -76,13 +76,6 @@ def fails(patch: pytest.MonkeyPatch, name: str, times: int) -> asyncio.Event:
     return met
 
 
-async def test_an_end_is_stored_once_the_database_recovers(agent, monkeypatch) -> None:
-    payload_id, process = await agent.started()
-    fails(monkeypatch, "end", 2)
-    process.finish()
-    assert await ends(agent, payload_id) == COMPLETED
-
-
 async def test_what_cannot_be_stored_as_running_is_put_back_for_one_worker(
     agent, monkeypatch
 ) -> None:

@@ -18,8 +18,7 @@ from isal import isal_zlib
 from client_agent.collect import zip_writer
 from client_agent.collect.zip_writer import ZipWriter
 from shared.files.archives import zip_directory
-from shared.files.archives.zip_directory import read_entries
-from tests.agent.agent_packing import MIB, opened, pack
+from tests.agent.agent_packing import MIB
 from tests.kit import desktop_zip
 
 WHEN = datetime(2026, 11, 21, 13, 14, 15, tzinfo=UTC)
@@ -36,30 +35,6 @@ def zeros(size: int) -> Iterator[bytes]:
     for _ in range(size // len(chunk)):
         yield chunk
     yield chunk[: size % len(chunk)]
-
-
-def test_zips_of_all_kinds_of_files_open_on_desktops(tmp_path: Path, path: Path) -> None:
-    tree = tmp_path / "job"
-    (tree / "dir" / "émpty").mkdir(parents=True)
-    (tree / "none").touch()
-    (tree / "big.bin").write_bytes(os.urandom(3 * MIB))
-    (tree / "漢字.txt").write_bytes(b"text " * 100_000)
-    (tree / "run.sh").write_text("exit\n")
-    (tree / "run.sh").chmod(0o4711)
-    for odd in ("Run.sh", "CON", "a:b", "a\nb", "link"):
-        (tree / odd).symlink_to("x") if odd == "link" else (tree / odd).touch()
-    made = pack(tree, {"stdout.log": b"out"})
-    headers = {header.name: header for header in desktop_zip.check(made.path)}
-    assert list(headers) == [
-        *("CON", "Run.sh", "a:b", "big.bin", "dir/émpty/", "none", "run.sh", "漢字.txt"),
-        *("stdout.log", "ferryman.json"),
-    ]
-    assert {header.needed for header in headers.values()} == {20}
-    assert len(made.skipped) == 2
-    (warning,) = made.not_portable.warnings()
-    assert "3 names" in warning
-    with opened(made.path.parent) as _, made.path.open("rb") as file:
-        assert len(read_entries(file.fileno(), 100)) == len(headers)  # the strict reader accepts it
 
 
 def test_other_programs_read_what_was_written(path: Path) -> None:
