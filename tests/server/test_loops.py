@@ -1,21 +1,38 @@
-"""Sweeps one after another, who is woken, and how everything that runs is stopped."""
+"""Sweeps one after another, who is woken, how all is stopped, and what some of them write."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
+from server.domain.choose import Recent
+from server.domain.errors import AlreadyEnded
+from server.domain.jobs import Job, Move
+from server.domain.service import Service
+from server.domain.statistics import ALL, Tree
 from server.loops.runner import Loop, Supervisor
 from server.loops.wakeups import JobWakeups
-from shared.wire import JobState
+from server.ports import Held, Measures
+from server.stages.statistics import Statistics
+from server.store.statistics import SqlStatistics
+from shared.clock import SECOND, Micros
+from shared.principals import LOCAL
+from shared.sqlite.errors import DatabaseUnavailable
+from shared.wire import JobState, LiveDoc, Progress, Reason
+from tests.kit.agent_model import Payload
 from tests.kit.clock import SimClock
 from tests.kit.each import each
 from tests.kit.jobs import job
+from tests.kit.sim_agent import SimAgent
+from tests.kit.simulation import World
+from tests.kit.stage_resources import resources
 
 
 class Sweep:
@@ -150,3 +167,169 @@ def test_who_waits_for_the_end_sleeps_through_the_way_and_the_sender_without_wor
     wakeups.sender.clear()
     wakeups.changed(over)
     assert wakeups.sender.is_set(), "a slot is free"
+
+
+HOUR = 3_600 * SECOND
+
+
+class Numbers:
+    """What was written, and the jobs of now."""
+
+    def __init__(self) -> None:
+        self.clock, self.measures = SimClock(), Measures()
+        self.written: list[Mapping[tuple[Micros, str], Tree]] = []
+        self.broken = False
+        self.lately: dict[Micros, Tree] = {}
+        self.reads = 0
+        both: Any = self
+        how = resources(jobs=both, clock=self.clock, measures=self.measures)
+        self.statistics = Statistics(how, cast("SqlStatistics", both))
+
+    async def add(self, counted: Mapping[tuple[Micros, str], Tree], before: Micros) -> None:
+        if self.broken:
+            raise OSError
+        self.written.append(counted)
+
+    async def read(
+        self, since: Micros, services: Collection[str]
+    ) -> list[tuple[Micros, str, Tree]]:
+        self.reads += 1
+        found = self.lately if services == ("s",) else {}
+        return [(at, "s", counts) for at, counts in found.items() if at >= since]
+
+    async def queued(self) -> dict[str, tuple[int, Micros | None]]:
+        return {"s": (4, None)}
+
+    async def held(self) -> list[Held]:
+        return [Held("s", "ann", "node", 3, 2)]
+
+    async def waiting_users(self, service: str, most: int, most_jobs: int) -> dict[str, int]:
+        return {"ann": 3}
+
+
+async def test_what_was_counted_is_written_once_or_later_where_it_cannot_be() -> None:
+    numbers = Numbers()
+    statistics, now = numbers.statistics, numbers.clock.now()
+    numbers.measures.jobs.uploaded(now, "s", 2, size=9)
+    await statistics.run_once()
+    counted = {"uploaded": 2, "uploaded_bytes": 9, "queued": 4, "running": 2}
+    at = now - now % (600 * SECOND)
+    assert numbers.written == [{(at, ALL): {"samples": 1, **counted}, (at, "s"): counted}]
+    await statistics.stop()
+    assert numbers.written[1] == {}
+    numbers.measures.jobs.uploaded(now, "s")
+    numbers.broken = True
+    with pytest.raises(OSError):  # noqa: PT011 - the fake's
+        await statistics.stop()
+    numbers.broken = False
+    numbers.measures.jobs.uploaded(now, "s")
+    await statistics.stop()
+    assert {one["uploaded"] for one in numbers.written[2].values()} == {2}
+    await numbers.clock.advance(60 - now / SECOND % 60 + 5)
+    assert statistics.until_next_s() == 55, "when a minute begins"
+
+
+def runs(count: int, seconds: int) -> Tree:
+    return {"runs": count, "ran_us": count * seconds * SECOND}
+
+
+async def test_the_hour_counts_or_the_day_and_nothing_is_known_of_few_runs() -> None:
+    now = SimClock().now()
+    for lately, run_time_s in (
+        ({0: runs(4, 10), HOUR // 2: runs(1, 60), 5 * HOUR: runs(90, 30)}, 20.0),
+        ({0: runs(4, 10), 5 * HOUR: runs(4, 30)}, 20.0),
+        ({0: runs(4, 10), 25 * HOUR: runs(9, 10)}, None),
+    ):
+        numbers = Numbers()
+        numbers.lately = {now - ago: tree for ago, tree in lately.items()}
+        found = await numbers.statistics.recent("s")
+        assert found.run_time_s == run_time_s
+        assert run_time_s is None or found == Recent(run_time_s, {"ann": 3})
+        assert (await numbers.statistics.recent("other")).run_time_s is None
+
+
+async def test_it_is_read_once_a_minute_however_often_it_is_asked_for() -> None:
+    numbers = Numbers()
+    now = numbers.clock.now()
+    numbers.lately = {now: runs(5, 10)}
+    for seconds in (0.0, 0.0, 59.0):
+        await numbers.clock.advance(seconds)
+        await numbers.statistics.recent("s")
+    assert numbers.reads == 1
+    await numbers.clock.advance(2.0)
+    numbers.lately = {now: runs(5, 20)}
+    assert (await numbers.statistics.recent("s")).run_time_s == 20.0
+    assert numbers.reads == 2
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path, {"s": Service("s")})
+    with world.inline():
+        await world.start()
+        yield world
+        await world.die()
+
+
+async def started(world: World) -> tuple[int, SimAgent, Payload]:
+    job_id = await world.upload("ann", "s")
+    await world.send.run_once()
+    await world.settle()
+    ((agent, payload),) = [(one, it) for one in world.agents for it in one.payloads.values()]
+    agent.start(payload)
+    await world.settle()
+    return job_id, agent, payload
+
+
+async def report(world: World, agent: SimAgent, payload: Payload, **live: object) -> None:
+    payload.live = LiveDoc.model_validate(live)
+    await world.get.receive(agent, payload.doc(world.clock.now()))
+    await world.settle()
+
+
+async def test_of_many_reports_the_latest_is_written_once_and_later_where_it_cannot_be(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id, agent, payload = await started(world)
+    for current in range(1, 50):
+        await report(world, agent, payload, progress={"current": current}, message=f"at {current}")
+    assert (await world.jobs.get(job_id)).progress is None
+
+    async def full(*_: object) -> None:
+        raise DatabaseUnavailable(Exception("full"))  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.jobs, "record_live", full)
+        with pytest.raises(DatabaseUnavailable):
+            await world.get.progress.run_once()
+    assert await world.get.progress.run_once() == 1
+    job = await world.jobs.get(job_id)
+    assert (job.progress, job.message) == (Progress(current=49), "at 49")
+    assert await world.get.progress.run_once() == 0
+
+
+async def test_a_job_that_ends_just_after_it_was_read_is_cancelled_no_more_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = await world.upload("ann", "s")
+    get, now = world.jobs.get, world.steady.now()
+
+    async def ends_after_the_read(job_id: int) -> Job:
+        job = await get(job_id)
+        if world.cancel._tasks and not job.ended:
+            failed = Move(
+                *(job_id, job.attempt, JobState.QUEUED, JobState.FAILED, now),
+                *("waited too long", Reason.QUEUE_TIMEOUT),
+                changes={"ended_at": now},
+            )
+            assert await world.jobs.move(failed) is not None
+        return job
+
+    monkeypatch.setattr(world.jobs, "get", ends_after_the_read)
+    cancel = asyncio.create_task(world.cancel(LOCAL, number, 60.0))
+    await world.clock.settle()
+    done = cancel.done()  # no time has passed
+    await world.clock.advance(60.0)
+    with pytest.raises(AlreadyEnded):
+        await cancel
+    assert done

@@ -1,4 +1,4 @@
-"""What uploads and results may use: places, time, threads, space. The server over real sockets."""
+"""What uploads, results and reads may use: places, time, threads, space. Over real sockets."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import asyncio
 import errno
 import functools
 import json
+import socket
 import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
-from server.http import reads
+from server.http import files, logs, reads
 from server.storage.scratch import FolderScratch, FolderScratchFile
 from shared.files.bundles.expand import expand
+from shared.http.protocol import UnreadAnswers
 from tests.kit.clock import SimClock
 from tests.kit.fake_agent import FakeAgent, serving
 from tests.kit.fake_orchestrator import FakeOrchestrator
@@ -23,6 +26,8 @@ from tests.kit.raw_archives import BOUNDARY, FORM, file_part, form_of, text_part
 from tests.kit.server_http import RUN, ServerClient, driving
 from tests.kit.uploads import FIELDS, Disk, Sender, left, post, under_way
 from tests.kit.waiting import eventually, until
+from tests.server import job_pages
+from tests.server.held_jobs import running
 
 MIB = 1 << 20
 HEAD, RUN_SH, HALF = b"".join(FIELDS), file_part("run.sh", RUN), file_part("run.sh")[:-2]
@@ -37,7 +42,7 @@ def archive(content: bytes) -> bytes:
     return form_of(*FIELDS, file_part("b.zip", content, "bundle"))
 
 
-def running(folder: Path, client: FakeOrchestrator | None = None, **more: Any):
+def taking(folder: Path, client: FakeOrchestrator | None = None, **more: Any):
     return driving(folder, client or FakeOrchestrator(then="Running"), **more)
 
 
@@ -60,7 +65,7 @@ def of(megabytes: float) -> bytes:
 async def test_only_so_many_uploads_at_once(tmp_path, monkeypatch):
     data = tmp_path / "data"
     monkeypatch.setattr(reads, "AT_ONCE", 3)
-    async with running(tmp_path, uploads_per_user=2) as caller:
+    async with taking(tmp_path, uploads_per_user=2) as caller:
         big = HALF + bytes(MIB)
         async with Sender(caller, HEAD + big), Sender(caller, HEAD + big):
             await under_way(data, 2)
@@ -91,7 +96,7 @@ async def test_an_upload_that_stalls_is_cut_off_and_one_that_is_slow_but_steady_
     def differs(before: int) -> bool:
         return on_disk() != before
 
-    async with running(tmp_path, machine=clock, min_free=MIB, **SELDOM) as caller:
+    async with taking(tmp_path, machine=clock, min_free=MIB, **SELDOM) as caller:
         async with Sender(caller, HEAD + HALF + bytes(70_000)) as sender:
             await under_way(data, 1)
             for _ in range(12):
@@ -130,7 +135,7 @@ async def test_archives_wait_for_each_other_and_nobody_for_them(tmp_path, monkey
                 now.subtract([filename, "all"])
 
     monkeypatch.setattr("shared.multipart.sinks.expand", slow)
-    async with running(tmp_path, FakeOrchestrator()) as caller:
+    async with taking(tmp_path, FakeOrchestrator()) as caller:
         try:
             sent = []
             for number in range(24):
@@ -169,7 +174,7 @@ async def test_a_disk_that_does_not_say_what_is_free_holds_up_nobody_else(tmp_pa
             release.wait(60)
         return free_bytes(scratch)
 
-    async with running(tmp_path) as caller:
+    async with taking(tmp_path) as caller:
         monkeypatch.setattr(FolderScratch, "free_bytes", hangs)
         big = form_of(*FIELDS, RUN_SH, file_part("big", bytes(MIB)))
         hanging = asyncio.create_task(post(caller, big))
@@ -196,44 +201,9 @@ async def test_a_disk_that_does_not_say_what_is_free_holds_up_nobody_else(tmp_pa
         assert on_loop == []
 
 
-async def test_a_disk_with_room_again_takes_uploads_at_once(tmp_path, monkeypatch):
-    async with running(tmp_path) as caller:
-        for n, (free, status) in enumerate(((0, 507), (1 << 40, 201)) * 2):
-            monkeypatch.setattr(FolderScratch, "free_bytes", lambda _, free=free: free)
-            body = form_of(*FIELDS, RUN_SH, file_part("other", b"%d" % n))
-            assert (await post(caller, body))[0] == status
-
-
-async def test_uploads_that_fit_one_by_one_do_not_fill_the_disk_together(tmp_path, monkeypatch):
-    data = tmp_path / "data"
-    disk = Disk(monkeypatch, data, 16 * MIB)
-    async with running(tmp_path, min_free=4 * MIB) as caller:
-        body = form_of(*FIELDS, RUN_SH, file_part("big", bytes(7 * MIB)))
-        chunks = [body[at : at + 100_000] for at in range(0, len(body), 100_000)]
-
-        async def upload() -> int:
-            async with Sender(caller, chunks[0]) as sender:
-                try:
-                    for chunk in chunks[1:]:
-                        await sender.send(chunk)
-                    status, reply = await sender.end()
-                except ConnectionError:
-                    status, reply = await sender.answer()
-                assert status == 201 or reply["code"] == "disk_full"
-                return status
-
-        statuses = Counter(await asyncio.gather(*(upload() for _ in range(4))))
-        caller.server.context.scratch.free_bytes()
-        assert statuses[201] <= 1
-        assert statuses[201] + statuses[507] == 4
-        assert disk.least >= 4 * MIB
-        assert len(left(data)) == statuses[201]
-        await is_taken(caller, of(4.5))  # nothing is held any more
-
-
 async def test_an_archive_stops_expanding_before_the_disk_is_full(tmp_path, monkeypatch):
     disk = Disk(monkeypatch, tmp_path / "data", 12 * MIB)
-    async with running(tmp_path, min_free=4 * MIB) as caller:
+    async with taking(tmp_path, min_free=4 * MIB) as caller:
         packed = zipped({"run.sh": RUN, "zeros": bytes(12 * MIB)})
         assert len(packed) < 100_000
         status, _, reply = await post(caller, archive(packed))
@@ -244,7 +214,7 @@ async def test_an_archive_stops_expanding_before_the_disk_is_full(tmp_path, monk
 
 async def test_a_bundle_over_the_services_disk_is_refused_before_it_has_come(tmp_path):
     own = "[services.my_service]\nlimits = { disk = '8MiB' }\n"
-    async with running(tmp_path, extra=own) as caller:
+    async with taking(tmp_path, extra=own) as caller:
         big, zeros = file_part("big", bytes(9 * MIB)), bytes(6 * MIB)
         asked = text_part("disk", "4MiB"), file_part("big", bytes(5 * MIB))
         service = "may use 8.0 MiB of disk (limits.disk of service my_"
@@ -301,7 +271,7 @@ async def test_a_result_that_the_server_cannot_store_is_not_given_up_and_names_n
     clock, agent = SimClock(), FakeAgent(ends="Running")
     client = FakeOrchestrator(then="Running")
     own = serving(tmp_path, agent, machine=clock, **SELDOM) if kind == "ferryman" else None
-    async with own or running(tmp_path, client, machine=clock, **SOON) as caller:
+    async with own or taking(tmp_path, client, machine=clock, **SOON) as caller:
         with clock.autojump():
             job_id = await caller.upload()
             await caller.job(job_id, until="Running")
@@ -317,3 +287,116 @@ async def test_a_result_that_the_server_cannot_store_is_not_given_up_and_names_n
             monkeypatch.setattr(FolderScratchFile, "reserve", reserve)
             job = await caller.job(job_id, until="Completed")
             assert (job["status"], job["attempt"]) == ("Completed", 1)
+
+
+ANN, BOB = ({"Authorization": f"Bearer the-token-of-{user}"} for user in ("ann", "bob"))
+
+
+async def status(caller: ServerClient, path: str, shown: dict[str, str] | None = None) -> int:
+    async with caller.session.get(f"{caller.url}{path}", headers=shown) as answer:
+        await answer.read()
+        return answer.status
+
+
+async def posted(caller: ServerClient, path: str, who: dict[str, str], **how: Any) -> Any:
+    async with caller.session.post(f"{caller.url}{path}", headers=who, **how) as answer:
+        return await answer.json()
+
+
+async def ended(caller: ServerClient, user: str, who: dict[str, str]) -> int:
+    """A job of the user."""
+    data = aiohttp.FormData({"user_id": user, "service": "my_service"})
+    data.add_field("file", RUN, filename="run.sh")
+    job_id = int((await posted(caller, "/upload", who, data=data))["id"])
+    await status(caller, f"/api/v1/jobs/{job_id}/result?wait=20", who)
+    return job_id
+
+
+async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monkeypatch) -> None:
+    begun, end = threading.Semaphore(0), threading.Event()
+    listed = files._list
+    async with driving(tmp_path, FakeOrchestrator(), principals=job_pages.PRINCIPALS) as caller:
+        ann, other = [await ended(caller, "ann", ANN) for _ in range(2)]
+        bob = await ended(caller, "bob", BOB)
+        # Whoever has a link to one of ann's jobs takes ann's place.
+        links = [
+            (job, (await posted(caller, f"/api/v1/jobs/{job}/links", ANN, json={}))["link"])
+            for job in (ann, other)
+        ]
+
+        def slow(*args: Any) -> Any:
+            begun.release()
+            assert end.wait(60), "nobody let it end"
+            return listed(*args)
+
+        monkeypatch.setattr(files, "_list", slow)
+        path = f"/api/v1/jobs/{ann}/files"
+        of_ann = [asyncio.create_task(status(caller, path, ANN)) for _ in range(12)]
+        assert await asyncio.to_thread(begun.acquire, timeout=60)
+        monkeypatch.setattr(files, "_list", listed)
+        of_bob = status(caller, f"/api/v1/jobs/{bob}/files", BOB)
+        assert await asyncio.wait_for(of_bob, 60) == 200
+        of_ann += [
+            asyncio.create_task(status(caller, f"/api/v1/jobs/{job}/files?link={link}"))
+            for job, link in links
+        ]
+        turns = caller.server.context.reads._each._turns
+        await until(lambda: {name: one.callers for name, one in turns.items()} == {"user ann": 14})
+        assert not any(one.done() for one in of_ann)
+        end.set()
+        assert set(await asyncio.gather(*of_ann)) == {200}
+
+
+async def test_one_search_of_a_caller_runs_at_a_time(tmp_path, monkeypatch) -> None:
+    """Those that wait for it do not even open the log."""
+    end, find, opened = threading.Event(), logs._find, []
+
+    def slow(*args: Any) -> Any:
+        opened.append(args)
+        assert end.wait(60), "nobody let it end"
+        return find(*args)
+
+    monkeypatch.setattr(logs, "_find", slow)
+    async with running(tmp_path) as here:
+        await here.end("a line\n")
+        await here.caller.job(here.job_id)
+        url = f"{here.caller.url}/jobs/{here.job_id}/log?search=line"
+
+        async def search() -> tuple[int, str | None]:
+            async with here.caller.session.get(url) as answer:
+                await answer.read()
+                return answer.status, answer.headers.get("Retry-After")
+
+        searches = [asyncio.create_task(search()) for _ in range(12)]
+        await until(lambda: sum(one.done() for one in searches) == 3)
+        assert {one.result() for one in searches if one.done()} == {(429, "5")}
+        assert len(opened) <= 1
+        end.set()
+        assert [status for status, _ in await asyncio.gather(*searches)].count(200) == 9
+
+
+async def test_answers_that_are_not_read_are_bounded(tmp_path) -> None:
+    async with job_pages.serving(tmp_path) as world:
+        world.caller.server.gate._unread = unread = UnreadAnswers(of_one=1)
+        for _ in range(100):
+            await world.new(meta='{"text": "' + "x" * 40_000 + '"}')
+        path = "/api/v1/jobs?limit=500"
+        with socket.socket() as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            reader.connect(("127.0.0.1", int(world.url.rpartition(":")[2])))
+            reader.setblocking(False)
+            token = "Authorization: Bearer the-token-of-ann"
+            request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{token}\r\n\r\n"
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(reader, request.encode())
+            assert await loop.sock_recv(reader, 8) == b"HTTP/1.1"
+            for who in ("ann", "a-reader"):  # two tokens of one user
+                shown = {"Authorization": f"Bearer the-token-of-{who}"}
+                async with world.caller.session.get(f"{world.url}{path}", headers=shown) as answer:
+                    assert (answer.status, answer.headers["Retry-After"]) == (429, "5")
+                    assert (await answer.json())["code"] == "unread_answers"
+            assert (await world.ask("/api/v1/jobs?limit=1")).status == 200
+            admin = {"Authorization": "Bearer the-token-of-admin"}
+            assert (await world.ask(path, **admin)).status == 200
+        await until(lambda: not unread._of)
+        assert (await world.ask("/api/v1/jobs?limit=1")).status == 200
