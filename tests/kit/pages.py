@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -17,7 +18,6 @@ from tests.kit.warm import Place
 FIREFOX: Final = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 _VOID: Final = frozenset(("br", "hr", "img", "input", "link", "meta", "col", "source"))
 _CONTROLS: Final = ("input", "select", "textarea")
-_TOKEN: Final = re.compile(r'name="csrf" value="([0-9a-f]+)"')
 _HANDLER: Final = re.compile(r"on[a-z]+\Z")
 
 
@@ -336,27 +336,20 @@ class People:
 
 
 class Person:
-    """Args:
-    token: sent with each request; None: the server needs none.
-    form_of: a page with a form.
+    """Who reads the text of pages.
+
+    Args:
+        token: sent with each request; None: the server needs none.
     """
 
-    def __init__(
-        self, caller: ServerClient, token: str | None = None, form_of: str = "/agents"
-    ) -> None:
-        self._caller = caller
-        self._headers = {"Accept": "text/html,application/xhtml+xml"}
-        self._form_of = form_of
-        if token is not None:
-            self._headers["Authorization"] = f"Bearer {token}"
+    def __init__(self, caller: ServerClient, token: str | None = None) -> None:
+        self._at = functools.partial(browsing, caller.url, token or "")
 
     async def get(self, path: str) -> tuple[int, str]:
         """Status and text of the page."""
-        url = self._caller.url + path
-        async with self._caller.session.get(url, headers=self._headers) as answer:
-            if answer.cookies:  # aiohttp keeps none of a server that has no name
-                self._headers["Cookie"] = answer.cookies.output(attrs=[], header="", sep=";")
-            return answer.status, await answer.text()
+        async with self._at() as browser:
+            page = await browser.ask(str(URL(path)))
+            return page.status, page.source
 
     async def read(self, path: str) -> str:
         """The text of a page that there is."""
@@ -364,19 +357,9 @@ class Person:
         assert status == 200, (path, text)
         return text
 
-    async def csrf(self) -> str:
-        """The token that a page has in its forms, which belongs to the cookie."""
-        _, text = await self.get(self._form_of)
-        found = _TOKEN.search(text)
-        return found[1] if found else ""
-
-    async def send(self, path: str, csrf: str | None = None, **fields: str) -> tuple[int, str]:
-        """Send a form, and follow where it leads.
-
-        Args:
-            csrf: in place of the page's token.
-        """
-        form = {"csrf": await self.csrf() if csrf is None else csrf, **fields}
-        url = self._caller.url + path
-        async with self._caller.session.post(url, data=form, headers=self._headers) as answer:
-            return answer.status, await answer.text()
+    async def send(self, path: str, **fields: str) -> tuple[int, str]:
+        """Send a form, and follow where it leads."""
+        async with self._at() as browser:
+            page = await browser.send("/agents", path, fields.items())
+            page = await browser.ask(page.location) if page.location else page
+            return page.status, page.source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -47,11 +48,11 @@ class ServerClient:
 
     async def job(self, job_id: int, *, until: str = "") -> dict[str, Any]:
         """The document, once the job has ended (or is in the state ``until``)."""
+        found: dict[str, Any]
         seen = ""
         while True:
             query = {"wait": "20", "seen": seen} if seen else {}
-            async with self.session.get(f"{self.url}/api/v1/jobs/{job_id}", params=query) as answer:
-                found: dict[str, Any] = await answer.json()
+            _, found = await self.ask("GET", f"/api/v1/jobs/{job_id}", params=query)
             if found["ended"] or found["status"] == until:
                 return found
             seen = found["status"]
@@ -61,13 +62,23 @@ class ServerClient:
         events: list[dict[str, Any]] = []
         after = 0
         while len(events) <= more_than:
-            query = {"after": str(after), "wait": "20"}
-            url = f"{self.url}/api/v1/jobs/{job_id}/events"
-            async with self.session.get(url, params=query) as answer:
-                found = (await answer.json())["items"]
+            page = await self.api("GET", f"/jobs/{job_id}/events", after=str(after), wait="20")
+            found = page["items"]
             events += [one for one in found if one["before"] or one["event"] == "job.queued"]
             after = found[-1]["seq"] if found else after
         return [event["status"] for event in events]
+
+    async def ask(self, method: str, path: str, **more: Any) -> tuple[int, Any]:
+        """Status, and the JSON or the text of the answer."""
+        async with self.session.request(method, f"{self.url}{path}", **more) as answer:
+            content = await answer.text()
+            return answer.status, json.loads(content) if "json" in answer.content_type else content
+
+    async def api(self, method: str, path: str, json: Any = None, **query: str) -> Any:
+        """The document of a route below ``/api/v1``, which must say yes."""
+        status, found = await self.ask(method, f"/api/v1{path}", json=json, params=query)
+        assert status < 300, (status, found)
+        return found
 
     async def get(self, path: str) -> tuple[int, str, bytes]:
         async with self.session.get(f"{self.url}{path}") as answer:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -80,32 +80,16 @@ class Warm:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return aiohttp.ClientSession(headers=headers)
 
-    def held(self) -> Held:
-        """What is open or under way now."""
+    def held(self) -> Counter[str]:
+        """What is open or under way now in both. Connections between them come and go."""
         staging = [self.data / "staging", self.agent_data / "staging"]
-        return Held(
-            files=open_files(),
-            staged=sum(len(files) for top in staging for _, _, files in os.walk(top)),
-            running=len(self.sandbox.live),
-        )
+        staged = sum(len(files) for top in staging for _, _, files in os.walk(top))
+        return Counter(files=open_files(), staged=staged, running=len(self.sandbox.live))
 
     def _script(self, process: FakeProcess) -> None:
         script = self.scripts.get(process.launch.env["FERRYMAN_SERVICE"], hello)
         if script is not None:
             script(process)
-
-
-@dataclass(frozen=True)
-class Held:
-    """What both programs hold: counts. Connections between them come and go."""
-
-    files: int
-    staged: int
-    running: int
-
-    def over(self, before: Held) -> dict[str, int]:
-        mine, others = vars(self), vars(before)
-        return {name: mine[name] - others[name] for name in mine if mine[name] > others[name]}
 
 
 class Place(ServerClient):
@@ -147,18 +131,6 @@ class Place(ServerClient):
     async def process(self, job_id: int, attempt: int = 1) -> FakeProcess:
         """The running attempt: what run.sh does is said to it."""
         return await self.warm.sandbox.process(f"{job_id}.{attempt}")
-
-    async def ask(self, method: str, path: str, **more: Any) -> tuple[int, Any]:
-        """Status, and the JSON or the text of the answer."""
-        async with self.session.request(method, f"{self.url}{path}", **more) as answer:
-            content = await answer.text()
-            return answer.status, json.loads(content) if "json" in answer.content_type else content
-
-    async def api(self, method: str, path: str, json: Any = None, **query: str) -> Any:
-        """The document of a route below ``/api/v1``, which must say yes."""
-        status, found = await self.ask(method, f"/api/v1{path}", json=json, params=query)
-        assert status < 300, (status, found)
-        return found
 
     async def configure(self, **settings: Any) -> None:
         """Give its service these settings, as in the file."""
@@ -231,7 +203,7 @@ async def place(warm: Warm) -> AsyncIterator[Place]:
         yield found
         await found.end()
     warm.scripts.pop(found.service, None)
-    await until_nothing(lambda: warm.held().over(before))
+    await until_nothing(lambda: warm.held() - before)
 
 
 def open_files() -> int:

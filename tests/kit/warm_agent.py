@@ -11,6 +11,7 @@ A module that uses it says ``pytestmark = pytest.mark.asyncio(loop_scope="module
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,12 @@ from tests.kit.warm import open_files, tasks_now, until_nothing
 __all__ = ["agent", "module_folder", "warm_agent"]
 
 _NUMBERS = itertools.count(1)
-Held = Mapping[str, int]
 
 
-def held(agent: AgentClient) -> Held:
+def held(agent: AgentClient) -> Counter[str]:
     """What is open, stored or under way now."""
     counts = {name: len(list((agent.data / name).iterdir())) for name in ("staging", "results")}
-    return counts | {"files": open_files(), "running": len(agent.sandbox.live)}
+    return Counter(counts | {"files": open_files(), "running": len(agent.sandbox.live)})
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -88,8 +88,4 @@ async def agent(warm_agent: AgentClient) -> AsyncIterator[WarmAgent]:
     before = held(warm_agent)
     yield found
     await found.fresh_server()
-    await until_nothing(
-        lambda: {
-            name: now - before[name] for name, now in held(warm_agent).items() if now > before[name]
-        }
-    )
+    await until_nothing(lambda: held(warm_agent) - before)

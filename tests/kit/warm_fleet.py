@@ -93,9 +93,7 @@ class Fleet(ServerClient):
 
     async def configure(self, service: str = "", **settings: Any) -> None:
         """Give a service, its own if none is named, these settings."""
-        url = f"{self.url}/api/v1/services/{service or self.service}"
-        async with self.session.put(url, json=settings) as answer:
-            assert answer.status < 300, await answer.text()
+        await self.api("PUT", f"/services/{service or self.service}", json=settings)
 
     async def upload(
         self, files: dict[str, bytes] | None = None, service: str = "", **fields: str
@@ -111,24 +109,21 @@ class Fleet(ServerClient):
 
     async def agents(self) -> dict[str, dict[str, Any]]:
         """Documents, by name."""
-        async with self.session.get(f"{self.url}/api/v1/agents") as answer:
-            return {one["name"]: one for one in (await answer.json())["items"]}
+        return {one["name"]: one for one in (await self.api("GET", "/agents"))["items"]}
 
     async def cancel(self, job_id: int) -> tuple[int, str]:
         """Status, and what is said."""
-        url = f"{self.url}/api/v1/jobs/{job_id}/cancel"
-        async with self.session.post(url) as answer:
-            return answer.status, (await answer.json())["message"]
+        status, found = await self.ask("POST", f"/api/v1/jobs/{job_id}/cancel")
+        return status, found["message"]
 
     async def end(self) -> None:
         """Leave no job that has not ended, and no agent."""
         for agent in self._agents:
             agent.trick = None
-        async with self.session.get(f"{self.url}/api/v1/jobs?limit=500") as answer:
-            left = [job["id"] for job in (await answer.json())["items"] if not job["ended"]]
-        for job_id in left:
-            await self.cancel(job_id)
-            await self.job(job_id)
+        for job in (await self.api("GET", "/jobs", limit="500"))["items"]:
+            if not job["ended"]:
+                await self.cancel(job["id"])
+                await self.job(job["id"])
         await self.apply({})
         await self.stack.aclose()
 
