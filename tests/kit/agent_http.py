@@ -20,6 +20,7 @@ from shared.wire import Order
 from tests.kit.agent import SERVER, bundle_of, order_of
 from tests.kit.clock import SimClock
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
+from tests.kit.raw_archives import FORM, file_part, form_of, text_part
 from tests.kit.waiting import until
 
 HELLO: Mapping[str, bytes] = {"run.sh": b"echo hello\n"}
@@ -114,12 +115,11 @@ class AgentClient:
 
     async def post_order(self, order: Order | str, data: bytes) -> tuple[int, dict[str, Any]]:
         text = order if isinstance(order, str) else order.model_dump_json()
-        form = aiohttp.FormData()
-        form.add_field("order", text)
-        form.add_field(
-            "bundle", io.BytesIO(data), filename="bundle.zip", content_type="application/zip"
-        )
-        return await self.call("POST", "/submit", data=form)
+        return await self._submit(text_part("order", text), file_part("bundle.zip", data, "bundle"))
+
+    async def _submit(self, *parts: bytes) -> tuple[int, dict[str, Any]]:
+        body, headers = io.BytesIO(form_of(*parts)), {"Content-Type": FORM}
+        return await self.call("POST", "/submit", data=body, headers=headers)
 
     def sent(self, key: str, files: Mapping[str, bytes] = HELLO, **changed: Any) -> Sent:
         """For ``POST /payloads``."""
@@ -160,9 +160,9 @@ class AgentClient:
         """Wait until these folders hold these and nothing else: what is needed no more is removed
         in a thread, after the end was reported.
         """
-        with contextlib.suppress(AssertionError):
-            await until(lambda: self.names(*folders) == sorted(names), 20.0)
-        assert self.names(*folders) == sorted(names)
+        await until(
+            lambda: self.names(*folders) == sorted(names), said=lambda: self.names(*folders)
+        )
 
     @contextlib.asynccontextmanager
     async def stream(self, **query: Any) -> AsyncIterator[Stream]:
@@ -172,10 +172,8 @@ class AgentClient:
 
     async def submit_plain(self, files: Mapping[str, bytes]) -> tuple[int, dict[str, Any]]:
         """As a job-orchestrator server does: the part's name is the path."""
-        form = aiohttp.FormData()
-        for path, data in files.items():
-            form.add_field(path, data, filename=path.rsplit("/", maxsplit=1)[-1])
-        return await self.call("POST", "/submit", data=form)
+        parts = (file_part(path.rpartition("/")[2], data, path) for path, data in files.items())
+        return await self._submit(*parts)
 
     async def call(self, method: str, path: str, **more: Any) -> tuple[int, Any]:
         """Status and JSON body."""
@@ -215,15 +213,8 @@ async def calling(
     clock = clock or SimClock()
     data_dir = home / "agent"
     sandbox = FakeSandbox(clock, data_dir)
-    given: dict[str, Any] = {
-        "data_dir": data_dir,
-        "port": 0,
-        "name": "node-1",
-        "slots": 2,
-        "min_free": 0,
-        "grace": 5.0,
-    }
-    section = AgentSection.model_validate(given | settings)
+    given: dict[str, Any] = {"data_dir": data_dir, "port": 0, "name": "node-1", "slots": 2}
+    section = AgentSection.model_validate(given | {"min_free": 0, "grace": 5.0} | settings)
     tokens = section.all_tokens()
     headers = {"Authorization": f"Bearer {tokens[0]}"} if tokens else {}
     async with app.running(section, clock, sandbox, asked) as agent:

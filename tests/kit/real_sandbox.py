@@ -13,8 +13,8 @@ import codecs
 import ctypes
 import inspect
 import itertools
+import multiprocessing
 import os
-import pickle
 import resource
 import select
 import signal
@@ -24,7 +24,6 @@ import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, NoReturn, TypeAlias
 
@@ -154,65 +153,48 @@ class Child:
         uid = unprivileged_uid() if os.geteuid() == 0 and who == "user" else None
         if uid is not None:
             os.chown(self.home, uid, uid)
-        asked, self._ask = os.pipe()
-        self._answer, answers = os.pipe()
+        self._line, theirs = multiprocessing.Pipe()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # threads of other tests: the child touches none
             self.pid = os.fork()
         if self.pid == 0:
-            os.close(self._ask)
-            os.close(self._answer)
-            self._ask, self._answer = asked, answers
+            self._line.close()
+            self._line = theirs
             _be_child(lambda: body(self), uid)
-        os.close(asked)
-        os.close(answers)
+        theirs.close()
 
     def send(self, value: Any) -> None:
         """To the child, from the test."""
-        _send(self._ask, pickle.dumps(value))
+        self._line.send(value)
 
     def answer(self, work: Callable[[], Any]) -> None:
         """In the child: tell the test what ``work`` returned or raised."""
         try:
-            data = pickle.dumps(("returned", work()))
+            self._line.send(("returned", work()))
         except BaseException:  # noqa: BLE001  # the parent reports it
-            data = pickle.dumps(("raised", traceback.format_exc()))
-        _send(self._answer, data)
+            self._line.send(("raised", traceback.format_exc()))
 
     def asked(self) -> Any:
         """In the child: the next value that was sent; None at the end."""
-        data = _receive(self._ask)
-        return pickle.loads(data) if data else None
+        with suppress(EOFError):
+            return self._line.recv()
 
     def returned(self) -> Any:
-        if not select.select([self._answer], [], [], PATIENCE_S)[0]:
+        if not self._line.poll(PATIENCE_S):
             os.kill(self.pid, signal.SIGKILL)
             raise AssertionError(f"the child did not end within {PATIENCE_S} s")
-        data = _receive(self._answer)
-        assert data, "the child died without a word"
-        kind, value = pickle.loads(data)
+        try:
+            kind, value = self._line.recv()
+        except EOFError:
+            raise AssertionError("the child died without a word") from None
         assert kind == "returned", value
         return value
 
     def close(self) -> None:
-        os.close(self._ask)
-        os.close(self._answer)
+        self._line.close()
         os.waitpid(self.pid, 0)
         if self._own_folder:
             remove_tree(self.home)
-
-
-def _send(fd: int, data: bytes) -> None:
-    with os.fdopen(fd, "wb", closefd=False) as out:
-        out.write(len(data).to_bytes(8, "big") + data)
-
-
-def _receive(fd: int) -> bytes:
-    with os.fdopen(fd, "rb", buffering=0, closefd=False) as source:
-        left, data = int.from_bytes(source.read(8), "big"), bytearray()
-        while left > len(data) and (piece := source.read(left - len(data))):
-            data += piece
-    return bytes(data)
 
 
 def in_child(work: Callable[[Path], Any], who: Who, folder: Path | None = None) -> Any:
@@ -255,7 +237,7 @@ class SandboxHost:
     def close(self) -> list[str]:
         """End the agent; what is left of it and its jobs."""
         try:
-            self._child.send((closed, ()))
+            self._child.send((Sandboxes.close, ()))
             left = self._child.returned()
         finally:
             self._child.close()
@@ -296,15 +278,8 @@ def _serve(child: Child) -> None:
     sandboxes = Sandboxes(child.home)
     with asyncio.Runner() as runner:
         while (asked := child.asked()) is not None:
-            child.answer(partial(_do, runner, sandboxes, *asked))
-
-
-def _do(runner: asyncio.Runner, sandboxes: Sandboxes, work: Any, given: tuple[Any, ...]) -> Any:
-    return runner.run(work(sandboxes, *given))
-
-
-async def closed(sandboxes: Sandboxes) -> list[str]:
-    return await sandboxes.close()
+            work, given = asked
+            child.answer(lambda: runner.run(work(sandboxes, *given)))  # noqa: B023  # it is done now
 
 
 _serial = itertools.count()

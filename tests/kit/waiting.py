@@ -11,11 +11,17 @@ T = TypeVar("T")
 MOST_S = 50.0
 
 
-async def until(condition: Callable[[], bool], seconds: float = MOST_S) -> None:
-    """Ask until it is true."""
+async def until(
+    condition: Callable[[], bool], seconds: float = MOST_S, said: Callable[[], object] = str
+) -> None:
+    """Ask until it is true.
+
+    Args:
+        said: what there is in its place.
+    """
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "it did not happen"
+        assert asyncio.get_running_loop().time() < deadline, f"it did not happen {said()}"
         await asyncio.sleep(0.003)  # noqa: TID251  # there is no event to wait for
 
 
@@ -33,9 +39,8 @@ async def until_holds(folder: Path, *names: str) -> None:
     """Wait until a folder holds these and nothing else: what is needed no more is removed in a
     thread, after the end was reported.
     """
-    wanted = sorted(names)
-    try:
-        await until(lambda: sorted(path.name for path in folder.iterdir()) == wanted)
-    except AssertionError:
-        assert sorted(path.name for path in folder.iterdir()) == wanted
-        raise
+
+    def held() -> list[str]:
+        return sorted(path.name for path in folder.iterdir())
+
+    await until(lambda: held() == sorted(names), said=held)
