@@ -13,27 +13,23 @@ from ruamel.yaml import YAML
 
 from server.settings import load
 from tests.kit.dev_program import ROOT, environment
-from tests.kit.each import each
+from tests.kit.installed import program
 
 DOCKER = ROOT / "deploy/docker"
 COMPOSE = YAML(typ="safe").load(DOCKER / "compose.yaml")
 IMAGES = ("server", "agent")
 
 
-@each("image", IMAGES)
-def test_hadolint_finds_no_fault(image, tool):
-    command = [tool("hadolint"), "--no-color", str(DOCKER / f"{image}.Dockerfile")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "")
-
-
-@each("file", sorted(path.name for path in DOCKER.glob("compose*.yaml")))
-def test_the_compose_file_follows_its_schema(file, tool):
-    command = [tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec"]
-    done = subprocess.run(
-        [*command, str(DOCKER / file)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout
+def test_hadolint_and_the_schema_of_compose_find_no_fault():
+    lint = [program("hadolint"), "--no-color"]
+    schema = [program("check-jsonschema"), "--builtin-schema", "vendor.compose-spec"]
+    for words, files in (
+        (lint, [DOCKER / f"{image}.Dockerfile" for image in IMAGES]),
+        (schema, sorted(DOCKER.glob("compose*.yaml"))),
+    ):
+        for file in files:
+            done = subprocess.run([*words, str(file)], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{file}: {done.stdout}{done.stderr}"
 
 
 def _environment(service: str, **given: str) -> dict[str, str]:

@@ -5,21 +5,64 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
 
-from tests.deploy.empty_machine import EmptyMachine
 from tests.docs.conftest import blocks
 from tests.kit.dev_program import ROOT, environment
+from tests.kit.installed import program
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0, reason="not root: that the package works is not proved"),
 ]
+
+
+# pivot_root, not chroot: in a chroot the kernel gives nobody a user namespace.
+_INSIDE = """
+mount --make-rprivate / && mount --bind "$0" "$0" && cd "$0" && mkdir -p proc dev sys
+mount -t proc proc proc && mount --rbind /dev dev && mount --rbind /sys sys
+pivot_root . . && umount -l . && cd /
+exec /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 "$@"
+"""
+_PATIENCE_S = 200
+
+
+def suite() -> str:
+    """This machine's own, so that a package that was built here fits."""
+    lines = Path("/etc/os-release").read_text().splitlines()
+    table = dict(line.split("=", 1) for line in lines if "=" in line)
+    return table["VERSION_CODENAME"].strip('"')
+
+
+class EmptyMachine:
+    """A Debian in a folder, with nothing but what a package needs, in namespaces of its own."""
+
+    def __init__(self, folder: Path, packages: Sequence[str]) -> None:
+        self.folder = folder
+        words = ("--quiet", "--variant=minbase", f"--include={','.join(packages)}")
+        subprocess.run([program("mmdebstrap"), *words, suite(), str(folder)], check=True)
+
+    def run(self, script: str) -> str:
+        """What it printed; it must end well."""
+        command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec", _INSIDE]
+        done = subprocess.run(
+            [*command, str(self.folder), "bash", "-euo", "pipefail", "-c", script],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -36,20 +79,20 @@ def package() -> Path:
 
 
 @pytest.fixture(scope="module")
-def machine(package, tool, tmp_path_factory):
+def machine(package, tmp_path_factory):
     """With what the package depends on, what a Debian with systemd has, and the package."""
     depends = subprocess.run(
         ["dpkg-deb", "--field", str(package), "Depends"], capture_output=True, text=True, check=True
     ).stdout
     names = re.findall(r"(?:^|, )([\w-]+)", re.sub(r" \([^)]*\)", "", depends))
     folder = tmp_path_factory.mktemp("machine") / "root"
-    made = EmptyMachine(tool("mmdebstrap"), folder, [*sorted(set(names)), "systemd", "logrotate"])
+    made = EmptyMachine(folder, [*sorted(set(names)), "systemd", "logrotate"])
     folder.chmod(0o755)
     (folder / "ferryman.deb").write_bytes(package.read_bytes())
     said = made.run("dpkg --install /ferryman.deb")
     assert "enable --now ferryman-server" in said
     yield made
-    made.remove()
+    shutil.rmtree(folder)
 
 
 (PAGE,) = (block.text for block in blocks("docs/install.md") if block.kind == "sh first-job")

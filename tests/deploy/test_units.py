@@ -16,6 +16,7 @@ import pytest
 
 from tests.kit.dev_program import ROOT, environment
 from tests.kit.each import each
+from tests.kit.installed import program
 from tests.kit.programs import Program
 
 UNITS = ROOT / "deploy/systemd"
@@ -62,7 +63,7 @@ MOST = {"ferryman-server": 11, "ferryman-agent": 55, "ferryman-backup": 4}
 
 @each("name", MOST)
 @each("drop_in", ["", "own-journal.conf", "log-to-files.conf"])
-def test_systemd_finds_no_fault_in_it_alone_and_with_each_drop_in(name, drop_in, tool, tmp_path):
+def test_systemd_finds_no_fault_in_it_alone_and_with_each_drop_in(name, drop_in, tmp_path):
     copy = tmp_path / f"{name}.service"
     copy.write_text((UNITS / copy.name).read_text().replace(BINARY, "/bin/true"))
     added = tmp_path / f"{copy.name}.d"
@@ -70,28 +71,27 @@ def test_systemd_finds_no_fault_in_it_alone_and_with_each_drop_in(name, drop_in,
     if drop_in:
         added.mkdir()
         shutil.copy(UNITS / drop_in, added)
-    command = [tool("systemd-analyze"), "verify", "--man=no", str(copy)]
+    command = [program("systemd-analyze"), "verify", "--man=no", str(copy)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     said = [line for line in done.stderr.splitlines() if name in line or (drop_in or name) in line]
     assert (done.returncode, said) == (0, [])
 
 
-@each("name, most", MOST.items())
-def test_its_exposure_is_what_the_documentation_says(name, most, tool):
-    command = [tool("systemd-analyze"), "security", "--offline=true", f"--threshold={most}"]
-    command.append(str(UNITS / f"{name}.service"))
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-    figure = re.search(r"exposure level for \S+ ([\d.]+)", done.stdout)
-    assert figure is not None
-    assert f"`{name}` {figure[1]}" in (ROOT / "docs/install.md").read_text()
-
-
-def test_the_timer_starts_a_backup_each_night(tool):
+def test_its_exposure_is_what_the_documentation_says_and_the_timer_starts_each_night():
+    page, tool = (ROOT / "docs/install.md").read_text(), program("systemd-analyze")
+    for name, most in MOST.items():
+        command = [tool, "security", "--offline=true", f"--threshold={most}"]
+        command.append(str(UNITS / f"{name}.service"))
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+        figure = re.search(r"exposure level for \S+ ([\d.]+)", done.stdout)
+        assert figure is not None
+        assert f"`{name}` {figure[1]}" in page
     unit = (UNITS / "ferryman-backup.timer").read_text()
     (when,) = re.findall(r"(?m)^OnCalendar=(.*)$", unit)
-    command = [tool("systemd-analyze"), "calendar", "--iterations=2", when]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [tool, "calendar", "--iterations=2", when], capture_output=True, text=True, check=True
+    )
     assert done.stdout.count("02:30:00") >= 2
 
 
