@@ -5,13 +5,11 @@ and what is left when it is not finished.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import os
 import sys
 import threading
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +17,9 @@ import pytest
 
 from shared.files.bundles import reader
 from shared.files.bundles.format import BundleSummary
-from shared.files.staged_file import BLOCK
 from shared.multipart.parser import FormLimits, FormRefused
-from shared.multipart.receive import BATCH, FIRST_BATCH, Received, Threads, receive
-from shared.multipart.sinks import BundleSink, RawSink
+from shared.multipart.receive import BATCH, FIRST_BATCH, Received, receive
+from shared.multipart.sinks import RawSink
 from tests.kit.each import each
 from tests.kit.raw_archives import (
     BOUNDARY,
@@ -294,71 +291,18 @@ async def test_an_upload_that_stalls_holds_little_memory(tmp_path):
 
 
 async def test_the_chunk_before_is_not_held_while_the_next_is_waited_for(tmp_path):
-    sink, stalled, chunk = Recorder(free=True), asyncio.Event(), bytes(FIRST_BATCH)
+    chunk = bytes(FIRST_BATCH)
     held = sys.getrefcount(chunk)
-
-    async def body():
-        yield HEAD
-        yield chunk
-        stalled.set()
-        await asyncio.Event().wait()
-
-    task = start(tmp_path, sink, body())
-    await stalled.wait()
+    sink, sender = Recorder(free=True), Sender(chunk, 1, stalls=True)
+    held += 1  # the sender's own
+    task = start(tmp_path, sink, sender.body())
+    await sender.stalled.wait()
     for _ in range(1000):
         if sys.getrefcount(chunk) == held:
             break
         await threads_had_their_turn()
-    assert sys.getrefcount(chunk) == held
-    assert sink.taken == len(chunk)
+    assert (sys.getrefcount(chunk), sink.taken) == (held, len(chunk))
     await give_up(task)
-
-
-async def test_memory_stays_flat_in_the_real_writer(tmp_path):
-    sent = most = 0
-    content = os.urandom(256 << 10)
-
-    async def body():
-        nonlocal sent, most
-        yield HEAD
-        for _ in range(96):  # 24 MiB
-            sent += len(content)
-            most = max(most, sent - (tmp_path / "s").stat().st_size if sent > 4 << 20 else 0)
-            yield content
-        yield TAIL
-
-    assert (await received(tmp_path, body())).bundle.bytes == sent
-    # Two batches as above, a block that fills, and one that is being written.
-    assert most <= 2 * (BATCH + len(content)) + len(content) + 2 * BLOCK
-
-
-@each(
-    ("body", "keep", "hops"),
-    [
-        (form_of(text_part("user_id", "1"), file_part("run.sh"), file_part("x")), 0, 1),
-        (form_of(file_part("run.sh"), file_part("x", bytes(60 << 10))), 0, 1),
-        (HEAD + bytes(100) + TAIL, 64 << 10, 0),
-        (HEAD + bytes(40_000) + TAIL, 64 << 10, 1),  # in memory, in many pieces
-        (form_of(file_part("run.sh"))[:-5], 0, 0),  # refused
-    ],
-)
-async def test_a_small_form_costs_one_hop_to_a_thread_or_none(tmp_path, body, keep, hops):
-    used = []
-
-    class Counting(ThreadPoolExecutor):
-        def submit(self, *what: Any, **more: Any) -> Any:
-            used.append(what)
-            return super().submit(*what, **more)
-
-    sink = BundleSink(tmp_path / "s", LIMITS, "filename", keep=keep) if keep else None
-    choose = {"on_first_file": lambda _: sink} if keep else {}
-    with Counting(1) as executor, contextlib.suppress(FormRefused):
-        piece = 500 if keep else 10_000
-        threads = Threads(executor)
-        found = await received(tmp_path, body, piece=piece, threads=threads, **choose)
-        assert (found.bundle.content is not None) == (keep > 0) != (tmp_path / "s").exists()
-    (tmp_path / "s").unlink(missing_ok=True)
-    assert len(used) == hops
 
 
 # ---------------------------------------------------------------------------- not finished

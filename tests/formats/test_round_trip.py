@@ -27,7 +27,6 @@ from shared.multipart.parser import FormLimits, FormRefused
 from shared.multipart.receive import receive
 from tests.formats import generated_bundles as bundles
 from tests.formats import generated_folders as folders
-from tests.formats import generated_uploads as uploads
 from tests.formats.generated_bundles import Item
 from tests.formats.generated_folders import FileSpec
 from tests.kit.desktop_zip import Result
@@ -183,20 +182,20 @@ def check(reader: Reader, body: bytes, bundle: Sequence[Item]) -> None:
 
 KINDS = {
     "form": (),
-    "zip": uploads.ZIP_KINDS,
-    "gnu tar": uploads.TAR_KINDS,
-    "pax tar": uploads.TAR_KINDS,
+    "zip": bundles.ZIP_KINDS,
+    "gnu tar": bundles.TAR_KINDS,
+    "pax tar": bundles.TAR_KINDS,
 }
 
 
 def packed(kind: str, bundle: Sequence[Item], choose: Callable[[int], int], dot: str = "") -> bytes:
     if kind == "form":
-        return uploads.parts(bundle, extended=bool(choose(2)))
+        return bundles.parts(bundle, extended=bool(choose(2)))
     if kind == "zip":
-        return uploads.archived("b.zip", uploads.zipped(bundle, choose))
+        return bundles.archived("b.zip", bundles.zipped(bundle, choose))
     mode = ("w", "w:gz")[choose(2)]
-    archive = uploads.tarred(bundle, gnu=kind == "gnu tar", mode=mode, prefix=dot)
-    return uploads.archived("b.tar", archive)
+    archive = bundles.tarred(bundle, gnu=kind == "gnu tar", mode=mode, prefix=dot)
+    return bundles.archived("b.tar", archive)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -237,11 +236,11 @@ def test_each_fault_alone_is_refused_by_name(way: tuple[Reader, float], kind: st
 
 HELLO = [Item("run.sh", bundles.PROGRAM), Item("data/in é.txt", b"1 2 3\n" * 99), Item("none")]
 WHOLE = {
-    "zip": uploads.archived("b.zip", uploads.zipped(HELLO, lambda most: most - 1)),
-    "zip, streamed": uploads.archived("b.zip", uploads.zipped(HELLO, lambda _: 0)),
-    "tar": uploads.archived("b.tar", uploads.tarred(HELLO, gnu=False, mode="w")),
-    "tar.gz": uploads.archived("b.tgz", uploads.tarred(HELLO, gnu=True, mode="w:gz")),
-    "form": uploads.parts(HELLO, extended=False),
+    "zip": bundles.archived("b.zip", bundles.zipped(HELLO, lambda most: most - 1)),
+    "zip, streamed": bundles.archived("b.zip", bundles.zipped(HELLO, lambda _: 0)),
+    "tar": bundles.archived("b.tar", bundles.tarred(HELLO, gnu=False, mode="w")),
+    "tar.gz": bundles.archived("b.tgz", bundles.tarred(HELLO, gnu=True, mode="w:gz")),
+    "form": bundles.parts(HELLO, extended=False),
 }
 
 
@@ -262,7 +261,7 @@ def test_damaged_bytes_are_refused_or_make_a_good_result(way, kind):
     @settings(max_examples=int(25 * times))
     @given(st.randoms(use_true_random=False))
     def run(chance: Random) -> None:
-        damaged = uploads.damaged(body[start:end], chance)
+        damaged = bundles.damaged(body[start:end], chance)
         status, reply = reader.take(body[:start] + damaged + body[end:])
         if status == 201:
             assert reader.result(reply)[0].keys() >= {"run.sh"}
@@ -303,7 +302,7 @@ def test_whatever_run_sh_leaves_is_in_the_result_or_listed(driven: Driven, times
             process.finish()
 
         sandbox.script = script
-        status, reply = server.take(uploads.parts([Item("run.sh")], extended=False))
+        status, reply = server.take(bundles.parts([Item("run.sh")], extended=False))
         assert status == 201, reply
         folders.check(server.whole_result(reply), made)
 
@@ -362,7 +361,7 @@ def test_names_made_in_the_real_sandbox_are_in_the_result_or_listed(real, times)
             for one in things
         )
         bundle = [Item("run.sh", MAKE.encode()), Item("wanted", base64.b64encode(wanted))]
-        status, reply = real.take(uploads.parts(bundle, extended=False))
+        status, reply = real.take(bundles.parts(bundle, extended=False))
         assert status == 201, reply
         result = real.whole_result(reply)
         contents = {one.raw: one.content for one in bundle}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from datetime import datetime
 from zoneinfo import ZoneInfo
@@ -136,12 +137,8 @@ def test_the_fields_are_those_of_cron(line: str, expected: str) -> None:
 @each(
     "text, words",
     [
-        ("", "five fields"),
-        ("* * * *", "five fields"),
-        ("0 * * * * *", "five fields"),
-        ("@daily", "five fields"),
-        ("60 * * * *", "bad minute"),
-        ("*/0 * * * *", "bad minute"),
+        *((one, "five fields") for one in ("", "* * * *", "@daily", "0 * * * * *")),
+        *((one, "bad minute") for one in ("60 * * * *", "*/0 * * * *")),
         ("0 0 * * FUN", "bad day-of-week"),
         ("0 0 31 2 *", "bad day-of-month"),
         ("* * */20 * 1L", "no time fits"),
@@ -156,10 +153,8 @@ def test_what_is_no_cron_line_is_named(text: str, words: str) -> None:
 @given(st.text(alphabet="0123456789*/,-#LWMONJA ", max_size=30))
 def test_any_text_is_a_line_or_refused(text: str) -> None:
     after = from_iso("2026-01-01T00:00:00Z")
-    try:
+    with contextlib.suppress(BadField):
         assert next_time(text, BERLIN, after) > after
-    except BadField:
-        return
 
 
 @each(

@@ -22,6 +22,8 @@ TEXT = f"""
 [server]
 tokens = ["{SECRET}"]
 max_upload = "1GB"
+max_files = 6
+port = 6
 sender_interval = "0.1234s"
 [services.a]
 env = {{ KEY = "{SECRET}" }}
@@ -54,6 +56,7 @@ def printed(program: Any, *words: str) -> str:
 
 def test_each_value_has_its_source_and_the_whole_can_be_read_again(file, monkeypatch):
     monkeypatch.setenv("FERRYMAN_SERVER__MAX_FILES", "9")
+    monkeypatch.setenv("FERRYMAN_SERVER__PORT", "8")
     monkeypatch.setenv("FERRYMAN_SERVICES__a__MAX_RUNS", "3")
     text = printed(server, "--config", str(file), "--port", "7", "--print-config")
     lines = text.splitlines()
@@ -88,18 +91,19 @@ def test_an_agent_prints_its_own_and_neither_prints_a_secret(file: Path) -> None
             assert (SECRET in text, "***" in text) == (False, True)
 
 
+OPEN = "tokens = { file = 'open' }"
+ONE_ELSE = "[services.s]\n[agents.a]\nurl = 'http://a'\nservices = ['s']\n[services.t]"
+
+
 @each(
     "text, words",
     [
         ("[services.s]\n", ""),
         ("[services.s]\nruns_per_user = 11", "one user can take all"),
-        (
-            "[services.s]\n[agents.a]\nurl = 'http://a'\nservices = ['s']\n[services.t]",
-            "its jobs would wait",
-        ),
+        (ONE_ELSE, "its jobs would wait"),
         ("[services.s]\nretries = 1\nqueue_timeout = '1m'", "less than the delay of a retry"),
         ("[services.s]\nheartbeat_timeout = '2h'", "does nothing"),
-        ("[server]\ntokens = { file = 'open' }\n", "everybody on this machine can read it"),
+        (f"[server]\n{OPEN}\n", "everybody on this machine can read it"),
         ("[services.s.env]\nKEY = { file = 'open' }\n", "(services.s.env): "),
         ("[agents]\n", "no job can run"),
     ],

@@ -119,20 +119,3 @@ async def test_a_check_that_hangs_is_itself_the_problem() -> None:
     assert len(checks) == 1  # nor does it take one thread after another
     release.set()
     assert await probe.problems() == []
-
-
-async def test_a_problem_is_reported_until_it_is_over_and_no_longer() -> None:
-    seen, clock = ["full"], SimClock()
-
-    def check() -> list[str]:
-        if "broken" in seen:
-            raise RuntimeError("broken")
-        return [*seen]
-
-    probe = Probe("the disk", check, clock)
-    assert await probe.problems() == ["full"]
-    for now, said in ([], []), (["broken"], ["the disk cannot be checked: broken"]):
-        before, seen[:] = await probe.problems(), now
-        assert await probe.problems() == before  # as of a second ago at most
-        await clock.advance(INTERVAL_S)
-        assert await probe.problems() == said
