@@ -56,9 +56,7 @@ async def history(place: Place, job_id: int) -> list[str]:
     return [one["event"] for one in events if one["event"] != "job.tagged"]
 
 
-async def test_an_array_from_its_upload_to_the_zip_of_all_results_until_it_is_cleaned(
-    place: Place,
-) -> None:
+async def test_an_array_from_its_upload_until_it_is_cleaned(place: Place) -> None:
     await place.configure(expires_after="1h")
     files = {"run.sh": RUN, "params.txt": b"one\ntwo\n\nfour\n"}
     other = await place.upload(not_before="in 9h")
@@ -130,9 +128,7 @@ async def test_each_line_is_a_task_of_a_service_that_is_not_paused(
     assert (job["status"], job["children"]["total"]) == ("Completed", count)
 
 
-async def test_a_parent_fails_when_all_have_ended_and_is_gathered_when_all_have_completed(
-    place: Place,
-) -> None:
+async def test_a_parent_fails_once_all_have_ended_and_gathers_what_completed(place: Place) -> None:
     place.does(fails_first("1"))
     parent = await place.upload(GATHERED, array="0-4")
     job = await place.job(parent)
@@ -301,9 +297,7 @@ async def test_jobs_of_others_are_as_if_there_were_none(place: Place, name: str)
         assert refused["message"] == f"Invalid {name}: job {wanted} does not exist"
 
 
-async def test_what_is_waited_for_is_not_deleted_and_a_repeat_does_not_need_it(
-    place: Place,
-) -> None:
+async def test_what_is_waited_for_is_not_deleted_and_no_repeat_needs_it(place: Place) -> None:
     first = await place.upload()
     await place.job(first)
     key = {"Idempotency-Key": place.user}

@@ -39,9 +39,7 @@ async def events(place: Place, job_id: int) -> list[str]:
     return [one["event"] for one in (await place.api("GET", f"/jobs/{job_id}/events"))["items"]]
 
 
-async def test_a_try_that_failed_is_in_the_history_and_each_attempt_has_its_own_start(
-    place: Place,
-) -> None:
+async def test_each_attempt_is_in_the_history_and_has_its_own_start(place: Place) -> None:
     await place.configure(retries=1, retry_delays=["0s"])
     place.does(None)
     job_id = await place.upload()
@@ -72,9 +70,7 @@ async def test_a_try_that_failed_is_in_the_history_and_each_attempt_has_its_own_
         (lambda process: process.stop(Reason.HEARTBEAT_TIMEOUT, "x"), "heartbeat_timeout"),
     ],
 )
-async def test_retries_alone_retry_what_a_bundle_does_wrong(
-    place: Place, end: Any, reason: str
-) -> None:
+async def test_retries_retry_what_a_bundle_does_wrong(place: Place, end: Any, reason: str) -> None:
     await place.configure(**AT_ONCE)
     place.does(end)
     job = await place.job(await place.upload(retries="1"))
@@ -83,9 +79,7 @@ async def test_retries_alone_retry_what_a_bundle_does_wrong(
     assert "not tried again" not in job["message"]
 
 
-async def test_an_upload_hears_what_its_list_leaves_out_and_what_is_never_retried(
-    place: Place,
-) -> None:
+async def test_an_upload_hears_what_its_list_of_retries_leaves_out(place: Place) -> None:
     status, answer = await place.posted(retries="2", retry_on="exit:7", timeout="9h")
     assert status == 201
     cut, left_out = answer["warnings"]
@@ -104,9 +98,7 @@ async def test_an_upload_hears_what_its_list_leaves_out_and_what_is_never_retrie
     assert (status, "never tried again" in problem["detail"]) == (400, True)
 
 
-async def test_a_job_that_asks_is_tried_later_and_its_time_in_the_queue_goes_on(
-    place: Place,
-) -> None:
+async def test_a_job_that_asks_is_tried_later_and_its_queue_time_goes_on(place: Place) -> None:
     await place.configure(queue_timeout="100s")
     place.does(None)
     job_id = await place.upload()
@@ -147,9 +139,7 @@ async def test_neither_the_delay_of_a_retry_nor_a_pause_is_time_in_the_queue(pla
     )
 
 
-async def test_what_a_running_job_says_is_in_its_document_and_stays_with_its_attempt(
-    place: Place,
-) -> None:
+async def test_what_a_running_job_says_stays_with_its_attempt(place: Place) -> None:
     await place.configure(retries=1, retry_delays=["0s"])
     place.does(None)
     job_id = await place.upload()

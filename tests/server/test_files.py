@@ -181,9 +181,7 @@ async def running_job(folder: Path) -> AsyncIterator[tuple[ShownJob, FakeProcess
         yield ShownJob(system, job_id), process
 
 
-async def test_the_files_of_a_running_job_are_listed_and_read_and_then_those_of_its_result(
-    tmp_path: Path,
-) -> None:
+async def test_the_files_of_a_running_job_and_then_of_its_result(tmp_path: Path) -> None:
     async with running_job(tmp_path) as (job, process):
         process.write("out/half 50%.csv", b"a,b\n1,2\n")
         process.log(b"step 1\n")
@@ -232,9 +230,7 @@ async def test_files_of_a_job_that_has_not_started_are_not_here(tmp_path: Path) 
             assert await job.refused(what) in {(409, "not_started"), (409, "files_move")}
 
 
-async def test_a_job_orchestrator_client_shows_neither_files_nor_logs_of_what_runs(
-    tmp_path: Path,
-) -> None:
+async def test_a_job_orchestrator_client_shows_nothing_of_what_runs(tmp_path: Path) -> None:
     async with driving(tmp_path, FakeOrchestrator(then="Running")) as caller:
         job = ShownJob(caller, await caller.upload())
         await caller.job(job.job_id, until="Running")

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import functools
 import json
-import socket
 import threading
 from collections import Counter
 from pathlib import Path
@@ -18,7 +17,6 @@ import pytest
 from server.http import files, logs, reads
 from server.storage.scratch import FolderScratch, FolderScratchFile
 from shared.files.bundles.expand import expand
-from shared.http.protocol import UnreadAnswers
 from tests.kit.clock import SimClock
 from tests.kit.fake_agent import FakeAgent, serving
 from tests.kit.fake_orchestrator import FakeOrchestrator
@@ -26,8 +24,8 @@ from tests.kit.raw_archives import BOUNDARY, FORM, file_part, form_of, text_part
 from tests.kit.server_http import RUN, ServerClient, driving
 from tests.kit.uploads import FIELDS, Disk, Sender, left, post, under_way
 from tests.kit.waiting import eventually, until
-from tests.server import job_pages
 from tests.server.held_jobs import running
+from tests.server.job_pages import PRINCIPALS
 
 MIB = 1 << 20
 HEAD, RUN_SH, HALF = b"".join(FIELDS), file_part("run.sh", RUN), file_part("run.sh")[:-2]
@@ -315,7 +313,7 @@ async def ended(caller: ServerClient, user: str, who: dict[str, str]) -> int:
 async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monkeypatch) -> None:
     begun, end = threading.Semaphore(0), threading.Event()
     listed = files._list
-    async with driving(tmp_path, FakeOrchestrator(), principals=job_pages.PRINCIPALS) as caller:
+    async with driving(tmp_path, FakeOrchestrator(), principals=PRINCIPALS) as caller:
         ann, other = [await ended(caller, "ann", ANN) for _ in range(2)]
         bob = await ended(caller, "bob", BOB)
         # Whoever has a link to one of ann's jobs takes ann's place.
@@ -373,30 +371,3 @@ async def test_one_search_of_a_caller_runs_at_a_time(tmp_path, monkeypatch) -> N
         assert len(opened) <= 1
         end.set()
         assert [status for status, _ in await asyncio.gather(*searches)].count(200) == 9
-
-
-async def test_answers_that_are_not_read_are_bounded(tmp_path) -> None:
-    async with job_pages.serving(tmp_path) as world:
-        world.caller.server.gate._unread = unread = UnreadAnswers(of_one=1)
-        for _ in range(100):
-            await world.new(meta='{"text": "' + "x" * 40_000 + '"}')
-        path = "/api/v1/jobs?limit=500"
-        with socket.socket() as reader:
-            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            reader.connect(("127.0.0.1", int(world.url.rpartition(":")[2])))
-            reader.setblocking(False)
-            token = "Authorization: Bearer the-token-of-ann"
-            request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{token}\r\n\r\n"
-            loop = asyncio.get_running_loop()
-            await loop.sock_sendall(reader, request.encode())
-            assert await loop.sock_recv(reader, 8) == b"HTTP/1.1"
-            for who in ("ann", "a-reader"):  # two tokens of one user
-                shown = {"Authorization": f"Bearer the-token-of-{who}"}
-                async with world.caller.session.get(f"{world.url}{path}", headers=shown) as answer:
-                    assert (answer.status, answer.headers["Retry-After"]) == (429, "5")
-                    assert (await answer.json())["code"] == "unread_answers"
-            assert (await world.ask("/api/v1/jobs?limit=1")).status == 200
-            admin = {"Authorization": "Bearer the-token-of-admin"}
-            assert (await world.ask(path, **admin)).status == 200
-        await until(lambda: not unread._of)
-        assert (await world.ask("/api/v1/jobs?limit=1")).status == 200

@@ -197,9 +197,7 @@ async def test_every_line_with_the_text_is_found(data: bytes, text: str, line: i
     assert found.next_line is None
 
 
-async def test_a_search_stops_at_so_many_bytes_and_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_search_stops_after_some_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_window, "_SEARCHED", 1000)
     source = Bytes(b"nothing\n" * 1000 + b"hit\n", chunk=100)
     log = await source.counted()
@@ -244,7 +242,7 @@ def test_each_character_has_one_in_lower_case() -> None:
     assert all(len(log_window._small(one)) == 1 for one in every)
 
 
-async def test_lines_of_many_colours_are_not_made_on_the_event_loop(
+async def test_coloured_lines_are_not_made_on_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     threads, made = set[int](), log_window._rows

@@ -26,11 +26,9 @@ from shared.clock import SECOND, Micros
 from shared.principals import LOCAL
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import JobState, LiveDoc, Progress, Reason
-from tests.kit.agent_model import Payload
 from tests.kit.clock import SimClock
 from tests.kit.each import each
 from tests.kit.jobs import job
-from tests.kit.sim_agent import SimAgent
 from tests.kit.simulation import World
 from tests.kit.stage_resources import resources
 
@@ -115,9 +113,7 @@ async def test_a_sweep_that_fails_is_followed_by_the_next(clock: SimClock) -> No
     assert {line["sweep"] for line in failed} == {"x"}
 
 
-async def test_stopping_lets_sweeps_end_breaks_off_followers_and_stops_the_stages_last(
-    clock: SimClock,
-) -> None:
+async def test_stopping_lets_sweeps_end_and_stops_the_stages_last(clock: SimClock) -> None:
     wakeups, sweep, order = JobWakeups(), Sweep(clock), list[str]()
     sweep.go.clear()
 
@@ -271,28 +267,18 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         await world.die()
 
 
-async def started(world: World) -> tuple[int, SimAgent, Payload]:
+async def test_of_many_reports_the_latest_is_written_once_and_until_it_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job_id = await world.upload("ann", "s")
     await world.send.run_once()
     await world.settle()
     ((agent, payload),) = [(one, it) for one in world.agents for it in one.payloads.values()]
     agent.start(payload)
-    await world.settle()
-    return job_id, agent, payload
-
-
-async def report(world: World, agent: SimAgent, payload: Payload, **live: object) -> None:
-    payload.live = LiveDoc.model_validate(live)
-    await world.get.receive(agent, payload.doc(world.clock.now()))
-    await world.settle()
-
-
-async def test_of_many_reports_the_latest_is_written_once_and_later_where_it_cannot_be(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job_id, agent, payload = await started(world)
     for current in range(1, 50):
-        await report(world, agent, payload, progress={"current": current}, message=f"at {current}")
+        payload.live = LiveDoc(progress=Progress(current=current), message=f"at {current}")
+        await world.get.receive(agent, payload.doc(world.clock.now()))
+        await world.settle()
     assert (await world.jobs.get(job_id)).progress is None
 
     async def full(*_: object) -> None:

@@ -66,9 +66,7 @@ async def test_a_document_that_is_known_already_is_not_sent_again(tmp_path) -> N
             assert answer.status == 200
 
 
-async def test_the_tag_of_a_job_changes_with_it_and_who_polls_learns_when_to_ask_again(
-    tmp_path,
-) -> None:
+async def test_the_tag_of_a_job_changes_with_it_and_says_when_to_ask_again(tmp_path) -> None:
     host = FakeOrchestrator(then="Running")
     async with driving(tmp_path, host) as caller:
         await caller.job(await caller.upload(), until="Running")
@@ -189,7 +187,7 @@ async def said(stream: aiohttp.ClientResponse, until: bytes) -> None:
         seen += await stream.content.readany()
 
 
-async def test_a_stream_and_a_wait_end_with_their_token(
+async def test_streams_and_waits_end_with_their_token(
     tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with at_work(tmp_path) as (caller, end):
@@ -405,9 +403,7 @@ async def test_all_events_are_read_from_the_first_or_from_now_on(tmp_path, monke
             assert (answer.status, (await answer.json())["part"]) == (400, "Last-Event-ID")
 
 
-async def test_open_streams_are_waits_say_something_now_and_then_and_end_with_the_server(
-    tmp_path, monkeypatch
-) -> None:
+async def test_open_streams_are_waits_and_end_with_the_server(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(event_stream, "KEEPALIVE_S", 0.05)
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 8)
     async with running(tmp_path) as here:
