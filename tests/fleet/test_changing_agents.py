@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
-from ferryman.cli.agents import _details, _state
-from ferryman.cli.doctor import Examination
-from ferryman.client import Client
-from ferryman.clock import wall_clock
-from ferryman.models.operators import AgentDoc
 from server.settings.agents import AgentTable
+from tests.kit import command_line
 from tests.kit.fake_agent import FakeAgent, is_intake
 from tests.kit.warm_fleet import Fleet
 
@@ -23,33 +21,50 @@ PARTS = {f"part{number}": bytes(1 << 20) for number in range(40)}
 """More than sockets buffer."""
 
 
-async def running(fleet: Fleet, agent: FakeAgent) -> int:
-    """A job that runs there."""
-    job_id = await fleet.upload()
-    await agent.until(lambda: agent.starts[f"{job_id}.1"] == 1)
-    await fleet.job(job_id, until="Running")
-    return job_id
+async def north_of(fleet: Fleet, **how: Any) -> FakeAgent:
+    """The server's one agent, whose attempts run until they are ended."""
+    agent = FakeAgent("north", "abc", **{"ends": "Running"} | how)
+    await fleet.use(agent)
+    return agent
+
+
+async def cli(fleet: Fleet, *words: str) -> str:
+    """Its stdout."""
+    _, out, _ = await command_line.ferryman(*words, "--url", fleet.url, cwd=fleet.data)
+    return out
+
+
+async def completes(fleet: Fleet, job_id: int, agent: str = "north") -> None:
+    """By its first attempt, there."""
+    job = await fleet.job(job_id)
+    assert (job["status"], job["attempt"], job["agent"]) == ("Completed", 1, agent)
+
+
+def with_token(agent: FakeAgent) -> AgentTable:
+    return AgentTable.model_validate({"url": agent.url, "token": "a long secret"})
 
 
 async def test_an_agent_that_is_added_gets_the_jobs_that_wait(fleet: Fleet) -> None:
+    """Where nothing else has changed, or other services, its connection stays."""
     await fleet.use(FakeAgent("old", slots=0))
     new = FakeAgent("new0", "id0")
     job_id = await fleet.upload()
     await fleet.now(old=AgentTable(url="http://[::1]:9"), new0=new)
-    assert (await fleet.job(job_id))["status"] == "Completed"
-    assert new.starts[f"{job_id}.1"] == 1
+    await completes(fleet, job_id, "new0")
     for _ in range(3):
         await fleet.now(old=AgentTable(url="http://[::1]:9"), new0=new)
-    await new.until(lambda: new.streams == 1)
-    assert new.calls["GET /events"] == 1, "the same again changes nothing"
+    await fleet.now(new0=AgentTable(url=new.url, services=("other",)))
+    job_id = await fleet.upload()
+    await fleet.now(new0=AgentTable(url=new.url, services=(fleet.service,)))
+    await completes(fleet, job_id, "new0")
+    assert new.calls["GET /events"] == 1
 
 
 async def test_an_agent_that_is_taken_out_is_left_alone_and_its_jobs_go_on_when_it_is_back(
     fleet: Fleet,
 ) -> None:
-    agent = FakeAgent("north", "abc", ends="Running")
-    await fleet.use(agent)
-    job_id = await running(fleet, agent)
+    agent = await north_of(fleet)
+    (job_id,) = await fleet.running()
     await fleet.now()
     found = await fleet.job(job_id, until="Unknown")
     assert "agent north is not in the server's settings" in found["message"]
@@ -58,46 +73,60 @@ async def test_an_agent_that_is_taken_out_is_left_alone_and_its_jobs_go_on_when_
     second = await fleet.upload()
     north = (await fleet.agents())["north"]
     assert (north["in_settings"], north["up"], north["jobs"]) == (False, False, 1)
+    assert calls == agent.calls.total()
     await fleet.now(north=agent)
     await agent.until(lambda: agent.streams == 1)
-    assert calls < agent.calls.total()
     await agent.end(agent.held(f"{job_id}.1"))
-    done = await fleet.job(job_id)
-    assert (done["status"], done["attempt"]) == ("Completed", 1)
+    await completes(fleet, job_id)
     await agent.until(lambda: agent.starts[f"{second}.1"] == 1)
     assert agent.starts[f"{job_id}.1"] == 1
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_what_an_agent_that_was_taken_out_has_is_lost_at_last(
+    fleet: Fleet, cancelled: bool
+) -> None:
+    agent = await north_of(fleet)
+    (job_id,) = await fleet.running()
+    await fleet.now()
+    if cancelled:
+        assert (await fleet.cancel(job_id))[0] == 202
+    job = await fleet.given_up(job_id, "Queued")
+    assert job["status"] == ("Cancelled" if cancelled else "Queued")
+    assert "has not been in the server's settings for" in job["message"]
+    assert ("whether its processes are dead is not known" in job["message"]) is cancelled
+    assert not agent.killed
 
 
 async def test_a_cancel_at_an_agent_that_was_taken_out_is_not_confirmed_until_it_is_back(
     fleet: Fleet,
 ) -> None:
-    agent = FakeAgent("north", "abc", ends="Running")
-    await fleet.use(agent)
-    job_id = await running(fleet, agent)
+    agent = await north_of(fleet)
+    (job_id,) = await fleet.running()
     await fleet.now()
-    status, message = await fleet.cancel(job_id)
-    assert status == 202
+    with capture_logs() as logs:
+        status, message = await fleet.cancel(job_id)
+        assert await fleet.terminate(job_id) == status == 202
+        await fleet.clock.sleep(30.0)
+    assert [one["job_id"] for one in logs if one["event"] == "cancel.waits"] == [job_id]
     assert "agent north is not in the server's settings" in message
     assert not agent.killed
     listed = (await fleet.agents())["north"]
     assert (listed["state"], listed["in_settings"]) == ("active", False)
-    assert _state(AgentDoc.model_validate(listed)) == "not in settings"
+    assert "north\tnot in settings\t" in (await cli(fleet, "agents", "list"))
     await fleet.now(north=agent)
-    found = await fleet.job(job_id, until="Cancelled")
-    assert found["status"] == "Cancelled"
+    assert (await fleet.job(job_id, until="Cancelled"))["status"] == "Cancelled"
     assert agent.killed == [f"{job_id}.1"]
 
 
 async def test_an_agent_without_jobs_is_retired_and_one_that_is_back_is_active(
     fleet: Fleet,
 ) -> None:
-    agent = FakeAgent("north", "abc")
-    await fleet.use(agent)
+    agent = await north_of(fleet)
     await fleet.now()
     assert "north" not in await fleet.agents()
-    async with fleet.session.get(f"{fleet.url}/api/v1/agents", params={"retired": "1"}) as answer:
-        (north,) = [one for one in (await answer.json())["items"] if one["name"] == "north"]
-    assert north["state"] == "retired"
+    found = json.loads((await fleet.get("/api/v1/agents?retired=1"))[2])["items"]
+    assert [one["state"] for one in found if one["name"] == "north"] == ["retired"]
     await fleet.now(north=agent)
     await agent.until(lambda: agent.streams == 1)
     assert (await fleet.agents())["north"]["state"] == "active"
@@ -121,8 +150,8 @@ async def test_a_bundle_that_is_being_sent_to_an_agent_that_is_taken_out_goes_to
     job_id = await fleet.upload({"run.sh": b"true\n", **PARTS})
     await begun.wait()
     await fleet.now(new0=new)
-    found = await fleet.job(job_id)
-    assert (found["status"], found["agent"]) == ("Completed", "new0")
+    job = await fleet.job(job_id)
+    assert (job["status"], job["agent"]) == ("Completed", "new0")
     assert not slow.starts
     over.set()
 
@@ -152,13 +181,12 @@ async def test_a_bundle_that_was_sent_to_its_end_waits_for_the_agents_answer(
     await fleet.now(new0=new, north=north)
     await fleet.job(job_id, until="Running")
     await north.end(north.held(f"{job_id}.1"))
-    found = await fleet.job(job_id)
-    assert (found["status"], found["agent"], found["attempt"]) == ("Completed", "north", 1)
+    await completes(fleet, job_id)
     assert not new.starts
 
 
 async def test_a_result_that_is_being_fetched_is_cut_off_and_fetched_again(fleet: Fleet) -> None:
-    agent, begun = FakeAgent("north", "abc", ends="Running", sends_results=False), asyncio.Event()
+    begun = asyncio.Event()
 
     async def stuck(request: web.Request) -> web.StreamResponse | None:
         if request.path.startswith("/retrieve"):
@@ -166,9 +194,9 @@ async def test_a_result_that_is_being_fetched_is_cut_off_and_fetched_again(fleet
             await asyncio.Event().wait()
         return None
 
+    agent = await north_of(fleet, sends_results=False)
+    (job_id,) = await fleet.running()
     agent.trick = stuck
-    await fleet.use(agent)
-    job_id = await running(fleet, agent)
     await agent.end(agent.held(f"{job_id}.1"))
     await begun.wait()
     await fleet.now()
@@ -176,51 +204,35 @@ async def test_a_result_that_is_being_fetched_is_cut_off_and_fetched_again(fleet
     assert "not in the server's settings" in found["message"]
     agent.trick = None
     await fleet.now(north=agent)
-    assert (await fleet.job(job_id, until="Completed"))["attempt"] == 1
+    await completes(fleet, job_id)
 
 
 async def test_an_agent_with_another_token_or_name_is_connected_again_and_keeps_its_jobs(
     fleet: Fleet,
 ) -> None:
-    agent, seen = FakeAgent("north", "abc", ends="Running"), list[str]()
+    agent, seen = await north_of(fleet, sends_results=False), list[tuple[str, str]]()
 
     async def note(request: web.Request) -> web.StreamResponse | None:
-        seen.append(request.headers.get("Authorization", ""))
+        seen.append((request.path.split("/")[1], request.headers.get("Authorization", "")))
         return None
 
     agent.trick = note
-    await fleet.use(agent)
-    job_id = await running(fleet, agent)
-    assert set(seen) == {""}
-    secret = AgentTable.model_validate({"url": agent.url, "token": "a long secret"})
-    await fleet.now(north=secret)
-    await agent.until(lambda: "Bearer a long secret" in seen)
+    first, second = await fleet.running(2)
+    await agent.end(agent.held(f"{first}.1"))
+    await completes(fleet, first)
+    assert {token for _, token in seen} == {""}
+    seen.clear()
+    await fleet.now(north=with_token(agent))
     await agent.followed(2)
-    await fleet.now(south=secret)
+    await fleet.now(south=with_token(agent))
     await agent.followed(3)
     found = await fleet.agents()
     assert (list(found), found["south"]["id"], found["south"]["jobs"]) == (["south"], "abc", 1)
-    assert (await fleet.job(job_id, until="Running"))["agent"] == "south"
-    await agent.end(agent.held(f"{job_id}.1"))
-    done = await fleet.job(job_id)
-    assert (done["status"], done["attempt"], done["agent"]) == ("Completed", 1, "south")
-
-
-async def test_a_small_result_is_fetched_with_the_token_of_now(fleet: Fleet) -> None:
-    agent, fetched = FakeAgent("north", "abc", sends_results=False), list[str]()
-
-    async def note(request: web.Request) -> web.StreamResponse | None:
-        if request.path.startswith("/retrieve"):
-            fetched.append(request.headers.get("Authorization", ""))
-        return None
-
-    agent.trick = note
-    await fleet.use(agent)
-    assert (await fleet.job(await fleet.upload()))["status"] == "Completed"
-    secret = {"url": agent.url, "token": "a long secret"}
-    await fleet.now(north=AgentTable.model_validate(secret))
-    assert (await fleet.job(await fleet.upload()))["status"] == "Completed"
-    assert fetched == ["", "Bearer a long secret"]
+    assert (await fleet.job(second, until="Running"))["agent"] == "south"
+    await agent.end(agent.held(f"{second}.1"))
+    await completes(fleet, second, "south")
+    assert ("retrieve_partial", "Bearer a long secret") in seen
+    assert {token for _, token in seen} == {"Bearer a long secret"}
 
 
 async def test_two_agents_that_exchange_their_names_keep_their_jobs_and_get_higher_tokens(
@@ -228,9 +240,7 @@ async def test_two_agents_that_exchange_their_names_keep_their_jobs_and_get_high
 ) -> None:
     one, two = (FakeAgent(name, f"id-{name}", ends="Running", slots=1) for name in ("one", "two"))
     await fleet.use(one, two)
-    jobs = [await fleet.upload() for _ in range(2)]
-    for job_id in jobs:
-        await fleet.job(job_id, until="Running")
+    jobs = await fleet.running(2)
     mine, others = (agent.payloads[1].key for agent in (one, two))
     before = {agent.orders[0]["lease"] for agent in (one, two)}
     await fleet.now(one=two, two=one)
@@ -250,24 +260,11 @@ async def test_two_agents_that_exchange_their_names_keep_their_jobs_and_get_high
     assert (one.starts.total(), two.starts.total()) == (1, 1)
 
 
-async def test_other_services_need_no_new_connection(
-    fleet: Fleet,
-) -> None:
-    agent = FakeAgent("north", "abc")
-    await fleet.use(agent)
-    await fleet.now(north=AgentTable(url=agent.url, services=("other",)))
-    job_id = await fleet.upload()
-    await fleet.now(north=AgentTable(url=agent.url, services=(fleet.service,)))
-    assert (await fleet.job(job_id))["status"] == "Completed"
-    assert agent.calls["GET /events"] == 1
-
-
 async def test_an_agent_gets_no_more_jobs_than_slots_unless_it_is_to_prefetch(
     fleet: Fleet,
 ) -> None:
-    agent = FakeAgent("north", "abc", ends="Running", slots=1)
-    await fleet.use(agent)
-    first = await running(fleet, agent)
+    agent = await north_of(fleet, slots=1)
+    (first,) = await fleet.running()
     second, third = await fleet.upload(), await fleet.upload()
     queue = (await fleet.job(second, until="Queued"))["queue"]
     assert (queue["code"], agent.starts.total()) == ("agents_busy", 1)
@@ -282,17 +279,16 @@ async def test_an_agent_gets_no_more_jobs_than_slots_unless_it_is_to_prefetch(
 async def test_an_agent_has_no_more_jobs_of_a_service_at_once_than_the_settings_say(
     fleet: Fleet,
 ) -> None:
-    agent = FakeAgent("north", "abc", ends="Running", slots=3)
+    agent = await north_of(fleet, slots=3)
     await fleet.configure("other")
-    await fleet.use(agent)
     await fleet.now(north=AgentTable(url=agent.url, max_runs={fleet.service: 1}))
     north = (await fleet.agents())["north"]
     assert (north["slots"], north["max_runs"]) == (3, {fleet.service: 1})
     said = f"at most 1 of {fleet.service} at once"
-    assert f"  {said}" in list(_details(AgentDoc.model_validate(north)))
+    assert f"\n  {said}\n" in await cli(fleet, "agents", "show", "north")
     for page in ("/agents", "/agents/north"):
         assert f"any, {said}".encode() in (await fleet.get(page))[2]
-    first = await running(fleet, agent)
+    (first,) = await fleet.running()
     second = await fleet.upload()
     await fleet.job(await fleet.upload(service="other"), until="Running")
     waiting = await fleet.job(second, until="Queued")
@@ -310,10 +306,9 @@ async def test_an_agent_has_no_more_jobs_of_a_service_at_once_than_the_settings_
 async def test_an_agent_that_stops_ends_the_jobs_of_services_that_want_it_so(
     fleet: Fleet,
 ) -> None:
-    agent = FakeAgent("north", "abc", ends="Running")
+    agent = await north_of(fleet)
     await fleet.configure("ends", on_shutdown="stop")
     await fleet.configure("once", infra_retries=0)
-    await fleet.use(agent)
     jobs = {name: await fleet.upload(service=name) for name in ("", "ends", "once")}
     for job_id in jobs.values():
         await fleet.job(job_id, until="Running")
@@ -331,9 +326,8 @@ async def test_an_agent_that_stops_ends_the_jobs_of_services_that_want_it_so(
 async def test_a_service_that_no_agent_offers_is_named_to_its_user_and_to_operators(
     fleet: Fleet,
 ) -> None:
-    agent = FakeAgent("north", "abc")
+    agent = await north_of(fleet, ends="Completed")
     await fleet.configure("lonely")
-    await fleet.use(agent)
     await fleet.now(north=AgentTable(url=agent.url, services=(fleet.service,)))
     fine, job_id = [await fleet.upload(service=one) for one in ("", "lonely")]
     assert (await fleet.job(fine))["warnings"] == []
@@ -348,10 +342,7 @@ async def test_a_service_that_no_agent_offers_is_named_to_its_user_and_to_operat
     assert b"no agent of this server offers the service lonely" in page.replace(b"No", b"no")
     status = json.loads((await fleet.get("/api/v1/status"))[2])
     assert "lonely" in [one["about"] for one in status["troubles"]]
-    async with Client(fleet.url) as client:
-        doctor = Examination(client, str, has_token=False, version="1", now=wall_clock)
-        found = [(one.about, one.text) async for one in doctor.findings()]
-    assert ("service lonely", "no agent offers it") in found
+    assert "service lonely: no agent offers it" in await cli(fleet, "doctor")
 
 
 async def test_a_script_is_told_which_try_it_is_without_those_that_never_came_to_it(

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from server.settings import load
-from shared.settings.base import SettingsError
 from tests.kit.clock import SimClock
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import RUN, ServerClient, driving
+
+ONCE = "[services.my_service]\ninfra_retries = 0\n"
 
 
 @pytest.fixture
@@ -25,19 +25,34 @@ def client() -> FakeOrchestrator:
     return FakeOrchestrator()
 
 
+async def running(caller: ServerClient) -> int:
+    job_id = await caller.upload()
+    await caller.job(job_id, until="Running")
+    return job_id
+
+
+async def terminate(caller: ServerClient, job_id: int) -> tuple[int, Any]:
+    async with caller.session.post(f"{caller.url}/terminate/{job_id}") as answer:
+        return answer.status, await answer.json()
+
+
+async def unpacked(caller: ServerClient, path: str) -> zipfile.ZipFile:
+    status, kind, body = await caller.get(path)
+    assert (status, kind) == (200, "application/zip"), body
+    return zipfile.ZipFile(io.BytesIO(body))
+
+
 async def test_a_job_goes_there_and_its_result_comes_back(tmp_path, client):
+    files = {"run.sh": RUN, "data/in.pdb": b"ATOM", "b/in.pdb": b"B"}
     async with driving(tmp_path, client) as caller:
-        job_id = await caller.upload({"run.sh": RUN, "data/in.pdb": b"ATOM", "b/in.pdb": b"B"})
-        job = await caller.job(job_id)
-        assert job["status"] == "Completed"
+        job_id = await caller.upload(files)
+        assert (await caller.job(job_id))["status"] == "Completed"
         history = await caller.states(job_id)
-        assert history[:3] == ["Queued", "Processing", "Submitted"]
-        assert history[-1] == "Completed"
-        status, kind, body = await caller.get(f"/download/{job_id}")
-        assert (status, kind) == (200, "application/zip")
-        assert zipfile.ZipFile(io.BytesIO(body)).read("output.txt") == b"of payload 1"
+        assert (history[:3], history[-1]) == (["Queued", "Processing", "Submitted"], "Completed")
+        result = await unpacked(caller, f"/download/{job_id}")
+        assert result.read("output.txt") == b"of payload 1"
     (held,) = client.payloads.values()
-    assert held.files == {"run.sh": RUN, "data/in.pdb": b"ATOM", "b/in.pdb": b"B"}
+    assert held.files == files
     assert held.file_names["data/in.pdb"] == "in.pdb"
 
 
@@ -52,127 +67,82 @@ async def test_children_of_a_batch_are_not_sent_there(tmp_path, client):
     assert len(client.payloads) == 1
 
 
-@pytest.mark.parametrize(
-    ("then", "status", "reason"),
-    [
-        ("Failed", "Failed", "exit_code"),
-        ("Invalid", "Failed", "invalid_bundle"),
-        ("Killed", "Cancelled", None),
-    ],
-)
-async def test_other_ends_are_reported_with_a_reason_and_what_was_left(
-    tmp_path, client, then, status, reason
-):
-    client.then = then
-    async with driving(tmp_path, client) as caller:
-        job_id = await caller.upload()
-        job = await caller.job(job_id)
-        assert (job["status"], job["reason"]) == (status, reason)
-        assert job["message"]
-        found, kind, _ = await caller.get(f"/download_partial/{job_id}")
-        assert (found, kind) == (200, "application/zip")
-
-
-@pytest.mark.parametrize("word", ["Locked", "Unknown"])
-async def test_words_that_say_nothing_change_nothing(tmp_path, client, word):
-    client.then = word
-    async with driving(tmp_path, client) as caller:
-        job_id = await caller.upload()
-        await caller.job(job_id, until="Submitted")
-        client.payloads[1].status = "Completed"
-        assert (await caller.job(job_id))["status"] == "Completed"
-
-
-async def test_what_a_cancel_is_answered_with_is_not_followed(tmp_path):
-    """It has no key, and what polls the client sees what becomes of it."""
-    client = FakeOrchestrator(then="Running", kill_says=True)
-    async with driving(tmp_path, client) as caller:
-        job_id = await caller.upload()
-        await caller.job(job_id, until="Running")
-        with capture_logs() as logged:
-            async with caller.session.post(f"{caller.url}/api/v1/jobs/{job_id}/cancel") as answer:
-                assert (answer.status, (await answer.json())["status"]) == (200, "Cancelled")
-            await caller.job(await caller.upload(), until="Running")
-        assert "payload.failed" not in [one["event"] for one in logged]
-
-
-async def test_a_cancel_kills_there_and_is_spelled_killed_here(tmp_path, client):
-    client.then = "Running"
-    async with driving(tmp_path, client) as caller:
-        job_id = await caller.upload()
-        await caller.job(job_id, until="Running")
-        async with caller.session.post(f"{caller.url}/terminate/{job_id}") as answer:
-            assert answer.status == 200
-            body = await answer.json()
-            assert body == {"id": job_id, "status": "Killed", "message": "job terminated"}
-        assert client.killed == [1]
-        assert (await caller.job(job_id))["status"] == "Cancelled"
-        _, kind, _ = await caller.get(f"/download/{job_id}")
-        assert kind == "application/json"
-
-
-async def test_a_partial_result_is_fetched_live(tmp_path, client):
-    client.then = "Running"
-    async with driving(tmp_path, client) as caller:
-        job_id = await caller.upload()
-        await caller.job(job_id, until="Running")
-        status, kind, body = await caller.get(f"/download_partial/{job_id}")
-        assert (status, kind) == (200, "application/zip")
-        assert "output.txt" in zipfile.ZipFile(io.BytesIO(body)).namelist()
-    assert "/retrieve_partial/1" in client.asked
-
-
-async def test_a_client_that_forgot_the_payload_is_not_asked_for_ever(tmp_path, client):
-    client.then = "Running"
-    once = "[services.my_service]\ninfra_retries = 0\n"
-    async with driving(tmp_path, client, extra=once) as caller:
-        job_id = await caller.upload()
-        await caller.job(job_id, until="Running")
+async def test_what_it_says_of_a_payload_becomes_of_the_job(tmp_path, client):
+    """Failures with a reason and what was left; words that say nothing change nothing; and a client
+    that forgot the payload is not asked for ever.
+    """
+    async with driving(tmp_path, client, extra=ONCE) as caller:
+        for then, status, reason in (
+            ("Failed", "Failed", "exit_code"),
+            ("Invalid", "Failed", "invalid_bundle"),
+            ("Killed", "Cancelled", None),
+        ):
+            client.then = then
+            job = await caller.job(await caller.upload())
+            assert (job["status"], job["reason"]) == (status, reason)
+            assert job["message"]
+            assert await unpacked(caller, f"/download_partial/{job['id']}")
+        for client.then in ("Locked", "Unknown"):
+            job_id = await caller.upload()
+            await caller.job(job_id, until="Submitted")
+            client.payloads[max(client.payloads)].status = "Completed"
+            assert (await caller.job(job_id))["status"] == "Completed"
+        client.then = "Running"
+        job_id = await running(caller)
         client.payloads.clear()
         job = await caller.job(job_id)
         assert (job["status"], job["reason"]) == ("Failed", "agent_lost")
 
 
+async def test_a_cancel_kills_there_and_is_spelled_killed_here(tmp_path, client):
+    client.then = "Running"
+    async with driving(tmp_path, client) as caller:
+        job_id = await running(caller)
+        result = await unpacked(caller, f"/download_partial/{job_id}")
+        assert "output.txt" in result.namelist()
+        assert "/retrieve_partial/1" in client.asked, "while it runs"
+        killed = {"id": job_id, "status": "Killed", "message": "job terminated"}
+        assert await terminate(caller, job_id) == (200, killed)
+        assert client.killed == [1]
+        assert (await caller.job(job_id))["status"] == "Cancelled"
+        assert (await caller.get(f"/download/{job_id}"))[1] == "application/json"
+        client.kill_says = True  # that has no key: what polls the client sees what becomes of it
+        job_id = await running(caller)
+        with capture_logs() as logged:
+            assert (await terminate(caller, job_id))[1]["status"] == "Killed"
+            await running(caller)
+        assert "payload.failed" not in [one["event"] for one in logged]
+
+
 @asynccontextmanager
 async def patient(folder: Path, client: FakeOrchestrator) -> AsyncIterator[ServerClient]:
     """A server on time that passes by itself: a minute away is Unknown, two are lost."""
-    clock, once = SimClock(), "[services.my_service]\ninfra_retries = 0\n"
+    clock = SimClock()
     away: dict[str, Any] = {"agent_lost_after": 120.0, "getter_interval": 5.0}
     with clock.autojump():
-        async with driving(folder, client, extra=once, machine=clock, **away) as caller:
+        async with driving(folder, client, extra=ONCE, machine=clock, **away) as caller:
             yield caller
 
 
-async def test_errors_for_ever_free_the_slot_in_the_end(tmp_path, client):
-    client.then, client.broken = "Running", True
-    async with patient(tmp_path, client) as caller:
-        job_id = await caller.upload()
-        job = await caller.job(job_id)
-        assert (job["status"], job["reason"]) == ("Failed", "agent_lost")
-        assert "Unknown" in await caller.states(job_id)
-
-
-async def test_a_page_in_place_of_a_payload_is_no_answer(tmp_path, client):
-    client.then, client.page = "Running", "<html>"
+@pytest.mark.parametrize("page", ["", "<html>"], ids=["errors", "pages"])
+async def test_errors_or_pages_for_ever_free_the_slot_in_the_end(tmp_path, client, page):
+    client.then, client.page, client.broken = "Running", page, not page
     async with patient(tmp_path, client) as caller:
         job = await caller.job(await caller.upload())
         assert (job["status"], job["reason"]) == ("Failed", "agent_lost")
-        assert "an answer that is not a job-orchestrator client's" in job["message"]
+        assert not page or "an answer that is not a job-orchestrator client's" in job["message"]
         assert "Unknown" in await caller.states(job["id"])
 
 
 @pytest.mark.parametrize("cut", [10, 1 << 20], ids=["cut off", "empty"])
 async def test_what_is_no_whole_zip_is_no_result(tmp_path, client, cut):
     client.cut = cut
-    once = "[services.my_service]\ninfra_retries = 0\n"
-    async with driving(tmp_path, client, extra=once, agent_timeout=0.1) as caller:
+    async with driving(tmp_path, client, extra=ONCE, agent_timeout=0.1) as caller:
         job_id = await caller.upload()
-        job = await caller.job(job_id, until="Unknown")
-        assert "not a whole ZIP" in job["message"]
+        assert "not a whole ZIP" in (await caller.job(job_id, until="Unknown"))["message"]
         client.cut = 0
         assert (await caller.job(job_id))["status"] == "Completed"
-        _, _, body = await caller.get(f"/download/{job_id}")
-        assert zipfile.ZipFile(io.BytesIO(body)).testzip() is None
+        assert (await unpacked(caller, f"/download/{job_id}")).testzip() is None
 
 
 async def test_each_attempt_has_its_own_time_until_it_is_given_up(tmp_path, client):
@@ -200,9 +170,8 @@ async def test_the_wall_time_there_is_retried_as_the_service_says(tmp_path, clie
         # Each has its time from its own start on.
         starts, ends = zip(*(times(one) for one in job["attempts"]), strict=True)
         assert all(end - start >= 0.1 for start, end in zip(starts, ends, strict=True))
-        _, kind, body = await caller.get(f"/download_partial/{job['id']}")
-        assert kind == "application/zip"
-        assert zipfile.ZipFile(io.BytesIO(body)).read("output.txt") == b"of payload 2"
+        result = await unpacked(caller, f"/download_partial/{job['id']}")
+        assert result.read("output.txt") == b"of payload 2"
     assert client.killed == [1, 2]
 
 
@@ -210,14 +179,12 @@ async def test_a_404_alone_does_not_say_that_a_job_is_dead(tmp_path, client, mon
     monkeypatch.setattr("server.stages.cancel.PATIENCE_S", 0.1)
     client.then, client.kill_status = "Running", 404
     async with driving(tmp_path, client) as caller:
-        job_id = await caller.upload()
-        await caller.job(job_id, until="Running")
-        async with caller.session.post(f"{caller.url}/terminate/{job_id}") as answer:
-            assert answer.status == 202
+        job_id = await running(caller)
+        assert (await terminate(caller, job_id))[0] == 202
         assert "/retrieve/1" in client.asked, "the payload's own address knows better"
         client.payloads.clear()
-        async with caller.session.post(f"{caller.url}/terminate/{job_id}") as answer:
-            assert (answer.status, (await answer.json())["status"]) == (200, "Killed")
+        status, found = await terminate(caller, job_id)
+        assert (status, found["status"]) == (200, "Killed")
 
 
 async def test_what_is_prepared_there_counts_against_the_quota(tmp_path, client):
@@ -240,20 +207,6 @@ async def test_an_ambiguous_send_is_never_run_twice_where_it_cannot_be_asked(tmp
         assert (job["status"], job["reason"]) == ("Failed", "agent_unreachable")
         assert "cannot be asked" in job["message"]
     assert len(client.payloads) == 1
-
-
-def test_service_names_hold_underscores_and_bad_numbers_are_named():
-    environ = {
-        "SERVICE_A_B_C_UPLOAD_URL": "http://127.0.0.1:1/submit",
-        "SERVICE_A_B_C_DOWNLOAD_URL": "http://127.0.0.1:1/retrieve",
-        "SERVICE_A_B_C_TERMINATE_URL": "http://127.0.0.1:1/kill",
-    }
-    assert list(load.read(None, {}, environ).services) == ["a_b_c"]
-    with pytest.raises(SettingsError, match="SERVICE_A_B_C_MAX_RUNS: 'ten' is not"):
-        load.read(None, {}, environ | {"SERVICE_A_B_C_MAX_RUNS": "ten"})
-    incomplete = {"SERVICE_X_UPLOAD_URL": "http://127.0.0.1:1/submit"}
-    with pytest.raises(SettingsError, match=r"agents\.x"):
-        load.read(None, {}, incomplete)
 
 
 async def test_an_agent_that_is_not_there_is_reported_in_words_for_people(tmp_path, client):

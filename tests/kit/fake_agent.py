@@ -18,7 +18,15 @@ import pytest_asyncio
 from aiohttp import BodyPartReader, web
 
 from shared.clock import SECOND, Clock, RealClock
-from shared.wire import LOG_SIZE, Order, OrderAnswer, PayloadsAnswer, PayloadsRequest, PayloadState
+from shared.wire import (
+    LOG_SIZE,
+    AgentEvent,
+    Order,
+    OrderAnswer,
+    PayloadsAnswer,
+    PayloadsRequest,
+    PayloadState,
+)
 from tests.kit import raw_archives
 from tests.kit.agent_model import AgentModel, No, Payload
 from tests.kit.raw_http import listening
@@ -217,7 +225,7 @@ class FakeAgent:
         most = int(request.query.get("results", 0)) if self.sends_results else 0
         await self._notify()
         try:
-            await answer.write(json.dumps({"seq": after}).encode() + b"\n")
+            await answer.write(AgentEvent(seq=after).model_dump_json().encode() + b"\n")
             while (said := await lines.get()) is not None:
                 await answer.write(self._line(said, most))
         finally:
@@ -227,7 +235,7 @@ class FakeAgent:
 
     def _line(self, said: dict[str, Any] | HeldPayload, most: int) -> bytes:
         """With a small result behind it."""
-        event: dict[str, Any] = {"seq": self.model.seq}
+        event: dict[str, Any] = {"seq": self.model.seq, "payload": None, "result_bytes": 0}
         result = b""
         if isinstance(said, dict):
             event |= said
