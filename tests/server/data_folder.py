@@ -104,7 +104,7 @@ def filled(path: Path, bob: JobState = JobState.SUBMITTED) -> Folder:
 
 
 @pytest.fixture
-def no_settings_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in set(os.environ) - set(environment()):
         monkeypatch.delenv(name)
 

@@ -35,18 +35,10 @@ from shared.wire import JobState
 from tests.kit.each import each
 from tests.kit.inline_database import SimulatedCrash
 from tests.kit.store import Store
-from tests.server.data_folder import (
-    RESULT,
-    Folder,
-    call,
-    filled,
-    no_settings_of_others,
-    record_of,
-    rows,
-)
+from tests.server.data_folder import RESULT, Folder, call, filled, own_settings, record_of, rows
 
-__all__ = ["no_settings_of_others"]
-pytestmark = pytest.mark.usefixtures("no_settings_of_others")
+__all__ = ["own_settings"]
+pytestmark = pytest.mark.usefixtures("own_settings")
 
 
 @pytest.fixture
@@ -100,9 +92,8 @@ def test_what_is_restored_is_what_was_there_and_closed_to_others(tmp_path, monke
     for table in ("jobs", "events", "job_tags"):
         was, now = (rows(path, f"SELECT * FROM {table}") for path in (folder.database_path, new))
         assert was == now != []
-    for bundle, digest, result in rows(
-        new, "SELECT bundle_file, bundle_digest, result_file FROM jobs"
-    ):
+    sql = "SELECT bundle_file, bundle_digest, result_file FROM jobs"
+    for bundle, digest, result in rows(new, sql):
         with BundleReader(stored_path(new.parent, FileKind.BUNDLE, bundle)) as reader:
             assert reader.summary().digest == digest
         if result:
@@ -128,15 +119,10 @@ def test_a_restored_server_is_another_which_signs_anew_and_a_rehearsal_delivers_
 ):
     """A token that was revoked since the backup is good again, and a used ticket would be."""
     folder.sql("INSERT INTO meta VALUES ('signing_key', 'ab')")
-    for name, expires_at, revoked_at in (
-        ("live", "NULL", "NULL"),
-        ("t2", 3, "NULL"),
-        ("t3", "NULL", 2),
-    ):
+    for token in ("'live', 'live', NULL, NULL", "'t2', 't2', 3, NULL", "'t3', 't3', NULL, 2"):
         folder.sql(
-            "INSERT INTO tokens (id, digest, name, role, created_at, created_by, expires_at, "
-            f"revoked_at, version) VALUES ('{name}', '', '{name}', 'operator', 1, 'x', "
-            f"{expires_at}, {revoked_at}, 1)"
+            "INSERT INTO tokens (digest, role, created_at, created_by, version, id, name, "
+            f"expires_at, revoked_at) VALUES ('', 'operator', 1, 'x', 1, {token})"
         )
     give_delivery(folder, 2)
     backup(folder)
@@ -196,9 +182,8 @@ def test_a_bundle_that_no_job_has_any_more_is_in_the_backup(tmp_path, given, who
 
 def test_what_is_removed_meanwhile_is_left_out(folder, tmp_path, monkeypatch):
     """A job with its delivery, and a schedule with its bundle."""
-    ((kept, result),) = rows(
-        folder.database_path, "SELECT bundle_file, result_file FROM jobs WHERE id = 1"
-    )
+    sql = "SELECT bundle_file, result_file FROM jobs WHERE id = 1"
+    ((kept, result),) = rows(folder.database_path, sql)
     folder.sql(ONLY_A_SCHEDULE)
     folder.sql("UPDATE jobs SET state = 'Completed' WHERE id = 1")
     for job_id in (1, 2):
@@ -225,27 +210,30 @@ def test_what_is_removed_meanwhile_is_left_out(folder, tmp_path, monkeypatch):
     restore(folder)
 
 
-@each(
-    "kind, how, option",
-    [
-        ("results", "gone", ()),
-        ("bundles", "short", ()),
-        ("results", "changed", ("--verify",)),
-        ("bundles", "changed", ("--verify",)),
-    ],
-)
-def test_what_the_server_itself_has_lost_is_reported(tmp_path, kind, how, option):
-    folder = filled(tmp_path / f"{kind}-{how}" / "data")
-    column = f"{kind.removesuffix('s')}_file"
-    ((name,),) = rows(folder.database_path, f"SELECT {column} FROM jobs WHERE id = 1")
-    spoil(stored_path(folder.path, FileKind(kind), name), how)
-    assert f"of job 1: {kind}/{name}" in backup(folder, *option, code=1)
-    restore(folder)
+LOSSES = [("results", "gone"), ("bundles", "short"), ("results", "changed"), ("bundles", "changed")]
 
 
-def test_of_several_results_in_one_file_the_damaged_one_is_reported(
-    folder: Folder, tmp_path: Path
-) -> None:
+@each("kind, how", [*LOSSES, ("ferryman.sqlite", "gone"), ("backup.json", "gone")])
+def test_what_is_lost_is_reported_by_a_backup_and_refused_by_a_restore(tmp_path, kind, how):
+    folder, beside = filled(tmp_path / f"{kind}-{how}" / "data"), tmp_path / f"{kind}-{how}"
+    options = ["--verify"] if how == "changed" else []
+    backup(folder)
+    found, name = beside / "copy" / kind, ""
+    if (kind, how) in LOSSES:
+        sql = f"SELECT {kind.removesuffix('s')}_file FROM jobs WHERE id = 1"
+        ((name,),) = rows(folder.database_path, sql)
+        found = stored_path(beside / "copy", FileKind(kind), name)
+    spoil(found, how)
+    restore(folder, *options, code=74)
+    assert [path.name for path in (beside / "new").glob("*") if path.name != "lock"] == []
+    if name:
+        shutil.rmtree(beside / "copy")
+        spoil(stored_path(folder.path, FileKind(kind), name), how)
+        assert f"of job 1: {kind}/{name}" in backup(folder, *options, code=1)
+        restore(folder)
+
+
+def test_of_several_results_in_one_file_the_damaged_one_is_reported(folder, tmp_path):
     ((name,),) = rows(folder.database_path, "SELECT result_file FROM jobs WHERE id = 1")
     stored = stored_path(folder.path, FileKind.RESULT, name)
     stored.write_bytes(RESULT + b"damaged" + RESULT)
@@ -260,25 +248,6 @@ def test_of_several_results_in_one_file_the_damaged_one_is_reported(
         brought = bring(folder.path, target, [*files, cut], digests=digests)
         assert [file.job_id for file in brought.damaged] == damaged
         assert brought.files[FileKind.RESULT] == 1
-
-
-@each(
-    "name, how, option",
-    [
-        ("results", "gone", ()),
-        ("results", "changed", ("--verify",)),
-        ("ferryman.sqlite", "gone", ()),
-        ("backup.json", "gone", ()),
-    ],
-)
-def test_a_damaged_backup_is_refused_and_leaves_nothing(tmp_path, name, how, option):
-    beside = tmp_path / f"{name}-{how}"
-    folder, found = filled(beside / "data"), beside / "copy" / name
-    backup(folder)
-    shutil.rmtree(folder.path)
-    spoil(next(path for path in (found, *found.rglob("*")) if path.is_file()), how)
-    restore(folder, *option, code=74)
-    assert [path.name for path in (beside / "new").glob("*") if path.name != "lock"] == []
 
 
 def test_nothing_is_written_over_and_no_other_database_is_taken(folder, tmp_path):
@@ -309,7 +278,7 @@ def test_nothing_is_written_over_and_no_other_database_is_taken(folder, tmp_path
     assert not (tmp_path / "other").exists()
 
 
-async def test_backups_are_whole_while_jobs_come_and_go(folder: Folder, tmp_path: Path) -> None:
+async def test_backups_are_whole_while_jobs_come_and_go(folder, tmp_path):
     """Jobs complete and are cleaned or deleted without a pause; nothing waits for a backup."""
     database = await Database.open(folder.database_path, MIGRATIONS)
     jobs = Store(database, [])
@@ -343,10 +312,7 @@ async def test_backups_are_whole_while_jobs_come_and_go(folder: Folder, tmp_path
     await database.close()
 
 
-def test_a_folder_that_had_a_server_gets_the_restored_one_with_numbers_above_its_own(
-    folder, tmp_path
-):
-    """What is left of a folder whose files and database are gone is no obstacle."""
+def test_what_is_left_of_a_lost_server_is_no_obstacle_and_its_numbers_count(folder, tmp_path):
     backup(folder)
     new = tmp_path / "new"
     (new / UNKNOWN).mkdir(parents=True)

@@ -22,10 +22,10 @@ from shared.files.durable import FolderLock
 from shared.sqlite.database import Database
 from shared.wire import JobState
 from tests.kit.each import each
-from tests.server.data_folder import Folder, call, filled, no_settings_of_others, rows
+from tests.server.data_folder import Folder, call, filled, own_settings, rows
 
-__all__ = ["no_settings_of_others"]
-pytestmark = pytest.mark.usefixtures("no_settings_of_others")
+__all__ = ["own_settings"]
+pytestmark = pytest.mark.usefixtures("own_settings")
 
 
 @pytest.fixture
