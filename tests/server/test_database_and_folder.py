@@ -10,7 +10,6 @@ import shutil
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -29,68 +28,51 @@ from server.data_folder import (
     look,
     open_data,
 )
-from server.domain.jobs import Bundle, FileKind, NewJob
+from server.domain.jobs import FileKind
 from server.maintenance.__main__ import program
 from server.settings.tables import ServerTable
-from server.storage.folder import FolderStorage, stored_names
-from server.storage.scratch import FolderScratch
+from server.storage.folder import stored_names
 from server.store import copies
-from server.store.jobs import SqlJobs
-from shared.wire import JobState, Limits
+from shared.wire import JobState
 from tests.kit.clock import SimClock
 from tests.kit.disks import mounted
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.inline_database import SimulatedCrash
 from tests.kit.server_http import driving
-from tests.server.data_folder import record_of
+from tests.kit.store import Store
+from tests.server.data_folder import Folder, record_of
 
-DATABASE = "ferryman.sqlite"
 _NUMBERS = itertools.count()
 
 
-@dataclass(frozen=True)
-class Opened:
-    jobs: SqlJobs
-    storage: FolderStorage
-    keeper: RecordKeeper
-
-    async def upload(self, content: bytes) -> int:
-        """Bytes before row, as the server does it."""
-        async with self.storage.pending(FileKind.BUNDLE) as pending:
-            bundle = Bundle(await pending.put(content), len(content), content.hex())
-            new = NewJob("ann", "my_service", bundle, Limits(), 60.0, 10)
-            job, _ = await self.jobs.insert(new, "queued")
-            pending.commit()
-        return job.id
-
-
-class Place:
+class Place(Folder):
     """A server's data folder, and servers that start with it one after the other."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
-        self.folder, self.data = folder, folder / "data"
-        self.database = self.data / DATABASE
+        super().__init__(folder / "data")
+        self.folder, self.data, self.database = folder, self.path, self.database_path
 
     @asynccontextmanager
-    async def started(self, *, new_database: bool = False, **table: Any) -> AsyncIterator[Opened]:
+    async def started(
+        self, *, new_database: bool = False, **table: Any
+    ) -> AsyncIterator[tuple[Store, RecordKeeper]]:
         """What a server opens first."""
         read = ServerTable(data_dir=self.data, **table)
         async with AsyncExitStack() as stack:
             lock_folder(read, stack)
-            _, database, keeper = await open_data(
-                read, SimClock(), stack, new_database=new_database
-            )
-            owner = f"{next(_NUMBERS):012x}"
-            numbers = (owner, lambda: f"{next(_NUMBERS):020x}")
-            scratch = FolderScratch(self.data / "staging", *numbers)
-            storage = FolderStorage(self.data, scratch, *numbers)
-            yield Opened(SqlJobs(database, lambda job: None), storage, keeper)
+            how = read, SimClock(), stack
+            _, database, keeper = await open_data(*how, new_database=new_database)
+            yield Store(database, []), keeper
+
+    async def one(self, jobs: Store) -> int:
+        """A job with a bundle of its own."""
+        return (await self.add(jobs, f"user-{next(_NUMBERS)}")).id
 
     async def upload(self, count: int = 1, **how: Any) -> list[int]:
-        async with self.started(**how) as opened:
-            return [await opened.upload(b"%d" % next(_NUMBERS)) for _ in range(count)]
+        async with self.started(**how) as (jobs, _):
+            return [await self.one(jobs) for _ in range(count)]
 
     async def refused(self, **how: Any) -> str:
         with pytest.raises(WrongDatabase) as refusal:
@@ -99,12 +81,8 @@ class Place:
 
     def files(self, below: str = "") -> set[str]:
         """All stored files."""
-        return {
-            name
-            for kind in FileKind
-            for page in stored_names(self.data / below, kind)
-            for name in page
-        }
+        pages = [page for kind in FileKind for page in stored_names(self.data / below, kind)]
+        return {name for page in pages for name in page}
 
     def files_aside(self) -> set[str]:
         return {name for day in (self.data / UNKNOWN).glob("*") for name in self.files(str(day))}
@@ -214,8 +192,8 @@ async def test_a_wrong_database_is_refused_by_all_in_one_sentence_and_loses_noth
     assert place.files() == files
     (place.data / RECORD).write_bytes(record)
     place.put_back(right)
-    async with place.started(**table) as opened:
-        assert (await opened.jobs.get(2)).state is JobState.QUEUED
+    async with place.started(**table) as (jobs, _):
+        assert (await jobs.get(2)).state is JobState.QUEUED
     assert place.files() == files
 
 
@@ -290,16 +268,16 @@ async def test_an_older_copy_is_known_after_a_kill_by_its_jobs_or_the_count_of_s
         if how == "starts":  # it is killed before the Cleaner writes the record again
             await place.upload()
             place.keep_database(older.name)
-        async with place.started() as opened:
+        async with place.started() as (jobs, keeper):
             if how == "jobs":  # a copy made while it runs, as by ``cp``
-                await opened.upload(b"first")
+                await place.one(jobs)
                 with closing(sqlite3.connect(place.database)) as live:
                     live.execute("VACUUM INTO ?", (str(older),))
-                await opened.upload(b"second")
-                await opened.keeper.keep()  # as the Cleaner does each minute
+                await place.one(jobs)
+                await keeper.keep()  # as the Cleaner does each minute
             record = (place.data / RECORD).read_bytes()
             if how == "starts":
-                await opened.upload(b"second")
+                await place.one(jobs)
         (place.data / RECORD).write_bytes(record)
         files = place.files()
         place.put_back(older)
@@ -380,7 +358,7 @@ async def test_a_disk_that_is_full_does_not_keep_the_right_database_from_startin
     with monkeypatch.context() as patched:
         full = Mock(side_effect=OSError(28, "No space left on device"))
         patched.setattr(data_folder, "write_record", full)
-        async with place.started() as opened:
-            assert (await opened.jobs.get(1)).state is JobState.QUEUED
+        async with place.started() as (jobs, _):
+            assert (await jobs.get(1)).state is JobState.QUEUED
     await place.upload(0)
     assert len(place.files()) == 1
