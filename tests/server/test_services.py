@@ -129,17 +129,6 @@ async def test_only_operators_see_what_is_in_a_service_and_nothing_of_it_is_logg
     assert SECRET not in json.dumps(lines, default=repr) + caplog.text
 
 
-async def test_a_service_is_counted_for_whoever_asks(place):
-    headers = place.session.headers
-    for token in (USER, PORTAL, PORTAL, OPERATOR):  # all for user 7
-        headers["Authorization"] = f"Bearer {token}"
-        await place.upload(user_id="7", not_before="2100-01-01T00:00:00Z")
-    headers["Authorization"] = f"Bearer {OPERATOR}"
-    for token, queued in ((OPERATOR, 4), (USER, 4), (PORTAL, 2)):
-        _, found = await ask(place, "GET", f"/{place.service}", token=token)
-        assert found["counts"]["Queued"] == queued
-
-
 async def test_the_file_wins_and_a_pause_outlives_the_server(module_folder):
     """Over three starts."""
     folder, agent = module_folder / "file", FakeAgent()
