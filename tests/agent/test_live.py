@@ -64,19 +64,6 @@ async def test_a_heartbeat_says_each_second_how_many_run(agent) -> None:
             assert again == first | {"status": {"slots": 2, "running": 0, "draining": False}}
 
 
-async def test_numbers_go_on_after_a_restart_and_nothing_is_sent_twice(tmp_path) -> None:
-    async with calling(tmp_path) as agent:
-        await agent.completed("1.1")
-        before = await seq(agent)
-    async with calling(tmp_path) as agent, agent.stream(after=before) as stream:
-        first = await stream.next()
-        assert (first["seq"], first["payload"]) == (before, None)
-        _, process = await agent.started("2.1")
-        event = await stream.next()
-        assert (event["payload"]["key"], event["seq"] > before) == ("2.1", True)
-        process.finish()
-
-
 @each("query", ["after=x", "after=-1", "after=nan", "after=inf"])
 async def test_an_invalid_number_is_refused(agent, query) -> None:
     status, body = await agent.call("GET", f"/events?{query}")

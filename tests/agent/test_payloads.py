@@ -188,7 +188,17 @@ async def time_passes(agent: AgentClient, done: Callable[[], Awaitable[bool]]) -
     raise AssertionError("it did not happen in an hour")
 
 
-async def test_results_go_in_time_and_their_rows_later_and_no_number_comes_again(tmp_path) -> None:
+async def test_results_go_in_time_and_their_rows_later_and_no_number_comes_again(
+    tmp_path, monkeypatch
+) -> None:
+    expire, failed = Payloads.expire, list[float]()
+
+    async def failing_once(self: Payloads, retention_s: float) -> list[int]:
+        if not failed:
+            failed.append(retention_s)
+            raise OSError("bad")
+        return list(await expire(self, retention_s))
+
     async def gone(*ids: int) -> bool:
         found = [(await agent.call("HEAD", f"/retrieve/{one}"))[0] for one in ids]
         return set(found) == {404}
@@ -203,7 +213,9 @@ async def test_results_go_in_time_and_their_rows_later_and_no_number_comes_again
         await agent.clock.advance(360)
         young = await agent.completed("3.1")
         assert await kept(old, young)
+        monkeypatch.setattr(Payloads, "expire", failing_once)
         await time_passes(agent, lambda: kept(young))
+        assert failed
         assert [(await agent.doc(one))["status"] for one in (old, live)] == ["Cleaned", "Running"]
         assert (await agent.submit("1.1"))[1]["status"] == "Cleaned", "its key is remembered"
         await time_passes(agent, lambda: gone(old, young))
@@ -216,25 +228,6 @@ async def test_results_go_in_time_and_their_rows_later_and_no_number_comes_again
         fresh = await agent.completed("5.1")
         assert fresh > young
         assert (await agent.call("GET", "/payloads"))[1]["seq"] > last
-
-
-async def test_the_cleaning_goes_on_after_one_that_failed(tmp_path, monkeypatch) -> None:
-    expire, failed = Payloads.expire, list[float]()
-
-    async def failing(self: Payloads, retention_s: float) -> list[int]:
-        if not failed:
-            failed.append(retention_s)
-            raise OSError("bad")
-        return list(await expire(self, retention_s))
-
-    async def done() -> bool:
-        await agent.call("GET", "/")
-        return bool(failed) and agent.names("results") == []
-
-    async with calling(tmp_path, retention="1m") as agent:
-        await agent.completed()
-        monkeypatch.setattr(Payloads, "expire", failing)
-        await time_passes(agent, done)
 
 
 async def test_a_disk_that_does_not_answer_holds_up_only_who_removes(agent, monkeypatch) -> None:

@@ -113,21 +113,6 @@ def test_many_entries_are_counted_in_64_bits(count: int, wide: bool) -> None:
     assert zip_directory.END.unpack(data[-22:])[3:5] == (min(count, 0xFFFF),) * 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("count", "wide"), [(0xFFFE, False), (0xFFFF, True), (70_000, True)])
-def test_many_entries_need_zip64_end_records_only(path: Path, count: int, wide: bool) -> None:
-    with ZipWriter(path) as out:
-        for number in range(count):
-            out.add_folder(str(number), WHEN)
-        out.finish()
-    headers = desktop_zip.check(path)
-    assert len(headers) == count
-    assert {header.needed for header in headers} == {20}
-    assert (b"PK\6\6" in path.read_bytes()[-98:]) is wide
-    with zipfile.ZipFile(path) as archive:
-        assert len(archive.infolist()) == count
-
-
 def test_memory_does_not_grow_with_the_central_directory(path: Path) -> None:
     with ZipWriter(path) as out:
         tracemalloc.start()
