@@ -1,20 +1,34 @@
-"""How an agent ends: with attempts that are to continue, that start meanwhile, and when drained."""
+"""An agent that stops, is drained or killed at any step, or finds another database than before."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from client_agent.payloads.store import Payloads
 from client_agent.run import runner
 from client_agent.run.runner import EndRequests
+from client_agent.storage.folders import Folders
+from shared.files import durable
+from shared.sqlite.database import Database
 from shared.wire import AgentHealth
 from tests.kit.agent import SERVER
-from tests.kit.agent_http import AgentClient, calling
+from tests.kit.agent_http import AgentClient, Sent, calling
 from tests.kit.clock import SimClock
-from tests.kit.fake_sandbox import FakeProcess
+from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
+from tests.kit.waiting import until
+
+# -- stopping
+
 
 STOPPED = ("Failed", "shutdown", True)
 COMPLETED = ("Completed", None, False)
@@ -160,3 +174,231 @@ async def test_a_drained_agent_does_not_wait_for_ever(tmp_path, stopped) -> None
     async with calling(tmp_path) as agent:  # nothing was lost
         _, listing = await agent.call("GET", "/payloads")
         assert [one["status"] for one in listing["payloads"]] == ["Completed"]
+
+
+# -- killed
+
+
+KEYS = ("1.1", "2.1")
+
+
+def leaves_its_name(process: FakeProcess) -> None:
+    process.write("out", process.job.encode())
+    process.finish()
+
+
+class Copy(NamedTuple):
+    """What an agent finds that was killed at a step, and what its server knew by then."""
+
+    step: str
+    home: Path
+    starts: Counter[str]
+    answered: dict[str, int]
+    """Key -> payload."""
+    fetched: set[str]
+    """Keys whose results it had got."""
+
+
+def copy_at_each_step(
+    home: Path, patch: pytest.MonkeyPatch, agent: AgentClient, now: Copy
+) -> list[Copy]:
+    """Copies what is on the disk before and after each step that changes a file or a row."""
+    found: list[Copy] = []
+
+    def look(step: str) -> None:
+        there = home / str(len(found))
+        starts = Counter(agent.sandbox.starts)
+        found.append(Copy(step, there, starts, dict(now.answered), set(now.fetched)))
+        with contextlib.suppress(shutil.Error):  # what was removed in a thread meanwhile
+            shutil.copytree(home / "agent", there / "agent")
+
+    def around(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **more: Any) -> Any:
+            look(f"before {name}")
+            given = work(*args, **more)
+            if asyncio.iscoroutine(given):
+                return then(given)
+            look(f"after {name}")
+            return given
+
+        async def then(given: Any) -> Any:
+            answer = await given
+            look(f"after {name}")
+            return answer
+
+        return call
+
+    agent.sandbox.hook = look
+    for where, name in (
+        (Database, "write"),
+        (durable, "fsync_folder"),
+        (Folders, "seal_bundles"),
+        (Folders, "seal_result"),
+        (Folders, "remove_file"),
+    ):
+        patch.setattr(where, name, around(name, getattr(where, name)))
+    return found
+
+
+async def test_a_crash_at_any_step_loses_no_payload_and_runs_none_twice(
+    tmp_path, monkeypatch
+) -> None:
+    now = Copy("", tmp_path, Counter(), {}, set())
+    async with calling(tmp_path, slots=1) as agent:
+        early = await agent.completed("9.1")
+        agent.sandbox.script = leaves_its_name
+        sent = [agent.sent(key, {"run.sh": key.encode()}) for key in KEYS]
+        with monkeypatch.context() as patch:
+            copies = copy_at_each_step(tmp_path, patch, agent, now)
+            answer = await agent.post(*sent, acknowledge=[{"id": early, "key": "9.1"}])
+            ids = [one["payload"]["id"] for one in answer["answers"]]
+            now.answered.update(zip(KEYS, ids, strict=True))
+            for key, payload_id in now.answered.items():
+                await agent.ended(payload_id)
+                now.fetched.add(key)
+                await agent.forget(payload_id)
+        agent.sandbox.hook = None
+    assert len(copies) > 40, "or it cut nothing"
+    taken = set()
+    for copy in copies:
+        try:
+            async with asyncio.timeout(20):
+                taken.add(await _starts_again(copy, sent, early))
+        except BaseException as problem:
+            problem.add_note(f"killed {copy.step}, at step {copies.index(copy)}")
+            raise
+    assert taken == {True, False}
+
+
+async def _starts_again(copy: Copy, sent: list[Sent], early: int) -> bool:
+    """Whether the orders had been taken."""
+    async with calling(copy.home, slots=1) as after:
+        after.sandbox.script = leaves_its_name
+        for process in [*after.sandbox.live.values()]:  # it was quicker
+            leaves_its_name(process)
+        known = (await after.call("HEAD", f"/retrieve/{early + 1}"))[0] != 404
+        assert known == ((await after.call("HEAD", f"/retrieve/{early + 2}"))[0] != 404)
+        answer = await after.post(*sent)  # a server sends again what it has no answer for
+        cleaned = (await after.settle("9.1"))[1]["payload"]["status"] == "Cleaned"
+        held = [] if cleaned else [f"{early}.zip"]
+        for key, one in zip(KEYS, answer["answers"], strict=True):
+            payload_id = one["payload"]["id"]
+            assert copy.answered.get(key, payload_id) == payload_id
+            if one["payload"]["status"] == "Cleaned":
+                assert key in copy.fetched
+                continue
+            ended = await after.ended(payload_id)
+            assert ended["status"] in ("Completed", "Failed")
+            assert ended["interrupted"] == (ended["status"] == "Failed")
+            if ended["status"] == "Completed":
+                held.append(f"{payload_id}.zip")
+                assert (await after.zip(f"/retrieve/{payload_id}"))["out"] == key.encode()
+        starts = copy.starts + after.sandbox.starts
+        assert max(starts.values(), default=0) <= 1, "it ran twice"
+        assert after.sandbox.violations == []
+        # A bundle that waited is kept for a while: others may use it.
+        await after.until_holds("staging", "logs", "results", names=held)
+        assert len(after.names("bundles")) <= len(KEYS)
+    return known
+
+
+async def killed_while_it_runs(tmp_path: Path, change: Callable[[Path], None]) -> Path:
+    """The folder of an agent that was killed with an attempt running, one waiting, one done."""
+    async with calling(tmp_path, slots=1) as agent:
+        done = await agent.completed("3.1")
+        assert done == 1
+        await agent.started("1.1")
+        await agent.submit("2.1")
+        await until(lambda: len(agent.names("bundles")) == 2)
+        copy = tmp_path / "copy"
+        shutil.copytree(tmp_path / "agent", copy / "agent")
+    change(copy / "agent")
+    return copy
+
+
+async def test_files_of_nobody_are_removed_at_the_start_and_others_are_not(tmp_path) -> None:
+    orphans = ("bundles/orphan", "results/2.zip", "staging/half", "logs/2.stdout")
+
+    def change(home: Path) -> None:
+        for name in orphans:
+            (home / name).write_bytes(b"x")
+
+    home = await killed_while_it_runs(tmp_path, change)
+    async with calling(home, slots=1) as agent:
+        assert not [name for name in orphans if (agent.data / name).exists()]
+        assert agent.names("results") == ["1.zip"]
+        (await agent.sandbox.process("2.1")).finish()
+        assert (await agent.ended(3))["status"] == "Completed"
+        lost = await agent.doc(2)
+        assert (lost["reason"], lost["interrupted"]) == ("agent_error", True)
+        assert lost["message"] == "the agent was killed while it ran"
+        assert agent.sandbox.starts == {"2.1": 1}
+
+
+async def test_no_end_is_stored_before_all_processes_are_dead(tmp_path, monkeypatch) -> None:
+    async def cannot(_: FakeSandbox) -> None:
+        raise OSError("a process of the previous run would not die")
+
+    home = await killed_while_it_runs(tmp_path, lambda _: None)
+    monkeypatch.setattr(FakeSandbox, "clear", cannot)
+    with pytest.raises(OSError, match="would not die"):
+        async with calling(home):
+            pass
+    with closing(sqlite3.connect(home / "agent" / "agent.sqlite")) as database:
+        (state,) = database.execute("SELECT state FROM payloads WHERE id = 2").fetchone()
+    assert state == "Running"
+
+
+def databases(agent: AgentClient) -> list[Path]:
+    return list(agent.data.glob("agent.sqlite*"))
+
+
+def aside(agent: AgentClient) -> list[bytes]:
+    folder = agent.data / "unknown"
+    return [path.read_bytes() for path in sorted(folder.glob("*"))] if folder.exists() else []
+
+
+async def test_a_new_database_loses_no_result_that_an_earlier_one_knew(tmp_path) -> None:
+    """Its disk may not be mounted; and the new one gives the same numbers again."""
+    kept: list[bytes] = []
+    for number in range(3):
+        async with calling(tmp_path) as agent:
+            assert (aside(agent), agent.names("results")) == (kept, [])
+            payload_id = await agent.completed(f"{number + 1}.1")
+            assert payload_id == 1
+            kept.append((agent.data / "results" / "1.zip").read_bytes())
+        for path in databases(agent):
+            path.unlink()
+
+
+async def test_an_older_database_loses_no_later_result_and_keeps_its_own(tmp_path) -> None:
+    async with calling(tmp_path) as agent:
+        first = await agent.completed("1.1")
+    copies = {path: path.read_bytes() for path in databases(agent)}
+    async with calling(tmp_path) as agent:
+        second = await agent.completed("2.1")
+        result = (agent.data / "results" / f"{second}.zip").read_bytes()
+    for path in databases(agent):
+        path.unlink()
+    for path, content in copies.items():
+        path.write_bytes(content)
+    (agent.data / "results" / "0.zip").write_bytes(b"of a payload that it knew once")
+    async with calling(tmp_path) as agent:
+        assert agent.names("results") == [f"{first}.zip"]
+        assert aside(agent) == [result]
+
+
+async def test_the_name_of_a_user_is_not_on_the_disk_long_after_the_end(tmp_path) -> None:
+    def found(name: bytes) -> bool:
+        return any(name in path.read_bytes() for path in databases(agent))
+
+    async with calling(tmp_path) as agent:
+        payload_id, process = await agent.started(user_id="somebody-to-forget")
+        process.finish()
+        await agent.ended(payload_id)
+        assert found(b"somebody-to-forget")
+        await agent.forget(payload_id)
+        for _ in range(10):  # cleaning comes once a minute
+            await agent.clock.advance(30)
+            await agent.call("GET", "/")
+        await until(lambda: not found(b"somebody-to-forget"))

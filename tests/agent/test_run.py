@@ -47,6 +47,17 @@ async def collected(agent: AgentClient, payload_id: int) -> dict[str, bytes]:
     return await agent.zip(f"/retrieve_partial/{payload_id}")
 
 
+def stored_in_steps(agent: AgentClient, patch: pytest.MonkeyPatch) -> None:
+    """That it is stored as running is a step that can be held up."""
+    start = Payloads.start
+
+    async def stored(*args: Any) -> Any:
+        await agent.sandbox.step("stored")
+        return await start(*args)
+
+    patch.setattr(Payloads, "start", stored)
+
+
 # -- what it gets
 
 
@@ -252,23 +263,15 @@ async def test_they_run_in_the_order_of_arrival_in_the_slots_there_are(agent) ->
 async def test_its_gate_opens_once_its_sandbox_is_up_and_it_is_stored_as_running(
     agent, monkeypatch
 ) -> None:
-    start, asked, go_on = Payloads.start, asyncio.Event(), asyncio.Event()
-
-    async def slow(*args: Any) -> Any:
-        asked.set()
-        await go_on.wait()
-        return await start(*args)
-
     agent.sandbox.script = FakeProcess.finish
-    with monkeypatch.context() as patch:
-        patch.setattr(Payloads, "start", slow)
+    with monkeypatch.context() as patch, agent.sandbox.held("stored") as at:
+        stored_in_steps(agent, patch)
         _, payload = await agent.submit("1.1")
-        await asked.wait()
+        await at.wait()
         await agent.clock.settle()
         status = (await agent.doc(payload["id"]))["status"]
         assert (agent.sandbox.starts, status) == ({}, "Prepared")
-        go_on.set()
-        assert (await agent.ended(payload["id"]))["status"] == "Completed"
+    assert (await agent.ended(payload["id"]))["status"] == "Completed"
     with agent.sandbox.held("up"):
         ids = [(await agent.submit(f"{job}.1"))[1]["id"] for job in (2, 3, 4)]
         async with agent.stream() as stream:
@@ -313,19 +316,15 @@ async def test_a_running_attempt_is_dead_before_the_answer(agent) -> None:
 @each("step", ["stored", "prepare", "start", "up"])
 async def test_killed_while_its_sandbox_is_made_it_never_starts(agent, monkeypatch, step) -> None:
     await agent.fresh_server()
-    start, cancel, cancelled = Payloads.start, Attempt.cancel, asyncio.Event()
-
-    async def stored(*args: Any) -> Any:
-        await agent.sandbox.step("stored")
-        return await start(*args)
+    cancel, cancelled = Attempt.cancel, asyncio.Event()
 
     def noted(attempt: Attempt) -> None:
         cancel(attempt)
         cancelled.set()
 
-    monkeypatch.setattr(Payloads, "start", stored)
-    monkeypatch.setattr(Attempt, "cancel", noted)
-    with agent.sandbox.held(step) as at:
+    with monkeypatch.context() as patch, agent.sandbox.held(step) as at:
+        stored_in_steps(agent, patch)
+        patch.setattr(Attempt, "cancel", noted)
         _, payload = await agent.submit()
         await at.wait()
         if step == "up":
@@ -336,7 +335,6 @@ async def test_killed_while_its_sandbox_is_made_it_never_starts(agent, monkeypat
     assert (await killing)[1]["status"] == "Killed"
     assert agent.sandbox.starts == {}
     await until(lambda: not any((agent.data / "work").iterdir()))
-    monkeypatch.undo()
 
 
 async def test_a_kill_and_an_end_at_the_same_time_are_one_outcome(agent) -> None:

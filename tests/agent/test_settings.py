@@ -1,18 +1,32 @@
-"""Settings of an agent: where they come from, what a mistake says, and the grants of services."""
+"""Settings of an agent: where they come from, what a mistake says, its command line, a reload."""
 
 from __future__ import annotations
 
+import errno
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
+import structlog
+import typer
+from aiohttp import web
 from pydantic import ValidationError
 
-from client_agent.app import sandbox_settings
+from client_agent import __main__, app
+from client_agent.__main__ import check_last
+from client_agent.app import Reload, sandbox_settings
 from client_agent.sandbox.base import Grant, Grants
 from client_agent.settings.agent import AgentSection, load
 from client_agent.settings.grants import SandboxingSection
+from shared.clock import RealClock
 from shared.settings.base import SettingsError
+from tests.kit.agent_http import calling
 from tests.kit.each import each
+from tests.kit.fake_sandbox import REPORT, FakeSandbox
 
 A, B, C = "a" * 20, "b" * 20, "c" * 20
 
@@ -113,10 +127,7 @@ def test_tokens_come_from_a_file_too_and_are_never_shown(loaded, tmp_path):
 @each(
     "toml, message",
     [
-        ("[agent]\nslotz = 1\n", "agent.slotz: no such setting; did you mean slots?"),
         ("[agent]\nslots = 0\n", "agent.slots"),
-        ("[agent]\nslots = 'four'\n", "agent.slots: 'four' is not a whole number"),
-        ("[agent]\nport = 70000\n", "agent.port"),
         ("[agent]\nservices = []\n", "leave it out to offer any service"),
         ("[agent]\nname = 'two words'\n", "agent.name"),
         ("[agent]\ngrace = 'soon'\n", "'soon' is not a duration"),
@@ -129,12 +140,6 @@ def test_a_mistake_is_reported_with_the_key_and_what_would_be_right(loaded, toml
     with pytest.raises(SettingsError) as refusal:
         loaded(toml=toml)
     assert message in str(refusal.value)
-
-
-@each("text", ["http", "9000.5", "-1", "١"])
-def test_a_bad_number_in_a_variable_of_job_orchestrator_is_refused_with_its_name(loaded, text):
-    with pytest.raises(SettingsError, match=r"PORT: .* is not a whole number"):
-        loaded({"PORT": text})
 
 
 @each("slots, images", [(1, 4), (4, 4), (12, 12)])
@@ -212,3 +217,201 @@ def test_without_a_sandbox_data_is_anywhere_and_nothing_is_mounted_elsewhere(tmp
     assert AgentSection.model_validate(none).data_dir == Path("/usr/local/ferryman")
     with pytest.raises(ValidationError, match="/opt cannot be at /o without a sandbox"):
         AgentSection.model_validate(none | {"sandboxing": {"read_only": ["/opt:/o"]}})
+
+
+# -- the command line
+
+
+@each(
+    "given, parsed",
+    [
+        ("", ""),
+        ("--port 0", "--port 0"),
+        ("check", "check"),
+        ("check --config x", "--config x check"),
+        ("check --json --config x", "--config x check --json"),
+        ("--config x check --json", "--config x check --json"),
+        ("check --help", "check --help"),
+        ("--name check", "--name check"),
+    ],
+)
+def test_options_of_the_agent_may_follow_check(given, parsed):
+    assert check_last(given.split()) == parsed.split()
+
+
+NO, FULL, MANY = "Permission denied", "No space left on device", "Too many open files"
+
+
+@each(
+    "problem, code, message",
+    [
+        (OSError(errno.EACCES, NO, "/data/agent/results"), 73, "/data/agent: P"),
+        (OSError(errno.ENOSPC, FULL), 73, "/data/agent: No space"),
+        (OSError(errno.EMFILE, MANY), 71, MANY),
+        (OSError(errno.EACCES, NO, "/dev/loop-control"), 71, "/dev/loop-control"),
+    ],
+)
+def test_only_problems_of_its_folders_exit_as_such(monkeypatch, capsys, problem, code, message):
+    async def fails(*_):
+        raise problem
+
+    monkeypatch.setattr(app, "serve", fails)
+    with pytest.raises(typer.Exit) as caught:
+        __main__._run(AgentSection(data_dir=Path("/data/agent")), None, AgentSection)
+    assert caught.value.exit_code == code
+    assert message in capsys.readouterr().err
+
+
+async def test_limits_that_are_soft_on_this_host_are_logged_at_the_start(tmp_path, monkeypatch):
+    report = replace(REPORT, enforcement={"disk": "soft", "pids": "hard"}, advice=("run as root",))
+
+    async def self_test(_):
+        return report
+
+    monkeypatch.setattr(FakeSandbox, "self_test", self_test)
+    with structlog.testing.capture_logs() as logs:
+        async with calling(tmp_path):
+            pass
+    (line,) = [one for one in logs if one["event"] == "sandbox.soft_limits"]
+    assert (line["limits"], line["advice"]) == (["disk"], ["run as root"])
+
+
+# -- a reload
+
+
+OLD, NEW = "a-long-random-text", "another-long-random-text"
+OPEN = {"/", "/health", "/livez", "/readyz"}
+SCRAPER, ANOTHER = "a-token-for-metrics", "another-token-for-metrics"
+
+
+class World:
+    """An agent, and its settings as they would be read."""
+
+    def __init__(self, agent: app.Running, folder: Path) -> None:
+        self.agent, self.folder, self.wrong = agent, folder, False
+        self.settings = AgentSection(port=0, data_dir=folder)
+        self.write(OLD)
+        self.reload = Reload(self.settings, self._read, agent.use)
+
+    def _read(self) -> AgentSection:
+        if self.wrong:
+            raise SettingsError("agent.slots: no")
+        return self.settings
+
+    def write(self, *tokens: str, metrics: str = "") -> None:
+        """Its settings; with a file of tokens for metrics if there is one to be in it."""
+        given: dict[str, Any] = {"port": 0, "data_dir": self.folder, "tokens": list(tokens)}
+        if metrics:
+            file = self.folder / "metrics-tokens"
+            file.write_text(f"{metrics}\n")
+            given["metrics_tokens"] = {"file": file}
+        self.settings = AgentSection.model_validate(given)
+
+    async def answers(self, token: str, path: str = "/payloads", method: str = "GET") -> int:
+        headers = {"Authorization": f"Bearer {token}"}
+        url = f"http://127.0.0.1:{self.agent.port}{path}"
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, url, headers=headers) as answer,
+        ):
+            return answer.status
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    clock = RealClock()
+    given = AgentSection.model_validate({"port": 0, "data_dir": tmp_path, "tokens": [OLD]})
+    async with app.running(given, clock, FakeSandbox(clock, tmp_path)) as agent:
+        yield World(agent, tmp_path)
+
+
+async def test_a_token_that_was_taken_out_is_refused_from_then_on(world: World) -> None:
+    for tokens, old, new in (((OLD,), 200, 401), ((OLD, NEW), 200, 200), ((NEW,), 401, 200)):
+        world.write(*tokens)
+        assert await world.reload.run_once()
+        assert (await world.answers(OLD), await world.answers(NEW)) == (old, new)
+    before, world.wrong = world.reload.settings, True
+    world.write(OLD)
+    assert not await world.reload.run_once()
+    assert world.reload.settings is before
+    assert (await world.answers(OLD), await world.answers(NEW)) == (401, 200)
+
+
+@pytest.fixture
+def routes(monkeypatch: pytest.MonkeyPatch) -> list[web.RouteDef]:
+    """Every route of the agent that starts next."""
+    table: list[web.RouteDef] = []
+    add_routes = web.Application.add_routes
+
+    def noting(self: web.Application, routes: list[web.RouteDef]) -> Any:
+        table.extend(routes)
+        return add_routes(self, routes)
+
+    monkeypatch.setattr(web.Application, "add_routes", noting)
+    return table
+
+
+async def test_a_token_for_metrics_reads_metrics_and_is_refused_everywhere_else(
+    routes: list[web.RouteDef], world: World
+) -> None:
+    world.write(OLD, metrics=SCRAPER)
+    assert await world.reload.run_once()
+    allowed = set()
+    for route in routes:
+        path = re.sub(r"{\w+(:[^{}]*)?}", "1", route.path)
+        if await world.answers(SCRAPER, path, route.method) != 403:
+            allowed.add(route.path)
+        if route.path not in OPEN:
+            assert await world.answers("a-token-that-is-unknown", path, route.method) == 401
+    assert allowed == {"/metrics", *OPEN}
+    assert len(routes) > 15
+    for token, method, status in (
+        (OLD, "GET", 200),
+        (SCRAPER, "HEAD", 200),
+        (SCRAPER, "POST", 403),
+        (ANOTHER, "GET", 401),
+    ):
+        assert await world.answers(token, "/metrics", method) == status
+    for metrics, status in ((ANOTHER, 200), ("", 401)):  # a changed file is taken up
+        world.write(OLD, metrics=metrics)
+        assert await world.reload.run_once()
+        assert await world.answers(ANOTHER, "/metrics") == status
+        assert await world.answers(SCRAPER, "/metrics") == 401
+        assert await world.answers(OLD) == 200
+
+
+def test_a_token_for_metrics_may_not_be_one_that_may_do_everything(tmp_path: Path) -> None:
+    file = tmp_path / "metrics"
+    file.write_text(f"{SCRAPER}\n{OLD}\n")
+    with pytest.raises(ValueError, match="one of them is in tokens, too"):
+        AgentSection.model_validate({"tokens": [OLD], "metrics_tokens": {"file": file}})
+
+
+APPLIED = [
+    ("setting.changed", "agent.tokens"),
+    ("setting.not_applied", "agent.slots"),
+    ("setting.changed", "agent.services"),
+    ("settings.reloaded", None),
+]
+REFUSED = [("settings.not_reloaded", None)]
+
+
+@each(
+    "new, applied",
+    [
+        ({"slots": 2, "tokens": [NEW], "services": ("a",)}, True),
+        ({"slots": 2}, False),  # the last token is not taken out
+        ({"host": "0.0.0.0", "tokens": None}, False),
+    ],
+)
+async def test_tokens_and_services_are_applied_and_the_rest_is_said(new, applied) -> None:
+    before = AgentSection.model_validate({"slots": 4, "tokens": [OLD]})
+    reload = Reload(before, lambda: AgentSection.model_validate(new), lambda _: None)
+    with structlog.testing.capture_logs() as lines:
+        done = await reload.run_once()
+    said = [(one["event"], one.get("key")) for one in lines]
+    assert (done, said) == (applied, APPLIED if applied else REFUSED)
+    used = reload.settings
+    assert (used.slots, used.services, used.all_tokens()) == (
+        (4, ("a",), [NEW]) if applied else (4, None, [OLD])
+    )
