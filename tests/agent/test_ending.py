@@ -129,11 +129,6 @@ async def test_what_starts_while_the_agent_stops_gets_an_end(tmp_path, monkeypat
         assert await states(tmp_path / home) == {"1.1": STOPPED}
 
 
-async def test_a_second_signal_is_one_too_many_where_nothing_continues() -> None:
-    asked = EndRequests()
-    assert [asked.on_stop_signal(), asked.on_stop_signal()] == [False, True]
-
-
 async def test_a_drained_agent_finishes_what_it_has_and_waits_for_servers(tmp_path) -> None:
     asked, clock = EndRequests(), SimClock()
     async with calling(tmp_path, clock, asked, slots=1) as agent:

@@ -22,12 +22,11 @@ from client_agent.collect.contents import MAX_LISTED, Contents, ResultsLimitExce
 from client_agent.collect.pack import collect
 from client_agent.collect.result import last_lines
 from client_agent.collect.walk import Bounds
-from client_agent.sandbox.kernel import mounts
 from client_agent.storage import open_beneath
 from shared.wire import Limits
 from tests.agent.agent_packing import MIB, names, open_descriptors, opened, pack, read, skipped
 from tests.kit.each import each
-from tests.kit.real_sandbox import can, in_child
+from tests.kit.real_sandbox import in_child
 
 
 def test_the_result_contains_the_files_of_the_job(tree: Path) -> None:
@@ -69,22 +68,6 @@ def test_only_files_and_folders_are_packed_and_nothing_else_blocks(
     made = pack(tree)
     assert names(made) == ["sub/", "ferryman.json"]
     assert skipped(made) == expected
-
-
-def test_a_mount_below_the_directory_is_not_entered() -> None:
-    if not can("root"):
-        pytest.skip("not root: that mounts are not entered is not proved")
-
-    def work(home: Path) -> tuple[list[str], dict[str, str]]:
-        mounts.enter_private_namespace(home)  # a tmpfs lies on home now
-        (home / "job" / "mnt").mkdir(parents=True)
-        mounts.mount("none", home / "job" / "mnt", "tmpfs")
-        (home / "job" / "mnt" / "other").write_text("other")
-        made = pack(home / "job")
-        return names(made), skipped(made)
-
-    packed, left = in_child(work, "root")
-    assert (packed, list(left)) == (["ferryman.json"], ["mnt"])
 
 
 # -- limits

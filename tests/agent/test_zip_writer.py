@@ -165,20 +165,3 @@ def test_one_that_is_not_finished_leaves_no_file_and_takes_no_others(
     with pytest.raises(FileExistsError):
         ZipWriter(path)
     assert path.read_text() == "kept"
-
-
-def test_writeback_of_a_large_result_starts_before_its_end(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ranges: list[tuple[int, int]] = []
-
-    def start(_: int, at: int, length: int) -> None:
-        ranges.append((at, length))
-
-    monkeypatch.setattr(zip_writer, "start_writeback", start)
-    with ZipWriter(path) as out:
-        out.add_file("f", WHEN, [os.urandom(MIB)] * 20, 20 * MIB)
-        out.finish()
-    assert len(ranges) == 2
-    assert ranges[0][0] == 0
-    assert ranges[1][0] == ranges[0][1]
