@@ -7,52 +7,41 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, TypeVar, get_args, get_origin
 
 from aiohttp import BodyPartReader, web
 from aiohttp.test_utils import TestServer
+from pydantic import BaseModel
 
 from ferryman import Client
-from shared.wire import (
-    AttemptDoc,
-    AttemptLinks,
-    EventDoc,
-    EventPage,
-    JobDoc,
-    JobPage,
-    JobState,
-    Limits,
-    Links,
-    StatusBody,
-)
+from shared.wire import AttemptDoc, EventDoc, EventPage, JobDoc, JobPage, JobState, StatusBody
+from tests.kit.clock import SimClock
 
+Model = TypeVar("Model", bound=BaseModel)
 HERE = "/api/v1/jobs/17"
 AT = "2026-11-20T10:00:0{}.500000Z"
 ZIP = b"PK\x05\x06" + bytes(18)
 SCRIPT = {"run.sh": b"echo hi\n"}
 
 
-class InstantClock:
+class InstantClock(SimClock):
     """Time passes only by sleeping, and sleeping takes no time."""
 
     def __init__(self, slower: float = 1.0) -> None:
-        self.at, self.slept, self._slower = 0.0, list[float](), slower
+        super().__init__(0)
+        self.slept, self._slower = list[float](), slower
 
-    def now(self) -> int:
-        return round(self.at * 1_000_000)
-
-    def monotonic(self) -> float:
-        return self.at
-
-    def boottime(self) -> float:
-        return self.at
+    @property
+    def at(self) -> float:
+        return self.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        self.at += seconds / self._slower
+        self._monotonic += seconds / self._slower
         self.slept.append(seconds)
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
@@ -81,10 +70,10 @@ Answer: TypeAlias = Reply | Handler
 
 def doc(document: Any, status: int = 200, **headers: str) -> Reply:
     """A model, or what is JSON already."""
-    if not hasattr(document, "model_dump_json"):
-        given = web.json_response(document).body
-        return Reply(given if isinstance(given, bytes) else b"", status, headers=_named(headers))
-    return Reply(document.model_dump_json().encode(), status, headers=_named(headers))
+    if isinstance(document, BaseModel):
+        document = document.model_dump(mode="json")
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Reply(json.dumps(document).encode(), status, headers=named)
 
 
 def problem(status: int, code: str, detail: str, **headers: str) -> Reply:
@@ -101,10 +90,6 @@ def page(text: str = "<h1>Welcome</h1>", status: int = 200, kind: str = "text/ht
 
 def zipped() -> Reply:
     return Reply(ZIP, kind="application/zip", headers={"Repr-Digest": repr_digest(ZIP)})
-
-
-def _named(headers: dict[str, str]) -> dict[str, str]:
-    return {name.replace("_", "-"): value for name, value in headers.items()}
 
 
 def repr_digest(content: bytes) -> str:
@@ -126,48 +111,41 @@ async def never(request: web.Request) -> web.StreamResponse:
     return web.Response()
 
 
+def filled(model: type[Model], **given: Any) -> Model:
+    """A document that says nothing but what is given: what it must say is 0, false or empty."""
+    for name, info in model.model_fields.items():
+        kind: Any = info.annotation
+        if name in given or not info.is_required():
+            continue
+        if get_origin(kind) is Literal:
+            given[name] = get_args(kind)[0]
+        elif isinstance(kind, type) and issubclass(kind, BaseModel):
+            given[name] = filled(kind)
+        else:
+            given[name] = None if None in get_args(kind) else (get_origin(kind) or kind)()
+    return model.model_validate(given)
+
+
 def job(status: JobState = JobState.RUNNING, **changes: Any) -> JobDoc:
     """A job document."""
-    values: dict[str, Any] = {
-        "id": 17,
-        "status": status,
-        "message": "it runs",
-        "user_id": "ada",
-        "service": "example",
-        "attempt": 1,
-        "retries_left": 0,
-        "ended": status in {"Completed", "Failed", "Cancelled", "Cleaned"},
-        "created_at": "2026-11-20T10:00:00.000000Z",
-        "links": Links(self=HERE, events=f"{HERE}/events"),
-    }
-    return JobDoc(**{**values, **changes})
-
-
-LIMITS = Limits(cpus=1, memory=1, pids=1, disk=1, log=1, results=1, network=False)
+    values: dict[str, Any] = {"id": 17, "status": status, "message": "it runs", "attempt": 1}
+    values |= {"user_id": "ada", "service": "example", "created_at": "2026-11-20T10:00:00Z"}
+    values["ended"] = status in {"Completed", "Failed", "Cancelled", "Cleaned"}
+    values["links"] = {"self": HERE, "events": f"{HERE}/events"}
+    return filled(JobDoc, **values | changes)
 
 
 def attempt(number: int, status: JobState = JobState.COMPLETED, **changes: Any) -> AttemptDoc:
     """An attempt that left a result, unless ``left`` is false."""
-    links, runs = AttemptLinks(), status is JobState.RUNNING
+    runs, links = status is JobState.RUNNING, {}
     if changes.pop("left", not runs):
         stdout = f"{HERE}/logs?attempt={number}"
-        links = AttemptLinks(
-            result=f"{HERE}/result?attempt={number}",
-            stdout=stdout,
-            stderr=f"{stdout}&stream=stderr",
-        )
-    values: dict[str, Any] = {
-        "number": number,
-        "status": status,
-        "agent": "node-3",
-        "timeout_s": 60,
-        "limits": LIMITS,
-        "claimed_at": "2026-11-20T10:00:00.000000Z",
-        "started_at": "2026-11-20T10:00:01.000000Z",
-        "ended_at": None if runs else "2026-11-20T10:01:31.000000Z",
-        "links": links,
-    }
-    return AttemptDoc(**{**values, **changes})
+        links = {"stdout": stdout, "stderr": f"{stdout}&stream=stderr"}
+        links["result"] = f"{HERE}/result?attempt={number}"
+    values: dict[str, Any] = {"number": number, "status": status, "agent": "node-3", "links": links}
+    values |= {"claimed_at": AT.format(0), "started_at": AT.format(1)}
+    values["ended_at"] = None if runs else "2026-11-20T10:01:31.500000Z"
+    return filled(AttemptDoc, **values | changes)
 
 
 def jobs(*listed: JobDoc, following: str | None = None) -> Reply:

@@ -49,9 +49,7 @@ def test_files_go_by_their_base_names_and_folders_stand_for_what_is_in_them(fold
     assert [part.name for part in parts] == sorted(sent)
 
 
-def test_a_folder_may_be_the_current_one_a_link_inside_is_a_file_and_a_mapping_says_names(
-    folder, monkeypatch
-):
+def test_a_folder_may_be_the_current_one_and_a_mapping_says_names(folder, monkeypatch):
     (folder / "again.pdb").symlink_to("data/in.pdb")
     monkeypatch.chdir(folder)
     sizes = {part.name: part.size for part in gather(".")}
@@ -190,9 +188,7 @@ def crowded(bundle: Path) -> Path:
     return bundle
 
 
-async def test_version_control_and_former_results_are_left_out_and_said_so(
-    fake, ferryman, crowded
-) -> None:
+async def test_version_control_and_former_results_are_left_out(fake, ferryman, crowded) -> None:
     fake.on("POST /upload", accepted())
     words = ("submit", crowded, "-s", "e", "-u", "a", "--url", fake.url)
     said, quiet = await ferryman(*words), await ferryman(*words, "-q")

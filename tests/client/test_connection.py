@@ -137,9 +137,7 @@ async def test_token_headers_and_user_go_with_every_request(fake):
         assert (await client.health()).status == "ok"
 
 
-async def test_a_proxy_of_the_environment_is_used_but_not_for_this_machine(
-    fake, monkeypatch, tmp_path
-):
+async def test_a_proxy_is_used_but_not_for_this_machine(fake, monkeypatch, tmp_path):
     (tmp_path / "netrc").write_text("machine ferryman.invalid login ada password secret\n")
     seen: list[str] = []
 

@@ -19,39 +19,15 @@ from ferryman import __version__
 from ferryman.cli import doctor
 from ferryman.cli.admin import _changed
 from ferryman.dev import has_browser, open_page, welcome
-from ferryman.models.operators import AgentDoc, SettingChange
-from tests.client.fake_server import FakeServer, doc, problem
+from ferryman.models.operators import AgentDoc, ServiceDoc, SettingChange
+from tests.client.fake_server import FakeServer, doc, filled, problem
 from tests.kit import forked_programs
 from tests.kit.each import each
 
 NOW = datetime(2026, 11, 20, 10, 0, 0, tzinfo=UTC)
-ZEROS = (
-    *("in_work", "counts_up_to", "runs_per_user", "max_runs", "queued_per_user", "timeout_s"),
-    *("queue_timeout_s", "heartbeat_timeout_s", "expires_after_s", "forget_after_s"),
-    *("max_retries", "infra_retries", "retry_later_delay_s", "retry_later_limit"),
-    *("dead_letter_expires_after_s", "max_children"),
-)
-LIMITS = dict.fromkeys(("cpus", "memory", "pids", "disk", "log", "results"), 1)
-SERVICE: dict[str, Any] = dict.fromkeys(ZEROS, 0) | {
-    "name": "example",
-    "source": "file",
-    "counts": {},
-    "on_shutdown": "stop",
-    "dead_letter": False,
-    "retry": {"retries": 0},
-    "limits": LIMITS | {"network": False},
-    "paused": False,
-    "paused_message": "new disk",
-    "offered": True,
-    "trouble": "",
-}
-WHO: dict[str, Any] = {
-    "name": "ada's laptop",
-    "role": "operator",
-    "scopes": ["read", "admin"],
-    "token_id": "abcde01234",
-    "token_needed": True,
-}
+SERVICE = filled(ServiceDoc, name="example", paused_message="new disk", offered=True)
+WHO: dict[str, Any] = {"name": "ada's laptop", "role": "operator", "scopes": ["read", "admin"]}
+WHO |= {"token_id": "abcde01234", "token_needed": True}
 HEALTH: dict[str, Any] = {"status": "ok", "database": "ok", "version": __version__}
 
 
@@ -71,7 +47,10 @@ def sick(
     said = doc(health, status, Date=format_datetime(date, usegmt=True))
     refused = problem(401, "not_allowed", "no token was sent")
     fake.on("GET /health", said).on(f"{api}/whoami", doc(who) if who else refused)
-    fake.on(f"{api}/services", doc({"items": [SERVICE | (service or {})]}))
+    fake.on(
+        f"{api}/services",
+        doc({"items": [json.loads(SERVICE.model_copy(update=service).model_dump_json())]}),
+    )
     fake.on(f"{api}/agents", doc({"items": agents}))
     return fake.on(f"{api}/status", doc({"status": "ok", "troubles": [*troubles]})).url
 
@@ -81,26 +60,12 @@ def quiet_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ferryman.clock.wall_clock", lambda: NOW)
 
 
-AGENT: dict[str, Any] = {
-    "name": "north",
-    "id": "abc",
-    "state": "active",
-    "up": True,
-    "reachable": True,
-    "kind": "ferryman",
-    "address": "http://n:9000",
-    "in_settings": True,
-    "jobs": 0,
-    "running": 0,
-    "created_at": NOW,
-    "health": {"sandbox": {"enforcement": {"memory": "hard", "pids": "hard"}, "warning": ""}},
-}
-
-
 def agents(**changes: Any) -> dict[str, Any]:
     """A server's only agent."""
-    found = AgentDoc.model_validate(AGENT | changes).model_dump(mode="json")
-    return {"agents": [found]}
+    health = {"sandbox": {"enforcement": {"memory": "hard", "pids": "hard"}, "warning": ""}}
+    values = {"name": "north", "state": "active", "up": True, "reachable": True, "health": health}
+    values |= {"kind": "ferryman", "in_settings": True, "created_at": NOW}
+    return {"agents": [filled(AgentDoc, **values | changes).model_dump(mode="json")]}
 
 
 async def test_where_nothing_is_wrong_each_thing_is_fine(fake, ferryman) -> None:
@@ -199,7 +164,7 @@ async def test_what_is_wrong_here_is_said_too(fake, ferryman, monkeypatch, tmp_p
     assert "pip install" not in done.out
 
 
-async def test_on_the_host_of_an_agent_its_sandbox_is_tested_and_no_server_is_missed(
+async def test_on_the_host_of_an_agent_its_sandbox_is_tested(
     ferryman, monkeypatch, tmp_path
 ) -> None:
     (tmp_path / "agent.toml").write_text("[agent]\n")

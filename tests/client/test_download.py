@@ -159,9 +159,7 @@ async def test_a_damaged_file_is_fetched_once_more_and_then_leaves_nothing_behin
     assert len(handler.asked) == 2
 
 
-async def test_a_server_that_never_gets_through_is_given_up_and_one_without_digests_believed(
-    fake, tmp_path
-):
+async def test_what_never_gets_through_is_given_up_and_no_digest_believed(fake, tmp_path):
     with pytest.raises(Unreachable):
         await fetch(Serving(cut=10, breaks=1_000, ranges=False), tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -185,9 +183,7 @@ async def test_a_server_that_never_gets_through_is_given_up_and_one_without_dige
         (page("<h1>Log in</h1>"), NotUnderstood, "expected application/zip"),
     ],
 )
-async def test_the_error_says_why_there_is_no_result_and_whether_there_will_be_one(
-    fake, tmp_path, answer, kind, why
-):
+async def test_the_error_says_why_there_is_no_result(fake, tmp_path, answer, kind, why):
     fake.on(RESULT, answer).on(f"GET {HERE}/files", answer).on(f"GET {HERE}/files/a", answer)
     async with fake.client() as client:
         with pytest.raises(kind, match=why):

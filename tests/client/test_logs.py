@@ -92,9 +92,7 @@ FIRST, SECOND = f"stdout of 1 {REPLACED}", f"stdout of 2 {REPLACED}"
         ([FAILED, LOST], None, "logs 17 --attempt 2", 1, "", NOTHING),
     ],
 )
-async def test_commands_say_which_attempt_it_is_or_why_there_is_none(
-    fake, ferryman, attempts, final, words, code, out, err
-):
+async def test_which_attempt_it_is_is_said(fake, ferryman, attempts, final, words, code, out, err):
     having(fake, *attempts, final=final)
     said = await ferryman(*words.split(), "--url", fake.url)
     assert (said.code, said.out) == (code, out)

@@ -58,9 +58,7 @@ def hosting(fake: FakeServer, final: JobDoc, *warnings: str) -> FakeServer:
     return fake.on(f"GET {HERE}/result", zipped())
 
 
-async def test_submit_passes_on_what_it_is_given_and_prints_the_number_alone(
-    fake, ferryman, bundle, tmp_path
-):
+async def test_submit_passes_on_what_it_is_given(fake, ferryman, bundle, tmp_path):
     hosting(fake, job(JobState.QUEUED), "timeout: 10d was asked for, example allows 1h")
     said = await ferryman(*SUBMIT, "--url", fake.url)
     assert (said.code, said.out) == (0, "17\n")
@@ -86,7 +84,7 @@ async def test_submit_passes_on_what_it_is_given_and_prints_the_number_alone(
     assert headers == ("k", "Bearer secret")
 
 
-async def test_options_may_stand_before_the_command_or_come_from_the_environment_and_the_login(
+async def test_options_may_stand_before_the_command_or_in_the_environment(
     fake, ferryman, bundle, monkeypatch
 ):
     hosting(fake, job(JobState.QUEUED))
@@ -414,9 +412,7 @@ async def test_a_wait_that_is_over_is_124_and_the_job_goes_on(fake, ferryman, id
         ([2, 1], True, "2 jobs cancelled\n"),
     ],
 )
-async def test_ctrl_c_leaves_the_jobs_running_unless_they_are_to_be_cancelled(
-    fake, capfd, ids, cancel, said
-):
+async def test_ctrl_c_leaves_jobs_running_unless_asked(fake, capfd, ids, cancel, said):
     asked = running(fake).asked
     async with Client(fake.url, retry_for=0) as client:
         server = Server(fake.url, None)
@@ -431,9 +427,7 @@ async def test_ctrl_c_leaves_the_jobs_running_unless_they_are_to_be_cancelled(
     assert bulk == [{"action": "cancel", "ids": ids}] * (cancel and len(ids) > 1)
 
 
-async def test_last_is_the_newest_job_of_whoever_asks_and_of_a_child_the_parent(
-    fake, ferryman, monkeypatch
-):
+async def test_last_is_the_newest_job_of_whoever_asks(fake, ferryman, monkeypatch):
     monkeypatch.setattr("getpass.getuser", lambda: "ada")
     fake.on("GET /api/v1/jobs/1", doc(job(id=1))).on("GET /api/v1/jobs/18", doc(job(id=18)))
     fake.on(JOBS, jobs(job(id=19, parent_id=18)))

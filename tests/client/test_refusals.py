@@ -59,9 +59,7 @@ OTHER = "does not answer like a Ferryman server"
         ),
     ],
 )
-async def test_what_was_wrong_is_said_and_is_an_exit_code(
-    fake, ferryman, bundle, words, answer, code, text
-):
+async def test_what_was_wrong_is_said(fake, ferryman, bundle, words, answer, code, text):
     fake.on("**", answer)
     given = SUBMIT[1:] if words == "submit" else ()
     said = await ferryman(*words.split(), *given, "--url", fake.url)
@@ -173,9 +171,7 @@ async def test_bad_usage_is_2_and_sends_nothing(fake, ferryman, tmp_path, bundle
         ("", 2, "bad_argument"),
     ],
 )
-async def test_errors_are_one_line_of_json_where_that_is_asked_for(
-    ferryman, tmp_path, words, exit_code, code
-):
+async def test_errors_can_be_one_line_of_json(ferryman, tmp_path, words, exit_code, code):
     for name in ("notes.txt", "run.sh"):
         (tmp_path / name).touch()
     for order in ((*words.split(), "--json"), ("--json", *words.split())):
@@ -200,9 +196,7 @@ async def test_a_refusal_keeps_the_servers_code_and_the_number_of_the_request(fa
     assert (await ferryman(*words)).err.startswith("ferryman: ")  # no JSON: it is a file's name
 
 
-async def test_bulk_requests_go_on_behind_what_was_done_and_nothing_is_done_without_an_answer(
-    fake, ferryman, monkeypatch
-):
+async def test_bulk_requests_go_on_behind_what_was_done(fake, ferryman, monkeypatch):
     def answer(number: int, following: str | None):
         items = [{"id": number, "ok": True, "code": "", "message": ""}]
         return doc({"items": items, "more": following is not None, "next": following})
@@ -301,9 +295,7 @@ def test_every_command_that_a_hint_names_exists():
 # ------------------------------------------------------------------ the programs
 
 
-async def test_programs_get_every_argument_and_take_the_place_of_this_process(
-    ferryman, monkeypatch
-):
+async def test_programs_take_the_place_of_this_process(ferryman, monkeypatch):
     became: list[list[str]] = []
 
     def execv(path: str, arguments: list[str]) -> None:

@@ -97,16 +97,10 @@ complete -C "ferryman statu"; complete -C "ferryman agents d"; complete -C "ferr
     [
         ("bash", BASH, [COMPLETE, "drain", "files"]),
         ("zsh", ZSH, ["_ferryman", "drain:Give an agent no new jobs.", "files"]),
-        (
-            "fish",
-            FISH,
-            ["status\tShow jobs.", "drain\tGive an agent no new jobs.", "files.txt"],
-        ),
+        ("fish", FISH, ["status\tShow jobs.", "drain\tGive an agent no new jobs.", "files.txt"]),
     ],
 )
-async def test_one_command_sets_it_up_and_the_shell_takes_it(
-    ferryman, tmp_path, name, code, printed
-) -> None:
+async def test_one_command_sets_it_up(ferryman, tmp_path, name, code, printed) -> None:
     home = tmp_path / "home"
     home.mkdir()
     gone = dict.fromkeys(("XDG_DATA_HOME", "XDG_CONFIG_HOME", "ZDOTDIR"))

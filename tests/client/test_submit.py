@@ -163,7 +163,7 @@ FAILURES: dict[str, Answer] = {
         ("503", 0, {"retry_for": 0}, TryLater, (1, 0)),
     ],
 )
-async def test_a_job_whose_answer_was_lost_is_looked_for_and_sent_again_if_it_is_not_there(
+async def test_a_job_whose_answer_was_lost_is_looked_for(
     fake, how, known_after, options, end, counts
 ):
     """A server that may still be at work is given time: ``known_after`` look-ups find the job."""
@@ -252,9 +252,7 @@ async def test_a_limit_of_requests_is_waited_for_but_not_for_longer_than_asked(f
 
 
 @each("grows", [True, False])
-async def test_a_file_that_changes_while_it_is_sent_is_an_error_and_not_sent_again(
-    fake, tmp_path, grows
-):
+async def test_a_file_that_changes_while_it_is_sent_is_an_error(fake, tmp_path, grows):
     (tmp_path / "run.sh").touch()
     big = tmp_path / "big"
     big.write_bytes(bytes(4 * BATCH))
