@@ -19,6 +19,8 @@ from tests.formats import generated_bundles
 from tests.kit.desktop_zip import Result
 
 KINDS: Final = ("file",) * 8 + ("folder", "symlink", "FIFO", "socket", "hard link")
+MODES: Final = (0o644, 0o755, 0o600, 0, 0o4711, 0o222)
+TIMES: Final = (0, -(10**9), 315_532_799, 10**9, 2**32, 2**33)
 
 
 @dataclass(frozen=True)
@@ -84,16 +86,9 @@ def things(draw: st.DrawFn) -> list[FileSpec]:
             parts, fine = (*beside.parts[:-1], *parts), fine and beside.fine
         elif beside is not None and way == 2:
             parts, fine = (*beside.parts[:-1], _twin(beside.parts[-1])), beside.fine
-        found.append(
-            FileSpec(
-                parts,
-                fine,
-                draw(st.sampled_from(KINDS)),
-                draw(generated_bundles.contents),
-                draw(st.sampled_from([0o644, 0o755, 0o600, 0, 0o4711, 0o222])),
-                draw(st.sampled_from([0, -(10**9), 315_532_799, 10**9, 2**32, 2**33])),
-            )
-        )
+        kind, content = draw(st.sampled_from(KINDS)), draw(generated_bundles.contents)
+        mode, modified = draw(st.sampled_from(MODES)), draw(st.sampled_from(TIMES))
+        found.append(FileSpec(parts, fine, kind, content, mode, modified))
     return found
 
 
@@ -154,14 +149,11 @@ def look(folder: Path, wanted: Sequence[FileSpec]) -> list[StoredFile]:
             if stat.S_ISREG(mode):
                 with open(full, "rb") as file:  # noqa: PTH123
                     content = file.read()
-            found.append(StoredFile(raw, is_fine(raw, wanted), mode, content))
+            parts = tuple(raw.split(b"/"))
+            # itself, or a folder that a fine thing lies in
+            fine = any(one.fine and one.parts[: len(parts)] == parts for one in wanted)
+            found.append(StoredFile(raw, fine, mode, content))
     return found
-
-
-def is_fine(raw: bytes, wanted: Sequence[FileSpec]) -> bool:
-    """Whether it is a fine thing, or a folder that one lies in."""
-    parts = tuple(raw.split(b"/"))
-    return any(thing.fine and thing.parts[: len(parts)] == parts for thing in wanted)
 
 
 def check(result: Result, made: Sequence[StoredFile]) -> None:

