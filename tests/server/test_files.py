@@ -132,41 +132,27 @@ async def test_a_file_that_is_not_there_says_which_ones_are(served: Served) -> N
         assert await here.refused("files/empty?attempt=2") == (404, "attempt_not_found")
 
 
-async def test_each_attempt_has_its_own_files(served: Served) -> None:
-    async with running(served) as here:
-        await here.fail(zipped({"a.txt": b"first"}))
-        await here.end(zipped({"a.txt": b"second", "b.txt": b""}), attempt=2)
-        await here.caller.job(here.job_id)
-        assert (await here.get("files/a.txt"))[2] == b"second"
-        _, one, body = await here.get("files/a.txt?attempt=1")
-        assert body == b"first"
-        _, two, _ = await here.get("files/a.txt?attempt=2")
-        assert one["etag"] != two["etag"]
-        listed = (await here.document("files?attempt=1"))["items"]
-        assert [one["path"] for one in listed] == ["a.txt", "ferryman.json"]
-        page = await here.document("files?attempt=1&limit=1")
-        assert (await here.document(f"files?cursor={page['next']}"))["attempt"] == 1
-
-
-@each("flaw", ["no zip", "encrypted", "method"])
-async def test_a_result_that_cannot_be_read_file_by_file_says_so(served: Served, flaw: str) -> None:
-    packed = bytearray(zipped({"a.txt": TEXT}))
+@each("flaw", ["no zip", "encrypted", "method", "bytes"])
+async def test_a_file_that_cannot_be_read_is_refused_or_ends_the_connection(
+    served: Served, flaw: str
+) -> None:
+    packed = bytearray(zipped({"a": PICTURE * 4}, stored=("a",)))
     at = packed.index(b"PK\1\2", packed.index(b"PK\1\2") + 4)  # behind the folder's
-    if flaw == "encrypted":
-        packed[at + 8] = 1
-    elif flaw == "method":
-        packed[at + 10] = 12
-    result = b"no zip at all" if flaw == "no zip" else bytes(packed)
-    async with ended(served, result) as here:
-        assert await here.refused("files/a.txt") == (409, "unreadable_result")
-
-
-async def test_a_damaged_file_ends_the_connection(served: Served) -> None:
-    packed = bytearray(zipped({"a.bin": PICTURE * 4}, stored=("a.bin",)))
-    packed[len(packed) // 2] ^= 1
+    match flaw:
+        case "no zip":
+            packed[:] = b"no zip at all"
+        case "encrypted":
+            packed[at + 8] = 1
+        case "method":
+            packed[at + 10] = 12
+        case _:
+            packed[len(packed) // 2] ^= 1
     async with ended(served, bytes(packed)) as here:
-        with pytest.raises(ClientPayloadError), capture_logs():
-            await here.get("files/a.bin")
+        if flaw == "bytes":
+            with pytest.raises(ClientPayloadError), capture_logs():
+                await here.get("files/a")
+        else:
+            assert await here.refused("files/a") == (409, "unreadable_result")
 
 
 # -- while it runs, at a real agent

@@ -6,7 +6,7 @@ import asyncio
 import io
 import json
 import zipfile
-from typing import Any
+from unittest.mock import patch
 
 import pytest
 from aiohttp import ClientPayloadError, web
@@ -43,6 +43,14 @@ async def test_the_log_of_a_running_job_is_what_it_has_written(served: Served) -
             _, headers, body = await here.get(f"logs?{query}")
             assert body == part, query
         assert headers["ferryman-log-offset"] == "1014"
+        tag = (await here.get("logs"))[1]["etag"]
+        assert (await here.get("logs", If_None_Match=tag))[0] == 304
+        status, headers, body = await here.get("logs", Range="bytes=8-", If_Range=tag)
+        assert (status, headers["content-range"], body) == (206, "bytes 8-1023/1024", BYTES[8:])
+        assert await here.refused("logs", Range="bytes=-0") == (416, "invalid_range")
+        assert await here.refused("logs", If_Match='"another"') == (412, "precondition_failed")
+        status, _, body = await here.get("logs", Range="bytes=8-", If_Range='"another"')
+        assert (status, body) == (200, BYTES)
         document = await here.caller.job(here.job_id, until="Running")
         assert document["links"]["logs"] == f"{here.path}/logs"
 
@@ -68,21 +76,14 @@ async def test_the_log_of_a_job_that_has_ended_is_in_its_result(served: Served) 
         assert (status, headers["content-length"]) == (200, "1000000")
 
 
-async def test_a_part_of_a_log_is_sent_as_a_part_of_any_file(served: Served) -> None:
+async def test_what_was_begun_in_one_attempts_log_does_not_go_on_in_that_of_another(
+    served: Served,
+) -> None:
     async with running(served) as here:
         await here.agent.write(here.held(), b"0123456789")
         tag = (await here.get("logs"))[1]["etag"]
-        assert (await here.get("logs", If_None_Match=tag))[0] == 304
-        status, headers, body = await here.get("logs", Range="bytes=8-", If_Range=tag)
-        assert (status, headers["content-range"], body) == (206, "bytes 8-9/10", b"89")
-        assert await here.refused("logs", Range="bytes=-0") == (416, "invalid_range")
-        assert await here.refused("logs", If_Match='"another"') == (412, "precondition_failed")
-        status, _, body = await here.get("logs", Range="bytes=8-", If_Range='"another"')
-        assert (status, body) == (200, b"0123456789")
-
         await here.fail("0123456789")
         await here.agent.write(here.held(2), b"ABCDEFGHIJ")
-        # What was begun in the log of one attempt does not go on in that of another.
         status, _, body = await here.get("logs", Range="bytes=8-", If_Range=tag)
         assert (status, body) == (200, b"ABCDEFGHIJ")
         assert (await here.get("logs?attempt=2"))[2] == b"ABCDEFGHIJ"
@@ -113,7 +114,13 @@ async def test_what_each_attempt_left_is_kept_and_can_be_read(served: Served) ->
             (two.links.stdout, "text/plain", b"fine\n"),
         ):
             assert await here.caller.get(link or "") == (200, kind, content)
-        for what in ("result?attempt=3", "logs?attempt=3"):
+        _, first, body = await here.get("files/stdout.log?attempt=1")
+        assert body == b"line\n" * 200_000
+        _, last, body = await here.get("files/stdout.log")
+        assert (body, first["etag"] != last["etag"]) == (b"fine\n", True)
+        files = await here.document("files?attempt=1&limit=1")
+        assert (await here.document(f"files?cursor={files['next']}"))["attempt"] == 1
+        for what in ("result?attempt=3", "logs?attempt=3", "files?attempt=3"):
             assert await here.refused(what) == (404, "attempt_not_found")
         here.job_id = 99_999
         for what in ("result?attempt=1", "logs", "logs?follow=1"):
@@ -170,30 +177,20 @@ async def test_a_log_that_cannot_be_read_says_so_or_ends_its_connection(
                 await here.get("logs?attempt=1")
 
 
-async def test_a_log_costs_the_same_however_many_files_the_result_has(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entries = 0
-
-    def counted(read: Any) -> Any:
-        def one(*args: Any, **kwargs: Any) -> Any:
-            nonlocal entries
-            entries += 1
-            return read(*args, **kwargs)
-
-        return one
-
+async def test_a_log_costs_the_same_however_many_files_the_result_has(served: Served) -> None:
     packed = io.BytesIO(left("", ""))
     with zipfile.ZipFile(packed, "a") as archive:
         for number in range(3_000):
             archive.writestr(f"{number}", b"")
+    listed, init = "shared.files.archives.zip_index.read_listed", zipfile.ZipInfo.__init__
     async with ended(served, packed.getvalue()) as here:
-        monkeypatch.setattr(zipfile.ZipInfo, "__init__", counted(zipfile.ZipInfo.__init__))
-        listed = "shared.files.archives.zip_index.read_listed"
-        monkeypatch.setattr(listed, counted(read_listed))
-        for query in ("", "follow=1", "attempt=1&stream=stderr"):
-            assert (await here.get(f"logs?{query}"))[2] == b""
-        assert entries < 50
+        with (
+            patch(listed, side_effect=read_listed) as one,
+            patch.object(zipfile.ZipInfo, "__init__", autospec=True, side_effect=init) as other,
+        ):
+            for query in ("", "follow=1", "attempt=1&stream=stderr"):
+                assert (await here.get(f"logs?{query}"))[2] == b""
+        assert 0 < one.call_count + other.call_count < 50
 
 
 async def test_a_followed_log_goes_on_from_the_agent_into_the_result(served: Served) -> None:

@@ -8,12 +8,10 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import pytest
-import pytest_asyncio
 
 from server.http import event_stream
 from server.store import events
@@ -96,70 +94,55 @@ SLACK_S = 3 * INTERVAL_S
 """Time may pass while a request is on its way."""
 
 
-@dataclass
-class World:
-    """Job 1, which runs on a client; time passes when all wait for it."""
+async def test_a_wait_is_as_long_as_it_was_asked_for_unless_it_is_over_before(tmp_path) -> None:
+    """Job 1 runs on a client; time passes when all wait for it."""
+    clock, client = SimClock(), FakeOrchestrator(then="Running")
+    seldom: dict[str, Any] = {"getter_interval": INTERVAL_S, "sender_interval": INTERVAL_S}
 
-    caller: ServerClient
-    clock: SimClock
-    client: FakeOrchestrator
-
-    async def get(self, path: str, seconds: float) -> tuple[int, str]:
+    async def get(path: str, seconds: float) -> tuple[int, str]:
         """The answer's status, and the job's in it; it comes after so many seconds."""
-        before = self.clock.monotonic()
-        code, kind, body = await self.caller.get(path)
-        waited = self.clock.monotonic() - before
+        before = clock.monotonic()
+        code, kind, body = await caller.get(path)
+        waited = clock.monotonic() - before
         assert seconds - 0.001 <= waited <= seconds + SLACK_S, (path, waited)
         return code, "Completed" if kind == "application/zip" else json.loads(body).get("status")
 
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def world(tmp_path) -> AsyncIterator[World]:
-    clock, client = SimClock(), FakeOrchestrator(then="Running")
-    more: dict[str, Any] = {"getter_interval": INTERVAL_S, "sender_interval": INTERVAL_S}
-    async with driving(tmp_path, client, machine=clock, **more) as caller:
-        with clock.autojump(most_s=3_600):
-            await caller.job(await caller.upload(), until="Running")
-            yield World(caller, clock, client)
-
-
-async def test_a_wait_is_as_long_as_it_was_asked_for_and_two_minutes_at_most(world: World) -> None:
-    for query, seconds in {
-        "": 0.0,
-        "?wait=0": 0.0,
-        "?wait=90&seen=Queued": 0.0,
-        "?wait=31.5&seen=Running": 31.5,
-        "?wait=30s&seen=Running": 30.0,
-        "?wait=1e9&seen=Running": 120.0,
-    }.items():
-        assert await world.get(f"{HERE}{query}", seconds) == (200, "Running")
-    assert await world.get("/download/1?wait=30", 30) == (200, "Running")
-    assert await world.get(f"{HERE}/result?wait=30", 30) == (202, "Running")
-    code, _ = await world.get("/api/v1/jobs/8?wait=90&seen=Running", 0)
-    assert code == 404, "nobody waits for a job that is not there"
-
-
-async def test_a_wait_ends_with_the_job_or_with_the_server(world: World) -> None:
-    later = await world.caller.upload(not_before="in 20s")
-    assert await world.get(f"/download/{later}?wait=50", 50) == (200, "Running"), "not its end"
-    another = await world.caller.upload(user_id="8", not_before="in 20s")
-    code, status = await world.get(f"/api/v1/jobs/{another}?wait=90&seen=Queued", 0)
-    assert (code, status != "Queued") == (200, True)
-
     async def after(seconds: float, happens: Callable[[], object]) -> None:
-        await world.clock.sleep(seconds)
+        await clock.sleep(seconds)
         happens()
 
     def end() -> None:
-        world.client.payloads[1].status = "Completed"
+        client.payloads[1].status = "Completed"
 
-    ending = asyncio.create_task(after(25, end))
-    paths = (f"{HERE}?wait=90&seen=Running", "/download/1?wait=90")
-    both = await asyncio.gather(*(world.get(path, 25) for path in paths))
-    assert both == [(200, "Completed")] * 2
-    stopping = asyncio.create_task(after(5, world.caller.server.wakeups.close))
-    assert await world.get(f"/download/{later}?wait=90", 5) == (200, "Running")
-    await asyncio.gather(ending, stopping)
+    async with driving(tmp_path, client, machine=clock, **seldom) as caller:
+        with clock.autojump(most_s=3_600):
+            await caller.job(await caller.upload(), until="Running")
+            for query, seconds in {
+                "": 0.0,
+                "?wait=0": 0.0,
+                "?wait=90&seen=Queued": 0.0,
+                "?wait=31.5&seen=Running": 31.5,
+                "?wait=30s&seen=Running": 30.0,
+                "?wait=1e9&seen=Running": 120.0,
+            }.items():
+                assert await get(f"{HERE}{query}", seconds) == (200, "Running")
+            assert await get("/download/1?wait=30", 30) == (200, "Running")
+            assert await get(f"{HERE}/result?wait=30", 30) == (202, "Running")
+            code, _ = await get("/api/v1/jobs/8?wait=90&seen=Running", 0)
+            assert code == 404, "nobody waits for a job that is not there"
+
+            later = await caller.upload(not_before="in 20s")
+            assert await get(f"/download/{later}?wait=50", 50) == (200, "Running"), "not its end"
+            another = await caller.upload(user_id="8", not_before="in 20s")
+            code, status = await get(f"/api/v1/jobs/{another}?wait=90&seen=Queued", 0)
+            assert (code, status != "Queued") == (200, True)
+            ending = asyncio.create_task(after(25, end))
+            paths = (f"{HERE}?wait=90&seen=Running", "/download/1?wait=90")
+            both = await asyncio.gather(*(get(path, 25) for path in paths))
+            assert both == [(200, "Completed")] * 2
+            stopping = asyncio.create_task(after(5, caller.server.wakeups.close))
+            assert await get(f"/download/{later}?wait=90", 5) == (200, "Running")
+            await asyncio.gather(ending, stopping)
 
 
 # -- who may go on waiting
