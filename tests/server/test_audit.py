@@ -126,9 +126,7 @@ async def test_strangers_fill_neither_trail_nor_log_whatever_the_answer_is(crowd
     assert len(found) + sum(one["left_out"] for one in found) <= 180
 
 
-async def test_the_trail_outlives_the_server_and_has_the_callers_address_behind_a_proxy(
-    tmp_path: Path,
-) -> None:
+async def test_the_trail_outlives_the_server_and_sees_behind_proxies(tmp_path: Path) -> None:
     for times in (1, 2):
         async with driving(tmp_path, FakeOrchestrator(), trusted_proxies="127.0.0.1") as client:
             headers = {"X-Forwarded-For": "203.0.113.9, 192.0.2.7"}
@@ -196,9 +194,7 @@ async def targets(trail: AuditTrail, which: AuditFilter = ALL) -> list[str]:
     return [one.target for one in await trail.page(which, 9_999, LAST)]
 
 
-async def test_entries_are_kept_as_they_are_together_and_found_by_what_is_asked_for(
-    records: Records,
-) -> None:
+async def test_entries_are_kept_together_and_found_as_asked_for(records: Records) -> None:
     trail = written(records)
     added = [
         entry(1, role=None, code="not_allowed", left_out=3),
@@ -227,9 +223,7 @@ async def test_entries_are_kept_as_they_are_together_and_found_by_what_is_asked_
         assert await targets(trail, AuditFilter(**asked)) == [*expected], which
 
 
-async def test_whoever_waits_for_an_entry_waits_for_the_write_that_has_begun(
-    records: Records,
-) -> None:
+async def test_who_waits_for_an_entry_waits_for_a_write_under_way(records: Records) -> None:
     trail = written(records)
     trail.add(entry(1))
     records.may_go_on.clear()

@@ -143,9 +143,7 @@ HOSTILE = (
 )
 
 
-async def test_a_file_is_reached_whatever_it_is_called_and_its_name_is_only_text(
-    served: Served,
-) -> None:
+async def test_a_file_is_reached_by_any_name_which_is_only_text(served: Served) -> None:
     content = {name: f"content {number}".encode() for number, name in enumerate(HOSTILE)}
     async with packed(served, zipped(content | {"..": b"x"})) as here:
         page = await here.open()
@@ -223,9 +221,7 @@ async def test_characters_are_shown_and_bytes_that_are_no_text_as_numbers(place:
         assert (rows[1][0], rows[1][1][:8], rows[-1][0]) == ("00000010", "10 11 12", "000001f0")
 
 
-async def test_a_table_is_cut_to_what_a_page_can_show_and_its_cells_are_text(
-    place: Place,
-) -> None:
+async def test_a_table_is_cut_to_a_page_and_its_cells_are_text(place: Place) -> None:
     rows = [f'm{number},{number}.5,"{EVIL}, ""x"""' for number in range(1_000)]
     wide = ",".join(map(str, range(300))) + "\n" + "x" * 5_000 + ",short\n"
     files = {

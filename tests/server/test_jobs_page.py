@@ -126,7 +126,7 @@ async def test_filters_stand_in_the_address(ann: Lists, bobs: int) -> None:
         ("reason=%3Cb%3E", "", ""),
     ],
 )
-async def test_a_wrong_filter_is_said_beside_its_field(
+async def test_a_wrong_filter_is_said_beside_it(
     ann: Lists, query: str, field: str, says: str
 ) -> None:
     await ann.job()
@@ -137,9 +137,7 @@ async def test_a_wrong_filter_is_said_beside_its_field(
         assert page.main.one(name=field)["aria-invalid"] == "true"
 
 
-async def test_pages_lead_to_older_jobs_and_say_how_far_a_search_went(
-    ann: Lists, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pages_go_back_and_say_how_far(ann: Lists, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.web.jobs.ROWS", 2)
     wanted, *others = [await ann.job(tags="t", name=name) for name in ("wanted", *"bcde")]
     page = await ann.see("/jobs?tag=t")
@@ -162,9 +160,7 @@ async def test_pages_lead_to_older_jobs_and_say_how_far_a_search_went(
     assert f"/jobs/{wanted}" in page.main.links()
 
 
-async def test_a_row_says_about_when_a_job_starts_and_gives_times_for_people(
-    ann: Lists, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_row_says_when_a_job_starts(ann: Lists, monkeypatch: pytest.MonkeyPatch) -> None:
     async def lately(_: object, service: str) -> Recent:
         return Recent(1_500.0, {ann.place.user: 1})
 
@@ -219,9 +215,7 @@ async def test_all_that_match_are_those_of_the_moment_of_the_question(ann: Lists
     assert await ann.rows() == [late, other]
 
 
-async def test_more_than_a_step_takes_goes_on_with_a_button(
-    ann: Lists, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_go_on_with_a_button(ann: Lists, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.web.jobs._MOST", 2)
     jobs = [await ann.job() for _ in range(3)]
     fields = [("action", "delete"), ("all", "1"), ("before", str(jobs[-1] + 1))]

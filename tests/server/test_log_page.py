@@ -216,9 +216,7 @@ async def test_a_page_follows_the_log_without_losing_or_repeating_lines(
     assert threading.get_ident() not in threads
 
 
-async def test_the_first_page_shows_the_last_lines_and_then_the_first_files(
-    served: Served,
-) -> None:
+async def test_the_first_page_shows_last_lines_then_first_files(served: Served) -> None:
     async with running(served) as here, browsing(here.caller.url) as browser:
 
         async def parts() -> list[str]:

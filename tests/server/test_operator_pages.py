@@ -76,9 +76,7 @@ def troubles(page: Page) -> list[str]:
     return [one.text for one in page.main.all(kind="trouble")]
 
 
-async def test_all_is_well_and_the_numbers_are_those_of_the_api(
-    place: Place, admin: Browser
-) -> None:
+async def test_the_numbers_of_a_well_server_are_those_of_the_(place: Place, admin: Browser) -> None:
     place.does(None)
     await place.job(await place.upload(), until="Running")
     found = await place.api("GET", "/status")
@@ -160,9 +158,7 @@ async def test_agents_that_are_away_lost_or_none_are_troubles(tmp_path: Path) ->
         assert "Nobody has uploaded anything yet" in (await browser.see("/users")).text
 
 
-async def test_stored_files_to_look_at_are_named_and_keep_nobody_from_uploading(
-    tmp_path: Path,
-) -> None:
+async def test_stored_files_to_look_at_are_named_and_stop_no_upload(tmp_path: Path) -> None:
     """More files without a row than a sweep may remove, and files that a start moved aside."""
     (aside := tmp_path / "data" / "unknown").mkdir(parents=True)
     async with driving(tmp_path, FakeOrchestrator(), gone=True) as caller:
@@ -287,9 +283,7 @@ async def test_addresses_that_people_edited(
     assert (page.status, page.scripts()) == (status, [])
 
 
-async def test_the_charts_of_a_service_are_about_its_jobs_and_a_job_shows_its_webhook(
-    tmp_path: Path,
-) -> None:
+async def test_charts_are_of_their_service_and_a_job_shows_its_webhook(tmp_path: Path) -> None:
     hook = "http://127.0.0.1:9/?key=1"
     async with (
         driving(tmp_path, FakeOrchestrator(), webhook_allow=["127.0.0.1"]) as caller,
@@ -368,9 +362,7 @@ async def test_every_setting_says_its_value_and_where_it_comes_from(admin: Brows
     assert "[services.of_the_file]" in page.text
 
 
-async def test_an_operator_pauses_resumes_and_retires_a_service(
-    place: Place, admin: Browser
-) -> None:
+async def test_a_service_is_paused_resumed_and_retired(place: Place, admin: Browser) -> None:
     path = f"/services/{place.service}"
 
     async def listed(query: str = "") -> bool:

@@ -80,9 +80,7 @@ async def behind(module_folder):
         (True, {"Origin": "own", "Sec_Fetch_Site": "same-origin"}),
     ],
 )
-async def test_our_own_pages_and_programs_change_things_and_no_strangers_page(
-    program, ours, headers
-):
+async def test_only_our_pages_and_programs_change_things(program, ours, headers):
     if headers.get("Origin") == "own":
         headers = headers | {"Origin": f"http://127.0.0.1:{program.port}"}
     asked = [("POST", program.change)] + ([] if ours else [("POST", program.upload)])

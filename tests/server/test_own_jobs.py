@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from shared.principals import Principal, Role
 from tests.kit.each import each
-from tests.kit.raw_http import ask, holding
+from tests.kit.raw_http import holding
 from tests.kit.waiting import eventually, until
 from tests.server.access import BOUNDARY, OPERATOR, PEOPLE, PRINCIPALS, Crowd, crowd, formed
 
@@ -218,19 +218,3 @@ async def test_the_log_and_the_trail_say_who_made_a_request(crowd: Crowd) -> Non
         assert (await crowd.ask("scraper", method, path)).status == 403
     trail = await place.api("GET", "/audit", principal="scraper")
     assert [one["role"] for one in trail["items"]] == ["metrics", "metrics"]
-
-
-async def test_where_there_is_no_route_every_request_passes_the_same_way(crowd: Crowd) -> None:
-    port = int(crowd.place.url.rpartition(":")[2])
-    known = {"Authorization": "Bearer the-token-of-portal"}
-    for path, missing in (("/nowhere", 404), ("/api/v1/nowhere", 404), ("/upload", 405)):
-        for expect, status in (("", missing), ("100-continue", missing), ("200-maybe", 417)):
-            more = {"Expect": expect} if expect else {}
-            assert (await ask(port, "PUT", path, "", **more)).status == 401
-            assert (await ask(port, "PUT", path, "", **known, **more)).status == status
-
-
-async def test_whoever_has_a_token_sees_the_version(crowd: Crowd) -> None:
-    for who in PEOPLE:
-        assert (await crowd.ask(who, "GET", "/health")).document["version"]
-    assert set((await crowd.ask("", "GET", "/health")).document) == {"status", "database"}

@@ -95,9 +95,7 @@ async def browser(place: Place) -> AsyncIterator[Browser]:
 # -- uploads by a ticket
 
 
-async def test_whoever_has_a_ticket_uploads_for_its_user_and_follows_the_job(
-    portal: Portal,
-) -> None:
+async def test_whoever_has_a_ticket_uploads_and_follows_the_job(portal: Portal) -> None:
     sent = await portal.post(await portal.ticket())
     assert (sent.status, sent.document["status"]) == (201, "Queued")
     job_id, links = sent.document["id"], sent.document["links"]
@@ -111,9 +109,7 @@ async def test_whoever_has_a_ticket_uploads_for_its_user_and_follows_the_job(
     assert (refused.status, refused.code) == (403, "not_allowed")
 
 
-async def test_a_ticket_is_good_for_one_upload_and_its_repetitions_under_a_key(
-    portal: Portal,
-) -> None:
+async def test_a_ticket_is_for_one_upload_and_its_repetitions(portal: Portal) -> None:
     path = await portal.ticket()
     sent = await portal.post(path, {"timeout": "soon"})
     assert (sent.status, sent.code) == (400, "invalid_timeout")  # which does not use it
@@ -332,9 +328,7 @@ async def test_permits_and_uploads_end_with_the_token_that_made_them(portal: Por
     assert len(await portal.jobs()) == 1
 
 
-async def test_a_used_ticket_is_known_while_an_upload_that_began_before_its_end_may_come(
-    portal: Portal,
-) -> None:
+async def test_a_used_ticket_is_known_while_its_upload_may_come(portal: Portal) -> None:
     path, context = await portal.ticket(), portal.place.server.context
     ticket = context.permits.read(Ticket, path.partition("ticket=")[2], context.clock.now())
     assert (await portal.post(path)).status == 201
@@ -356,9 +350,7 @@ async def test_neither_tickets_nor_links_are_in_logs_or_the_audit_trail(portal: 
         assert (head in found, tail in found) == (False, False)
 
 
-async def test_tickets_outlive_a_restart_and_begin_with_the_address_that_browsers_know(
-    tmp_path: Path,
-) -> None:
+async def test_tickets_outlive_a_restart_and_have_the_public_address(tmp_path: Path) -> None:
     asked = {"user_id": "ann", "service": "my_service"}
     shown = {"Authorization": "Bearer the-token-of-portal"}
     public = "https://Jobs.Example.org/of-ours"
@@ -378,9 +370,7 @@ async def test_tickets_outlive_a_restart_and_begin_with_the_address_that_browser
 # -- links
 
 
-async def test_whoever_has_a_link_sees_what_it_shows_without_a_token(
-    portal: Portal, browser: Browser
-) -> None:
+async def test_whoever_has_a_link_sees_what_it_shows(portal: Portal, browser: Browser) -> None:
     """And neither where the job is announced, nor what leads to more."""
 
     def script(process: FakeProcess) -> None:

@@ -79,9 +79,7 @@ async def admin(place: Place) -> AsyncIterator[Browser]:
         yield found
 
 
-async def test_a_token_is_good_at_once_and_a_revoked_one_no_more(
-    place: Place, tokens: Tokens
-) -> None:
+async def test_a_token_is_good_until_it_is_revoked(place: Place, tokens: Tokens) -> None:
     name = place.user
     made, other = [await tokens.create(name, user_id="ann") for _ in range(2)]
     assert made["token"].startswith(f"ferryman_{made['id']}_")
@@ -109,9 +107,7 @@ async def test_a_token_is_good_at_once_and_a_revoked_one_no_more(
     assert again["last_used_at"] == shown["last_used_at"], "a refused request is no use"
 
 
-async def test_a_token_expires_and_a_rotation_gives_it_more_time(
-    place: Place, tokens: Tokens
-) -> None:
+async def test_a_token_expires_unless_it_is_given_time(place: Place, tokens: Tokens) -> None:
     made = await tokens.create(place.user, expires_in=60)
     later = await tokens.create(place.user, expires_in=60)
     later = await tokens.rotate(later, expires_in="1h")
@@ -236,9 +232,7 @@ async def test_a_bad_token_is_refused_with_the_reason(tokens: Tokens, token: str
 # -- servers of their own: restarts, and settings
 
 
-async def test_without_tokens_a_caller_of_this_machine_is_an_operator_unless_it_says_who_it_is(
-    tmp_path: Path,
-) -> None:
+async def test_without_tokens_who_says_nothing_is_an_operator(tmp_path: Path) -> None:
     """And what was made then outlives the server."""
     async with driving(tmp_path, FakeOrchestrator()) as caller:
         tokens = Tokens(caller, None)
@@ -263,27 +257,37 @@ async def test_without_tokens_a_caller_of_this_machine_is_an_operator_unless_it_
 # -- pages
 
 
-async def test_a_token_is_made_and_shown_once_by_its_page(
+async def test_a_token_is_made_rotated_and_revoked_by_its_page(
     place: Place, tokens: Tokens, admin: Browser
 ) -> None:
+    """Its text is shown once."""
     name = place.warm.new("lab")
-    page = await admin.send(
-        "/tokens", "/tokens", name=name, role="portal", users="lab-*, x", expires_in="90d"
-    )
+    fields = {"name": name, "role": "portal", "users": "lab-*, x", "expires_in": "90d"}
+    page = await admin.send("/tokens", "/tokens", **fields)
     assert (page.status, page.headers["Cache-Control"]) == (201, "no-store")
     (text,) = set(SHOWN.findall(page.source))
-    token_id, _ = read(text)
-    (made,) = await tokens.listed(id=token_id)
+    (made,) = await tokens.listed(id=read(text)[0])
     assert (made["users"], made["created_by"]) == (["lab-*", "x"], "admin")
     assert await tokens.why(text) == ""
-    for path in ("/tokens", f"/tokens/{token_id}"):
-        shown = await admin.see(path)
-        assert token_id in shown.text
-        assert text not in shown.source
-    trail = await admin.see(f"/audit?target={token_id}")
-    assert [("POST /tokens" in str(row), name in str(row)) for row in trail.main.rows()] == [
-        (True, False)
-    ]
+    path = f"/tokens/{made['id']}"
+    for there in ("/tokens", path):
+        shown = await admin.see(there)
+        assert (made["id"] in shown.text, text in shown.source) == (True, False)
+    (row,) = (await admin.see(f"/audit?target={made['id']}")).main.rows()
+    assert ("POST /tokens" in str(row), name in str(row)) == (True, False)
+    page = await admin.send(path, f"{path}/rotate", overlap="a while")
+    assert (page.status, page.main.fields()["overlap"]) == (400, "a while")
+    page = await admin.send(path, f"{path}/rotate", overlap="0s")
+    (second,) = set(SHOWN.findall(page.source))
+    assert "was rotated" in await tokens.why(text)
+    assert await tokens.why(second) == ""
+    page = await admin.send(path, f"{path}/revoke")
+    assert (page.status, page.location) == (303, f"{path}?done=revoked")
+    page = await admin.see(page.location)
+    assert ("revoked" in page.text, page.actions) == (True, set())
+    page = await admin.send("/tokens", f"{path}/rotate")
+    assert (page.status, "token_ended" in page.text) == (409, True)
+    assert (await admin.ask("/tokens/0000000000")).status == 404
 
 
 @each(
@@ -310,26 +314,6 @@ async def test_what_is_wrong_is_said_beside_the_field(
     assert made["name"] == given["name"]
     assert not page.main.all("b")
     assert len(await tokens.listed(limit="200")) == before
-
-
-async def test_a_token_is_rotated_and_revoked_by_its_page(
-    place: Place, tokens: Tokens, admin: Browser
-) -> None:
-    made = await tokens.create(place.user)
-    path = f"/tokens/{made['id']}"
-    page = await admin.send(path, f"{path}/rotate", overlap="a while")
-    assert (page.status, page.main.fields()["overlap"]) == (400, "a while")
-    page = await admin.send(path, f"{path}/rotate", overlap="0s")
-    (text,) = set(SHOWN.findall(page.source))
-    assert "was rotated" in await tokens.why(made["token"])
-    assert await tokens.why(text) == ""
-    page = await admin.send(path, f"{path}/revoke")
-    assert (page.status, page.location) == (303, f"{path}?done=revoked")
-    assert "revoked" in (await admin.see(page.location)).text
-    assert (await admin.see(path)).actions == set()
-    page = await admin.send("/tokens", f"{path}/rotate")
-    assert (page.status, "token_ended" in page.text) == (409, True)
-    assert (await admin.ask("/tokens/0000000000")).status == 404
 
 
 async def test_lists_of_tokens_and_of_the_trail_come_page_by_page(

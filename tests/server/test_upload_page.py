@@ -146,9 +146,7 @@ async def test_a_run_sh_is_written_in_the_page_or_brought_by_an_archive(ann: Upl
     assert await ann.bundle(await ann.made({}, files, part="bundle")) == {"run.sh": RUN}
 
 
-async def test_every_wrong_field_has_its_error_beside_it_and_what_was_typed_stays(
-    ann: Uploads,
-) -> None:
+async def test_errors_stand_beside_their_fields_and_what_was_typed_stays(ann: Uploads) -> None:
     typed = {
         "name": HOSTILE,
         "timeout": "soon",
