@@ -107,6 +107,22 @@ async def people(place: Place) -> AsyncIterator[People]:
         yield People(place, stack)
 
 
+def words(service: str) -> dict[str, str]:
+    """What forms of pages take, for all of them at once."""
+    return {
+        "action": "delete",
+        "user": "ann",
+        "user_id": "ann",
+        "service": service,
+        "name": "stolen",
+        "role": "operator",
+        "tags": "stolen",
+        "what": "job",
+        "message": "stolen",
+        **dict.fromkeys(("sure", "confirmed", "all"), "1"),
+    }
+
+
 def formed(fields: dict[str, str], **files: str) -> str:
     """A form with a run.sh, whose delimiter is b."""
     parts = [(f'name="{name}"', text) for name, text in fields.items()]

@@ -58,7 +58,9 @@ class World(Browser):
         return moved
 
     async def running(self, **changes: Any) -> Job:
-        job = await self.move(await self.new(), S.PROCESSING, changes={"agent": "node"})
+        """At an agent of its own: the server gives up jobs of one that it has looked for."""
+        job = await self.new()
+        job = await self.move(job, S.PROCESSING, changes={"agent": f"node-{job.id}"})
         job = await self.move(job, S.SUBMITTED, changes={"payload_id": 1})
         return await self.move(job, S.RUNNING, changes=changes)
 

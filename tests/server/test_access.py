@@ -34,6 +34,7 @@ from tests.server.access import (
     Said,
     crowd,
     formed,
+    words,
 )
 
 __all__ = ["OPERATOR", "PRINCIPALS", "crowd"]
@@ -277,21 +278,9 @@ def of_the_api(document: Any, owned: Owned, service: str) -> Iterator[tuple[str,
 
 
 def of_pages(owned: Owned, service: str) -> Iterator[tuple[Any, Request]]:
-    words = {
-        "action": "cancel",
-        "user": "ann",
-        "user_id": "ann",
-        "service": service,
-        "name": "stolen",
-        "role": "operator",
-        "tags": "stolen",
-        "what": "job",
-        "message": "stolen",
-        "sure": "1",
-        "confirmed": "1",
-    }
+    fields = [(name, text) for name, text in words(service).items() if name != "all"]
     ids = [("ids", job) for job in owned.jobs] + [("id", job) for job in owned.jobs]
-    form = urlencode([*words.items(), *ids])
+    form = urlencode([*fields, *ids])
     kind = {"Content-Type": "application/x-www-form-urlencoded"}
     for route in PAGES:
         if route.path.startswith(("/assets/", *NOT_HERE)):

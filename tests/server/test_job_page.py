@@ -16,7 +16,6 @@ import pytest_asyncio
 from server.domain import ending
 from shared.clock import SECOND
 from shared.wire import Progress, Reason, Usage
-from tests.kit.each import each
 from tests.kit.pages import Node, Page
 from tests.server.access import BOUNDARY, formed
 from tests.server.job_pages import S, World, serving
@@ -206,14 +205,12 @@ async def test_a_job_is_cancelled_retried_and_deleted(world: World) -> None:
     assert (page.status, page.location) == (303, "/jobs?done=deleted")
     assert "The job is deleted" in (await world.see(page.location)).notice
     assert (await world.ask(here)).status == 404
-
-
-async def test_a_job_that_ended_before_the_cancel_stays_as_it_is(world: World) -> None:
-    job = await world.ended(await world.running(), S.COMPLETED)
-    page = await world.ask(f"/jobs/{job.id}/cancel", "POST")
-    assert (page.status, page.location) == (303, f"/jobs/{job.id}?done=ended")
+    # One that ended before the cancel stays as it is.
+    here = f"/jobs/{(await world.ended(await world.running(), S.COMPLETED)).id}"
+    page = await world.ask(f"{here}/cancel", "POST")
+    assert (page.status, page.location) == (303, f"{here}?done=ended")
     assert "had ended before" in (await world.see(page.location)).notice
-    page = await world.ask(f"/jobs/{job.id}/retry", "POST")
+    page = await world.ask(f"{here}/retry", "POST")
     assert (page.status, "it has completed" in page.text) == (409, True)
 
 
@@ -235,29 +232,20 @@ async def test_tags_are_replaced_and_wrong_ones_are_said_beside_the_field(world:
             assert page.location == f"/jobs/{job.id}?done=tags"
 
 
-@each(
-    "fields, field, says",
-    [
+async def test_a_link_to_a_file_is_to_that_file_and_a_wrong_wish_is_said(world: World) -> None:
+    job = await world.new()
+    share = f"/jobs/{job.id}/share"
+    for fields, field, says in (
         ({"what": "all", "expires_in": "1d"}, "what", "should be one of"),
         ({"what": "file", "expires_in": "1d", "path": ""}, "path", "needs the path"),
         ({"what": "job", "expires_in": "99d"}, "expires_in", "up to 30d"),
-        ({}, "expires_in", "should be a duration up to 30d"),
-    ],
-)
-async def test_a_wrong_wish_for_a_link_is_said_in_the_form(
-    world: World, fields: dict[str, str], field: str, says: str
-) -> None:
-    job = await world.new()
-    page = await world.ask(f"/jobs/{job.id}/share", "POST", fields)
-    assert page.status == 400
-    assert says in page.errors[field]
-    assert "link=" not in page.source
-
-
-async def test_a_link_to_a_file_is_to_that_file(world: World) -> None:
-    job = await world.new()
+        (dict[str, str](), "expires_in", "should be a duration up to 30d"),
+    ):
+        page = await world.ask(share, "POST", fields)
+        assert (page.status, "link=" in page.source) == (400, False), fields
+        assert says in page.errors[field]
     fields = {"what": "file", "expires_in": "1h", "path": "a b/<c>.txt"}
-    page = await world.ask(f"/jobs/{job.id}/share", "POST", fields)
+    page = await world.ask(share, "POST", fields)
     (link,) = [one.text for one in page.main.one(id="share").all("pre")]
     assert link.startswith(f"{world.url}/api/v1/jobs/{job.id}/files/a%20b/%3Cc%3E.txt?link=")
 

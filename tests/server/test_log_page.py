@@ -53,25 +53,22 @@ async def ended(place: Place, text: str) -> AsyncIterator[tuple[Browser, int]]:
         yield browser, job_id
 
 
-async def test_hostile_lines_are_text(served: Served) -> None:
+async def test_lines_are_text_with_colours_and_the_words_of_commands(served: Served) -> None:
+    """What else they may hold: formats/test_log_lines.py, test_pages.py."""
     async with running(served) as here, browsing(here.caller.url) as browser:
-        for text in (
-            b'<script>alert(1)</script>\n</pre></div>" onclick=x\n',
-            b"\x1b[31m<b>\x1b]8;;javascript:alert(1)\x07x\n\xff\x00\n",
-            b"::error::<i>\n::output name=<u>::v\nno end",
-        ):
-            await here.agent.write(here.held(), text)
+        text = b'</pre></div>" onclick=x\n\x1b[31m<b>\n\xff\x00\n::error::<i>\n'
+        await here.agent.write(here.held(), text)
+        await here.agent.write(here.held(), b"::output name=<u>::v\nno end")
         found = await log(browser, here.job_id)
         assert lines(found.source) == {
-            1: "&lt;script&gt;alert(1)&lt;/script&gt;",
-            2: "&lt;/pre&gt;&lt;/div&gt;&#34; onclick=x",
-            3: '<span class="f1">&lt;b&gt;x</span>',
-            4: '<span class="f1">\ufffd\u2400</span>',
-            5: '<b class="word"><span aria-hidden="true">✕</span> Error</b> '
+            1: "&lt;/pre&gt;&lt;/div&gt;&#34; onclick=x",
+            2: '<span class="f1">&lt;b&gt;</span>',
+            3: '<span class="f1">\ufffd\u2400</span>',
+            4: '<b class="word"><span aria-hidden="true">✕</span> Error</b> '
             '<span class="f1">&lt;i&gt;</span>',
-            6: '<b class="word"><span aria-hidden="true">=</span> Output &lt;u&gt;</b> '
+            5: '<b class="word"><span aria-hidden="true">=</span> Output &lt;u&gt;</b> '
             '<span class="f1">v</span>',
-            7: '<span class="f1">no end</span>',
+            6: '<span class="f1">no end</span>',
         }
         assert found.main.all(title="stderr") == []
         await here.agent.write(here.held(), b"::error::no command here\n", "stderr")

@@ -19,9 +19,9 @@ from tests.kit.each import each
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.pages import Browser, People
 from tests.kit.server_http import RUN
-from tests.server.access import OPERATOR, PEOPLE, PRINCIPALS, people
+from tests.server.access import OPERATOR, PEOPLE, PRINCIPALS, Crowd, crowd, people, words
 
-__all__ = ["OPERATOR", "PRINCIPALS", "people"]
+__all__ = ["OPERATOR", "PRINCIPALS", "crowd", "people"]
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -51,21 +51,7 @@ async def test_a_form_that_no_page_of_ours_sent_changes_nothing(people: People) 
     browser, other = [await people.logged_in(OPERATOR) for _ in range(2)]
     foreign = await other.csrf("/account")
     values = {"id": str(job), "name": place.service, "token": token["id"]}
-    words = {
-        "id": str(job),
-        "ids": str(job),
-        "action": "delete",
-        "sure": "1",
-        "all": "1",
-        "name": "stolen",
-        "role": "operator",
-        "tags": "stolen",
-        "what": "job",
-        "user_id": "ann",
-        "service": place.service,
-        "script": "echo",
-        "message": "stolen",
-    }
+    fields = words(place.service) | {"id": str(job), "ids": str(job), "script": "echo"}
 
     async def state() -> Any:
         found = await place.api("GET", f"/jobs/{job}")
@@ -87,15 +73,15 @@ async def test_a_form_that_no_page_of_ours_sent_changes_nothing(people: People) 
             path = path.replace(f"{{{name}}}", value)
         assert "{" not in path, f"{path}: say in this test what that may be"
         for csrf in (None, "", "0" * 64, foreign):
-            fields: Any = words if csrf is None else words | {"csrf": csrf}
+            given: Any = fields if csrf is None else fields | {"csrf": csrf}
             if route.files:
                 path = route.path + (f"?csrf={csrf}" if csrf is not None else "")
-                fields = FormData(fields, default_to_multipart=True)
-            page = await browser.ask(path, "POST", fields, Origin=place.url)
+                given = FormData(given, default_to_multipart=True)
+            page = await browser.ask(path, "POST", given, Origin=place.url)
             assert (page.status, "form_expired" in page.source) == (403, True), (path, csrf)
             sent += 1
         # A page of elsewhere does not even get so far.
-        page = await browser.ask(path, "POST", words, Origin="https://evil.example")
+        page = await browser.ask(path, "POST", fields, Origin="https://evil.example")
         assert (page.status, "foreign_origin" in page.source) == (403, True), path
     assert sent > 60
     assert await state() == before
@@ -236,19 +222,14 @@ OFFERS: Final[dict[str, dict[str, set[str]]]] = {
 """Page -> who -> where its forms lead."""
 
 
-async def test_each_role_is_offered_what_it_may_do(people: People) -> None:
+async def test_each_role_is_offered_what_it_may_do(people: People, crowd: Crowd) -> None:
     place = people.place
-    upload = {"user_id": "ann", "service": place.service}
 
     async def made(end: int | None) -> int:
         place.does(lambda process: None if end is None else process.finish(end))
-        form = FormData(upload)
-        form.add_field("file", RUN, filename="run.sh")
-        portal = {"Authorization": "Bearer the-token-of-portal"}
-        status, found = await place.ask("POST", "/upload", data=form, headers=portal)
-        assert status == 201, found
-        await place.job(found["id"], until="Running" if end is None else "")
-        return int(found["id"])
+        job = await crowd.made("portal", "ann")
+        await place.job(job, until="Running" if end is None else "")
+        return job
 
     values = {"failed": await made(3), "running": await made(None), "service": place.service}
     for path, offers in OFFERS.items():
@@ -256,19 +237,10 @@ async def test_each_role_is_offered_what_it_may_do(people: People) -> None:
             page = await (await of(people, who)).see(path.format(**values))
             found = page.actions
             assert found == actions, (path, who)
-    jobs = {
-        "ann": True,
-        "reader": True,
-        "admin": True,
-        "portal": True,
-        "bob": False,
-        "stranger": False,
-    }
-    for who, sees in jobs.items():
+    for who, with_users in (("ann", False), ("reader", False), ("admin", True), ("portal", True)):
         page = await (await of(people, who)).see(f"/jobs?service={place.service}")
-        assert page.jobs() == ([values["running"], values["failed"]] if sees else []), who
-        with_users = list(page.main.all("th", kind="user"))
-        assert bool(with_users) is (sees and who in ("admin", "portal")), who
+        assert page.jobs() == [values["running"], values["failed"]], who
+        assert bool(page.main.all("th", kind="user")) is with_users, who
     for who in PEOPLE:
         browser = await of(people, who)
         page = await browser.ask("/account")

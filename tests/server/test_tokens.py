@@ -184,6 +184,13 @@ async def test_what_is_not_there_or_asked_for_wrongly_is_said(tokens: Tokens) ->
     for method, path in (("DELETE", ""), ("POST", "/rotate")):
         status, refused = await tokens.ask(method, f"{TOKENS}/nothing{path}")
         assert (status, refused["code"]) == (404, "token_not_found")
+    for token, why in (
+        ("not-a-token-of-anybody", "the token is wrong"),
+        ("ferryman_0123456789_short", "it is not whole: a token has 58 characters"),
+        ("ferryman_0123456789_" + "s" * 38, "it is mistyped (its checksum is wrong)"),
+        ("ferryman_0123456789_" + "s" * 32 + "274pok", "no token has the id 0123456789"),
+    ):
+        assert why in await tokens.why(token), token
     for query in ("role=boss", "cursor=x", "limit=0"):
         assert (await tokens.ask("GET", f"{TOKENS}?{query}"))[0] == 400
 
@@ -214,19 +221,6 @@ async def test_a_name_is_one_principals_only(
         await tokens.revoke(one)
     # What a principal submitted stays, so its name is nobody else's after a revocation either.
     assert (await tokens.ask("POST", TOKENS, {"name": name, **second}))[0] == later
-
-
-@each(
-    "token, why",
-    [
-        ("not-a-token-of-anybody", "the token is wrong"),
-        ("ferryman_0123456789_short", "it is not whole: a token has 58 characters"),
-        ("ferryman_0123456789_" + "s" * 38, "it is mistyped (its checksum is wrong)"),
-        ("ferryman_0123456789_" + "s" * 32 + "274pok", "no token has the id 0123456789"),
-    ],
-)
-async def test_a_bad_token_is_refused_with_the_reason(tokens: Tokens, token: str, why: str) -> None:
-    assert why in await tokens.why(token)
 
 
 # -- servers of their own: restarts, and settings
