@@ -18,35 +18,28 @@ from collections import Counter
 from pathlib import Path
 
 from client_agent.storage.remove_tree import remove_tree
-from tests.mutants import engine, new_form, old_form
-from tests.mutants.changes import Change, from_text
+from tests.mutants import engine, forms
 from tests.mutants.forks import end_with_this_process
+from tests.mutants.forms import Change, Mutant
 from tests.mutants.inside import TEMPORARY
-from tests.mutants.old_form import Text
 
 
-def everything(folder: Path | None) -> list[Text]:
-    if folder is not None:
-        return [*old_form.all_of_them(folder)]
-    return [*new_form.all_of_them(), *old_form.all_of_them()]
-
-
-def is_chosen(mutant: Text, given: argparse.Namespace) -> bool:
+def is_chosen(mutant: Mutant, given: argparse.Namespace) -> bool:
     """In the old form those that are asked for; of both where some are chosen."""
-    label = f"{mutant.rule} · {mutant.protection} · {mutant.file}"
-    if not mutant.path.startswith(given.only):
+    label = f"{mutant.rule} · {mutant.what} · {mutant.where}"
+    if not mutant.file.startswith(given.only):
         return False
     if given.words and not any(word in label for word in given.words):
         return False
     some = given.only or given.words or given.tests or given.mutants
-    return bool(some) or given.old is not new_form.is_new(mutant)
+    return bool(some) or given.old is not mutant.is_new
 
 
-def change_of(mutant: Text) -> Change:
+def change_of(mutant: Mutant) -> Change:
     try:
-        return new_form.change_of(mutant) if new_form.is_new(mutant) else from_text(mutant)
+        return mutant.change()
     except LookupError as problem:
-        raise SystemExit(f"{mutant.rule} · {mutant.protection}: {problem}") from None
+        raise SystemExit(f"{mutant.rule} · {mutant.what}: {problem}") from None
 
 
 def main() -> None:
@@ -62,10 +55,10 @@ def main() -> None:
     parser.add_argument("--slow", action="store_true", help="slow tests may notice, too")
     parser.add_argument("--reuse-map", action="store_true", help="as recorded by the run before")
     parser.add_argument("--old", action="store_true", help="those in the old form, by night")
-    parser.add_argument("--mutants", type=Path, help="a folder of others, in the old form")
+    parser.add_argument("--mutants", type=Path, help="a file of others")
     parser.add_argument("--patience", type=float, default=10.0, help="seconds until a test hangs")
     given = parser.parse_args()
-    mutants = everything(given.mutants)
+    mutants = [*forms.read(given.mutants)] if given.mutants else forms.all_of_them()
     changes = [change_of(mutant) for mutant in mutants if is_chosen(mutant, given)]
     if not changes:
         raise SystemExit("no mutant is like this")

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +18,11 @@ from typing import Final
 import pytest
 
 from tests.mutants import swap
-from tests.mutants.changes import Change, Place, noted
 from tests.mutants.forks import Job, Tell, Work, side_by_side
+from tests.mutants.forms import Change
 from tests.mutants.hook.sitecustomize import NOTES, NOW
 from tests.mutants.inside import collect, run_tests
-from tests.mutants.readers import ROOT
+from tests.mutants.places import ROOT, Place, with_notes
 
 KEPT: Final = ROOT / ".mutants"
 """What is kept from one run for the next; git ignores it."""
@@ -52,15 +52,12 @@ class Map:
         return cls(**json.loads((KEPT / "map.json").read_text()))
 
     def ordered(self, change: Change) -> list[str]:
-        """The tests that may notice: those that come by first, before others the quick and special
-        ones and those that import the module or have words of the mutant in their names; then the
-        rest of their files, which see what those before them have made.
+        """The tests that may notice: those that come by nearest to it, the quick ones and those
+        that come by little else first, and those that import the module; then the rest of their
+        files, which see what those before them have made.
         """
         if not hasattr(self, "_places"):
-            self._places: dict[str, int] = defaultdict(int)
-            for names in self.reached.values():
-                for name in names:
-                    self._places[name] += 1
+            self._places = Counter(name for names in self.reached.values() for name in names)
         steps: dict[str, int] = {}
         for where, count in sorted(change.places.items(), key=lambda one: one[1]):
             for name in self.reached.get(_name(where), ()):
@@ -110,8 +107,9 @@ def _file(test: str) -> str:
 def record(changes: Sequence[Change], arguments: Sequence[str], jobs: int, folder: Path) -> Map:
     """Run the tests without a change."""
     places = list(dict.fromkeys(place for change in changes for place in change.places))
+    statements = {(one.file, one.spot.place): one.spot.statement for one in changes}
     code, notes = folder / "code", folder / "notes"
-    swap.write(noted(places, changes), code)
+    swap.write(with_notes(places, statements), code)
     notes.touch()
     notes.chmod(0o666)
     (folder / "now").write_bytes(bytes(4))

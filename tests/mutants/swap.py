@@ -12,9 +12,9 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Final
 
-from tests.mutants.changes import Change
+from tests.mutants.forms import Change
 from tests.mutants.hook.sitecustomize import CODE, Finder
-from tests.mutants.readers import ROOT, tree_of
+from tests.mutants.places import ROOT, tree_of
 
 HOOK: Final = Path(__file__).parent / "hook"
 Key = tuple[str, str, int]
@@ -36,19 +36,12 @@ class Functions:
         gc.freeze()
 
     def can_take(self, change: Change) -> bool:
-        """Whether all that changes are functions, which this process has or will import."""
-        if change.at_import:
-            return False
-        if change.module not in sys.modules:
-            return True
-        outermost = {one.qualname for one in change.differences}
-        found = set()
-        for old, new in _pairs(change):
-            for _ in self._by_code[key(old)]:
-                if len(old.co_freevars) != len(new.co_freevars):
-                    return False
-                found.add(old.co_qualname)
-        return outermost <= found
+        """Whether what changes is a function, which this process has or will import."""
+        if not change.spot.function or change.module not in sys.modules:
+            return bool(change.spot.function)
+        found = [(old, new) for old, new in _pairs(change) if self._by_code[key(old)]]
+        same = all(len(old.co_freevars) == len(new.co_freevars) for old, new in found)
+        return same and change.spot.function in {old.co_qualname for old, _ in found}
 
     def take(self, change: Change) -> None:
         if change.module in sys.modules:
@@ -58,12 +51,10 @@ class Functions:
 
 
 def _pairs(change: Change) -> Iterator[tuple[CodeType, CodeType]]:
-    """The functions that change and those within, old and new."""
-    outermost = {one.qualname for one in change.differences}
+    """The function that changes and those within, old and new."""
     old = compile(tree_of(change.file), str(ROOT / change.file), "exec", dont_inherit=True)
     for one, other in _below(old, change.code):
-        name = one.co_qualname.partition(".<locals>")[0]
-        if name in outermost:
+        if one.co_qualname.partition(".<locals>")[0] == change.spot.function:
             yield one, other
 
 

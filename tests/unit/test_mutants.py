@@ -10,61 +10,28 @@ from collections import Counter
 import pytest
 
 from tests.kit.each import each
-from tests.mutants import new_form, old_form
-from tests.mutants.old_form import ROOT
-from tests.mutants.trees import differences
+from tests.mutants import forms, places
+from tests.mutants.places import ROOT
 
 SAMPLE = "tests/mutants/sample"
 
 
 def test_every_mutant_can_be_made_and_has_a_name_of_its_own() -> None:
-    new, old = new_form.all_of_them(), old_form.all_of_them()
-    problems = [(one.protection, one.problem) for one in old]
-    problems += [(one.protection, new_form.problem(one)) for one in new]
-    assert [(what, why) for what, why in problems if why] == []
-    names = [(one.rule, one.protection) for one in (*new, *old)]
+    for mutant in forms.all_of_them():
+        if mutant.is_new:
+            assert mutant.change().places, mutant
+        else:
+            assert (ROOT / mutant.file).read_text().count(mutant.old) == 1, mutant
+    names = [(one.rule, one.what) for one in forms.all_of_them()]
     assert len({*names}) == len(names)
 
 
 def test_every_guarantee_and_every_rule_of_the_sandbox_has_mutants() -> None:
-    rules = Counter(mutant.rule for mutant in new_form.all_of_them())
+    rules = Counter(mutant.rule for mutant in forms.all_of_them() if mutant.is_new)
     guarantees = {str(number) for number in range(1, 10)}
     assert {rule for rule in guarantees if rules[rule] < 8} == set()
     boxes = {*(f"sandbox-2.{number}" for number in range(1, 13)), "sandbox-3", "sandbox-4"}
     assert {*guarantees, *boxes, "sandbox-5", "access"} == {*rules}
-
-
-@each(
-    "old, new, where",
-    [
-        ("a = 1\ndef f():\n    x()", "a = 1\ndef f():\n    y()", ["f: x()"]),
-        ("def f():\n    if a:\n        x()", "def f():\n    if b:\n        x()", ["f: if a:"]),
-        ("def f():\n    if a:\n        x()", "def f():\n    if a:\n        pass", ["f: x()"]),
-        ("def f():\n    x()\n    y()", "def f():\n    y()", ["f: x()"]),
-        ("def f():\n    x()", "def f():\n    x()\n    y()", ["f: x()"]),
-        ("def f():\n    def g():\n        x()", "def f():\n    def g():\n        y()", ["f: x()"]),
-        (
-            "class A:\n    def f(s):\n        x()",
-            "class A:\n    def f(s):\n        0",
-            ["A.f: x()"],
-        ),
-        ("class A:\n    a = 1", "class A:\n    a = 2", ["(import) A: a = 1"]),
-        ("a = 1", "a = 2", ["(import) : a = 1"]),
-        ("def f(a=1):\n    x()", "def f(a=2):\n    x()", ["(import) : def f(a=1):"]),
-        (
-            "try:\n    f()\nexcept A:\n    x()",
-            "try:\n    f()\nexcept A:\n    0",
-            ["(import) : x()"],
-        ),
-    ],
-)
-def test_the_innermost_statement_that_differs(old, new, where) -> None:
-    found = [
-        f"{'' if one.function else '(import) '}{one.qualname}: "
-        + ast.unparse(one.statement).partition("\n")[0]
-        for one in differences(ast.parse(old), ast.parse(new))
-    ]
-    assert found == where
 
 
 CODE = """
@@ -96,29 +63,48 @@ def f(x):
     ],
 )
 def test_what_is_taken_out_of_a_function(old, new, line) -> None:
-    tree = ast.parse(CODE)
-    new_form.edit(tree, "f", old, new)
-    before = [one.strip() for one in ast.unparse(ast.parse(CODE)).splitlines()]
+    tree, before = ast.parse(CODE), ast.parse(CODE)
+    where = places.spot(before, forms.edit(tree, "f", old, new))
+    was = [one.strip() for one in ast.unparse(before).splitlines()]
     after = [one.strip() for one in ast.unparse(tree).splitlines()]
-    assert [one for one in after if one not in before] == [line] * bool(line)
-    assert after != before
+    assert [one for one in after if one not in was] == [line] * bool(line)
+    assert after != was
+    assert where.function == ("" if old == "@cache" else "f")
+
+
+@each(
+    "line, function, statement",
+    [
+        (2, "", "LATER ="),
+        (4, "", "@cache"),
+        (5, "", "@cache"),
+        (6, "f", "if x and"),
+        (8, "f", "end()"),
+        (9, "f", "return"),
+    ],
+)
+def test_the_innermost_statement_of_a_line(line, function, statement) -> None:
+    found = places.spot(ast.parse(CODE), line)
+    assert (found.function, ast.unparse(found.statement).startswith(statement)) == (function, True)
 
 
 def test_what_is_taken_out_of_a_table() -> None:
     tree = ast.parse(CODE)
-    new_form.edit(tree, "LATER", "{'a': 1}", "")
+    forms.edit(tree, "LATER", "{'a': 1}", "")
     assert ast.unparse(tree.body[0]) == "LATER = {'b': 2}"
 
 
 @each("name, old", [("f", "x"), ("f", "z"), ("g", "x"), ("LATER", "…c…")])
 def test_what_is_not_there_once_is_no_mutant(name, old) -> None:
     with pytest.raises(LookupError):
-        new_form.edit(ast.parse(CODE), name, old, "1")
+        forms.edit(ast.parse(CODE), name, old, "1")
 
 
 def test_no_phrase_of_the_former_mutants_is_lost() -> None:
-    new = {(one.rule, one.protection) for one in new_form.all_of_them()}
-    old = {(one.rule, one.protection) for one in old_form.all_of_them()}
+    new, old = (
+        {(one.rule, one.what) for one in forms.all_of_them() if one.is_new is wanted}
+        for wanted in (True, False)
+    )
     wrong = []
     for line in (ROOT / "tests/mutants/phrases.txt").read_text().splitlines():
         phrase, arrow, where = line.partition(" → ")
@@ -132,7 +118,15 @@ def test_no_phrase_of_the_former_mutants_is_lost() -> None:
 
 @pytest.mark.slow
 def test_what_the_engine_says_of_each_mutant_of_the_sample() -> None:
-    words = ["-P", "-m", "tests.mutants", "--mutants", SAMPLE, "--tests", f"{SAMPLE}/checks.py"]
+    words = [
+        "-P",
+        "-m",
+        "tests.mutants",
+        "--mutants",
+        f"{SAMPLE}/mutants.txt",
+        "--tests",
+        f"{SAMPLE}/checks.py",
+    ]
     ran = subprocess.run(
         [sys.executable, *words, "--patience=1"], cwd=ROOT, capture_output=True, text=True
     )

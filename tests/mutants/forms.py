@@ -1,0 +1,313 @@
+"""Mutants: which promise each breaks, what it takes out, and what takes its place.
+
+New form, ``guarantees.txt``, ``sandbox.txt``, ``access.txt``: below a line ``== PROMISE`` stands
+for each what is taken out and where, as ``MODULE:NAME`` of a function, a class or a constant; then,
+after ``- `` and ``+ ``, Python that occurs there once, however it is laid out, and what takes its
+place:
+
+* an expression, or statements that follow each other;
+* ``name=value``: an argument of a call; ``{key: value}``: an entry of a dict; ``@name``;
+* ``…text…``: a part of a text, such as SQL, whatever its white space.
+
+Without ``+`` it is taken out: a statement, or an element, operand, argument or entry.
+
+Old form, ``old/*.txt``, of parts that are rebuilt next: a line ``== FILE``; for each its rule and
+what it takes out, then the lines of the old text after ``- `` and those of the new one after ``+ ``.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import CodeType
+from typing import Any, Final
+
+from tests.mutants.places import (
+    ROOT,
+    Function,
+    Place,
+    Spot,
+    file_of,
+    functions,
+    module_of,
+    readers,
+    spot,
+    targets,
+    tree_of,
+)
+
+FOLDER: Final = Path(__file__).parent
+FILES: Final = ("guarantees.txt", "sandbox.txt", "access.txt")
+Edit = tuple[int, Callable[[], object]]
+"""The line where it is, and how to make it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    rule: str
+    what: str
+    where: str
+    """A file, or, in the new form, ``MODULE:NAME``."""
+    old: str
+    new: str
+
+    @property
+    def is_new(self) -> bool:
+        return ":" in self.where
+
+    @property
+    def file(self) -> str:
+        return file_of(self.where.partition(":")[0]) if self.is_new else self.where
+
+    def change(self) -> Change:
+        """
+        Raises:
+            LookupError: it does not fit the code.
+        """
+        if not (ROOT / self.file).is_file():
+            raise LookupError(f"there is no {self.file}")
+        if self.old == self.new:
+            raise LookupError("it changes nothing")
+        try:
+            line, tree = self._made() if self.is_new else self._replaced()
+        except SyntaxError as error:
+            raise LookupError(f"no Python: {error}") from error
+        return Change(self.rule, self.what, self.file, tree, line)
+
+    def _made(self) -> tuple[int, ast.Module]:
+        tree = ast.parse((ROOT / self.file).read_text())
+        return edit(tree, self.where.partition(":")[2], self.old, self.new), tree
+
+    def _replaced(self) -> tuple[int, ast.Module]:
+        text = (ROOT / self.file).read_text()
+        if (count := text.count(self.old)) != 1:
+            raise LookupError(f"what it takes out occurs {count} times in {self.file}")
+        old, new = self.old.split("\n"), [*self.new.split("\n"), None]
+        alike = next((n for n, line in enumerate(old) if line != new[n]), len(old) - 1)
+        line = text[: text.index(self.old)].count("\n") + 1 + alike
+        return line, ast.parse(text.replace(self.old, self.new))
+
+
+@dataclass(frozen=True)
+class Change:
+    """A module with a mutant in it."""
+
+    rule: str
+    what: str
+    file: str
+    new: ast.Module
+    line: int
+    """Of the module as it is."""
+
+    @property
+    def module(self) -> str:
+        return module_of(self.file)
+
+    @functools.cached_property
+    def spot(self) -> Spot:
+        return spot(tree_of(self.file), self.line)
+
+    @functools.cached_property
+    def names(self) -> set[str]:
+        """What changes at the import: what a process that is up has made already."""
+        if self.spot.function:
+            return set()
+        around = [one for one in tree_of(self.file).body if one.lineno <= self.line]
+        return {around[-1].name} if hasattr(around[-1], "name") else {*targets(around[-1])}
+
+    @functools.cached_property
+    def places(self) -> dict[Place, int]:
+        """Where a test must come by, with how far it is from the change."""
+        if self.spot.function:
+            return {(self.file, self.spot.place): 0}
+        calls = [
+            node
+            for node in ast.walk(self.spot.statement)
+            if isinstance(node, ast.Call) and node.lineno <= self.line <= (node.end_lineno or 0)
+        ]
+        named = (
+            {one.id for one in ast.walk(calls[-1]) if isinstance(one, ast.Name)} if calls else {}
+        )
+        entry = {  # such as the handler of a route
+            (self.file, f"{name}:"): -1
+            for name, _ in functions(tree_of(self.file).body)
+            if name in named
+        }
+        return readers(self.names) | entry
+
+    @functools.cached_property
+    def code(self) -> CodeType:
+        return compile(self.new, str(ROOT / self.file), "exec", dont_inherit=True)
+
+
+def read(path: Path) -> Iterator[Mutant]:
+    for block in path.read_text().removeprefix("== ").split("\n== "):
+        head, _, rest = block.partition("\n")
+        told, old, new = "", list[str](), list[str]()
+        for line in [*rest.splitlines(), ""]:
+            sign = line[:1] if line[1:2] in ("", " ") else ""
+            if sign in ("-", "+"):
+                (old if sign == "-" else new).append(line[2:])
+                continue
+            if told:
+                one, _, other = told.partition(" · ")
+                is_old = head.endswith(".py")
+                rule, what, where = (one, other, head) if is_old else (head.split()[0], one, other)
+                yield Mutant(rule, what, where, "\n".join(old), "\n".join(new))
+            told, old, new = line, [], []
+
+
+@functools.cache
+def all_of_them() -> tuple[Mutant, ...]:
+    paths = [*(FOLDER / name for name in FILES), *sorted(FOLDER.glob("old/*.txt"))]
+    return tuple(one for path in paths for one in read(path))
+
+
+def edit(tree: ast.Module, name: str, old: str, new: str) -> int:
+    """Put the new text in the place of the old one; the line where it was.
+
+    Raises:
+        LookupError: it is not there exactly once.
+    """
+    edits = [one for scope in _scopes(tree, name) for one in _edits(scope, old, new)]
+    if len(edits) != 1:
+        raise LookupError(f"{old!r} occurs {len(edits)} times in {name or 'the module'}")
+    line, make = edits[0]
+    make()
+    ast.fix_missing_locations(tree)
+    return line
+
+
+def _scopes(tree: ast.Module, name: str) -> list[ast.AST]:
+    found: list[ast.AST] = [tree]
+    for part in filter(None, name.split(".")):
+        found = [
+            below
+            for one in found
+            for below in ast.iter_child_nodes(one)
+            if isinstance(below, ast.stmt) and part in _named(below)
+        ]
+    if not found:
+        raise LookupError(f"there is no {name}")
+    return found
+
+
+def _named(node: ast.stmt) -> set[str]:
+    return {node.name} if isinstance(node, Function | ast.ClassDef) else {*targets(node)}
+
+
+def _edits(scope: ast.AST, old: str, new: str) -> Iterator[Edit]:
+    old, new = textwrap.dedent(old), textwrap.dedent(new)
+    if old.startswith("…"):
+        yield from _texts(scope, old.strip("…"), new.strip("…"))
+        return
+    put = ast.parse(new).body
+    if old.startswith("@"):
+        yield from _elements(scope, ast.parse(old[1:], mode="eval").body, ("decorator_list",))
+        return
+    body = ast.parse(old).body
+    first: Any = body[0]
+    if len(body) == 1 and isinstance(first, ast.Expr):
+        found = [*_expressions(scope, first.value, put)]
+        if not found and isinstance(first.value, ast.Dict) and len(first.value.keys) == 1:
+            found = [*_entries(scope, first.value, put)]
+    else:
+        found = [*_statements(scope, body, put or [ast.Pass()])]
+        if not found and len(body) == 1 and isinstance(first, ast.Assign):
+            found = [*_arguments(scope, first, put)]
+    yield from found
+
+
+def _same(one: object, other: ast.AST) -> bool:
+    return type(one) is type(other) and ast.dump(one) == ast.dump(other)
+
+
+def _fields(scope: ast.AST) -> Iterator[tuple[Any, str, Any]]:
+    for node in ast.walk(scope):
+        for field, value in ast.iter_fields(node):
+            yield node, field, value
+
+
+def _expressions(scope: ast.AST, pattern: ast.expr, put: list[ast.stmt]) -> Iterator[Edit]:
+    if not put:
+        yield from _elements(scope, pattern, None)
+        return
+    (new,) = put
+    for node, field, value in _fields(scope):
+        values = value if isinstance(value, list) else [value]
+        for index, one in enumerate(values):
+            if not _same(one, pattern):
+                continue
+            if not isinstance(new, ast.Expr):  # a statement in the place of one
+                if isinstance(node, ast.Expr):
+                    yield from _statements(scope, [node], [new])
+            elif isinstance(value, list):
+                yield one.lineno, partial(value.__setitem__, index, new.value)
+            else:
+                yield one.lineno, partial(setattr, node, field, new.value)
+
+
+def _elements(scope: ast.AST, pattern: ast.expr, fields: tuple[str, ...] | None) -> Iterator[Edit]:
+    """Take out an element of a list of the syntax, or the statement that it is."""
+    for node, field, value in _fields(scope):
+        if isinstance(node, ast.Expr) and fields is None and _same(value, pattern):
+            yield from _statements(scope, [node], [ast.Pass()])
+        elif isinstance(value, list) and (fields is None or field in fields):
+            for index, one in enumerate(value):
+                if _same(one, pattern):
+                    yield one.lineno, partial(_drop, node, value, index)
+
+
+def _drop(node: ast.AST, values: list[ast.AST], index: int) -> None:
+    del values[index]
+    if isinstance(node, ast.BoolOp) and len(values) == 1:
+        values.append(ast.Constant(isinstance(node.op, ast.And)))
+
+
+def _entries(scope: ast.AST, pattern: ast.Dict, put: list[Any]) -> Iterator[Edit]:
+    key = pattern.keys[0]
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Dict) and key is not None:
+            for index, (one, value) in enumerate(zip(node.keys, node.values, strict=True)):
+                if one is not None and _same(one, key) and _same(value, pattern.values[0]):
+                    yield one.lineno, partial(_entry, node, index, put)
+
+
+def _entry(node: ast.Dict, index: int, put: list[Any]) -> None:
+    del node.keys[index], node.values[index]
+    if put:
+        node.keys[index:index] = put[0].value.keys
+        node.values[index:index] = put[0].value.values
+
+
+def _arguments(scope: ast.AST, pattern: Any, put: list[Any]) -> Iterator[Edit]:
+    made = [ast.keyword(one.targets[0].id, one.value) for one in put]
+    for node in ast.walk(scope):
+        for index, one in enumerate(node.keywords if isinstance(node, ast.Call) else ()):
+            if one.arg == pattern.targets[0].id and _same(one.value, pattern.value):
+                at = slice(index, index + 1)
+                yield one.value.lineno, partial(node.keywords.__setitem__, at, made)  # type: ignore[attr-defined]
+
+
+def _statements(scope: ast.AST, pattern: list[ast.stmt], new: list[ast.stmt]) -> Iterator[Edit]:
+    for _, _, value in _fields(scope):
+        for index in range(len(value) - len(pattern) + 1) if isinstance(value, list) else ():
+            here = value[index : index + len(pattern)]
+            if all(_same(one, other) for one, other in zip(here, pattern, strict=True)):
+                at = slice(index, index + len(pattern))
+                yield here[0].lineno, partial(value.__setitem__, at, new)
+
+
+def _texts(scope: ast.AST, old: str, new: str) -> Iterator[Edit]:
+    wanted = re.compile(r"\s+".join(map(re.escape, re.split(r"\s+", old))))
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            for found in wanted.finditer(node.value):
+                text = node.value[: found.start()] + new + node.value[found.end() :]
+                yield node.lineno, partial(setattr, node, "value", text)
