@@ -166,17 +166,14 @@ def test_limits_have_their_enforcement_and_their_last_test():
     found = sandbox_of(agent(health={"sandbox": {"enforcement": enforcement, "check": check}}))
     assert found is not None
     assert (found["checked_at"], found["passed"]) == (datetime(2026, 1, 1, 10, tzinfo=UTC), False)
-    assert [(one["name"], one["enforcement"], one["passed"]) for one in found["limits"]] == [
-        ("disk", "soft", None),
-        ("memory", "hard", False),
-        ("network", "none", None),
-        ("service gpu", "opened", True),
-    ]
+    limits = [(one["name"], one["enforcement"], one["passed"]) for one in found["limits"]]
+    rest = [("network", "none", None), ("service gpu", "opened", True)]
+    assert limits == [("disk", "soft", None), ("memory", "hard", False), *rest]
 
 
-@each("health", [None, {}, {"sandbox": None}, {"sandbox": [1]}])
-def test_an_agent_may_say_nothing(health):
-    assert sandbox_of(agent(health=health)) is None
+def test_an_agent_may_say_nothing():
+    for health in (None, {}, {"sandbox": None}, {"sandbox": [1]}):
+        assert sandbox_of(agent(health=health)) is None
 
 
 @each(

@@ -52,9 +52,8 @@ async def test_what_comes_meanwhile_is_one_group_and_each_has_its_own_answer() -
 
 
 async def test_one_that_comes_alone_does_not_wait() -> None:
-    work = Work()
+    work, calls = Work(), []
     together = Together(work, at_once=2, most=9)
-    calls = []
     for number in (2, 4, 6, 8):
         calls.append(asyncio.create_task(together(number)))
         await settle()

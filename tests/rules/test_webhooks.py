@@ -92,37 +92,30 @@ def test_tries_are_spread_over_almost_a_day():
     assert 0.9 * 86_400 < sum(waits) * 1.1 < 1.1 * 86_400
 
 
-@each(
-    "asked, wait",
-    [
-        ({}, 4.5),
-        ({"retry_after_s": 3_600}, 3_600),
-        ({"retry_after_s": 1}, 4.5),
-        ({"retry_after_s": 1e9}, 86_400),
-        ({"is_final": True}, None),
-    ],
-)
-def test_a_receiver_may_ask_for_a_later_try_and_for_none(asked, wait):
-    done = Try(1, 0, 0.1, 503, "answered 503", **asked)
-    assert next_try_s(done, lambda low, _: low) == wait
+def test_a_receiver_may_ask_for_a_later_try_and_for_none():
+    def wait(**asked) -> float | None:
+        return next_try_s(Try(1, 0, 0.1, 503, "answered 503", **asked), lambda low, _: low)
+
+    found = [wait(), *(wait(retry_after_s=one) for one in (3_600, 1, 1e9)), wait(is_final=True)]
+    assert found == [4.5, 3_600, 4.5, 86_400, None]
 
 
 # -- where they may be sent
 
 
-@each(
-    "url, host, port",
-    [
-        ("https://Portal.Example.org/hook?x=1", "portal.example.org", 443),
-        ("http://portal.example.org./", "portal.example.org", 80),
-        ("http://a:8080", "a", 8080),
-        ("https://[2001:db8::1]:8443/x", "2001:db8::1", 8443),
-        ("http://10.1.2.3/", "10.1.2.3", 80),
-        ("https://my_host.internal/x", "my_host.internal", 443),
-    ],
-)
-def test_an_address_names_a_machine(url, host, port):
-    assert webhook_target(url) == WebhookTarget(host, port)
+TARGETS = {
+    "https://Portal.Example.org/hook?x=1": ("portal.example.org", 443),
+    "http://portal.example.org./": ("portal.example.org", 80),
+    "http://a:8080": ("a", 8080),
+    "https://[2001:db8::1]:8443/x": ("2001:db8::1", 8443),
+    "http://10.1.2.3/": ("10.1.2.3", 80),
+    "https://my_host.internal/x": ("my_host.internal", 443),
+}
+
+
+def test_an_address_names_a_machine():
+    found = {url: webhook_target(url) for url in TARGETS}
+    assert found == {url: WebhookTarget(*of) for url, of in TARGETS.items()}
 
 
 NO_ADDRESSES = [
