@@ -38,13 +38,10 @@ def in_lines(*sent: Sent, server: str = SERVER, **head: Any) -> bytes:
 
 
 class Stream:
-    """An open event stream, read line by line."""
-
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._content, self._seen = response.content, 0
 
     async def next(self) -> dict[str, Any]:
-        """The next line; its ``result`` is what stands behind it."""
         event: dict[str, Any] = json.loads(await self._content.readline())
         assert event["seq"] >= self._seen, "numbers go up"
         self._seen = event["seq"]
@@ -64,7 +61,6 @@ class Stream:
                 return event
 
     async def ends(self, count: int) -> list[dict[str, Any]]:
-        """The next lines that say of an end."""
         found: list[dict[str, Any]] = []
         while len(found) < count:
             event = await self.next()
@@ -74,7 +70,6 @@ class Stream:
 
 
 def digest(result: bytes) -> dict[str, Any]:
-    """What a document says of such a result."""
     return {"size": len(result), "sha256": hashlib.sha256(result).hexdigest()}
 
 
@@ -100,7 +95,6 @@ class AgentClient:
         self.http, self.sandbox, self.clock, self._tmp = http, sandbox, clock, tmp
 
     def bundle(self, files: Mapping[str, bytes] = HELLO) -> tuple[bytes, str]:
-        """Bytes of a sealed bundle and its digest."""
         return bundle_of(self._tmp, files)
 
     def order(self, key: str, data: bytes, digest: str, **changed: Any) -> Order:
@@ -109,7 +103,6 @@ class AgentClient:
     async def submit(
         self, key: str = "1.1", files: Mapping[str, bytes] = HELLO, **changed: Any
     ) -> tuple[int, dict[str, Any]]:
-        """As a Ferryman server does."""
         data, digest = self.bundle(files)
         return await self.post_order(self.order(key, data, digest, **changed), data)
 
@@ -122,12 +115,10 @@ class AgentClient:
         return await self.call("POST", "/submit", data=body, headers=headers)
 
     def sent(self, key: str, files: Mapping[str, bytes] = HELLO, **changed: Any) -> Sent:
-        """For ``POST /payloads``."""
         data, digest = self.bundle(files)
         return self.order(key, data, digest, **changed).model_dump(mode="json"), data
 
     async def post(self, *sent: Sent, **head: Any) -> dict[str, Any]:
-        """As a Ferryman server sends many."""
         body = in_lines(*sent, server=self.server, **head)
         status, answer = await self.call("POST", "/payloads", data=body)
         assert status == 200, answer
@@ -136,7 +127,6 @@ class AgentClient:
     async def started(
         self, key: str = "1.1", files: Mapping[str, bytes] = HELLO, **changed: Any
     ) -> tuple[int, FakeProcess]:
-        """A payload that runs."""
         status, payload = await self.submit(key, files, **changed)
         assert status == 200, payload
         return payload["id"], await self.sandbox.process(key)
@@ -149,7 +139,6 @@ class AgentClient:
         return dict((await self.call("GET", f"/retrieve/{payload_id}"))[1])
 
     async def forget(self, payload_id: int) -> None:
-        """Acknowledge it."""
         assert (await self.call("DELETE", f"/payloads/{payload_id}"))[0] == 204
 
     def names(self, *folders: str) -> list[str]:
@@ -176,7 +165,6 @@ class AgentClient:
         return await self._submit(*parts)
 
     async def call(self, method: str, path: str, **more: Any) -> tuple[int, Any]:
-        """Status and JSON body."""
         async with self.http.request(method, path, **more) as response:
             text = await response.text()
             return response.status, json.loads(text) if text else None
@@ -194,7 +182,6 @@ class AgentClient:
             return dict((await stream.until(payload_id))["payload"])
 
     async def completed(self, key: str = "1.1", files: Mapping[str, bytes] = HELLO) -> int:
-        """A payload that ran to its end; its id."""
         payload_id, process = await self.started(key, files)
         process.finish()
         await self.ended(payload_id)

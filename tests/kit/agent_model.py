@@ -21,8 +21,6 @@ LONG_AGO: Micros = 1_700_000_000 * SECOND
 
 
 class No(Exception):
-    """A refusal, as the wire has it."""
-
     def __init__(self, status: int, code: str) -> None:
         super().__init__(code)
         self.status, self.code = status, code
@@ -121,7 +119,9 @@ class AgentModel:
         self.leases[server] = lease
 
     def find(self, server: str, key: Any) -> Payload | None:
-        return next((one for one in self.payloads.values() if _is(one, server, key)), None)
+        held = self.payloads.values()
+        wanted = (server, str(key))
+        return next((one for one in held if (one.server, str(one.key)) == wanted), None)
 
     def take(self, server: str, key: Any, digest: str | None) -> Payload:
         """The payload of an order: one that is there, or a new one. Raises No."""
@@ -133,10 +133,10 @@ class AgentModel:
         if (server, str(key)) in self.settled:
             raise No(409, "key_refused")
         job_id, attempt = AttemptKey.parse(str(key))
-        for other in (*self._keys(server), *(one for of, one in self.settled if of == server)):
-            found = AttemptKey.parse(other)
-            if found.job_id == job_id and found.attempt > attempt:
-                raise No(409, "stale_attempt")
+        taken = {(one.server, str(one.key)) for one in self.payloads.values()}
+        known_keys = (AttemptKey.parse(one) for of, one in taken | self.settled if of == server)
+        if any(one.job_id == job_id and one.attempt > attempt for one in known_keys):
+            raise No(409, "stale_attempt")
         return self.add(Payload(next(self.ids), server, key, digest, PayloadState.PREPARED))
 
     def settle(self, server: str, key: Any, *, kill: bool = False) -> Payload | None:
@@ -156,7 +156,6 @@ class AgentModel:
         return found
 
     def stop(self, payload: Payload) -> None:
-        """Kill it, if it has not ended."""
         if payload.alive:
             self.end(payload, PayloadState.KILLED)
 
@@ -197,10 +196,3 @@ class AgentModel:
         payload.changed = self.seq
         for listener in list(self.listeners):
             listener(payload)
-
-    def _keys(self, server: str) -> list[str]:
-        return [str(one.key) for one in self.payloads.values() if one.server == server]
-
-
-def _is(payload: Payload, server: str, key: Any) -> bool:
-    return payload.server == server and str(payload.key) == str(key)

@@ -32,8 +32,6 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class AgentProcess:
-    """A running agent."""
-
     def __init__(self, process: subprocess.Popen[str], port: int, tmp: Path) -> None:
         self.process, self.port, self._tmp = process, port, tmp
         self.data = tmp / "agent"
@@ -80,12 +78,10 @@ class AgentProcess:
         return self.until(payload_id, "Completed", "Failed", "Killed", "Invalid")
 
     def terminate(self) -> int:
-        """Send SIGTERM; returns its exit code."""
         self.process.terminate()
         return self.process.wait(PATIENCE_S)
 
     def kill(self) -> None:
-        """Send SIGKILL."""
         self.process.kill()
         self.process.wait(PATIENCE_S)
 
@@ -130,7 +126,6 @@ def agent(
 
 
 def refused(*arguments: str, wrap: tuple[str, ...] = (), **env: str) -> tuple[int, str]:
-    """Start one that is to fail; its exit code and stderr."""
     process = _start(arguments, wrap, env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     done = forked_programs.ended(process)
     return done.returncode, done.stderr
@@ -147,7 +142,6 @@ def watched(pid: int) -> Iterator[int]:
 
 
 def died(pidfd: int) -> bool:
-    """Whether the process has ended; waits for it a while."""
     return bool(select.select([pidfd], [], [], PATIENCE_S)[0])
 
 

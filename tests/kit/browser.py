@@ -69,7 +69,6 @@ class Visitor:
         return page
 
     def open(self, path: str) -> Page:
-        """The page in a new tab, loaded."""
         page = self.context.new_page()
         page.goto(self.url + path)
         return page
@@ -155,7 +154,6 @@ def picture(page: Page) -> bytes:
 
 
 def too_wide(page: Page) -> bool:
-    """Whether the page has to be scrolled sideways."""
     return bool(
         page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
     )

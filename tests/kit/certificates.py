@@ -19,8 +19,6 @@ class Certificate:
 
 
 class Authority(Certificate):
-    """A CA."""
-
     def issue(self, name: str, password: str = "") -> Certificate:
         """A certificate of 127.0.0.1, or of a caller."""
         made = Certificate(self.cert.with_name(f"{name}.pem"), self.cert.with_name(f"{name}.key"))
@@ -31,7 +29,6 @@ class Authority(Certificate):
 
 
 def authority(folder: Path, name: str = "ca") -> Authority:
-    """A new CA; its files are in the folder."""
     made = Authority(folder / f"{name}.pem", folder / f"{name}.key")
     _openssl(name, made, "-nodes", "-addext", "keyUsage=critical,keyCertSign")
     return made

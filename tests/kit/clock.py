@@ -61,16 +61,13 @@ class SimClock:
         await future
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
-        tasks = [asyncio.create_task(event.wait()), asyncio.create_task(self._asleep(seconds))]
+        works: list[Any] = [event.wait(), self.sleep(seconds)]
+        tasks = [asyncio.create_task(work) for work in works]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
-
-    async def _asleep(self, seconds: float) -> bool:
-        await self.sleep(seconds)
-        return True
 
     @property
     def sleeping(self) -> int:
@@ -90,7 +87,6 @@ class SimClock:
                 await self._new_sleeper.wait()
 
     async def advance(self, seconds: float) -> None:
-        """Let ``seconds`` pass."""
         end = self._monotonic + seconds
         await self.settle()
         while self._sleepers and self._sleepers[0][0] <= end:
@@ -175,7 +171,6 @@ class JumpingClock(RealClock):
         self.jump(seconds)
 
     def jump(self, seconds: float) -> None:
-        """Set the wall clock forward or back."""
         self._ahead += round(seconds * SECOND)
 
 
@@ -185,11 +180,8 @@ def _when_all_wait(loop: asyncio.AbstractEventLoop, then: Callable[[], bool]) ->
     in a thread or a socket of this process. It says whether there is something to do now.
     """
     selector: Any = vars(loop)["_selector"]
-    look, run, execute = (
-        selector.select,
-        loop.run_in_executor,
-        vars(aiosqlite.Connection)["_execute"],
-    )
+    look, run = selector.select, loop.run_in_executor
+    execute = vars(aiosqlite.Connection)["_execute"]
     hops = 0
 
     def select(timeout: float | None = None) -> Any:

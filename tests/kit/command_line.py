@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from unittest import mock
 
 from ferryman import cli
-from tests.kit.dev_program import environment
+from tests.kit.dev_program import FERRYMAN, environment
 
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -93,12 +93,11 @@ async def afresh(*words: object, **variables: str) -> Said:
     """The command as a user starts it, with an interpreter of its own: for what is decided as that
     starts.
     """
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "ferryman", *map(str, words)),
-        env=environment() | variables,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    out, err = await process.communicate()
-    return Said(process.returncode or 0, out, err.decode())
+    command, env = (*FERRYMAN, *map(str, words)), environment() | variables
+
+    def started() -> subprocess.CompletedProcess[bytes]:
+        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True}
+        return subprocess.run(command, env=env, check=False, **how)
+
+    done = await asyncio.to_thread(started)
+    return Said(done.returncode, done.stdout, done.stderr.decode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from aiohttp import hdrs, web
@@ -26,12 +26,10 @@ _FORMATS: Final = FormatChecker(())
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
 
 
-def is_time(value: object) -> bool:
+@_FORMATS.checks("date-time")  # type: ignore[untyped-decorator]
+def _is_time(value: object) -> bool:
     """Whether it is RFC 3339, in UTC as all our times are."""
     return not isinstance(value, str) or _TIME.fullmatch(value) is not None
-
-
-_FORMATS.checks("date-time")(is_time)
 
 
 class Described:
@@ -46,74 +44,59 @@ class Described:
         application.on_response_prepare.append(self._look)
 
     def check(self) -> None:
-        """Fail if an answer was not as described."""
         assert not self.wrong, "not as /openapi.json says:\n" + "\n".join(self.wrong)
 
     async def _look(self, request: web.Request, response: web.StreamResponse) -> None:
         resource = request.match_info.route.resource
-        if resource is None or request.method == hdrs.METH_OPTIONS:
-            return  # no route
-        if resource.canonical in _PAGES:
-            return  # for people
-        method = "get" if request.method == hdrs.METH_HEAD else request.method.lower()
-        where = f"{request.method} {resource.canonical} {response.status}"
-        document = described()
-        operation = document["paths"].get(openapi_path(resource.canonical), {}).get(method)
-        if operation is None:
-            self.wrong[f"{where}: no such operation"] = None
-            return
-        responses = operation["responses"]
-        refused = responses["default"] if response.status >= 400 else None
-        answer = followed(document, responses.get(str(response.status), refused))
-        if answer is None:
-            self.wrong[f"{where}: no such status{_code(response)}"] = None
-            return
-        required = {
-            name
-            for name, header in answer["headers"].items()
-            if followed(document, header)["required"]
-        }
-        for name in required | _BY_STATUS.get(response.status, set()):
-            if name not in response.headers:
-                self.wrong[f"{where}: no header {name}{_code(response)}"] = None
-        if request.method != hdrs.METH_HEAD and response.status != 304:
-            self._look_at_body(where, answer, response)
-
-    def _look_at_body(
-        self,
-        where: str,
-        answer: Mapping[str, Any],
-        response: web.StreamResponse,
-    ) -> None:
-        content = answer.get("content", {})
-        kind = response.content_type
-        if not content:
-            if getattr(response, "body", None):
-                self.wrong[f"{where}: a body"] = None
-            return
-        if kind not in content and "*/*" in content:
-            return
-        if kind not in content:
-            self.wrong[f"{where}: {kind}{_code(response)}"] = None
-            return
-        schema = content[kind]["schema"]
-        if "$ref" not in schema or not isinstance(response, web.Response):
-            return
-        body = response.body
-        assert isinstance(body, bytes)
-        found = json.loads(body)
-        for error in _validator(schema["$ref"]).iter_errors(found):
-            self.wrong[f"{where}: {error.message[:300]} at {error.json_path}"] = None
-        code = found.get("code")
-        known = CODES.get(response.status, {})
-        named = response.status == 400 and str(code).startswith("invalid_")
-        if response.status >= 400 and code and code not in known and not named:
-            self.wrong[f"{where}: code {code}"] = None
+        if resource is None or request.method == hdrs.METH_OPTIONS or resource.canonical in _PAGES:
+            return  # no route, or for people
+        body = getattr(response, "body", None)
+        of = f"{request.method} {resource.canonical} {response.status}"
+        shown = f" ({body[:300]!r})" if isinstance(body, bytes) else ""
+        for wrong in _wrong(request, resource.canonical, response):
+            self.wrong[f"{of}: {wrong}{shown}"] = None
 
 
-def _code(response: web.StreamResponse) -> str:
-    body = getattr(response, "body", None)
-    return f" ({body[:300]!r})" if isinstance(body, bytes) else ""
+def _wrong(request: web.Request, path: str, response: web.StreamResponse) -> Iterator[str]:
+    is_head = request.method == hdrs.METH_HEAD
+    method = "get" if is_head else request.method.lower()
+    document = described()
+    operation = document["paths"].get(openapi_path(path), {}).get(method)
+    if operation is None:
+        yield "no such operation"
+        return
+    responses = operation["responses"]
+    refused = responses["default"] if response.status >= 400 else None
+    answer = followed(document, responses.get(str(response.status), refused))
+    if answer is None:
+        yield "no such status"
+        return
+    headers = answer["headers"].items()
+    required = {name for name, header in headers if followed(document, header)["required"]}
+    for name in required | _BY_STATUS.get(response.status, set()):
+        if name not in response.headers:
+            yield f"no header {name}"
+    if not is_head and response.status != 304:
+        yield from _wrong_in_body(answer.get("content", {}), response)
+
+
+def _wrong_in_body(content: Mapping[str, Any], response: web.StreamResponse) -> Iterator[str]:
+    kind, body = response.content_type, getattr(response, "body", None)
+    if not content and body:
+        yield "a body"
+    elif content and not {kind, "*/*"} & content.keys():
+        yield kind
+    schema = content.get(kind, {}).get("schema", {})
+    if "$ref" not in schema or not isinstance(response, web.Response):
+        return
+    assert isinstance(body, bytes)
+    found = json.loads(body)
+    for error in _validator(schema["$ref"]).iter_errors(found):
+        yield f"{error.message[:300]} at {error.json_path}"
+    code, known = found.get("code"), CODES.get(response.status, {})
+    named = response.status == 400 and str(code).startswith("invalid_")
+    if response.status >= 400 and code and code not in known and not named:
+        yield f"code {code}"
 
 
 @functools.cache
@@ -123,7 +106,6 @@ def described() -> Any:
 
 
 def followed(document: Any, found: Any) -> Any:
-    """What is meant by a reference."""
     while isinstance(found, dict) and "$ref" in found:
         to = found["$ref"]
         found = document

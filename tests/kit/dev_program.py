@@ -57,7 +57,6 @@ class DevProgram:
         return self.output
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send the signal and wait for the end."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         code = self.process.wait(60)
@@ -91,7 +90,6 @@ def launch(
 
 
 def ready(system: DevProgram) -> DevProgram:
-    """Wait until it takes work."""
     match = READY.search(system.said("ready at")[0])
     assert match, f"it said {system.output!r} and logged:\n{system.log}"
     system.url = match[1]
@@ -135,7 +133,6 @@ def born(pid: int) -> str | None:
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """Every process below ``pid``, with its birth."""
     processes: dict[int, str] = {}
     for child in _children(pid):
         birth = born(child)
@@ -174,14 +171,11 @@ def _children(pid: int) -> set[int]:
 
 
 def marked(mark: str) -> list[int]:
-    """Processes that inherited the mark."""
     pids = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
-        try:
+        with contextlib.suppress(OSError):  # it has just ended, or belongs to another user
             if f"{MARK}={mark}".encode() in environ.read_bytes():
                 pids.append(int(environ.parent.name))
-        except OSError:
-            continue  # it has just ended, or belongs to another user
     return pids
 
 
@@ -192,7 +186,7 @@ def cgroups_of(name: str) -> list[Path]:
 
 
 def traces(system: DevProgram) -> list[str]:
-    """What the agent has outside its folder: mounts and cgroups. It may while it runs."""
+    """What the agent has outside its folder. It may while it runs."""
     return outside(system.folder / "data" / "agent")
 
 

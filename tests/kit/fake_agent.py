@@ -41,7 +41,6 @@ INTAKE = frozenset({"/payloads", "/submit"})
 
 
 def page(status: int, text: str = "<html>not here</html>", kind: str = "text/html") -> Trick:
-    """The same page at every address."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         await request.read()
@@ -57,7 +56,6 @@ async def elsewhere(request: web.Request) -> web.StreamResponse:
 
 
 def is_intake(request: web.Request) -> bool:
-    """Whether it brings orders."""
     return request.method == "POST" and request.path in INTAKE
 
 
@@ -65,7 +63,8 @@ def on(paths: Iterable[str], answer: Answer) -> Trick:
     """A trick at the routes that begin so, but at lists."""
 
     async def trick(request: web.Request) -> web.StreamResponse | None:
-        here = request.path.startswith(tuple(paths)) and not is_listing(request)
+        lists = (request.method, request.path) == ("GET", "/payloads")
+        here = request.path.startswith(tuple(paths)) and not lists
         made = answer(request) if here else None
         if made is not None:
             await request.read()
@@ -73,10 +72,6 @@ def on(paths: Iterable[str], answer: Answer) -> Trick:
         return None
 
     return trick
-
-
-def is_listing(request: web.Request) -> bool:
-    return request.method == "GET" and request.path == "/payloads"
 
 
 @dataclass
@@ -128,7 +123,6 @@ class FakeAgent:
 
     @property
     def refused(self) -> set[str]:
-        """Keys that were settled."""
         return {key for _, key in self.model.settled}
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -137,12 +131,10 @@ class FakeAgent:
             await self._changed.wait_for(condition)
 
     async def say(self, held: HeldPayload) -> None:
-        """Send an event about a payload to the servers."""
         self.model.add(held)
         await self._notify()
 
     async def beat(self, **status: Any) -> None:
-        """Send a heartbeat to the servers."""
         line = {"slots": self.slots, "running": 0, "load": None, "draining": False} | status
         for stream in self._streams:
             stream.put_nowait({"status": line})
@@ -161,7 +153,6 @@ class FakeAgent:
         return len(self._streams)
 
     async def write(self, held: HeldPayload, data: bytes, stream: str = "stdout") -> None:
-        """The payload's run.sh writes something."""
         held.logs[stream] = held.logs.get(stream, b"") + data
         await self._notify()
 
@@ -170,7 +161,6 @@ class FakeAgent:
         await self.until(lambda: self.calls["GET /events"] == times and self.streams == 1)
 
     def hang_up(self) -> None:
-        """End the event streams."""
         for stream in self._streams:
             stream.put_nowait(None)
 
@@ -247,7 +237,6 @@ class FakeAgent:
         return json.dumps(event).encode() + b"\n" + result
 
     async def submit(self, request: web.Request) -> web.StreamResponse:
-        """``POST /payloads`` and ``POST /submit``."""
         if request.path.endswith("/payloads"):
             return await self._submit_many(request)
         order = ""
@@ -354,7 +343,6 @@ class FakeAgent:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
-        """Yields its address."""
 
         @web.middleware
         async def first(request: web.Request, handler: Any) -> web.StreamResponse:
@@ -405,12 +393,10 @@ def refuse(status: int, code: str, **headers: str) -> web.Response:
 
 
 def zipped(text: str) -> bytes:
-    """A result that says ``text``."""
     return raw_archives.zipped({"output.txt": text.encode()}, zipfile.ZIP_STORED)
 
 
 def said(result: bytes) -> str:
-    """What a result says."""
     return zipfile.ZipFile(io.BytesIO(result)).read("output.txt").decode()
 
 
@@ -419,30 +405,16 @@ async def serving(
     folder: Path,
     *agents: FakeAgent,
     extra: str = "",
-    url: str = "url",
-    machine: Clock | None = None,
     **server: Any,
 ) -> AsyncIterator[ServerClient]:
-    """A Ferryman server with these agents, and one service ``my_service``.
-
-    Args:
-        url: "url", or "three": they are given as job-orchestrator clients.
-    """
+    """A Ferryman server with these agents, and one service ``my_service``."""
     async with AsyncExitStack() as stack:
         lines = ["[services.my_service]", extra]
         for agent in agents:
             address = agent.url or await stack.enter_async_context(agent.listening())
-            lines.append(f"[agents.{agent.name}]")
-            if url == "url":
-                lines.append(f"url = '{address}'")
-            else:
-                lines += [
-                    f"upload_url = '{address}/submit'",
-                    f"download_url = '{address}/retrieve'",
-                    f"terminate_url = '{address}/kill'",
-                ]
+            lines.append(f"[agents.{agent.name}]\nurl = '{address}'")
         given = {"sender_interval": 0.05} | server
-        yield await served_by(stack, folder, "\n".join(lines), machine=machine, **given)
+        yield await served_by(stack, folder, "\n".join(lines), **given)
 
 
 RETRIED = """

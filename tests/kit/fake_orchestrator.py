@@ -18,8 +18,6 @@ from tests.kit.raw_http import listening
 
 @dataclass
 class HeldRun:
-    """A payload of the client."""
-
     id: int
     files: dict[str, bytes]
     """part name -> content, as they came"""
@@ -113,7 +111,6 @@ class FakeOrchestrator:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
-        """Yields its address."""
         application = web.Application()
         application.add_routes(
             [

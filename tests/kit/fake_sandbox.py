@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import itertools
 import os
 import shutil
 from collections import Counter
@@ -35,7 +37,7 @@ class FakeProcess:
     """One gated attempt; it runs until something ends it."""
 
     def __init__(self, sandbox: FakeSandbox, workspace: FakeWorkspace, launch: Launch) -> None:
-        self.pid = sandbox.new_pid()
+        self.pid = next(sandbox.pids)
         self.launch = launch
         self.workspace = workspace
         self.went = False
@@ -50,7 +52,6 @@ class FakeProcess:
 
     @property
     def job(self) -> str:
-        """``job.attempt``"""
         env = self.launch.env
         return f"{env['FERRYMAN_JOB_ID']}.{env['FERRYMAN_ATTEMPT']}"
 
@@ -66,10 +67,8 @@ class FakeProcess:
         self._went_at = self._sandbox.clock.monotonic()
         self._sandbox.started(self)
         if self.launch.timeout_s:
-            self._after(
-                self.launch.timeout_s,
-                lambda: self.stop(Reason.TIMEOUT, "it ran longer than it may"),
-            )
+            too_long = functools.partial(self.stop, Reason.TIMEOUT, "it ran longer than it may")
+            self._after(self.launch.timeout_s, too_long)
         if self._sandbox.script is not None:
             self._sandbox.script(self)
 
@@ -102,17 +101,18 @@ class FakeProcess:
         return (self.workspace.path / name).read_bytes()
 
     def log(self, stdout: bytes = b"", stderr: bytes = b"") -> None:
-        for path, data in ((self.launch.stdout, stdout), (self.launch.stderr, stderr)):
+        launch = self.launch
+        for stream, path, data in (
+            ("stdout", launch.stdout, stdout),
+            ("stderr", launch.stderr, stderr),
+        ):
             with path.open("ab") as file:
                 file.write(data)
-        listener = self.launch.listener
-        for stream, data in (("stdout", stdout), ("stderr", stderr)):
-            if data and listener is not None:
-                listener.on_output(stream, data)
-                listener.on_stored(stream)
+            if data and launch.listener is not None:
+                launch.listener.on_output(stream, data)
+                launch.listener.on_stored(stream)
 
     def finish(self, exit_code: int = 0, *, warnings: tuple[str, ...] = ()) -> None:
-        """run.sh ends by itself."""
         self._end(exit_code, warnings)
 
     def break_down(self, message: str, *, certain: bool = True) -> None:
@@ -144,8 +144,6 @@ class FakeProcess:
 
 
 class FakeWorkspace:
-    """A real directory."""
-
     def __init__(self, sandbox: FakeSandbox, path: Path) -> None:
         path.mkdir(parents=True)
         self.path = path
@@ -210,7 +208,7 @@ class FakeSandbox:
         self.clock, self.work = clock, home / "work"
         self.live: dict[str, FakeProcess] = {}
         self._started = asyncio.Event()
-        self._pid = 100
+        self.pids = itertools.count(101)
         self.reset()
 
     def reset(self) -> None:
@@ -259,7 +257,6 @@ class FakeSandbox:
         return None if self.hook is None else self.hook(name)
 
     async def process(self, job: str) -> FakeProcess:
-        """Wait until that attempt runs."""
         while job not in self.live:
             await self._started.wait()
             self._started.clear()
@@ -299,14 +296,10 @@ class FakeSandbox:
         """kill -9 of the agent: its processes die with it, and no end is reported."""
         self.live.clear()
 
-    def new_pid(self) -> int:
-        self._pid += 1
-        return self._pid
-
     def started(self, process: FakeProcess) -> None:
         self.starts[process.job] += 1
-        number = process.job.split(".", maxsplit=1)[0]
-        if any(job.split(".", maxsplit=1)[0] == number for job in self.live):
+        number = process.job.partition(".")[0]
+        if any(job.partition(".")[0] == number for job in self.live):
             self.violations.append(f"job {number} was started while it ran")
         self.live[process.job] = process
         self._started.set()

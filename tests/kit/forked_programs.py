@@ -62,7 +62,6 @@ def start(
 def run(
     module: str, arguments: Sequence[str], env: Mapping[str, str], **how: Any
 ) -> subprocess.CompletedProcess[str]:
-    """:func:`start` it and wait for its end; what it wrote."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return ended(start(module, arguments, env, text=True, **pipes, **how))
 

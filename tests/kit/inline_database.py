@@ -49,7 +49,6 @@ class CrashPoint:
         return self.pause_at is not None and self.operations >= self.pause_at
 
     def go_on(self) -> None:
-        """The process runs again."""
         self.pause_at = None
         self._goes_on.set()
 

@@ -10,7 +10,6 @@ from shared.wire import JobState, Limits
 
 
 def job(**fields: Any) -> Job:
-    """A job that runs, except for the given fields."""
     start: dict[str, Any] = {
         "id": 7,
         "state": JobState.RUNNING,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Final, Literal
+
+from tests.kit import installed
 
 _FILES: Final = {
     "memory": ("memory.max", "memory.limit_in_bytes"),
@@ -69,23 +70,15 @@ def _own(kind: str, controller: str) -> str:
 
 @cache
 def _images() -> bool:
-    """A file system in a file can be made, attached and mounted."""
     status = Path("/proc/self/status").read_text()
-    capabilities = int(status.partition("CapEff:\t")[2].split()[0], 16)
-    if (
-        not capabilities >> _CAP_SYS_ADMIN & 1
-        or "ext4" not in Path("/proc/filesystems").read_text()
-    ):
-        return False
-    if shutil.which("mkfs.ext4", path="/usr/sbin:/sbin:/usr/bin:/bin") is None:
+    may_mount = int(status.partition("CapEff:\t")[2].split()[0], 16) >> _CAP_SYS_ADMIN & 1
+    has_ext4 = "ext4" in Path("/proc/filesystems").read_text()
+    if not (may_mount and has_ext4 and installed.found("mkfs.ext4")):
         return False
     try:
-        control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
-        try:
+        with Path("/dev/loop-control").open("rb+", buffering=0) as control:
             device = fcntl.ioctl(control, _LOOP_CTL_GET_FREE)
-        finally:
-            os.close(control)
-        os.close(os.open(f"/dev/loop{device}", os.O_RDWR | os.O_CLOEXEC))
+        Path(f"/dev/loop{device}").open("rb+", buffering=0).close()
     except OSError:
         return False
     return True

@@ -80,7 +80,6 @@ class Node:
         ]
 
     def facts(self) -> dict[str, str]:
-        """The lists of names and values."""
         found: dict[str, str] = {}
         name = ""
         for one in self:
@@ -202,7 +201,6 @@ class Page:
         return {re.split("[?#]", one["action"])[0].rpartition("/")[2] for one in forms}
 
     def form(self, action: str) -> Node:
-        """What leads there."""
         forms = self.main.all("form")
         return next(one for one in forms if one["action"].partition("?")[0] == action)
 
@@ -262,14 +260,12 @@ class Browser:
             return Page(path, answer, await answer.read())
 
     async def see(self, path: str) -> Page:
-        """A page that there is."""
         page = await self.ask(path)
         assert page.status == 200, (path, page.status, page.text)
         assert page.scripts() == []
         return page
 
     async def json(self, path: str, method: str = "GET", **more: Any) -> Any:
-        """What a program reads."""
         given = {"Accept": "application/json", "Authorization": f"Bearer {self.token}"}
         if not self.token:
             del given["Authorization"]
@@ -278,7 +274,6 @@ class Browser:
             return await answer.json()
 
     def events(self, path: str) -> Any:
-        """A stream that stays open."""
         return self.session.get(f"{self.url}{path}", headers={"Accept": "text/event-stream"})
 
     async def csrf(self, page: str = "/login") -> str:
@@ -346,7 +341,6 @@ class Person:
         self._at = functools.partial(browsing, caller.url, token or "")
 
     async def get(self, path: str) -> tuple[int, str]:
-        """Status and text of the page."""
         async with self._at() as browser:
             page = await browser.ask(str(URL(path)))
             return page.status, page.source

@@ -52,10 +52,6 @@ def _numbers(service: str, random: Random, part: float, busy: float, jobs: int) 
         add(numbers, {"uploaded": 1, "uploaded_bytes": size, "result_bytes": size * 3})
         add(numbers, {"started": 1, "waited_us": waited, "longest_wait_us": waited})
         add(numbers, {"runs": 1, "ran_us": ran})
-        ends: Tree = {"completed": 1}
-        if how < 0.08:
-            ends = {"failed": {random.choice(_REASONS): 1}}
-        elif how < 0.1:
-            ends = {"cancelled": 1}
-        add(numbers, ends)
+        ends: Tree = {"cancelled": 1} if how < 0.1 else {"completed": 1}
+        add(numbers, {"failed": {random.choice(_REASONS): 1}} if how < 0.08 else ends)
     return numbers

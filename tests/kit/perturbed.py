@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from random import Random  # noqa: TID251  # seeded
 from typing import Any, Final, TypeVar
+from unittest import mock
 
 import aiohttp
 import aiosqlite
@@ -118,8 +119,8 @@ class Perturbed:
             late = self._in_thread(work)
             return await execute(connection, late, *args, **kwargs)
 
-        _replace(ThreadPoolExecutor, "submit", late_submit)
-        _replace(aiosqlite.Connection, "_execute", late_execute)
+        mock.patch.object(ThreadPoolExecutor, "submit", late_submit).start()
+        mock.patch.object(aiosqlite.Connection, "_execute", late_execute).start()
 
     def _patch_loop(self) -> None:
         """Other threads and processes get further than the loop."""
@@ -130,7 +131,7 @@ class Perturbed:
                 time.sleep(self._take())  # noqa: TID251
             once(loop)
 
-        _replace(BaseEventLoop, "_run_once", late_once)
+        mock.patch.object(BaseEventLoop, "_run_once", late_once).start()
 
     def _patch_http(self) -> None:
         """Requests that are sent late, answers, and what follows in a program on an answer."""
@@ -153,13 +154,8 @@ class Perturbed:
             if to is not None:
                 await self._hold_task(f"after {to.method} {to.path}")
 
-        _replace(aiohttp.ClientSession, "_request", late_request)
-        _replace(web.StreamResponse, "prepare", late_prepare)
-        _replace(web.StreamResponse, "write_eof", late_after)
-
-
-def _replace(owner: type, name: str, by: object) -> None:
-    setattr(owner, name, by)
+        mock.patch.object(aiohttp.ClientSession, "_request", late_request).start()
+        mock.patch.multiple(web.StreamResponse, prepare=late_prepare, write_eof=late_after).start()
 
 
 def _name(work: Any) -> str:

@@ -76,7 +76,6 @@ class Program:
                 self.process = forked_programs.start(self.name, words, env, **how)
 
     def start(self) -> None:
-        """Start it and wait until it listens."""
         _, port = announced(self.begin)
         assert port == str(self.port), f"{self.name} does not listen: {self.log[-3_000:]}"
 
@@ -104,7 +103,6 @@ class Program:
         return self.process is not None and self.process.poll() is None
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> int:
-        """Send the signal and wait for the end; its exit code."""
         assert self.process is not None
         self.process.send_signal(number)
         return self.process.wait(60)
@@ -131,5 +129,4 @@ def until(true, what: str, more=lambda: "", seconds: float = 80.0) -> None:
 
 
 def left_behind(agent: Program) -> list[str]:
-    """Processes, mounts and cgroups that outlived both programs."""
     return [f"process {pid}" for pid in marked(agent.mark)] + outside(agent.data)

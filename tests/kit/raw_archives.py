@@ -41,7 +41,6 @@ def write_bundle(path: Path, files: Files, *, chunk: int = 1 << 20) -> BundleSum
 
 
 def unpacked(bundle: Path, into: Path) -> dict[str, bytes]:
-    """What the reader unpacks, read back from the disk."""
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir()
     fd = os.open(into, os.O_RDONLY | os.O_DIRECTORY)
@@ -148,7 +147,6 @@ def header_block(
 
 
 def raw_tar(*members: tuple[bytes, bytes], end: bytes = bytes(1024)) -> bytes:
-    """(header block, content) pairs, padded, with the end mark."""
     body = b"".join(head + content + bytes(-len(content) % 512) for head, content in members)
     return body + end
 

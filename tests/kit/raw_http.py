@@ -51,7 +51,6 @@ async def send(port: int, data: bytes) -> bytes:
 
 @contextlib.asynccontextmanager
 async def holding(port: int, data: str) -> AsyncIterator[None]:
-    """A connection that has sent this and stays."""
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(data.encode())

@@ -108,12 +108,10 @@ class Job:
 
 
 def bash(script: str, **more: Any) -> Job:
-    """A bundle of a script."""
     return Job({"run.sh": script}, **more)
 
 
 def python(program: str, **more: Any) -> Job:
-    """A bundle of a program."""
     return Job({"run.sh": "exec python3 p.py\n", "p.py": program}, **more)
 
 
@@ -139,7 +137,6 @@ class LimitClock(RealClock):
 
 
 def can(who: Who) -> bool:
-    """Whether a test can run as root, or as another user."""
     return os.geteuid() == 0 or who == "user"
 
 
@@ -220,13 +217,11 @@ class SandboxHost:
         self._child = Child(_serve, who, None)
 
     def run(self, job: Job) -> Outcome:
-        """Run a bundle to its end and collect it."""
         outcome = self.do(attempt, replace(job, bundle=contents(job.bundle)))
         assert isinstance(outcome, Outcome)
         return outcome
 
     def say(self, script: str, **more: Any) -> str:
-        """What a script prints."""
         return self.run(bash(script, **more)).stdout
 
     def do(self, work: Callable[..., Awaitable[Any]], *given: Any) -> Any:
@@ -366,7 +361,6 @@ class Started:
 
     @property
     def names(self) -> list[str]:
-        """In its directory."""
         return [path.name for path in self.workspace.path.iterdir()]
 
     async def says(self, text: str = "") -> None:
@@ -390,7 +384,6 @@ class Started:
         os.close(os.open("stop", os.O_CREAT | os.O_WRONLY, dir_fd=self.workspace.fd))
 
     async def ends(self, *, go: bool = True) -> Ended:
-        """Let it run to its end."""
         if go:
             self.process.go()
         if self.over:
@@ -406,7 +399,6 @@ class Started:
 async def start(
     sandbox: Sandbox, job: Job, home: Path, name: str = "attempt", slot: int = 0
 ) -> Started:
-    """Prepare, unpack, start."""
     workspace = await sandbox.prepare(name, slot, job.limits)
     unpack(job.bundle, workspace)
     logs = home / "logs"
@@ -442,7 +434,6 @@ async def running(sandboxes: Sandboxes, job: Job, slot: int = 0) -> AsyncIterato
 
 
 async def attempt(sandboxes: Sandboxes, job: Job) -> Outcome:
-    """Prepare, start, go, wait, collect, destroy."""
     _, report, _ = await sandboxes.of(job)
     home, before = sandboxes.home, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     dest = home / "result.zip"
@@ -479,7 +470,6 @@ async def attempt(sandboxes: Sandboxes, job: Job) -> Outcome:
 
 
 async def alone(job: Job, home: Path) -> Outcome:
-    """Run a bundle in a process that the test has changed."""
     sandboxes = Sandboxes(home)
     outcome = await attempt(sandboxes, replace(job, bundle=contents(job.bundle)))
     outcome.left = await sandboxes.close()
@@ -487,7 +477,6 @@ async def alone(job: Job, home: Path) -> Outcome:
 
 
 def run(job: Job, who: Who, folder: Path | None = None) -> Outcome:
-    """Run a bundle in a child of its own."""
     job = replace(job, bundle=contents(job.bundle))
     outcome = in_child(lambda home: alone(job, home), who, folder)
     assert isinstance(outcome, Outcome)
@@ -495,7 +484,6 @@ def run(job: Job, who: Who, folder: Path | None = None) -> Outcome:
 
 
 def pack(started: Started, job: Job, dest: Path) -> tuple[Contents, ResultsLimitExceeded | None]:
-    """As the agent does it."""
     extras = {"stdout.log": started.launch.stdout, "stderr.log": started.launch.stderr}
     try:
         fd = started.workspace.fd
@@ -528,13 +516,11 @@ def unpack(bundle: Path | Mapping[str, bytes | str], workspace: Any) -> None:
 
 
 async def turns(count: int = 1) -> None:
-    """Let the event loop run ``count`` times."""
     for _ in range(count):
         await asyncio.sleep(0)  # noqa: TID251  # no time passes
 
 
 def descriptors() -> int:
-    """How many are open."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -553,5 +539,4 @@ def processes_of(uid: int) -> list[str]:
 
 
 def dead_within(pidfd: int, seconds: float = 20.0) -> bool:
-    """Whether a process ends within that time."""
     return bool(select.select([pidfd], [], [], seconds)[0])

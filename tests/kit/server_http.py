@@ -26,8 +26,6 @@ RUN = b"echo hello\n"
 
 
 class ServerClient:
-    """A user of the server."""
-
     def __init__(self, url: str, session: aiohttp.ClientSession, server: Server) -> None:
         self.url, self.session, self.server = url, session, server
 
@@ -153,7 +151,6 @@ async def hosted(
     *,
     new_database: bool = False,
 ) -> ServerClient:
-    """The server that these settings ask for."""
     fits = connection_limits(1024)
     composed = await compose(
         found, stack, machine, lambda _: fits, principals, read, new_database=new_database

@@ -63,11 +63,6 @@ class Machine(AgentModel):
     """The highest lease that a server had that called, whatever it said."""
 
 
-async def one_page(page: PayloadList) -> AsyncIterator[PayloadList]:
-    """A list that is not long."""
-    yield page
-
-
 class SimAgent(AgentClient):
     """An agent that keeps its promises, at the far end of a line that does not.
 
@@ -192,7 +187,11 @@ class SimAgent(AgentClient):
         held = [payload.doc(self._now()) for payload in self.machine.held()]
         self.up = True
         self._world.registry.mark_up(self, self.state)
-        await self._world.get.reconcile(self, one_page(PayloadList(seq=0, payloads=held)))
+
+        async def one_page() -> AsyncIterator[PayloadList]:
+            yield PayloadList(seq=0, payloads=held)
+
+        await self._world.get.reconcile(self, one_page())
 
     # -- ports.Agent
 

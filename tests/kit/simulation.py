@@ -99,13 +99,11 @@ class World:
         return replace(self, crash_point=CrashPoint(), agents=[], alone=False, alive=False)
 
     def follows(self, agent: str) -> bool:
-        """Whether the server reads the events of the agent."""
         return self.alive and self.registry.lease(agent) is not None
 
     # -- the agents
 
     def payloads(self, *states: PayloadState) -> list[tuple[SimAgent, Payload]]:
-        """What agents hold, in these states."""
         return [
             (agent, payload)
             for agent in self.agents
@@ -381,7 +379,6 @@ class World:
             assert total <= service.max_runs
 
     async def drain(self) -> None:
-        """Heal everything and let all work end."""
         for agent in self.agents:
             agent.faults.clear()
             if not agent.well:
@@ -489,7 +486,6 @@ def end_in_each_way(running: Iterable[tuple[SimAgent, Payload]]) -> None:
 
 @contextmanager
 def simulated(folder: Path, services: Mapping[str, Service], **how: Any) -> Iterator[World]:
-    """A world, for one test."""
     world = World(folder, dict(services), **how)
     with world.inline():
         yield world

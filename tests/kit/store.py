@@ -20,8 +20,6 @@ from tests.kit.clock import SimClock
 
 
 class Store(SqlJobs):
-    """The store, and what only tests ask of it."""
-
     def __init__(self, database: Database, changed: list[Job], **how: Any) -> None:
         super().__init__(database, changed.append, **how)
         self.database, self.changed = database, changed
@@ -57,11 +55,9 @@ class Store(SqlJobs):
         return await self.database.rows(sql)
 
     async def sql(self, sql: str) -> None:
-        """Change something by hand."""
         await self.database.write(lambda tx: tx.rows(sql))
 
     async def check(self) -> None:
-        """What is counted is what counting says."""
         await check_batches(self.database)
 
 

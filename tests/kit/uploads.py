@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ FIELDS = [text_part("user_id", "7"), text_part("service", "my_service")]
 async def post(
     caller: ServerClient, body: bytes, path: str = "/upload", **headers: str
 ) -> tuple[int, dict[str, str], dict[str, Any]]:
-    """Send a form; status, headers and document."""
     asked = {"Content-Type": FORM, **headers}
     async with caller.session.post(
         f"{caller.url}{path}", data=io.BytesIO(body), headers=asked
@@ -45,10 +45,8 @@ class Sender:
     async def __aenter__(self) -> Sender:
         host, port = self._caller.url.removeprefix("http://").split(":")
         self.reader, self.writer = await asyncio.open_connection(host, int(port))
-        self.writer.write(
-            f"POST /upload{self._query} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-            f"Transfer-Encoding: chunked\r\nContent-Type: {FORM}\r\n\r\n".encode()
-        )
+        head = f"POST /upload{self._query} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {FORM}\r\n"
+        self.writer.write(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
         if self._head:
             await self.send(self._head)
         return self
@@ -85,10 +83,8 @@ class Disk:
         def free_bytes(_: FolderScratch) -> int:
             used = 0
             for path in data.rglob("*"):
-                try:
+                with suppress(FileNotFoundError):
                     used += path.stat().st_size if "ferryman.sqlite" not in path.name else 0
-                except FileNotFoundError:
-                    continue
             with self.lock:
                 self.least = min(self.least, self.size - used)
             return self.size - used

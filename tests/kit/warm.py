@@ -133,11 +133,9 @@ class Place(ServerClient):
         return await self.warm.sandbox.process(f"{job_id}.{attempt}")
 
     async def configure(self, **settings: Any) -> None:
-        """Give its service these settings, as in the file."""
         await self.api("PUT", f"/services/{self.service}", json=settings)
 
     async def end(self) -> None:
-        """Cancel what has not ended."""
         for user in self.users:
             for job in (await self.api("GET", "/jobs", user=user, limit="200"))["items"]:
                 if not job["ended"]:
@@ -195,7 +193,6 @@ async def warm(request: pytest.FixtureRequest, module_folder: Path) -> AsyncIter
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def place(warm: Warm) -> AsyncIterator[Place]:
-    """This test's user and service."""
     before = warm.held()
     async with warm.session(warm.operator) as session:
         found = Place(warm, session)

@@ -29,7 +29,6 @@ _NUMBERS = itertools.count(1)
 
 
 def held(agent: AgentClient) -> Counter[str]:
-    """What is open, stored or under way now."""
     counts = {name: len(list((agent.data / name).iterdir())) for name in ("staging", "results")}
     return Counter(counts | {"files": open_files(), "running": len(agent.sandbox.live)})
 
@@ -49,8 +48,6 @@ async def warm_agent(
 
 
 class WarmAgent(AgentClient):
-    """Speaks for a server of one test."""
-
     @classmethod
     async def over(cls, first: AgentClient) -> WarmAgent:
         made = cls(first.url, first.http, first.sandbox, first.clock, first.data.parent)

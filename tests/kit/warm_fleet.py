@@ -79,7 +79,6 @@ class Fleet(ServerClient):
         )
 
     async def apply(self, tables: dict[str, AgentTable]) -> None:
-        """As the settings have the agents from now on."""
         await self.server.fleet.apply(tables)
 
     async def now(self, **agents: FakeAgent | AgentTable) -> None:
@@ -92,7 +91,6 @@ class Fleet(ServerClient):
         await self.apply(tables)
 
     async def configure(self, service: str = "", **settings: Any) -> None:
-        """Give a service, its own if none is named, these settings."""
         await self.api("PUT", f"/services/{service or self.service}", json=settings)
 
     async def upload(
@@ -101,18 +99,15 @@ class Fleet(ServerClient):
         return await super().upload(files, service or self.service, **fields)
 
     async def running(self, count: int = 1) -> list[int]:
-        """Jobs that run at the agents."""
         jobs = [await self.upload() for _ in range(count)]
         for job_id in jobs:
             assert (await self.job(job_id, until="Running"))["status"] == "Running"
         return jobs
 
     async def agents(self) -> dict[str, dict[str, Any]]:
-        """Documents, by name."""
         return {one["name"]: one for one in (await self.api("GET", "/agents"))["items"]}
 
     async def cancel(self, job_id: int) -> tuple[int, str]:
-        """Status, and what is said."""
         status, found = await self.ask("POST", f"/api/v1/jobs/{job_id}/cancel")
         return status, found["message"]
 

@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from tests.kit.raw_http import listening
+from tests.kit.waiting import until
 
 
 @dataclass(frozen=True)
@@ -40,17 +41,13 @@ class WebhookReceiver:
     port: int = 0
     most: int = 0
     _open: int = 0
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def url(self, path: str = "/hook", host: str = "127.0.0.1") -> str:
         return f"http://{host}:{self.port}{path}"
 
     async def arrived(self, count: int) -> list[Received]:
         """All that has come, once there are so many."""
-        async with asyncio.timeout(20):
-            while len(self.received) < count:
-                self._changed.clear()
-                await self._changed.wait()
+        await until(lambda: len(self.received) >= count, 20)
         return self.received
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -59,7 +56,6 @@ class WebhookReceiver:
         try:
             body = await request.read()
             self.received.append(Received(request.path_qs, dict(request.headers), body))
-            self._changed.set()
             await self.hold.wait()
         finally:
             self._open -= 1
@@ -70,7 +66,6 @@ class WebhookReceiver:
 
 @asynccontextmanager
 async def receiving(*answers: int | tuple[int, dict[str, str]]) -> AsyncIterator[WebhookReceiver]:
-    """A receiver that listens on a free port of 127.0.0.1."""
     receiver = WebhookReceiver(list(answers))
     receiver.hold.set()
     application = web.Application()

@@ -95,7 +95,6 @@ class Agent:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
     def peak_bytes(self) -> int:
-        """The most memory that it ever had resident."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
@@ -143,7 +142,6 @@ class WholeSystem:
         return found + outside(data)
 
     def result(self, job: JobDoc, to: Path) -> tuple[zipfile.ZipFile, Receipt]:
-        """What came of an ended job: the ZIP, and the receipt in it."""
         got = self.user.download(job.id, to, partial=job.status != "Completed")
         archive = zipfile.ZipFile(got.path)
         assert archive.testzip() is None
@@ -199,7 +197,6 @@ def sandboxing(slots: int) -> str:
 
 
 def submit(system: WholeSystem, job: Job, kind: str, **fields: Any) -> int:
-    """Upload a bundle; the job's number."""
     texts = contents(job.bundle).items()
     files = {name: text.encode() if isinstance(text, str) else text for name, text in texts}
     given = {"service": kind, "user": "ann", "timeout": job.timeout_s, **fields}
