@@ -84,27 +84,6 @@ async def world(started: World) -> AsyncIterator[World]:
     await started.caller.server.reload.run_once()
 
 
-async def test_it_says_what_has_changed_and_what_waits_and_is_audited(world):
-    status, answer = await world.reload(token="x" * 20)
-    assert (status, answer["code"]) == (401, "not_allowed")
-    text = f'[server]\ntokens = ["{TOKEN}", "{OTHER}"]\nport = 1\n[services.new]\n'
-    status, done = await world.reload(text)
-    assert status == 200
-    assert {one["key"]: (one["old"], one["new"]) for one in done["changed"]} == {
-        "server.tokens": ("(secret)", "(secret)"),
-        "services.my_service": ("taken out", None),
-        "services.new": (None, "added"),
-    }
-    assert TOKEN not in json.dumps(done)
-    assert OTHER not in json.dumps(done)
-    status, again = await world.reload()
-    assert (again["changed"], again["waiting"]) == ([], done["waiting"])
-    async with Client(world.caller.url, token=TOKEN) as client:
-        found = [one async for one in client.audit(action="settings/reload")]
-    assert {one.action for one in found} == {f"POST {ROUTE}"}
-    assert [one.status for one in found[:3]] == [200, 200, 401]
-
-
 WAITS: Final = {
     "host": '"::1"',
     "port": "1",
@@ -117,32 +96,40 @@ WAITS: Final = {
 """Some keys of ``[server]`` -> what they are changed to."""
 
 
-async def test_what_waits_for_a_restart_is_said_each_time(world):
+async def test_it_says_each_time_what_has_changed_and_what_waits_and_is_audited(world):
     before = world.settings.server
-    await world.reload(f"{OWN}[services.my_service]\n")
-    lines = "".join(f"{key} = {value}\n" for key, value in WAITS.items())
-    for _ in range(2):
-        # A flag says where the folder is.
-        status, done = await world.reload(f'{OWN}{lines}data_dir = "/x"\n[services.my_service]\n')
-        assert (status, done["changed"]) == (200, [])
-        assert {one["key"] for one in done["waiting"]} == {f"server.{key}" for key in WAITS}
+    status, answer = await world.reload(token="x" * 20)
+    assert (status, answer["code"]) == (401, "not_allowed")
+    waits = "".join(f"{key} = {value}\n" for key, value in WAITS.items())
+    # A flag says where the folder is.
+    text = f'[server]\ntokens = ["{TOKEN}", "{OTHER}"]\n{waits}data_dir = "/x"\n[services.new]\n'
+    status, done = await world.reload(text)
+    assert status == 200
+    assert {one["key"]: (one["old"], one["new"]) for one in done["changed"]} == {
+        "server.tokens": ("(secret)", "(secret)"),
+        "services.my_service": ("taken out", None),
+        "services.new": (None, "added"),
+    }
+    assert {one["key"] for one in done["waiting"]} == {f"server.{key}" for key in WAITS}
     for key in WAITS:
         assert getattr(world.settings.server, key) == getattr(before, key)
+    assert TOKEN not in json.dumps(done)
+    assert OTHER not in json.dumps(done)
+    status, again = await world.reload()
+    assert (again["changed"], again["waiting"]) == ([], done["waiting"])
+    async with Client(world.caller.url, token=TOKEN) as client:
+        found = [one async for one in client.audit(action="settings/reload")]
+    assert {one.action for one in found} == {f"POST {ROUTE}"}
+    assert [one.status for one in found[:3]] == [200, 200, 401]
 
 
-async def test_who_came_with_a_token_that_was_taken_out_is_refused_from_then_on(world):
-    principal = world.context.token_holder(TOKEN, "peer")
-    text = await world.context.sessions.log_in(principal, "peer")
-    assert world.context.sessions.principal_of(text, "peer") == principal
+async def test_who_came_with_a_token_that_was_taken_out_is_refused_from_then_on(world, monkeypatch):
+    """Uploads under way and browsers that logged in, too."""
     assert await world.status_of(OTHER) == 401
-    await world.reload(f'[server]\ntokens = ["{OTHER}"]\n')
-    assert (await world.status_of(TOKEN), await world.status_of(OTHER)) == (401, 200)
-    assert world.context.sessions.principal_of(text, "peer") is None, "its browser is logged out"
-
-
-async def test_an_upload_ends_with_a_token_that_was_taken_out_meanwhile(world, monkeypatch):
     await world.reload(f'[server]\ntokens = ["{TOKEN}", "{OTHER}"]\n[services.my_service]\n')
-    limits = world.context.upload_limits
+    sessions, limits = world.context.sessions, world.context.upload_limits
+    cookie = await sessions.log_in(world.context.token_holder(OTHER, "peer"), "peer")
+    assert sessions.principal_of(cookie, "peer") is not None
     begun = Mock(side_effect=limits.count)
     monkeypatch.setattr(limits, "count", begun)
     removed, body = asyncio.Event(), form_of(*FIELDS, file_part("run.sh", b"echo\n"))
@@ -163,6 +150,8 @@ async def test_an_upload_ends_with_a_token_that_was_taken_out_meanwhile(world, m
     await world.reload(f"{OWN}[services.my_service]\n")
     removed.set()
     assert [*await uploads] == [201, 403]
+    assert (await world.status_of(TOKEN), await world.status_of(OTHER)) == (200, 401)
+    assert sessions.principal_of(cookie, "peer") is None
 
 
 async def test_two_reloads_at_once_follow_each_other(world):
@@ -203,7 +192,7 @@ async def test_the_sdk_and_the_command_line(world):
         (None, "no such file"),
     ],
 )
-async def test_wrong_settings_change_nothing(world: World, text: str | None, words: str) -> None:
+async def test_wrong_settings_change_nothing(world, text, words):
     before = world.settings
     if text is None:
         world.file.unlink()
