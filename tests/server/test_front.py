@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 import contextlib
 import encodings.aliases
 import os
 import sqlite3
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 import pytest_asyncio
@@ -37,6 +36,11 @@ from tests.server.front import (
 
 __all__ = ["guarded", "name", "program"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+HALF = (
+    "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n"
+    "Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\n"
+)
+"""The first part of an upload."""
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -143,12 +147,8 @@ def _charsets() -> list[str]:
 
 
 async def test_texts_come_in_three_charsets_and_no_other_one_is_looked_up(program):
-    looked_up: list[str] = []
-
-    def search(name: str) -> None:
-        looked_up.append(name)
-
-    codecs.register(search)
+    look_up = Mock(return_value=None)
+    codecs.register(look_up)
     path, kind = "/login", "application/x-www-form-urlencoded"
     if program.name == "agent":
         path, kind = "/submit", "multipart/form-data; boundary=b"
@@ -165,10 +165,10 @@ async def test_texts_come_in_three_charsets_and_no_other_one_is_looked_up(progra
             else:
                 assert answer.document["code"] == "charset", charset
     finally:
-        codecs.unregister(search)
+        codecs.unregister(look_up)
     assert {codecs.lookup(one).name for one in taken} == {"utf-8", "ascii", "iso8859-1"}
     assert {*taken} >= {*USUAL}
-    assert looked_up == []
+    look_up.assert_not_called()
 
 
 async def test_forms_for_strangers_are_small_say_how_long_they_are_and_decode_quickly(guarded):
@@ -189,18 +189,10 @@ async def test_forms_for_strangers_are_small_say_how_long_they_are_and_decode_qu
 
 @each("number", ["9" * 7_000, "²", "%C2%B2", "%D9%A3", "-1", "1e3", "9" * 19])
 async def test_numbers_that_are_none_are_refused(program, number):
-    paths = {
-        "server": [
-            f"/download/{number}",
-            f"/api/v1/jobs/{number}",
-            f"/api/v1/jobs?limit={number}",
-            f"/api/v1/jobs?cursor={number}",
-            f"/api/v1/jobs/1/events?after={number}",
-        ],
-        "agent": [f"/retrieve/{number}", f"/events?after={number}"],
-    }[program.name]
-    for path in paths:
-        answer = await program.ask("GET", path.encode().decode("latin-1"))
+    jobs = [f"/api/v1/jobs{rest}" for rest in ("/", "?limit=", "?cursor=", "/1/events?after=")]
+    places = {"server": ["/download/", *jobs], "agent": ["/retrieve/", "/events?after="]}
+    for path in places[program.name]:
+        answer = await program.ask("GET", (path + number).encode().decode("latin-1"))
         assert 400 <= answer.status < 500, path
         assert len(answer.body) < 8_500
 
@@ -209,21 +201,21 @@ async def test_numbers_that_are_none_are_refused(program, number):
 
 
 async def test_every_answer_has_an_id_of_its_own_and_so_has_its_line_in_the_log(unasked):
-    shown = {"Authorization": f"Bearer {OTHER}"}
+    other = {"Authorization": f"Bearer {OTHER}"}
+    asks = {"Origin": PORTAL, "Access_Control_Request_Method": "GET"}
+    asked = [
+        ("POST", unasked.change, other),
+        ("GET", unasked.private, {}),
+        ("POST", unasked.upload, other),
+        ("GET", "/nowhere", other),
+        ("GET", "/", {"Host": "evil.example"}),
+        ("DELETE", unasked.upload, other),
+        ("OPTIONS", unasked.private, asks),
+        ("HEAD", unasked.private, other),
+        ("GET", unasked.private, other),
+    ]
     with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
-        answers = [
-            await unasked.ask("POST", unasked.change, **shown),
-            await unasked.ask("GET", unasked.private),
-            await unasked.ask("POST", unasked.upload, "x", **shown),
-            await unasked.ask("GET", "/nowhere", **shown),
-            await unasked.ask("GET", "/", Host="evil.example"),
-            await unasked.ask("DELETE", unasked.upload, **shown),
-            await unasked.ask(
-                "OPTIONS", unasked.private, Origin=PORTAL, Access_Control_Request_Method="GET"
-            ),
-            await unasked.ask("HEAD", unasked.private, **shown),
-            await unasked.ask("GET", unasked.private, **shown),
-        ]
+        answers = [await unasked.ask(method, path, **headers) for method, path, headers in asked]
         malformed = await unasked.send(b"nonsense\r\n\r\n")
     assert {answer.headers["x-content-type-options"] for answer in answers} == {"nosniff"}
     ids = [answer.headers["x-request-id"] for answer in answers]
@@ -231,10 +223,8 @@ async def test_every_answer_has_an_id_of_its_own_and_so_has_its_line_in_the_log(
     by_id = {line["request_id"]: line for line in lines if "request_id" in line}
     reply = [by_id[one] for one in ids]
     assert [line["status"] for line in reply] == [answer.status for answer in answers]
-    assert [line["principal"] for line in reply] == [
-        "token-2", "anonymous", "token-2", "token-2", "anonymous", "token-2", "anonymous",
-        "token-2", "token-2",
-    ]  # fmt: skip
+    whose = ["token-2" if headers == other else "anonymous" for _, _, headers in asked]
+    assert [line["principal"] for line in reply] == whose
     assert {line["event"] for line in reply} == {"request.done", "request.denied"}
     assert reply[0]["job_id" if unasked.name == "server" else "payload_id"] == 1
     assert not (unasked.name == "agent" and any("job_id" in line for line in reply))
@@ -290,18 +280,16 @@ async def until_logged(program, lines, *events):
     await eventually(seen, lambda found: not {*events}.isdisjoint(found))
 
 
+def assert_no_traceback(lines):
+    assert not any("exc_info" in line or line["log_level"] == "error" for line in lines)
+
+
 async def test_whoever_goes_away_leaves_no_traceback(program):
     with capture_logs() as lines:
-        _, writer = await asyncio.open_connection("127.0.0.1", program.port)
-        writer.write(
-            f"POST {program.upload} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n"
-            "Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\n".encode()
-        )
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
+        async with program.holding(HALF.format(program.upload)):
+            pass
         await until_logged(program, lines, "request.aborted", "request.done")
-    assert not any("exc_info" in line or line["log_level"] == "error" for line in lines)
+    assert_no_traceback(lines)
 
 
 # -- limits, and how errors are reported
@@ -313,12 +301,8 @@ async def until_status(ask, status):
 
 async def test_more_requests_than_fit_are_sent_away_and_health_is_not(narrow):
     async with contextlib.AsyncExitStack() as held:
-        head = (
-            f"POST {narrow.upload} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n"
-            "Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\n"
-        )
         for _ in range(6):
-            await held.enter_async_context(narrow.holding(head))
+            await held.enter_async_context(narrow.holding(HALF.format(narrow.upload)))
         answer = await until_status(lambda: narrow.ask("GET", narrow.private), 503)
         assert answer.document["code"] == "too_many_requests"
         assert answer.headers["retry-after"]
@@ -364,7 +348,7 @@ async def test_a_download_that_is_broken_off_is_one_line_without_a_traceback(tmp
             await until_logged(program, lines, "request.aborted")
     (line,) = [line for line in lines if line.get("path") == f"/download/{job}"]
     assert (line["event"], line["job_id"], line["peer"]) == ("request.aborted", job, "127.0.0.1")
-    assert not any("exc_info" in line or line["log_level"] == "error" for line in lines)
+    assert_no_traceback(lines)
 
 
 LIMITED = '[server]\nrate_limit = "2/h"\n[users.portal]\nrate_limit = "5/h"\n'
