@@ -9,30 +9,26 @@ import shutil
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
 from structlog.testing import capture_logs
 
 from client_agent import app
 from client_agent.settings.agent import AgentSection
 from server.settings import load
 from shared.clock import RealClock
-from shared.http.connections import connection_limits
-from shared.http.listener import Listener
-from shared.http.protocol import Deadlines
+from shared.http import connections
 from shared.http.settings import HttpSection
-from shared.http.sockets import listen
 from shared.settings.base import SettingsError
 from tests.kit import raw_http
 from tests.kit.certificates import Authority, Certificate, authority
 from tests.kit.each import each
+from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
-from tests.kit.server_http import ServerClient, hosted
+from tests.kit.server_http import ServerClient, driving, hosted
 from tests.kit.waiting import until
 
 
@@ -60,56 +56,30 @@ def trusting(ca: Authority, own: Certificate | None = None) -> ssl.SSLContext:
 
 
 @contextlib.asynccontextmanager
-async def answering(connections: int = 1024, **keys: Any) -> AsyncIterator[tuple[int, Any]]:
-    """A listener with these settings that says hello; its port and what it encrypts with."""
-
-    async def hello(_: web.Request) -> web.Response:
-        return web.Response(text="hello")
-
-    application = web.Application()
-    application.router.add_get("/", hello)
-    sock, tls = listen("127.0.0.1", 0), HttpSection(**keys).tls()
-    limits = replace(connection_limits(1024), connections=connections)
-    listener = Listener(application, sock, limits, Deadlines(head_s=30), 0.1, tls)
-    port = sock.getsockname()[1]
-    await listener.start()
-    try:
-        yield port, tls
-    finally:
-        await listener.close()
+async def answering(folder: Path, **settings: Any) -> AsyncIterator[int]:
+    """A server with these settings; its port."""
+    async with driving(folder, FakeOrchestrator(), **settings) as caller:
+        yield int(caller.url.rpartition(":")[2])
 
 
-async def said(port: int, context: ssl.SSLContext) -> str:
+async def said(port: int, context: ssl.SSLContext) -> int:
     connector = aiohttp.TCPConnector(ssl=context)
     async with (
         aiohttp.ClientSession(connector=connector) as http,
-        http.get(f"https://127.0.0.1:{port}/") as answer,
+        http.get(f"https://127.0.0.1:{port}/livez") as answer,
     ):
-        return await answer.text()
+        return answer.status
 
 
-async def test_whoever_trusts_the_ca_is_answered(keys, tmp_path):
+async def test_whoever_trusts_the_ca_is_answered_and_plain_http_gets_a_sentence(keys, tmp_path):
     both = tmp_path / "both.pem"
     both.write_bytes(keys.host.cert.read_bytes() + keys.host.key.read_bytes())
-    for settings in (keys.own, {"tls_cert": both}):
-        async with answering(**settings) as (port, _):
-            assert await said(port, trusting(keys.ca)) == "hello"
-            with pytest.raises(aiohttp.ClientConnectorCertificateError):
-                await said(port, ssl.create_default_context())
-
-
-async def test_with_a_client_ca_only_callers_with_its_certificate_are_answered(keys):
-    async with answering(**keys.own, tls_client_ca=keys.ca.cert) as (port, _):
-        assert await said(port, trusting(keys.ca, keys.caller)) == "hello"
-        with capture_logs() as logs:
-            for context in (trusting(keys.ca), trusting(keys.ca, keys.stranger)):
-                with pytest.raises(aiohttp.ClientError):
-                    await said(port, context)
-        assert [line["event"] for line in logs] == ["tls.failed"]  # one a second at most
-
-
-async def test_plain_http_is_answered_with_a_sentence(keys):
-    async with answering(**keys.own) as (port, _):
+    async with answering(tmp_path, tls_cert=both) as port:
+        assert await said(port, trusting(keys.ca)) == 200
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            await said(port, ssl.create_default_context())
+    async with answering(tmp_path, **keys.own) as port:
+        assert await said(port, trusting(keys.ca)) == 200
         with capture_logs() as logs:
             answer = await raw_http.ask(port, "POST", "/upload", "x" * 1000)
     assert answer.status == 400
@@ -118,30 +88,48 @@ async def test_plain_http_is_answered_with_a_sentence(keys):
     assert answer.headers["x-request-id"] == line["request_id"]
 
 
+async def test_with_a_client_ca_only_callers_with_its_certificate_are_answered(keys, tmp_path):
+    async with answering(tmp_path, **keys.own, tls_client_ca=keys.ca.cert) as port:
+        assert await said(port, trusting(keys.ca, keys.caller)) == 200
+        with capture_logs() as logs:
+            for context in (trusting(keys.ca), trusting(keys.ca, keys.stranger)):
+                with pytest.raises(aiohttp.ClientError):
+                    await said(port, context)
+        failed = [line["event"] for line in logs if line["event"].startswith("tls.")]
+        assert failed == ["tls.failed"]  # one a second at most
+
+
 @each("sent", ["", "\x16\x03\x01"])
-async def test_connections_without_a_handshake_are_closed_for_others(keys, sent):
+async def test_connections_without_a_handshake_are_closed_for_others(
+    keys, tmp_path, monkeypatch, sent
+):
     """They send nothing, or a part of one."""
-    async with answering(8, **keys.own) as (port, _):
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 8)
+    async with answering(tmp_path, **keys.own) as port:
         async with AsyncExitStack() as stack:
             for _ in range(8):
                 await stack.enter_async_context(raw_http.holding(port, sent))
             for _ in range(3):
-                assert await asyncio.wait_for(said(port, trusting(keys.ca)), 10) == "hello"
+                assert await asyncio.wait_for(said(port, trusting(keys.ca)), 10) == 200
         for _ in range(20):  # none of those that ended is counted for ever
-            assert await asyncio.wait_for(said(port, trusting(keys.ca)), 10) == "hello"
+            assert await asyncio.wait_for(said(port, trusting(keys.ca)), 10) == 200
 
 
-async def test_new_files_are_used_for_new_connections(keys, tmp_path):
+async def test_new_files_are_used_for_new_connections(keys, tmp_path, monkeypatch):
     used = Certificate(tmp_path / "cert.pem", tmp_path / "key.pem")
     shutil.copy(keys.host.cert, used.cert)
     shutil.copy(keys.host.key, used.key)
-    async with answering(tls_cert=used.cert, tls_key=used.key) as (port, tls):
+    given: dict[str, Any] = {"tls_cert": used.cert, "tls_key": used.key}
+    tls = HttpSection(**given).tls()
+    assert tls is not None
+    monkeypatch.setattr(HttpSection, "tls", lambda _: tls)
+    async with answering(tmp_path, **given) as port:
         shutil.copy(keys.stranger.key, used.key)
         with capture_logs() as logs:
             tls.reload()
-        assert logs[0]["event"] == "tls.not_reloaded"
-        assert "tls_key" in logs[0]["why"]
-        assert await said(port, trusting(keys.ca)) == "hello"
+        (line,) = [one for one in logs if one["event"] == "tls.not_reloaded"]
+        assert "tls_key" in line["why"]
+        assert await said(port, trusting(keys.ca)) == 200
         shutil.copy(keys.stranger.cert, used.cert)
         tls.reload()
         with pytest.raises(aiohttp.ClientConnectorCertificateError):
