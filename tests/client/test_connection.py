@@ -94,11 +94,7 @@ def test_certificates_that_cannot_be_used_are_refused_at_once(ca, tmp_path):
 @each(
     ("why", "url", "more"),
     [
-        *[
-            ("such as http://", url, {})
-            for url in ("127.0.0.1:5000", "ftp://host", "", "http://", "http://host:99999")
-        ],
-        ("such as http://", "http://:5000", {}),
+        *(("such as http://", url, {}) for url in ("127.0.0.1:5000", "http://:5000", "ftp://h")),
         ("end before the", "http://host/?token=t", {}),
         ("give the token as", "http://ada:secret@host", {}),
         ("no header can carry", "http://host", {"headers": {"X-Own": "a\r\nX-Other: b"}}),
