@@ -90,6 +90,9 @@ ASIDE |= {"advice": "look whether somebody misses them"}
 FULL: dict[str, Any] = {"health": {"status": "error", "message": "the disk is full"}, "status": 503}
 SOFT = ["no cgroups", "limits that a job can get around: memory"]
 CLOCK = "its clock is 3d ahead of the server's"
+GONE = agents(trouble=AWAY, reachable=False)
+LOST = agents(state="lost", trouble=AWAY, reachable=False)
+RETIRED = agents(state="retired", trouble="agent north is retired")
 IS_AGENT = "is an agent: commands are"
 
 
@@ -111,24 +114,9 @@ IS_AGENT = "is an agent: commands are"
         ({"service": {"paused": True}}, 0, "it is paused: new disk", "services resume example"),
         ({"service": {"offered": False}}, 0, "no agent offers it", "ferryman agents"),
         ({"service": {"trouble": AWAY}}, 1, f"no agent takes its jobs now: {AWAY}", "agents"),
-        (
-            agents(trouble=AWAY, reachable=False),
-            1,
-            "PROBLEM  agent north: it cannot be reached: n:9000",
-            "agents show north",
-        ),
-        (
-            agents(state="lost", trouble=AWAY, reachable=False),
-            0,
-            "agent north: it is lost",
-            "start the agent on its host",
-        ),
-        (
-            agents(state="retired", trouble="agent north is retired"),
-            0,
-            "ok       agent north: it is retired",
-            None,
-        ),
+        (GONE, 1, "PROBLEM  agent north: it cannot be reached: n:9000", "agents show north"),
+        (LOST, 0, "agent north: it is lost", "start the agent on its host"),
+        (RETIRED, 0, "ok       agent north: it is retired", None),
         ({"agents": []}, 1, "the server has no agents", "[agents.NAME]"),
         (agents(trouble="it is silent"), 1, "it is silent", "agents show north"),
         (agents(state="draining"), 0, "it is draining", "agents resume north"),
@@ -195,6 +183,7 @@ server: file.toml: server.prot: no such setting; did you mean port?
 server: file.toml: services.x.timeout: 'soon' is not a duration such as 90s, 1h30m or 10d
 agent: file.toml: agent.slotss: no such setting; did you mean slots?
 """
+MANY = "[services.s]\nruns_per_user = 11\n"
 OPEN = "server: warning: server: no tokens: it starts only where"
 
 
@@ -206,12 +195,7 @@ OPEN = "server: warning: server: no tokens: it starts only where"
         (BAD, 2, "", MISTAKES),
         (None, 2, "", "file.toml: No such file or directory"),
         ("[agent\n", 2, "", "file.toml: not valid TOML"),
-        (
-            "[services.s]\nruns_per_user = 11\n",
-            0,
-            "server: fine\n",
-            "server: warning: services.s: runs_per_user is 11",
-        ),
+        (MANY, 0, "server: fine\n", "server: warning: services.s: runs_per_user is 11"),
         ('[server]\nhost = "0.0.0.0"\n', 0, "server: fine\n", OPEN),
         ('[agent]\nhost = "0.0.0.0"\n', 2, "", "agent: refusing to listen on 0.0.0.0 without a to"),
     ],
