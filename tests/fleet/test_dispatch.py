@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from server.domain.batch import Batch
 from server.domain.choose import Recent
-from server.domain.jobs import Hold
 from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from server.stages.waiting import why_waiting
-from server.store.jobs import SqlJobs
 from shared.clock import say_time, utc
 from shared.wire import JobState, PayloadState, QueueInfo, Reason, WaitReason
 from tests.kit.simulation import World
@@ -179,36 +176,18 @@ async def test_the_start_of_a_job_that_waits_for_a_slot_is_estimated(world: Worl
     assert (why.code, await expected(jobs[1])) == (WaitReason.NO_AGENT, None)
 
 
-class Counted:
-    """The jobs, with a batch."""
-
-    def __init__(self, jobs: SqlJobs, batch: Batch) -> None:
-        self._jobs, self._batch = jobs, batch
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._jobs, name)
-
-    async def batches_of(self, parents: Sequence[int]) -> dict[int, Batch]:
-        assert list(parents) == [self._batch.parent_id]
-        return {self._batch.parent_id: self._batch}
-
-
 async def test_a_parent_says_how_many_children_it_waits_for_and_a_child_how_many_may_run(
     world: World,
 ) -> None:
     await world.start()
-    first, second = [await world.upload("ann", "patient") for _ in range(2)]
-    parent = replace(await world.jobs.get(first), deferred=True, state=JobState.RUNNING)
-    child = replace(await world.jobs.get(second), hold=Hold.PARALLEL, parent_id=first)
-    batch = Batch(first, 100, made=50, completed=2, failed=1, max_parallel=5)
-    counted = cast("SqlJobs", Counted(world.jobs, batch))
-    why = await why_waiting([parent, child], world.services, counted, world.registry, 0)
-    reason = "waits for its children: 3 of 100 have ended"
-    children = QueueInfo(position=1, reason=reason, code=WaitReason.CHILDREN, used=3, limit=100)
-    assert why[first] == children
-    of_child = why[second]
-    assert (of_child.code, of_child.used, of_child.limit) == (WaitReason.MAX_PARALLEL, 5, 5)
-    assert f"job {first}, has 5 of 5 children under way" in of_child.reason
+    parent = await world.upload("ann", "example", array="0-9", max_parallel="2")
+    await world.batches.run_once()
+    why = "waits for its children: 0 of 10 have ended"
+    await waits(world, parent, 1, WaitReason.CHILDREN, why, used=0, limit=10)
+    child = await found(world, parent + 10)
+    assert child is not None
+    assert (child.code, child.used, child.limit) == (WaitReason.MAX_PARALLEL, 2, 2)
+    assert f"job {parent}, has 2 of 2 children under way" in child.reason
 
 
 async def test_a_job_that_is_to_be_tried_again_shows_when_and_is_sent_then(world: World) -> None:

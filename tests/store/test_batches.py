@@ -7,18 +7,16 @@ import dataclasses
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from server.domain import batch as rules
-from server.domain import ending, states
+from server.domain import ending
 from server.domain.batch import Batch
 from server.domain.choose import Candidate
 from server.domain.errors import ChildOfBatch, QueueFull
 from server.domain.jobs import BatchRequest, Bundle, Job, Move
 from server.ports import Filter
 from server.store import children, retention
-from shared.wire import JobState, Reason
+from shared.wire import JobState
 from tests.kit.store import Store, new, service
 
 SERVICE = service()
@@ -99,7 +97,9 @@ async def test_children_are_made_once_whoever_makes_them_and_none_of_a_cancelled
     jobs: Store,
 ) -> None:
     parent = await array(jobs, 10, made=4)
-    assert sorted(await asyncio.gather(*(make(jobs, parent, 5) for _ in range(2)))) == [False, True]
+    seen = await batch_of(jobs, parent)
+    more = [jobs.make_children(seen, rules.tasks(seen, 4, 5), 30, "") for _ in range(2)]
+    assert sorted(await asyncio.gather(*more)) == [False, True]
     names = [child.child_name for child in await jobs.children_of(parent)]
     assert names == [str(n) for n in range(9)]
     await jobs.request_cancel(parent.id, 50)
@@ -274,42 +274,6 @@ async def test_children_that_a_job_left_have_a_bundle_of_their_own(jobs: Store) 
     await jobs.check()
 
 
-HOW = settings(
-    max_examples=40,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
-MOVES = (
-    *(JobState.SUBMITTED, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED),
-    *(JobState.QUEUED, "claim", "claim", "cancel", "make"),
-)
-
-
-@HOW
-@given(
-    max_parallel=st.integers(0, 3),
-    made=st.integers(0, 6),
-    steps=st.lists(st.tuples(st.integers(0, 5), st.sampled_from(MOVES)), max_size=25),
-)
-async def test_counters_say_what_counting_says(
-    jobs: Store, max_parallel: int, made: int, steps: list[tuple[int, Any]]
-) -> None:
-    parent = await array(jobs, 6, made=made, max_parallel=max_parallel)
-    for number, step in steps:
-        children = await jobs.children_of(parent)
-        child = children[number % len(children)] if children else None
-        if step == "claim":
-            await jobs.claim_fairly(SERVICE, HERE, number, 40)
-        elif step == "cancel":
-            await jobs.cancel_children(parent.id, 50, "cancelled")
-        elif step == "make":
-            await make(jobs, parent, number)
-        elif child is not None and step in states.NEXT[child.state]:
-            await jobs.move(to(child, step))
-        await jobs.check()
-
-
 async def test_no_transaction_grows_with_the_number_of_children(
     jobs: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,24 +300,3 @@ async def test_no_transaction_grows_with_the_number_of_children(
         assert (await batch_of(jobs, parent)).cancelled == count
     assert largest[1] <= largest[0]
     await jobs.check()
-
-
-async def test_children_are_listed_in_their_order_by_state_and_page_by_page(jobs, database) -> None:
-    parent, other = await array(jobs, 5), await array(jobs, 2)
-    first, second, *_ = await jobs.children_of(parent)
-    await jobs.moved(ending.end(first, JobState.FAILED, SERVICE, 40, "no", Reason.EXIT_CODE))
-    await jobs.moved(to(second, JobState.CANCELLED))
-    page = await jobs.children(parent.id, 3)
-    assert [(one.name, one.state) for one in page] == [
-        ("0", JobState.FAILED),
-        ("1", JobState.CANCELLED),
-        ("2", JobState.QUEUED),
-    ]
-    assert (page[0].id, page[0].reason, page[1].reason) == (first.id, Reason.EXIT_CODE, None)
-    assert [one.name for one in await jobs.children(parent.id, 9, page[-1].id)] == ["3", "4"]
-    chosen = {JobState.QUEUED, JobState.FAILED}
-    found = await jobs.children(parent.id, 9, among=chosen)
-    assert [one.name for one in found] == ["0", "2", "3", "4"]
-    assert await jobs.children(parent.id, 9, found[-1].id, chosen) == []
-    assert await jobs.children(parent.id, 9, among=()) == []
-    assert len(await jobs.children(other.id, 9)) == 2

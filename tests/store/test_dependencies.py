@@ -82,29 +82,6 @@ async def test_time_that_it_waits_for_others_is_no_time_in_the_queue(jobs: Store
     assert (released.hold, released.waits_since, released.not_before) == (None, 5_000, 5_000)
 
 
-@pytest.mark.parametrize("how", [S.FAILED, S.CANCELLED])
-@pytest.mark.parametrize("before", [True, False])
-async def test_a_job_fails_when_one_that_it_waits_for_does_not_complete(
-    jobs: Store, how: JobState, before: bool
-) -> None:
-    first = await jobs.upload()
-    if before:
-        await run(jobs, first, how)
-    second = await jobs.upload(after=(first.id,))
-    third = await jobs.upload(inputs_from=(second.id,))
-    if not before:
-        await run(jobs, first, how)
-    assert [job.id for job in await fail_broken(jobs)] == [second.id, third.id]
-    failed = await jobs.get(second.id)
-    assert (failed.state, failed.reason) == (S.FAILED, Reason.DEPENDENCY_FAILED)
-    became = "was cancelled" if how is S.CANCELLED else "failed (exit_code): it Failed"
-    assert failed.message == f"job 1, which it waits for, {became}"
-    assert (await jobs.get(third.id)).message.startswith(
-        "job 2, which it waits for, failed (dependency_failed): job 1, which it waits for"
-    )
-    assert [event.state for event in await jobs.events(second.id)] == [S.QUEUED, S.FAILED]
-
-
 async def test_a_job_that_is_retried_waits_again_for_what_is_not_complete(jobs: Store) -> None:
     first, other = await jobs.upload(), await jobs.upload()
     second = await jobs.upload(after=(first.id, other.id))

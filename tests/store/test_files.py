@@ -106,8 +106,13 @@ async def test_the_files_of_all_attempts_go_with_their_job(jobs: Store) -> None:
     over = await jobs.moved(end(sent, JobState.FAILED, result=result("r2", 4)))
     assert await jobs.stored("ann") == 1 + 3 + 4
     assert await jobs.files_in_use(["r1", "r2", "r3"]) == {"r1", "r2"}
-    other = await jobs.moved(end(await jobs.claimed(), JobState.FAILED, result=result("r4")))
+    other = await jobs.moved(end(await jobs.claimed(user="bob"), JobState.FAILED))
+    assert await jobs.attach_result(other.key, result("r4", 5))
+    assert await jobs.stored("bob") == 1 + 5
+    jobs.changed.clear()
     assert await jobs.clean([clean(other)]) == (1, [(R, "r4")])
+    assert [one.state for one in jobs.changed] == [JobState.CLEANED]
+    assert await jobs.stored("bob") == 0
     (attempt,) = await jobs.attempts(other.id)
     assert (attempt.state, attempt.result) == (JobState.FAILED, None)
     assert not await jobs.attach_result(other.key, result("late"))

@@ -19,7 +19,7 @@ from server.store.users import UserLoad
 from shared.ids import AttemptKey
 from shared.wire import JobState, Limits, Reason, Usage
 from tests.kit.each import each
-from tests.kit.store import Store, claim, clean, end, new, result
+from tests.kit.store import Store, claim, end, new, result
 
 S = JobState
 BACK = {"agent": None, "payload_id": None, "submitted_at": None, "started_at": None}
@@ -32,23 +32,24 @@ FACTS: dict[str, Any] = {
 }
 
 
-async def test_a_move_its_event_and_a_wakeup_are_one(jobs: Store) -> None:
-    (job,) = await jobs.added("ann")
+async def test_a_move_its_event_and_a_wakeup_are_one_and_of_two_only_one_is_made(
+    jobs: Store,
+) -> None:
+    job = await jobs.upload()
     claimed = await jobs.moved(claim(job))
     assert (claimed.state, claimed.attempt, claimed.agent) == (S.PROCESSING, 1, "node")
+    both = await asyncio.gather(
+        jobs.move(end(claimed, S.FAILED)), jobs.move(end(claimed, S.QUEUED))
+    )
+    assert (both[0] is None) != (both[1] is None)
+    over = await jobs.get(job.id)
     history = await jobs.events(job.id)
     assert [(event.before, event.state, event.attempt) for event in history] == [
         (None, S.QUEUED, 0),
         (S.QUEUED, S.PROCESSING, 1),
+        (S.PROCESSING, over.state, 1),
     ]
-    assert [one.state for one in jobs.changed] == [S.QUEUED, S.PROCESSING]
-
-
-async def test_of_two_who_saw_the_same_only_one_moves(jobs: Store) -> None:
-    (job,) = await jobs.added("ann")
-    results = await asyncio.gather(jobs.move(claim(job)), jobs.move(end(job, S.CANCELLED)))
-    assert (results[0] is None) != (results[1] is None)
-    assert len(await jobs.events(job.id)) == 2
+    assert [one.state for one in jobs.changed] == [S.QUEUED, S.PROCESSING, over.state]
 
 
 async def test_a_report_of_an_older_attempt_and_a_claim_of_what_is_cancelled_change_nothing(
@@ -104,13 +105,6 @@ async def test_a_job_that_is_not_there_says_so(jobs: Store) -> None:
     for call in (jobs.get(4), jobs.events(4), jobs.change_tags(4, ("a",), (), 30, "ann")):
         with pytest.raises(NoSuchJob, match="Job 4 not found in the database"):
             await call
-
-
-async def test_warnings_of_the_upload_outlast_those_of_attempts(jobs: Store) -> None:
-    job = await jobs.claimed(warnings=("a name",))
-    await jobs.to(job, S.QUEUED, changes={"warnings": ["of an attempt"]})
-    found = await jobs.get(job.id)
-    assert (found.upload_warnings, found.warnings) == (("a name",), ("of an attempt",))
 
 
 # -- uploads
@@ -271,11 +265,14 @@ async def test_a_job_has_thirty_two_tags_at_most_however_they_come(jobs: Store) 
 async def test_users_are_listed_by_name_with_what_each_has(jobs: Store) -> None:
     for user in ("bob", "ann", "zoe", "ann", "Bob"):
         await jobs.insert(new(user), "queued", most_uploaded=100)
-    assert await jobs.users("", 10) == ["Bob", "ann", "bob", "zoe"]
-    assert await jobs.users("", 2) == ["Bob", "ann"]
-    assert await jobs.users("b", 10) == ["bob", "zoe"]
-    assert await jobs.users("bob", 1) == ["bob"]
-    assert await jobs.users("zz", 10) == []
+    for begin, most, found in (
+        ("", 10, ["Bob", "ann", "bob", "zoe"]),
+        ("", 2, ["Bob", "ann"]),
+        ("b", 10, ["bob", "zoe"]),
+        ("bob", 1, ["bob"]),
+        ("zz", 10, []),
+    ):
+        assert await jobs.users(begin, most) == found
     loads = await jobs.user_loads(["ann", "bob", "none"], 0, 1)
     assert loads["none"] == UserLoad()
     assert loads["ann"].queued == loads["bob"].queued == 1, "counted no further"
@@ -283,7 +280,6 @@ async def test_users_are_listed_by_name_with_what_each_has(jobs: Store) -> None:
     for user in ("ann", "bob"):
         assert loads[user].stored == await jobs.stored(user) > 0
         assert loads[user].uploaded == await jobs.uploaded(user, 0) > 0
-    assert await jobs.user_loads([], 0, 1) == {}
 
 
 async def test_who_waits_is_listed_for_a_service(jobs: Store) -> None:
@@ -296,15 +292,3 @@ async def test_who_waits_is_listed_for_a_service(jobs: Store) -> None:
         ("none", 10, 10, {}),
     ):
         assert await jobs.waiting_users(service, most, each_most) == found
-
-
-async def test_results_count_as_stored_until_the_job_is_cleaned(jobs: Store) -> None:
-    job = await jobs.claimed()
-    over = await jobs.moved(end(job, S.CANCELLED))
-    assert await jobs.attach_result(job.key, result("r", 5))
-    assert await jobs.stored("ann") == SIZE + 5
-    assert (await jobs.get(job.id)).result == result("r", 5)
-    jobs.changed.clear()
-    await jobs.clean([clean(over)])
-    assert [one.state for one in jobs.changed] == [S.CLEANED]
-    assert await jobs.stored("ann") == 0

@@ -116,22 +116,6 @@ async def test_each_choice_finds_what_a_look_at_every_job_finds(
         assert await every_page(jobs, Filter(**where), 3) == expected, where
 
 
-async def test_the_shorter_of_two_lists_is_looked_through(
-    jobs: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pages, "_SLICE", 4)
-    for user, tag in (("bob", "all"), ("ann", "rare"), *[("ann", "all")] * 20):
-        await jobs.upload(user, tags=(tag,), submitted_by="portal")
-    for where in (
-        Filter(user_id="bob", tag="all"),
-        Filter(user_id="ann", tag="rare"),
-        Filter(user_id="bob", submitted_by="portal"),
-        Filter(tag="rare", submitted_by="portal"),
-    ):
-        found, following = await jobs.page(where, None, 9)
-        assert (len(found), following) == (1, None), where
-
-
 async def test_a_text_finds_jobs_by_number_name_tag_and_message(
     jobs: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
