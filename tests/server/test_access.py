@@ -318,8 +318,20 @@ def area_of(route: Any) -> Area:
     }.get(word, Area.JOBS)
 
 
-async def test_a_route_is_of_the_area_that_it_is_about() -> None:
+async def test_every_route_is_asked_for_and_of_the_area_that_it_is_about(crowd: Crowd) -> None:
     assert [name_of(one) for one in ROUTES if one.area is not area_of(one)] == []
+    document = (await crowd.ask("bob", "GET", "/openapi.json")).document
+    described = {
+        (method.upper(), path)
+        for path, operations in document["paths"].items()
+        for method in operations
+    }
+    served = {
+        (route.method, route.resource.canonical)
+        for route in crowd.place.server.application.router.routes()
+        if route.method != "HEAD" and route.resource is not None
+    }
+    assert served <= described | {(one.method, one.path) for one in PAGES}
 
 
 async def test_a_role_gets_no_further_than_its_routes(crowd: Crowd) -> None:
@@ -403,22 +415,6 @@ async def test_nobody_reads_or_changes_what_is_not_theirs(
     missing = {name for name, well in reached.items() if not well}
     of_operators = re.compile("agents|tokens|audit|statistics|status|metrics")
     assert {name for name in missing if not of_operators.search(name)} <= {"GET /new/sent"}
-
-
-async def test_every_route_is_in_the_document_or_the_table(crowd: Crowd) -> None:
-    """So that the test above asks for it."""
-    document = (await crowd.ask("bob", "GET", "/openapi.json")).document
-    described = {
-        (method.upper(), path)
-        for path, operations in document["paths"].items()
-        for method in operations
-    }
-    served = {
-        (route.method, route.resource.canonical)
-        for route in crowd.place.server.application.router.routes()
-        if route.method != "HEAD" and route.resource is not None
-    }
-    assert served <= described | {(one.method, one.path) for one in PAGES}
 
 
 async def test_a_job_of_somebody_else_is_as_if_there_were_none(crowd: Crowd) -> None:

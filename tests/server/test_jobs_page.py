@@ -89,7 +89,7 @@ async def test_everybody_sees_their_own_jobs_only(ann: Lists, bobs: int) -> None
     assert (await ann.place.api("GET", f"/jobs/{bobs}"))["name"] == "his-name"
 
 
-async def test_filters_stand_in_the_address(ann: Lists, bobs: int) -> None:
+async def test_filters_stand_in_the_address_errors_beside_them(ann: Lists, bobs: int) -> None:
     first = await ann.job(name="Alpha run", tags="red,blue")
     second = await ann.job(name="beta", tags="red")
     for query, expected in (
@@ -113,28 +113,19 @@ async def test_filters_stand_in_the_address(ann: Lists, bobs: int) -> None:
     assert {name for name in numbers if numbers[name] != "0"} == {"All", "Completed"}
     assert (numbers["All"], numbers["Completed"]) == ("2", "2")
     assert counts(await ann.see("/jobs?text=x")) == {}
-
-
-@each(
-    "query, field, says",
-    [
+    for query, field, says in (
         ("since=yesterday", "since", "is not a time such as"),
         ("state=Gone", "state", "is none of"),
         (f"tag={'x' * 201}", "tag", "longer than 200"),
         ("children=%3Cb%3E", "children", "is not true"),
         ("cursor=x", "", ""),
         ("reason=%3Cb%3E", "", ""),
-    ],
-)
-async def test_a_wrong_filter_is_said_beside_it(
-    ann: Lists, query: str, field: str, says: str
-) -> None:
-    await ann.job()
-    page = await ann.ask(f"/jobs?{query}")
-    assert (page.status, page.jobs(), page.main.all("b")) == (400, [], [])
-    if field:
-        assert says in page.errors[field]
-        assert page.main.one(name=field)["aria-invalid"] == "true"
+    ):
+        page = await ann.ask(f"/jobs?{query}")
+        assert (page.status, page.jobs(), page.main.all("b")) == (400, [], [])
+        if field:
+            assert says in page.errors[field]
+            assert page.main.one(name=field)["aria-invalid"] == "true"
 
 
 async def test_pages_go_back_and_say_how_far(ann: Lists, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,11 +123,7 @@ async def test_what_should_be_looked_at_is_said_with_what_to_do(
         status, health = await place.ask("GET", "/health")
         assert (status, health["message"]) == (503, "the disk is full")
     place.warm.clock.forward(60)
-
-
-async def test_a_trouble_of_any_kind_can_be_shown(
-    place: Place, admin: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # A trouble of any kind can be shown, and has an advice.
     assert ADVICE.keys() == set(TroubleKind)
     assert set(TroubleKind) > SERVER_TROUBLES
     every = [Trouble(kind, f"{HOSTILE} {kind}", "fake") for kind in TroubleKind]
@@ -255,7 +251,7 @@ async def test_each_chart_has_all_its_numbers_in_a_table(
     assert page.main.facts()["Uploaded"] == f"{history.total['uploaded']:,}"
 
 
-async def test_what_came_in_the_last_day_is_said(past: tuple[ServerClient, Browser]) -> None:
+async def test_the_last_day_and_edited_addresses(past: tuple[ServerClient, Browser]) -> None:
     _, browser = past
     found = await browser.json("/api/v1/status")
     assert 0 <= found["database_free_bytes"] < found["database_bytes"]
@@ -263,24 +259,16 @@ async def test_what_came_in_the_last_day_is_said(past: tuple[ServerClient, Brows
     assert found["day_bytes"] > 10_000 * found["day_jobs"]
     facts = (await browser.see("/status")).main.facts()
     assert facts["Last day"].startswith(f"{found['day_jobs']:,} jobs, ")
-
-
-@each(
-    "query, status",
-    [
-        ("?period=hour", 400),
-        ("?period=<script>alert(1)</script>", 400),
-        ("?service=nosuch", 404),
-        ('?service="><script>alert(1)</script>', 404),
-        ("?period=&service=", 200),
-        ("?utm_source=mail", 200),
-    ],
-)
-async def test_addresses_that_people_edited(
-    past: tuple[ServerClient, Browser], query: str, status: int
-) -> None:
-    page = await past[1].ask(f"/charts{query}")
-    assert (page.status, page.scripts()) == (status, [])
+    for query, status in (  # of charts, as people edit them
+        ("period=hour", 400),
+        ("period=<script>alert(1)</script>", 400),
+        ("service=nosuch", 404),
+        ('service="><script>alert(1)</script>', 404),
+        ("period=&service=", 200),
+        ("utm_source=mail", 200),
+    ):
+        page = await browser.ask(f"/charts?{query}")
+        assert (page.status, page.scripts()) == (status, []), query
 
 
 async def test_charts_are_of_their_service_and_a_job_shows_its_webhook(tmp_path: Path) -> None:

@@ -124,6 +124,8 @@ async def test_a_form_with_files_becomes_a_job(ann: Uploads) -> None:
     page = await ann.send_form({"timeout": "x"}, {"run.sh": RUN}, Accept="application/json")
     found = json.loads(page.body)
     assert (page.status, found["code"], found["part"]) == (400, "invalid_timeout", "timeout")
+    page = await ann.send_form({}, {"run.sh": RUN, "big": bytes(3 << 20)})
+    assert (page.status, "2.0 MiB" in page.text, len(await ann.jobs())) == (413, True, 2)
 
 
 async def test_a_run_sh_is_written_in_the_page_or_brought_by_an_archive(ann: Uploads) -> None:
@@ -194,12 +196,6 @@ async def test_what_is_wrong_is_said_beside_a_field_or_beside_the_files(
     assert (page.status, page.scripts()) == (400, [])
     assert says in page.errors[field]
     assert page.main.fields()["name"] == "kept"
-    assert await ann.jobs() == []
-
-
-async def test_what_is_too_large_is_refused_early(ann: Uploads) -> None:
-    page = await ann.send_form({}, {"run.sh": RUN, "big": bytes(3 << 20)})
-    assert (page.status, "2.0 MiB" in page.text) == (413, True)
     assert await ann.jobs() == []
 
 
