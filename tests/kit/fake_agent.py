@@ -459,26 +459,3 @@ async def served(module_folder: Path) -> AsyncIterator[Served]:
     agent = FakeAgent(ends="Running")
     async with serving(module_folder, agent, extra=RETRIED) as caller:
         yield caller, agent
-
-
-@asynccontextmanager
-async def running_at(
-    where: Path | Served, extra: str = "", **fields: str
-) -> AsyncIterator[tuple[ServerClient, FakeAgent, int]]:
-    """A job that runs.
-
-    Args:
-        where: on which server, or in which folder there is to be a new one with ``extra``.
-    """
-    async with AsyncExitStack() as stack:
-        if isinstance(where, Path):
-            agent = FakeAgent(ends="Running")
-            caller = await stack.enter_async_context(serving(where, agent, extra=extra))
-        else:
-            caller, agent = where
-        job_id = await caller.upload(None, "my_service", **fields)
-        await caller.job(job_id, until="Running")
-        yield caller, agent, job_id
-        if not isinstance(where, Path):
-            async with caller.session.post(f"{caller.url}/terminate/{job_id}") as answer:
-                await answer.read()

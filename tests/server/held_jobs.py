@@ -6,14 +6,14 @@ import io
 import json
 import zipfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from tests.kit.fake_agent import FakeAgent, HeldPayload, Served, left, running_at
+from tests.kit.fake_agent import FakeAgent, HeldPayload, Served, left, serving
 from tests.kit.server_http import ServerClient
 
 SSE = {"Accept": "text/event-stream"}
@@ -79,8 +79,18 @@ class Setting(ShownJob):
 
 @asynccontextmanager
 async def running(where: Path | Served, extra: str = "", **fields: str) -> AsyncIterator[Setting]:
-    async with running_at(where, extra, **fields) as found:
-        yield Setting(*found)
+    """A job that runs, on that server or in that folder on a new one with ``extra``."""
+    async with AsyncExitStack() as stack:
+        if isinstance(where, Path):
+            agent = FakeAgent(ends="Running")
+            caller = await stack.enter_async_context(serving(where, agent, extra=extra))
+        else:
+            caller, agent = where
+        job_id = await caller.upload(None, "my_service", **fields)
+        await caller.job(job_id, until="Running")
+        yield Setting(caller, agent, job_id)
+        if not isinstance(where, Path):
+            await caller.session.post(f"{caller.url}/terminate/{job_id}")
 
 
 @asynccontextmanager
