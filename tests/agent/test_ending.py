@@ -59,9 +59,7 @@ async def states(tmp_path) -> dict[str, tuple[str, str | None, bool]]:
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_an_attempt_that_is_to_continue_is_waited_for_until_a_second_signal(
-    tmp_path, again
-) -> None:
+async def test_what_is_to_continue_is_waited_for_until_a_second_signal(tmp_path, again) -> None:
     asked, clock = EndRequests(), SimClock()
     agent, task = await serving(tmp_path, asked, clock)
     for key, how in (("1.1", "continue"), ("2.1", "resubmit")):
@@ -235,9 +233,7 @@ def copy_at_each_step(
     return found
 
 
-async def test_a_crash_at_any_step_loses_no_payload_and_runs_none_twice(
-    tmp_path, monkeypatch
-) -> None:
+async def test_a_crash_at_any_step_loses_none_and_runs_none_twice(tmp_path, monkeypatch) -> None:
     now = Copy("", tmp_path, Counter(), {}, set())
     async with calling(tmp_path, slots=1) as agent:
         early = await agent.completed("9.1")

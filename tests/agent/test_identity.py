@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from pydantic import ValidationError
 
 from client_agent.settings.agent import AgentSection
@@ -86,18 +87,6 @@ class Impostor:
         health = AgentHealth(status="ok", database="ok", agent="node", agent_id="x", slots=9)
         return web.Response(text=health.model_dump_json(), headers=headers)
 
-    @contextlib.asynccontextmanager
-    async def listening(self) -> AsyncIterator[int]:
-        application = web.Application()
-        application.router.add_route("*", "/{path:.*}", self.answer)
-        runner = web.AppRunner(application)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        try:
-            yield runner.addresses[0][1]
-        finally:
-            await runner.cleanup()
-
 
 @pytest.mark.parametrize(
     ("proved", "heard"),
@@ -105,9 +94,13 @@ class Impostor:
 )
 async def test_who_has_taken_its_address_gets_nothing_before_each_answer_is_proved(
     tmp_path, proved, heard
-):
-    impostor = Impostor(*proved)
-    async with impostor.listening() as port, server_of(tmp_path, port) as client:
+) -> None:
+    impostor, application = Impostor(*proved), web.Application()
+    application.router.add_route("*", "/{path:.*}", impostor.answer)
+    async with (
+        TestServer(application) as listening,
+        server_of(tmp_path, listening.port or 0) as client,
+    ):
         await client.upload(service="example")
         assert "does not prove" in await trouble(client)
     assert set(impostor.asked) == heard

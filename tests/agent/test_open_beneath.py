@@ -146,9 +146,7 @@ def test_a_fifo_in_place_of_a_file_does_not_block_the_collector(tree: Path) -> N
     assert [type(problem) for problem in problems] == [open_beneath.FileReplaced]
 
 
-def test_the_modes_of_a_running_jobs_files_stay_as_they_are(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_modes_of_a_running_jobs_files_stay_as_they_are(tree, monkeypatch) -> None:
     real = open_beneath.open_component
 
     def refused(parent: int, name: str, flags: int) -> int:
@@ -170,9 +168,7 @@ def test_the_modes_of_a_running_jobs_files_stay_as_they_are(
 
 
 @either_way
-def test_permission_is_not_given_to_the_target_of_a_link(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_permission_is_not_given_to_the_target_of_a_link(tree, tmp_path, monkeypatch) -> None:
     """It was a file that its owner may not read; now a link lies there."""
     secret = tmp_path / "secret"
     secret.write_text("secret")
@@ -196,9 +192,7 @@ def test_permission_is_not_given_to_the_target_of_a_link(
 
 
 @either_way
-def test_permission_is_given_only_to_the_expected_kind_of_file(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_permission_is_given_only_to_the_expected_kind_of_file(tree, monkeypatch) -> None:
     os.mkfifo(tree / "f", 0o200)
     with opened(tree) as fd:
         after_the_first_refusal(monkeypatch)
@@ -257,9 +251,7 @@ def test_five_thousand_nested_folders_are_too_deep_to_collect_and_are_deleted(tr
     assert not tree.exists()
 
 
-def test_links_special_files_and_odd_names_are_deleted_and_nothing_is_followed(
-    tree: Path, tmp_path: Path
-) -> None:
+def test_links_special_files_and_odd_names_are_deleted_and_not_followed(tree, tmp_path) -> None:
     kept = tmp_path / "kept"
     (kept / "inner").mkdir(parents=True)
     (kept / "file").write_text("kept")
@@ -306,9 +298,7 @@ def test_a_mount_below_the_tree_is_neither_packed_nor_emptied() -> None:
     assert in_child(work, "root") == [["a/", "ferryman.json"], ["a/mnt"], ["kept"]]
 
 
-def test_a_folder_whose_listing_hides_entries_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_whose_listing_hides_entries_is_read_again(tmp_path, monkeypatch) -> None:
     """A listing may leave out what lies behind a deleted entry."""
     for i in range(10):
         (tmp_path / "tree" / f"d{i}").mkdir(parents=True)

@@ -13,7 +13,6 @@ import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -46,9 +45,7 @@ def test_the_result_contains_the_files_of_the_job(tree: Path) -> None:
 # -- kinds of things
 
 
-def test_only_files_and_folders_are_packed_and_nothing_else_blocks(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_files_and_folders_are_packed_and_nothing_blocks(tree, tmp_path, monkeypatch) -> None:
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "key").write_text("secret")
     (tree / "sub").mkdir()
@@ -175,9 +172,7 @@ def test_modes_become_0644_or_0755_and_times_what_a_zip_can_hold(tree: Path) -> 
 # -- the agent's files
 
 
-def test_the_agents_files_are_beside_the_jobs_and_get_other_names_than_these(
-    tree: Path, tmp_path: Path
-) -> None:
+def test_the_agents_files_are_beside_the_jobs_and_get_other_names(tree, tmp_path) -> None:
     (tmp_path / "out").write_text("out")
     for name in ("STDOUT.log", "stdout.ferryman.LOG", "ferryman.json"):
         (tree / name).write_text("theirs")
@@ -200,9 +195,7 @@ def test_the_agents_files_are_beside_the_jobs_and_get_other_names_than_these(
     assert skipped(made)["lost.log"] == "No such file or directory"
 
 
-def test_the_receipt_is_written_last_and_one_that_fails_leaves_no_file(
-    tree: Path, tmp_path: Path
-) -> None:
+def test_the_receipt_is_written_last_and_one_that_fails_leaves_no_file(tree, tmp_path) -> None:
     (tree / "f").write_bytes(b"12345")
     (tree / "l").symlink_to("x")
 
@@ -241,9 +234,7 @@ def change_after_counting(monkeypatch: pytest.MonkeyPatch, change: Callable[[], 
     monkeypatch.setattr(walk.Walk, "count", count)
 
 
-def test_a_link_put_in_place_of_a_folder_is_not_followed(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_put_in_place_of_a_folder_is_not_followed(tree, tmp_path, monkeypatch) -> None:
     """The change happens between stat and open, as a running job could do it."""
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "key").write_text("secret")
@@ -277,12 +268,7 @@ LATE = "it came while the rest was read, and exceeds a limit"
     ],
 )
 def test_a_file_that_changes_is_read_to_the_size_first_seen(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    change: Callable[[Path], object],
-    opened_first: bool,
-    kept: int | None,
-    left: dict[str, str],
+    tmp_path, monkeypatch, change, opened_first, kept, left
 ) -> None:
     tree = tmp_path / f"job-{kept}" / "job"
     tree.mkdir(parents=True)
@@ -311,12 +297,7 @@ def test_a_file_that_changes_is_read_to_the_size_first_seen(
     ],
 )
 def test_what_is_made_after_the_count_exceeds_no_limit_and_takes_no_name(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    late: dict[str, bytes],
-    limits: dict[str, Any],
-    packed: list[str],
-    left: dict[str, str],
+    tmp_path, monkeypatch, late, limits, packed, left
 ) -> None:
     tree = tmp_path / packed[-1].replace("/", "-") / "job"
     tree.mkdir(parents=True)
@@ -335,9 +316,7 @@ def test_what_is_made_after_the_count_exceeds_no_limit_and_takes_no_name(
     assert "stdout.log" not in packed or read(made, "stdout.log") == b"log"
 
 
-def test_names_made_after_the_count_are_not_all_read(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_made_after_the_count_are_not_all_read(tree, monkeypatch) -> None:
     def flood() -> None:
         for i in range(100):
             (tree / f"late{i}").touch()
@@ -347,9 +326,7 @@ def test_names_made_after_the_count_are_not_all_read(
     assert (made.files, list(skipped(made).values())) == (10, [LATE])
 
 
-def test_a_file_that_the_disk_cannot_read_to_its_end_is_listed(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_the_disk_cannot_read_to_its_end_is_listed(tree, monkeypatch) -> None:
     (tree / "f").write_bytes(b"1" * MIB)
     real, calls = os.read, itertools.count()
 

@@ -188,7 +188,7 @@ async def time_passes(agent: AgentClient, done: Callable[[], Awaitable[bool]]) -
     raise AssertionError("it did not happen in an hour")
 
 
-async def test_results_go_in_time_and_their_rows_later_and_no_number_comes_again(
+async def test_results_go_in_time_rows_later_and_no_number_comes_again(
     tmp_path, monkeypatch
 ) -> None:
     expire, failed = Payloads.expire, list[float]()

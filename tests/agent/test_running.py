@@ -123,9 +123,7 @@ async def test_a_file_that_was_replaced_or_cut_is_not_mixed_with_another(tmp_pat
     os.close(fd)
 
 
-async def test_a_directory_is_read_once_for_a_file_however_many_names_it_has(
-    agent, monkeypatch
-) -> None:
+async def test_a_directory_is_read_once_for_a_file_of_many(agent, monkeypatch) -> None:
     payload_id, process = await agent.started()
     for name in ("big.bin", unicodedata.normalize("NFD", "é.bin"), "STDOUT.LOG"):
         process.write(name, BIG)
@@ -200,9 +198,7 @@ async def test_many_readers_get_more_at_a_time_and_less_often(agent) -> None:
         await agent.ended(payload_id)
 
 
-async def test_a_quiet_log_ends_with_its_attempt_or_after_a_while_whatever_else_is_written(
-    agent,
-) -> None:
+async def test_a_quiet_log_ends_with_its_attempt_or_after_a_while(agent) -> None:
     payload_id, process = await agent.started()
     async with following(agent, payload_id) as response:
         await agent.clock.until_asleep(FOLLOW_S)

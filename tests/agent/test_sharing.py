@@ -83,9 +83,7 @@ async def test_what_differs_is_not_packed_together(agent, other) -> None:
 
 
 @each("call", ["ptrace", "process_vm"])
-async def test_jobs_that_may_control_other_processes_are_not_packed(
-    tmp_path, monkeypatch, call
-) -> None:
+async def test_jobs_that_may_control_processes_are_not_packed(tmp_path, monkeypatch, call) -> None:
     monkeypatch.setattr(app, "worker_count", lambda _: 1)
     async with calling(tmp_path / call, slots=1, sandboxing={"allow": [call]}) as agent:
         agent.sandbox.has_packs, agent.sandbox.script = True, FakeProcess.finish

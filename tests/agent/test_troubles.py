@@ -80,9 +80,7 @@ def fails(patch: pytest.MonkeyPatch, name: str, times: int) -> asyncio.Event:
     return met
 
 
-async def test_what_cannot_be_stored_as_running_is_put_back_for_one_worker(
-    agent, monkeypatch
-) -> None:
+async def test_what_cannot_be_stored_as_running_is_put_back_for_one(agent, monkeypatch) -> None:
     met = fails(monkeypatch, "start", 1)
     _, first = await agent.submit("1.1")
     await met.wait()
@@ -159,9 +157,7 @@ async def test_a_start_that_meets_a_shortage_of_descriptors_comes_after_it(agent
 
 
 @each("what", ["folder", "precious"])
-async def test_a_shortage_of_descriptors_costs_no_file_of_a_result(
-    agent, monkeypatch, what
-) -> None:
+async def test_a_shortage_of_descriptors_costs_a_result_no_file(agent, monkeypatch, what) -> None:
     await agent.fresh_server()
     payload_id, process = await agent.started()
     process.write("folder/precious", b"p")

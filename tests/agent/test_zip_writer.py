@@ -67,9 +67,7 @@ def test_other_programs_read_what_was_written(path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [3 * MIB, pytest.param(4 * GIB + 5, marks=pytest.mark.slow)])
-def test_only_a_file_beyond_four_gib_has_zip64_sizes(
-    path: Path, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_file_beyond_four_gib_has_zip64_sizes(path, size, monkeypatch) -> None:
     if size < 4 * GIB:  # as if so much were too large for 32 bits already
         monkeypatch.setattr(zip_writer, "MAX_32", 2 * MIB)
         monkeypatch.setattr(zip_directory, "MAX_32", 2 * MIB)
@@ -128,9 +126,7 @@ def test_memory_does_not_grow_with_the_central_directory(path: Path) -> None:
     assert [one.name for one in path.parent.iterdir()] == ["r.zip"]
 
 
-def test_a_finished_zip_is_on_the_disk_with_its_digest(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_zip_is_on_the_disk_with_its_digest(path, monkeypatch) -> None:
     synced: list[int] = []
     real = os.fsync
 
@@ -146,9 +142,7 @@ def test_a_finished_zip_is_on_the_disk_with_its_digest(
     assert synced == [path.stat().st_size]
 
 
-def test_one_that_is_not_finished_leaves_no_file_and_takes_no_others(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_is_not_finished_leaves_no_file_and_takes_no_others(path, monkeypatch) -> None:
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
