@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.kit.agent_process import LIMITS, AgentProcess, agent, environment
 from tests.kit.forked_programs import run as run_program
+from tests.processes.agent_process import LIMITS, AgentProcess, agent, environment
 
 SCRIPT = b"""{ cat /trees/tool/version; touch /trees/tool/mine; } 2>&1
 echo "A=$A LICENSE=$LICENSE SECRET=$SECRET"

@@ -22,8 +22,7 @@ from server.http.params import MAX_WAIT_S
 from shared.units.durations import parse_duration
 from tests.kit.dev_program import ROOT, descendants
 from tests.kit.installed import program
-from tests.kit.program_pair import Pair
-from tests.kit.programs import free_port, until
+from tests.kit.programs import Pair, free_port, until
 from tests.kit.raw_archives import FORM, file_part, form_of, text_part
 
 NAME = "ferryman.example.org"

@@ -12,9 +12,9 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from server.settings.agents import AgentTable
+from tests.fleet.warm_fleet import Fleet
 from tests.kit import command_line
 from tests.kit.fake_agent import FakeAgent, is_intake
-from tests.kit.warm_fleet import Fleet
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PARTS = {f"part{number}": bytes(1 << 20) for number in range(40)}

@@ -18,7 +18,7 @@ from server.stages import get, unexpected_payloads
 from server.stages.waiting import why_waiting
 from shared.principals import LOCAL
 from shared.wire import JobState, Limits, PayloadDoc, PayloadState, Reason
-from tests.kit.simulation import World
+from tests.model.simulation import World
 
 SERVICES = {"s": Service("s", runs_per_user=50, max_runs=50, queue_timeout_s=100.0)}
 

@@ -15,7 +15,7 @@ from server.domain.service import Service
 from server.stages.waiting import why_waiting
 from shared.clock import say_time, utc
 from shared.wire import JobState, PayloadState, QueueInfo, Reason, WaitReason
-from tests.kit.simulation import World
+from tests.model.simulation import World
 
 SERVICES = {
     "example": Service("example", runs_per_user=2, max_runs=3, queue_timeout_s=100.0),

@@ -32,7 +32,7 @@ from shared.files.opened import opened
 from shared.wire import AgentHealth
 from tests.kit.clock import SimClock
 from tests.kit.fake_agent import FakeAgent, HeldPayload, Trick, page
-from tests.kit.jobs import job
+from tests.kit.store import job
 from tests.kit.waiting import until
 
 

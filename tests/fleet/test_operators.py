@@ -16,13 +16,13 @@ from aiohttp import web
 from ferryman import Client, Conflict, NotFound
 from server.settings.agents import AgentTable
 from shared.clock import SECOND
+from tests.fleet.warm_fleet import Fleet
 from tests.kit import command_line
 from tests.kit.each import each
 from tests.kit.fake_agent import FakeAgent, is_intake, serving
 from tests.kit.pages import Person
 from tests.kit.server_http import ServerClient
 from tests.kit.waiting import eventually
-from tests.kit.warm_fleet import Fleet
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HOSTILE = "<img src=x onerror=alert(1)>"

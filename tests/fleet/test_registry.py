@@ -32,8 +32,7 @@ from shared.steady_clock import PersistentClock
 from shared.wire import AgentHealth, AgentState, JobState, Limits, PackTask
 from tests.kit.clock import SimClock
 from tests.kit.each import each
-from tests.kit.jobs import job
-from tests.kit.stage_resources import resources
+from tests.kit.store import job, resources
 
 
 class Fleet:

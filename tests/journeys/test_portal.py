@@ -16,7 +16,7 @@ import pytest
 from playwright.async_api import expect
 
 from ferryman import Client, SyncClient
-from tests.kit.browser import PATIENCE_MS, tab
+from tests.journeys.browser import PATIENCE_MS, tab
 from tests.kit.dev_program import ROOT, DevProgram, environment, started
 
 TOKEN = "the-token-of-the-operator"

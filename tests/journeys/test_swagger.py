@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page
 
-from tests.kit.browser import tab
+from tests.journeys.browser import tab
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.path_proxy import PREFIX, proxied
 from tests.kit.server_http import RUN, driving

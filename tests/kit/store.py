@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Protocol
 
 import pytest
 
-from server.domain.jobs import Bundle, Job, Move, NewJob, Result, Step
+from server.domain.jobs import Bundle, FileKind, Job, Move, NewJob, Result, Step
 from server.domain.service import Service
+from server.ports import Storage
+from server.stages.stage import Resources
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.sql import Row
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
-from tests.kit.batches import check_batches
 from tests.kit.clock import SimClock
 
 
@@ -119,3 +120,92 @@ async def database(tmp_path: Path, clock: SimClock) -> AsyncIterator[Database]:
 @pytest.fixture
 def jobs(database: Database) -> Store:
     return Store(database, [])
+
+
+_COUNTED: Final = """
+    SELECT batches.*, parent.state AS parent_state,
+        (SELECT count(*) FROM jobs WHERE parent_id = batches.parent_id) AS there,
+        (SELECT count(*) FROM jobs WHERE parent_id = batches.parent_id
+            AND state = 'Completed') AS of_completed,
+        (SELECT count(*) FROM jobs WHERE parent_id = batches.parent_id
+            AND state = 'Failed') AS of_failed,
+        (SELECT count(*) FROM jobs WHERE parent_id = batches.parent_id
+            AND state = 'Cancelled') AS of_cancelled,
+        (SELECT count(*) FROM jobs WHERE parent_id = batches.parent_id
+            AND ended_at IS NULL) AS unended,
+        (SELECT count(*) FROM jobs WHERE parent_id = batches.parent_id
+            AND ended_at IS NULL AND hold IS NULL) AS may_run
+    FROM batches JOIN jobs AS parent ON parent.id = batches.parent_id
+"""
+
+
+class Readable(Protocol):
+    async def rows(self, sql: str, params: Any = None) -> Sequence[Row]: ...
+
+
+async def check_batches(database: Readable) -> None:
+    """Raise AssertionError where a counter is not what counting says."""
+    for row in await database.rows(_COUNTED):
+        seen = {name: row[name] for name in ("made", "completed", "failed", "cancelled")}
+        if row["parent_state"] != "Cleaned":  # else its children go, some at a time
+            counted = {
+                "made": row["there"],
+                "completed": row["of_completed"],
+                "failed": row["of_failed"],
+                "cancelled": row["of_cancelled"],
+            }
+            assert seen == counted, f"batch {row['parent_id']}: {seen} is not {counted}"
+        most = row["max_parallel"]
+        expected = min(most, row["unended"]) if most else row["unended"]
+        assert row["may_run"] == expected, f"batch {row['parent_id']}: {row['may_run']} may run"
+        if row["parent_state"] in ("Completed", "Failed", "Cancelled"):
+            assert row["unended"] == 0, f"children of the ended batch {row['parent_id']} are left"
+    for row in await database.rows(
+        """
+        SELECT file, refs, (SELECT count(*) FROM jobs WHERE bundle_file = file)
+            + (SELECT count(*) FROM batches WHERE bundle_file = file) AS counted FROM bundles
+        """
+    ):
+        assert row["refs"] == row["counted"], f"bundle {row['file']} counts {row['refs']}"
+
+
+def job(**fields: Any) -> Job:
+    start: dict[str, Any] = {
+        "id": 7,
+        "state": JobState.RUNNING,
+        "user_id": "ann",
+        "service": "s",
+        "created_at": 0,
+        "queued_at": 0,
+        "bundle": Bundle("b", 1, "d"),
+        "limits": Limits(),
+        "timeout_s": 60.0,
+        "attempt": 1,
+    }
+    return Job(**(start | fields))
+
+
+async def moved(jobs: SqlJobs, move: Move) -> Job:
+    """Make a move; the job then."""
+    job = await jobs.move(move)
+    assert job is not None
+    return job
+
+
+async def chunks(*content: bytes) -> AsyncIterator[bytes]:
+    for chunk in content:
+        yield chunk
+
+
+async def read(
+    storage: Storage, kind: FileKind, name: str, start: int = 0, end: int | None = None
+) -> bytes:
+    async with storage.open(kind, name, start, end) as stream:
+        return b"".join([chunk async for chunk in stream])
+
+
+def resources(**given: Any) -> Resources:
+    """The given ones; the others are not to be used."""
+    how: dict[str, Any] = dict.fromkeys(("jobs", "storage", "scratch", "fleet", "clock"))
+    how |= {"services": {}, "unreachable_after_s": 60.0, "lost_after_s": 3_600.0}
+    return Resources(**(how | given))

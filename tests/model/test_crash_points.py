@@ -14,8 +14,8 @@ from server.domain.service import Service
 from server.ports import Filter
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState
-from tests.kit.inline_database import CrashPoint
-from tests.kit.simulation import World, each_crash, end_in_each_way
+from tests.model.inline_database import CrashPoint
+from tests.model.simulation import World, each_crash, end_in_each_way
 from tests.model.test_job_model import STEPS
 
 SERVICES = {

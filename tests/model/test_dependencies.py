@@ -14,8 +14,8 @@ from server.domain.jobs import Hold, Job
 from server.domain.service import Service
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, Reason
-from tests.kit.inline_database import CrashPoint
-from tests.kit.simulation import World, each_crash, end_in_each_way
+from tests.model.inline_database import CrashPoint
+from tests.model.simulation import World, each_crash, end_in_each_way
 from tests.model.test_job_model import HOW, NUMBER, SERVICE, STEPS, TROUBLE, JobModel, Trouble
 
 

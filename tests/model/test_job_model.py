@@ -27,9 +27,9 @@ from server.domain.service import Service
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, Reason
 from tests.kit.agent_model import Payload
-from tests.kit.inline_database import CrashPoint, SimulatedCrash
-from tests.kit.sim_agent import FAULTS, NEVER_S, SimAgent
-from tests.kit.simulation import World
+from tests.model.inline_database import CrashPoint, SimulatedCrash
+from tests.model.sim_agent import FAULTS, NEVER_S, SimAgent
+from tests.model.simulation import World
 
 SERVICES = {
     "fast": Service("fast", runs_per_user=1, max_runs=2, infra_retries=2, expires_after_s=500.0),

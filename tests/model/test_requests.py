@@ -15,7 +15,7 @@ from server.domain.service import Service
 from server.ports import Filter
 from shared.principals import LOCAL, Principal, Role
 from shared.wire import JobState, PayloadState, Reason
-from tests.kit.simulation import World, simulated
+from tests.model.simulation import World, simulated
 
 SERVICES = {
     "s": Service("s", queued_per_user=3, expires_after_s=100.0),

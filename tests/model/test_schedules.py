@@ -16,7 +16,7 @@ from server.domain.service import Service
 from shared.clock import iso
 from shared.principals import LOCAL
 from shared.wire import JobState, Limits
-from tests.kit.simulation import World, simulated
+from tests.model.simulation import World, simulated
 
 HOURLY = "0 * * * *"
 HOUR = 3_600.0

@@ -19,9 +19,9 @@ from server.storage.folder import FolderStorage
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState
 from tests.kit.agent_model import Payload
-from tests.kit.inline_database import SimulatedCrash
-from tests.kit.sim_agent import SimAgent
-from tests.kit.simulation import World, end_in_each_way
+from tests.model.inline_database import SimulatedCrash
+from tests.model.sim_agent import SimAgent
+from tests.model.simulation import World, end_in_each_way
 
 SERVICES = {"example": Service("example", runs_per_user=2, max_runs=3, infra_retries=9)}
 Act = Callable[[], Coroutine[Any, Any, None]]

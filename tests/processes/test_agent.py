@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from tests.kit.agent_process import (
+from tests.kit.programs import until
+from tests.processes.agent_process import (
     LIMITS,
     PATIENCE_S,
     AgentProcess,
@@ -28,7 +29,6 @@ from tests.kit.agent_process import (
     died,
     watched,
 )
-from tests.kit.programs import until
 
 _JOBS = itertools.count(1)
 HELLO = {"run.sh": b"echo hello\necho 42 > out.txt\n"}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from client_agent.sandbox.kernel.pidfd import descendants
-from tests.kit.agent_process import AgentProcess, agent, died, watched
+from tests.processes.agent_process import AgentProcess, agent, died, watched
 
 _JOBS = itertools.count(1)
 TASK = b"""

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from client_agent.sandbox.kernel import pidfd
-from tests.kit.agent_process import agent
 from tests.kit.disks import fill
 from tests.kit.programs import until
+from tests.processes.agent_process import agent
 
 UNPREPARED = {"FERRYMAN_AGENT__SANDBOXING__READ_ONLY": '["/usr/share:/share"]'}
 """No start is prepared for services with folders of the host. While one is started the agent is in

@@ -8,8 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.kit.program_pair import Pair
-from tests.kit.programs import until
+from tests.kit.programs import Pair, until
 from tests.processes.sleeping import Sleep
 
 SETTINGS = """

@@ -21,8 +21,7 @@ from server.store.migrations import MIGRATIONS
 from shared.sqlite.copies import copy_database
 from tests.docs.conftest import blocks
 from tests.kit.dev_program import environment
-from tests.kit.program_pair import Pair
-from tests.kit.programs import until
+from tests.kit.programs import Pair, until
 from tests.processes.sleeping import Sleep
 
 SETTINGS = """

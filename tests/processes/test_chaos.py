@@ -26,8 +26,7 @@ import pytest
 
 from server.domain import states
 from shared.wire import JobState
-from tests.kit.calling import call
-from tests.kit.programs import Program, left_behind, until
+from tests.kit.programs import Program, call, left_behind, until
 
 SETTINGS = """
 [services.example]

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.calling import call
 from tests.kit.command_line import ferryman
-from tests.kit.programs import Program, until
+from tests.kit.programs import Program, call, until
 
 USER = "wilhelmina"
 JOBS = 60

@@ -25,8 +25,7 @@ from shared.http.sockets import CannotListen
 from tests.kit.certificates import Certificate, authority
 from tests.kit.clock import SimClock
 from tests.kit.fake_sandbox import FakeSandbox
-from tests.kit.program_pair import Pair
-from tests.kit.programs import Program, until
+from tests.kit.programs import Pair, Program, until
 
 FIRST, JOBS = 3, 8
 RUNS = "[services.example]\nenv = {{ KEY = 'hunter{}' }}\nmax_runs = {}\nruns_per_user = {}\n"

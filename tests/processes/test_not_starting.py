@@ -30,12 +30,11 @@ from shared.command_line import run_command
 from shared.principals import Role
 from shared.sqlite.database import Database
 from shared.sqlite.migrations import migrate
-from tests.kit import agent_process
-from tests.kit.calling import call
 from tests.kit.dev_program import environment
 from tests.kit.disks import mounted
 from tests.kit.each import each
-from tests.kit.programs import Program, free_port
+from tests.kit.programs import Program, call, free_port
+from tests.processes import agent_process
 
 both = pytest.mark.parametrize("name", ["server", "client_agent"])
 DATABASES: dict[str, tuple[str, Any]] = {

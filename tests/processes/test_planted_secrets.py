@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.kit.dev_program import environment
-from tests.kit.program_pair import Pair
+from tests.kit.programs import Pair
 
 SERVICE_SECRET = "planted-service-secret-1"
 SETTINGS_TOKEN = "planted-settings-token-2"

@@ -10,8 +10,7 @@ import socket
 import threading
 from pathlib import Path
 
-from tests.kit.program_pair import PATIENCE_S, Pair
-from tests.kit.programs import Program, until
+from tests.kit.programs import PATIENCE_S, Pair, Program, until
 
 CHILDREN = 14
 SETTINGS = """

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit import calling
+from tests.kit import programs
 from tests.kit.disks import mounted
 from tests.kit.programs import Program, until
 
@@ -49,7 +49,7 @@ def server(tmp_path: Path) -> Iterator[Program]:
 
 def call(server: Program, method: str, path: str, body: bytes = b"") -> tuple[int, dict[str, Any]]:
     kind = {"Content-Type": "multipart/form-data; boundary=b"} if body else {}
-    status, answer = calling.call(server.url, method, path, body, kind)
+    status, answer = programs.call(server.url, method, path, body, kind)
     return status, json.loads(answer)
 
 

@@ -15,8 +15,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.kit.disks import fill, mounted
-from tests.kit.program_pair import PATIENCE_S, Pair
-from tests.kit.programs import until
+from tests.kit.programs import PATIENCE_S, Pair, until
 from tests.processes.sleeping import Sleep
 
 SETTINGS = """

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.program_pair import PATIENCE_S, Pair
-from tests.kit.programs import Program, until
+from tests.kit.programs import PATIENCE_S, Pair, Program, until
 
 FILES = 300
 MANY = 120

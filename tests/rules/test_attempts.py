@@ -28,7 +28,7 @@ from shared.wire import Limits, LiveDoc, PayloadDoc, Progress, ResultInfo, Retry
 from shared.wire import PayloadState as P
 from shared.wire import Reason as R
 from tests.kit.each import each
-from tests.kit.jobs import job
+from tests.kit.store import job
 
 
 @each(

@@ -26,7 +26,7 @@ from shared.wire import Limits, PayloadDoc, ResultInfo, RetryLater, Usage
 from shared.wire import PayloadState as P
 from shared.wire import Reason as R
 from tests.kit.each import each
-from tests.kit.jobs import job
+from tests.kit.store import job
 
 NOW = 1_000_000 * SECOND
 HOUR = 3_600 * SECOND

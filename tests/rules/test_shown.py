@@ -22,7 +22,7 @@ from shared.settings.limits import LimitsTable
 from shared.wire import AgentDoc, AgentState, HistoryEntry, Reason
 from shared.wire import JobState as S
 from tests.kit.each import each
-from tests.kit.jobs import job
+from tests.kit.store import job
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -24,7 +24,7 @@ from server.domain.webhooks import (
 from shared.clock import SECOND, RealClock
 from shared.wire import JobState as S
 from tests.kit.each import each
-from tests.kit.jobs import job
+from tests.kit.store import job
 
 OWN = "https://a.example.org/own"
 

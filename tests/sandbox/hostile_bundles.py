@@ -10,9 +10,9 @@ from typing import Any
 
 from client_agent.sandbox.kernel import pidfd
 from shared.wire import Reason
-from tests.kit.kernel_features import offers
 from tests.kit.real_sandbox import HOSTILE, MIB, SETTINGS, SMALL, Job, Outcome, Started, Who
 from tests.kit.waiting import until
+from tests.sandbox.kernel_features import offers
 
 Check = Callable[[Outcome, Who], None]
 EXPECT: dict[str, tuple[Job, Check]] = {}

@@ -17,7 +17,6 @@ import pytest
 from client_agent.collect.pack import collect
 from client_agent.sandbox.base import Ended
 from shared.wire import Reason
-from tests.kit.kernel_features import offers
 from tests.kit.real_sandbox import (
     MIB,
     SETTINGS,
@@ -35,6 +34,7 @@ from tests.kit.real_sandbox import (
 )
 from tests.kit.waiting import until
 from tests.sandbox.hostile_bundles import SLOW, is_full, is_throttled
+from tests.sandbox.kernel_features import offers
 
 # ---------------------------------------------------------------- start and end
 

@@ -21,7 +21,6 @@ from client_agent.sandbox.kernel.cgroups import Cgroup
 from client_agent.sandbox.process.chain import JOIN
 from shared.clock import RealClock
 from shared.wire import Limits, Reason
-from tests.kit.kernel_features import offers
 from tests.kit.real_sandbox import (
     MIB,
     SETTINGS,
@@ -34,6 +33,7 @@ from tests.kit.real_sandbox import (
     python,
     uid_base,
 )
+from tests.sandbox.kernel_features import offers
 
 LIMITS = Limits(cpus=1.5, memory=64 << 20, pids=20)
 TOP = Path("/sys/fs/cgroup")

@@ -14,7 +14,6 @@ import pytest
 
 from client_agent.sandbox.bubblewrap import command, root_tree
 from client_agent.sandbox.kernel import pidfd, start_namespace
-from tests.kit.kernel_features import offers
 from tests.kit.real_sandbox import (
     MIB,
     SMALL,
@@ -27,6 +26,7 @@ from tests.kit.real_sandbox import (
     in_child,
     python,
 )
+from tests.sandbox.kernel_features import offers
 
 x86_only = pytest.mark.skipif(
     platform.machine() != "x86_64", reason="not x86_64: refused calls are not proved"

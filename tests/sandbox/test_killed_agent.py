@@ -19,7 +19,6 @@ import pytest
 from client_agent.sandbox.bubblewrap import command
 from client_agent.sandbox.kernel import cgroup_tree, cgroups, pidfd
 from client_agent.sandbox.kernel.work_folders import WorkFolders
-from tests.kit.kernel_features import offers
 from tests.kit.real_sandbox import (
     ON_DISK,
     SMALL,
@@ -37,6 +36,7 @@ from tests.kit.real_sandbox import (
     turns,
 )
 from tests.kit.waiting import until
+from tests.sandbox.kernel_features import offers
 
 RUNS = bash("echo ran >ran; sync ran; echo up; sleep 60\n", settings=ON_DISK)
 

@@ -13,7 +13,6 @@ import pytest
 from client_agent.sandbox.base import SandboxBroken
 from client_agent.sandbox.none import NoSandbox
 from shared.wire import Reason
-from tests.kit.kernel_features import offers
 from tests.kit.real_sandbox import (
     SETTINGS,
     Job,
@@ -30,6 +29,7 @@ from tests.kit.real_sandbox import (
     start,
     uid_base,
 )
+from tests.sandbox.kernel_features import offers
 
 
 @pytest.fixture(scope="module", params=["root", *(["user"] if offers("user", "memory") else [])])

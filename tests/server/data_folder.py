@@ -32,8 +32,7 @@ from shared.wire import JobState, Limits
 from tests.kit.dev_program import environment
 from tests.kit.memory_folder import new_folder
 from tests.kit.raw_archives import write_bundle
-from tests.kit.store import Store, claim, end
-from tests.kit.stored import chunks
+from tests.kit.store import Store, chunks, claim, end
 
 _packed = io.BytesIO()
 with zipfile.ZipFile(_packed, "w") as _archive:

@@ -33,8 +33,8 @@ from shared.sqlite.copies import copy_database
 from shared.sqlite.database import Database
 from shared.wire import JobState
 from tests.kit.each import each
-from tests.kit.inline_database import SimulatedCrash
 from tests.kit.store import Store
+from tests.model.inline_database import SimulatedCrash
 from tests.server.data_folder import RESULT, Folder, call, filled, own_settings, record_of, rows
 
 __all__ = ["own_settings"]

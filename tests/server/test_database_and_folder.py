@@ -38,9 +38,9 @@ from tests.kit.clock import SimClock
 from tests.kit.disks import mounted
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
-from tests.kit.inline_database import SimulatedCrash
 from tests.kit.server_http import driving
 from tests.kit.store import Store
+from tests.model.inline_database import SimulatedCrash
 from tests.server.data_folder import Folder, record_of
 
 _NUMBERS = itertools.count()

@@ -19,7 +19,7 @@ from server.store.webhooks import SqlDeliveries
 from shared.clock import SECOND
 from shared.wire import JobState, Limits
 from tests.kit.clock import START, SimClock
-from tests.kit.inline_database import CrashPoint, InlineDatabase
+from tests.model.inline_database import CrashPoint, InlineDatabase
 
 URL = "https://a.example.org/hook"
 KEY = b"k" * 32

@@ -28,9 +28,8 @@ from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import JobState, LiveDoc, Progress, Reason
 from tests.kit.clock import SimClock
 from tests.kit.each import each
-from tests.kit.jobs import job
-from tests.kit.simulation import World
-from tests.kit.stage_resources import resources
+from tests.kit.store import job, resources
+from tests.model.simulation import World
 
 
 class Sweep:

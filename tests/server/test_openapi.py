@@ -36,8 +36,8 @@ from shared.wire import ChildCounts, JobState, Limits
 from tests.kit.described import followed
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
-from tests.kit.jobs import job
 from tests.kit.server_http import driving
+from tests.kit.store import job
 from tests.kit.waiting import until
 
 DOCUMENT: Any = json.loads(describe(ROUTES, "1.2.3"))

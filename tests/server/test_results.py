@@ -28,9 +28,8 @@ from server.storage.scratch import FolderScratch
 from shared.files.names import BundleError
 from tests.kit.clock import SimClock
 from tests.kit.each import each
-from tests.kit.jobs import job
 from tests.kit.raw_archives import zipped
-from tests.kit.stage_resources import resources
+from tests.kit.store import job, resources
 
 MIB: Final = 1 << 20
 

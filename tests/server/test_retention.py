@@ -29,9 +29,7 @@ from shared.principals import LOCAL
 from shared.sqlite.database import Database
 from shared.wire import JobState
 from tests.kit.clock import SimClock
-from tests.kit.stage_resources import resources
-from tests.kit.store import Store
-from tests.kit.stored import chunks
+from tests.kit.store import Store, chunks, resources
 
 OWNER = "0123456789ab"
 DAY = 86_400

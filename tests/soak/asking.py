@@ -6,7 +6,7 @@ import http.client
 import threading
 import time
 
-from tests.kit.calling import call
+from tests.kit.programs import call
 
 PATIENCE_S = 180.0
 _AGAIN = (429, 503, 507)

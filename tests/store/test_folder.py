@@ -19,7 +19,7 @@ from server.storage.folder import FolderStorage, stored_path
 from server.storage.scratch import FolderScratch
 from shared.clock import yield_to_loop
 from shared.files import durable
-from tests.kit.stored import chunks, read
+from tests.kit.store import chunks, read
 
 R = FileKind.RESULT
 OWNER = "0000000000a1"

@@ -24,8 +24,8 @@ from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
 from shared.clock import RealClock
 from tests.kit.each import each
-from tests.kit.inline_database import SimulatedCrash
-from tests.kit.stored import chunks, read
+from tests.kit.store import chunks, read
+from tests.model.inline_database import SimulatedCrash
 
 B, R = FileKind.BUNDLE, FileKind.RESULT
 FIRST, SECOND = "0000000000a1", "0000000000b2"

@@ -16,7 +16,7 @@ from shared.ids import AttemptKey
 from shared.sqlite.database import Database
 from shared.wire import AgentState, JobState
 from tests.contract.store.conftest import claim, new
-from tests.kit.jobs import moved
+from tests.kit.store import moved
 
 S_QUEUED = JobState.QUEUED
 ADDRESS = "http://north:9000"

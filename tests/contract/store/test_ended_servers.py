@@ -16,7 +16,7 @@ from shared.sqlite.database import Database
 from shared.wire import JobState
 from tests.contract.store.conftest import claim, new
 from tests.kit.clock import SimClock
-from tests.kit.jobs import moved
+from tests.kit.store import moved
 
 RESULT = Result("result", 3, "ab")
 

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from ferryman import SyncClient
-from tests.kit.browser import Visitor, browser, visitor
+from tests.journeys.browser import Visitor, browser, visitor
 from tests.kit.dev_program import DevProgram, started
 
 

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Dialog, Error, Page, Response
 
 from ferryman import SyncClient
-from tests.kit.browser import Visitor
+from tests.journeys.browser import Visitor
 from tests.kit.dev_program import DevProgram, started
 
 TOKEN = "the-token-of-the-operator-of-files"

@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import expect
 
 from ferryman import SyncClient
+from tests.journeys.browser import PATIENCE_MS, too_wide, violations
 from tests.journeys.dashboard.conftest import submit
-from tests.kit.browser import PATIENCE_MS, too_wide, violations
 from tests.kit.dev_program import DevProgram, launch, ready
 
 expect.set_options(timeout=PATIENCE_MS)

@@ -11,8 +11,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.bench.bulk import fill
+from tests.journeys.browser import PATIENCE_MS, too_wide, violations
 from tests.journeys.dashboard.conftest import submit
-from tests.kit.browser import PATIENCE_MS, too_wide, violations
 from tests.kit.dev_program import DevProgram, started
 
 expect.set_options(timeout=PATIENCE_MS)

@@ -16,8 +16,8 @@ from typing import Final
 import pytest
 
 from server.web.routes import ROUTES
+from tests.journeys.browser import WIDTHS, Visitor, picture, too_wide, violations
 from tests.journeys.dashboard.research_group import ResearchGroup, research_group
-from tests.kit.browser import WIDTHS, Visitor, picture, too_wide, violations
 from tests.kit.dev_program import ROOT
 
 SHOWN = ROOT / "docs" / "pictures"

@@ -15,8 +15,8 @@ from playwright.sync_api import Dialog, expect
 
 from ferryman import SyncClient
 from shared.clock import RealClock
+from tests.journeys.browser import WIDTHS, too_wide, violations
 from tests.journeys.dashboard.conftest import submit
-from tests.kit.browser import WIDTHS, too_wide, violations
 from tests.kit.dev_program import DevProgram, started
 from tests.kit.past_week import write_past_week
 from tests.kit.path_proxy import PREFIX, proxied

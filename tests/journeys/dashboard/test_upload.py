@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.journeys.browser import Visitor, violations
 from tests.journeys.dashboard.cut_proxy import cuttable
-from tests.kit.browser import Visitor, violations
 
 RUN = "#!/bin/sh\nls > names.txt\n"
 LARGE = 24 << 20

@@ -22,7 +22,7 @@ from server.store.leases import SqlLeases
 from server.store.migrations import MIGRATIONS
 from shared.wire import AgentHealth, Limits
 from tests.kit.clock import SimClock
-from tests.kit.inline_database import CrashPoint, InlineDatabase
+from tests.model.inline_database import CrashPoint, InlineDatabase
 
 AGENTS = ("north", "south")
 

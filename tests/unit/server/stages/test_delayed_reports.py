@@ -10,8 +10,8 @@ from server.domain.service import Service
 from shared.clock import iso
 from shared.wire import JobState, PayloadState
 from tests.kit.agent_model import Payload
-from tests.kit.sim_agent import SimAgent
-from tests.kit.simulation import World
+from tests.model.sim_agent import SimAgent
+from tests.model.simulation import World
 
 DELAY_S = 0.05
 

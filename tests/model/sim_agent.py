@@ -32,7 +32,7 @@ from shared.wire import (
 from tests.kit.agent_model import AgentModel, No, Payload
 
 if TYPE_CHECKING:
-    from tests.kit.simulation import World
+    from tests.model.simulation import World
 
 NEVER_S = 1e7
 SAID = ("it began", "it ends")

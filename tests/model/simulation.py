@@ -44,10 +44,10 @@ from shared.principals import LOCAL
 from shared.steady_clock import PersistentClock
 from shared.wire import JobState, PayloadState, Reason
 from tests.kit.agent_model import FANS_OUT, Payload
-from tests.kit.batches import check_batches
 from tests.kit.clock import SimClock
-from tests.kit.inline_database import CrashPoint, InlineDatabase, SimulatedCrash, inline_threads
-from tests.kit.sim_agent import NEVER_S, SAID, Machine, SimAgent
+from tests.kit.store import check_batches
+from tests.model.inline_database import CrashPoint, InlineDatabase, SimulatedCrash, inline_threads
+from tests.model.sim_agent import NEVER_S, SAID, Machine, SimAgent
 
 CHILDREN: Final = ("a", "b")
 """Names of the children that a job leaves."""
