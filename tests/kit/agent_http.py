@@ -28,6 +28,7 @@ from tests.kit.raw_archives import FORM, file_part, form_of, text_part
 from tests.kit.waiting import until
 from tests.kit.warm import open_files, tasks_now, until_nothing
 
+_NUMBERS = itertools.count(1)
 HELLO: Mapping[str, bytes] = {"run.sh": b"echo hello\n"}
 
 
@@ -98,6 +99,7 @@ class AgentClient:
         self.url, self.server, self.data = url, server, tmp / "agent"
         self.port = int(url.rpartition(":")[2])
         self.http, self.sandbox, self.clock, self._tmp = http, sandbox, clock, tmp
+        self._kept = set[str]()
 
     def bundle(self, files: Mapping[str, bytes] = HELLO) -> tuple[bytes, str]:
         return bundle_of(self._tmp, files)
@@ -147,8 +149,26 @@ class AgentClient:
         assert (await self.call("DELETE", f"/payloads/{payload_id}"))[0] == 204
 
     def names(self, *folders: str) -> list[str]:
-        """Of the files in these folders of the agent."""
-        return sorted(path.name for one in folders for path in (self.data / one).iterdir())
+        """Of the files in these folders of the agent, without bundles of former tests."""
+        found = (path.name for one in folders for path in (self.data / one).iterdir())
+        return sorted(name for name in found if name not in self._kept)
+
+    async def fresh_server(self) -> None:
+        """End and acknowledge all that the agent holds, and go on as another server."""
+        violations = self.sandbox.violations
+        self.sandbox.reset()
+        after: int | None = 0
+        while after is not None:
+            _, listed = await self.call("GET", f"/payloads?after={after}")
+            for one in listed["payloads"]:
+                above = {"lease": str(1 << 40)} if one["server"] else {}  # every test's
+                for method, path in (("POST", "/kill/"), ("DELETE", "/payloads/")):
+                    await self.call(method, f"{path}{one['id']}", params=above)
+            after = listed["next"]
+        self.server = f"server-{next(_NUMBERS)}"
+        assert violations == []
+        # Those that were sent to be kept are, for a while.
+        self._kept |= set(self.names("bundles"))
 
     async def until_holds(self, *folders: str, names: Sequence[str] = ()) -> None:
         """Wait until these folders hold these and nothing else: what is needed no more is removed
@@ -215,9 +235,6 @@ async def calling(
             yield AgentClient(base, http, sandbox, clock, home)
 
 
-_NUMBERS = itertools.count(1)
-
-
 def held(agent: AgentClient) -> Counter[str]:
     counts = {name: len(list((agent.data / name).iterdir())) for name in ("staging", "results")}
     return Counter(counts | {"files": open_files(), "running": len(agent.sandbox.live)})
@@ -227,7 +244,9 @@ def held(agent: AgentClient) -> Counter[str]:
 async def warm_agent(
     request: pytest.FixtureRequest, module_folder: Path
 ) -> AsyncIterator[AgentClient]:
-    """The module's agent, after a first payload: what is opened at first use is open."""
+    """The module's agent, after a first payload: what is opened at first use is open. A module may
+    hold ``AGENT``, its settings.
+    """
     settings: dict[str, Any] = getattr(request.module, "AGENT", {})
     async with calling(module_folder, **settings) as found:
         await found.forget(await found.completed())
@@ -237,42 +256,13 @@ async def warm_agent(
         await until_nothing(lambda: max(0, tasks_now() - tasks))
 
 
-class WarmAgent(AgentClient):
-    @classmethod
-    async def over(cls, first: AgentClient) -> WarmAgent:
-        made = cls(first.url, first.http, first.sandbox, first.clock, first.data.parent)
-        await made.fresh_server()
-        return made
-
-    async def fresh_server(self) -> None:
-        """End and acknowledge all that the agent holds, and go on as another server."""
-        violations = self.sandbox.violations
-        self.sandbox.reset()
-        after: int | None = 0
-        while after is not None:
-            _, listed = await self.call("GET", f"/payloads?after={after}")
-            for one in listed["payloads"]:
-                for method, path in (("POST", "/kill/"), ("DELETE", "/payloads/")):
-                    await self.call(method, f"{path}{one['id']}", params=self._as(one))
-            after = listed["next"]
-        self.server = f"server-{next(_NUMBERS)}"
-        assert violations == []
-        # Those that were sent to be kept are, for a while.
-        self.kept = set(super().names("bundles"))
-
-    def _as(self, payload: Mapping[str, Any]) -> dict[str, str]:
-        """Above every lease that a test may have."""
-        return {"lease": str(1 << 40)} if payload["server"] else {}
-
-    def names(self, *folders: str) -> list[str]:
-        return [name for name in super().names(*folders) if name not in self.kept]
-
-
 @pytest_asyncio.fixture(loop_scope="module")
-async def agent(warm_agent: AgentClient) -> AsyncIterator[WarmAgent]:
-    """The module's agent, with a server of this test."""
-    found = await WarmAgent.over(warm_agent)
+async def agent(warm_agent: AgentClient) -> AsyncIterator[AgentClient]:
+    """The module's agent, with a server of this test. Afterwards what it left is killed and
+    acknowledged; then no half upload, open file, running attempt or result may be there more.
+    """
+    await warm_agent.fresh_server()
     before = held(warm_agent)
-    yield found
-    await found.fresh_server()
+    yield warm_agent
+    await warm_agent.fresh_server()
     await until_nothing(lambda: held(warm_agent) - before)
