@@ -93,12 +93,6 @@ def test_what_is_written_is_there_and_so_is_what_is_changed_meanwhile(tmp_path, 
     (tmp_path / "f").unlink()
 
 
-def test_a_small_file_is_one_write(tmp_path, writes):
-    seen = writes()
-    written(tmp_path / "f", content(30_000), 5_000)
-    assert seen == [(False, 0, 30_000)]
-
-
 @pytest.mark.parametrize("way", ["it cannot bypass the cache", "it takes a part"])
 def test_a_large_file_is_whole_whatever_the_file_system_does(tmp_path, writes, way):
     def once(fd, data, at):

@@ -15,30 +15,19 @@ from shared.units.sizes import Size, parse_size
 from shared.wire import AgentEvent, AgentHealth, PayloadDoc, PayloadList, PayloadState
 from tests.kit.each import each
 
+DURATIONS = {
+    "90s": 90, "1h30m": 5400, "1h 30m": 5400, " 10d ": 864_000, "2w1d": 1_296_000, "1.5h": 5400,
+    "250ms": 0.25, "1m500ms": 60.5, "0s": 0, "0": 0,
+}  # fmt: skip
+SIZES = {
+    "0": 0, "1024": 1024, "400MB": 400_000_000, "2GiB": 2 << 30, "2 gib": 2 << 30, "7B": 7,
+    "1.5KiB": 1536, "3k": 3000, "4Ti": 4 << 40, " 1MB ": 1_000_000,
+}  # fmt: skip
 
-@each(
-    ("parse", "text", "value"),
-    [
-        *(
-            (parse_duration, text, seconds)
-            for text, seconds in (
-                *(("90s", 90), ("1h30m", 5400), ("1h 30m", 5400), (" 10d ", 864_000)),
-                *(("2w1d", 1_296_000), ("1.5h", 5400), ("250ms", 0.25), ("1m500ms", 60.5)),
-                *(("0s", 0), ("0", 0)),
-            )
-        ),
-        *(
-            (parse_size, text, size)
-            for text, size in (
-                *(("0", 0), ("1024", 1024), ("400MB", 400_000_000), ("2GiB", 2 << 30)),
-                *(("2 gib", 2 << 30), ("1.5KiB", 1536), ("3k", 3000), ("7B", 7)),
-                *(("4Ti", 4 << 40), (" 1MB ", 1_000_000)),
-            )
-        ),
-    ],
-)
-def test_durations_and_sizes(parse, text, value):
-    assert parse(text) == value
+
+def test_durations_and_sizes():
+    assert {text: parse_duration(text) for text in DURATIONS} == DURATIONS
+    assert {text: parse_size(text) for text in SIZES} == SIZES
 
 
 NO_DURATIONS = [
