@@ -118,13 +118,15 @@ def test_go_after_a_stop_starts_nothing(host: SandboxHost) -> None:
 async def stop_twice(started: Started) -> None:
     await started.says()
     started.process.stop(None, "cancelled by its user")
+    for size in range(5):  # a gauge says it at each look
+        started.process.stop(Reason.DISK_LIMIT, f"the job stored {size} MiB")
     started.process.stop(Reason.SHUTDOWN, "the agent leaves", grace=False)
 
 
 def test_the_first_reason_counts_and_later_ones_are_warnings(host: SandboxHost) -> None:
     ended = host.run(bash("trap '' TERM; echo up; sleep 20; sleep 20\n", during=stop_twice)).ended
     assert (ended.reason, ended.message) == (None, "cancelled by its user")
-    assert ended.warnings == ("the agent leaves",)
+    assert ended.warnings == ("the job stored 0 MiB", "the agent leaves")
 
 
 # ---------------------------------------------------------------- memory, CPU, processes

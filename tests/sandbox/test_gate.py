@@ -1,18 +1,31 @@
-"""The scripts that join cgroups, set limits and wait for ``go``; bwrap's status."""
+"""What starts and ends an attempt: scripts of its gate, bwrap's status, pidfds, supervision."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import select
+import signal
 import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest import mock
 
 import pytest
 
+from client_agent.sandbox.base import Launch
+from client_agent.sandbox.kernel import pidfd
+from client_agent.sandbox.limits.meter import Meter
 from client_agent.sandbox.process.chain import GATE, JOIN, gated, opening
+from client_agent.sandbox.process.log_capture import LogCapture
 from client_agent.sandbox.process.pipes import StatusPipe
+from client_agent.sandbox.process.supervisor import SpawnedProcesses, SupervisedProcess
+from shared.wire import Reason
+from tests.kit.clock import SimClock
 from tests.kit.each import each
 from tests.kit.real_sandbox import turns
 
@@ -83,7 +96,7 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("shell", ["sh", "bash --posix", "bash", "dash"])
+@each("shell", ["sh", "bash --posix", "bash", "dash"])
 def test_variables_arrive_through_the_gate_as_they_are(tmp_path: Path, shell: str) -> None:
     line = opening(VALUES)
     assert line is not None
@@ -135,8 +148,8 @@ async def read(*pieces: bytes) -> StatusPipe:
     return status
 
 
-@pytest.mark.parametrize(
-    ("pieces", "pid", "code"),
+@each(
+    "pieces, pid, code",
     [
         ([bytes([b]) for b in b'{ "child-pid": 4711, "net": 1 }\n{ "exit-code": 3 }\n'], 4711, 3),
         ([b'{"child-pid": 1}\n{"exit-code": 0}\n'], 1, 0),
@@ -155,3 +168,115 @@ async def test_the_status_is_read_to_the_newline(
 ) -> None:
     status = await read(*pieces)
     assert (status.child_pid.result(), status.exit_code) == (pid, code)
+
+
+# ---------------------------------------------------------------- pidfds
+
+
+@contextmanager
+def sleeping(count: int = 1) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes that sleep until they are killed, at the end at the latest."""
+    sleepers = [subprocess.Popen(["sleep", "60"], start_new_session=True) for _ in range(count)]
+    try:
+        yield sleepers
+    finally:
+        for one in sleepers:
+            one.kill()
+            one.wait()
+
+
+def test_a_process_is_opened_by_its_parent_only() -> None:
+    nobody = 2**22 + 1
+    with sleeping() as (child,):
+        fd = pidfd.open_child(child.pid, os.getpid())
+        assert fd is not None
+        os.close(fd)
+        assert pidfd.open_child(child.pid, os.getppid()) is None
+    assert pidfd.open_child(nobody, os.getpid()) is None
+    assert pidfd.descendants(nobody) == []
+
+
+@each(
+    "lists, killed",
+    [
+        (["12", "12"], "12"),
+        (["12", "1"], "1"),  # the second died, and its pid may be used again
+        (["1", "12"], "1"),
+        (["", ""], ""),
+    ],
+)
+def test_only_processes_that_are_still_listed_are_killed(lists: list[str], killed: str) -> None:
+    with sleeping(2) as (first, second):
+        sleepers, answers = {"1": first, "2": second}, iter(lists)
+        # a process of another pid namespace is shown as 0: that would be a signal to ourselves
+        pidfd.kill_listed(lambda: [0, *(sleepers[n].pid for n in next(answers))])
+        dead = {n for n in killed if sleepers[n].wait(10) == -signal.SIGKILL}
+        assert dead == set(killed)
+        assert {n for n, one in sleepers.items() if one.poll() is None} == set("12") - dead
+
+
+async def test_closing_one_descriptor_ends_no_watch_of_the_next_with_its_number() -> None:
+    with sleeping(2) as (first, second):
+        fd = os.pidfd_open(first.pid)
+        dead = pidfd.watch(fd)
+        dead.cancel()
+        pidfd.close(fd)
+        again = os.pidfd_open(second.pid)
+        assert again == fd
+        watched = pidfd.watch(again)
+        await turns(3)  # whatever the first still had to do
+        assert not watched.done()
+        pidfd.kill(again)
+        await watched
+        assert second.wait() == -signal.SIGKILL
+        pidfd.kill(again)  # of a dead process: no error
+        pidfd.close(again)
+
+
+def test_odd_names_do_not_confuse_the_reader_of_stat() -> None:
+    program = "open('/proc/self/comm', 'w').write('x) R 1 1 ('); print(1, flush=True); input()"
+    words, pipe = ["python3", "-c", program], subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        fields = pidfd.stat_fields(process.pid)
+        process.communicate(b"\n")
+    assert fields is not None
+    assert int(fields[1]) == os.getpid()
+
+
+# ---------------------------------------------------------------- an end
+
+DEATH_S = 10.0
+
+
+@each("pipes_end", [True, False])
+async def test_who_dies_at_the_last_moment_is_dead_for_certain(
+    pipes_end: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is waited for after that, as its pipes, has as much time again and no more."""
+    monkeypatch.setattr(pidfd, "kill", lambda *_: None)
+    clock, closed = SimClock(), asyncio.get_running_loop().create_future()
+    log = cast("LogCapture", mock.Mock(closed=closed, truncated=False, store_error=None))
+    with sleeping() as (process,):
+        outer, init, seen = (os.pidfd_open(process.pid) for _ in range(3))
+        watch = pidfd.watch(outer)
+        spawned = SpawnedProcesses(process, outer, watch, process.pid, init, -1, None, log, log)
+        launch = Launch(["x"], {}, 1000.0, 100.0, Path("out"), Path("err"))
+        meter = Meter([], clock, 0.5, threading.Event())
+        supervised = SupervisedProcess(spawned, launch, meter, clock, DEATH_S)
+        supervised.stop(Reason.TIMEOUT, "too long", grace=False)
+        await clock.advance(DEATH_S - 0.1)
+        dead = pidfd.watch(seen)
+        os.kill(process.pid, signal.SIGKILL)  # Popen.kill might reap it
+        await dead
+        pidfd.close(seen)
+        await turns(3)
+        await clock.advance(DEATH_S - 0.1)
+        if pipes_end:
+            closed.set_result(None)
+        else:
+            await clock.advance(0.2)
+        ended = await supervised.wait()
+    expected = (True, Reason.TIMEOUT) if pipes_end else (False, Reason.AGENT_ERROR)
+    assert (ended.certain, ended.reason) == expected

@@ -21,6 +21,7 @@ from client_agent.sandbox.process.log_capture import (
     LogCapture,
     LogSettings,
 )
+from tests.kit.each import each
 from tests.kit.real_sandbox import turns
 from tests.kit.waiting import until
 
@@ -38,10 +39,11 @@ class HangingDisk(Executor):
         self.held.append((future, lambda: work(*args, **kwargs)))
         return future
 
-    def answer(self) -> None:
+    async def answer(self) -> None:
         held, self.held = self.held, []
         for future, work in held:
             future.set_result(work())
+        await turns(3)
 
 
 class Piped:
@@ -52,21 +54,21 @@ class Piped:
     """
 
     def __init__(
-        self, path: Path, limit: int = 1 << 20, hard: int = 1 << 40, *, lines: int = 0
+        self,
+        path: Path,
+        limit: int = 1 << 20,
+        hard: int = 1 << 40,
+        *,
+        lines: int = 0,
+        threads: Executor = _THREADS,
     ) -> None:
         source, self.write = os.pipe()
         for fd in (source, self.write):
             os.set_blocking(fd, False)
-        self.path, self.lines, self.disk = path, lines, HangingDisk()
-        self.pieces: list[bytes] = []
-        self.floods = self.stored = self.resumed = 0
-        settings = LogSettings(limit, hard, self.flood, self.threads, self)
+        self.path, self.lines, self.pieces, self.floods = path, lines, list[bytes](), list[str]()
+        self.stored = self.resumed = 0
+        settings = LogSettings(limit, hard, self.floods.append, threads, self)
         self.capture = LogCapture(source, path, "stderr", settings)
-
-    threads: Executor = _THREADS
-
-    def flood(self, _: str) -> None:
-        self.floods += 1
 
     def on_output(self, _: str, data: bytes) -> int:
         self.pieces += [data] * bool(data)
@@ -92,76 +94,40 @@ class Piped:
         return self.path.read_bytes()
 
 
-class PipedToHangingDisk(Piped):
-    def __init__(self, path: Path) -> None:
-        self.threads = disk = HangingDisk()
-        super().__init__(path)
-        self.disk = disk
-
-    async def push(self, times: int) -> int:
-        """Write as much as the pipe takes, in turns of a loop that nothing blocks."""
-        sent = 0
-        for _ in range(times):
-            with contextlib.suppress(BlockingIOError):
-                sent += os.write(self.write, b"x" * 4096)
-            await turns()
-        return sent
-
-    async def end(self) -> bytes:
-        os.close(self.write)
-        for _ in range(1_000):
-            self.disk.answer()
-            await turns()
-        assert self.capture.closed.done()
-        return self.path.read_bytes()
+TAIL = 300_000 - TAIL_SIZE
 
 
-@pytest.mark.parametrize(
-    "size", [300_000, 300_001, 299_999, 300_000 - TAIL_SIZE, 300_001 - TAIL_SIZE]
+@each(
+    "limit, size, start, tail",
+    [
+        (300_000, 299_999, 299_999, 0),
+        (300_000, 300_000, 300_000, 0),
+        (300_000, 300_001, TAIL, TAIL_SIZE),
+        (300_000, 1_000_000, TAIL, TAIL_SIZE),
+        (300_000, TAIL, TAIL, 0),
+        (10, 16, 10, 0),  # of a small one the start only
+    ],
 )
-async def test_everything_is_stored_up_to_the_limit_exactly(tmp_path: Path, size: int) -> None:
-    piped, data = Piped(tmp_path / "log", 300_000), os.urandom(size)
+async def test_all_is_stored_up_to_the_limit_and_beyond_it_start_and_end(
+    tmp_path_factory: pytest.TempPathFactory, limit: int, size: int, start: int, tail: int
+) -> None:
+    piped, data = Piped(tmp_path_factory.mktemp("logs") / "log", limit), os.urandom(size)
     await piped.feed(data)
-    stored = await piped.end()
+    stored, missing = await piped.end(), size - start - tail
     assert b"".join(piped.pieces) == data
     assert piped.stored > 0
-    assert piped.capture.truncated == (size > 300_000)
-    if size <= 300_000:
-        assert stored == data
-    else:
-        marker = b"\n[ferryman: 1 bytes are left out here]\n"
-        assert stored == data[: 300_000 - TAIL_SIZE] + marker + data[-TAIL_SIZE:]
-
-
-async def test_beyond_the_limit_start_and_end_are_kept(tmp_path: Path) -> None:
-    """Of a small one the start only."""
-    piped = Piped(tmp_path / "log", 100_000)
-    for i in range(200):
-        await piped.feed(f"{i:04}".encode() * 1000)
-    stored = await piped.end()
-    assert len(stored) < 100_000 + 100
-    assert stored.startswith(b"0000")
-    assert stored.endswith(b"0199" * 100)
-    assert b"700000 bytes are left out here" in stored
-    piped = Piped(tmp_path / "small", 10)
-    await piped.feed(b"0123456789abcdef")
-    assert await piped.end() == b"0123456789\n[ferryman: 6 bytes are left out here]\n"
-
-
-async def test_on_flood_is_called_once(tmp_path: Path) -> None:
-    piped = Piped(tmp_path / "log", 1000, 5000)
-    await piped.feed(b"x" * 5000)
-    assert piped.floods == 0
-    await piped.feed(b"x")
-    await piped.feed(b"x" * 100_000)
-    assert piped.floods == 1
-    await piped.end()
+    assert piped.capture.truncated == (missing > 0)
+    marker = b"\n[ferryman: %d bytes are left out here]\n" % missing if missing else b""
+    assert stored == data[:start] + marker + data[size - tail :]
 
 
 async def test_a_line_without_end_takes_no_memory_and_the_tail_is_the_last_lines(
     tmp_path: Path,
 ) -> None:
-    piped = Piped(tmp_path / "log", 1000)
+    """That there was too much is said once."""
+    piped = Piped(tmp_path / "log", 1000, 5000)
+    await piped.feed(b"a" * 5000)
+    assert piped.floods == []
     await piped.feed(b"a" * 2_000_000)
     held = [v for v in vars(piped.capture).values() if isinstance(v, (bytes, bytearray))]
     assert sum(map(len, held)) <= TAIL_SIZE
@@ -169,6 +135,7 @@ async def test_a_line_without_end_takes_no_memory_and_the_tail_is_the_last_lines
     assert piped.capture.tail(2) == "line 4998\nline 4999"
     await piped.feed(b"\xff\xfe bad")
     assert piped.capture.tail(1) == "\ufffd\ufffd bad"
+    assert piped.floods == ["stderr"]
     await piped.end()
 
 
@@ -242,17 +209,22 @@ async def test_many_lines_for_the_listener_are_read_more_slowly_and_none_is_lost
 async def test_a_disk_that_hangs_delays_its_own_job_only(tmp_path: Path) -> None:
     """And that one by a bounded amount of memory, and loses nothing. Who listens is told when bytes
     are in the file, and that reading had paused: what was not read is no silence."""
-    piped = PipedToHangingDisk(tmp_path / "log")
+    disk = HangingDisk()
+    piped, sent = Piped(tmp_path / "log", threads=disk), 0
     await piped.feed(b"hello")
     assert (piped.stored, piped.path.read_bytes()) == (0, b"")
-    piped.disk.answer()
-    await turns(3)
+    await disk.answer()
     assert (piped.stored, piped.path.read_bytes()) == (1, b"hello")
-    sent = await piped.push(500)
+    for _ in range(500):  # as much as the pipe takes, in turns of a loop that nothing blocks
+        with contextlib.suppress(BlockingIOError):
+            sent += os.write(piped.write, b"x" * 4096)
+        await turns()
     assert sent < MAX_UNWRITTEN + 4 * (1 << 16)
     assert (piped.capture.paused, piped.resumed) == (True, 0)
-    piped.disk.answer()
-    await turns(3)
+    await disk.answer()
     assert (piped.capture.paused, piped.resumed) == (False, 1)
-    assert await piped.end() == b"hello" + b"x" * sent
-    assert not piped.capture.paused
+    os.close(piped.write)
+    for _ in range(100):
+        await disk.answer()
+    assert (piped.capture.closed.done(), piped.capture.paused) == (True, False)
+    assert piped.path.read_bytes() == b"hello" + b"x" * sent
