@@ -21,8 +21,7 @@ from client_agent.storage.folders import Folders
 from shared.files import durable
 from shared.sqlite.database import Database
 from shared.wire import AgentHealth
-from tests.kit.agent import SERVER
-from tests.kit.agent_http import AgentClient, Sent, calling
+from tests.kit.agent_http import SERVER, AgentClient, Sent, calling
 from tests.kit.clock import SimClock
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
 from tests.kit.waiting import until

@@ -24,8 +24,7 @@ from client_agent.intake import orders, submission, submit
 from server.settings.tables import ServerTable
 from shared.files import durable
 from shared.files.bundles.reader import MAX_FILES
-from tests.kit.agent import LIMITS
-from tests.kit.agent_http import HELLO, AgentClient, Sent, calling, in_lines
+from tests.kit.agent_http import HELLO, LIMITS, AgentClient, Sent, calling, in_lines
 from tests.kit.each import each
 from tests.kit.raw_archives import zipped
 from tests.kit.waiting import eventually, until

@@ -24,8 +24,7 @@ from client_agent.sandbox.base import Ended, SandboxBroken
 from client_agent.storage.folders import Folders
 from shared.files.bundles.reader import BundleReader
 from shared.wire import Reason, Usage
-from tests.kit.agent import LIMITS
-from tests.kit.agent_http import AgentClient, digest
+from tests.kit.agent_http import LIMITS, AgentClient, digest
 from tests.kit.each import each
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.waiting import until

@@ -14,8 +14,7 @@ import pytest
 from client_agent.api.files import FOLLOW_S, PACE_S, PER_READER_S
 from client_agent.collect.running import RunningTree
 from shared.wire import FILE_SIZE
-from tests.kit.agent import LIMITS
-from tests.kit.agent_http import AgentClient
+from tests.kit.agent_http import LIMITS, AgentClient
 from tests.kit.waiting import eventually, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

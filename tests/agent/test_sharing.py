@@ -17,8 +17,7 @@ from client_agent.storage.shared_bundles import (
     MAX_UNUSED_BYTES,
     SharedBundles,
 )
-from tests.kit.agent import numbered
-from tests.kit.agent_http import AgentClient, calling
+from tests.kit.agent_http import AgentClient, calling, numbered
 from tests.kit.clock import SimClock
 from tests.kit.each import each
 from tests.kit.fake_sandbox import FakeProcess

@@ -13,8 +13,7 @@ from client_agent.api import bulk
 from client_agent.intake import orders
 from client_agent.storage import shared_bundles
 from shared.wire import ResultHeads
-from tests.kit.agent import SERVER
-from tests.kit.agent_http import HELLO, AgentClient, calling
+from tests.kit.agent_http import HELLO, SERVER, AgentClient, calling
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kit.agent import SERVER
-from tests.kit.agent_http import calling
+from tests.kit.agent_http import SERVER, calling
 
 
 @pytest.fixture

@@ -26,8 +26,7 @@ from server.storage.folder import FolderStorage, stored_path
 from server.storage.scratch import FolderScratch
 from shared.clock import RealClock, yield_to_loop
 from shared.wire import PayloadDoc, PayloadState
-from tests.kit.agent import LIMITS, SERVER, numbered
-from tests.kit.agent_http import AgentClient, calling
+from tests.kit.agent_http import LIMITS, SERVER, AgentClient, calling, numbered
 from tests.unit.server.agents.test_deliveries import child
 
 OWNER = "0" * 12

@@ -9,7 +9,7 @@ import itertools
 import json
 import zipfile
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,14 +20,15 @@ import pytest_asyncio
 from client_agent import app
 from client_agent.run.runner import EndRequests
 from client_agent.settings.agent import AgentSection
-from shared.wire import Order
-from tests.kit.agent import SERVER, bundle_of, order_of
+from shared.wire import Limits, Order
 from tests.kit.clock import SimClock
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
-from tests.kit.raw_archives import FORM, file_part, form_of, text_part
+from tests.kit.raw_archives import FORM, file_part, form_of, text_part, write_bundle
 from tests.kit.waiting import until
 from tests.kit.warm import open_files, tasks_now, until_nothing
 
+SERVER = "server-one"
+LIMITS = Limits(log=1 << 16, results=1 << 20, disk=1 << 20)
 _NUMBERS = itertools.count(1)
 HELLO: Mapping[str, bytes] = {"run.sh": b"echo hello\n"}
 
@@ -266,3 +267,32 @@ async def agent(warm_agent: AgentClient) -> AsyncIterator[AgentClient]:
     yield warm_agent
     await warm_agent.fresh_server()
     await until_nothing(lambda: held(warm_agent) - before)
+
+
+def numbered(prefix: str = "f") -> Callable[[], str]:
+    """File names for ``Folders``, the same in every run."""
+    numbers = itertools.count(1)
+    return lambda: f"{prefix}{next(numbers)}"
+
+
+def bundle_of(folder: Path, files: Mapping[str, bytes]) -> tuple[bytes, str]:
+    """Bytes of a sealed bundle and its digest."""
+    path = folder / "bundle"
+    sealed = write_bundle(path, files)
+    data = path.read_bytes()
+    path.unlink()
+    return data, sealed.digest
+
+
+def order_of(key: str, data: bytes, digest: str, **changed: Any) -> Order:
+    given: dict[str, Any] = {
+        "server": SERVER,
+        "key": key,
+        "service": "example",
+        "user_id": "ann",
+        "timeout_s": 60.0,
+        "limits": LIMITS,
+        "bundle_digest": digest,
+        "bundle_size": len(data),
+    }
+    return Order(**(given | changed))

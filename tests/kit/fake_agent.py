@@ -402,10 +402,7 @@ def said(result: bytes) -> str:
 
 @asynccontextmanager
 async def serving(
-    folder: Path,
-    *agents: FakeAgent,
-    extra: str = "",
-    **server: Any,
+    folder: Path, *agents: FakeAgent, extra: str = "", **server: Any
 ) -> AsyncIterator[ServerClient]:
     """A Ferryman server with these agents, and one service ``my_service``."""
     async with AsyncExitStack() as stack:

@@ -106,9 +106,7 @@ def zipped(files: Files, method: int = zipfile.ZIP_DEFLATED) -> bytes:
 
 def tarred(files: Files, mode: str = "w", form: int = tarfile.PAX_FORMAT) -> bytes:
     return tar_of(
-        [(member(name, size=len(content)), content) for name, content in files.items()],
-        mode,
-        form,
+        [(member(name, size=len(content)), content) for name, content in files.items()], mode, form
     )
 
 

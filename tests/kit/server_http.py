@@ -30,10 +30,7 @@ class ServerClient:
         self.url, self.session, self.server = url, session, server
 
     async def upload(
-        self,
-        files: dict[str, bytes] | None = None,
-        service: str = "my_service",
-        **fields: str,
+        self, files: dict[str, bytes] | None = None, service: str = "my_service", **fields: str
     ) -> int:
         form = aiohttp.FormData(quote_fields=False)
         for field, text in ({"user_id": "7", "service": service} | fields).items():
@@ -85,12 +82,7 @@ class ServerClient:
 
 @asynccontextmanager
 async def driving(
-    folder: Path,
-    client: FakeOrchestrator,
-    *,
-    extra: str = "",
-    gone: bool = False,
-    **how: Any,
+    folder: Path, client: FakeOrchestrator, *, extra: str = "", gone: bool = False, **how: Any
 ) -> AsyncIterator[ServerClient]:
     """A Ferryman server, which knows the client by job-orchestrator's own variables.
 

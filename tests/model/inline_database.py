@@ -94,17 +94,10 @@ class InlineDatabase:
 
     list_rows = rows
 
-    async def size(self) -> int:
+    async def size(self) -> Any:
         return 0
 
-    async def free_bytes(self) -> int:
-        return 0
-
-    async def empty_log(self) -> bool:
-        return True
-
-    async def maintain(self) -> bool:
-        return False
+    free_bytes = empty_log = maintain = size
 
     async def write(self, change: Change[T]) -> T:
         await self._crash_point.operation()

@@ -34,10 +34,7 @@ from tests.model.simulation import World
 SERVICES = {
     "fast": Service("fast", runs_per_user=1, max_runs=2, infra_retries=2, expires_after_s=500.0),
     "slow": Service(
-        "slow",
-        runs_per_user=2,
-        max_runs=2,
-        retry=RetryPolicy(1, retry_on=frozenset({"timeout"})),
+        "slow", runs_per_user=2, max_runs=2, retry=RetryPolicy(1, retry_on=frozenset({"timeout"}))
     ),
 }
 AGENT = st.integers(0, 1)

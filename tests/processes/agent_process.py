@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from shared.wire import Limits
 from tests.kit import dev_program, forked_programs
-from tests.kit.agent import bundle_of, order_of
+from tests.kit.agent_http import bundle_of, order_of
 from tests.kit.programs import announced
 from tests.kit.raw_archives import FORM, file_part, form_of, text_part
 

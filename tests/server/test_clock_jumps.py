@@ -8,8 +8,7 @@ import pytest
 
 from client_agent.run.retention import INTERVAL_S
 from shared.clock import SECOND, from_iso
-from tests.kit.agent import SERVER
-from tests.kit.agent_http import calling
+from tests.kit.agent_http import SERVER, calling
 from tests.kit.clock import JumpingClock, SimClock
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import driving
