@@ -4,6 +4,7 @@ and what a restart keeps of it.
 
 from __future__ import annotations
 
+import functools
 import html
 import re
 from datetime import datetime
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from yarl import URL
 
 from ferryman import Client, Conflict, NotFound
 from server.settings.agents import AgentTable
@@ -20,13 +22,42 @@ from tests.fleet.warm_fleet import Fleet
 from tests.kit import command_line
 from tests.kit.each import each
 from tests.kit.fake_agent import FakeAgent, is_intake, serving
-from tests.kit.pages import Person
+from tests.kit.pages import browsing
 from tests.kit.server_http import ServerClient
 from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HOSTILE = "<img src=x onerror=alert(1)>"
 NOWHERE = AgentTable(url="http://user:secret@[::1]:9/below")
+
+
+class Person:
+    """Who reads the text of pages.
+
+    Args:
+        token: sent with each request; None: the server needs none.
+    """
+
+    def __init__(self, caller: ServerClient, token: str | None = None) -> None:
+        self._at = functools.partial(browsing, caller.url, token or "")
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with self._at() as browser:
+            page = await browser.ask(str(URL(path)))
+            return page.status, page.source
+
+    async def read(self, path: str) -> str:
+        """The text of a page that there is."""
+        status, text = await self.get(path)
+        assert status == 200, (path, text)
+        return text
+
+    async def send(self, path: str, **fields: str) -> tuple[int, str]:
+        """Send a form, and follow where it leads."""
+        async with self._at() as browser:
+            page = await browser.send("/agents", path, fields.items())
+            page = await browser.ask(page.location) if page.location else page
+            return page.status, page.source
 
 
 async def ask(caller: ServerClient, method: str, path: str = "", **query: str) -> tuple[int, Any]:

@@ -26,8 +26,7 @@ from shared.multipart.receive import receive
 from tests.formats import generated_bundles as bundles
 from tests.formats import generated_folders as folders
 from tests.formats.generated_bundles import Item
-from tests.formats.generated_folders import FileSpec
-from tests.kit.desktop_zip import Result
+from tests.formats.generated_folders import FileSpec, Result
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
 from tests.kit.raw_archives import FORM, in_pieces, unpacked
 from tests.kit.server_http import ServerClient

@@ -1,14 +1,10 @@
-"""What work costs: steps and memory, which are the same on a busy machine, and how long an event
-loop was busy with one thing, in CPU time of its thread.
-"""
+"""What work costs: steps and memory, which are the same on a busy machine."""
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -49,32 +45,3 @@ def peak(work: Callable[[], T]) -> tuple[T, int]:
         return found, tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()
-
-
-class Longest:
-    """Attributes:
-    calls: of functions, Python's and C's, in the longest step so far.
-    step: what it was.
-    """
-
-    calls = 0
-    step = ""
-
-
-@contextmanager
-def longest_step() -> Iterator[Longest]:
-    """Counts what each callback of event loops calls while the context is open."""
-    found, run = Longest(), asyncio.Handle._run
-
-    def counted(handle: asyncio.Handle) -> Any:
-        given: list[Any] = []
-        calls = steps(lambda: given.append(run(handle)))
-        if calls > found.calls:
-            found.calls, found.step = calls, repr(handle)
-        return given[0]
-
-    asyncio.Handle._run = counted  # type: ignore[method-assign,assignment]
-    try:
-        yield found
-    finally:
-        asyncio.Handle._run = run  # type: ignore[method-assign]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -12,7 +11,6 @@ from typing import Any, Final
 import aiohttp
 from yarl import URL
 
-from tests.kit.server_http import ServerClient
 from tests.kit.warm import Place
 
 FIREFOX: Final = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
@@ -328,32 +326,3 @@ class People:
         found = await self.stranger()
         assert (await found.log_in(token)).status == 303
         return found
-
-
-class Person:
-    """Who reads the text of pages.
-
-    Args:
-        token: sent with each request; None: the server needs none.
-    """
-
-    def __init__(self, caller: ServerClient, token: str | None = None) -> None:
-        self._at = functools.partial(browsing, caller.url, token or "")
-
-    async def get(self, path: str) -> tuple[int, str]:
-        async with self._at() as browser:
-            page = await browser.ask(str(URL(path)))
-            return page.status, page.source
-
-    async def read(self, path: str) -> str:
-        """The text of a page that there is."""
-        status, text = await self.get(path)
-        assert status == 200, (path, text)
-        return text
-
-    async def send(self, path: str, **fields: str) -> tuple[int, str]:
-        """Send a form, and follow where it leads."""
-        async with self._at() as browser:
-            page = await browser.send("/agents", path, fields.items())
-            page = await browser.ask(page.location) if page.location else page
-            return page.status, page.source

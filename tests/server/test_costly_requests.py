@@ -4,10 +4,12 @@ parsers like least. Counted is what the longest step of the event loop calls.
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus
@@ -20,7 +22,7 @@ from server.domain.field_values import VALUES
 from server.web import routes as pages
 from server.web.site import compile_template, template_names
 from shared.settings.limits import FIELDS
-from tests.kit.cost import longest_step
+from tests.kit.cost import steps
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import RUN, driving
@@ -36,6 +38,35 @@ PATTERNS = [
 FORM = {"user_id": "ann", "service": "my_service"}
 OF_FORMS = [*VALUES, *FIELDS, "user_id", "service", "cron", "time_zone", "overlap", "missed"]
 KIND = "application/x-www-form-urlencoded"
+
+
+class Longest:
+    """Attributes:
+    calls: of functions, Python's and C's, in the longest step so far.
+    step: what it was.
+    """
+
+    calls = 0
+    step = ""
+
+
+@contextmanager
+def longest_step() -> Iterator[Longest]:
+    """Counts what each callback of event loops calls while the context is open."""
+    found, run = Longest(), asyncio.Handle._run
+
+    def counted(handle: asyncio.Handle) -> Any:
+        given: list[Any] = []
+        calls = steps(lambda: given.append(run(handle)))
+        if calls > found.calls:
+            found.calls, found.step = calls, repr(handle)
+        return given[0]
+
+    asyncio.Handle._run = counted  # type: ignore[method-assign,assignment]
+    try:
+        yield found
+    finally:
+        asyncio.Handle._run = run  # type: ignore[method-assign]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -8,6 +8,7 @@ import functools
 import json
 import threading
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.kit.fake_agent import FakeAgent, serving
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.raw_archives import BOUNDARY, FORM, file_part, form_of, text_part, zipped
 from tests.kit.server_http import RUN, ServerClient, driving
-from tests.kit.uploads import FIELDS, Disk, Sender, left, post, under_way
+from tests.kit.uploads import FIELDS, left, post
 from tests.kit.waiting import eventually, until
 from tests.server.held_jobs import running
 from tests.server.job_pages import PRINCIPALS
@@ -34,6 +35,62 @@ OF_8 = text_part("user_id", "8") + FIELDS[1]
 END = f"\r\n--{BOUNDARY}--\r\n".encode()
 
 SELDOM: dict[str, Any] = {"getter_interval": 10.0, "sender_interval": 10.0}
+
+
+class Sender:
+    """An upload whose sender stops in the middle."""
+
+    def __init__(self, caller: ServerClient, head: bytes, query: str = "") -> None:
+        self._caller, self._head, self._query = caller, head, query
+
+    async def __aenter__(self) -> Sender:
+        host, port = self._caller.url.removeprefix("http://").split(":")
+        self.reader, self.writer = await asyncio.open_connection(host, int(port))
+        head = f"POST /upload{self._query} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {FORM}\r\n"
+        self.writer.write(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+        if self._head:
+            await self.send(self._head)
+        return self
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(b"%x\r\n%s\r\n" % (len(data), data))
+        await self.writer.drain()
+
+    async def end(self) -> tuple[int, dict[str, Any]]:
+        """All is sent."""
+        self.writer.write(b"0\r\n\r\n")
+        return await self.answer()
+
+    async def answer(self) -> tuple[int, dict[str, Any]]:
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+        return int(head.split(b" ")[1]), json.loads(await self.reader.readexactly(length))
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+
+
+async def under_way(data: Path, count: int) -> None:
+    """Until so many half uploads have been begun on the disk."""
+    await until(lambda: len(list((data / "staging").iterdir())) >= count)
+
+
+class Disk:
+    """A simulated disk under the server's folder; the least that was ever free on it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, data: Path, size: int) -> None:
+        self.size, self.least, self.lock = size, size, threading.Lock()
+
+        def free_bytes(_: FolderScratch) -> int:
+            used = 0
+            for path in data.rglob("*"):
+                with suppress(FileNotFoundError):
+                    used += path.stat().st_size if "ferryman.sqlite" not in path.name else 0
+            with self.lock:
+                self.least = min(self.least, self.size - used)
+            return self.size - used
+
+        monkeypatch.setattr(FolderScratch, "free_bytes", free_bytes)
 
 
 def archive(content: bytes) -> bytes:

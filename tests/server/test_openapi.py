@@ -48,7 +48,7 @@ NAMES = [
     for name, field in schema.get("properties", {}).items()
 ]
 """Each field of each document, and what is said of it."""
-CONFIG = Path(__file__).parent.parent / "kit" / "schemathesis.toml"
+CONFIG = Path(__file__).with_name("schemathesis.toml")
 TOKEN = "a-token-of-an-operator"
 
 OPERATIONS = {
