@@ -29,7 +29,15 @@ from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 from client_agent.collect.contents import Contents, ResultsLimitExceeded, SkippedFile
 from client_agent.collect.pack import collect, collect_extras
-from client_agent.sandbox.base import Ended, Grant, Launch, Process, SandboxSettings, SelfTestReport
+from client_agent.sandbox.base import (
+    Ended,
+    Grant,
+    Launch,
+    Process,
+    SandboxBroken,
+    SandboxSettings,
+    SelfTestReport,
+)
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.none import NoSandbox
@@ -476,11 +484,54 @@ async def alone(job: Job, home: Path) -> Outcome:
     return outcome
 
 
-def run(job: Job, who: Who, folder: Path | None = None) -> Outcome:
+def run(
+    job: Job, who: Who, folder: Path | None = None, *, after: Callable[[], object] | None = None
+) -> Outcome:
+    """In a process of its own, after a change to it."""
     job = replace(job, bundle=contents(job.bundle))
-    outcome = in_child(lambda home: alone(job, home), who, folder)
+
+    def work(home: Path) -> Awaitable[Outcome]:
+        if after is not None:
+            after()
+        return alone(job, home)
+
+    outcome = in_child(work, who, folder)
     assert isinstance(outcome, Outcome)
     return outcome
+
+
+def refusal(
+    job: Job, who: Who, change: Callable[[Any], object] = id, *, self_test: bool = False
+) -> str:
+    """Why a sandbox does not start a job, or fails its self-test, after a change to it and to its
+    process; nothing is left of it."""
+
+    async def refused(home: Path) -> str:
+        said = ""
+        async with opened(job, home) as sandbox:
+            change(sandbox)
+            for name in ("a", "b"):
+                try:
+                    await (sandbox.self_test() if self_test else start(sandbox, job, home, name))
+                except (SandboxBroken, OSError) as problem:
+                    said = str(problem)
+                else:
+                    raise AssertionError("it was not refused")
+            assert pidfd.descendants(os.getpid()) == []
+            assert list(home.glob("agent/work/*")) == []
+        return said
+
+    return str(in_child(refused, who))
+
+
+def use_bwrap(sandbox: Any, text: str) -> None:
+    """Another program in bwrap's place."""
+    home = sandbox.work_folders.images.parents[1]
+    program = home / "bwrap"
+    program.write_text(text)
+    program.chmod(0o755)
+    home.chmod(0o755)
+    sandbox._tools = replace(sandbox.tools, bwrap=str(program))
 
 
 def pack(started: Started, job: Job, dest: Path) -> tuple[Contents, ResultsLimitExceeded | None]:

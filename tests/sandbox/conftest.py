@@ -6,15 +6,34 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.real_sandbox import SandboxHost, Who, can
+from client_agent.sandbox.bubblewrap.backend import Bubblewrap
+from client_agent.sandbox.none import NoSandbox
+from tests.kit.real_sandbox import Sandbox, SandboxHost, Who, can
+
+
+def started_as(who: Who) -> Who:
+    if not can(who):
+        pytest.skip("not root: what holds for an agent that root starts is not proved")
+    return who
 
 
 @pytest.fixture(scope="module", params=["root", "user"])
 def who(request: pytest.FixtureRequest) -> Who:
     """A test that asks for it runs as both."""
-    if not can(request.param):
-        pytest.skip("not root: what holds for an agent that root starts is not proved")
-    return request.param  # type: ignore[no-any-return]
+    return started_as(request.param)
+
+
+@pytest.fixture
+def root() -> Who:
+    """A test that asks for it runs as root only."""
+    return started_as("root")
+
+
+@pytest.fixture(params=[("root", Bubblewrap), ("user", Bubblewrap), ("root", NoSandbox)])
+def agent(request: pytest.FixtureRequest) -> tuple[Who, type[Sandbox]]:
+    """As whom it is started, and with which sandbox."""
+    who, backend = request.param
+    return started_as(who), backend
 
 
 @pytest.fixture(scope="module")

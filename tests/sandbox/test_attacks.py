@@ -24,8 +24,8 @@ from tests.kit.real_sandbox import (
     Sandboxes,
     SandboxHost,
     Started,
+    Who,
     bash,
-    can,
     in_child,
     opened,
     python,
@@ -316,10 +316,7 @@ def test_the_next_job_gets_an_empty_directory(host: SandboxHost) -> None:
         assert len(set(places)) >= 2  # too many files: discarded
 
 
-def test_a_job_cannot_make_its_image_grow_for_the_next() -> None:
-    if not can("root"):
-        pytest.skip("not root: that a disk image is thrown away when it grew is not proved")
-
+def test_a_job_cannot_make_its_image_grow_for_the_next(root: Who) -> None:
     async def grown(home: Path) -> tuple[int, int]:
         def stored() -> int:
             files = (home / "agent/images").glob("*.img")
@@ -334,7 +331,7 @@ def test_a_job_cannot_make_its_image_grow_for_the_next() -> None:
             await started.workspace.destroy()
             return before, stored()
 
-    before, kept = in_child(grown, "root")
+    before, kept = in_child(grown, root)
     assert kept < 64 * MIB < before
 
 

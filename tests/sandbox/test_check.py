@@ -9,7 +9,7 @@ from typing import Any
 from client_agent.check.limit_tests import check
 from client_agent.check.table import Table
 from client_agent.sandbox.none import NoSandbox
-from tests.kit.real_sandbox import SETTINGS, Who, bash, can, in_child, opened
+from tests.kit.real_sandbox import SETTINGS, Who, bash, can, in_child, opened, use_bwrap
 
 LIMITS = ("isolation", "memory", "pids", "cpu", "wall", "disk", "log", "results", "files")
 BROKEN = """#!/bin/sh
@@ -23,14 +23,11 @@ esac
 
 def checked(who: Who, *, broken: bool = False, **more: Any) -> Table:
     async def work(home: Path) -> Table:
-        folder, program = home / "limit-tests", home / "bwrap"
+        folder = home / "limit-tests"
         folder.mkdir()
-        program.write_text(BROKEN)
-        program.chmod(0o755)
-        home.chmod(0o755)
         async with opened(bash("", settings=replace(SETTINGS, poll_s=0.1), **more), home) as box:
             if broken:
-                box._tools = replace(box.tools, bwrap=str(program))  # type: ignore[union-attr]
+                use_bwrap(box, BROKEN)
             table = await check(box, folder, {})
         assert list(folder.iterdir()) == []
         return table

@@ -17,11 +17,9 @@ from typing import Any
 
 import pytest
 
-from client_agent.sandbox.base import Ended, SandboxBroken
-from client_agent.sandbox.bubblewrap.backend import Bubblewrap
+from client_agent.sandbox.base import Ended
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.kernel.work_folders import WorkFolders
-from client_agent.sandbox.none import NoSandbox
 from shared.wire import Reason
 from tests.kit.real_sandbox import (
     MIB,
@@ -37,75 +35,38 @@ from tests.kit.real_sandbox import (
     Who,
     alone,
     bash,
-    can,
     dead_within,
     descriptors,
     in_child,
     opened,
     processes_of,
+    refusal,
     running,
     start,
     turns,
+    use_bwrap,
 )
 from tests.kit.waiting import until
 
 HELLO = bash("echo hello\n")
-BACKENDS = pytest.mark.parametrize(
-    ("who", "backend"), [("root", Bubblewrap), ("user", Bubblewrap), ("root", NoSandbox)]
-)
 
 # ---------------------------------------------------------------- starts
-
-
-def failed_start(
-    who: Who, job: Job, prepare: Callable[[Path, Any], object] = lambda *_: None
-) -> str:
-    """Why a job did not start, after a change to its process; nothing is left of it."""
-
-    async def broken(home: Path) -> str:
-        said = ""
-        async with opened(job, home) as sandbox:
-            prepare(home, sandbox)
-            for name in ("a", "b"):
-                with pytest.raises(SandboxBroken) as caught:
-                    await start(sandbox, job, home, name)
-                said = str(caught.value)
-            assert pidfd.descendants(os.getpid()) == []
-            assert list((home / "agent/work").iterdir()) == []
-        return said
-
-    return str(in_child(broken, who))
-
-
-def use_bwrap(text: str) -> Callable[[Path, Any], None]:
-    """Another program in bwrap's place."""
-
-    def prepare(home: Path, sandbox: Any) -> None:
-        program = home / "program"
-        program.write_text(text)
-        program.chmod(0o755)
-        home.chmod(0o755)
-        sandbox._tools = replace(sandbox.tools, bwrap=str(program))
-
-    return prepare
 
 
 def test_a_sandbox_that_does_not_start_quotes_bubblewrap(who: Who) -> None:
     job = replace(HELLO, read_only=((Path("/no/such/folder"), "/opt/x"),))
     said = "did not start (exit code 1): bwrap: Can't find source path /no/such/folder"
-    assert said in failed_start(who, job)
+    assert said in refusal(job, who)
 
 
-@BACKENDS
-def test_a_limit_that_cannot_be_set_is_a_broken_sandbox(who: Who, backend: type[Sandbox]) -> None:
+def test_a_limit_that_cannot_be_set_is_a_broken_sandbox(agent: tuple[Who, type[Sandbox]]) -> None:
     """The agent's own limit of open files is lower than the job's."""
-    if not can(who):
-        pytest.skip("not root: what holds for an agent that root starts is not proved")
+    who, backend = agent
 
-    def lower(*_: object) -> None:
+    def lower(_: object) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (500, 500))
 
-    said = failed_start(who, replace(HELLO, backend=backend), lower)
+    said = refusal(replace(HELLO, backend=backend), who, lower)
     assert "(exit code 124)" in said
     assert "ulimit -n 1024 cannot be set: see the hard limits of the agent" in said
 
@@ -114,14 +75,14 @@ SHORT = replace(HELLO, settings=replace(SETTINGS, start_timeout_s=0.3, death_tim
 
 
 def test_a_chain_that_does_not_start_in_time_is_killed(who: Who) -> None:
-    said = failed_start(who, SHORT, use_bwrap("#!/bin/sh\nexec sleep 60\n"))
+    said = refusal(SHORT, who, lambda box: use_bwrap(box, "#!/bin/sh\nexec sleep 60\n"))
     assert "not up within 0.3 s" in said
 
 
 def test_a_sandbox_that_is_stopped_at_its_start_is_killed_and_reaped(who: Who) -> None:
     """bwrap is killed with it, so its init becomes the agent's child."""
 
-    def stop_inits(*_: object) -> None:
+    def stop_inits(_: object) -> None:
         real = pidfd.open_child
 
         def stopped(pid: int, parent: int) -> int | None:
@@ -132,7 +93,7 @@ def test_a_sandbox_that_is_stopped_at_its_start_is_killed_and_reaped(who: Who) -
         pidfd.open_child = stopped
         pidfd.has_seccomp_filter = lambda pid: False  # however far it had come
 
-    assert "not up within" in failed_start(who, SHORT, stop_inits)
+    assert "not up within" in refusal(SHORT, who, stop_inits)
 
 
 KILLED_EARLY = """#!/usr/bin/python3
@@ -156,7 +117,7 @@ def test_a_bwrap_that_is_killed_early_leaves_no_orphan(
 ) -> None:
     """Whether or not bwrap reported its child. A child that ends leaves no zombie."""
     program = KILLED_EARLY.format(reported=reported, seconds=seconds)
-    said = failed_start(who, SHORT, use_bwrap(program))
+    said = refusal(SHORT, who, lambda box: use_bwrap(box, program))
     assert "exit code -9" in said or "not up within" in said
 
 
@@ -369,13 +330,11 @@ async def quarantined(
     return ended, result
 
 
-@BACKENDS
 @pytest.mark.parametrize("settings", [SETTINGS, ON_DISK], ids=["images", "folders"])
 def test_a_quarantined_attempt_is_removed_when_its_processes_are_dead(
-    who: Who, settings: Any, backend: type[Sandbox]
+    agent: tuple[Who, type[Sandbox]], settings: Any
 ) -> None:
-    if not can(who):
-        pytest.skip("not root: what holds for an agent that root starts is not proved")
+    who, backend = agent
     job = replace(UNDYING, settings=replace(settings, death_timeout_s=0.1), backend=backend)
 
     async def undying(home: Path) -> tuple[Ended, list[str], bool]:

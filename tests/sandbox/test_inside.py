@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,13 +19,14 @@ from tests.kit.real_sandbox import (
     MIB,
     SMALL,
     Job,
-    Outcome,
     SandboxHost,
     Started,
+    Who,
     alone,
     bash,
     in_child,
     python,
+    run,
 )
 from tests.sandbox.kernel_features import offers
 
@@ -181,19 +183,17 @@ def test_the_root_that_all_jobs_share_cannot_be_changed(host: SandboxHost) -> No
     assert lines == "Read-only file system\n" * 8
 
 
-def operators_bind(home: Path) -> Outcome:
-    data = home / "data"
-    data.mkdir()
-    (data / "set").write_text("reference\n")
-    home.chmod(0o755)
-    data.chmod(0o777)
-    script = "cat /data/set; (echo x >/data/new) 2>&1 | grep -o 'Read-only.*'; rm -f /data/set\n"
-    return alone(bash(script, read_only=((data, "/data"),)), home)  # type: ignore[return-value]
+def test_operators_binds_can_be_read_and_not_written(who: Who) -> None:
+    def with_data(home: Path) -> Any:
+        data = home / "data"
+        data.mkdir()
+        (data / "set").write_text("reference\n")
+        home.chmod(0o755)
+        data.chmod(0o777)
+        script = "cat /data/set; (echo x >/data/new) 2>&1 | grep -o 'Read-only.*'; rm -f /data/set"
+        return alone(bash(script, read_only=((data, "/data"),)), home)
 
-
-def test_operators_binds_can_be_read_and_not_written(host: SandboxHost) -> None:
-    outcome = in_child(operators_bind, host.who)
-    assert outcome.stdout == "reference\nRead-only file system\n"
+    assert in_child(with_data, who).stdout == "reference\nRead-only file system\n"
 
 
 def test_mounts_ignore_set_uid_bits_and_devices(host: SandboxHost) -> None:
@@ -287,13 +287,12 @@ def test_a_job_has_a_session_of_its_own_and_no_terminal(host: SandboxHost) -> No
     assert (no_terminal, went_on, outcome.ended.reason) == ("1", "on", None)
 
 
-def with_a_descriptor(home: Path) -> Outcome:
-    os.set_inheritable(os.open("/etc/passwd", os.O_RDONLY), True)
-    return alone(bash("ls /proc/self/fd\n"), home)  # type: ignore[return-value]
+def test_descriptors_of_the_agent_do_not_reach_the_job(who: Who) -> None:
+    def with_a_descriptor() -> None:
+        os.set_inheritable(os.open("/etc/passwd", os.O_RDONLY), True)
 
-
-def test_descriptors_of_the_agent_do_not_reach_the_job(host: SandboxHost) -> None:
-    assert in_child(with_a_descriptor, host.who).stdout.split() == ["0", "1", "2", "3"]
+    said = run(bash("ls /proc/self/fd\n"), who, after=with_a_descriptor).stdout
+    assert said.split() == ["0", "1", "2", "3"]
 
 
 def test_stdin_is_empty_and_not_the_gates_pipe(host: SandboxHost) -> None:

@@ -8,24 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from client_agent.sandbox.base import SandboxBroken
 from client_agent.sandbox.bubblewrap import command, seccomp, selftest
 from client_agent.sandbox.kernel import devices, start_namespace
 from tests.kit.real_sandbox import (
     SETTINGS,
-    Job,
-    Outcome,
     SandboxHost,
     Started,
     Who,
-    alone,
     bash,
-    in_child,
-    opened,
+    refusal,
     run,
-    start,
 )
 
 
@@ -36,10 +28,10 @@ def permit_all_calls() -> None:
     seccomp.program.cache_clear()
 
 
-def without(option: str, length: int = 1) -> Callable[[], None]:
+def without(option: str, length: int = 1) -> Callable[..., None]:
     """Leaves an option of bwrap and its arguments out, in this process."""
 
-    def change() -> None:
+    def change(*_: object) -> None:
         real = command.bwrap_options
 
         def fewer(*args: Any, **given: Any) -> list[str]:
@@ -50,18 +42,6 @@ def without(option: str, length: int = 1) -> Callable[[], None]:
         command.bwrap_options = fewer
 
     return change
-
-
-def run_after(change: Callable[[], object], job: Job, who: Who) -> Outcome:
-    """Run a job in a process to which a change was made."""
-
-    def work(home: Path) -> Any:
-        change()
-        return alone(job, home)
-
-    outcome = in_child(work, who)
-    assert isinstance(outcome, Outcome)
-    return outcome
 
 
 NEST = """
@@ -76,34 +56,18 @@ FULL, NO = " No space left on device", " Operation not permitted"
 def test_without_the_filter_no_namespace_can_be_made_inside(who: Who) -> None:
     """--disable-userns alone: there is no room for another user namespace, and without a capability
     there are no others."""
-    lines = run_after(permit_all_calls, bash(NEST), who).stdout.splitlines()
+    lines = run(bash(NEST), who, after=permit_all_calls).stdout.splitlines()
     assert (lines[:8], len(lines), lines[-1]) == ([FULL, *[NO] * 6, FULL], 10, NO)
 
 
 def test_without_disable_userns_no_namespace_can_be_made_inside(who: Who) -> None:
     """The filter alone."""
-    lines = run_after(without("--disable-userns"), bash(NEST), who).stdout.splitlines()
+    lines = run(bash(NEST), who, after=without("--disable-userns")).stdout.splitlines()
     assert lines[:8] == [NO] * 8
 
 
-def refusal(change: Callable[[], object], who: Who, job: Job | None = None) -> str:
-    """What the self-test says after a change; with a job, what its start says."""
-
-    async def tested(home: Path) -> str:
-        async with opened(job or bash(""), home) as sandbox:
-            with pytest.raises(SandboxBroken) as caught:
-                await (start(sandbox, job, home) if job else sandbox.self_test())
-        return str(caught.value)
-
-    def work(home: Path) -> Any:
-        change()
-        return tested(home)
-
-    return str(in_child(work, who))
-
-
 def test_a_sandbox_that_does_not_isolate_fails_its_self_test(who: Who) -> None:
-    def pretend_root() -> None:
+    def pretend_root(_: object) -> None:
         selftest.real_uid = lambda pid: 0
 
     for change, check in (
@@ -111,12 +75,12 @@ def test_a_sandbox_that_does_not_isolate_fails_its_self_test(who: Who) -> None:
         (pretend_root, "not_root_on_host"),
     ):
         said = f"the sandbox does not hold on this host: {check} "
-        assert said in refusal(change, who)
+        assert said in refusal(bash(""), who, change, self_test=True)
 
 
 def test_without_a_filter_nothing_starts(who: Who) -> None:
     job = bash("echo ran\n", settings=replace(SETTINGS, start_timeout_s=0.3))
-    assert "not up within 0.3 s" in refusal(without("--seccomp", 2), who, job)
+    assert "not up within 0.3 s" in refusal(job, who, without("--seccomp", 2))
 
 
 async def shown(started: Started) -> bool:
@@ -158,7 +122,7 @@ def test_where_programs_need_more_of_the_host_all_mounts_stay(who: Who) -> None:
     def change() -> None:
         start_namespace.PROGRAMS = ()  # type: ignore[misc, assignment]
 
-    outcome = run_after(change, bash("echo ran", before_go=mounts_around), who)
+    outcome = run(bash("echo ran", before_go=mounts_around), who, after=change)
     own = Path("/proc/self/mountinfo").read_text().splitlines()
     assert {line.split()[4] for line in own} <= set(outcome.extra[0])
     assert outcome.stdout == "ran\n"
@@ -172,5 +136,5 @@ def test_where_no_device_nodes_can_be_made_bwrap_makes_dev(who: Who) -> None:
         devices.make_nodes = refuse  # type: ignore[attr-defined]
 
     script = "ls /dev/pts; sh -c 'exec 3<>/dev/ptmx; ls /dev/pts'; touch /dev/x || echo read-only"
-    said = run_after(change, bash(script), who).stdout
+    said = run(bash(script), who, after=change).stdout
     assert said.splitlines() == ["ptmx", "0", "ptmx", "read-only"]

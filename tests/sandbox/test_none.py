@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from client_agent.sandbox.base import SandboxBroken
 from client_agent.sandbox.none import NoSandbox
 from shared.wire import Reason
 from tests.kit.real_sandbox import (
     SETTINGS,
-    Job,
     Outcome,
     Sandboxes,
     SandboxHost,
@@ -25,19 +23,18 @@ from tests.kit.real_sandbox import (
     in_child,
     opened,
     processes_of,
+    refusal,
     running,
-    start,
     uid_base,
 )
+from tests.sandbox.conftest import started_as
 from tests.sandbox.kernel_features import offers
 
 
 @pytest.fixture(scope="module", params=["root", *(["user"] if offers("user", "memory") else [])])
 def plain(request: pytest.FixtureRequest) -> Iterator[SandboxHost]:
     """An agent that finds the processes of its jobs without a sandbox: by uid, or by cgroup."""
-    if not can(request.param):
-        pytest.skip("not root: what holds for an agent that root starts is not proved")
-    host = SandboxHost(request.param)
+    host = SandboxHost(started_as(request.param))
     yield host
     assert host.close() == []
 
@@ -124,10 +121,7 @@ def test_two_jobs_do_not_kill_each_other(plain: SandboxHost) -> None:
     assert [command for command in alive if "sleep 50" in command] == []
 
 
-def test_processes_of_an_earlier_run_are_found_by_their_uids() -> None:
-    if not can("root"):
-        pytest.skip("not root: that jobs have uids of their own is not proved")
-
+def test_processes_of_an_earlier_run_are_found_by_their_uids(root: Who) -> None:
     async def second_run(home: Path) -> tuple[int, int | None]:
         own = range(uid_base(), uid_base() + 4)
         job = bash("true\n", backend=NoSandbox, settings=replace(SETTINGS, own_uids=own))
@@ -139,46 +133,29 @@ def test_processes_of_an_earlier_run_are_found_by_their_uids() -> None:
         others.wait()
         return result
 
-    assert in_child(second_run, "root") == (-9, None)
-
-
-async def self_test(sandbox: Any, job: Job, home: Path) -> None:
-    await sandbox.self_test()
-
-
-def refused(who: Who, job: Job, step: Any = start, change: Any = lambda _: None) -> str:
-    """Why a sandbox does not take a job, or does not start at all."""
-
-    async def work(home: Path) -> str:
-        async with opened(job, home) as sandbox:
-            change(sandbox)
-            with pytest.raises((SandboxBroken, OSError)) as caught:
-                await step(sandbox, job, home)
-        return str(caught.value)
-
-    return str(in_child(work, who))
+    assert in_child(second_run, root) == (-9, None)
 
 
 def test_read_only_binds_to_other_paths_need_a_sandbox() -> None:
     job = bash("true\n", backend=NoSandbox, read_only=((Path("/usr"), "/opt/x"),))
-    assert "need a sandbox" in refused("root" if can("root") else "user", job)
+    assert "need a sandbox" in refusal(job, "root" if can("root") else "user")
 
 
 def test_an_agent_that_could_not_find_the_processes_of_its_jobs_does_not_start() -> None:
     def take(sandbox: Any) -> None:
         sandbox._host = replace(sandbox.host, hierarchy=None)
 
-    said = refused("user", bash("", backend=NoSandbox), self_test, take)
+    said = refusal(bash("", backend=NoSandbox), "user", take, self_test=True)
     assert "this agent has neither: start it as root" in said
 
 
 def test_hard_limits_can_be_required(who: Who) -> None:
     settings = replace(SETTINGS, require_hard_limits=True, disk_images=False)
-    said = refused(who, bash("true\n", settings=settings), self_test)
+    said = refusal(bash("true\n", settings=settings), who, self_test=True)
     assert said.startswith("require_hard_limits is set, but soft here are ")
     assert "disk: " in said
 
 
 def test_no_job_starts_with_too_little_free_disk_space(who: Who) -> None:
     job = bash("true\n", settings=replace(SETTINGS, free_floor=1 << 60))
-    assert "bytes are free" in refused(who, job)
+    assert "bytes are free" in refusal(job, who)

@@ -11,9 +11,7 @@ import pytest
 
 from client_agent.sandbox.base import Ended
 from client_agent.sandbox.bubblewrap import selftest
-from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.kernel import pidfd
-from client_agent.sandbox.none import NoSandbox
 from tests.kit.real_sandbox import (
     ON_DISK,
     SETTINGS,
@@ -24,10 +22,7 @@ from tests.kit.real_sandbox import (
     SandboxHost,
     Started,
     Who,
-    alone,
     bash,
-    can,
-    in_child,
     python,
     run,
     running,
@@ -99,12 +94,12 @@ async def uids_and_groups(started: Started) -> tuple[set[int], list[Any]]:
 
 
 def test_no_process_of_a_job_is_root_on_the_host_or_has_its_groups(who: Who) -> None:
-    def work(home: Path) -> Any:
+    def add_groups() -> None:
         if who == "root":
             os.setgroups([0, 4, 27])
-        return alone(bash("echo hello\n", before_go=uids_and_groups), home)
 
-    uids, groups = in_child(work, who).extra
+    job = bash("echo hello\n", before_go=uids_and_groups)
+    uids, groups = run(job, who, after=add_groups).extra
     assert len(uids) == 1
     assert 0 not in uids
     assert groups == [[], []]
@@ -149,17 +144,15 @@ def test_command_lines_and_environments_of_a_sandbox_show_nothing_private(
     assert [text for text in texts[::2] if any(word in text for word in private)] == []
 
 
-def test_the_agents_mounts_are_not_visible_on_the_host() -> None:
+def test_the_agents_mounts_are_not_visible_on_the_host(root: Who) -> None:
     """And so a killed agent leaves none."""
-    if not can("root"):
-        pytest.skip("not root: that mounts are not visible on the host is not proved")
     test = os.getpid()
 
     async def seen(started: Started) -> list[bool]:
         places = [Path(f"/proc/{pid}/mountinfo").read_text() for pid in ("self", test)]
         return ["/run/ferryman/" in place for place in places]
 
-    assert run(bash("true\n", during=seen), "root").extra == [True, False]
+    assert run(bash("true\n", during=seen), root).extra == [True, False]
 
 
 OTHER_USER = 299_999
@@ -192,17 +185,13 @@ def closed_to(uid: int, path: Path, host: int) -> bool:
     return done.returncode == 126
 
 
-@pytest.mark.parametrize(
-    ("who", "backend"), [("root", Bubblewrap), ("user", Bubblewrap), ("root", NoSandbox)]
-)
 @pytest.mark.parametrize("settings", [SETTINGS, ON_DISK], ids=["images", "folders"])
 def test_other_users_of_the_host_cannot_reach_a_jobs_files(
-    who: Who, settings: Any, backend: type[Sandbox], tmp_path: Path
+    agent: tuple[Who, type[Sandbox]], settings: Any, tmp_path: Path
 ) -> None:
     """Else a user of the host and a bundle together are the agent: set-uid programs go out, and
     descriptors of the host's folders come in."""
-    if not can(who):
-        pytest.skip("not root: what holds for an agent that root starts is not proved")
+    who, backend = agent
     home = tmp_path / "home"
     home.mkdir()
     for folder in (home, *home.parents):
