@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import ctypes
+import functools
 import inspect
 import itertools
 import multiprocessing
@@ -215,6 +216,47 @@ def in_child(work: Callable[[Path], Any], who: Who, folder: Path | None = None) 
         return child.returned()
     finally:
         child.close()
+
+
+def child_test(work: Callable[..., Any]) -> Callable[..., None]:
+    """A test that runs as a whole in a child, with the empty ``home`` that it asks for, as the
+    fixture ``who`` says, or else as root."""
+
+    @functools.wraps(work)
+    def test(**fixtures: Any) -> None:
+        in_child(lambda home: work(home=home, **fixtures), fixtures.get("who", "root"))
+
+    signature = inspect.signature(work)
+    rest = [one for name, one in signature.parameters.items() if name != "home"]
+    del test.__wrapped__  # pytest reads its signature
+    test.__signature__ = signature.replace(parameters=rest)  # type: ignore[attr-defined]
+    return test
+
+
+def kill_after_report(
+    agent: Callable[[Callable[[str], object]], Awaitable[None]],
+) -> tuple[int, str]:
+    """Run ``agent`` in a fork of this process, and kill it once it has made its report: the pid of
+    a sandbox's init, a space, any text. A pidfd of the init, which is a child of ours now, and the
+    text."""
+    pidfd.become_subreaper()  # to reap what the agent leaves, as the host's init would
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+
+        async def run() -> None:
+            await agent(lambda report: os.write(write, report.encode()))
+
+        with suppress(BaseException):
+            asyncio.run(run())
+        os._exit(1)
+    os.close(write)
+    init, _, text = os.read(read, 200).decode().partition(" ")
+    os.close(read)
+    fd = os.pidfd_open(int(init))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return fd, text
 
 
 class SandboxHost:

@@ -21,7 +21,17 @@ from client_agent.sandbox.kernel.disk_images import MAX_TEMPLATES, DiskImage, Im
 from client_agent.sandbox.kernel.loop_ext4 import DiskImagesUnavailable
 from shared.wire import Reason
 from tests.kit.disks import mounted
-from tests.kit.real_sandbox import MIB, SETTINGS, SMALL, bash, can, in_child, opened, run
+from tests.kit.real_sandbox import (
+    MIB,
+    SETTINGS,
+    SMALL,
+    bash,
+    can,
+    child_test,
+    in_child,
+    opened,
+    run,
+)
 
 pytestmark = pytest.mark.skipif(not can("root"), reason="not root: disk images are not proved")
 
@@ -53,22 +63,23 @@ class Images:
         return sorted(path.name for path in self.folder.glob("*.img"))
 
 
-def with_images(work: Callable[[Images], Any]) -> Any:
-    """Call ``work`` in a child; all of its images can be discarded afterwards."""
+def with_images(work: Callable[[Images], None]) -> Callable[[], None]:
+    """A test in a child; all of its images can be discarded afterwards."""
 
-    def child(home: Path) -> Any:
+    def child(home: Path) -> str:
         images = Images(home)
         try:
-            result = work(images)
+            work(images)
         except DiskImagesUnavailable as problem:
-            return str(problem), None
+            return str(problem)
         images.pool.close()
-        return "", result
+        return ""
 
-    problem, answer = in_child(child, "root")
-    if problem:
-        pytest.skip(f"{problem}: what disk images promise is not proved")
-    return answer
+    def test() -> None:
+        if problem := in_child(child, "root"):
+            pytest.skip(f"{problem}: what disk images promise is not proved")
+
+    return test
 
 
 def fill(image: DiskImage, size: int) -> int:
@@ -89,251 +100,203 @@ def until_full() -> Any:
             raise
 
 
-def test_a_job_can_store_what_its_limit_says_and_no_more() -> None:
+@with_images
+def test_a_job_can_store_what_its_limit_says_and_no_more(images: Images) -> None:
     """In bytes, whatever the size, and in files."""
-
-    def work(images: Images) -> Any:
-        rooms = []
-        for disk in (4 * MIB, 64 * MIB, 512 * MIB):
-            image = images.make(disk)
-            fs = os.statvfs(image.mount_point)
-            rooms.append((disk, fs.f_bavail * fs.f_frsize, fs.f_ffree, image.full()))
-            image.discard()
-        image = images.make()
-        written, full, used = fill(image, 64 * MIB), image.full(), image.used()[0]
+    for disk in (4 * MIB, 64 * MIB, 512 * MIB):
+        image = images.make(disk)
+        fs = os.statvfs(image.mount_point)
+        assert abs(fs.f_bavail * fs.f_frsize - disk) <= 256 * 1024
+        assert disk // 16_384 <= fs.f_ffree <= disk // 16_384 + 1100
+        assert image.full() is None
         image.discard()
-        image, made = images.make(), 0
-        with until_full():
-            for made in range(5000):
-                (image.job / str(made)).touch()
-        return rooms, written, used, full, made, image.full()
-
-    rooms, written, used, full, made, full_of_files = with_images(work)
-    for disk, usable, files, full_at_first in rooms:
-        assert abs(usable - disk) <= 256 * 1024
-        assert disk // 16_384 <= files <= disk // 16_384 + 1100
-        assert full_at_first is None
+    image = images.make()
+    written = fill(image, 64 * MIB)
     assert 7 * MIB < written <= 8 * MIB + 100_000
-    assert used >= written
+    assert image.used()[0] >= written
+    assert image.full() == "bytes"
+    image.discard()
+    image, made = images.make(), 0
+    with until_full():
+        for made in range(5000):
+            (image.job / str(made)).touch()
     assert 500 <= made < 1700
-    assert (full, full_of_files) == ("bytes", "files")
+    assert image.full() == "files"
 
 
-def test_an_image_is_used_again_only_if_it_is_the_same_as_a_new_one() -> None:
-    def work(images: Images) -> dict[str, bool]:
-        seen = {"nothing was stored": images.give_back(images.make())}
-        image = images.make()
-        fill(image, 2 * MIB)
-        (image.job / "a/b/c").mkdir(parents=True)
-        seen["a little was stored"] = images.give_back(image)
-        image = images.make()
-        (image.mount_point / "beside").write_text("outside the job's directory")
-        seen["something is left"] = images.give_back(image)
-        image = images.make()
-        with (image.job / "held").open("wb", buffering=0) as held:
-            held.write(bytes(MIB))
-            (image.job / "held").unlink()
-            seen["deleted, but open"] = image.reset()
-        seen["no idle image is to be kept"] = images.give_back(image, keep_idle=0)
-        return seen
-
-    assert with_images(work) == {
-        "nothing was stored": True,
-        "a little was stored": True,
-        "something is left": False,
-        "deleted, but open": False,
-        "no idle image is to be kept": False,
-    }
+def leave_nothing(image: DiskImage) -> None: ...
 
 
-@pytest.mark.parametrize("what", ["many files", "much data", "a grown file"])
-def test_an_image_that_takes_long_to_reset_is_discarded(what: str) -> None:
-    def work(images: Images) -> Any:
-        image = images.make(256 * MIB)
-        if what == "many files":
-            for i in range(disk_images.MAX_REUSED_FILES + 1):
-                (image.job / str(i)).touch()
-        else:
-            fill(image, 80 * MIB)
-            os.sync()
-            if what == "a grown file":
-                (image.job / "big").unlink()
-        return images.give_back(image), image.mount_point.exists(), images.names
-
-    assert with_images(work) == (False, False, [])
+def leave_a_little(image: DiskImage) -> None:
+    fill(image, 2 * MIB)
+    (image.job / "a/b/c").mkdir(parents=True)
 
 
-def test_what_one_job_stored_cannot_be_read_by_the_next() -> None:
-    def work(images: Images) -> Any:
-        image = images.make()
-        with (image.job / "f").open("wb", buffering=0) as file:
-            file.write(b"secret" * 200_000)
-            os.fsync(file.fileno())
-        again = images.give_back(image)
-        image.make_job_folder(UID + 1)
-        with (image.job / "g").open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, 7 * MIB)
-        seen = (image.job / "g").read_bytes().strip(b"\0")[:20]
-        return again, seen, [path.name for path in image.job.iterdir()]
-
-    assert with_images(work) == (True, b"", ["g"])
+def leave_something_beside(image: DiskImage) -> None:
+    (image.mount_point / "beside").write_text("outside the job's directory")
 
 
-def test_a_job_cannot_reach_the_root_of_its_image() -> None:
-    def work(images: Images) -> tuple[int, int, int]:
-        image = images.make()
-        top = image.mount_point.stat()
-        return top.st_uid, top.st_mode & 0o777, image.job.stat().st_uid
-
-    assert with_images(work) == (0, 0o711, UID)
+def leave_many_files(image: DiskImage) -> None:
+    for i in range(disk_images.MAX_REUSED_FILES + 1):
+        (image.job / str(i)).touch()
 
 
-def test_several_threads_can_make_images_and_no_loop_device_is_left() -> None:
-    def work(images: Images) -> Any:
-        def loops() -> int:
-            texts = []
-            for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
-                with suppress(OSError):
-                    texts.append(backing.read_text())
-            return sum(str(images.folder) in text for text in texts)
+def leave_much_data(image: DiskImage) -> None:
+    fill(image, 80 * MIB)
+    os.sync()
 
-        with ThreadPoolExecutor(4) as threads:
-            made = list(threads.map(lambda _: images.make(), range(4)))
-        sound, before = [image.full() for image in made], loops()
-        for image in made:
+
+def leave_a_grown_file(image: DiskImage) -> None:
+    leave_much_data(image)
+    (image.job / "big").unlink()
+
+
+@with_images
+def test_an_image_is_used_again_only_if_it_is_as_a_new_one_and_quickly(images: Images) -> None:
+    for leave, size, again in (
+        (leave_nothing, 8, True),
+        (leave_a_little, 8, True),
+        (leave_something_beside, 8, False),
+        (leave_many_files, 256, False),
+        (leave_much_data, 256, False),
+        (leave_a_grown_file, 256, False),
+    ):
+        image = images.make(size * MIB)
+        leave(image)
+        assert images.give_back(image) == again, leave
+        assert image.mount_point.exists() == again, leave
+        if again:
             image.discard()
-        return sound, before, loops()
+        assert images.names == []
+    image = images.make()
+    with (image.job / "held").open("wb", buffering=0) as held:
+        held.write(bytes(MIB))
+        (image.job / "held").unlink()
+        assert image.reset() is False, "deleted, but open"
+    assert images.give_back(image, keep_idle=0) is False, "none is to be kept"
 
-    assert with_images(work) == ([None] * 4, 4, 0)
+
+@with_images
+def test_what_one_job_stored_cannot_be_read_by_the_next(images: Images) -> None:
+    """Nor can a job reach the root of its image."""
+    image = images.make()
+    top = image.mount_point.stat()
+    assert (top.st_uid, top.st_mode & 0o777, image.job.stat().st_uid) == (0, 0o711, UID)
+    with (image.job / "f").open("wb", buffering=0) as file:
+        file.write(b"secret" * 200_000)
+        os.fsync(file.fileno())
+    assert images.give_back(image)
+    image.make_job_folder(UID + 1)
+    with (image.job / "g").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 7 * MIB)
+    assert (image.job / "g").read_bytes().strip(b"\0")[:20] == b""
+    assert [path.name for path in image.job.iterdir()] == ["g"]
+
+
+@with_images
+def test_several_threads_can_make_images_and_no_loop_device_is_left(images: Images) -> None:
+    def loops() -> int:
+        texts = []
+        for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+            with suppress(OSError):
+                texts.append(backing.read_text())
+        return sum(str(images.folder) in text for text in texts)
+
+    with ThreadPoolExecutor(4) as threads:
+        made = list(threads.map(lambda _: images.make(), range(4)))
+    assert ([image.full() for image in made], loops()) == ([None] * 4, 4)
+    for image in made:
+        image.discard()
+    assert loops() == 0
 
 
 def no_loop_devices(fd: int) -> tuple[int, str]:
     raise FileNotFoundError(errno.ENOENT, "No such file or directory", "/dev/loop8")
 
 
-def test_idle_images_are_discarded_if_a_new_one_needs_a_loop_device() -> None:
-    def work(images: Images) -> list[str]:
-        idle = images.make()
-        images.pool.give_back(idle, keep_idle=4)
-        real = disk_images.attach  # type: ignore[attr-defined]
-        disk_images.attach = (  # type: ignore[attr-defined]
-            lambda fd: no_loop_devices(fd) if idle.file.exists() else real(fd)
-        )
-        images.make(16 * MIB).discard()
-        return images.names
-
-    assert with_images(work) == []
+@with_images
+def test_idle_images_are_discarded_if_a_new_one_needs_a_loop_device(images: Images) -> None:
+    idle = images.make()
+    images.pool.give_back(idle, keep_idle=4)
+    real = disk_images.attach  # type: ignore[attr-defined]
+    disk_images.attach = (  # type: ignore[attr-defined]
+        lambda fd: no_loop_devices(fd) if idle.file.exists() else real(fd)
+    )
+    images.make(16 * MIB).discard()
+    assert images.names == []
 
 
-def test_an_image_that_is_in_use_again_is_not_given_back_twice() -> None:
+@with_images
+def test_an_image_that_is_in_use_again_is_not_given_back_twice(images: Images) -> None:
     """While another image, which should be discarded, is in use."""
-
-    def work(images: Images) -> Any:
-        held, image = images.make(), images.make(16 * MIB)
-        images.pool.give_back(held, keep_idle=1)
-        fd = os.open(held.mount_point, os.O_RDONLY)
-        images.pool.give_back(image, keep_idle=1)  # no error: the caller would try again
-        again = images.pool.take_idle(16 * MIB) is image
-        there = held.mount_point.exists()
-        os.close(fd)
-        image.make_job_folder(UID)
-        images.pool.close()  # also what could not be discarded before
-        return again, there, images.names
-
-    assert with_images(work) == (True, True, ["2.img"])
+    held, image = images.make(), images.make(16 * MIB)
+    images.pool.give_back(held, keep_idle=1)
+    fd = os.open(held.mount_point, os.O_RDONLY)
+    images.pool.give_back(image, keep_idle=1)  # no error: the caller would try again
+    assert images.pool.take_idle(16 * MIB) is image
+    assert held.mount_point.exists()
+    os.close(fd)
+    image.make_job_folder(UID)
+    images.pool.close()  # also what could not be discarded before
+    assert images.names == ["2.img"]
 
 
-def test_the_hosts_own_file_system_is_never_shut_down() -> None:
+@with_images
+def test_the_hosts_own_file_system_is_never_shut_down(images: Images) -> None:
     """Should the image not be where it was mounted."""
-
-    def work(images: Images) -> tuple[str, list[int]]:
-        image, calls, said = images.make(), list[int](), ""
-        mounts.unmount(image.mount_point)
-        real, fcntl.ioctl = fcntl.ioctl, lambda _, request, *__: calls.append(request) or 0  # type: ignore[assignment, func-returns-value]
-        try:
-            image.discard()
-        except OSError as problem:
-            said = problem.strerror or ""
-        fcntl.ioctl = real
-        return said, calls
-
-    assert with_images(work) == ("Invalid argument", [])
+    image, calls = images.make(), list[int]()
+    mounts.unmount(image.mount_point)
+    real, fcntl.ioctl = fcntl.ioctl, lambda _, request, *__: calls.append(request) or 0  # type: ignore[assignment, func-returns-value]
+    with pytest.raises(OSError, match="Invalid argument"):
+        image.discard()
+    fcntl.ioctl = real
+    assert calls == []
 
 
-def test_templates_and_idle_images_are_few_whatever_sizes_are_used() -> None:
-    def work(images: Images) -> Any:
-        sizes = [(8 + number) * MIB for number in range(MAX_TEMPLATES + 4)]
-        for size in sizes:
-            images.pool.give_back(images.make(size), keep_idle=2)
-        kept = len(images.names)
-        templates = len(list(images.folder.glob("template-*")))
-        images.make(sizes[0]).discard()  # its template was forgotten, and is made again
-        images.pool.close()
-        return kept, templates, len(list(images.mount_points.glob("image.*")))
-
-    assert with_images(work) == (2, MAX_TEMPLATES, 0)
+@with_images
+def test_templates_and_idle_images_are_few_whatever_sizes_are_used(images: Images) -> None:
+    sizes = [(8 + number) * MIB for number in range(MAX_TEMPLATES + 4)]
+    for size in sizes:
+        images.pool.give_back(images.make(size), keep_idle=2)
+    assert len(images.names) == 2
+    assert len(list(images.folder.glob("template-*"))) == MAX_TEMPLATES
+    images.make(sizes[0]).discard()  # its template was forgotten, and is made again
+    images.pool.close()
+    assert list(images.mount_points.glob("image.*")) == []
 
 
 # ---------------------------------------------------------------- in a sandbox
 
 
-def test_without_loop_devices_the_error_says_so() -> None:
-    def child(home: Path) -> tuple[str, list[str]]:
-        real = os.open
-
-        def without(path: Any, *args: Any, **more: Any) -> int:
-            if str(path) == "/dev/loop-control":
-                raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
-            return real(path, *args, **more)
-
-        os.open = without
-        with pytest.raises(DiskImagesUnavailable) as caught:
-            ImagePool(home / "files", 16_384).make(8 * MIB, home)
-        return str(caught.value), [path.name for path in (home / "files").glob("*.img")]
-
-    message, left = in_child(child, "root")
-    assert message.startswith("cannot mount a disk image: ")
-    assert message.endswith("/dev/loop-control'")
-    assert left == []
+@child_test
+async def test_without_a_free_loop_device_the_sandbox_is_broken(home: Path) -> None:
+    """Also for other sizes than a job's: an idle image must not make the self-test pass."""
+    async with opened(bash(""), home) as sandbox:
+        await sandbox.self_test()
+        disk_images.attach = no_loop_devices  # type: ignore[attr-defined]
+        for attempt in (sandbox.self_test(), sandbox.prepare("a", 0, SMALL)):
+            with pytest.raises(SandboxBroken, match=r"cannot mount a disk image: .*/dev/loop8"):
+                await attempt
+    assert list(home.rglob("*.img")) == []
 
 
-def test_without_a_free_loop_device_the_sandbox_is_broken_and_the_self_test_fails() -> None:
-    """Not only for the size that a job asked for: an idle image must not make the test pass."""
+@child_test
+async def test_images_are_reset_and_discarded_in_a_thread(home: Path) -> None:
+    on_loop = []
+    async with opened(bash(""), home) as sandbox:
+        workspaces = [await sandbox.prepare(f"a-{i}", 0, SMALL) for i in range(2)]
+        pool = sandbox.host.images
+        assert pool is not None
+        real = pool.give_back
 
-    async def short(home: Path) -> list[str]:
-        messages = []
-        async with opened(bash(""), home) as sandbox:
-            await sandbox.self_test()
-            disk_images.attach = no_loop_devices  # type: ignore[attr-defined]
-            for attempt in (sandbox.self_test(), sandbox.prepare("a", 0, SMALL)):
-                with pytest.raises(SandboxBroken) as caught:
-                    await attempt
-                messages.append(str(caught.value))
-        return messages
+        def give_back(image: DiskImage, *, keep_idle: int) -> None:
+            on_loop.append(threading.current_thread() is threading.main_thread())
+            real(image, keep_idle=keep_idle)
 
-    said = in_child(short, "root")
-    assert ["cannot mount a disk image" in message for message in said] == [True, True]
-
-
-def test_images_are_reset_and_discarded_in_a_thread() -> None:
-    async def ends(home: Path) -> list[bool]:
-        on_loop = []
-        async with opened(bash(""), home) as sandbox:
-            workspaces = [await sandbox.prepare(f"a-{i}", 0, SMALL) for i in range(2)]
-            pool = sandbox.host.images
-            assert pool is not None
-            real = pool.give_back
-
-            def give_back(image: DiskImage, *, keep_idle: int) -> None:
-                on_loop.append(threading.current_thread() is threading.main_thread())
-                real(image, keep_idle=keep_idle)
-
-            pool.give_back = give_back  # type: ignore[method-assign]
-            for workspace in workspaces:
-                await workspace.destroy()
-        return on_loop
-
-    assert in_child(ends, "root") == [False, False]
+        pool.give_back = give_back  # type: ignore[method-assign]
+        for workspace in workspaces:
+            await workspace.destroy()
+    assert on_loop == [False, False]
 
 
 def test_an_image_that_fills_the_agents_disk_ends_its_job_with_an_agent_error(

@@ -8,7 +8,7 @@ import platform
 import signal
 import subprocess
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,8 +27,10 @@ from tests.kit.real_sandbox import (
     Who,
     bash,
     can,
+    child_test,
     dead_within,
     in_child,
+    kill_after_report,
     opened,
     processes_of,
     python,
@@ -60,32 +62,6 @@ def kill_agent(job: Job, home: Path, *, go: bool) -> tuple[int, str]:
     return kill_after_report(agent)
 
 
-def kill_after_report(
-    agent: Callable[[Callable[[str], object]], Awaitable[None]],
-) -> tuple[int, str]:
-    """Run ``agent`` in a fork of this process, and kill it once it has made its report: the pid of
-    a sandbox's init, a space, any text. A pidfd of the init, which is a child of ours now, and the
-    text."""
-    pidfd.become_subreaper()  # to reap what the agent leaves, as the host's init would
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-
-        async def run() -> None:
-            await agent(lambda report: os.write(write, report.encode()))
-
-        with suppress(BaseException):
-            asyncio.run(run())
-        os._exit(1)
-    os.close(write)
-    init, _, text = os.read(read, 200).decode().partition(" ")
-    os.close(read)
-    fd = os.pidfd_open(int(init))
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return fd, text
-
-
 def without_parent_death() -> None:
     real = command.bwrap_options
 
@@ -106,41 +82,39 @@ async def cleared(home: Path) -> list[str]:
         return sorted({path.name for path in (home / "agent").rglob("*")} - TOPS)
 
 
-@pytest.mark.parametrize("go", [False, True])
-def test_nothing_of_a_job_runs_on_after_its_agent_was_killed(who: Who, go: bool) -> None:
-    def work(home: Path) -> Any:
-        init, _ = kill_agent(RUNS, home, go=go)
-        died, ran = dead_within(init), job_folder(home)
-        left = asyncio.run(cleared(home))
-        # the killed agent and this process have different pids, and so different uids for root
-        return died, ran, left, processes_of(os.geteuid()) if os.geteuid() else []
+@child_test
+def test_nothing_of_a_job_runs_on_after_its_agent_was_killed(home: Path, who: Who) -> None:
+    for go in (False, True):
+        place = home / str(go)
+        place.mkdir()
+        init, _ = kill_agent(RUNS, place, go=go)
+        assert dead_within(init)
+        assert job_folder(place) == (["ran", "run.sh"] if go else ["run.sh"])
+        assert asyncio.run(cleared(place)) == []
+    # the killed agent and this process have different pids, and so different uids for root
+    assert who == "root" or processes_of(os.geteuid()) == []
 
-    files = ["ran", "run.sh"] if go else ["run.sh"]
-    assert in_child(work, who) == (True, files, [], [])
 
-
-def test_the_recorded_init_of_a_killed_agent_is_killed_at_the_next_start(who: Who) -> None:
+@child_test
+def test_the_recorded_init_of_a_killed_agent_is_killed_at_the_next_start(
+    home: Path, who: Who
+) -> None:
     """Where the death of the agent did not: as when bwrap's outer process is killed with it."""
-
-    def work(home: Path) -> tuple[bool, list[str], bool]:
-        without_parent_death()
-        init, _ = kill_agent(RUNS, home, go=True)
-        survived = not dead_within(init, 0.1)
-        cgroup_tree.remove_empty_groups = cgroups.subgroups = lambda *_: []  # type: ignore[assignment]
-        return survived, asyncio.run(cleared(home)), dead_within(init, 0)
-
-    assert in_child(work, who) == (True, [], True)
+    without_parent_death()
+    init, _ = kill_agent(RUNS, home, go=True)
+    assert not dead_within(init, 0.1)
+    cgroup_tree.remove_empty_groups = cgroups.subgroups = lambda *_: []  # type: ignore[assignment]
+    assert asyncio.run(cleared(home)) == []
+    assert dead_within(init, 0)
 
 
-def test_the_gate_of_a_killed_agent_ends_even_if_nothing_kills_it(who: Who) -> None:
+@child_test
+def test_the_gate_of_a_killed_agent_ends_even_if_nothing_kills_it(home: Path, who: Who) -> None:
     """End of input is not ``go``."""
-
-    def work(home: Path) -> tuple[bool, list[str]]:
-        without_parent_death()
-        init, _ = kill_agent(RUNS, home, go=False)
-        return dead_within(init), job_folder(home)
-
-    assert in_child(work, who) == (True, ["run.sh"])
+    without_parent_death()
+    init, _ = kill_agent(RUNS, home, go=False)
+    assert dead_within(init)
+    assert job_folder(home) == ["run.sh"]
 
 
 TAKE_OVER = r"""
@@ -165,18 +139,13 @@ time.sleep(60)
 """
 
 
-@pytest.mark.skipif(
-    platform.machine() != "x86_64",
-    reason="not x86_64: a safe init is not proved",
-)
-def test_a_job_cannot_control_its_init_and_dies_with_its_agent(who: Who) -> None:
-    def work(home: Path) -> tuple[str, bool]:
-        init, message = kill_agent(python(TAKE_OVER, settings=ON_DISK), home, go=True)
-        died = dead_within(init)
-        pidfd.kill(init)
-        return message, died
-
-    assert in_child(work, who) == ("No such file or directory\n", True)
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="not x86_64: a safe init is not proved")
+@child_test
+def test_a_job_cannot_control_its_init_and_dies_with_its_agent(home: Path, who: Who) -> None:
+    init, message = kill_agent(python(TAKE_OVER, settings=ON_DISK), home, go=True)
+    died = dead_within(init)
+    pidfd.kill(init)
+    assert (message, died) == ("No such file or directory\n", True)
 
 
 def killed_early(home: Path) -> tuple[bool, bool, list[str]]:
@@ -250,122 +219,111 @@ def test_the_gate_opens_only_after_the_init_has_its_parent_death_signal() -> Non
 # ---------------------------------------------------------------- what an earlier run left
 
 
-def test_a_restart_in_the_middle_clears_everything(who: Who) -> None:
+def recorded(folders: WorkFolders, name: str, pid: int) -> None:
+    """What an agent keeps of an attempt whose init that is."""
+    folder = folders.make(name)
+    folders.make_job_folder(folder, None)
+    folders.record_init(folder, pid)
+
+
+@child_test
+async def test_a_restart_in_the_middle_clears_everything(home: Path, who: Who) -> None:
     """An earlier run left records, directories and an image. A process of another program is not
     killed."""
-
-    async def second_run(home: Path) -> tuple[int, int | None, list[str]]:
-        recorded, unrelated = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]  # noqa: ASYNC220
-        work_folders = WorkFolders(home / "agent", separate_uids=os.geteuid() == 0)
-        (home / "agent/images").mkdir(parents=True)
-        (home / "agent/images/7.img").write_bytes(bytes(100))
-        for name, one in (("old-1", recorded), ("old-2", unrelated)):
-            folder = work_folders.make(name)
-            work_folders.make_job_folder(folder, None)
-            work_folders.record_init(folder, one.pid)
-        record = home / "agent/work/old-2/init"
-        boot, pid_text, started = record.read_text().split()
-        record.write_text(f"{boot} {pid_text} {int(started) + 1}\n")  # the pid was used again
-        (home / "agent/work/old-3.removing.4").mkdir()
-        work_folders.close()
-        left = await cleared(home)
-        code, alive = recorded.wait(10), unrelated.poll()
-        unrelated.kill()
-        unrelated.wait()
-        return code, alive, left
-
-    assert in_child(second_run, who) == (-signal.SIGKILL, None, [])
+    left, unrelated = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]  # noqa: ASYNC220
+    folders = WorkFolders(home / "agent", separate_uids=who == "root")
+    (home / "agent/images").mkdir(parents=True)
+    (home / "agent/images/7.img").write_bytes(bytes(100))
+    recorded(folders, "old-1", left.pid)
+    recorded(folders, "old-2", unrelated.pid)
+    record = home / "agent/work/old-2/init"
+    boot, pid_text, started = record.read_text().split()
+    record.write_text(f"{boot} {pid_text} {int(started) + 1}\n")  # the pid was used again
+    (home / "agent/work/old-3.removing.4").mkdir()
+    folders.close()
+    assert await cleared(home) == []
+    assert (left.wait(10), unrelated.poll()) == (-signal.SIGKILL, None)
+    unrelated.kill()
+    unrelated.wait()
 
 
-def test_a_process_left_in_a_cgroup_is_killed_at_the_next_start() -> None:
+@pytest.mark.skipif(not offers("root", "memory"), reason="no cgroups: what is left is not proved")
+@child_test
+async def test_a_process_left_in_a_cgroup_is_killed_at_the_next_start(home: Path) -> None:
     """Its group may be busy for a moment after its death."""
-    if not offers("root", "memory"):
-        pytest.skip("no cgroups here: that a restart kills what is left in them is not proved")
+    name = WorkFolders(home / "agent", separate_uids=True).name
+    group = cgroups.Cgroup(cgroup_tree.find_hierarchy(name), "old", SMALL)
+    left = subprocess.Popen(["sleep", "60"])  # noqa: ASYNC220
+    for folder in group.folders:
+        (folder / "cgroup.procs").write_text(str(left.pid))
+    real, tries = cgroups.remove_group, list[Path]()
 
-    async def second_run(home: Path) -> tuple[int, int, list[str]]:
-        name = WorkFolders(home / "agent", separate_uids=True).name
-        group = cgroups.Cgroup(cgroup_tree.find_hierarchy(name), "old", SMALL)
-        left = subprocess.Popen(["sleep", "60"])  # noqa: ASYNC220
-        for folder in group.folders:
-            (folder / "cgroup.procs").write_text(str(left.pid))
-        real, tries = cgroups.remove_group, 0
+    def busy(folder: Path) -> None:
+        tries.append(folder)
+        if len(tries) < 4:
+            raise OSError(16, "Device or resource busy")
+        real(folder)
 
-        def busy(folder: Path) -> None:
-            nonlocal tries
-            tries += 1
-            if tries < 4:
-                raise OSError(16, "Device or resource busy")
-            real(folder)
-
-        cgroups.remove_group = busy
-        kept = await cleared(home)
-        kept += [str(folder) for folder in group.folders if folder.exists()]
-        return left.wait(10), tries, kept
-
-    code, tries, kept = in_child(second_run, "root")
-    assert (code, kept) == (-signal.SIGKILL, [])
-    assert tries > 3
+    cgroups.remove_group = busy
+    assert await cleared(home) == []
+    assert [folder for folder in group.folders if folder.exists()] == []
+    assert left.wait(10) == -signal.SIGKILL
+    assert len(tries) > 3
 
 
-def test_an_agent_starts_although_a_process_of_its_last_run_does_not_die(who: Who) -> None:
+@child_test
+async def test_an_agent_starts_although_a_process_of_its_last_run_does_not_die(
+    home: Path, who: Who
+) -> None:
     """It keeps its folder, and everything else goes; jobs run; the next start tries again."""
-
-    async def again(home: Path) -> tuple[int | None, list[str], list[str], list[str]]:
-        agent = home / "agent"
-        undying = subprocess.Popen(["sleep", "60"])  # noqa: ASYNC220
-        work_folders = WorkFolders(agent, separate_uids=os.geteuid() == 0)
-        for name, pid in (("undying", undying.pid), ("dead", 2**22 - 1)):
-            folder = work_folders.make(name)
-            work_folders.make_job_folder(folder, None)
-            work_folders.record_init(folder, pid)
-        work_folders.close()
-        real, pidfd.kill = pidfd.kill, lambda *_: None
-        job = bash("true\n", settings=replace(ON_DISK, death_timeout_s=0.2))
-        async with opened(job, home) as sandbox:
-            await sandbox.clear()
-            kept = [path.name for path in (agent / "quarantine").iterdir()]
-            at_work = [path.name for path in (agent / "work").iterdir()]
-            pidfd.kill = real
-            started = await start(sandbox, job, home)
-            code = (await started.ends()).exit_code
-            await started.workspace.destroy()
-        left = await cleared(home)
-        undying.wait()
-        return code, kept, at_work, left
-
-    assert in_child(again, who) == (0, ["undying"], [], [])
+    agent = home / "agent"
+    undying = subprocess.Popen(["sleep", "60"])  # noqa: ASYNC220
+    folders = WorkFolders(agent, separate_uids=who == "root")
+    recorded(folders, "undying", undying.pid)
+    recorded(folders, "dead", 2**22 - 1)
+    folders.close()
+    real, pidfd.kill = pidfd.kill, lambda *_: None
+    job = bash("true\n", settings=replace(ON_DISK, death_timeout_s=0.2))
+    async with opened(job, home) as sandbox:
+        await sandbox.clear()
+        assert [path.name for path in (agent / "quarantine").iterdir()] == ["undying"]
+        assert list((agent / "work").iterdir()) == []
+        pidfd.kill = real
+        started = await start(sandbox, job, home)
+        assert (await started.ends()).exit_code == 0
+        await started.workspace.destroy()
+    assert await cleared(home) == []
+    undying.wait()
 
 
-def test_no_job_starts_beside_what_an_earlier_run_left(who: Who) -> None:
+@child_test
+async def test_no_job_starts_beside_what_an_earlier_run_left(home: Path, who: Who) -> None:
     """A clear that failed is tried again; those who come at once wait for the same one."""
+    (home / "agent/work/old/job").mkdir(parents=True)
+    async with opened(RUNS, home) as sandbox:
+        real, calls, go_on = sandbox.work_folders.clear, list[int](), threading.Event()
 
-    async def both(home: Path) -> tuple[int, list[str]]:
-        (home / "agent/work/old/job").mkdir(parents=True)
-        async with opened(RUNS, home) as sandbox:
-            real, calls, go_on = sandbox.work_folders.clear, list[int](), threading.Event()
+        def clear(alive: Any = ()) -> None:
+            calls.append(1)
+            if len(calls) == 1:
+                raise OSError(5, "Input/output error")
+            go_on.wait(60)
+            real(alive)
 
-            def clear(alive: Any = ()) -> None:
-                calls.append(1)
-                if len(calls) == 1:
-                    raise OSError(5, "Input/output error")
-                go_on.wait(60)
-                real(alive)
+        async def prepare(name: str) -> set[str]:
+            workspace = await sandbox.prepare(name, 0, SMALL)
+            names = {path.name for path in (home / "agent/work").iterdir()}
+            await workspace.destroy()
+            return names
 
-            async def prepare(name: str) -> list[str]:
-                workspace = await sandbox.prepare(name, 0, SMALL)
-                names = [path.name for path in (home / "agent/work").iterdir()]
-                await workspace.destroy()
-                return names
-
-            sandbox.work_folders.clear = clear  # type: ignore[method-assign]
-            with pytest.raises(OSError, match="Input/output error"):
-                await prepare("a")
-            tasks = [asyncio.create_task(prepare(name)) for name in ("b", "c")]
-            await until(lambda: len(calls) == 2)
-            await turns(100)
-            assert not any(task.done() for task in tasks)
-            go_on.set()
-            names = [name for task in tasks for name in await task]
-        return len(calls), [name for name in names if name not in ("b", "c")]
-
-    assert in_child(both, who) == (2, [])
+        sandbox.work_folders.clear = clear  # type: ignore[method-assign]
+        with pytest.raises(OSError, match="Input/output error"):
+            await prepare("a")
+        tasks = [asyncio.create_task(prepare(name)) for name in ("b", "c")]
+        await until(lambda: len(calls) == 2)
+        await turns(100)
+        assert not any(task.done() for task in tasks)
+        go_on.set()
+        for task in tasks:
+            assert await task <= {"b", "c"}
+    assert len(calls) == 2

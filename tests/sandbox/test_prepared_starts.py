@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -24,8 +23,9 @@ from tests.kit.real_sandbox import (
     TOPS,
     LimitClock,
     Who,
+    child_test,
     dead_within,
-    in_child,
+    kill_after_report,
     processes_of,
     turns,
     uid_base,
@@ -40,13 +40,15 @@ OTHER = SMALL.model_copy(update={"pids": 40})
 class Agent:
     """A sandbox that prepares starts, and its jobs."""
 
-    def __init__(self, home: Path, grant: Grant | None = None, most: int = 1) -> None:
-        self.home, self.grant = home, grant or Grant(env={"A": "a"})
+    def __init__(self, home: Path) -> None:
+        self.home, self.grant, self.serial = home, Grant(env={"A": "a"}), 0
+        self.open()
+
+    def open(self, most: int = 1) -> None:
         settings = replace(SETTINGS, uid_base=uid_base(), prepared_starts=most)
         if os.geteuid() == 0:
             settings = replace(settings, prepared_uids=range(uid_base() + 8, uid_base() + 14))
-        self.sandbox = Bubblewrap(LimitClock(), home / "agent", settings)
-        self.serial = 0
+        self.sandbox = Bubblewrap(LimitClock(), self.home / "agent", settings)
 
     async def prepare(self, limits: Limits = SMALL, script: str = "run.sh") -> Any:
         self.serial += 1
@@ -80,190 +82,163 @@ class Agent:
     async def prepared(self, limits: Limits = SMALL) -> int:
         """Run a job, and wait until the start that follows it waits at its gate: its process."""
         await self.run(limits)
-        await until(lambda: bool(self.gates()))
-        await turns(200)
+        await self.waits()
         return self.gates()[0]
 
+    async def waits(self, count: int = 1) -> None:
+        """Until so many starts wait at their gates."""
+        await until(lambda: len(self.gates()) >= count)
+        await turns(200)
 
-def with_agent(work: Callable[[Agent], Awaitable[Any]], who: Who, **given: Any) -> Any:
-    async def whole(home: Path) -> Any:
-        agent = Agent(home, **given)
+
+def with_agent(work: Callable[[Agent], Awaitable[None]]) -> Callable[..., None]:
+    """A test in a child, as both."""
+
+    @child_test
+    async def test(home: Path, who: Who) -> None:
+        agent = Agent(home)
         try:
-            return await work(agent)
+            await work(agent)
         finally:
             await agent.sandbox.close()
-            assert pidfd.descendants(os.getpid()) == []
-            assert {path.name for path in (home / "agent").iterdir()} <= TOPS
+        assert pidfd.descendants(os.getpid()) == []
+        assert {path.name for path in (home / "agent").iterdir()} <= TOPS
 
-    return in_child(whole, who)
+    return test
 
 
-def test_the_next_job_gets_a_prepared_start_and_sees_only_its_own(who: Who) -> None:
+@with_agent
+async def test_the_next_job_gets_a_prepared_start_and_sees_only_its_own(agent: Agent) -> None:
     """Also variables that no shell should see."""
-
-    async def work(agent: Agent) -> Any:
-        gate = await agent.prepared()
-        files = os.listdir(Path(f"/proc/{gate}/root", "job")) if os.geteuid() == 0 else []  # noqa: PTH208
-        runs = [await agent.run(FERRYMAN_X="it's $HOME; \\")]
-        await until(lambda: bool(agent.gates()))
-        await turns(200)
-        runs.append(await agent.run(A="it's\nlong"))
-        return files, runs
-
-    files, runs = with_agent(work, who)
-    assert files == []
-    assert runs == [("ahead-1", "2 a run.sh 1000"), ("ahead-2", "3 it's\nlong run.sh 1000")]
+    gate = await agent.prepared()
+    if os.geteuid() == 0:
+        assert os.listdir(Path(f"/proc/{gate}/root", "job")) == []  # noqa: PTH208  # names
+    assert await agent.run(FERRYMAN_X="it's $HOME; \\") == ("ahead-1", "2 a run.sh 1000")
+    await agent.waits()
+    assert await agent.run(A="it's\nlong") == ("ahead-2", "3 it's\nlong run.sh 1000")
 
 
-def test_a_prepared_start_that_died_is_not_used(who: Who) -> None:
-    async def work(agent: Agent) -> Any:
-        fields = pidfd.stat_fields(await agent.prepared())
-        assert fields is not None
-        init = os.pidfd_open(int(fields[1]))
-        signal.pidfd_send_signal(init, signal.SIGKILL)
-        await asyncio.to_thread(select.select, [init], [], [], 20)
-        os.close(init)
-        return (await agent.run())[1]
-
-    assert with_agent(work, who) == "2 a run.sh 1000"
+@with_agent
+async def test_a_prepared_start_that_died_is_not_used(agent: Agent) -> None:
+    fields = pidfd.stat_fields(await agent.prepared())
+    assert fields is not None
+    init = os.pidfd_open(int(fields[1]))
+    signal.pidfd_send_signal(init, signal.SIGKILL)
+    assert await asyncio.to_thread(dead_within, init)
+    assert (await agent.run())[1] == "2 a run.sh 1000"
 
 
-def test_a_start_that_is_given_up_at_any_step_leaves_no_process(who: Who) -> None:
-    async def work(agent: Agent) -> None:
-        for step in range(20):
-            workspace = await agent.prepare(script=f"{step}.sh")
-            await turns(step * step * 10)
-            await workspace.destroy()
-
-    with_agent(work, who)
+@with_agent
+async def test_a_start_that_is_given_up_at_any_step_leaves_no_process(agent: Agent) -> None:
+    for step in range(20):
+        workspace = await agent.prepare(script=f"{step}.sh")
+        await turns(step * step * 10)
+        await workspace.destroy()
 
 
-def test_nothing_is_prepared_for_services_with_folders_of_the_operator(who: Who) -> None:
-    async def work(agent: Agent) -> list[str]:
-        names = [(await agent.run())[0]]
+@with_agent
+async def test_nothing_is_prepared_for_services_with_folders_of_the_operator(agent: Agent) -> None:
+    agent.grant = Grant(read_only=((Path("/usr/share"), "/data"),), env={"A": "a"})
+    for name in ("job-1", "job-2"):
+        assert (await agent.run())[0] == name
         await turns(100)
-        return [*names, (await agent.run())[0]]
-
-    grant = Grant(read_only=((Path("/usr/share"), "/data"),), env={"A": "a"})
-    assert with_agent(work, who, grant=grant) == ["job-1", "job-2"]
 
 
-def test_prepared_starts_end_with_their_killed_agent(who: Who) -> None:
-    def work(home: Path) -> Any:
-        read, write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
+@child_test
+def test_prepared_starts_end_with_their_killed_agent(home: Path, who: Who) -> None:
+    async def wait_for_ever(report: Callable[[str], object]) -> None:
+        gate = await Agent(home).prepared()
+        (uid, *_) = pidfd.status_field(gate, "Uid:") or [""]
+        report(f"{gate} {uid}")
+        await asyncio.Event().wait()
 
-            async def wait_for_ever() -> None:
-                gate = await Agent(home).prepared()
-                (uid, *_) = pidfd.status_field(gate, "Uid:") or [""]
-                os.write(write, f"{gate} {uid}\n".encode())
-                await asyncio.Event().wait()
+    async def again() -> None:
+        sandbox = Agent(home).sandbox
+        await sandbox.clear()
+        await sandbox.close()
 
-            asyncio.run(wait_for_ever())
-        gate, uid = map(int, os.read(read, 100).split())
-        fd = os.pidfd_open(gate)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        died = dead_within(fd)
-
-        async def again() -> list[str]:
-            sandbox = Agent(home).sandbox
-            await sandbox.clear()
-            await sandbox.close()
-            return sorted(path.name for path in (home / "agent/work").iterdir())
-
-        return died, asyncio.run(again()), processes_of(uid)
-
-    assert in_child(work, who) == (True, [], [])
+    gate, uid = kill_after_report(wait_for_ever)
+    assert dead_within(gate)
+    asyncio.run(again())
+    assert list((home / "agent/work").iterdir()) == []
+    assert processes_of(int(uid)) == []
 
 
 # ---------------------------------------------------------------- how many, for whom, how long
 
 
-@pytest.mark.parametrize("most", [1, 2])
-def test_each_is_used_once_and_has_a_uid_of_its_own(who: Who, most: int) -> None:
-    async def work(agent: Agent) -> Any:
-        await asyncio.gather(*(agent.run() for _ in range(3)))
-        await until(lambda: len(agent.gates()) >= most)
-        await turns(200)
-        waiting = len({pidfd.stat_fields(pid)[1] for pid in agent.gates()})  # type: ignore[index]
-        taken = [await agent.prepare() for _ in range(most + 1)]
-        for workspace in taken:
-            await workspace.destroy()
-        return waiting, [one.name.split("-")[0] for one in taken], [one.uid for one in taken]
-
-    waiting, names, uids = with_agent(work, who, most=most)
-    assert (waiting, names) == (most, [*["ahead"] * most, "job"])
-    assert len(set(uids)) == (most + 1 if who == "root" else 1)
+@with_agent
+async def test_each_is_used_once_and_has_a_uid_of_its_own(agent: Agent) -> None:
+    agent.open(most=2)
+    await asyncio.gather(*(agent.run() for _ in range(3)))
+    await agent.waits(2)
+    assert len({pidfd.stat_fields(pid)[1] for pid in agent.gates()}) == 2  # type: ignore[index]
+    taken = [await agent.prepare() for _ in range(3)]
+    for workspace in taken:
+        await workspace.destroy()
+    assert [one.name.split("-")[0] for one in taken] == ["ahead", "ahead", "job"]
+    assert len({one.uid for one in taken}) == (3 if os.geteuid() == 0 else 1)
 
 
-def test_only_the_same_limits_and_the_same_launch_take_it(who: Who) -> None:
+@with_agent
+async def test_only_the_same_limits_and_the_same_launch_take_it(agent: Agent) -> None:
     """Once a job of another kind has run, it replaces the oldest."""
-
-    async def work(agent: Agent) -> list[str]:
-        await agent.prepared()
-        names = []
-        same = Ahead(("bash", "run.sh"), {}, 20.0, agent.grant)
-        for limits, ahead in (
-            (OTHER, same),
-            (SMALL.model_copy(update={"network": True}), same),
-            (SMALL, replace(same, argv=("bash", "other.sh"))),
-            (SMALL, replace(same, env={"FERRYMAN_A": "1"})),
-            (SMALL, replace(same, grant=Grant(env={"A": "b"}))),
-            (SMALL, replace(same, grant=replace(agent.grant, network=True))),
-            (SMALL, replace(same, grant=replace(agent.grant, allow=frozenset({"inotify"})))),
-            (SMALL, replace(same, grant=replace(agent.grant, scratch=1 << 20))),
-        ):
-            workspace = await agent.sandbox.prepare("job-x", 0, limits, ahead)
-            names.append(workspace.name)
-            await workspace.destroy()
-        await agent.prepared(OTHER)
-        return [*names, (await agent.run(OTHER))[0], (await agent.run())[0]]
-
-    *others, replaced, gone = with_agent(work, who)
-    assert others == ["job-x"] * 8
-    assert (replaced, gone) == ("ahead-2", "job-4")
+    await agent.prepared()
+    same = Ahead(("bash", "run.sh"), {}, 20.0, agent.grant)
+    for limits, ahead in (
+        (OTHER, same),
+        (SMALL.model_copy(update={"network": True}), same),
+        (SMALL, replace(same, argv=("bash", "other.sh"))),
+        (SMALL, replace(same, env={"FERRYMAN_A": "1"})),
+        (SMALL, replace(same, grant=Grant(env={"A": "b"}))),
+        (SMALL, replace(same, grant=replace(agent.grant, network=True))),
+        (SMALL, replace(same, grant=replace(agent.grant, allow=frozenset({"inotify"})))),
+        (SMALL, replace(same, grant=replace(agent.grant, scratch=1 << 20))),
+    ):
+        workspace = await agent.sandbox.prepare("job-x", 0, limits, ahead)
+        assert workspace.name == "job-x"
+        await workspace.destroy()
+    await agent.prepared(OTHER)
+    assert (await agent.run(OTHER))[0] == "ahead-2"
+    assert (await agent.run())[0] == "job-4"
 
 
-def test_what_nobody_takes_is_removed_after_a_while(
-    who: Who, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prepared_starts, "LIFETIME_S", 0.2)
-
-    async def work(agent: Agent) -> str:
-        await agent.run()
-        await until(lambda: bool(pidfd.descendants(os.getpid())))
-        await until(lambda: not pidfd.descendants(os.getpid()))
-        return (await agent.run())[0]
-
-    assert with_agent(work, who) == "job-2"
+@with_agent
+async def test_what_nobody_takes_is_removed_after_a_while(agent: Agent) -> None:
+    prepared_starts.LIFETIME_S = 0.2  # type: ignore[misc]
+    await agent.run()
+    await until(lambda: bool(pidfd.descendants(os.getpid())))
+    await until(lambda: not pidfd.descendants(os.getpid()))
+    assert (await agent.run())[0] == "job-2"
 
 
-@pytest.mark.parametrize("problem", [SandboxBroken("x"), OSError(24, "too many open files")])
-def test_a_job_for_which_something_is_short_gets_what_prepared_starts_have(
-    who: Who, problem: Exception
+@with_agent
+async def test_a_job_for_which_something_is_short_gets_what_prepared_starts_have(
+    agent: Agent,
 ) -> None:
     """What fails without any fails once."""
+    problem: Exception
+    real, calls, fails = agent.sandbox.make_workspace, list[bool](), lambda: False
 
-    async def work(agent: Agent) -> Any:
+    async def make(*given: Any) -> Any:
+        calls.append(bool(agent.gates()))
+        if fails():
+            raise problem
+        return await real(*given)
+
+    agent.sandbox.make_workspace = make  # type: ignore[method-assign, assignment]
+    for problem in (SandboxBroken("x"), OSError(24, "too many open files")):
         await agent.prepared()
-        real, calls, fails = agent.sandbox.make_workspace, [], lambda: True
-
-        async def make(*given: Any) -> Any:
-            calls.append(bool(agent.gates()))
-            if fails():
-                raise problem
-            return await real(*given)
-
-        agent.sandbox.make_workspace = make  # type: ignore[method-assign, assignment]
+        calls.clear()
+        fails = lambda: True  # noqa: E731
         with pytest.raises(type(problem)):
             await agent.prepare(OTHER)
+        assert calls == [True, False]
         fails = lambda: False  # noqa: E731
         await agent.prepared(OTHER)
-        before, fails = len(calls), lambda: calls[-1]
+        calls.clear()
+        fails = lambda: calls[-1]  # noqa: E731
         workspace = await agent.prepare()
         await workspace.destroy()
-        return calls[:2], workspace.name, calls[before:]
-
-    assert with_agent(work, who) == ([True, False], "job-4", [True, False])
+        fails = lambda: False  # noqa: E731
+        assert (workspace.name[:4], calls) == ("job-", [True, False])

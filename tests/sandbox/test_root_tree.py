@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from client_agent.sandbox.kernel import devices
 from client_agent.sandbox.kernel.devices import DeviceFolders
 from client_agent.sandbox.kernel.work_folders import WorkFolders
 from shared.clock import RealClock
+from tests.kit.each import each
 
 
 class Host(RealClock):
@@ -78,26 +79,25 @@ def test_it_has_copies_the_generated_files_and_the_mount_points(host: Host) -> N
     assert not tree.mounted
 
 
-@pytest.mark.parametrize("change", ["", "content", "new", "removed", "mode", "below", "appears"])
-def test_a_tree_is_made_again_when_a_source_changed(host: Host, change: str) -> None:
-    first = host.tree()
-    match change:
-        case "content":
-            (host.etc / "file").write_text("two\n")
-        case "new":
-            (host.etc / "certs/b.pem").touch()
-        case "removed":
-            (host.etc / "file").unlink()
-        case "mode":
-            (host.etc / "file").chmod(0o640)
-        case "below":
-            (host.etc / "certs/a.pem").write_text("other\n")
-        case "appears":
-            (host.etc / "missing").touch()
-    assert host.tree() is first, "it is not looked at each time"
-    assert (host.tree(later=True) is first) == (change == "")
-    assert host.made == ["root.2" if change else "root.1"]
-    assert host.shown("certs/b.pem").exists() == (change == "new")
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "content": lambda etc: (etc / "file").write_text("two\n"),
+    "mode": lambda etc: (etc / "file").chmod(0o640),
+    "new": lambda etc: (etc / "certs/b.pem").touch(),
+    "below": lambda etc: (etc / "certs/a.pem").write_text("other\n"),
+    "removed": lambda etc: (etc / "file").unlink(),
+    "appears": lambda etc: (etc / "missing").touch(),
+}
+
+
+def test_a_tree_is_made_again_when_a_source_changed(host: Host) -> None:
+    for number, (what, change) in enumerate(CHANGES.items(), 1):
+        tree = host.tree()
+        assert host.tree(later=True) is tree, what
+        change(host.etc)
+        assert host.tree() is tree, "it is not looked at each time"
+        assert host.tree(later=True) is not tree, what
+        assert host.made == [f"root.{number + 1}"]
+    assert host.shown("certs/b.pem").exists()
 
 
 def test_a_tree_that_a_job_sees_stays_until_that_job_has_ended(host: Host) -> None:
@@ -184,32 +184,25 @@ def test_each_has_a_dev_of_its_own_and_leaves_it_to_the_next_as_new(
     (first / "pts/0").touch()  # a terminal
     made.give_back(first)
     assert made.take() not in (None, first, second)
+    without_mounts = WorkFolders(tmp_path, separate_uids=False)
+    assert DeviceFolders(without_mounts).take() is None
 
 
-def test_an_agent_without_mounts_has_none(tmp_path: Path) -> None:
-    assert DeviceFolders(WorkFolders(tmp_path, separate_uids=False)).take() is None
+IMPOSSIBLE = ("EPERM", "EACCES", "EINVAL", "ENODEV", "ENOSYS", "EOPNOTSUPP")
 
 
-@pytest.mark.parametrize("name", ["EPERM", "EACCES", "EINVAL", "ENODEV", "ENOSYS", "EOPNOTSUPP"])
+@each("name", [*IMPOSSIBLE, "EMFILE", "ENOMEM", "ENOSPC"])
 def test_where_none_can_be_made_bwrap_makes_its_own(
     nodes: Nodes, tmp_path: Path, name: str
 ) -> None:
-    made, nodes.error = DeviceFolders(Folders(tmp_path, separate_uids=False)), getattr(errno, name)
+    """One that cannot be made now only is made at the next start."""
+    made = DeviceFolders(Folders(tmp_path / name, separate_uids=False))
+    nodes.tried.clear()
+    nodes.error, never = getattr(errno, name), name in IMPOSSIBLE
     with capture_logs() as logs:
         assert [made.take(), made.take()] == [None, None]
-    assert len(nodes.tried) == 1
-    assert [line["event"] for line in logs] == ["sandbox.no_devices"]
-
-
-@pytest.mark.parametrize("name", ["EMFILE", "ENOMEM", "ENOSPC"])
-def test_one_that_cannot_be_made_now_is_made_at_the_next_start(
-    nodes: Nodes, tmp_path: Path, name: str
-) -> None:
-    made, nodes.error = DeviceFolders(Folders(tmp_path, separate_uids=False)), getattr(errno, name)
-    with capture_logs() as logs:
-        assert [made.take(), made.take()] == [None, None]
-    assert len(nodes.tried) == 2
+    assert len(nodes.tried) == (1 if never else 2)
+    assert [line["event"] for line in logs] == ["sandbox.no_devices"] * never
     assert not any(folder.exists() for folder in nodes.tried)
-    assert logs == []
     nodes.error = 0
-    assert made.take() is not None
+    assert (made.take() is None) == never
