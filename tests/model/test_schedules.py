@@ -90,9 +90,17 @@ async def test_each_time_makes_one_job_with_what_the_upload_said(world: World) -
     assert 0 < world.schedules.until_next_s() <= HOUR
 
 
-async def test_jobs_run_and_hold_the_bundle_which_goes_with_the_last_of_them(world: World) -> None:
-    number = await world.schedule("ann", "example", HOURLY)
-    bundle = read(world, number).bundle
+async def test_a_bundle_goes_with_the_last_of_a_schedule_and_its_jobs(
+    world: World,
+) -> None:
+    number, unused = [await world.schedule("ann", "example", HOURLY) for _ in range(2)]
+    bundle, of_none = read(world, number).bundle, read(world, unused).bundle
+    await world.remove_orphans()
+    assert world.stored(FileKind.BUNDLE, of_none.file).exists()
+    used = await world.jobs.stored("ann")
+    await world.schedules.delete(LOCAL, unused)
+    assert not world.stored(FileKind.BUNDLE, of_none.file).exists()
+    assert await world.jobs.stored("ann") < used
     await due(world)
     [job] = await world.jobs_of(number)
     await world.send.run_once()
@@ -107,17 +115,6 @@ async def test_jobs_run_and_hold_the_bundle_which_goes_with_the_last_of_them(wor
     assert await world.jobs_of(number) == []
     assert not world.stored(FileKind.BUNDLE, bundle.file).exists()
     assert world.schedules.page(LOCAL, None, 99, 99) == ([], None)
-
-
-async def test_a_bundle_that_only_a_schedule_has_is_kept_and_removed_with_it(world: World) -> None:
-    number = await world.schedule("ann", "example", HOURLY)
-    file = read(world, number).bundle.file
-    await world.remove_orphans()
-    assert world.stored(FileKind.BUNDLE, file).exists()
-    assert await world.jobs.stored("ann") > 0
-    await world.schedules.delete(LOCAL, number)
-    assert not world.stored(FileKind.BUNDLE, file).exists()
-    assert await world.jobs.stored("ann") == 0
 
 
 async def test_a_time_is_skipped_while_a_job_of_it_has_not_ended(world: World) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from server.domain.errors import ServerPaused
+from server.domain.jobs import Job
 from server.domain.leases import LENGTH_S, RENEW_EVERY_S
 from server.domain.service import Service
 from server.stages.clean import recover
@@ -179,12 +180,18 @@ async def test_an_upload_of_a_server_that_stood_still_is_refused_as_its_file_may
         second.database.close()
 
 
+async def sent(first: World, second: World) -> Job:
+    """A job that the first server sent to its agent."""
+    await begin(first, second)
+    await first.send.run_once()
+    await first.clock.settle()
+    (job,) = await first.jobs.in_states([JobState.SUBMITTED], "north")
+    return job
+
+
 async def test_a_cancel_is_done_by_the_server_that_talks_to_the_jobs_agent(tmp_path: Path) -> None:
     with two_servers(tmp_path / "data") as (first, second):
-        await begin(first, second)
-        await first.send.run_once()
-        await first.clock.settle()
-        (job,) = await first.jobs.in_states([JobState.SUBMITTED], "north")
+        job = await sent(first, second)
 
         def left() -> str:
             return first.agents[0].payloads[1].status
@@ -204,10 +211,7 @@ async def test_a_cancel_that_waits_is_done_as_soon_as_its_server_has_the_lease(
     tmp_path: Path,
 ) -> None:
     with two_servers(tmp_path / "data") as (first, second):
-        await begin(first, second)
-        await first.send.run_once()
-        await first.clock.settle()
-        (job,) = await first.jobs.in_states([JobState.SUBMITTED], "north")
+        job = await sent(first, second)
         await first.die()
         await second.clock.advance(LENGTH_S)
         asking = asyncio.create_task(second.cancel(LOCAL, job.id, 20.0))
