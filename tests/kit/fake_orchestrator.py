@@ -114,7 +114,7 @@ class FakeOrchestrator:
         application = web.Application()
         application.add_routes(
             [
-                web.get("/", _pong),
+                web.get("/", _health),
                 web.get("/health", _health),
                 web.post("/submit", self.submit),
                 web.get("/retrieve/{id}", self.retrieve),
@@ -132,9 +132,5 @@ def _zip(held: HeldRun, result: bytes, cut: int = 0) -> web.Response:
     return web.Response(body=whole[: max(0, len(whole) - cut)], content_type="application/zip")
 
 
-async def _pong(_: web.Request) -> web.StreamResponse:
-    return web.json_response({"message": "pong"})
-
-
 async def _health(_: web.Request) -> web.StreamResponse:
-    return web.json_response({"status": "ok", "database": "ok"})
+    return web.json_response({"message": "pong", "status": "ok", "database": "ok"})

@@ -249,8 +249,7 @@ class FakeSandbox:
         return FakeWorkspace(self, self.work / name)
 
     async def step(self, name: str) -> None:
-        waiting = self.note(name)
-        if asyncio.iscoroutine(waiting):
+        if asyncio.iscoroutine(waiting := self.note(name)):
             await waiting
 
     def note(self, name: str) -> object:
@@ -263,14 +262,9 @@ class FakeSandbox:
         return self.live[job]
 
     async def finish(self, *jobs: str) -> None:
-        """Let each of these attempts end as soon as it runs: while a slot is free, a payload may
-        start before an older one whose sandbox is not ready yet.
-        """
-
-        async def end(job: str) -> None:
-            (await self.process(job)).finish()
-
-        await asyncio.gather(*map(end, jobs))
+        """Let each of these attempts end as soon as it runs, in whichever order they start."""
+        for process in asyncio.as_completed(map(self.process, jobs)):
+            (await process).finish()
 
     @contextlib.contextmanager
     def held(self, *steps: str, problem: Exception | None = None) -> Iterator[asyncio.Event]:

@@ -187,7 +187,9 @@ class Page:
         found: dict[str, str] = {}
         for one in self.main.all(kind="field-error"):
             if _shown(one) and one.text:
-                fields = [each["name"] for each in self.main if one["id"] in _described(each)]
+                controls = [each for each in self.main if each.tag in _CONTROLS]
+                described = [(each["name"], each["aria-describedby"].split()) for each in controls]
+                fields = [name for name, by in described if one["id"] in by]
                 own = one["id"].removesuffix("-problem").removeprefix("e-")
                 found |= dict.fromkeys(fields or [own], one.text)
         return found
@@ -225,10 +227,6 @@ class Page:
         return found
 
 
-def _described(node: Node) -> list[str]:
-    return node["aria-describedby"].split() if node.tag in _CONTROLS else []
-
-
 def _shown(node: Node) -> bool:
     return "hidden" not in node.attributes
 
@@ -264,9 +262,8 @@ class Browser:
         return page
 
     async def json(self, path: str, method: str = "GET", **more: Any) -> Any:
-        given = {"Accept": "application/json", "Authorization": f"Bearer {self.token}"}
-        if not self.token:
-            del given["Authorization"]
+        given = {"Accept": "application/json"}
+        given |= {"Authorization": f"Bearer {self.token}"} if self.token else {}
         async with self.session.request(method, self.url + path, headers=given, **more) as answer:
             assert answer.status < 300, (path, await answer.text())
             return await answer.json()

@@ -44,8 +44,7 @@ def proxied(url: str) -> Iterator[str]:
 
         do_GET = do_HEAD = do_POST = _forward
 
-        def log_message(self, *_: object) -> None:
-            pass
+        def log_message(self, *_: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Forward)
     server.daemon_threads = True
