@@ -129,26 +129,6 @@ def tar_of(
     return out.getvalue()
 
 
-def header_block(
-    name: bytes, size: int = 0, kind: bytes = b"0", *, size_field: bytes | None = None
-) -> bytes:
-    """One ustar header with a right checksum, whatever else is wrong with it."""
-    block = bytearray(512)
-    block[0 : len(name)] = name
-    block[100:108] = b"0000644\0"
-    block[124:136] = b"%011o\0" % size if size_field is None else size_field
-    block[156:157] = kind
-    block[257:265] = b"ustar\00000"
-    block[148:156] = b" " * 8
-    block[148:156] = b"%06o\0 " % sum(block)
-    return bytes(block)
-
-
-def raw_tar(*members: tuple[bytes, bytes], end: bytes = bytes(1024)) -> bytes:
-    body = b"".join(head + content + bytes(-len(content) % 512) for head, content in members)
-    return body + end
-
-
 class RawZip:
     """A ZIP put together by hand, so that every field can lie."""
 
