@@ -26,7 +26,7 @@ from tests.kit.real_sandbox import (
     Started,
     Who,
     bash,
-    in_child,
+    child_test,
     opened,
     python,
     running,
@@ -316,23 +316,20 @@ def test_the_next_job_gets_an_empty_directory(host: SandboxHost) -> None:
         assert len(set(places)) >= 2  # too many files: discarded
 
 
-def test_a_job_cannot_make_its_image_grow_for_the_next(root: Who) -> None:
-    async def grown(home: Path) -> tuple[int, int]:
-        def stored() -> int:
-            files = (home / "agent/images").glob("*.img")
-            return max((file.stat().st_blocks * 512 for file in files), default=0)
+@child_test
+async def test_a_job_cannot_make_its_image_grow_for_the_next(home: Path, root: Who) -> None:
+    def stored() -> int:
+        files = (home / "agent/images").glob("*.img")
+        return max((file.stat().st_blocks * 512 for file in files), default=0)
 
-        limits = SMALL.model_copy(update={"disk": 160 * MIB})
-        job = bash("head -c 150M /dev/zero >big; sync big; rm big\n", limits=limits)
-        async with opened(job, home) as sandbox:
-            started = await start(sandbox, job, home)
-            await started.ends()
-            before = stored()
-            await started.workspace.destroy()
-            return before, stored()
-
-    before, kept = in_child(grown, root)
-    assert kept < 64 * MIB < before
+    limits = SMALL.model_copy(update={"disk": 160 * MIB})
+    job = bash("head -c 150M /dev/zero >big; sync big; rm big\n", limits=limits)
+    async with opened(job, home) as sandbox:
+        started = await start(sandbox, job, home)
+        await started.ends()
+        assert stored() > 64 * MIB
+        await started.workspace.destroy()
+        assert stored() < 64 * MIB
 
 
 # ---------------------------------------------------------------- logs

@@ -10,7 +10,8 @@ import resource
 import signal
 import subprocess
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from client_agent.sandbox.base import Ended
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.kernel.work_folders import WorkFolders
 from shared.wire import Reason
+from tests.kit.each import each
 from tests.kit.real_sandbox import (
     MIB,
     ON_DISK,
@@ -35,6 +37,7 @@ from tests.kit.real_sandbox import (
     Who,
     alone,
     bash,
+    child_test,
     dead_within,
     descriptors,
     in_child,
@@ -111,7 +114,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-@pytest.mark.parametrize(("reported", "seconds"), [(True, 60), (False, 60), (True, 0)])
+@each("reported, seconds", [(True, 60), (False, 60), (True, 0)])
 def test_a_bwrap_that_is_killed_early_leaves_no_orphan(
     reported: bool, seconds: int, who: Who
 ) -> None:
@@ -121,25 +124,20 @@ def test_a_bwrap_that_is_killed_early_leaves_no_orphan(
     assert "exit code -9" in said or "not up within" in said
 
 
-def test_a_shortage_when_the_chain_is_spawned_is_no_broken_sandbox(who: Who) -> None:
-    async def short(home: Path) -> tuple[int | None, int]:
-        real = subprocess.Popen
+@child_test
+async def test_a_shortage_when_the_chain_is_spawned_is_no_broken_sandbox(
+    home: Path, who: Who
+) -> None:
+    def popen(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
 
-        def popen(*_: Any, **__: Any) -> Any:
-            raise OSError(errno.EMFILE, "Too many open files")
-
-        async with opened(HELLO, home) as sandbox:
-            await sandbox.self_test()
-            before = descriptors()
-            subprocess.Popen = popen  # type: ignore[misc, assignment]
-            with pytest.raises(OSError, match="Too many") as caught:
-                await start(sandbox, HELLO, home)
-            subprocess.Popen = real  # type: ignore[misc]
-        return caught.value.errno, descriptors() - before
-
-    code, more = in_child(short, who)
-    assert code == errno.EMFILE
-    assert more <= 0
+    async with opened(HELLO, home) as sandbox:
+        await sandbox.self_test()
+        before = descriptors()
+        subprocess.Popen = popen  # type: ignore[misc, assignment]
+        with pytest.raises(OSError, match="Too many open files"):
+            await start(sandbox, HELLO, home)
+        assert descriptors() <= before
 
 
 async def cancel_starts(sandboxes: Sandboxes) -> tuple[list[str], int]:
@@ -188,27 +186,27 @@ def test_no_descriptor_zombie_or_task_is_left(host: SandboxHost) -> None:
     assert host.do(what_there_is) == (before[0], [], 1)
 
 
-def test_chains_are_spawned_on_the_loops_thread_without_options_that_fork(who: Who) -> None:
+@child_test
+async def test_chains_are_spawned_on_the_loops_thread_without_options_that_fork(
+    home: Path, who: Who
+) -> None:
     """A parent-death signal is that of the thread that spawned; a fork of a large agent is slow."""
+    seen: list[dict[str, Any]] = []
+    real = subprocess.Popen
 
-    async def work(home: Path) -> list[tuple[bool, dict[str, Any]]]:
-        seen: list[tuple[bool, dict[str, Any]]] = []
-        real = subprocess.Popen
+    class Spy(real):  # type: ignore[misc, valid-type]
+        def __init__(self, argv: Any, **given: Any) -> None:
+            seen.append({**given, "thread": threading.current_thread()})
+            super().__init__(argv, **given)
 
-        class Spy(real):  # type: ignore[misc, valid-type]
-            def __init__(self, argv: Any, **given: Any) -> None:
-                seen.append((threading.current_thread() is threading.main_thread(), given))
-                super().__init__(argv, **given)
-
-        subprocess.Popen = Spy  # type: ignore[assignment, misc]
-        await alone(HELLO, home)
-        keys = ("env", "preexec_fn", "user", "group", "extra_groups", "umask", "start_new_session")
-        return [(here, {key: given.get(key) for key in keys}) for here, given in seen]
-
-    expected: dict[str, Any] = dict.fromkeys(("preexec_fn", "user", "group", "extra_groups"))
-    expected |= {"umask": None, "env": {}, "start_new_session": True}
-    chains = [one for one in in_child(work, who) if one[1]["start_new_session"]]
-    assert chains == [(True, expected)] * 2  # the self-test's, and the job's
+    subprocess.Popen = Spy  # type: ignore[assignment, misc]
+    await alone(HELLO, home)
+    chains = [given for given in seen if given.get("start_new_session")]
+    assert len(chains) == 2, "the self-test's, and the job's"
+    forking = {"preexec_fn", "user", "group", "extra_groups", "umask"}
+    for given in chains:
+        assert (given["thread"], given["env"]) == (threading.main_thread(), {})
+        assert [name for name in forking & given.keys() if given[name] is not None] == []
 
 
 # ---------------------------------------------------------------- death for certain
@@ -313,21 +311,18 @@ def left_of(home: Path) -> list[str]:
     return [*paths, *(line for line in mounts if f"/run/ferryman/{name}/attempt" in line)]
 
 
-async def quarantined(
-    sandbox: Sandbox, job: Job, home: Path, then: Callable[[Started], Awaitable[Any]]
-) -> tuple[Ended, Any]:
-    """Let an attempt end whose processes cannot be killed, until ``then`` has returned."""
-    real = pidfd.kill
-    started = await start(sandbox, job, home)
-    pidfd.kill = lambda *_: None
+@asynccontextmanager
+async def quarantined(sandbox: Sandbox, job: Job, home: Path) -> AsyncIterator[tuple[Ended, int]]:
+    """The end of an attempt whose processes cannot be killed for that long, and its init."""
+    real, pidfd.kill = pidfd.kill, lambda *_: None
     try:
+        started = await start(sandbox, job, home)
         ended = await started.ends()
         await started.workspace.destroy()
         await turns(5)
-        result = await then(started)
+        yield ended, os.pidfd_open(started.process.pid)
     finally:
         pidfd.kill = real
-    return ended, result
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, ON_DISK], ids=["images", "folders"])
@@ -337,38 +332,29 @@ def test_a_quarantined_attempt_is_removed_when_its_processes_are_dead(
     who, backend = agent
     job = replace(UNDYING, settings=replace(settings, death_timeout_s=0.1), backend=backend)
 
-    async def undying(home: Path) -> tuple[Ended, list[str], bool]:
-        async def aside(started: Started) -> tuple[list[str], int]:
-            return left_of(home), os.pidfd_open(started.process.pid)
-
+    async def undying(home: Path) -> None:
         async with opened(job, home) as sandbox:
-            ended, (left, init) = await quarantined(sandbox, job, home, aside)
+            async with quarantined(sandbox, job, home) as (ended, init):
+                assert (ended.certain, ended.reason) == (False, Reason.AGENT_ERROR)
+                assert "could not be killed within 0.1 s" in ended.message
+                assert any(path.endswith("/quarantine/attempt") for path in left_of(home))
             pidfd.kill(init)
             await until(lambda: not left_of(home))
             pool = sandbox.host.images
-            return ended, left, pool is None or pool.take_idle(SMALL.disk) is not None
+            assert pool is None or pool.take_idle(SMALL.disk) is not None, "its image is not back"
 
-    ended, left, image_is_back = in_child(undying, who)
-    assert (ended.certain, ended.reason) == (False, Reason.AGENT_ERROR)
-    assert "could not be killed within 0.1 s" in ended.message
-    assert any(path.endswith("/quarantine/attempt") for path in left)
-    assert image_is_back
+    in_child(undying, who)
 
 
-def test_processes_that_do_not_die_keep_their_folder_until_the_next_start(who: Who) -> None:
+@child_test
+async def test_processes_that_do_not_die_keep_their_folder_until_the_next_start(
+    home: Path, who: Who
+) -> None:
     job = replace(UNDYING, settings=replace(ON_DISK, death_timeout_s=0.1))
-
-    async def undying(home: Path) -> tuple[str, bool, bool, set[str]]:
-        async def kept(started: Started) -> tuple[str, bool, int]:
-            text = (home / "agent/quarantine/attempt/job/file").read_text()
-            alive = bool(pidfd.descendants(started.process.pid))
-            return text, alive, os.pidfd_open(started.process.pid)
-
-        async with opened(job, home) as sandbox:
-            _, (text, alive, init) = await quarantined(sandbox, job, home, kept)
-        async with opened(job, home) as sandbox:
-            await sandbox.clear()
-            left = {path.name for path in (home / "agent").rglob("*")}
-        return text, alive, dead_within(init, 0), left - TOPS
-
-    assert in_child(undying, who) == ("precious\n", True, True, set())
+    async with opened(job, home) as sandbox, quarantined(sandbox, job, home) as (_, init):
+        assert (home / "agent/quarantine/attempt/job/file").read_text() == "precious\n"
+        assert not dead_within(init, 0)
+    async with opened(job, home) as sandbox:
+        await sandbox.clear()
+    assert dead_within(init, 0)
+    assert {path.name for path in (home / "agent").rglob("*")} <= TOPS

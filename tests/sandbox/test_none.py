@@ -20,7 +20,7 @@ from tests.kit.real_sandbox import (
     Who,
     bash,
     can,
-    in_child,
+    child_test,
     opened,
     processes_of,
     refusal,
@@ -121,19 +121,16 @@ def test_two_jobs_do_not_kill_each_other(plain: SandboxHost) -> None:
     assert [command for command in alive if "sleep 50" in command] == []
 
 
-def test_processes_of_an_earlier_run_are_found_by_their_uids(root: Who) -> None:
-    async def second_run(home: Path) -> tuple[int, int | None]:
-        own = range(uid_base(), uid_base() + 4)
-        job = bash("true\n", backend=NoSandbox, settings=replace(SETTINGS, own_uids=own))
-        left, others = (subprocess.Popen(["/bin/sleep", "60"], user=u) for u in (own[2], own.stop))  # noqa: ASYNC220
-        async with opened(job, home) as sandbox:
-            await sandbox.clear()
-        result = left.wait(10), others.poll()
-        others.kill()
-        others.wait()
-        return result
-
-    assert in_child(second_run, root) == (-9, None)
+@child_test
+async def test_processes_of_an_earlier_run_are_found_by_their_uids(home: Path, root: Who) -> None:
+    own = range(uid_base(), uid_base() + 4)
+    job = bash("true\n", backend=NoSandbox, settings=replace(SETTINGS, own_uids=own))
+    left, others = (subprocess.Popen(["/bin/sleep", "60"], user=u) for u in (own[2], own.stop))  # noqa: ASYNC220
+    async with opened(job, home) as sandbox:
+        await sandbox.clear()
+    assert (left.wait(10), others.poll()) == (-9, None)
+    others.kill()
+    others.wait()
 
 
 def test_read_only_binds_to_other_paths_need_a_sandbox() -> None:
