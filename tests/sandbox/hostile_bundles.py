@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,20 @@ def expect(
     exit_code: Any = 0,
     says: str = "",
     lines: Any = None,
+    denied: int = 0,
+    files: Mapping[str, bytes] | None = None,
+    at_least_s: float = 0.0,
     **job: Any,
 ) -> Callable[[Check], Check]:
-    """Register what is expected of a bundle: how it ends, all that it says, or how many lines end
-    with what."""
+    """Register what is expected of a bundle.
+
+    Args:
+        reason, exit_code: how it ends.
+        says, lines, denied: all that it says, or how many lines end with what, or are about paths
+            that are denied.
+        files: some of its results.
+        at_least_s: how long it runs.
+    """
 
     def register(check: Check) -> Check:
         def whole(outcome: Outcome, who: Who) -> None:
@@ -44,6 +54,10 @@ def expect(
                 said = outcome.stdout.splitlines()
                 assert len(said) == lines[0]
                 assert [line for line in said if not line.endswith(lines[1])] == []
+            if denied:
+                assert len(re.findall("^denied /.*$", outcome.stdout, re.M)) == denied
+            assert outcome.files.items() >= (files or {}).items()
+            assert ended.usage.wall_s >= at_least_s
             check(outcome, who)
 
         EXPECT[name] = (replace(Job(HOSTILE / name), **job), whole)
@@ -53,6 +67,7 @@ def expect(
 
 
 ANY = (*range(256), None)
+LATE = {"timeout_s": 0.5, "over": "ready", "reason": Reason.TIMEOUT, "exit_code": None}
 
 
 def warned(outcome: Outcome, start: str) -> bool:
@@ -74,6 +89,12 @@ _PLAIN: dict[str, dict[str, Any]] = {
     "disk-bomb": {"reason": Reason.DISK_LIMIT, "exit_code": ANY},
     "exit-137": {"reason": Reason.EXIT_CODE, "exit_code": 137},
     "exec-missing": {"reason": Reason.EXIT_CODE, "exit_code": 127},
+    "fs-read-secrets": {"denied": 19},
+    "res-unreadable": {"files": {"g": b"2\n", "a/b/c/f": b"1\n"}},
+    "res-mtime": {"files": {name: name.encode() for name in ("epoch", "neg", "far", "y2038")}},
+    # and then a time of grace
+    "wall-sleep": {**LATE, "files": {"term": b"t\n"}, "at_least_s": 0.5},
+    "sigterm-ignore": {**LATE, "at_least_s": 0.5},
 }
 for _name, _expected in _PLAIN.items():
     expect(_name, **_expected)(lambda outcome, who: None)
@@ -82,14 +103,8 @@ for _name, _expected in _PLAIN.items():
 # ---------------------------------------------------------------- the host
 
 
-@expect("fs-read-secrets")
+@expect("fs-write-system", denied=13)
 def _(outcome: Outcome, who: Who) -> None:
-    assert len(re.findall("^denied /.*$", outcome.stdout, re.M)) == 19
-
-
-@expect("fs-write-system")
-def _(outcome: Outcome, who: Who) -> None:
-    assert len(re.findall("^denied /.*$", outcome.stdout, re.M)) == 13
     places = ("/", "/usr", "/usr/bin", "/etc", "/dev", "/var", "/home", "/root", "/opt")
     assert not [probe for place in places for probe in Path(place).glob(".hostile-probe-*")]
 
@@ -189,17 +204,6 @@ def _(outcome: Outcome, who: Who) -> None:
     assert outcome.ended.usage.cpu_s is not None
 
 
-@expect("wall-sleep", timeout_s=0.5, over="ready", reason=Reason.TIMEOUT, exit_code=None)
-def _(outcome: Outcome, who: Who) -> None:
-    assert outcome.files["term"] == b"t\n"
-    assert outcome.ended.usage.wall_s >= 0.5, "a time of grace"
-
-
-@expect("sigterm-ignore", timeout_s=0.5, over="ready", reason=Reason.TIMEOUT, exit_code=None)
-def _(outcome: Outcome, who: Who) -> None:
-    assert outcome.ended.usage.wall_s >= 0.5, "a time of grace"
-
-
 @expect("log-flood", reason=Reason.LOG_LIMIT, exit_code=ANY)
 def _(outcome: Outcome, who: Who) -> None:
     assert outcome.stdout_bytes < SMALL.log + 100
@@ -229,9 +233,8 @@ def _(outcome: Outcome, who: Who) -> None:
 # ---------------------------------------------------------------- the directory, and results
 
 
-@expect("self-modify")
+@expect("self-modify", says="done\n")
 def _(outcome: Outcome, who: Who) -> None:
-    assert outcome.stdout == "done\n"
     assert "run.sh" not in outcome.files
 
 
@@ -256,9 +259,8 @@ def _(outcome: Outcome, who: Who) -> None:
     assert set(outcome.files) == OURS
 
 
-@expect("res-special")
+@expect("res-special", files={"good.txt": b"good"})
 def _(outcome: Outcome, who: Who) -> None:
-    assert outcome.files["good.txt"] == b"good"
     skipped = {one.path: one.why for one in outcome.skipped}
     assert (skipped.pop("fifo"), skipped.pop("sock")) == ("a FIFO", "a socket")
     assert set(skipped.items()) <= {("white", "a device")}  # 0/0 is no device, and may be made
@@ -283,14 +285,3 @@ def _(outcome: Outcome, who: Who) -> None:
     assert set(outcome.files) - OURS - {"run.sh"} == good
     assert all(one.path.isprintable() for one in outcome.skipped)
     assert len(outcome.skipped) == 31 - len(good) + 1  # and the folder
-
-
-@expect("res-unreadable")
-def _(outcome: Outcome, who: Who) -> None:
-    assert (outcome.files["g"], outcome.files["a/b/c/f"]) == (b"2\n", b"1\n")
-
-
-@expect("res-mtime")
-def _(outcome: Outcome, who: Who) -> None:
-    for name in ("epoch", "neg", "far", "y2038"):
-        assert outcome.files[name] == name.encode()
