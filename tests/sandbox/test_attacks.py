@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from client_agent.collect.pack import collect
-from client_agent.sandbox.base import Ended
 from shared.wire import Reason
 from tests.kit.real_sandbox import (
     MIB,
@@ -99,20 +98,6 @@ def test_a_fork_bomb_does_not_escape_the_kill(host: SandboxHost) -> None:
     script = "trap '' TERM\nf() { f & f & }\nf >/dev/null 2>&1\nsleep 20\n"
     outcome = host.run(bash(script, over=is_full, grace_s=0.1))
     assert (outcome.ended.certain, outcome.survivors) == (True, [])
-
-
-async def stop_then_go(sandboxes: Sandboxes) -> tuple[Ended, bool, str, list[str]]:
-    async with running(sandboxes, bash("echo ran >ran; echo ran\n")) as started:
-        started.process.stop(Reason.SHUTDOWN, "the agent leaves", grace=True)
-        ended, left = await started.ends(), started.names
-        same = await started.process.wait() == ended
-    return ended, same, started.stdout, left
-
-
-def test_go_after_a_stop_starts_nothing(host: SandboxHost) -> None:
-    ended, *rest = host.do(stop_then_go)
-    assert (ended.reason, ended.exit_code) == (Reason.SHUTDOWN, None)
-    assert rest == [True, "", ["run.sh"]]
 
 
 async def stop_twice(started: Started) -> None:

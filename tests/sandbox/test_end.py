@@ -290,11 +290,6 @@ def test_a_sandbox_whose_outer_bwrap_is_killed_is_a_broken_sandbox(host: Sandbox
     assert (outcome.ended.certain, outcome.survivors) == (True, [])
 
 
-def test_a_job_without_a_limit_of_time_is_not_stopped(host: SandboxHost) -> None:
-    outcome = host.run(bash("sleep 0.1\necho done\n", timeout_s=0))
-    assert (outcome.ended.reason, outcome.stdout) == (None, "done\n")
-
-
 # ---------------------------------------------------------------- processes that do not die
 
 UNDYING = bash("echo precious >file; echo up; sleep 60\n", over="up", grace_s=0.05)

@@ -55,20 +55,21 @@ for name, nr, *args in [
 """
 
 
+def results_of_calls(host: SandboxHost, *allow: str) -> dict[str, str]:
+    lines = host.run(python(CALLS, allow=frozenset(allow))).stdout.splitlines()
+    return dict(line.split(" ", 1) for line in lines)
+
+
 @x86_only
-def test_dangerous_system_calls_are_refused(host: SandboxHost) -> None:
-    lines = host.run(python(CALLS)).stdout.splitlines()
-    results = dict(line.split(" ", 1) for line in lines)
+def test_dangerous_system_calls_are_refused_unless_a_relaxation_permits_them(
+    host: SandboxHost,
+) -> None:
+    results = results_of_calls(host)
     enosys = {"io_uring_setup", "clone3", "inotify_init", "inotify_init1", "ustat", "sysfs"}
     expected = dict.fromkeys(results, "Operation not permitted")
     assert results == expected | dict.fromkeys(enosys, "Function not implemented")
     assert len(results) == 20
-
-
-@x86_only
-def test_a_relaxation_permits_its_calls_again(host: SandboxHost) -> None:
-    outcome = host.run(python(CALLS, allow=frozenset({"io_uring", "process_vm", "inotify"})))
-    results = dict(line.split(" ", 1) for line in outcome.stdout.splitlines())
+    results = results_of_calls(host, "io_uring", "process_vm", "inotify")
     assert results["io_uring_setup"] == "Bad address"
     assert results["process_vm_readv"] != "Operation not permitted"
     assert results["inotify_init"].isdigit()
@@ -151,14 +152,12 @@ def test_the_host_is_not_visible_in_dev_sys_and_mounts(host: SandboxHost) -> Non
     assert "/run/ferryman" not in mounts
 
 
-def test_files_of_proc_about_the_host_and_its_jobs_are_empty(host: SandboxHost) -> None:
+def test_proc_shows_nothing_of_the_host_and_of_other_jobs(host: SandboxHost) -> None:
+    """Such as the free space of a disk in /proc/fs."""
     names = "keys cmdline diskstats locks partitions"
     *there, cpus = host.say(f"cd /proc; cat {names}; ls {names}; wc -l <cpuinfo\n").split()
     assert set(there) == {name for name in names.split() if Path("/proc", name).exists()}
     assert int(cpus) > 0
-
-
-def test_proc_does_not_show_the_free_space_of_other_jobs(host: SandboxHost) -> None:
     assert os.listdir("/proc/fs") != []  # noqa: PTH208  # the host's own is not empty
     script = "find /proc/fs -mindepth 1; mkdir /proc/fs/x 2>&1 | grep -o 'Read-only.*'\n"
     assert host.say(script) == "Read-only file system\n"
@@ -287,16 +286,13 @@ def test_a_job_has_a_session_of_its_own_and_no_terminal(host: SandboxHost) -> No
     assert (no_terminal, went_on, outcome.ended.reason) == ("1", "on", None)
 
 
-def test_descriptors_of_the_agent_do_not_reach_the_job(who: Who) -> None:
+def test_descriptors_of_the_agent_and_the_gates_pipe_do_not_reach_the_job(who: Who) -> None:
     def with_a_descriptor() -> None:
         os.set_inheritable(os.open("/etc/passwd", os.O_RDONLY), True)
 
-    said = run(bash("ls /proc/self/fd\n"), who, after=with_a_descriptor).stdout
-    assert said.split() == ["0", "1", "2", "3"]
-
-
-def test_stdin_is_empty_and_not_the_gates_pipe(host: SandboxHost) -> None:
-    assert host.say("readlink /proc/self/fd/0; cat; echo end\n") == "/dev/null\nend\n"
+    job = bash("readlink /proc/self/fd/0; cat; ls /proc/self/fd\n")
+    said = run(job, who, after=with_a_descriptor).stdout
+    assert said.split() == ["/dev/null", "0", "1", "2", "3"]
 
 
 def test_variables_and_arguments_are_data(host: SandboxHost) -> None:
