@@ -1,6 +1,5 @@
-"""Programs that attack parts of the sandbox: gate, end, logs, disk, collector, other jobs.
-
-Each is harmless if the sandbox fails.
+"""Programs that attack parts of the sandbox: gate, end, logs, disk, collector, other jobs; and all
+hostile bundles, which end as tests/hostile/README.md says. Each is harmless if the sandbox fails.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import pytest
 from client_agent.collect.pack import collect
 from shared.wire import Reason
 from tests.kit.real_sandbox import (
+    HOSTILE,
     MIB,
     SETTINGS,
     SMALL,
@@ -32,7 +32,7 @@ from tests.kit.real_sandbox import (
     start,
 )
 from tests.kit.waiting import until
-from tests.sandbox.hostile_bundles import SLOW, is_full, is_throttled
+from tests.sandbox.hostile_bundles import EXPECT, SLOW, is_full, is_throttled
 from tests.sandbox.kernel_features import offers
 
 # ---------------------------------------------------------------- start and end
@@ -402,3 +402,21 @@ async def snapshots(started: Started) -> set[bytes]:
 
 def test_snapshots_of_a_job_that_swaps_files_never_leave_its_directory(host: SandboxHost) -> None:
     assert host.run(python(RACE, during=snapshots)).extra <= {b"", b"fine"}
+
+
+# ---------------------------------------------------------------- hostile bundles
+
+
+def test_every_hostile_bundle_has_an_expectation() -> None:
+    assert set(EXPECT) == {path.name for path in HOSTILE.iterdir() if path.is_dir()}
+
+
+@pytest.mark.parametrize("name", sorted(EXPECT))
+def test_hostile_bundle(name: str, who: Who, host: SandboxHost) -> None:
+    job, check = EXPECT[name]
+    outcome = host.run(job)
+    assert [line for line in outcome.lines if "LEAK" in line] == []
+    assert outcome.ended.certain
+    assert (outcome.survivors, outcome.left) == ([], [])
+    assert outcome.grown < 64 * MIB
+    check(outcome, who)

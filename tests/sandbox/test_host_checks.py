@@ -1,4 +1,5 @@
-"""Whether an agent may use its host: self-test, advice, limits, uids, and later failures."""
+"""Whether an agent may use its host: self-test, advice, limits, uids, later failures, and
+``ferryman agent check``, whose limits stop the test programs."""
 
 from __future__ import annotations
 
@@ -8,13 +9,16 @@ import fcntl
 import os
 import pwd
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 from unittest import mock
 
 import pytest
 
+from client_agent.check.limit_tests import check
+from client_agent.check.table import Table
 from client_agent.sandbox import host_resources, host_sandbox
 from client_agent.sandbox.base import Sandbox, SandboxBroken, SandboxSettings, SelfTestReport
 from client_agent.sandbox.bubblewrap import selftest
@@ -22,10 +26,20 @@ from client_agent.sandbox.host_resources import Host, probe_host
 from client_agent.sandbox.kernel import loop_ext4
 from client_agent.sandbox.kernel.cgroup_tree import CgroupsUnavailable, Hierarchy
 from client_agent.sandbox.kernel.uids import UidBlock
+from client_agent.sandbox.none import NoSandbox
 from client_agent.sandbox.watch import RETEST_S, TEST_WAIT_S, SandboxWatch
 from tests.kit.clock import SimClock
 from tests.kit.each import each
-from tests.kit.real_sandbox import descriptors
+from tests.kit.real_sandbox import (
+    SETTINGS,
+    Who,
+    bash,
+    can,
+    descriptors,
+    in_child,
+    opened,
+    use_bwrap,
+)
 
 GOOD = {
     "NoNewPrivs": "1",
@@ -299,3 +313,57 @@ async def test_closing_cancels_a_running_test() -> None:
     await question
     await sandbox.watch.close()
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "sandbox self-test"]
+
+
+# ---------------------------------------------------------------- ferryman agent check
+
+
+LIMITS = ("isolation", "memory", "pids", "cpu", "wall", "disk", "log", "results", "files")
+BROKEN = """#!/bin/sh
+case "$1" in
+--help) echo "--disable-userns --bind-fd --json-status-fd";;
+--version) echo bubblewrap 1.0;;
+*) echo "bwrap: setting up uid map: Permission denied" >&2; exit 1;;
+esac
+"""
+
+
+def checked(who: Who, *, broken: bool = False, **more: Any) -> Table:
+    async def work(home: Path) -> Table:
+        folder = home / "limit-tests"
+        folder.mkdir()
+        async with opened(bash("", settings=replace(SETTINGS, poll_s=0.1), **more), home) as box:
+            if broken:
+                use_bwrap(box, BROKEN)
+            table = await check(box, folder, {})
+        assert list(folder.iterdir()) == []
+        return table
+
+    table = in_child(work, who)
+    assert isinstance(table, Table)
+    return table
+
+
+def test_every_limit_of_this_host_is_as_claimed(who: Who) -> None:
+    table = checked(who)
+    assert [row.limit for row in table.rows] == [*LIMITS, "network"]
+    assert [row for row in table.rows if not row.passed] == []
+    assert table.passed
+    assert any(row.enforcement == "soft" for row in table.rows) == bool(table.advice)
+
+
+def test_without_a_sandbox_the_check_reports_an_open_network() -> None:
+    table = checked("root" if can("root") else "user", backend=NoSandbox)
+    isolation, network = table.rows[0], table.rows[-1]
+    assert (network.enforcement, network.seen) == ("none", "reached a port of this host")
+    assert isolation.enforcement == "none"
+    assert isolation.seen.startswith("no sandbox: ")
+    assert table.passed
+
+
+def test_a_broken_sandbox_fails_the_check_and_says_why(who: Who) -> None:
+    table = checked(who, broken=True)
+    assert (table.passed, table.report) == (False, None)
+    (advice,) = table.advice
+    assert "setting up uid map: Permission denied" in advice
+    assert "To fix it: " in advice

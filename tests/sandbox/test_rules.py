@@ -1,20 +1,40 @@
-"""The filter of system calls, run by an interpreter for both machines, and what bwrap is told that
-no job could show."""
+"""What can be asked without a sandbox: the filter of system calls, run by an interpreter for both
+machines; what bwrap is told; the scripts of the gate, bwrap's status, pidfds, and supervision."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import os
 import re
+import resource
+import select
+import signal
 import struct
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest import mock
 
 import pytest
 
-from client_agent.sandbox.base import SandboxBroken
+from client_agent.sandbox.base import Launch, SandboxBroken
 from client_agent.sandbox.bubblewrap import command, seccomp
 from client_agent.sandbox.bubblewrap.root_tree import RootTree
 from client_agent.sandbox.bubblewrap.seccomp import AUDIT_ARCH, NUMBERS
+from client_agent.sandbox.kernel import pidfd
+from client_agent.sandbox.limits.meter import Meter
+from client_agent.sandbox.process.chain import GATE, JOIN, gated, opening
+from client_agent.sandbox.process.log_capture import LogCapture
+from client_agent.sandbox.process.pipes import StatusPipe
+from client_agent.sandbox.process.supervisor import SpawnedProcesses, SupervisedProcess
+from shared.wire import Reason
+from tests.kit.clock import SimClock
+from tests.kit.each import each
+from tests.kit.real_sandbox import turns
 
 MACHINES = ("x86_64", "aarch64")
 ALLOW, KILL, ERROR = 0x7FFF0000, 0x80000000, 0x00050000
@@ -25,7 +45,7 @@ HEADERS = {
 }
 
 
-def run(program: bytes, nr: int, arch: int, *args: int) -> int:
+def filtered(program: bytes, nr: int, arch: int, *args: int) -> int:
     """Classic BPF as the kernel runs it, for the instructions that a seccomp filter may use."""
     values = [*args, *([0] * (6 - len(args)))]
     data = struct.pack("<IIQ6Q", nr & 0xFFFFFFFF, arch, 0, *values)
@@ -45,7 +65,7 @@ def run(program: bytes, nr: int, arch: int, *args: int) -> int:
 
 def call(machine: str, name: str, *args: int, allow: str = "", network: bool = False) -> int:
     program = seccomp.program(frozenset(allow.split()), machine, network=network)
-    return run(program, NUMBERS[machine][name], AUDIT_ARCH[machine], *args)
+    return filtered(program, NUMBERS[machine][name], AUDIT_ARCH[machine], *args)
 
 
 DANGEROUS = (
@@ -109,12 +129,12 @@ def test_arguments_decide_on_some_calls(machine: str) -> None:
 def test_foreign_calls_kill_and_all_others_are_permitted(machine: str) -> None:
     program, own = seccomp.program(frozenset(), machine), AUDIT_ARCH[machine]
     for arch in {0x40000003, 0x40000028, 0, *AUDIT_ARCH.values()} - {own}:
-        assert run(program, 39, arch) == KILL
+        assert filtered(program, 39, arch) == KILL
     if machine == "x86_64":  # x32's
         for nr in (0x40000000, 0x40000000 | 39, 0x40000000 | 165, 0xFFFFFFFF):
-            assert run(program, nr, own) == KILL
+            assert filtered(program, nr, own) == KILL
     others = set(range(600)) - set(NUMBERS[machine].values())
-    assert {run(program, nr, own) for nr in others} == {ALLOW}
+    assert {filtered(program, nr, own) for nr in others} == {ALLOW}
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -203,3 +223,258 @@ def test_operators_binds_are_not_below_what_the_job_can_write() -> None:
             bwrap(read_only=[(Path("/opt"), place)])
     for place in ("/opt/tools", "/data", "/job2", "/tmpfoo", "/usr/share/x"):
         bwrap(read_only=[(Path("/src"), place)])
+
+
+# ---------------------------------------------------------------- cgroups, limits and the gate
+
+
+def run(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, check=False, **how)
+
+
+def join(*words: str) -> tuple[str, ...]:
+    return ("/bin/sh", "-c", JOIN, "join", *words)
+
+
+def test_all_cgroups_are_joined_before_the_program_runs(tmp_path: Path) -> None:
+    """Else it does not run."""
+    files = [tmp_path / name for name in ("a b", "$(x)")]
+    assert run(*join(*map(str, files), "--", "/bin/echo", "--", "ran")).stdout == "-- ran\n"
+    assert [file.read_text() for file in files] == ["0\n", "0\n"]
+    missing = str(tmp_path / "no/cgroup.procs")
+    done = run(*join(missing, "--", "/bin/echo", "ran"))
+    assert (done.returncode, done.stdout) == (126, "")
+
+
+@each("own, jobs", [(300, "500\n"), (499, "500\n"), (500, "1000\n"), (1000, "1000\n")])
+def test_the_oom_score_of_a_job_is_raised_and_never_lowered(own: int, jobs: str) -> None:
+    """A container's runtime may have set what only CAP_SYS_RESOURCE could lower."""
+    agent = f'echo {own} >/proc/self/oom_score_adj; exec "$@"'
+    done = run("/bin/sh", "-c", agent, "agent", *join("--", "/bin/cat", "/proc/self/oom_score_adj"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, jobs, "")
+
+
+@each("shell", ["sh", "bash --posix", "dash"])
+def test_limits_are_hard_and_set_before_the_ready_byte(shell: str) -> None:
+    limits = {"nproc": 64, "nofile": 99, "core": 0, "as": 1 << 28, "fsize": 1 << 20, "cpu": 7}
+    gate = [*shell.split(), *gated(["true"], limits)[1:]]
+    with subprocess.Popen(gate, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"\n"
+        found = {
+            name: resource.prlimit(process.pid, getattr(resource, f"RLIMIT_{name.upper()}"))
+            for name in limits
+        }
+        process.communicate()
+    assert found == {name: (value, value) for name, value in limits.items()}
+
+
+def test_without_its_limits_the_gate_writes_no_ready_byte() -> None:
+    done = run("bash", *gated(["/bin/echo", "ran"], {"nofile": 1 << 40})[1:], input="go\n")
+    assert (done.returncode, done.stdout) == (124, "")
+    assert "ulimit -n 1099511627776 cannot be set" in done.stderr
+
+
+@each("word", ["", "stop\n", "go", "GO\n", " go x\n", "\ngo\n"])
+def test_the_gate_stays_closed_without_go(word: str) -> None:
+    done = run("/bin/sh", "-c", GATE, "gate", "--", "/bin/echo", "ran", input=word)
+    assert (done.returncode, done.stdout) == (125, "\n")
+
+
+def test_the_gate_opens_at_go_and_gives_an_empty_stdin() -> None:
+    inside = gated(["/bin/sh", "-c", 'cat; echo "$@"', "x", "a b", "c"], {})
+    assert run(*inside, input="go\nmore\n").stdout == "\na b c\n"
+
+
+VALUES = {
+    "FERRYMAN_JOB_ID": "17",
+    "FERRYMAN_ARRAY_LINE": 'it\'s $(touch ran) `touch ran` \\ "x" ; touch ran\t é  ',
+    "FERRYMAN_SERVICE": "",
+    "FERRYMAN_X": "\udcff",
+}
+
+
+@each("shell", ["sh", "bash --posix", "bash", "dash"])
+def test_variables_arrive_through_the_gate_as_they_are(tmp_path: Path, shell: str) -> None:
+    line = opening(VALUES)
+    assert line is not None
+    done = subprocess.run(
+        [*shell.split(), *gated(["/usr/bin/env", "-0"], {})[1:]],
+        input=line,
+        capture_output=True,
+        env={"LANG": "C.UTF-8", "word": "kept"},
+        cwd=tmp_path,
+        check=True,
+    )
+    got = dict(one.split(b"=", 1) for one in done.stdout[1:].split(b"\0") if one)
+    expected = {name.encode(): os.fsencode(value) for name, value in VALUES.items()}
+    assert got.items() >= {**expected, b"word": b"kept"}.items()
+    assert {name for name in got if name.startswith(b"ferryman")} == set()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_what_a_shell_cannot_take_otherwise_is_given_through_the_gate() -> None:
+    """In one piece, which a pipe takes at once."""
+    for name, value in (
+        *(("PATH", "/x"), ("FERRYMAN_A B", "x"), ("FERRYMAN_$(id)", "x"), ("ferryman_x", "x")),
+        *(("FERRYMAN_X", "two\nlines"), ("FERRYMAN_X", "\0"), ("FERRYMAN_X", "x" * 4096)),
+    ):
+        assert opening({name: value}) is None
+    longest = opening({"FERRYMAN_X": "x" * (select.PIPE_BUF - len("go FERRYMAN_X=\n"))})
+    assert longest is not None
+    assert (len(longest), opening({})) == (select.PIPE_BUF, b"go\n")
+
+
+# ---------------------------------------------------------------- bwrap's status
+
+
+async def read(*pieces: bytes) -> StatusPipe:
+    """What is made of a status that arrives in these pieces."""
+    source, write = os.pipe()
+    os.set_blocking(source, False)
+    status = StatusPipe(source)
+    for piece in pieces:
+        os.write(write, piece)
+        await turns(3)
+    held = [value for value in vars(status).values() if isinstance(value, bytes)]
+    assert max(map(len, held)) <= 1 << 16
+    os.close(write)
+    await status.closed
+    await status.child_pid
+    status.stop()
+    status.stop()
+    return status
+
+
+@each(
+    "pieces, pid, code",
+    [
+        ([bytes([b]) for b in b'{ "child-pid": 4711, "net": 1 }\n{ "exit-code": 3 }\n'], 4711, 3),
+        ([b'{"child-pid": 1}\n{"exit-code": 0}\n'], 1, 0),
+        ([b'{"child-pid": 1}\n'], 1, None),
+        ([b'{"child-pid": 1}\n{"exit-code": 3}'], 1, None),  # the line has not ended
+        ([], None, None),
+        ([b"x" * 60_000] * 40, None, None),
+        *(
+            ([garbage, b'{"child-pid": 7}\n'], 7, None)
+            for garbage in (b"not json\n", b"[1]\n", b'"x"\n', b'{"exit-code": "0"}\n', b"\xff\n")
+        ),
+    ],
+)
+async def test_the_status_is_read_to_the_newline(
+    pieces: list[bytes], pid: int | None, code: int | None
+) -> None:
+    status = await read(*pieces)
+    assert (status.child_pid.result(), status.exit_code) == (pid, code)
+
+
+# ---------------------------------------------------------------- pidfds
+
+
+@contextmanager
+def sleeping(count: int = 1) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes that sleep until they are killed, at the end at the latest."""
+    sleepers = [subprocess.Popen(["sleep", "60"], start_new_session=True) for _ in range(count)]
+    try:
+        yield sleepers
+    finally:
+        for one in sleepers:
+            one.kill()
+            one.wait()
+
+
+def test_a_process_is_opened_by_its_parent_only() -> None:
+    nobody = 2**22 + 1
+    with sleeping() as (child,):
+        fd = pidfd.open_child(child.pid, os.getpid())
+        assert fd is not None
+        os.close(fd)
+        assert pidfd.open_child(child.pid, os.getppid()) is None
+    assert pidfd.open_child(nobody, os.getpid()) is None
+    assert pidfd.descendants(nobody) == []
+
+
+@each(
+    "lists, killed",
+    [
+        (["12", "12"], "12"),
+        (["12", "1"], "1"),  # the second died, and its pid may be used again
+        (["1", "12"], "1"),
+        (["", ""], ""),
+    ],
+)
+def test_only_processes_that_are_still_listed_are_killed(lists: list[str], killed: str) -> None:
+    with sleeping(2) as (first, second):
+        sleepers, answers = {"1": first, "2": second}, iter(lists)
+        # a process of another pid namespace is shown as 0: that would be a signal to ourselves
+        pidfd.kill_listed(lambda: [0, *(sleepers[n].pid for n in next(answers))])
+        dead = {n for n in killed if sleepers[n].wait(10) == -signal.SIGKILL}
+        assert dead == set(killed)
+        assert {n for n, one in sleepers.items() if one.poll() is None} == set("12") - dead
+
+
+async def test_closing_one_descriptor_ends_no_watch_of_the_next_with_its_number() -> None:
+    with sleeping(2) as (first, second):
+        fd = os.pidfd_open(first.pid)
+        dead = pidfd.watch(fd)
+        dead.cancel()
+        pidfd.close(fd)
+        again = os.pidfd_open(second.pid)
+        assert again == fd
+        watched = pidfd.watch(again)
+        await turns(3)  # whatever the first still had to do
+        assert not watched.done()
+        pidfd.kill(again)
+        await watched
+        assert second.wait() == -signal.SIGKILL
+        pidfd.kill(again)  # of a dead process: no error
+        pidfd.close(again)
+
+
+def test_odd_names_do_not_confuse_the_reader_of_stat() -> None:
+    program = "open('/proc/self/comm', 'w').write('x) R 1 1 ('); print(1, flush=True); input()"
+    words, pipe = ["python3", "-c", program], subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        fields = pidfd.stat_fields(process.pid)
+        process.communicate(b"\n")
+    assert fields is not None
+    assert int(fields[1]) == os.getpid()
+
+
+# ---------------------------------------------------------------- an end
+
+DEATH_S = 10.0
+
+
+@each("pipes_end", [True, False])
+async def test_who_dies_at_the_last_moment_is_dead_for_certain(
+    pipes_end: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is waited for after that, as its pipes, has as much time again and no more."""
+    monkeypatch.setattr(pidfd, "kill", lambda *_: None)
+    clock, closed = SimClock(), asyncio.get_running_loop().create_future()
+    log = cast("LogCapture", mock.Mock(closed=closed, truncated=False, store_error=None))
+    with sleeping() as (process,):
+        outer, init, seen = (os.pidfd_open(process.pid) for _ in range(3))
+        watch = pidfd.watch(outer)
+        spawned = SpawnedProcesses(process, outer, watch, process.pid, init, -1, None, log, log)
+        launch = Launch(["x"], {}, 1000.0, 100.0, Path("out"), Path("err"))
+        meter = Meter([], clock, 0.5, threading.Event())
+        supervised = SupervisedProcess(spawned, launch, meter, clock, DEATH_S)
+        supervised.stop(Reason.TIMEOUT, "too long", grace=False)
+        await clock.advance(DEATH_S - 0.1)
+        dead = pidfd.watch(seen)
+        os.kill(process.pid, signal.SIGKILL)  # Popen.kill might reap it
+        await dead
+        pidfd.close(seen)
+        await turns(3)
+        await clock.advance(DEATH_S - 0.1)
+        if pipes_end:
+            closed.set_result(None)
+        else:
+            await clock.advance(0.2)
+        ended = await supervised.wait()
+    expected = (True, Reason.TIMEOUT) if pipes_end else (False, Reason.AGENT_ERROR)
+    assert (ended.certain, ended.reason) == expected

@@ -277,7 +277,7 @@ def test_hostile_bundles_end_as_expected_and_everybody_else_is_served(
     system: WholeSystem, who: Who, every: bool, tmp_path: Path
 ) -> None:
     """Server and agent answer, and another user's jobs are done. Unprivileged, one by one, the
-    bombs go off in test_hostile.py."""
+    bombs go off in test_attacks.py."""
     names = tuple(EXPECT) if every else (*ENDS, *(BOMBS if who == "root" else ()))
     wrong, done, before = list[Exception](), 0, system.agent.peak_bytes()
     asking = Asking(system.server.url, system.agent.url)
