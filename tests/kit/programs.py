@@ -16,7 +16,7 @@ import sys
 import threading
 import uuid
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -112,10 +112,22 @@ class Program:
     def runs(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    def kill(self, number: signal.Signals = signal.SIGKILL) -> int:
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def send(self, number: signal.Signals) -> None:
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(60)
+
+    def wait(self, seconds: float = 60) -> int:
+        assert self.process is not None
+        return self.process.wait(seconds)
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> int:
+        self.send(number)
+        return self.wait()
 
 
 def announced(begin: Callable[[int], T]) -> tuple[T, str]:
@@ -165,6 +177,23 @@ def call(
         connection.close()
 
 
+def form(files: Mapping[str, bytes | str], **fields: str) -> bytes:
+    """The body of an upload, of user 1 to the service example if nothing else is said."""
+    texts = {"user_id": "1", "service": "example"} | fields
+    contents = {
+        name: text.encode() if isinstance(text, str) else text for name, text in files.items()
+    }
+    parts = [text_part(name, value) for name, value in texts.items()]
+    return form_of(*parts, *(file_part(name, content) for name, content in contents.items()))
+
+
+def upload(url: str, files: Mapping[str, bytes | str], **fields: str) -> tuple[int, Any]:
+    """Status and document."""
+    body = form(files, **fields)
+    status, said = call(url, "POST", "/upload", body, {"Content-Type": FORM})
+    return status, json.loads(said)
+
+
 PATIENCE_S = 60.0
 
 
@@ -188,15 +217,17 @@ class Pair:
         with urlopen(f"{self.server.url}{path}", timeout=PATIENCE_S) as answer:
             return bytes(answer.read())
 
-    def submit(self, script: str, user: str = "1", service: str = "example") -> int:
-        fields = text_part("user_id", user), text_part("service", service)
-        body = form_of(*fields, file_part("run.sh", script.encode()))
-        status, said = call(self.server.url, "POST", "/upload", body, {"Content-Type": FORM})
-        assert status == 201, said
-        return int(json.loads(said)["id"])
+    def json(self, path: str) -> Any:
+        """A document of the server's API."""
+        return json.loads(self.get(f"/api/v1{path}"))
+
+    def submit(self, script: str, user: str = "1", **fields: str) -> int:
+        status, said = upload(self.server.url, {"run.sh": script}, user_id=user, **fields)
+        assert status == 201, (status, said)
+        return int(said["id"])
 
     def status(self, job_id: int) -> str:
-        return str(json.loads(self.get(f"/api/v1/jobs/{job_id}"))["status"])
+        return str(self.json(f"/jobs/{job_id}")["status"])
 
     def until(self, job_id: int, status: str) -> None:
         def found() -> str:

@@ -7,10 +7,9 @@ path of the table; parents' counters say what became of their children; nothing 
 
 from __future__ import annotations
 
-import http.client
 import io
+import itertools
 import json
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -26,7 +25,10 @@ import pytest
 
 from server.domain import states
 from shared.wire import JobState
-from tests.kit.programs import Program, call, left_behind, until
+from tests.kit.programs import Pair, Program, call, form, left_behind, until
+from tests.kit.raw_archives import FORM
+from tests.soak import kinds
+from tests.soak.model import ask
 
 SETTINGS = """
 [services.example]
@@ -40,143 +42,96 @@ limits = {{ disk = "32MiB", memory = "64MiB" }}
 [server]
 agent_timeout = "5s"
 """
-SAY = "echo {token} > out.txt"
-SPLIT = """
-# {token}
-for part in a b c; do
-    mkdir -p children/$part
-    echo "echo $part > out.txt" > children/$part/run.sh
-done
-"""
-SCRIPTS = {
-    "quick": SAY,
-    "array": "echo {token} $FERRYMAN_ARRAY_INDEX > out.txt",
-    "again": SAY + '; [ "$FERRYMAN_ATTEMPT" -gt 2 ] || exit 3',
-    "forks": "(sleep 30; echo late >> out.txt) & setsid sleep 30 & " + SAY,
-    "fan-out": SPLIT,
-    "slow": "sleep 0.2; " + SAY,
-    "later": SAY + '; [ "$FERRYMAN_ATTEMPT" -gt 1 ] || exit 75',
-    "chain": SAY,
-    "fails": SAY + "; echo sorry >&2; exit 4",
-}
-FIELDS = {
-    "array": {"array": "0-4", "max_parallel": "2"},
-    "again": {"retries": "5", "retry_delays": "10ms", "retry_on": "exit:3"},
-}
-GATHER = "cat children/*/out.txt | sort > out.txt\n"
-Files = dict[str, str]
+KINDS = ("quick", "array", "again", "forks", "fan-out", "later", "fails")
+INTERRUPTED = ("agent_error", "agent_lost", "child_failed", "dependency_failed")
 
 
-class Work:
+class Work(threading.Thread):
     """A user who uploads one of each, again and again, and does not give up: the same key until
     there is an answer.
     """
 
-    def __init__(self, url: str) -> None:
-        self.url, self.stop = url, threading.Event()
-        self.uploaded: dict[int, tuple[str, str]] = {}
-        """job -> (kind, token)"""
+    def __init__(self, url: str, seed: int) -> None:
+        super().__init__(daemon=True)
+        self._url, self._random, self.stop = url, Random(seed), threading.Event()
+        self.uploaded: dict[int, kinds.Bundle] = {}
 
     def run(self) -> None:
-        while not self.stop.is_set():
-            for kind, script in SCRIPTS.items():
-                token = uuid.uuid4().hex
-                files = {"run.sh": script.format(token=token)}
-                if kind == "fan-out":
-                    files["gather.sh"] = GATHER
-                job_id = self._upload(kind, token, files, FIELDS.get(kind, {}))
-                if kind == "chain" and job_id is not None:
-                    follows = {"run.sh": f"cp inputs/{job_id}/out.txt out.txt"}
-                    self._upload(kind, token, follows, {"inputs_from": str(job_id)})
-                if self.stop.wait(0.05):
-                    return
+        for kind in itertools.cycle(KINDS):
+            bundle = kinds.made(kind, self._random)
+            job_id = self._upload(bundle)
+            if kind == "quick":
+                copy = {"run.sh": f"cp inputs/{job_id}/out.txt out.txt".encode()}
+                fields = {"inputs_from": str(job_id)}
+                self._upload(kinds.Bundle("follows", bundle.token, copy, fields))
+            if self.stop.wait(0.05):
+                return
 
-    def _upload(self, kind: str, token: str, files: Files, fields: Files) -> int | None:
-        """None: stopped before there was an answer."""
-        form = {"user_id": "ann", "service": "example"} | fields
-        parts = [f'name="{name}"\r\n\r\n{value}' for name, value in form.items()]
-        parts += [f'name="f"; filename="{name}"\r\n\r\n{text}' for name, text in files.items()]
-        body = "".join(f"--b\r\nContent-Disposition: form-data; {part}\r\n" for part in parts)
-        headers = {
-            "Content-Type": "multipart/form-data; boundary=b",
-            "Idempotency-Key": uuid.uuid4().hex,
-        }
-        while not self.stop.is_set():
-            try:
-                status, answer = call(
-                    self.url, "POST", "/upload", f"{body}--b--\r\n".encode(), headers
-                )
-            except (OSError, http.client.HTTPException):
-                self.stop.wait(0.05)
-                continue
-            assert status == 201, answer
-            job_id = int(json.loads(answer)["id"])
-            self.uploaded[job_id] = (kind, token)
-            return job_id
-        return None
+    def _upload(self, bundle: kinds.Bundle) -> int:
+        headers = {"Content-Type": FORM, "Idempotency-Key": uuid.uuid4().hex}
+        body = form(bundle.files, **bundle.fields)
+        status, answer = ask(self._url, "POST", "/upload", body, headers)
+        assert status == 201, answer
+        job_id = int(json.loads(answer)["id"])
+        self.uploaded[job_id] = bundle
+        return job_id
 
 
-def verify(server: Program, work: Work, retries: int) -> None:
+def verify(pair: Pair, work: Work, retries: int) -> None:
     """Each has ended as it must."""
-    for job_id, (kind, token) in sorted(work.uploaded.items()):
-
-        def ended(job_id: int = job_id) -> bool:
-            status, body = call(server.url, "GET", f"/api/v1/jobs/{job_id}?wait=20")
-            assert status == 200, body
-            return bool(json.loads(body)["ended"])
-
-        until(ended, f"job {job_id} ({kind}) does not end", lambda: server.log[-2_000:])
-        job = json.loads(call(server.url, "GET", f"/api/v1/jobs/{job_id}")[1])
-        wanted = ("Failed", "exit_code") if kind == "fails" else ("Completed", None)
-        if not retries and (job["status"], job["reason"]) != wanted:
-            interrupted = ("agent_error", "agent_lost", "child_failed", "dependency_failed")
-            assert (job["status"], job["reason"] in interrupted) == ("Failed", True), (kind, job)
+    for job_id, bundle in sorted(work.uploaded.items()):
+        until(
+            lambda job_id=job_id: pair.json(f"/jobs/{job_id}?wait=20")["ended"],
+            f"job {job_id} ({bundle.kind}) does not end",
+            lambda: pair.server.log[-2_000:],
+        )
+        job = pair.json(f"/jobs/{job_id}")
+        found, wanted = (job["status"], job["reason"]), kinds.natural(bundle.kind)
+        if not retries and found != wanted:
+            assert (found[0], found[1] in INTERRUPTED) == ("Failed", True), (bundle.kind, job)
             continue
-        assert (job["status"], job["reason"]) == wanted, (kind, job)
-        assert job["dead_letter"] is (kind == "fails")
-        verify_result(server, job, kind, token)
+        assert found == wanted, (bundle.kind, job)
+        assert job["dead_letter"] is (bundle.kind == "fails")
+        verify_result(pair, job, bundle)
 
 
-def verify_result(server: Program, job: dict[str, Any], kind: str, token: str) -> None:
-    array = kind == "array"
-    path = f"/api/v1/jobs/{job['id']}/result?children=1" if array else ""
-    status, body = call(server.url, "GET", path or f"/download_partial/{job['id']}")
+def verify_result(pair: Pair, job: dict[str, Any], bundle: kinds.Bundle) -> None:
+    array, number = bundle.kind == "array", job["id"]
+    path = f"/api/v1/jobs/{number}/result?children=1" if array else f"/download_partial/{number}"
+    status, body = call(pair.server.url, "GET", path)
     assert status == 200, body
-    result = zipfile.ZipFile(io.BytesIO(body))
-    assert result.testzip() is None
-    if array:
-        found = {index: result.read(f"{index}/out.txt").decode() for index in range(5)}
-        assert found == {index: f"{token} {index}\n" for index in range(5)}
-        return
-    wanted = "a\nb\nc\n" if kind == "fan-out" else f"{token}\n"
-    assert result.read("out.txt").decode() == wanted
-    receipt = json.loads(result.read("ferryman.json"))
-    assert (receipt["job"], receipt["attempt"]) == (job["id"], job["attempt"])
+    assert bundle.complaint(body) == ""
+    if not array:
+        receipt = json.loads(zipfile.ZipFile(io.BytesIO(body)).read("ferryman.json"))
+        assert (receipt["job"], receipt["attempt"]) == (number, job["attempt"])
+
+
+def rows(server: Program, sql: str) -> list[dict[str, Any]]:
+    with closing(sqlite3.connect(server.data / "ferryman.sqlite")) as database:
+        database.row_factory = sqlite3.Row
+        return [dict(row) for row in database.execute(sql)]
 
 
 def verify_histories(server: Program) -> None:
     """Each is a path through the table; counters are what counting says; nothing ends twice."""
-    with closing(sqlite3.connect(server.data / "ferryman.sqlite")) as database:
-        database.row_factory = sqlite3.Row
-        rows = database.execute(
-            "SELECT job_id, before, state FROM events WHERE event NOT LIKE 'job.progress' "
-            "ORDER BY job_id, seq"
-        ).fetchall()
-        counters = [dict(row) for row in database.execute("SELECT * FROM batches")]
-        children: dict[int, list[str]] = {}
-        for row in database.execute("SELECT parent_id, state FROM jobs WHERE parent_id NOT NULL"):
-            children.setdefault(row["parent_id"], []).append(row["state"])
     now: dict[int, JobState | None] = {}
-    for row in rows:
+    for row in rows(
+        server,
+        "SELECT job_id, before, state FROM events WHERE event NOT LIKE 'job.progress' "
+        "ORDER BY job_id, seq",
+    ):
         before, state = now.get(row["job_id"]), JobState(row["state"])
         if row["before"] is None and before is not None:
-            assert state == before, dict(row)  # an event that is no move
+            assert state == before, row  # an event that is no move
             continue
-        assert row["before"] == before, dict(row)
-        assert before is None or state in states.NEXT[before], dict(row)
+        assert row["before"] == before, row
+        assert before is None or state in states.NEXT[before], row
         now[row["job_id"]] = state
-    for batch in counters:
-        of_it: list[Any] = children.get(batch["parent_id"], [])
+    children: dict[int, list[str]] = {}
+    for row in rows(server, "SELECT parent_id, state FROM jobs WHERE parent_id NOT NULL"):
+        children.setdefault(row["parent_id"], []).append(row["state"])
+    for batch in rows(server, "SELECT * FROM batches"):
+        of_it = children.get(batch["parent_id"], [])
         assert batch["made"] == batch["total"] == len(of_it)
         for ended in ("Completed", "Failed", "Cancelled"):
             assert batch[ended.lower()] == of_it.count(ended), (batch, of_it)
@@ -188,21 +143,10 @@ def verify_files(server: Program) -> None:
     """
     repair = ["admin", "verify", "--repair", "--data-dir", str(server.data)]
     subprocess.run([sys.executable, "-P", "-m", "ferryman", *repair], check=True)
-    server.start()
-
-    def swept() -> bool:
-        return extra() == set()
 
     def extra() -> set[str]:
-        with closing(sqlite3.connect(server.data / "ferryman.sqlite")) as database:
-            used = {
-                name
-                for row in database.execute(
-                    "SELECT file FROM bundles UNION SELECT result_file FROM attempts"
-                )
-                for name in row
-                if name
-            }
+        named = "SELECT file FROM bundles UNION SELECT result_file FROM attempts"
+        used = {row["file"] for row in rows(server, named) if row["file"]}
         stored = {
             path.name
             for kind in ("bundles", "results", "staging")
@@ -212,20 +156,8 @@ def verify_files(server: Program) -> None:
         assert used <= stored, "a row refers to a file that is not there"
         return stored - used
 
-    until(swept, "files are left that no row refers to", lambda: str(extra()))
-    assert server.kill(signal.SIGTERM) == 0
-
-
-def verify_once(server: Program, work: Work) -> None:
-    """One key, one job, however often it was sent; the last may have had no answer. Each key had
-    a bundle of its own.
-    """
-    with closing(sqlite3.connect(server.data / "ferryman.sqlite")) as database:
-        rows = "SELECT id, bundle_digest FROM jobs WHERE parent_id IS NULL"
-        bundles = dict(database.execute(rows))
-    assert len(set(bundles.values())) == len(bundles), "an upload became two jobs"
-    assert work.uploaded.keys() <= bundles.keys()
-    assert len(bundles) - len(work.uploaded) <= 1
+    with server.running():
+        until(lambda: not extra(), "files are left that no row refers to", lambda: str(extra()))
 
 
 @pytest.mark.parametrize(
@@ -241,20 +173,13 @@ def test_kill_9_at_random_moments_loses_nothing_and_leaves_nothing(
     tmp_path: Path, seed: int, kills: int, retries: int
 ) -> None:
     random, never = Random(seed), threading.Event()
-    config = tmp_path / "ferryman.toml"
-    config.write_text(SETTINGS.format(retries=retries))
-    mark = uuid.uuid4().hex
-    agent = Program("client_agent", tmp_path, mark)
-    server = Program("server", tmp_path, mark, "--config", str(config), "--agent-url", agent.url)
-    agent.start()
-    server.start()
-    work = Work(server.url)
-    thread = threading.Thread(target=work.run)
-    thread.start()
-    try:
+    pair = Pair(tmp_path, SETTINGS.format(retries=retries))
+    work = Work(pair.server.url, seed)
+    with pair.running():
+        work.start()
         for _ in range(kills):
             never.wait(random.uniform(0.1, 0.8))
-            victims = random.choice([[server], [agent], [server, agent]])
+            victims = random.choice([[pair.server], [pair.agent], [pair.server, pair.agent]])
             for program in victims:
                 program.kill()
             for program in victims:
@@ -262,21 +187,16 @@ def test_kill_9_at_random_moments_loses_nothing_and_leaves_nothing(
             if random.random() < 0.7:  # else it is killed again while it starts
                 for program in victims:
                     until(program._answers, f"{program.name} does not listen")
-        until(lambda: len(work.uploaded) > len(SCRIPTS), "there is not one of each")
-    finally:
+        until(lambda: len(work.uploaded) > len(KINDS) + 1, "there is not one of each")
         work.stop.set()
-        thread.join(60)
-    try:
-        for program in (agent, server):
+        work.join(60)
+        for program in (pair.agent, pair.server):
             until(program._answers, f"{program.name} does not listen")
-        verify(server, work, retries)
-        verify_histories(server)
-        assert server.kill(signal.SIGTERM) == 0, server.log[-3_000:]
-        assert agent.kill(signal.SIGTERM) == 0, agent.log[-3_000:]
-        assert left_behind(agent) == []
-        verify_files(server)
-        verify_once(server, work)
-    finally:
-        for program in (server, agent):
-            if program.process is not None and program.process.poll() is None:
-                program.kill()
+        verify(pair, work, retries)
+        verify_histories(pair.server)
+    assert left_behind(pair.agent) == []
+    verify_files(pair.server)
+    jobs = rows(pair.server, "SELECT id, bundle_digest FROM jobs WHERE parent_id IS NULL")
+    # Each key had a bundle of its own, and was sent until there was an answer.
+    assert len({job["bundle_digest"] for job in jobs}) == len(jobs), "an upload became two jobs"
+    assert {job["id"] for job in jobs} == work.uploaded.keys()

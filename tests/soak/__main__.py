@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
+import re
 import signal
 import sqlite3
 import sys
@@ -14,14 +14,11 @@ from collections import Counter
 from contextlib import closing
 from random import Random
 
-from tests.soak.asking import pause
 from tests.soak.disturbing import Disturbing
-from tests.soak.model import FORGOTTEN_S, Model
-from tests.soak.nuisances import Nuisance
-from tests.soak.processes import Watching
-from tests.soak.samples import Sampling, markdown
+from tests.soak.model import FORGOTTEN_S, Model, pause
 from tests.soak.system import System
-from tests.soak.users import User
+from tests.soak.users import Nuisance, User
+from tests.soak.watching import Sampling, Watching, markdown
 
 ROWS = ("jobs", "attempts", "events", "bundles", "batches")
 SERVER_STAYS = 2 / 3
@@ -35,13 +32,9 @@ def errors(system: System) -> Counter[str]:
         for line in program._log.open(errors="replace"):
             if line.startswith("Traceback"):
                 found[f"{name}: traceback"] += 1
-            elif '"error"' in line or '"critical"' in line:
-                try:
-                    logged = json.loads(line)
-                except ValueError:
-                    continue
-                if logged.get("level") in ("error", "critical"):
-                    found[f"{name}: {logged.get('event')}"] += 1
+            elif re.search(r'"level": ?"(?:error|critical)"', line):
+                event = re.search(r'"event": ?"([^"]*)', line)
+                found[f"{name}: {event[1] if event else line}"] += 1
     return found
 
 
@@ -93,7 +86,7 @@ def main() -> int:
     mark, model, begun = uuid.uuid4().hex, Model(), time.monotonic()
     system = System(mark)
     print(f"in {system.folder}", flush=True)
-    sampling = Sampling(system, begun)
+    sampling = Sampling(system.programs(), begun)
     watching = Watching(model, mark)
     disturbing = Disturbing(system, model, mark, given.seed, given.only)
     random = Random(given.seed + 1)
@@ -114,7 +107,7 @@ def main() -> int:
                 disturbing.one(server_stays=passed > given.seconds * SERVER_STAYS)
             except Exception:  # noqa: BLE001 - what it expected did not happen
                 model.report(f"disturbance {disturbing.done[-1]}: {traceback.format_exc()}")
-                system.start_again(*(p for p in system.programs().values() if dead(p)))
+                system.start_again(*(p for p in system.programs().values() if not p.runs))
         for nuisance in nuisances:
             nuisance.stop.set()
         drain(system, model, users, disturbing)
@@ -126,8 +119,8 @@ def main() -> int:
         raise
     finally:
         for program in system.programs().values():
-            if program.process is not None and not dead(program):
-                program.kill(signal.SIGKILL)
+            if program.runs:
+                program.kill()
         print(f"errors in the logs: {dict(errors(system))}")
         print(markdown(given.seed, given.seconds, model, sampling.samples, watching.looks))
     if model.wrong:
@@ -135,11 +128,6 @@ def main() -> int:
         return 1
     system.remove()
     return 0
-
-
-def dead(program: object) -> bool:
-    process = getattr(program, "process", None)
-    return process is None or process.poll() is not None
 
 
 sys.exit(main())

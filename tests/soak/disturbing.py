@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -12,11 +11,11 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from tests.kit.disks import fill
 from tests.kit.programs import Program, until
-from tests.soak.asking import Wrong, ask, pause
-from tests.soak.model import Backup, Model
-from tests.soak.processes import of_jobs
+from tests.soak.model import Backup, Model, Wrong, ask, pause
 from tests.soak.system import AGENTS, LASTING, System
+from tests.soak.watching import of_jobs
 
 _MORTAL = tuple(name for name in AGENTS if name != LASTING)
 
@@ -78,8 +77,11 @@ class Disturbing:
         self._up(program)
 
     def stop_server(self) -> None:
-        self._system.stop(self._system.server)
-        self._system.start_again(self._system.server)
+        self._stopped(self._system.server)
+
+    def _stopped(self, program: Program, number: signal.Signals = signal.SIGTERM) -> None:
+        self._system.stop(program, number)
+        self._system.start_again(program)
 
     def kill_all(self) -> None:
         programs = [self._system.server, *(self._system.agents[name] for name in _MORTAL)]
@@ -91,14 +93,10 @@ class Disturbing:
         self._killed(self._mortal(), self._random.choice((0, 0, 1, 8)))
 
     def stop_agent(self) -> None:
-        agent = self._mortal()
-        self._system.stop(agent)
-        self._system.start_again(agent)
+        self._stopped(self._mortal())
 
     def drain_by_signal(self) -> None:
-        agent = self._mortal()
-        self._system.stop(agent, signal.SIGUSR1)
-        self._system.start_again(agent)
+        self._stopped(self._mortal(), signal.SIGUSR1)
 
     def kill_process(self) -> None:
         """SIGKILL to a process of a job, whichever."""
@@ -135,10 +133,7 @@ class Disturbing:
 
     def fill_disk(self) -> None:
         """No byte is free below the server's data, for a while; then there is room again."""
-        filler = self._system.disk / "filler"
-        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(bytes(1 << 20))
+        filler = fill(self._system.disk)
         pause(self._random.uniform(0.5, 6))
         filler.unlink()
 
@@ -151,9 +146,8 @@ class Disturbing:
 
     def _hup(self, event: str) -> None:
         server = self._system.server
-        assert server.process is not None
         size = server._log.stat().st_size
-        server.process.send_signal(signal.SIGHUP)
+        server.send(signal.SIGHUP)
 
         def logged() -> bool:
             with server._log.open("rb") as log:
@@ -237,8 +231,7 @@ class Disturbing:
             self._agent(name, "resume", 409)
 
     def _up(self, program: Program) -> None:
-        assert program.process is not None
-        if program.process.poll() is not None:
+        if not program.runs:
             program.begin()
         until(program._answers, f"{program.name} does not listen", seconds=120)
 

@@ -1,16 +1,22 @@
-"""What the driver of the soak knows, and what must therefore be true."""
+"""What the driver of the soak knows, and what must therefore be true; and how it asks: each request
+until there is an answer.
+"""
 
 from __future__ import annotations
 
+import http.client
 import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 
+from tests.kit.programs import call
 from tests.soak.kinds import Bundle
 
 EXPIRES_S, FORGOTTEN_S = 90.0, 120.0
 """`expires_after` and `forget_after` of both services, both since a job's end."""
+PATIENCE_S = 180.0
+_never = threading.Event()
 
 
 @dataclass
@@ -108,3 +114,33 @@ class Model:
         if known.answered_at > backup.begun_at or (known.ended and time.monotonic() > gone_at - 5):
             return None
         return True
+
+
+class Wrong(Exception):
+    """What must be true is not."""
+
+
+def pause(seconds: float) -> None:
+    _never.wait(seconds)
+
+
+def ask(
+    url: str, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
+) -> tuple[int, bytes]:
+    """Status and body. Asks again while nothing listens, or an answer breaks off or says so."""
+    end = time.monotonic() + PATIENCE_S
+    last: object = None
+    while time.monotonic() < end:
+        try:
+            status, answer = call(url, method, path, body, headers)
+        except AssertionError as wrong:
+            raise Wrong(f"{method} {path}: the digest is not that of the body") from wrong
+        except (OSError, http.client.HTTPException) as problem:
+            last = problem
+            pause(0.1)
+            continue
+        if status not in (429, 503, 507):
+            return status, answer
+        last = answer[:300]
+        pause(0.3)
+    raise Wrong(f"{method} {path}: no answer in {PATIENCE_S:.0f} s ({last!r})")

@@ -7,17 +7,18 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from client_agent.sandbox.kernel.work_folders import WorkFolders
 from client_agent.storage.remove_tree import remove_tree
 from tests.kit.dev_program import cgroups_of, environment, marked
 from tests.kit.programs import Program, until
-from tests.soak.asking import Wrong
-from tests.soak.model import EXPIRES_S, FORGOTTEN_S
-from tests.soak.processes import VARIABLE, of_jobs
+from tests.soak.model import EXPIRES_S, FORGOTTEN_S, Wrong
+from tests.soak.watching import VARIABLE, of_jobs
 
 AGENTS = ("a", "b", "c")
+SERVICES = ("example", "second")
 LASTING = "c"
 """This agent is never killed or stopped: its memory is looked at over the whole time."""
 SERVER = """
@@ -111,19 +112,10 @@ class System:
     def configure(
         self, runs_per_user: int = 4, max_runs: int = 8, timeout: str = "60s", later: str = "1s"
     ) -> None:
-        text = SERVER
-        for name in ("example", "second"):
-            text += SERVICE.format(
-                name=name,
-                runs_per_user=runs_per_user,
-                max_runs=max_runs,
-                timeout=timeout,
-                later=later,
-                expires=EXPIRES_S,
-                forgotten=FORGOTTEN_S,
-                variable=VARIABLE,
-                mark=self.mark,
-            )
+        given = {"runs_per_user": runs_per_user, "max_runs": max_runs, "timeout": timeout}
+        given |= {"later": later, "expires": EXPIRES_S, "forgotten": FORGOTTEN_S}
+        given |= {"variable": VARIABLE, "mark": self.mark}
+        text = SERVER + "".join(SERVICE.format(name=name, **given) for name in SERVICES)
         for name, agent in self.agents.items():
             text += f'[agents.{name}]\nurl = "{agent.url}"\n'
         self.config.write_text(text)
@@ -144,13 +136,10 @@ class System:
 
     def stop(self, program: Program, number: signal.Signals = signal.SIGTERM) -> None:
         """Send the signal, and wait for an end with code 0."""
-        assert program.process is not None
-        program.process.send_signal(number)
-        code = program.process.wait(180)
-        if code != 0:
-            raise Wrong(
-                f"{program.name} ended with {code} after {number.name}: {program.log[-3000:]}"
-            )
+        program.send(number)
+        if code := program.wait(180):
+            said = program.log[-3000:]
+            raise Wrong(f"{program.name} ended with {code} after {number.name}: {said}")
 
     def ferryman(self, verb: str, path: str) -> None:
         """A command for the server's own folder."""
@@ -174,23 +163,19 @@ class System:
             if str(self.folder) in line and f" {self.disk} " not in line:
                 found.append(f"mount {line}")
         for path in Path("/sys/block").glob("loop*/loop/backing_file"):
-            try:
+            with suppress(OSError):  # it was given up at this moment
                 if str(self.folder) in path.read_text():
                     found.append(f"loop device {path}")
-            except OSError:
-                continue  # it was given up at this moment
         for agent in self.agents.values():
             name = WorkFolders(agent.data, separate_uids=False).name
             found += [f"folder {path}" for path in Path("/run").glob(f"*/{name}")]
             found += [f"cgroup {path}" for path in cgroups_of(name)]
             for place in ("bundles", "results", "staging", "logs", "work", "quarantine"):
-                found += [
-                    f"file {path}" for path in (agent.data / place).rglob("*") if path.is_file()
-                ]
-        found += self._files("staging")
-        orphans = self._files("bundles") + self._files("results")
-        return found + orphans[AT_ONCE * self.server_kills :]
+                found += files(agent.data / place)
+        of_server = [files(self.server.data / one) for one in ("staging", "bundles", "results")]
+        orphans = of_server[1] + of_server[2]
+        return found + of_server[0] + orphans[AT_ONCE * self.server_kills :]
 
-    def _files(self, place: str) -> list[str]:
-        inside = (self.server.data / place).rglob("*")
-        return [f"file {path}" for path in inside if path.is_file()]
+
+def files(folder: Path) -> list[str]:
+    return [f"file {path}" for path in folder.rglob("*") if path.is_file()]

@@ -2,42 +2,38 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from random import Random
 from time import monotonic
 
 from tests.kit.each import each
-from tests.soak import kinds
+from tests.kit.raw_archives import zipped
+from tests.soak.kinds import Bundle, draw
 from tests.soak.model import Backup, Known, Model
-from tests.soak.samples import Sample, life_table
+from tests.soak.watching import Sample, life_table
 
-QUICK = kinds.Bundle("quick", "t", {})
-
-
-def packed(**files: str) -> bytes:
-    whole = io.BytesIO()
-    with zipfile.ZipFile(whole, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(name.replace("_", "."), text)
-    return whole.getvalue()
+QUICK = Bundle("quick", "mine", {})
+DATA = Bundle("data", "mine", {}, data="abc")
+CHANGED = {"digest.txt": b"abc -\n", "data.bin": b"changed"}
 
 
-def test_the_result_of_another_job_is_seen() -> None:
-    assert kinds.complaint("quick", "mine", "", packed(out_txt="mine\n")) == ""
-    assert "another" in kinds.complaint("quick", "mine", "", packed(out_txt="another\n"))
-    assert kinds.complaint("quick", "mine", "", packed(other="mine\n")) != ""
-
-
-def test_data_that_changed_on_its_way_is_seen() -> None:
-    files = {"out_txt": "t\n", "digest_txt": "abc -\n", "data_bin": "changed"}
-    assert "uploaded was abc" in kinds.complaint("data", "t", "abc", packed(**files))
+@each(
+    "bundle, files, said",
+    [
+        (QUICK, {"out.txt": b"mine\n"}, ""),
+        (QUICK, {"out.txt": b"another\n"}, "it has {'out.txt': 'another\\n'}"),
+        (QUICK, {"other": b"mine\n"}, "it holds ['other']"),
+        (DATA, {"out.txt": b"mine\n", **CHANGED}, "uploaded was abc"),
+    ],
+)
+def test_a_result_of_another_job_or_one_that_changed_is_seen(bundle, files, said):
+    complaint = bundle.complaint(zipped(files))
+    assert (said in complaint, bool(said)) == (True, bool(complaint)), complaint
 
 
 def test_the_same_seed_draws_the_same_bundles() -> None:
     one, other = Random(3), Random(3)
-    drawn = [kinds.draw(one) for _ in range(60)]
-    assert drawn == [kinds.draw(other) for _ in range(60)]
+    drawn = [draw(one) for _ in range(60)]
+    assert drawn == [draw(other) for _ in range(60)]
     assert {bundle.kind for bundle in drawn} > {"data", "array", "hangs"}
 
 
@@ -63,8 +59,7 @@ def test_a_restored_server_has_what_was_answered_before_the_backup(
 
 
 def test_a_job_that_may_be_forgotten_by_now_need_not_be_there() -> None:
-    model = Model()
-    now = monotonic()
+    model, now = Model(), monotonic()
     model.restore(Backup("there", now, now, 1))
     known = Known(1, QUICK, "ann", now - 900, now - 899, 1)
     assert model.must_be_there(known) is True
@@ -74,8 +69,8 @@ def test_a_job_that_may_be_forgotten_by_now_need_not_be_there() -> None:
 
 def test_a_number_that_is_given_twice_is_seen() -> None:
     model = Model()
-    for token in ("one", "other"):
-        model.answered(Known(1, kinds.Bundle("quick", token, {}), "ann", 0, 0, 1))
+    for bundle in (QUICK, DATA):
+        model.answered(Known(1, bundle, "ann", 0, 0, 1))
     assert len(model.wrong) == 1
 
 

@@ -1,8 +1,11 @@
-"""A user of the soak: uploads, follows, cancels, retries, deletes, and checks what comes."""
+"""Users of the soak, who upload, follow, cancel, retry, delete, and check what comes; and clients
+that break off, trickle, hang and talk nonsense.
+"""
 
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 import traceback
@@ -10,15 +13,17 @@ import zipfile
 from datetime import UTC, datetime
 from random import Random
 from typing import Any
+from urllib.parse import urlsplit
 
 from server.domain import states
 from shared.wire import JobState
+from tests.kit.programs import form
+from tests.kit.raw_archives import FORM
 from tests.soak import kinds
-from tests.soak.asking import Wrong, ask, pause
-from tests.soak.model import Known, Model
-from tests.soak.processes import of_jobs
+from tests.soak.model import Known, Model, Wrong, ask, pause
+from tests.soak.system import SERVICES
+from tests.soak.watching import of_jobs
 
-SERVICES = ("example", "second")
 _CANCELLED = 0.04
 _KILLED = ("exit_code", "agent_error", "sandbox_error", "child_failed", "dependency_failed")
 """Reasons that a job may have of which the driver killed a process."""
@@ -72,9 +77,8 @@ class User(threading.Thread):
         self, method: str, path: str, *allowed: int, body: bytes = b"", key: str = ""
     ) -> tuple[int, bytes]:
         """Status and body; one that is not allowed is wrong, where any are named."""
-        headers = {"Content-Type": "multipart/form-data; boundary=b-o-u-n-d"} if body else {}
-        if key:
-            headers["Idempotency-Key"] = key
+        headers = {"Content-Type": FORM} if body else {}
+        headers |= {"Idempotency-Key": key} if key else {}
         status, answer = ask(self._url, method, path, body, headers)
         if self._model.generation != self._generation:
             raise _Restored
@@ -94,7 +98,7 @@ class User(threading.Thread):
         if chained and bundle.kind == "quick":
             bundle.files["run.sh"] += f"test -s inputs/{self._last}/out.txt\n".encode()
             fields["inputs_from"] = str(self._last)
-        body, begun = _form(fields, bundle.files), time.monotonic()
+        body, begun = form(bundle.files, **fields), time.monotonic()
         status, answer = self._ask("POST", "/upload", body=body, key=bundle.token)
         if status == 400 and "inputs_from" in fields:
             self._model.count("refused: the job that it depends on is lost or gone")
@@ -191,7 +195,7 @@ class User(threading.Thread):
         if touched:
             return ""
         try:
-            return kinds.complaint(bundle.kind, bundle.token, bundle.data, content)
+            return bundle.complaint(content)
         except (KeyError, IndexError, zipfile.BadZipFile) as problem:
             return f"the result cannot be read: {problem!r}"
 
@@ -288,12 +292,66 @@ def _moment(text: str) -> float:
     return time.monotonic() - max(0.0, ago.total_seconds())
 
 
-def _form(fields: dict[str, str], files: kinds.Files) -> bytes:
-    body = b"".join(
-        f'--b-o-u-n-d\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
-        for name, value in fields.items()
-    )
-    for name, content in files.items():
-        head = f'Content-Disposition: form-data; name="f"; filename="{name}"'
-        body += f"--b-o-u-n-d\r\n{head}\r\n\r\n".encode() + content + b"\r\n"
-    return body + b"--b-o-u-n-d--\r\n"
+_HEAD = (
+    "POST /upload?user_id=nuisance&service=example HTTP/1.1\r\nHost: localhost\r\n"
+    "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 500000\r\n\r\n"
+    '--b\r\nContent-Disposition: form-data; name="f"; filename="run.sh"\r\n\r\n'
+)
+
+
+class Nuisance(threading.Thread):
+    """One of them, again and again; nothing of it is a job, and nothing may be left of it."""
+
+    def __init__(self, url: str, model: Model, seed: int) -> None:
+        super().__init__(daemon=True)
+        parts = urlsplit(url)
+        self._address = parts.hostname, parts.port
+        self._model, self._random = model, Random(seed)
+        self.stop = threading.Event()
+
+    def run(self) -> None:
+        kinds = (self.breaks_off, self.trickles, self.reads_little, self.listens, self.babbles)
+        while not self.stop.wait(self._random.uniform(0.2, 2)):
+            kind = self._random.choice(kinds)
+            try:
+                with socket.create_connection(self._address, 30) as line:
+                    kind(line)
+            except OSError:
+                continue
+            finally:
+                self._model.count(f"client that {kind.__name__.replace('_', ' ')}")
+
+    def breaks_off(self, line: socket.socket) -> None:
+        line.sendall(_HEAD.encode() + b"x" * self._random.randrange(100_000))
+
+    def trickles(self, line: socket.socket) -> None:
+        """For longer than the server has patience with one so slow."""
+        line.sendall(_HEAD.encode())
+        line.settimeout(1)
+        for _ in range(40):
+            if self.stop.is_set():
+                return
+            line.sendall(b"x" * 10)
+            try:
+                if line.recv(4096) is not None:
+                    return
+            except TimeoutError:
+                continue
+
+    def reads_little(self, line: socket.socket) -> None:
+        ids = list(self._model.jobs)
+        job_id = self._random.choice(ids[-50:]) if ids else 1
+        line.sendall(f"GET /download/{job_id} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        line.recv(100)
+
+    def listens(self, line: socket.socket) -> None:
+        line.sendall(
+            b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
+        )
+        for _ in range(self._random.randrange(1, 20)):
+            if not line.recv(4096):
+                return
+
+    def babbles(self, line: socket.socket) -> None:
+        line.sendall(self._random.randbytes(300))
+        pause(self._random.uniform(0, 1))

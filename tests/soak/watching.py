@@ -1,24 +1,91 @@
-"""Memory, descriptors and threads of the programs, every few seconds, and the report of it all."""
+"""What the host shows of the soak: processes of jobs, the only witness that no agent can fool; what
+the programs use of memory, descriptors and threads; and the report of it all.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import linear_regression, median
 
 from tests.kit.dev_program import born
-from tests.soak.model import Model
-from tests.soak.system import System
+from tests.kit.programs import Program
+from tests.soak.model import Model, pause
 
+VARIABLE = "SOAK_RUN"
 EVERY_S = 5.0
 WARM_S = 120.0
 """Of each life, before its memory is judged: models and caches are filled at first use."""
 LONG_S = 240.0
 """Lives that are shorter say nothing about a leak."""
 MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Process:
+    pid: int
+    birth: str
+    job_id: int
+    attempt: int
+
+    @property
+    def alive(self) -> bool:
+        return born(self.pid) == self.birth
+
+
+def of_jobs(mark: str) -> list[Process]:
+    """Processes whose environment says that a job of this soak is theirs."""
+    found = []
+    needle = f"{VARIABLE}={mark}".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            lines = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if needle not in lines:
+            continue
+        values = dict(line.partition(b"=")[::2] for line in lines)
+        pid = int(path.parent.name)
+        birth = born(pid)
+        if birth is not None and b"FERRYMAN_JOB_ID" in values:
+            job_id, attempt = int(values[b"FERRYMAN_JOB_ID"]), int(values[b"FERRYMAN_ATTEMPT"])
+            found.append(Process(pid, birth, job_id, attempt))
+    return found
+
+
+class Watching(threading.Thread):
+    """Looks all the time whether two attempts of one job run at once."""
+
+    def __init__(self, model: Model, mark: str) -> None:
+        super().__init__(daemon=True)
+        self._model, self._mark = model, mark
+        self.stop = threading.Event()
+        self.looks = 0
+
+    def run(self) -> None:
+        while not self.stop.wait(0.7):
+            self.looks += 1
+            jobs: dict[int, dict[int, list[Process]]] = defaultdict(lambda: defaultdict(list))
+            for process in of_jobs(self._mark):
+                jobs[process.job_id][process.attempt].append(process)
+            for job_id, attempts in jobs.items():
+                if len(attempts) > 1:
+                    self._twice(job_id, attempts)
+
+    def _twice(self, job_id: int, attempts: dict[int, list[Process]]) -> None:
+        pause(0.02)
+        living = {
+            number: [one for one in processes if one.alive]
+            for number, processes in attempts.items()
+        }
+        running = sorted(number for number, processes in living.items() if processes)
+        if len(running) < 2:
+            return
+        self._model.report(f"attempts {running} of job {job_id} ran at once: {living}")
 
 
 @dataclass(frozen=True)
@@ -39,15 +106,15 @@ class Sample:
 
 
 class Sampling(threading.Thread):
-    def __init__(self, system: System, begun: float) -> None:
+    def __init__(self, programs: Mapping[str, Program], begun: float) -> None:
         super().__init__(daemon=True)
-        self._system, self._begun = system, begun
+        self._programs, self._begun = programs, begun
         self.stop = threading.Event()
         self.samples: list[Sample] = []
 
     def run(self) -> None:
         while not self.stop.wait(EVERY_S):
-            for name, program in self._system.programs().items():
+            for name, program in self._programs.items():
                 if program.process and (sample := self._sample(name, program.process.pid)):
                     self.samples.append(sample)
 
