@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import socket
 import tempfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,11 +54,9 @@ class Granting:
     def run(self, script: bytes, service: str, **order: Any) -> dict[str, Any]:
         """How a job ended, its output and its receipt."""
         ended = self.agent.ended(self.submit(script, service, **order))
-        _, data = self.agent.call("GET", f"/retrieve/{ended['id']}")
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            ended["out"] = archive.read("stdout.log").decode()
-            ended["receipt"] = json.loads(archive.read("ferryman.json"))
-        return ended
+        files = self.agent.files(ended["id"])
+        receipt = json.loads(files["ferryman.json"])
+        return ended | {"out": files["stdout.log"].decode(), "receipt": receipt}
 
     def health(self) -> dict[str, Any]:
         return dict(self.agent.call("GET", "/health")[1]["sandbox"])

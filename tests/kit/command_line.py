@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import os
+import subprocess
 import sys
 import threading
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any, TextIO
 from unittest import mock
 
 from ferryman import cli
-from tests.kit.dev_program import environment
+from tests.kit.dev_program import FERRYMAN, environment
 
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -86,3 +87,13 @@ async def ferryman(*words: str, cwd: str | Path = "", **variables: Any) -> tuple
     """Exit code, stdout and stderr of a command."""
     said = await asyncio.to_thread(run, *words, cwd=cwd, **variables)
     return said.code, said.out, said.err
+
+
+def fresh(*words: object, **variables: str) -> Said:
+    """The command as a user starts it, with an interpreter of its own: for what is decided as that
+    starts.
+    """
+    command, env = (*FERRYMAN, *map(str, words)), environment() | variables
+    how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "timeout": 120}
+    done = subprocess.run(command, env=env, check=False, **how)
+    return Said(done.returncode, done.stdout, done.stderr.decode())

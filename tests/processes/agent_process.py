@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import select
 import signal
 import subprocess
 import sys
-import urllib.error
 import urllib.request
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from shared.wire import Limits
-from tests.kit import dev_program, forked_programs
+from tests.kit import dev_program, forked_programs, programs
 from tests.kit.agent_http import bundle_of, order_of
-from tests.kit.programs import announced
 from tests.kit.raw_archives import FORM, file_part, form_of, text_part
 
 PATIENCE_S: Final = 60.0
@@ -39,18 +39,17 @@ class AgentProcess:
     def call(
         self, method: str, path: str, data: bytes | None = None, **headers: str
     ) -> tuple[int, Any]:
-        """Status, and the body: JSON, or bytes where it is something else."""
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}", data, headers, method=method
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
-                status, kind, body = response.status, response.headers, response.read()
-        except urllib.error.HTTPError as refusal:
-            status, kind, body = refusal.code, refusal.headers, refusal.read()
-        if kind.get_content_type() == "application/json":
-            return status, json.loads(body)
-        return status, body
+        """Status, and the body: a document, or bytes where it is something else."""
+        url = f"http://127.0.0.1:{self.port}"
+        status, body = programs.call(url, method, path, data or b"", headers)
+        return status, json.loads(body) if body.startswith(b"{") else body
+
+    def files(self, payload_id: int) -> dict[str, bytes]:
+        """What it left."""
+        status, data = self.call("GET", f"/retrieve_partial/{payload_id}")
+        assert status == 200, data
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            return {name: archive.read(name) for name in archive.namelist()}
 
     def submit(self, key: str, files: Mapping[str, bytes], **changed: Any) -> dict[str, Any]:
         """As a Ferryman server does; returns the payload."""
@@ -80,10 +79,6 @@ class AgentProcess:
     def terminate(self) -> int:
         self.process.terminate()
         return self.process.wait(PATIENCE_S)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(PATIENCE_S)
 
     def log(self) -> str:
         """What it wrote on stderr; once it has ended."""
@@ -120,7 +115,7 @@ def agent(
         return process
 
     with contextlib.ExitStack() as stack:
-        process, port = announced(begin)
+        process, port = programs.announced(begin)
         assert port, f"it did not start: {process.communicate(timeout=PATIENCE_S)[1]}"
         yield AgentProcess(process, int(port), home)
 

@@ -5,20 +5,20 @@ job-orchestrator's client, which it replaces, breaks most of these promises.
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import os
 import signal
 import socket
 import urllib.request
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from client_agent.sandbox.kernel.pidfd import descendants
+from tests.kit.each import each
 from tests.kit.programs import until
 from tests.processes.agent_process import (
     LIMITS,
@@ -40,9 +40,10 @@ trap '' TERM
 echo begun; while :; do sleep 1000; done
 """
 }
-
-
-LONG_GRACE: Any = {"FERRYMAN_AGENT__GRACE": "1h"}
+TASK = b"""
+echo "task $FERRYMAN_ARRAY_INDEX of job $FERRYMAN_JOB_ID"; touch mine; ls
+exit $((FERRYMAN_ARRAY_INDEX % 2))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -58,18 +59,11 @@ def key() -> str:
     return f"{next(_JOBS)}.1"
 
 
-def files_of(running: AgentProcess, payload_id: int) -> dict[str, bytes]:
-    status, data = running.call("GET", f"/retrieve_partial/{payload_id}")
-    assert status == 200
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
-
-
 def run(running: AgentProcess, script: bytes, **more: Any) -> tuple[dict[str, Any], Any]:
     """Submit it, wait for its end, and give what it left."""
     files = {"run.sh": script} | more.pop("files", {})
     ended = running.ended(running.submit(key(), files, **more)["id"])
-    return ended, files_of(running, ended["id"])
+    return ended, running.files(ended["id"])
 
 
 # -- jobs
@@ -81,7 +75,7 @@ def test_a_bundle_runs_and_its_result_comes_back_with_what_ran_where(running) ->
     assert (ended["status"], ended["exit_code"]) == ("Completed", 0)
     status, data = running.call("GET", f"/retrieve/{payload['id']}")
     assert (status, len(data)) == (200, ended["result"]["size"])
-    files = files_of(running, payload["id"])
+    files = running.files(payload["id"])
     assert (files["out.txt"], files["stdout.log"]) == (b"42\n", b"hello\n")
     receipt = json.loads(files["ferryman.json"])
     assert (receipt["job"], receipt["attempt"]) == (9017, 2)
@@ -151,15 +145,6 @@ def test_killing_reaches_the_whole_tree_even_what_ignores_sigterm(tmp_path) -> N
         assert (killed["status"], killed["started_at"]) == ("Killed", None)
 
 
-def test_no_zombies_are_left(running) -> None:
-    for _ in range(3):
-        run(running, b"(sleep 0 &) ; true\n")
-    path = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
-    children = [Path(f"/proc/{pid}/stat") for pid in path.read_text().split()]
-    states = [stat.read_text().rsplit(")", 1)[1].split()[0] for stat in children if stat.exists()]
-    assert "Z" not in states
-
-
 def test_values_and_logs_are_there_while_it_runs_and_values_at_its_end(running) -> None:
     script = b"""
 echo "::progress value=1,total=2::half"
@@ -208,6 +193,45 @@ def test_more_files_than_a_jobs_disk_can_hold_end_it_by_its_limit(running) -> No
     assert "902 files and folders" in ended["message"]
 
 
+# -- tasks of an array that share a sandbox start
+
+
+def task(running: AgentProcess, index: int, script: bytes = TASK) -> dict[str, Any]:
+    order = {"array": {"index": index}, "pack": {"batch": 7, "most": 20}}
+    return running.submit(key(), {"run.sh": script}, **order)
+
+
+def test_tasks_share_a_sandbox_and_keep_results_of_their_own(running) -> None:
+    # The slot, and what could be a worker of the next payload, are taken by another user's job.
+    block = running.submit(key(), {"run.sh": b"sleep 1000\n"}, user_id="bob")
+    running.until(block["id"], "Running")
+    tasks = [task(running, index) for index in range(6)]
+    running.call("POST", f"/kill/{block['id']}")
+    ends = [running.ended(one["id"]) for one in tasks]
+    for index, (one, ended) in enumerate(zip(tasks, ends, strict=True)):
+        files, job = running.files(one["id"]), int(one["key"].split(".")[0])
+        assert files["stdout.log"].decode() == f"task {index} of job {job}\nmine\nrun.sh\n"
+        receipt = json.loads(files["ferryman.json"])
+        assert (receipt["job"], receipt["exit_code"], ended["exit_code"]) == (job, *[index % 2] * 2)
+        assert ended["status"] == ("Completed", "Failed")[index % 2]
+        assert set(files) == {"run.sh", "mine", "stdout.log", "stderr.log", "ferryman.json"}
+    workers = {ended["loc"] for ended in ends}
+    assert len(workers) <= 2, workers
+
+
+def test_one_task_is_cancelled_alone(running) -> None:
+    running.ended(task(running, 0)["id"])  # else the other worker may be quicker with the second
+    second = task(running, 1, b"sleep 1000\n")
+    pid = running.until(second["id"], "Running")["pid"]
+    third, waiting = task(running, 2), task(running, 3, b"echo never\n")
+    for one in (waiting, second):
+        assert running.call("POST", f"/kill/{one['id']}")[1]["status"] == "Killed"
+    assert descendants(pid) == []  # of the driver, which may be alive a moment longer
+    assert running.ended(third["id"])["status"] == "Completed"
+    killed = running.call("GET", f"/retrieve/{waiting['id']}")[1]
+    assert (killed["status"], killed["started_at"]) == ("Killed", None)
+
+
 # -- its own end
 
 
@@ -238,24 +262,23 @@ def test_sigterm_stops_what_runs_as_interrupted_and_exits_0(tmp_path) -> None:
         assert running.process.wait(30) == 0
 
 
-def test_sigterm_kills_in_time_what_ignores_it(tmp_path) -> None:
-    with agent(tmp_path, **LONG_GRACE, FERRYMAN_AGENT__SHUTDOWN_GRACE="2s") as running:
-        started = running.until(running.submit("1.1", STUBBORN)["id"], "Running")
-        with watched(started["pid"]) as init:
-            assert running.terminate() == 0
-            assert not alive(init)
-    with agent(tmp_path) as running:
-        assert running.ended(started["id"])["interrupted"]
-
-
-def test_a_second_signal_ends_it_at_once_and_what_ran_with_it(tmp_path) -> None:
-    with agent(tmp_path, **LONG_GRACE, FERRYMAN_AGENT__SHUTDOWN_GRACE="1h") as running:
+@each("grace, again", [("2s", False), ("1h", True)])
+def test_what_ignores_sigterm_is_killed_in_time_or_at_once_by_a_second_signal(
+    tmp_path, grace, again
+) -> None:
+    home = tmp_path / grace
+    home.mkdir()
+    given = {"FERRYMAN_AGENT__GRACE": "1h", "FERRYMAN_AGENT__SHUTDOWN_GRACE": grace}
+    with agent(home, **given) as running:
         started = running.until(running.submit("1.1", STUBBORN)["id"], "Running")
         with watched(started["pid"]) as init:
             stopping(running)
-            running.process.send_signal(signal.SIGTERM)
-            assert running.process.wait(30) == 128 + signal.SIGTERM
-            assert died(init)
+            if again:
+                running.process.terminate()
+            assert running.process.wait(PATIENCE_S) == (128 + signal.SIGTERM if again else 0)
+            assert died(init) if again else not alive(init)
+    with agent(home) as running:
+        assert running.ended(started["id"])["interrupted"]
 
 
 def stopping(running: AgentProcess) -> None:
@@ -283,14 +306,19 @@ def test_sigterm_finishes_a_response_that_is_being_sent(tmp_path) -> None:
     assert len(body) == ended["result"]["size"]
 
 
-def test_killed_the_job_dies_with_it_and_what_waits_runs_after_its_restart(tmp_path) -> None:
+def test_killed_the_job_dies_with_it_ends_are_kept_and_what_waits_runs_later(tmp_path) -> None:
     with agent(tmp_path, "--slots", "1") as running:
-        started = running.until(running.submit("1.1", STUBBORN)["id"], "Running")
-        waiting = [running.submit(f"{job}.1", HELLO) for job in (2, 3, 4)]
+        done = [task(running, index, b"echo done\n") for index in range(3)]
+        for one in done:
+            running.ended(one["id"])
+        started = running.until(task(running, 3, STUBBORN["run.sh"])["id"], "Running")
+        waiting = [task(running, index, b"echo rest\n") for index in (4, 5, 6)]
+        waiting.append(running.submit(key(), HELLO))
         with watched(started["pid"]) as init:
-            running.kill()
+            running.process.kill()
             assert died(init)
-    with agent(tmp_path) as running:
+    with agent(tmp_path, "--slots", "1") as running:
+        assert [running.files(one["id"])["stdout.log"] for one in done] == [b"done\n"] * 3
         ended = running.ended(started["id"])
         assert (ended["status"], ended["reason"]) == ("Failed", "agent_error")
         assert (ended["message"], ended["interrupted"]) == (
@@ -299,6 +327,7 @@ def test_killed_the_job_dies_with_it_and_what_waits_runs_after_its_restart(tmp_p
         )
         for payload in waiting:
             assert running.ended(payload["id"])["status"] == "Completed"
+        assert running.files(waiting[0]["id"])["stdout.log"] == b"rest\n"
         assert running.terminate() == 0
     work = tmp_path / "agent" / "work"
     assert not work.exists() or not any(work.iterdir())

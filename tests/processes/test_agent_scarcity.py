@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import resource
-import shutil
 import signal
-import socket
 import subprocess
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -18,26 +14,21 @@ import pytest
 from client_agent.sandbox.kernel import pidfd
 from tests.kit.disks import fill
 from tests.kit.programs import until
+from tests.kit.raw_archives import FORM, file_part, form_of
 from tests.processes.agent_process import agent
 
 UNPREPARED = {"FERRYMAN_AGENT__SANDBOXING__READ_ONLY": '["/usr/share:/share"]'}
 """No start is prepared for services with folders of the host. While one is started the agent is in
 a namespace of few mounts, where a test does not find its data folder."""
+KIND = {"Content-Type": FORM}
 HELLO = {"run.sh": b"echo hello > out.txt\n"}
 WAIT = {"run.sh": b"echo begun > begun.txt; until [ -e /job/never ]; do sleep 1000; done\n"}
-
-
-def own_mounts() -> bool:
-    """Whether this user may mount in a namespace of its own."""
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        return False
-    return subprocess.run(["unshare", "-m", "true"], check=False).returncode == 0
 
 
 @pytest.fixture
 def small(tmp_path):
     """A command that gives what it executes a data folder of 64 MiB."""
-    if not own_mounts():
+    if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
         pytest.skip("no mounts without root: what a full disk does to an agent is not proved")
     data = tmp_path / "agent"
     data.mkdir()
@@ -60,13 +51,8 @@ def test_on_a_full_disk_it_refuses_new_work_keeps_what_it_has_and_recovers(tmp_p
 
         folder = data_folder(running, tmp_path)
         filler = fill(folder)
-        boundary = {"Content-Type": "multipart/form-data; boundary=B"}
-        body = (
-            b'--B\r\nContent-Disposition: form-data; name="run.sh"; filename="run.sh"\r\n\r\n'
-            + b"x" * 100_000
-            + b"\r\n--B--\r\n"
-        )
-        status, refusal = running.call("POST", "/submit", body, **boundary)
+        body = form_of(file_part("run.sh", b"x" * 100_000))
+        status, refusal = running.call("POST", "/submit", body, **KIND)
         assert status == 507
         assert "space" in refusal["message"]
         assert running.call("GET", "/health")[0] == 503
@@ -104,19 +90,8 @@ def test_min_free_is_kept_free(tmp_path, small):
         assert status == 200  # what it has can be fetched
         assert "must stay free" in health["message"]
         assert not health["ready"]  # so it gets no new jobs
-        body, headers = b"--B--\r\n", {"Content-Type": "multipart/form-data; boundary=B"}
-        status, refusal = running.call("POST", "/submit", body, **headers)
+        status, refusal = running.call("POST", "/submit", form_of(), **KIND)
         assert (status, refusal["code"]) == (507, "disk_full")
-
-
-def test_too_few_descriptors_delay_it_and_break_nothing(tmp_path):
-    with agent(tmp_path, wrap=("prlimit", "--nofile=96:")) as running:
-        idle = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(150)]
-        for one in idle:
-            one.close()
-        payload = running.submit("1.1", HELLO)
-        assert running.ended(payload["id"])["status"] == "Completed"
-        assert running.call("GET", "/health")[0] == 200
 
 
 @pytest.mark.parametrize("prepared", [True, False])
@@ -127,7 +102,8 @@ def test_a_shortage_of_descriptors_costs_no_result_and_leaks_nothing(tmp_path, p
         payload = running.submit("1.1", {"run.sh": b"sleep 1000; echo 42 >out.txt\n"})
         begun = running.until(payload["id"], "Running")
         sleeping = sleeping_below(begun["pid"])  # Running is stored before run.sh starts
-        before = len(os.listdir(f"/proc/{running.process.pid}/fd"))  # noqa: PTH208 - numbers
+        held = Path(f"/proc/{running.process.pid}/fd")
+        before = len([*held.iterdir()])
         limits = resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
         os.kill(sleeping, signal.SIGKILL)  # run.sh goes on
@@ -137,34 +113,28 @@ def test_a_shortage_of_descriptors_costs_no_result_and_leaks_nothing(tmp_path, p
             assert "payload.broken" not in line
         resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, limits)
         assert running.ended(payload["id"])["status"] == "Completed"
-        _, result = running.call("GET", f"/retrieve/{payload['id']}")
-        assert zipfile.ZipFile(io.BytesIO(result)).read("out.txt") == b"42\n"
+        assert running.files(payload["id"])["out.txt"] == b"42\n"
         again = running.submit("2.1", HELLO)
         assert running.ended(again["id"])["status"] == "Completed"
-
-        def closed() -> bool:
-            return len(os.listdir(f"/proc/{running.process.pid}/fd")) <= before  # noqa: PTH208
-
         if not prepared:
-            until(closed, "descriptors are left")
+            until(lambda: len([*held.iterdir()]) <= before, "descriptors are left")
         work = tmp_path / "agent" / "work"
-
-        def removed() -> bool:
-            return all(folder.name.startswith("ahead-") for folder in work.iterdir())
-
-        until(removed, "the folders of attempts are removed")
+        until(
+            lambda: all(folder.name.startswith("ahead-") for folder in work.iterdir()),
+            "the folders of attempts are not removed",
+        )
 
 
 def sleeping_below(init: int) -> int:
     """Pid of the ``sleep`` below the sandbox's init, once it is there."""
-    found: list[int] = []
 
-    def there() -> bool:
+    def there() -> list[int]:
+        found = []
         for pid in pidfd.descendants(init):
             with contextlib.suppress(FileNotFoundError):
                 if Path(f"/proc/{pid}/comm").read_text() == "sleep\n":
                     found.append(pid)
-        return bool(found)
+        return found
 
     until(there, "run.sh does not sleep")
-    return found[0]
+    return there()[0]

@@ -20,6 +20,7 @@ import pytest
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.copies import copy_database
 from tests.docs.conftest import blocks
+from tests.kit.command_line import fresh
 from tests.kit.dev_program import environment
 from tests.kit.programs import Pair, until
 from tests.processes.sleeping import Sleep
@@ -47,11 +48,8 @@ class Operator:
         self.use(pair.server.data)
         rehearsal = self.folder / "rehearsal.toml"
         rehearsal.write_text(f'[server]\ndata_dir = "{folder / "rehearsal"}"\n')
-        self.blocks = {
-            block.kind.split()[2]: block.text
-            for block in blocks("docs/backup.md")
-            if block.kind.startswith("sh test ")
-        }
+        kinds = [(block.kind.split(), block.text) for block in blocks("docs/backup.md")]
+        self.blocks = {kind[2]: text for kind, text in kinds if kind[:2] == ["sh", "test"]}
         self.ran: set[str] = set()
 
     def use(self, data: Path) -> None:
@@ -77,26 +75,18 @@ class Operator:
 
 
 def completions(pair: Pair, job: int) -> list[str]:
-    items = json.loads(pair.get(f"/api/v1/jobs/{job}/events"))["items"]
-    states = [one["status"] for one in items]
+    states = [one["status"] for one in pair.json(f"/jobs/{job}/events")["items"]]
     return [state for state in states if state == "Completed"]
 
 
 def listed(pair: Pair) -> list[int]:
-    return sorted(job["id"] for job in json.loads(pair.get("/api/v1/jobs"))["items"])
+    return sorted(job["id"] for job in pair.json("/jobs")["items"])
 
 
 def ferryman(*words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "ferryman", *words],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    said = fresh(*words)
+    assert said.code == 0, said.err
+    return said.out
 
 
 def held(pair: Pair) -> list[tuple[str, str]]:
@@ -117,7 +107,7 @@ def test_a_restored_server_serves_no_result_of_what_came_after_the_backup(tmp_pa
         assert "2 jobs, 2 bundles" in reply
         after = pair.submit("sleep 3; echo alice > out.txt", "alice")
         pair.until(after, "Running")
-        pair.server.kill(signal.SIGKILL)
+        pair.server.kill()
         until(lambda: "Completed" in [state for _, state in held(pair)], "it does not end")
         assert len(sleep.pids()) == 1
 
@@ -156,13 +146,13 @@ def test_the_page_is_true_with_jobs_in_flight(tmp_path: Path) -> None:
         assert "all is well" in operator.run("verify")
 
         # An upgrade makes a copy at its start; after it, jobs come and end.
-        pair.server.kill(signal.SIGKILL)
+        pair.server.kill()
         with closing(sqlite3.connect(database)) as live:
             copy_database(live, database.with_name(f"{database.name}.schema-{len(MIGRATIONS)}"))
         pair.server.start()
         since = pair.submit("sleep 1; echo since > out.txt", "alice")
         pair.until(since, "Running")
-        pair.server.kill(signal.SIGKILL)
+        pair.server.kill()
 
         operator.run("rollback")
         pair.server.start()

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 from typing import Any
 
 from server.store.migrations import MIGRATIONS
-from tests.kit.dev_program import environment
+from tests.kit.command_line import fresh
 from tests.kit.programs import Program
 
 
 def doctor(url: str, file: Path) -> tuple[int, dict[str, dict[str, Any]]]:
     """The exit code, and the findings by what they are about."""
-    words = ["doctor", "--url", url, "--config", str(file), "--json"]
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "ferryman", *words],
-        env=environment(uuid.uuid4().hex),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout, done.stderr
-    return done.returncode, {one["about"]: one for one in json.loads(done.stdout)["findings"]}
+    said = fresh("doctor", "--url", url, "--config", file, "--json")
+    assert said.out, said.err
+    return said.code, {one["about"]: one for one in json.loads(said.out)["findings"]}
 
 
 def test_of_a_server_that_runs_or_not(tmp_path: Path) -> None:
@@ -36,10 +27,9 @@ def test_of_a_server_that_runs_or_not(tmp_path: Path) -> None:
         "[agents.north]\nurl = 'http://127.0.0.1:1'\n"
     )
     program.start()
-    assert program.process is not None
     code, found = doctor(program.url, file)
     assert found["settings"]["text"].startswith(str(file))
-    assert f"process {program.process.pid} works with it" in found["lock"]["text"]
+    assert f"process {program.pid} works with it" in found["lock"]["text"]
     assert f"whole, schema {len(MIGRATIONS)}" in found["database"]["text"]
     assert found["port"]["level"] == "ok"
     assert (found["agent north"]["level"], code) == ("problem", 1)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from urllib.request import urlopen
 
 from ferryman.sync import SyncClient
 from tests.kit.programs import Program, until
@@ -30,22 +28,12 @@ def fleet(folder: Path, unable: str, able: str) -> Iterator[SyncClient]:
     config = folder / "server.toml"
     config.write_text("\n".join(lines))
     server = Program("server", folder, mark, "--config", str(config))
-    programs = [*agents.values(), server]
-    try:
-        for program in programs:
-            program.start()
-
-        def up() -> bool:
-            with urlopen(f"{server.url}/health") as answer:
-                return list(json.load(answer)["agents"].values()) == ["up", "up"]
-
-        until(up, "they are not up")
-        with SyncClient(server.url, user="ann") as user:
-            yield user
-    finally:
-        for program in programs:
-            if program.process is not None:
-                program.kill()
+    with ExitStack() as stack:
+        for program in (*agents.values(), server):
+            stack.enter_context(program.running())
+        user = stack.enter_context(SyncClient(server.url, user="ann"))
+        until(lambda: all(one.up for one in user.agents()), "they are not up")
+        yield user
 
 
 BUNDLE = {"run.sh": b"echo done\n"}

@@ -1,15 +1,14 @@
-"""SIGHUP: settings that change under load, certificates that are renewed."""
+"""SIGHUP: settings that change under load, an agent that goes and comes, certificates renewed."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 import signal
 import ssl
-import tempfile
+import subprocess
+import sys
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,18 +25,11 @@ from tests.kit.certificates import Certificate, authority
 from tests.kit.clock import SimClock
 from tests.kit.fake_sandbox import FakeSandbox
 from tests.kit.programs import Pair, Program, until
+from tests.processes.sleeping import Sleep
 
 FIRST, JOBS = 3, 8
 RUNS = "[services.example]\nenv = {{ KEY = 'hunter{}' }}\nmax_runs = {}\nruns_per_user = {}\n"
 AGENT = '[agent]\nslots = 4\nsandbox = "none"\n'
-
-
-@pytest.fixture
-def shared() -> Iterator[Path]:
-    """A folder that jobs may write to, whoever they run as."""
-    with tempfile.TemporaryDirectory(prefix="ferryman-test-") as folder:
-        Path(folder).chmod(0o777)
-        yield Path(folder)
 
 
 def hang_up(config: Path, text: str, said: str, *programs: Program) -> None:
@@ -45,8 +37,7 @@ def hang_up(config: Path, text: str, said: str, *programs: Program) -> None:
     before = {one.name: one.log.count(said) for one in programs}
     config.write_text(text)
     for one in programs:
-        assert one.process is not None
-        one.process.send_signal(signal.SIGHUP)
+        one.send(signal.SIGHUP)
         until(
             lambda one=one: one.log.count(said) > before[one.name],
             f"{one.name} says nothing",
@@ -55,9 +46,9 @@ def hang_up(config: Path, text: str, said: str, *programs: Program) -> None:
 
 
 def test_nothing_is_lost_or_run_twice_and_a_changed_limit_holds(
-    tmp_path: Path, shared: Path
+    tmp_path: Path, open_folder: Path
 ) -> None:
-    trace, gate = shared / "trace", shared / "gate"
+    trace, gate = open_folder / "trace", open_folder / "gate"
     trace.touch()
     trace.chmod(0o666)
     pair = Pair(tmp_path, RUNS.format(0, FIRST, FIRST) + AGENT)
@@ -68,9 +59,6 @@ def test_nothing_is_lost_or_run_twice_and_a_changed_limit_holds(
         script = f"echo b {number} >> '{trace}'\n{wait}\necho e {number} >> '{trace}'\n"
         return pair.submit(script)
 
-    def most_runs() -> int:
-        return int(json.loads(pair.get("/api/v1/services/example"))["max_runs"])
-
     with pair.running(), ThreadPoolExecutor(1) as sender:
         jobs = [submit(number) for number in range(FIRST)]
         until(lambda: len(trace.read_text().splitlines()) == FIRST, "they do not run")
@@ -78,10 +66,10 @@ def test_nothing_is_lost_or_run_twice_and_a_changed_limit_holds(
         for label in range(3):
             text = f"{RUNS.format(label, 1, 1)}{AGENT}services = ['example', 'other-{label}']\n"
             hang_up(config, text, '"settings.reloaded"', *both)
-            assert most_runs() == 1
+            assert pair.json("/services/example")["max_runs"] == 1
             wrong = RUNS.format(9, 9, 9) + "[agent]\nslots = 'many'\n[server]\nmax_files = 'x'\n"
             hang_up(config, wrong, '"settings.not_reloaded"', *both)
-            assert most_runs() == 1
+            assert pair.json("/services/example")["max_runs"] == 1
         assert '"services.example.env.KEY"' in pair.server.log
         assert "hunter" not in pair.server.log + pair.agent.log
         gate.touch()
@@ -93,6 +81,45 @@ def test_nothing_is_lost_or_run_twice_and_a_changed_limit_holds(
     later = [line.split()[0] for line in lines if int(line.split()[1]) >= FIRST]
     assert later == ["b", "e"] * (JOBS - FIRST)  # one at a time, by the new limit
     assert lines.index(next(line for line in lines if int(line.split()[1]) >= FIRST)) == 2 * FIRST
+
+
+ALONE = """
+[services.example]
+[agent]
+slots = 1
+sandbox = "none"
+grace = "1s"
+[agents.elsewhere]
+url = "http://[::1]:9"
+"""
+
+
+def test_a_cancel_is_confirmed_only_when_an_agent_is_back_and_the_process_is_dead(
+    tmp_path: Path,
+) -> None:
+    """It was taken out of the settings while it ran the job: its process is not forgotten."""
+    pair, config = Pair(tmp_path, ALONE), tmp_path / "ferryman.toml"
+    pair.server._flags = ("--config", str(config))  # the agent is in the file only
+    table = f"[agents.north]\nurl = '{pair.agent.url}'\n"
+    config.write_text(ALONE + table)
+    with pair.running():
+        sleep = Sleep()
+        job_id = pair.submit(f"{sleep}\n")
+        until(sleep.pids, "the job does not run")
+        pair.until(job_id, "Running")
+        (pid,) = sleep.pids()
+        hang_up(config, ALONE, '"settings.reloaded"', pair.server)
+        pair.until(job_id, "Unknown")
+        words = ["-m", "ferryman", "cancel", str(job_id), "--url", pair.server.url]
+        with subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE) as cancelling:
+            assert cancelling.stderr is not None
+            asked = f"/jobs/{job_id}"
+            until(lambda: pair.json(asked)["cancel_requested_at"], "it is not asked for")
+            assert (sleep.pids(), pair.status(job_id)) == ([pid], "Unknown")
+            hang_up(config, ALONE + table, '"settings.reloaded"', pair.server)
+            pair.until(job_id, "Cancelled")
+            assert sleep.pids() == []
+            assert "is cancelled" in cancelling.stderr.read().decode()
 
 
 @pytest.mark.parametrize("name", ["server", "client_agent"])
@@ -123,8 +150,7 @@ def test_a_hangup_makes_a_program_read_its_certificate_again(tmp_path: Path, nam
     second = renew("second")
     with pytest.raises(ssl.SSLCertVerificationError):
         health(second)
-    assert program.process is not None
-    program.process.send_signal(signal.SIGHUP)
+    program.send(signal.SIGHUP)
     until(lambda: '"tls.reloaded"' in program.log, "it says nothing", lambda: program.log)
     assert health(second) == 200
     until(lambda: '"settings.reloaded"' in program.log, "it says nothing", lambda: program.log)

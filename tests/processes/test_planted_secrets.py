@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from urllib.parse import urlsplit
 
 import pytest
 
-from tests.kit.dev_program import environment
-from tests.kit.programs import Pair
+from tests.kit.programs import Pair, form
+from tests.kit.raw_archives import FORM
 
 SERVICE_SECRET = "planted-service-secret-1"
 SETTINGS_TOKEN = "planted-settings-token-2"
@@ -33,49 +31,26 @@ SCRIPT = 'test -n "$LICENSE" && mkfifo gate && read -r line < gate\n'
 
 class Caller:
     def __init__(self, url: str) -> None:
-        self.url = url
+        self._address = urlsplit(url).netloc
         self.answers: list[str] = []
         """Everything that the server has said since the secrets are known."""
 
-    def ask(self, method: str, path: str, token: str, body: Any = None, kind: str = "") -> Any:
-        data = None if body is None else body if kind else json.dumps(body).encode()
-        headers = {"Authorization": f"Bearer {token}"}
-        headers["Content-Type"] = kind or "application/json"
-        request = Request(f"{self.url}{path}", data, headers, method=method)
-        try:
-            with urlopen(request, timeout=30) as answer:
-                status, text, head = answer.status, answer.read(), str(answer.headers)
-        except HTTPError as refused:
-            status, text, head = refused.code, refused.read(), str(refused.headers)
-        self.answers.append(head + text.decode("utf-8", "replace"))
-        try:
-            return status, json.loads(text)
-        except ValueError:
-            return status, {}
-
-
-def form(**fields: str) -> tuple[bytes, str]:
-    """The body, and what kind it is."""
-    parts = "".join(
-        f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{text}\r\n'
-        for name, text in fields.items()
-    )
-    file = f'--b\r\nContent-Disposition: form-data; name="f"; filename="run.sh"\r\n\r\n{SCRIPT}\r\n'
-    return f"{parts}{file}--b--\r\n".encode(), "multipart/form-data; boundary=b"
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    with Pair(tmp_path, SETTINGS).running() as found:
-        yield found
+    def ask(self, method: str, path: str, token: str, body: Any = None) -> Any:
+        """Status and document."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        kind = FORM if data is body else "application/json"
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
+        with contextlib.closing(HTTPConnection(self._address, timeout=30)) as line:
+            line.request(method, path, data, headers)
+            answer = line.getresponse()
+            text = answer.read().decode("utf-8", "replace")
+        self.answers.append(f"{answer.headers}{text}")
+        return answer.status, json.loads(text) if text.startswith("{") else {}
 
 
 def processes(pair: Pair) -> Iterator[tuple[str, str, str]]:
     """Pid, command line and environment of both programs and all that they have started."""
-    found = set[str]()
-    for program in (pair.server, pair.agent):
-        assert program.process is not None
-        found.add(str(program.process.pid))
+    found = {str(program.pid) for program in (pair.server, pair.agent)}
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -92,8 +67,12 @@ def processes(pair: Pair) -> Iterator[tuple[str, str, str]]:
 
 
 @pytest.mark.slow
-def test_no_secret_is_in_a_log_an_answer_or_a_list_of_processes(pair: Pair) -> None:
-    caller = Caller(pair.server.url)
+def test_no_secret_is_in_a_log_an_answer_or_a_list_of_processes(tmp_path: Path) -> None:
+    with Pair(tmp_path, SETTINGS).running() as pair:
+        look(pair, Caller(pair.server.url))
+
+
+def look(pair: Pair, caller: Caller) -> None:
     operator = SETTINGS_TOKEN
     _, portal = caller.ask("POST", "/api/v1/tokens", operator, {"name": "p", "role": "portal"})
     rotate = f"/api/v1/tokens/{portal['id']}/rotate"
@@ -101,7 +80,7 @@ def test_no_secret_is_in_a_log_an_answer_or_a_list_of_processes(pair: Pair) -> N
     token = rotated["token"]
     ask = {"user_id": "ann", "service": "example"}
     _, ticket = caller.ask("POST", "/api/v1/tickets", token, ask)
-    status, job = caller.ask("POST", "/upload", token, *form(**ask))
+    status, job = caller.ask("POST", "/upload", token, form({"run.sh": SCRIPT}, **ask))
     assert status == 201, job
     asked = {"what": "job"}
     _, link = caller.ask("POST", f"/api/v1/jobs/{job['id']}/links", token, asked)
@@ -126,8 +105,8 @@ def test_no_secret_is_in_a_log_an_answer_or_a_list_of_processes(pair: Pair) -> N
     caller.answers.clear()
 
     # Used well, and wrongly: a letter of each is changed, or it is where it does not belong.
-    used = form(**ask)
-    status, _ = caller.ask("POST", f"/upload?ticket={ticket['ticket']}", operator, *used)
+    used = form({"run.sh": SCRIPT}, **ask)
+    caller.ask("POST", f"/upload?ticket={ticket['ticket']}", operator, used)
     for path in (
         f"/api/v1/jobs/{job['id']}?link={secrets['link']}",
         f"/api/v1/jobs/{job['id']}?link={secrets['link']}x",
@@ -148,7 +127,7 @@ def test_no_secret_is_in_a_log_an_answer_or_a_list_of_processes(pair: Pair) -> N
     ):
         for who in (operator, token, portal["token"], f"{token[:-1]}!", f"{operator}x"):
             caller.ask("GET", path, who)
-    caller.ask("POST", f"/upload?ticket={ticket['ticket']}", operator, *used)
+    caller.ask("POST", f"/upload?ticket={ticket['ticket']}", operator, used)
     caller.ask("POST", "/api/v1/tokens", token, {"name": "x", "role": "operator"})
     caller.ask("PUT", "/api/v1/services/gpu", operator, {"env": {"A": SERVICE_SECRET}})
     caller.ask("PUT", "/api/v1/services/gpu", operator, {"env": {"A": [SERVICE_SECRET]}})
@@ -174,25 +153,3 @@ def test_no_secret_is_in_a_log_an_answer_or_a_list_of_processes(pair: Pair) -> N
     ]
     assert found == []
     caller.ask("POST", f"/api/v1/jobs/{job['id']}/cancel", operator)
-
-
-def test_a_traceback_of_the_server_shows_no_local_variables() -> None:
-    """What a request has in its variables, its token included."""
-    code = (
-        "from shared import logs\nimport structlog\n"
-        f"logs.configure('{{}}', 'debug')\n"
-        f"def fail(token):\n    raise ValueError('it broke')\n"
-        f"try:\n    fail('{SETTINGS_TOKEN}'.upper())\n"
-        "except ValueError:\n    structlog.get_logger().exception('request.failed')\n"
-    )
-    for form_of_log in ("text", "json"):
-        done = subprocess.run(
-            [sys.executable, "-c", code.format(form_of_log)],
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        assert "it broke" in done.stderr
-        assert SETTINGS_TOKEN.upper() not in done.stderr

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import signal
-import socket
 import threading
 from pathlib import Path
 
@@ -67,20 +65,6 @@ class Load:
         return sorted(int(one[2]) for one in found if one[:2] == [what, service])
 
 
-def upload_array(pair: Pair) -> int:
-    fields = {"user_id": "ann", "service": "example", "array": f"0-{CHILDREN - 1}"}
-    parts = [f'name="{name}"\r\n\r\n{value}' for name, value in fields.items()]
-    parts.append(f'name="f"; filename="run.sh"\r\n\r\n{SCRIPT}')
-    body = "".join(f"--b\r\nContent-Disposition: form-data; {part}\r\n" for part in parts)
-    head = "POST /upload HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: "
-    head += f"{len(body) + 7}\r\nContent-Type: multipart/form-data; boundary=b\r\n\r\n"
-    with socket.create_connection((pair.server.host, pair.server.port), PATIENCE_S) as line:
-        line.sendall(f"{head}{body}--b--\r\n".encode())
-        answer = b"".join(iter(lambda: line.recv(4096), b""))
-    assert b" 201 " in answer.partition(b"\r\n")[0], answer
-    return int(json.loads(answer.partition(b"\r\n\r\n")[2])["id"])
-
-
 def test_a_rolling_restart_under_load_loses_nothing(tmp_path: Path, open_folder: Path) -> None:
     """No attempt that a shutdown ended is counted: no service would allow another here."""
     pair, config = Pair(tmp_path, SETTINGS), tmp_path / "ferryman.toml"
@@ -93,22 +77,16 @@ def test_a_rolling_restart_under_load_loses_nothing(tmp_path: Path, open_folder:
     ]
     config.write_text(SETTINGS + "".join(tables))
     pair.server = Program("server", tmp_path, pair.agent.mark, *flags)
-    south.start()
-    try:
-        with pair.running():
-            restart_under_load(pair, south, open_folder)
-            assert south.kill(signal.SIGTERM) == 0, south.log[-3_000:]
-    finally:
-        if south.process is not None and south.process.poll() is None:
-            south.kill()
+    with pair.running(), south.running():
+        restart_under_load(pair, south, open_folder)
 
 
 def restart_under_load(pair: Pair, south: Program, folder: Path) -> None:
     with Load(pair, folder) as load:
-        parent = upload_array(pair)
+        parent = pair.submit(SCRIPT, array=f"0-{CHILDREN - 1}")
 
         def completed() -> int:
-            page = json.loads(pair.get(f"/api/v1/jobs?parent={parent}&limit=100"))
+            page = pair.json(f"/jobs?parent={parent}&limit=100")
             return sum(child["status"] == "Completed" for child in page["items"])
 
         steps = itertools.product((signal.SIGTERM, signal.SIGUSR1), (pair.agent, south))
@@ -120,7 +98,7 @@ def restart_under_load(pair: Pair, south: Program, folder: Path) -> None:
             pair.server.start()
     for job_id in (*load.jobs, parent):
         pair.until(job_id, "Completed")
-    page = json.loads(pair.get("/api/v1/jobs?limit=500"))
+    page = pair.json("/jobs?limit=500")
     assert {job["status"] for job in page["items"]} == {"Completed"}
     for service in ("example", "careful"):
         jobs = sorted(
@@ -131,7 +109,7 @@ def restart_under_load(pair: Pair, south: Program, folder: Path) -> None:
         assert set(jobs) >= {one for one, of in load.jobs.items() if of == service}
         assert load.lines("ended", service) == jobs, "each ran to its end once"
     assert load.lines("began", "careful") == load.lines("ended", "careful"), "none was stopped"
-    page = json.loads(pair.get(f"/api/v1/jobs?parent={parent}&limit=100"))
+    page = pair.json(f"/jobs?parent={parent}&limit=100")
     indices = []
     for child in page["items"]:
         own, index = pair.result(child["id"]).read("out.txt").split()

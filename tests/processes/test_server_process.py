@@ -7,31 +7,25 @@ import os
 import resource
 import signal
 import socket
+import sqlite3
+import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kit import programs
-from tests.kit.disks import mounted
-from tests.kit.programs import Program, until
+from tests.kit.command_line import fresh
+from tests.kit.disks import fill, mounted
+from tests.kit.programs import Program, form, until
+from tests.kit.raw_archives import FORM
 
-BODY = (
-    b'--b\r\nContent-Disposition: form-data; name="user_id"\r\n\r\n1\r\n'
-    b'--b\r\nContent-Disposition: form-data; name="service"\r\n\r\nexample\r\n'
-    b'--b\r\nContent-Disposition: form-data; name="f"; filename="run.sh"\r\n\r\ntrue\r\n'
-)
-END = b"--b--\r\n"
-MORE = b'--b\r\nContent-Disposition: form-data; name="f"; filename="big"\r\n\r\n'
-BIG = MORE + bytes(3 << 20)
-"""A part too large to be kept in memory."""
-SETTINGS = """
-[services.example]
-limits = { disk = "32MiB", memory = "64MiB" }
-"""
+LARGE = form({"run.sh": b"true\n", "big": bytes(3 << 20)})
+"""An upload with a part too large to be kept in memory."""
 
 
 def program(folder: Path, *flags: str) -> Program:
@@ -43,28 +37,26 @@ def program(folder: Path, *flags: str) -> Program:
 def server(tmp_path: Path) -> Iterator[Program]:
     found = program(tmp_path)
     yield found
-    if found.process is not None and found.process.poll() is None:
+    if found.runs:
         found.kill()
 
 
-def call(server: Program, method: str, path: str, body: bytes = b"") -> tuple[int, dict[str, Any]]:
-    kind = {"Content-Type": "multipart/form-data; boundary=b"} if body else {}
-    status, answer = programs.call(server.url, method, path, body, kind)
+def get(server: Program, path: str) -> tuple[int, dict[str, Any]]:
+    status, answer = programs.call(server.url, "GET", path)
     return status, json.loads(answer)
 
 
 def upload(server: Program, padding: int = 0) -> tuple[int, dict[str, Any]]:
-    extra = MORE + os.urandom(padding) + b"\r\n" if padding else b""
-    return call(server, "POST", "/upload", BODY + extra + END)
+    more = {"big": os.urandom(padding)} if padding else {}
+    return programs.upload(server.url, {"run.sh": b"true\n"} | more)
 
 
-def begun(server: Program, length: int) -> socket.socket:
-    """An upload of so many bytes that has begun: its first part and a large one were sent."""
+def begun(server: Program, length: int = len(LARGE)) -> socket.socket:
+    """An upload of so many bytes that has begun: all but the last 100 of a large one were sent."""
     sending = socket.create_connection(("127.0.0.1", server.port))
     head = f"POST /upload HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n"
-    kind = "Content-Type: multipart/form-data; boundary=b\r\n\r\n"
     before = len(files(server))
-    sending.sendall((head + kind).encode() + BODY + BIG)
+    sending.sendall(f"{head}Content-Type: {FORM}\r\n\r\n".encode() + LARGE[:-100])
     until(lambda: len(files(server)) > before, "the upload has not begun")
     return sending
 
@@ -77,19 +69,18 @@ def files(server: Program) -> list[Path]:
 def test_sigterm_finishes_an_upload_in_flight_and_ends_waits(server: Program) -> None:
     server.start()
     assert upload(server)[0] == 201
-    assert server.process is not None
     with (
         socket.create_connection(("127.0.0.1", server.port)) as waiting,
-        begun(server, len(BODY + BIG + b"\r\n" + END)) as sending,
+        begun(server) as sending,
     ):
         waiting.sendall(b"GET /download/1?wait=100 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        server.process.send_signal(signal.SIGTERM)
+        server.send(signal.SIGTERM)
         assert b" 200 " in waiting.recv(4096)  # answered at once with its state
-        sending.sendall(b"\r\n" + END)
+        sending.sendall(LARGE[-100:])
         assert b" 201 " in sending.recv(4096)
-    assert server.process.wait(30) == 0
+    assert server.wait() == 0
     server.start()
-    assert call(server, "GET", "/api/v1/jobs/2")[1]["status"] == "Queued"
+    assert get(server, "/api/v1/jobs/2")[1]["status"] == "Queued"
 
 
 def test_what_does_not_end_within_the_shutdown_grace_is_broken_off_and_leaves_nothing(
@@ -99,10 +90,9 @@ def test_what_does_not_end_within_the_shutdown_grace_is_broken_off_and_leaves_no
     config.write_text('[server]\nshutdown_grace = "0.3s"\n')
     server = program(tmp_path, "--config", str(config))
     server.start()
-    assert server.process is not None
     with begun(server, 99_999_999) as sending:
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(30) == 0
+        server.send(signal.SIGTERM)
+        assert server.wait() == 0
         assert "server.cut_off" in server.log
         with suppress(ConnectionResetError):
             assert b" 201 " not in sending.recv(4096)
@@ -115,52 +105,43 @@ def test_kill_9_in_the_middle_of_an_upload_leaves_nothing(server: Program) -> No
         server.kill()
     server.start()
     until(lambda: files(server) == [], "half an upload is left")
-    assert call(server, "GET", "/api/v1/jobs")[1]["items"] == []
+    assert get(server, "/api/v1/jobs")[1]["items"] == []
 
 
 def test_a_full_disk_is_507_and_loses_nothing(tmp_path: Path) -> None:
     config = tmp_path / "f.toml"
     config.write_text('[server]\nmin_free = "1MiB"\ncleaner_interval = "0.2s"\n')
     server = program(tmp_path, "--config", str(config))
-    with mounted(server.data, "-t", "tmpfs", "-o", "size=8m", "tmpfs"):
-        try:
-            server.start()
-            assert upload(server)[0] == 201
-            kept = set(files(server))
-            status, reply = upload(server, 16 << 20)
-            assert (status, reply["code"]) == (507, "disk_full")
-            filler = server.data / "filler"
-            with suppress(OSError), filler.open("wb") as out:
-                while True:
-                    out.write(b"x" * 65_536)
-                    out.flush()
-            status, reply = upload(server)
-            assert status == 507, reply
-            assert set(files(server)) == kept
-            status, reply = call(server, "GET", "/health")
-            assert status == 503
-            assert "the disk is full" in reply["message"]
-            assert call(server, "GET", "/api/v1/jobs/1")[1]["status"] == "Queued"
-            filler.unlink()
-            assert upload(server)[0] == 201
-            until(lambda: call(server, "GET", "/health")[0] == 200, "health remembers")
-        finally:
-            server.kill()
+    with mounted(server.data, "-t", "tmpfs", "-o", "size=8m", "tmpfs"), server.running():
+        assert upload(server)[0] == 201
+        kept = set(files(server))
+        status, reply = upload(server, 16 << 20)
+        assert (status, reply["code"]) == (507, "disk_full")
+        filler = fill(server.data)
+        status, reply = upload(server)
+        assert status == 507, reply
+        assert set(files(server)) == kept
+        status, reply = get(server, "/health")
+        assert status == 503
+        assert "the disk is full" in reply["message"]
+        assert get(server, "/api/v1/jobs/1")[1]["status"] == "Queued"
+        filler.unlink()
+        assert upload(server)[0] == 201
+        until(lambda: get(server, "/health")[0] == 200, "health remembers")
 
 
 def test_too_many_open_files_are_survived(server: Program) -> None:
     server.start()
     assert upload(server)[0] == 201
-    assert server.process is not None
-    used = len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
-    hard = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)[1]
-    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (used + 12, hard))
+    used = len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
+    hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)[1]
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (used + 12, hard))
     idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(60)]
     until(lambda: "Too many open files" in server.log, "it has enough files")
     for line in idle:
         line.close()
     until(lambda: upload(server)[0] == 201, "it does not recover")
-    assert call(server, "GET", "/api/v1/jobs/1")[1]["status"] == "Queued"
+    assert get(server, "/api/v1/jobs/1")[1]["status"] == "Queued"
 
 
 def test_a_server_whose_database_is_away_says_so_and_begins_afresh_if_told(server: Program) -> None:
@@ -171,11 +152,47 @@ def test_a_server_whose_database_is_away_says_so_and_begins_afresh_if_told(serve
         path.unlink()
     stored = files(server)
     server.begin()
-    assert server.process is not None
-    assert server.process.wait(60) == 74
+    assert server.wait() == 74
     assert "is missing (is its disk mounted?)" in server.log
     assert files(server) == stored
     server._flags += ("--new-database",)
     server.start()
     assert upload(server)[1]["id"] > 1_000_000
     assert server.kill(signal.SIGTERM) == 0
+
+
+USER = "wilhelmina"
+
+
+@pytest.mark.slow
+def test_a_server_killed_while_it_forgets_a_user_goes_on_when_asked_again(server: Program) -> None:
+    def jobs(user: str) -> int:
+        database = f"file:{server.data / 'ferryman.sqlite'}?mode=ro"
+        with closing(sqlite3.connect(database, uri=True)) as connection:
+            sql = "SELECT count(*) FROM jobs WHERE user_id = ?"
+            return int(connection.execute(sql, (user,)).fetchone()[0])
+
+    def forget() -> None:
+        kind = {"Content-Type": "application/json"}
+        with suppress(OSError, HTTPException):
+            body = json.dumps({"user": USER}).encode()
+            programs.call(server.url, "POST", "/api/v1/forget-user", body, kind)
+
+    with server.running():
+        for number, user in enumerate([USER] * 60 + ["otto"]):
+            said = "the-planted-words" if user == USER else "other"
+            script = {"run.sh": f"echo {said} {number}"}
+            assert programs.upload(server.url, script, user_id=user)[0] == 201
+        asking = threading.Thread(target=forget)
+        asking.start()
+        until(lambda: jobs(USER) < 60, "no job is deleted")
+        server.kill()
+        asking.join(60)
+        server.start()
+        done = fresh("admin", "forget-user", USER, "--yes", FERRYMAN_URL=server.url)
+        assert done.code == 0, done.err
+        assert (jobs(USER), jobs("otto")) == (0, 1)
+        for path in server.data.rglob("*"):
+            content = path.read_bytes() if path.is_file() else b""
+            assert USER.encode() not in content, path
+            assert b"the-planted-words" not in content, path

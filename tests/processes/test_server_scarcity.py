@@ -6,16 +6,11 @@ import json
 import re
 import resource
 import shutil
-import subprocess
-import sys
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
-import pytest
-
+from tests.kit.command_line import fresh
 from tests.kit.disks import fill, mounted
-from tests.kit.programs import PATIENCE_S, Pair, until
+from tests.kit.programs import Pair, call, until, upload
 from tests.processes.sleeping import Sleep
 
 SETTINGS = """
@@ -41,11 +36,7 @@ def test_a_result_that_finds_the_disk_full_arrives_when_there_is_room(tmp_path: 
         pair.until(job, "Running")
         filler = fill(pair.server.data)
         sleep.end()
-
-        def tried() -> bool:
-            return "payload.not_fetched" in pair.server.log
-
-        until(tried, "it does not try", lambda: pair.server.log[-3_000:])
+        until(lambda: "payload.not_fetched" in pair.server.log, "it does not try")
         assert pair.status(job) in ("Running", "Unknown")
         assert pair.result(earlier).read("kept.txt") == b"kept\n"
         staging = pair.server.data / "staging"  # it goes on trying
@@ -72,64 +63,44 @@ def test_while_results_find_no_room_it_says_so_everywhere_and_takes_no_new_work(
     with mounted(pair.server.data, "-t", "tmpfs", "-o", "size=64m", "tmpfs"), pair.running():
         filler = pair.server.data / "filler"
         filler.write_bytes(bytes(disk_free(pair.server.data) - (10 << 20)))
-        large = [pair.submit(f"{sleep} || true; head -c {LARGE} /dev/urandom > big")]
+        large = pair.submit(f"{sleep} || true; head -c {LARGE} /dev/urandom > big")
         in_the_way = pair.submit("sleep 600", user="8")
         queued = pair.submit("echo small > small.txt", user="9")
-        pair.until(large[0], "Running")
+        pair.until(large, "Running")
         sleep.end()
-
-        def all_wait() -> bool:
-            return all(pair.status(job) == "Unknown" for job in large)
-
-        until(all_wait, "the results do not wait", lambda: pair.server.log[-3_000:])
-        for job in large:
-            message = json.loads(pair.get(f"/api/v1/jobs/{job}"))["message"]
-            numbers = r"on the server's disk: 8\.\d MiB needed, \d\.\d MiB may be used"
-            assert re.search(numbers, message), message
-        cancel = Request(f"{pair.server.url}/api/v1/jobs/{in_the_way}/cancel", method="POST")
-        with urlopen(cancel, timeout=PATIENCE_S) as answer:
-            assert answer.status == 200  # a slot is free now, and nothing is sent
+        pair.until(large, "Unknown")
+        message = pair.json(f"/jobs/{large}")["message"]
+        numbers = r"on the server's disk: 8\.\d MiB needed, \d\.\d MiB may be used"
+        assert re.search(numbers, message), message
+        cancelled = call(pair.server.url, "POST", f"/api/v1/jobs/{in_the_way}/cancel")
+        assert cancelled[0] == 200  # a slot is free now, and nothing is sent
         pair.until(in_the_way, "Cancelled")
 
-        def alone() -> bool:
-            return '_waiting{reason="disk"} 1.0' in pair.get("/metrics").decode()
+        def waiting(count: int) -> bool:
+            line = f'ferryman_results_waiting{{reason="disk"}} {count}.0'
+            return line in pair.get("/metrics").decode()
 
-        until(alone, "what was cancelled left is not stored, small as it is")
-        status = json.loads(pair.get("/api/v1/status"))
+        until(lambda: waiting(1), "what was cancelled left is not stored, small as it is")
+        status = pair.json("/status")
         assert (status["status"], status["queued"]) == ("error", 1)
         (trouble,) = [one for one in status["troubles"] if one["kind"] == "results_waiting"]
         assert "1 result waits for room on the server's disk" in trouble["message"]
-        with pytest.raises(HTTPError) as unhealthy:
-            pair.get("/health")
-        assert unhealthy.value.code == 503
-        assert "1 result waits" in json.load(unhealthy.value)["message"]
-        metrics = pair.get("/metrics").decode()
-        assert 'ferryman_results_waiting{reason="disk"} 1.0' in metrics
-        doctor = subprocess.run(
-            [sys.executable, "-P", "-m", "ferryman", "doctor", "--url", pair.server.url],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert doctor.returncode == 75, doctor
-        assert "1 result waits for room" in doctor.stdout, doctor
-        waits = json.loads(pair.get(f"/api/v1/jobs/{queued}"))
-        assert waits["status"] == "Queued"
-        assert waits["queue"]["code"] == "disk_full"
+        code, said = call(pair.server.url, "GET", "/health")
+        assert (code, b"1 result waits" in said) == (503, True), said
+        doctor = fresh("doctor", "--url", pair.server.url)
+        assert (doctor.code, "1 result waits for room" in doctor.out) == (75, True), doctor
+        waits = pair.json(f"/jobs/{queued}")
+        assert (waits["status"], waits["queue"]["code"]) == ("Queued", "disk_full")
         assert "1 result waits for room" in waits["queue"]["reason"]
-        with pytest.raises(AssertionError, match=r"507.*result waits for room"):
-            pair.submit("echo refused")
+        code, refusal = upload(pair.server.url, {"run.sh": "true"})
+        assert (code, "result waits for room" in refusal["message"]) == (507, True), refusal
         filler.unlink()
-        for job in large:
+        for job in (large, queued):
             pair.until(job, "Completed")
-            assert len(pair.result(job).read("big")) == LARGE
-        pair.until(queued, "Completed")
-        until(
-            lambda: b'_waiting{reason="disk"} 0.0' in pair.get("/metrics"), "a stored result waits"
-        )
+            assert pair.json(f"/jobs/{job}")["attempt"] == 1
+        assert len(pair.result(large).read("big")) == LARGE
+        until(lambda: waiting(0), "a stored result waits")
         assert json.loads(pair.get("/health"))["status"] == "ok"
-        for job in (*large, queued):
-            assert json.loads(pair.get(f"/api/v1/jobs/{job}"))["attempt"] == 1
 
 
 def test_a_job_whose_result_never_fits_can_be_cancelled_and_deleted_and_the_server_goes_on(
@@ -140,7 +111,7 @@ def test_a_job_whose_result_never_fits_can_be_cancelled_and_deleted_and_the_serv
     with mounted(pair.server.data, "-t", "tmpfs", "-o", "size=24m", "tmpfs"), pair.running():
         never = pair.submit("head -c 21000000 /dev/urandom > big")
         pair.until(never, "Failed")
-        ended = json.loads(pair.get(f"/api/v1/jobs/{never}"))
+        ended = pair.json(f"/jobs/{never}")
         assert (ended["reason"], ended["attempt"]) == ("results_limit", 1), ended
         assert "can never hold more than 20.0 MiB" in ended["message"]
         filler = pair.server.data / "filler"
@@ -148,9 +119,8 @@ def test_a_job_whose_result_never_fits_can_be_cancelled_and_deleted_and_the_serv
         for method, path in (("POST", "/cancel"), ("DELETE", "")):
             job = pair.submit(f"head -c {LARGE} /dev/urandom > big")
             pair.until(job, "Unknown")
-            url = f"{pair.server.url}/api/v1/jobs/{job}{path}"
-            with urlopen(Request(url, method=method), timeout=PATIENCE_S) as answer:
-                assert answer.status in (200, 204), answer.status
+            status, _ = call(pair.server.url, method, f"/api/v1/jobs/{job}{path}")
+            assert status in (200, 204)
             assert json.loads(pair.get("/health"))["status"] == "ok"
             pair.until(pair.submit("echo small"), "Completed")
         assert filler.exists()
@@ -162,28 +132,21 @@ def disk_free(folder: Path) -> int:
 
 def test_a_job_that_cannot_be_sent_for_want_of_descriptors_is_sent_later(tmp_path: Path) -> None:
     with Pair(tmp_path, SETTINGS).running() as pair:
-        assert pair.server.process is not None
-        pid = pair.server.process.pid
+        pid = pair.server.pid
         # Its bundle is too large to be in memory.
         job = pair.submit(f"exit 3 # {'x' * 70_000}")
 
         def queued_again() -> bool:
-            now = json.loads(pair.get(f"/api/v1/jobs/{job}"))
+            now = pair.json(f"/jobs/{job}")
             return (now["status"], now["attempt"]) == ("Queued", 1)
 
         # The result of the first attempt is fetched, so to send the second is all that is left.
         until(queued_again, "it is not queued again", lambda: pair.server.log[-3_000:])
         before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))
-
-        def tried() -> bool:
-            return "job.not_sent" in pair.server.log
-
-        until(tried, "it is not sent again", lambda: pair.server.log[-3_000:])
+        until(lambda: "job.not_sent" in pair.server.log, "it is not sent again")
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
         pair.until(job, "Failed")
-        ended = json.loads(pair.get(f"/api/v1/jobs/{job}"))
-        assert (ended["reason"], ended["attempt"]) == (
-            "exit_code",
-            2 + pair.server.log.count("not_sent"),
-        ), ended
+        ended = pair.json(f"/jobs/{job}")
+        attempts = 2 + pair.server.log.count("not_sent")
+        assert (ended["reason"], ended["attempt"]) == ("exit_code", attempts), ended

@@ -41,15 +41,21 @@ class Systemd:
         return found
 
 
-@pytest.fixture(params=["file", "abstract"])
-def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Systemd]:
-    abstract = request.param == "abstract"
-    found = Systemd(f"@ferryman-{uuid.uuid4().hex}" if abstract else str(tmp_path / "notify"))
+@pytest.fixture
+def notify(tmp_path: Path) -> Iterator[Systemd]:
+    found = Systemd(str(tmp_path / "notify"))
     with found.socket:
         yield found
 
 
-OF_ANOTHER = {"WATCHDOG_USEC": "9", "WATCHDOG_PID": "1"}
+@pytest.fixture(params=["file", "abstract"])
+def systemd(request: pytest.FixtureRequest, notify: Systemd) -> Iterator[Systemd]:
+    if request.param == "file":
+        yield notify
+        return
+    found = Systemd(f"@ferryman-{uuid.uuid4().hex}")
+    with found.socket:
+        yield found
 
 
 async def yes() -> bool:
@@ -65,18 +71,15 @@ async def test_the_variables_are_for_this_process_and_no_child(systemd: Systemd)
     manager = ServiceManager(environ)
     assert (manager.present, manager.watchdog_s, environ) == (True, 2.0, {"PATH": "/bin"})
     await manager.close()
-
-
-async def test_a_watchdog_that_is_none_or_anothers_is_not_fed(systemd: Systemd) -> None:
-    for more in ({}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "x"}, OF_ANOTHER):
+    # A watchdog that is none, or another's, is not fed.
+    another = {"WATCHDOG_USEC": "9", "WATCHDOG_PID": "1"}
+    for more in ({}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "x"}, another):
         manager, clock = ServiceManager(systemd.environ(**more)), SimClock()
         manager.ready(clock, yes, fine)
         await clock.advance(600)
         assert systemd.told() == ["READY=1", "STATUS=all is well"], more
         await manager.close()
-
-
-async def test_without_anybody_to_tell_nothing_happens() -> None:
+    # Without anybody to tell nothing happens.
     for address in ("", "relative", "/nowhere/at/all"):
         manager, clock = ServiceManager({"NOTIFY_SOCKET": address}), SimClock()
         manager.starting(clock)
@@ -86,8 +89,8 @@ async def test_without_anybody_to_tell_nothing_happens() -> None:
         await manager.close()
 
 
-async def test_the_watchdog_is_fed_twice_in_its_time_while_all_is_alive(systemd: Systemd) -> None:
-    manager, clock = ServiceManager(systemd.environ(WATCHDOG_USEC="10000000")), SimClock()
+async def test_the_watchdog_is_fed_twice_in_its_time_while_all_is_alive(notify: Systemd) -> None:
+    manager, clock = ServiceManager(notify.environ(WATCHDOG_USEC="10000000")), SimClock()
     is_alive = True
 
     async def alive() -> bool:
@@ -95,54 +98,48 @@ async def test_the_watchdog_is_fed_twice_in_its_time_while_all_is_alive(systemd:
 
     manager.ready(clock, alive, fine)
     await clock.advance(10)
-    assert systemd.told().count("WATCHDOG=1") == 3  # at once, and after 5 and 10 seconds
+    assert notify.told().count("WATCHDOG=1") == 3  # at once, and after 5 and 10 seconds
     is_alive = False
     await clock.advance(600)
-    assert "WATCHDOG=1" not in systemd.told()
+    assert "WATCHDOG=1" not in notify.told()
     is_alive = True
     await clock.advance(5)
-    assert systemd.told() == ["WATCHDOG=1"]
+    assert notify.told() == ["WATCHDOG=1"]
     await manager.close()
 
 
-def test_a_blocked_event_loop_does_not_feed_it(tmp_path: Path) -> None:
-    systemd = Systemd(str(tmp_path / "notify"))
-    manager = ServiceManager(systemd.environ(WATCHDOG_USEC="100000"))
-    running, blocked, release = threading.Event(), threading.Event(), threading.Event()
+def test_a_blocked_event_loop_does_not_feed_it(notify: Systemd) -> None:
+    manager = ServiceManager(notify.environ(WATCHDOG_USEC="100000"))
+    block, blocked, release = threading.Event(), threading.Event(), threading.Event()
 
     async def main() -> None:
         manager.ready(RealClock(), yes, fine)
-        loop = asyncio.get_running_loop()
-        running.set()
-        await loop.run_in_executor(None, release_asked.wait, 30)
+        await asyncio.get_running_loop().run_in_executor(None, block.wait, 30)
         blocked.set()
         release.wait(30)  # the loop does nothing else meanwhile
         await manager.close()
 
-    release_asked = threading.Event()
     thread = threading.Thread(target=asyncio.run, args=(main(),))
     thread.start()
     try:
-        assert running.wait(30)
-        systemd.socket.settimeout(30)
-        while systemd.socket.recv(4096) != b"WATCHDOG=1":
+        notify.socket.settimeout(30)
+        while notify.socket.recv(4096) != b"WATCHDOG=1":
             pass
-        release_asked.set()
+        block.set()
         assert blocked.wait(30)
-        systemd.socket.setblocking(False)
-        systemd.told()
-        systemd.socket.settimeout(0.5)  # five times the watchdog's
+        notify.socket.setblocking(False)
+        notify.told()
+        notify.socket.settimeout(0.5)  # five times the watchdog's
         with pytest.raises(TimeoutError):
-            systemd.socket.recv(4096)
+            notify.socket.recv(4096)
     finally:
-        release_asked.set()
+        block.set()
         release.set()
         thread.join(30)
-        systemd.socket.close()
 
 
-async def test_the_sentence_is_said_when_it_changes(systemd: Systemd) -> None:
-    manager, clock = ServiceManager(systemd.environ()), SimClock()
+async def test_the_sentence_is_said_when_it_changes(notify: Systemd) -> None:
+    manager, clock = ServiceManager(notify.environ()), SimClock()
     said = ["a", "a", "b"]
 
     async def sentence() -> str:
@@ -151,36 +148,36 @@ async def test_the_sentence_is_said_when_it_changes(systemd: Systemd) -> None:
     manager.ready(clock, yes, sentence)
     await clock.advance(3 * SAY_EVERY_S)
     unknown = "STATUS=running; how it is cannot be read: IndexError"
-    assert systemd.told() == ["READY=1", "STATUS=a", "STATUS=b", unknown]
+    assert notify.told() == ["READY=1", "STATUS=a", "STATUS=b", unknown]
     await manager.close()
 
 
 async def test_more_time_is_asked_for_while_it_starts_and_while_it_may_stop(
-    systemd: Systemd,
+    notify: Systemd,
 ) -> None:
-    manager, clock = ServiceManager(systemd.environ()), SimClock()
+    manager, clock = ServiceManager(notify.environ()), SimClock()
     manager.starting(clock)
     await clock.advance(2 * EXTEND_EVERY_S)
-    assert systemd.told() == ["EXTEND_TIMEOUT_USEC=30000000"] * 3
+    assert notify.told() == ["EXTEND_TIMEOUT_USEC=30000000"] * 3
     manager.ready(clock, yes, fine)
     await clock.advance(60)
-    assert systemd.told() == ["READY=1", "STATUS=all is well"]
+    assert notify.told() == ["READY=1", "STATUS=all is well"]
     ends = clock.monotonic() + 12
     manager.stopping(clock, lambda: clock.monotonic() < ends)
     await clock.advance(60)
-    stopping, *more = systemd.told()
+    stopping, *more = notify.told()
     assert stopping.startswith("STOPPING=1\nSTATUS=stopping")
     assert more == ["EXTEND_TIMEOUT_USEC=30000000"] * 3
     await manager.close()
 
 
-async def test_a_reload_has_a_beginning_by_the_machines_clock_and_an_end(systemd: Systemd) -> None:
-    manager, clock = ServiceManager(systemd.environ()), SimClock()
+async def test_a_reload_has_a_beginning_by_the_machines_clock_and_an_end(notify: Systemd) -> None:
+    manager, clock = ServiceManager(notify.environ()), SimClock()
     await clock.advance(7)
     hangup, seen = asyncio.Event(), list[list[str]]()
 
     async def reload() -> None:
-        seen.append(systemd.told())
+        seen.append(notify.told())
         raise ValueError("a defect")
 
     reloading = asyncio.create_task(manager.reload_at(hangup, reload, clock))
@@ -188,46 +185,42 @@ async def test_a_reload_has_a_beginning_by_the_machines_clock_and_an_end(systemd
         hangup.set()
         await clock.advance(0)
         assert seen.pop() == ["RELOADING=1\nMONOTONIC_USEC=7000000"]
-        assert systemd.told() == ["READY=1"]
+        assert notify.told() == ["READY=1"]
     reloading.cancel()
     await manager.close()
 
 
-async def test_a_queue_that_is_full_delays_nothing(tmp_path: Path) -> None:
-    systemd = Systemd(str(tmp_path / "notify"))
-    with systemd.socket:
-        manager = ServiceManager(systemd.environ())
-        for _ in range(10_000):
-            manager.send(STATUS="x" * 300)
-        assert systemd.told()
-        await manager.close()
+async def test_a_queue_that_is_full_delays_nothing(notify: Systemd) -> None:
+    manager = ServiceManager(notify.environ())
+    for _ in range(10_000):
+        manager.send(STATUS="x" * 300)
+    assert notify.told()
+    await manager.close()
 
 
 @pytest.mark.parametrize("name", ["server", "client_agent"])
-def test_it_says_when_it_is_ready_how_it_is_and_when_it_stops(tmp_path: Path, name: str) -> None:
-    address = tmp_path / "notify"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.bind(str(address))
-        systemd.settimeout(60)
+def test_it_says_when_it_is_ready_how_it_is_and_when_it_stops(
+    tmp_path: Path, notify: Systemd, name: str
+) -> None:
+    notify.socket.settimeout(60)
 
-        def until(line: str) -> str:
-            while True:
-                message = systemd.recv(4096).decode()
-                if any(one.startswith(line) for one in message.splitlines()):
-                    return message
+    def until(line: str) -> str:
+        while True:
+            message = notify.socket.recv(4096).decode()
+            if any(one.startswith(line) for one in message.splitlines()):
+                return message
 
-        program = Program(name, tmp_path, uuid.uuid4().hex)
-        program.prefix = ("env", f"NOTIFY_SOCKET={address}", "WATCHDOG_USEC=2000000")
-        program.begin()
-        assert program.process is not None
-        until("READY=1")
-        with socket.create_connection(("127.0.0.1", program.port), 20):  # it listens already
-            pass
-        assert "slots in use" in until("STATUS=")
-        until("WATCHDOG=1")
-        program.process.send_signal(signal.SIGHUP)
-        assert "MONOTONIC_USEC=" in until("RELOADING=1")
-        until("READY=1")
-        program.process.send_signal(signal.SIGTERM)
-        until("STOPPING=1")
-        assert program.process.wait(60) == 0
+    program = Program(name, tmp_path, uuid.uuid4().hex)
+    program.prefix = ("env", f"NOTIFY_SOCKET={notify.address}", "WATCHDOG_USEC=2000000")
+    program.begin()
+    until("READY=1")
+    with socket.create_connection(("127.0.0.1", program.port), 20):  # it listens already
+        pass
+    assert "slots in use" in until("STATUS=")
+    until("WATCHDOG=1")
+    program.send(signal.SIGHUP)
+    assert "MONOTONIC_USEC=" in until("RELOADING=1")
+    until("READY=1")
+    program.send(signal.SIGTERM)
+    until("STOPPING=1")
+    assert program.wait() == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import io
 import json
 import os
@@ -13,7 +12,6 @@ import shutil
 import socket
 import uuid
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,7 +21,7 @@ from server.domain.jobs import Bundle, NewJob
 from server.web.routes import ROUTES as PAGES
 from shared.wire import Limits
 from tests.kit.fake_agent import FakeAgent, serving
-from tests.kit.programs import Program, until
+from tests.kit.programs import Program, call, until
 
 LARGE = 256 << 10
 """Bytes of an answer that readers can hold memory with."""
@@ -120,60 +118,35 @@ async def program(tmp_path: Path) -> Program:
     return found
 
 
-@contextlib.contextmanager
-def started(program: Program) -> Iterator[Program]:
-    program.start()
-    try:
-        yield program
-    finally:
-        program.kill()
-
-
 def memory(program: Program, what: str) -> int:
-    """Bytes: VmRSS, what it has, or VmHWM, the most that it had since :func:`forget_peak`."""
-    assert program.process is not None
-    text = Path(f"/proc/{program.process.pid}/status").read_text()
+    """Bytes: VmRSS, what it has, or VmHWM, the most that it had."""
+    text = Path(f"/proc/{program.pid}/status").read_text()
     found = re.search(rf"{what}:\s+(\d+) kB", text)
     assert found
     return int(found[1]) << 10
 
 
-def forget_peak(program: Program) -> None:
-    assert program.process is not None
-    Path(f"/proc/{program.process.pid}/clear_refs").write_text("5")
-
-
 def connections(program: Program) -> int:
-    assert program.process is not None
-    folder = Path(f"/proc/{program.process.pid}/fd")
-    links = []
-    for one in folder.iterdir():
+    found = 0
+    for one in Path(f"/proc/{program.pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            links.append(str(one.readlink()))
-    return sum(one.startswith("socket:") for one in links)
+            found += str(one.readlink()).startswith("socket:")
+    return found
 
 
 def size_of(program: Program, path: str, headers: str) -> int:
     """Bytes of the whole answer."""
-    line = http.client.HTTPConnection("127.0.0.1", program.port, timeout=60)
-    try:
-        pairs = (one.split(": ") for one in headers.splitlines())
-        line.request("GET", path, headers=dict(pairs))
-        answer = line.getresponse()
-        size = 0
-        while piece := answer.read(1 << 20):
-            size += len(piece)
-        assert answer.status < 500, (path, answer.status)
-        return size
-    finally:
-        line.close()
+    pairs = dict(one.split(": ", 1) for one in headers.splitlines())
+    status, body = call(program.url, "GET", path, headers=pairs)
+    assert status < 500, (path, status)
+    return len(body)
 
 
 def held_by_readers(program: Program, path: str, headers: str, count: int) -> int:
     """Bytes that the server had more while so many had asked for it and read nothing."""
     usual = connections(program)
     before = memory(program, "VmRSS")
-    forget_peak(program)
+    Path(f"/proc/{program.pid}/clear_refs").write_text("5")  # VmHWM begins anew
     with contextlib.ExitStack() as stack:
         waiting = select.poll()
         for _ in range(count):
@@ -183,12 +156,12 @@ def held_by_readers(program: Program, path: str, headers: str, count: int) -> in
             line.connect(("127.0.0.1", program.port))
             line.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n".encode())
             waiting.register(line, select.POLLIN)
-        begun: set[int] = set()
-        while len(begun) < count:
+        answered = 0
+        while answered < count:
             ready = waiting.poll(60_000)
-            assert ready, f"{path}: {len(begun)} of {count} were answered"
+            assert ready, f"{path}: {answered} of {count} were answered"
+            answered += len(ready)
             for descriptor, _ in ready:
-                begun.add(descriptor)
                 waiting.unregister(descriptor)
         found = memory(program, "VmHWM") - before
     until(lambda: connections(program) <= usual, f"{path}: connections stay open")
@@ -211,7 +184,7 @@ def routes(program: Program) -> dict[str, tuple[str, str]]:
 
 
 async def test_readers_of_large_contents_hold_little_memory(program: Program) -> None:
-    with started(program):
+    with program.running():
         for what in (
             ("/jobs/1/rendered/page.html", BROWSER),
             ("/api/v1/jobs/1/files/page.html", ""),
@@ -226,7 +199,7 @@ async def test_readers_of_large_contents_hold_little_memory(program: Program) ->
 async def test_200_readers_who_read_nothing_hold_little_memory_on_any_route(
     program: Program,
 ) -> None:
-    with started(program):
+    with program.running():
         sizes = {name: size_of(program, *where) for name, where in routes(program).items()}
         large = {name for name, size in sizes.items() if size > LARGE}
         assert large >= {
