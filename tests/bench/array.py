@@ -13,6 +13,7 @@ import aiohttp
 
 from tests.bench import bare, jobs
 from tests.bench.table import Row
+from tests.kit.programs import form
 
 PACK: Final = 50
 _RUNS: Final = "runs_per_user = 64\nmax_runs = 64\n"
@@ -39,7 +40,7 @@ async def array(folder: Path, count: int) -> list[Row]:
     plain = await _plain(folder, slots, singles)
     wrapped = await _plain(folder, slots, singles, bwrap(folder))
     async with bare.sandbox(folder / "bare") as found:
-        spawns = await bare.rate(found, folder, slots, max(40, count // 20))
+        spawns = await bare.spawns(found, folder, slots, max(40, count // 20))
     theirs = (
         (f"jobs one by one ({before:.0f}, {after:.0f})", (before + after) / 2, True),
         (f"bare sandbox × {slots}", spawns, False),
@@ -73,13 +74,9 @@ def bwrap(folder: Path) -> list[str]:
 
 async def _array(session: aiohttp.ClientSession, count: int) -> float:
     """Children a second."""
-    field = f'--b\r\nContent-Disposition: form-data; name="array"\r\n\r\n0-{count - 1}\r\n'
+    body = form({"run.sh": bare.HELLO}, array=f"0-{count - 1}")
     start = time.perf_counter()
-    async with session.post(
-        "/upload", data=field.encode() + jobs.BODY, headers=jobs.HEADERS
-    ) as answer:
-        assert answer.status == 201, await answer.text()
-        job_id = (await answer.json())["id"]
+    job_id = await jobs.upload(session, body)
     while True:
         async with session.get(f"/download/{job_id}", params={"wait": "60"}) as answer:
             await answer.read()
@@ -93,14 +90,11 @@ async def _array(session: aiohttp.ClientSession, count: int) -> float:
 async def _plain(folder: Path, slots: int, count: int, within: Sequence[str] = ()) -> float:
     """``bash run.sh`` a second, within a command."""
     (folder / "run.sh").write_bytes(bare.HELLO)
-    numbers, start = iter(range(count)), time.perf_counter()
 
-    async def worker() -> None:
-        for _ in numbers:
-            process = await asyncio.create_subprocess_exec(
-                *within, "bash", "run.sh", cwd=folder, stdout=asyncio.subprocess.DEVNULL
-            )
-            await process.wait()
+    async def run(*_: int) -> None:
+        process = await asyncio.create_subprocess_exec(
+            *within, "bash", "run.sh", cwd=folder, stdout=asyncio.subprocess.DEVNULL
+        )
+        await process.wait()
 
-    await asyncio.gather(*(worker() for _ in range(slots)))
-    return count / (time.perf_counter() - start)
+    return await bare.rate(run, slots, count)

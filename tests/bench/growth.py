@@ -22,10 +22,10 @@ from typing import Any, Final
 
 import aiohttp
 
-from tests.bench import jobs
-from tests.bench.bulk import fill, one_bundle
+from tests.bench import bare, jobs
+from tests.bench.bulk import fill
 from tests.bench.table import median
-from tests.kit.programs import Program
+from tests.kit.programs import Program, form
 
 SLOTS: Final = (os.cpu_count() or 1) + 1
 """One of them is taken where a job holds its user's quota."""
@@ -41,7 +41,8 @@ log_level = "warning"
 slots = {SLOTS}
 """
 ONE_AT_ONCE: Final = "[users.user0]\nruns_per_user = 1\n"
-HOLDS: Final = jobs.body("user0", b"sleep 3000\n", priority="100")
+HELLO: Final = {"run.sh": bare.HELLO}
+HOLDS: Final = form({"run.sh": "sleep 3000\n"}, user_id="user0", priority="100")
 YEARS: Final = 1 << 60
 
 
@@ -83,19 +84,17 @@ COLUMNS: Final = {
 
 
 @asynccontextmanager
-async def system(
-    name: str, count: int, folder: Path, databases: Path
-) -> AsyncIterator[tuple[Program, ...]]:
+async def system(name: str, count: int, folder: Path) -> AsyncIterator[tuple[Program, ...]]:
     """A server and agents beside so many others."""
     axis = AXES[name]
     if axis.rows is not None:
-        database = await filled(name, count, databases)
-        (folder / "server").mkdir(parents=True)
-        copy = folder / "server" / "ferryman.sqlite"
-        shutil.copyfile(database, copy)
-        one_bundle(copy.parent)
-        with copy.open("rb") as file:
-            os.fsync(file.fileno())  # else the commits of the jobs wait for it
+        database, users = folder / "server" / "ferryman.sqlite", name == "users"
+        given = axis.rows | ({"users": count} if users else {})
+        await fill(database, max(axis.counts) if users else count, **given)
+        if axis.held:
+            with closing(sqlite3.connect(database, isolation_level=None)) as raw:
+                raw.execute("INSERT INTO services (name, paused) VALUES ('example', 1)")
+        os.sync()  # else the commits of the jobs wait for it
     agents = count if name == "agents" else 1
     async with jobs.running(folder, agents, CONFIG + ONE_AT_ONCE * axis.held) as programs:
         if axis.held:
@@ -103,28 +102,6 @@ async def system(
         async with aiohttp.ClientSession(programs[0].url) as session:
             await jobs.many(session, jobs.WARM_UP)
         yield programs
-
-
-async def filled(name: str, count: int, databases: Path) -> Path:
-    """The database with so many rows, which may be there from an earlier run."""
-    axis = AXES[name]
-    database = databases / f"{name}-{count}.sqlite"
-    if database.exists():
-        return database
-    half = databases / "half" / database.name
-    shutil.rmtree(half.parent, ignore_errors=True)
-    rows = axis.rows or {}
-    if name == "users":
-        await fill(half, max(axis.counts), users=count, **rows)
-    else:
-        await fill(half, count, **rows)
-    with closing(sqlite3.connect(half, isolation_level=None)) as raw:
-        if axis.held:
-            raw.execute("INSERT INTO services (name, paused) VALUES ('example', 1)")
-        raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    half.rename(database)
-    shutil.rmtree(half.parent)
-    return database
 
 
 async def hold(server: Program) -> None:
@@ -144,7 +121,7 @@ async def hold(server: Program) -> None:
 
 
 async def measure(
-    name: str, folder: Path, databases: Path, rounds: int, counts: Sequence[int]
+    name: str, folder: Path, rounds: int, counts: Sequence[int]
 ) -> dict[int, dict[str, float]]:
     """Figures by how many others there are."""
     found: dict[int, list[dict[str, float]]] = {count: [] for count in counts}
@@ -153,15 +130,16 @@ async def measure(
         for count in counts:
             users = count if name == "users" else 1
             whose = "somebody" if AXES[name].held else "user"
-            bodies[count] = itertools.cycle([jobs.body(f"{whose}{user}") for user in range(users)])
-            one = system(name, count, folder / str(count), databases)
+            uploads = [form(HELLO, user_id=f"{whose}{user}") for user in range(users)]
+            bodies[count] = itertools.cycle(uploads)
+            one = system(name, count, folder / str(count))
             systems[count] = await stack.enter_async_context(one)
         for number in range(rounds):
             for count, (server, *agents) in sorted(systems.items(), reverse=bool(number % 2)):
-                figures = await jobs.round_of(server, agents, jobs.ROUND, bodies[count])
+                figures = await jobs.round_of(server, agents, bodies[count])
                 figures["p50"] = await alone(server, bodies[count])
-                figures["server MiB"] = jobs.resident_mib(server)
-                figures["agent MiB"] = median([jobs.resident_mib(agent) for agent in agents])
+                figures["server MiB"] = jobs.memory_mib(server)
+                figures["agent MiB"] = median([jobs.memory_mib(agent) for agent in agents])
                 found[count].append(figures)
     return {count: jobs.medians(figures) for count, figures in found.items()}
 
@@ -186,25 +164,17 @@ async def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.growth", description=__doc__)
     parser.add_argument("axes", nargs="*", metavar="AXIS", help=f"default: {', '.join(AXES)}")
     parser.add_argument("--quick", action="store_true", help="fewer, and one round")
-    parser.add_argument("--databases", type=Path, help="folder that keeps the filled databases")
-    parser.add_argument("--fill", action="store_true", help="only fill them")
     given = parser.parse_args()
     if unknown := [name for name in given.axes if name not in AXES]:
         parser.error(f"no such axis: {unknown[0]}; there are {', '.join(AXES)}")
     folder = Path(tempfile.mkdtemp(prefix="ferryman-growth-"))
-    databases = given.databases or folder / "databases"
-    databases.mkdir(parents=True, exist_ok=True)
     try:
         for name in given.axes or AXES:
             axis = AXES[name]
             counts = [count for count in axis.counts if not given.quick or count <= 10_000]
             print(f"measuring {name} …", flush=True)
-            if given.fill:
-                for count in counts if axis.rows else ():
-                    await filled(name, count, databases)
-                continue
             rounds = 1 if given.quick else 3
-            figures = await measure(name, folder / name, databases, rounds, counts)
+            figures = await measure(name, folder / name, rounds, counts)
             print("\n".join(rows(name, figures)), flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

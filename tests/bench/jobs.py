@@ -16,7 +16,8 @@ import aiohttp
 
 from tests.bench import bare
 from tests.bench.table import median
-from tests.kit.programs import Program
+from tests.kit.programs import Program, form
+from tests.kit.raw_archives import FORM
 
 CONFIG = """
 [services.example]
@@ -29,7 +30,8 @@ log_level = "warning"
 [agent]
 log_level = "warning"
 """
-HEADERS: Final = {"Content-Type": "multipart/form-data; boundary=b"}
+HEADERS: Final = {"Content-Type": FORM}
+BODY: Final = form({"run.sh": bare.HELLO})
 AT_ONCE: Final = 16
 """Clients that each have one job under way."""
 ROUND: Final = 150
@@ -39,20 +41,6 @@ _PAGES_COMPILED_S: Final = 5.0
 """After its start a server compiles the templates of its pages, which costs no job anything."""
 TARGETS_MS: Final = {"server": 5.0, "agent": 6.0, "chain": 7.5}
 """CPU a job."""
-
-
-def body(user: str = "1", script: bytes = bare.HELLO, *, boundary: str = "b", **more: str) -> bytes:
-    """An upload of one ``run.sh``, with more text fields."""
-    fields = "".join(
-        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
-        for name, value in {"user_id": user, "service": "example", **more}.items()
-    )
-    file = 'Content-Disposition: form-data; name="f"; filename="run.sh"'
-    head = f"{fields}--{boundary}\r\n{file}\r\n\r\n"
-    return head.encode() + script + f"\r\n--{boundary}--\r\n".encode()
-
-
-BODY: Final = body()
 
 
 @asynccontextmanager
@@ -85,7 +73,7 @@ async def running(
         yield (server, *started)
     finally:
         for program in (server, *started):
-            if program.process is not None and program.process.poll() is None:
+            if program.runs:
                 await asyncio.to_thread(program.kill)
 
 
@@ -122,23 +110,19 @@ async def many(session: aiohttp.ClientSession, count: int, bodies: Iterable[byte
 
 
 async def round_of(
-    server: Program,
-    agents: Iterable[Program],
-    count: int,
-    bodies: Iterable[bytes] = (),
+    server: Program, agents: Sequence[Program], bodies: Iterable[bytes] = ()
 ) -> dict[str, float]:
     """Jobs a second as "rate", and the CPU of a job by program in milliseconds.
 
     "all" is all that the processors did meanwhile, threads of the kernel included: meaningful
     where nothing else runs.
     """
-    agents = list(agents)
     async with aiohttp.ClientSession(server.url) as session:
         before = _used(server, agents)
-        took = await many(session, count, bodies)
+        took = await many(session, ROUND, bodies)
         after = _used(server, agents)
-    cost = {name: (after[name] - before[name]) / count * 1e3 for name in before}
-    return {"rate": count / took} | cost
+    cost = {name: (after[name] - before[name]) / ROUND * 1e3 for name in before}
+    return {"rate": ROUND / took} | cost
 
 
 def medians(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -167,8 +151,7 @@ def cpu_s(program: Program) -> float:
 
 def main_thread_s(program: Program) -> float:
     """CPU seconds of the thread that runs the event loop."""
-    assert program.process is not None
-    pid = program.process.pid
+    pid = program.pid
     return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
@@ -187,13 +170,11 @@ def machine_s() -> float:
 
 def _times(program: Program) -> list[float]:
     """User and system, its own and its children's, in seconds."""
-    assert program.process is not None
-    words = Path(f"/proc/{program.process.pid}/stat").read_text().rpartition(")")[2].split()
+    words = Path(f"/proc/{program.pid}/stat").read_text().rpartition(")")[2].split()
     return [int(word) / os.sysconf("SC_CLK_TCK") for word in words[11:15]]
 
 
-def resident_mib(program: Program) -> float:
-    """Memory."""
-    assert program.process is not None
-    status = Path(f"/proc/{program.process.pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+def memory_mib(program: Program, what: str = "VmRSS") -> float:
+    """Resident now; or VmHWM, the most."""
+    status = Path(f"/proc/{program.pid}/status").read_text()
+    return int(status.partition(f"{what}:")[2].split()[0]) / 1024

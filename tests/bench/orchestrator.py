@@ -24,12 +24,12 @@ import aiohttp
 
 from tests.bench import bare, jobs
 from tests.bench.table import Row, median
-from tests.kit.programs import free_port, until
+from tests.kit.programs import form, free_port, until
 
 NAME: Final = "job-orchestrator"
 T = TypeVar("T")
 Made = TypeVar("Made")
-_BODY: Final = jobs.body(script=b"trap 'echo $? >.orchestrator.exit' EXIT\n" + bare.HELLO)
+_SCRIPT: Final = b"trap 'echo $? >.orchestrator.exit' EXIT\n" + bare.HELLO
 """It needs the trap. Ours does not, but gets the same."""
 _POLL_S: Final = 0.02
 """It cannot be waited for: each client asks again after this time."""
@@ -83,7 +83,7 @@ async def _batch(url: str, count: int) -> tuple[float, int]:
     how many jobs have no result."""
     async with aiohttp.ClientSession(url) as session:
         start = time.perf_counter()
-        ids = await _shared(range(count), lambda _: jobs.upload(session, _BODY))
+        ids = await _shared(range(count), lambda _: jobs.upload(session, form({"run.sh": _SCRIPT})))
         fetched = await _shared(ids, lambda job_id: _fetched(session, job_id))
         return time.perf_counter() - start, fetched.count(False)
 

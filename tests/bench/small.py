@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
 
 from client_agent.sandbox.base import SandboxSettings
 from tests.bench import bare, jobs
-from tests.bench.chain import chained
 from tests.bench.table import Row, median, percentile
 
 
@@ -25,7 +22,7 @@ async def latency(folder: Path, count: int) -> list[Row]:
         bare.sandbox(folder / "plain", SandboxSettings(disk_images=False)) as without_image,
         jobs.running(folder / "run") as (server, _),
     ):
-        chain, workspace = await chained(without_image, "chain")
+        chain, workspace = await bare.chained(without_image, "chain")
         async with aiohttp.ClientSession(server.url) as session:
             for number in range(-10, count):
                 took = (await jobs.one(session))[0]
@@ -59,41 +56,32 @@ async def throughput(folder: Path, rounds: int) -> list[Row]:
     slots = os.cpu_count() or 1
     spawns, minimal, found = list[float](), list[float](), list[dict[str, float]]()
     async with bare.sandbox(folder / "bare") as sandbox, jobs.running(folder / "run") as both:
-        chain, workspace = await chained(sandbox, "minimal")
+        chain, workspace = await bare.chained(sandbox, "minimal")
+
+        async def plain(*_: int) -> None:
+            await asyncio.to_thread(chain.minimal)
+
         async with aiohttp.ClientSession(both[0].url) as session:
             await jobs.many(session, jobs.WARM_UP)
         for _ in range(rounds):
-            spawns.append(await bare.rate(sandbox, folder, slots, 40))
-            minimal.append(await at_once(chain.minimal, slots, 100))
-            found.append(await jobs.round_of(both[0], both[1:], jobs.ROUND))
+            spawns.append(await bare.spawns(sandbox, folder, slots, 40))
+            minimal.append(await bare.rate(plain, slots, 100))
+            found.append(await jobs.round_of(both[0], both[1:]))
         await workspace.destroy()
     now, base, least = jobs.medians(found), median(spawns), median(minimal)
     rate, said = now["rate"], f"{now['rate']:.1f}/s"
+    what = f"small jobs, {jobs.AT_ONCE} clients, {rounds} × {jobs.ROUND}"
+    slowest = min(one["rate"] for one in found)
     rows = [
-        Row(
-            f"small jobs, {jobs.AT_ONCE} clients, {rounds} × {jobs.ROUND}",
-            said,
-            f"the slowest {min(one['rate'] for one in found):.1f}/s",
-            None,
-            "≥ 105/s",
-            rate >= 105,
-        ),
+        Row(what, said, f"the slowest {slowest:.1f}/s", None, "≥ 105/s", rate >= 105),
         Row("the same", said, f"bare spawns, {slots} at once: {base:.1f}/s", rate / base),
         Row("the same", said, f"plain minimal bwrap, {slots} at once: {least:.0f}/s", rate / least),
     ]
     for part in PARTS:
-        most = jobs.TARGETS_MS.get(part)
-        values = [one[part] for one in found]
-        rows.append(
-            Row(
-                f"CPU a job: {PARTS[part]}",
-                f"{now[part]:.1f} ms",
-                f"{min(values):.1f} to {max(values):.1f}",
-                None,
-                "" if most is None else f"≤ {most:g} ms",
-                None if most is None else now[part] <= most,
-            )
-        )
+        most, values = jobs.TARGETS_MS.get(part), [one[part] for one in found]
+        target = ("", None) if most is None else (f"≤ {most:g} ms", now[part] <= most)
+        figure, spread = f"{now[part]:.1f} ms", f"{min(values):.1f} to {max(values):.1f}"
+        rows.append(Row(f"CPU a job: {PARTS[part]}", figure, spread, None, *target))
     return rows
 
 
@@ -106,16 +94,3 @@ PARTS = {
     "client": "client (16 of them in the process that measures)",
     "all": "the whole machine, with the kernel's threads",
 }
-
-
-async def at_once(run: Callable[[], object], workers: int, count: int) -> float:
-    """Calls a second, in threads."""
-    numbers = iter(range(count))
-
-    async def worker() -> None:
-        for _ in numbers:
-            await asyncio.to_thread(run)
-
-    start = time.perf_counter()
-    await asyncio.gather(*(worker() for _ in range(workers)))
-    return count / (time.perf_counter() - start)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import sqlite3
-import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +14,7 @@ from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database
 from shared.wire import JobState, Reason
 from tests.bench.bulk import fill
-from tests.bench.table import Row, median, percentile
-
-ROUNDS = 20
-
-
-async def measured(call: Callable[[], Awaitable[object]]) -> list[float]:
-    """Seconds of each round."""
-    times = []
-    for _ in range(ROUNDS):
-        begin = time.perf_counter()
-        await call()
-        times.append(time.perf_counter() - begin)
-    return times
+from tests.bench.table import Row, measured, median, percentile
 
 
 def choices(newest: int) -> list[Filter]:

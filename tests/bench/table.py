@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -28,6 +29,16 @@ def show(rows: Sequence[Row]) -> None:
     print("\n| what | ours | against | ratio | target | |\n|---|---|---|---|---|---|")
     for row in rows:
         print(row)
+
+
+async def measured(call: Callable[[], Awaitable[object]]) -> list[float]:
+    """Seconds of each round."""
+    times = []
+    for _ in range(20):
+        begin = time.perf_counter()
+        await call()
+        times.append(time.perf_counter() - begin)
+    return times
 
 
 def percentile(values: Sequence[float], share: float) -> float:

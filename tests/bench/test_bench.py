@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.bench import chain, jobs
+from tests.bench import bare, jobs
 from tests.bench.orchestrator import NAME, beside
 
 BUSY = "import time\nwhile time.process_time() < 0.4: pass\n"
 
 
 def program(process: subprocess.Popen[bytes]) -> Any:
-    return SimpleNamespace(process=process)
+    return SimpleNamespace(pid=process.pid)
 
 
 def test_cpu_of_a_program_and_of_its_children_are_apart() -> None:
@@ -33,7 +33,7 @@ def test_cpu_of_a_program_and_of_its_children_are_apart() -> None:
 
 def test_a_start_that_fails_is_no_measurement() -> None:
     with pytest.raises(AssertionError, match="no such luck"):
-        chain.timed(["/bin/sh", "-c", "echo no such luck >&2; exit 3"])
+        bare.timed(["/bin/sh", "-c", "echo no such luck >&2; exit 3"])
 
 
 async def test_without_the_other_orchestrator_nothing_is_measured(
