@@ -107,7 +107,7 @@ class SimAgent(AgentClient):
         """Some results come with the event, and some of these are damaged on their way."""
         if self._world.bulk and not payload.alive and payload.id % 2:
             damaged = payload.id % 4 == 3
-            content = b"damaged" if damaged else payload.result
+            content = payload.result[::-1] if damaged else payload.result
             self._world.get.results.reported.put(self.name, payload.id, content)
 
     def start(self, payload: Payload) -> None:
