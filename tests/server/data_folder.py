@@ -16,7 +16,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pytest
 from typer.testing import CliRunner
 
 from server.data_folder import read_record
@@ -24,7 +23,7 @@ from server.domain.jobs import Bundle, FileKind, Job, NewJob, Result
 from server.maintenance.__main__ import program
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
-from server.store.copies import Marks
+from server.store import copies
 from server.store.identity import server_identity
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database
@@ -46,7 +45,7 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path, self.database_path = path, path / "ferryman.sqlite"
-        path.mkdir(mode=0o755, exist_ok=True)
+        path.mkdir(mode=0o755, parents=True, exist_ok=True)
         numbers = itertools.count(len(list(path.iterdir())) * 1_000)  # above those of a copy
         names = ("0123456789ab", lambda: f"{next(numbers):020x}")
         self.scratch = FolderScratch(path / "staging", *names)
@@ -74,12 +73,12 @@ class Folder:
             pending.commit()
         return job
 
-    async def fill(self, bob: JobState) -> None:
+    async def fill(self, **users: JobState) -> None:
+        """A new database, with a job of each."""
         database = await Database.open(self.database_path, MIGRATIONS)
         await server_identity(database, "the-first")
-        jobs = Store(database, [])
-        for user, state in (("ann", JobState.COMPLETED), ("bob", bob), ("cy", JobState.QUEUED)):
-            await self.add(jobs, user, to=state)
+        for user, state in users.items():
+            await self.add(Store(database, []), user, to=state)
         await database.close()
 
     def sql(self, text: str) -> None:
@@ -87,12 +86,16 @@ class Folder:
         with closing(sqlite3.connect(self.database_path)) as database, database:
             database.executescript(text)
 
+    def marks(self) -> copies.Marks:
+        with closing(sqlite3.connect(self.database_path)) as connection:
+            return copies.marks(connection)
+
 
 @functools.cache
 def _template(bob: JobState) -> Path:
     folder = Folder(new_folder() / "data")
     atexit.register(shutil.rmtree, folder.path.parent)
-    asyncio.run(folder.fill(bob))
+    asyncio.run(folder.fill(ann=JobState.COMPLETED, bob=bob, cy=JobState.QUEUED))
     return folder.path
 
 
@@ -102,20 +105,15 @@ def filled(path: Path, bob: JobState = JobState.SUBMITTED) -> Folder:
     return Folder(path)
 
 
-@pytest.fixture
-def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in set(os.environ) - set(environment()):
-        monkeypatch.delenv(name)
-
-
 def call(*words: object, code: int = 0) -> str:
     """What a command of the program for operators says."""
-    done = CliRunner().invoke(program, [str(word) for word in words], catch_exceptions=False)
+    given, gone = [*map(str, words)], dict.fromkeys(set(os.environ) - set(environment()))
+    done = CliRunner().invoke(program, given, env=gone, catch_exceptions=False)
     assert done.exit_code == code, done.output
     return done.output
 
 
-def record_of(folder: Path) -> Marks:
+def record_of(folder: Path) -> copies.Marks:
     """What the folder says of its server."""
     found = read_record(folder)
     assert found is not None

@@ -1,5 +1,5 @@
-"""``ferryman backup`` and ``restore`` on data folders as the server writes them: what is copied,
-what is refused, and what a restore makes of folder and database.
+"""``ferryman backup``, ``restore`` and ``admin verify`` on data folders as the server writes them:
+what is copied, refused and repaired, and what a restore makes of folder and database.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import hashlib
 import json
 import shutil
 import sqlite3
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -35,10 +36,7 @@ from shared.wire import JobState
 from tests.kit.each import each
 from tests.kit.store import Store
 from tests.model.inline_database import SimulatedCrash
-from tests.server.data_folder import RESULT, Folder, call, filled, own_settings, record_of, rows
-
-__all__ = ["own_settings"]
-pytestmark = pytest.mark.usefixtures("own_settings")
+from tests.server.data_folder import RESULT, Folder, call, filled, record_of, rows
 
 
 @pytest.fixture
@@ -68,14 +66,14 @@ def modes_of(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.stat().st_mode & 0o777 for path in paths}
 
 
-def spoil(path: Path, how: str) -> None:
-    content = path.read_bytes()
-    path.unlink()
-    if how == "short":
-        path.write_bytes(content[:-1])
-    elif how == "changed":
-        middle = len(content) // 2
-        path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+def spoil(path: Path, how: str = "changed", at: int | None = None) -> None:
+    """Of a changed one, the byte at this place or in the middle."""
+    content = bytearray(path.read_bytes())
+    path.unlink()  # a copy may be the same file
+    if how == "changed":
+        content[len(content) // 2 if at is None else at] ^= 1
+    if how != "gone":
+        path.write_bytes(content[:-1] if how == "short" else content)
 
 
 @each("linked", [True, False])
@@ -105,13 +103,10 @@ def test_what_is_restored_is_what_was_there_and_closed_to_others(tmp_path, monke
     assert {*modes_of(beside)} & {".copy.partial", "new/ferryman.sqlite.restoring"} == set()
 
 
-def give_delivery(folder: Folder, job_id: int) -> None:
-    folder.sql(
-        "INSERT INTO deliveries (job_id, user_id, principal, url, "
-        "target, event, body, next_at, created_at) VALUES "
-        f"({job_id}, 'ann', 'ann', 'https://a.example.org/', "
-        "'https://a.example.org', 'job.completed', '{}', 5, 5)"
-    )
+A_DELIVERY = """
+INSERT INTO deliveries (job_id, user_id, principal, url, target, event, body, next_at, created_at)
+    VALUES ({}, 'ann', 'ann', 'https://a.org/', 'https://a.org', 'job.completed', '{{}}', 5, 5)
+"""
 
 
 def test_a_restored_server_is_another_which_signs_anew_and_a_rehearsal_delivers_nothing(
@@ -124,13 +119,21 @@ def test_a_restored_server_is_another_which_signs_anew_and_a_rehearsal_delivers_
             "INSERT INTO tokens (digest, role, created_at, created_by, version, id, name, "
             f"expires_at, revoked_at) VALUES ('', 'operator', 1, 'x', 1, {token})"
         )
-    give_delivery(folder, 2)
+    folder.sql(A_DELIVERY.format(2))
     backup(folder)
     said = restore(folder, "--skip-ids", 7)
     assert "live: ferryman token revoke live" in said
     assert "t2" not in said
     assert "t3" not in said
     new = tmp_path / "new"
+    left = tmp_path / "left"  # of a lost server: it is no obstacle, and its numbers count
+    (left / UNKNOWN).mkdir(parents=True)
+    write_record(left, copies.Marks("gone", 5_000_000, 9, 3))
+    (left / "clock.json").write_text("{}")
+    assert json.loads(restore(folder, "--json", to="left"))["next_id"] == 6_000_001
+    record = record_of(left)
+    assert (record.server, record.last_job) == (meta_of(left)["server"], 6_000_000)
+
     meta = meta_of(new)
     assert meta["server"] not in ("", "the-first")
     assert (json.loads(meta["former"]), "signing_key" in meta) == (["the-first"], False)
@@ -186,8 +189,7 @@ def test_what_is_removed_meanwhile_is_left_out(folder, tmp_path, monkeypatch):
     ((kept, result),) = rows(folder.database_path, sql)
     folder.sql(ONLY_A_SCHEDULE)
     folder.sql("UPDATE jobs SET state = 'Completed' WHERE id = 1")
-    for job_id in (1, 2):
-        give_delivery(folder, job_id)
+    folder.sql(f"{A_DELIVERY.format(1)};{A_DELIVERY.format(2)}")
 
     def copy(source: sqlite3.Connection, target: Path) -> None:
         copy_database(source, target)
@@ -225,7 +227,7 @@ def test_what_is_lost_is_reported_by_a_backup_and_refused_by_a_restore(tmp_path,
         found = stored_path(beside / "copy", FileKind(kind), name)
     spoil(found, how)
     restore(folder, *options, code=74)
-    assert [path.name for path in (beside / "new").glob("*") if path.name != "lock"] == []
+    assert {path.name for path in (beside / "new").glob("*")} <= {"lock"}
     if name:
         shutil.rmtree(beside / "copy")
         spoil(stored_path(folder.path, FileKind(kind), name), how)
@@ -263,9 +265,8 @@ def test_nothing_is_written_over_and_no_other_database_is_taken(folder, tmp_path
     before = modes_of(folder.path)
     assert "is there already" in restore(folder, to="data", code=73)
     (tmp_path / "empty").mkdir()
-    lock = FolderLock(tmp_path / "empty")
-    assert "in use" in restore(folder, to="empty", code=73)
-    lock.close()
+    with closing(FolderLock(tmp_path / "empty")):
+        assert "in use" in restore(folder, to="empty", code=73)
     assert {**before, "lock": 0o600} == modes_of(folder.path)
     (tmp_path / "elsewhere.toml").write_text(
         f'[server]\ndb_path = "{folder.database_path}"\ndata_dir = "{tmp_path / "empty"}"\n'
@@ -290,8 +291,7 @@ async def test_backups_are_whole_while_jobs_come_and_go(folder, tmp_path):
             job = await folder.add(jobs, "dan", to=JobState.COMPLETED)
             if count % 2:
                 move = Move(job.id, 1, JobState.COMPLETED, JobState.CLEANED, 13, "")
-                cleaned, files = await jobs.clean([move])
-                assert cleaned == 1
+                _, files = await jobs.clean([move])
             else:
                 files = await jobs.delete(job.id)
             await folder.storage.delete(files)
@@ -310,17 +310,6 @@ async def test_backups_are_whole_while_jobs_come_and_go(folder, tmp_path):
     done.set()
     assert sum(await asyncio.gather(*users)) > 10
     await database.close()
-
-
-def test_what_is_left_of_a_lost_server_is_no_obstacle_and_its_numbers_count(folder, tmp_path):
-    backup(folder)
-    new = tmp_path / "new"
-    (new / UNKNOWN).mkdir(parents=True)
-    write_record(new, copies.Marks("gone", 5_000_000, 9, 3))
-    (new / "clock.json").write_text("{}")
-    assert json.loads(restore(folder, "--json"))["next_id"] == 6_000_001
-    record = record_of(new)
-    assert (record.server, record.last_job) == (meta_of(new)["server"], 6_000_000)
 
 
 def test_a_restore_that_is_killed_before_its_end_leaves_no_folder_to_start_with(
@@ -344,3 +333,161 @@ def test_a_restore_that_is_killed_before_its_end_leaves_no_folder_to_start_with(
 
     with pytest.raises(WrongDatabase, match="is missing"):
         asyncio.run(start())
+
+
+# -- verify
+
+
+@pytest.fixture
+def ended(tmp_path: Path) -> Folder:
+    """Bob's job has ended too."""
+    return filled(tmp_path / "data", bob=JobState.COMPLETED)
+
+
+def admin(folder: Folder, *words: object, code: int = 0) -> str:
+    return call("admin", *words, "--data-dir", folder.path, code=code)
+
+
+def found_in(folder: Folder, *words: str, code: int = 1) -> tuple[int, list[str], dict[str, Any]]:
+    """How much was repaired, the kinds of what a command found, and all that it says."""
+    found = json.loads(admin(folder, "verify", "--json", *words, code=code))
+    return found["repaired"], [one["kind"] for one in found["findings"]], found
+
+
+def stored(folder: Folder, kind: FileKind) -> list[Path]:
+    of = {FileKind.BUNDLE: "file FROM bundles", FileKind.RESULT: "result_file FROM attempts"}
+    found = rows(folder.database_path, f"SELECT {of[kind]} ORDER BY 1")
+    return [stored_path(folder.path, kind, name) for (name,) in found]
+
+
+def lay_stray(folder: Folder) -> Path:
+    """A file that no row refers to."""
+    stray = stored_path(folder.path, FileKind.RESULT, f"{'ab' * 10}{'0' * 12}")
+    stray.parent.mkdir(exist_ok=True)
+    stray.write_bytes(b"somebody's")
+    return stray
+
+
+@each("name", ["data", "a#b", "a?b", "a%41b"])
+def test_a_sound_folder_of_any_name_is_found_sound_beside_a_server_too(tmp_path, name):
+    folder = filled(tmp_path / name.encode().hex() / name, bob=JobState.COMPLETED)
+    shown = admin(folder, "verify")
+    assert "2 results" in shown
+    assert "all is well" in shown
+    assert [path.name for path in folder.path.parent.iterdir()] == [name]
+    with closing(FolderLock(folder.path)):
+        assert found_in(folder, code=0)[2]["left"] == 0
+        admin(folder, "verify", "--repair", code=73)
+
+
+def test_damaged_bytes_are_found_wherever_they_are_and_shared_no_more(ended):
+    bundles = stored(ended, FileKind.BUNDLE)
+    for path in (bundles[0], stored(ended, FileKind.RESULT)[0]):
+        whole = path.read_bytes()
+        for at in (40, len(whole) // 2, len(whole) - 5):
+            spoil(path, at=at)
+            found = found_in(ended)[2]["findings"]
+            assert [one for one in found if path.name in one["message"]], f"byte {at} of {path}"
+            path.write_bytes(whole)
+    *_, one, other = sorted(bundles, key=lambda path: path.stat().st_size)
+    whole = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    assert (len(whole), found_in(ended)[1]) == (one.stat().st_size, ["wrong_digest"])
+    one.write_bytes(whole)
+    admin(ended, "verify")
+    spoil(bundles[0], at=40)
+    assert bundles[0].name in admin(ended, "verify", "--repair", code=1)
+    shared = f"SELECT shared FROM bundles WHERE file = '{bundles[0].name}'"
+    assert rows(ended.database_path, shared) == [(0,)], "no later upload gets it"
+    assert bundles[0].exists(), "evidence is left"
+
+
+WRONG = {
+    "bundle_refs": "UPDATE bundles SET refs = refs + 3",
+    "results_size": "UPDATE jobs SET results_size = 5 WHERE id = 2",
+    "tags": "DELETE FROM job_tags WHERE job_id = 3",
+}
+"""What is counted wrongly."""
+
+
+def test_what_a_repair_can_mend_is_found_named_and_mended(ended):
+    ended.sql(";".join(WRONG.values()))
+    stray, other = lay_stray(ended), ended.path / "results" / "notes.txt"
+    other.write_text("an operator's")
+    (ended.path / "staging" / ("f" * 32)).write_bytes(b"half an upload")
+    stored(ended, FileKind.RESULT)[0].unlink()
+    before = ended.database_path.read_bytes()
+    admin(ended, "verify", "--quick", code=1)
+    _, kinds, found = found_in(ended)
+    assert {*kinds} == {*WRONG, "missing_file", "stray_file"}
+    assert stray.name in str(found)
+    assert ended.database_path.read_bytes() == before
+    assert found_in(ended, "--repair", code=0)[0] == len(kinds) + 1, "the half upload, too"
+    assert (stray.exists(), other.exists()) == (False, True)
+    assert list((ended.path / "staging").iterdir()) == []
+    sql = "SELECT message FROM jobs WHERE state = 'Completed' AND result_file IS NULL"
+    ((message,),) = rows(ended.database_path, sql)
+    assert "its result is lost" in message
+    lost = "SELECT count(*) FROM events WHERE event = 'job.result_lost'"
+    assert rows(ended.database_path, lost) == [(1,)]
+    assert "all is well" in admin(ended, "verify")
+
+
+@each("how", ["unreadable", "not mounted", "no folder"])
+def test_what_cannot_be_read_now_is_not_given_up(tmp_path, how):
+    folder = filled(tmp_path / how / "data", bob=JobState.COMPLETED)
+    lost = folder.path / FileKind.RESULT
+    if how == "unreadable":
+        lost = stored(folder, FileKind.RESULT)[0]
+    away = lost.rename(folder.path / "away")
+    if how == "unreadable":
+        lost.symlink_to(lost.name)  # ELOOP, as a failing disk says EIO
+    elif how == "not mounted":
+        lost.mkdir()
+    repaired, kinds, _ = found_in(folder, "--repair")
+    assert repaired == 0
+    assert how != "unreadable" or kinds == ["unreadable_file"]
+    away.rename(lost)
+    admin(folder, "verify")
+
+
+def test_a_damaged_database_does_not_say_which_files_are_strays(ended):
+    sql = "SELECT sql FROM sqlite_master WHERE name = 'attempts_results'"
+    ((made,),) = rows(ended.database_path, sql)
+    other = "PRAGMA writable_schema = on; UPDATE sqlite_master SET sql = '{} WHERE {}' WHERE "
+    other += "name = 'attempts_results'"
+    index, condition = made.split(" WHERE ")
+    ended.sql(other.format(index, "result_file IS NULL"))
+    ended.sql("REINDEX attempts_results")  # now it lacks all rows that it should have
+    ended.sql(other.format(index, condition))
+    repaired, kinds, _ = found_in(ended, "--repair")
+    assert repaired == 0
+    assert {"database_damaged", "not_repaired"} <= {*kinds}
+    ended.sql("REINDEX attempts_results")
+    admin(ended, "verify")
+
+
+def test_rows_are_looked_at_too_where_all_of_the_schema_is_there(ended):
+    ended.sql("UPDATE jobs SET bundle_file = NULL WHERE id = 3")
+    assert "counted again" in admin(ended, "verify", "--repair")
+    assert rows(ended.database_path, "SELECT min(refs) FROM bundles") == [(1,)], "it is gone"
+    ended.sql("INSERT INTO job_tags VALUES ('x', 99)")
+    assert "refers to a row of jobs" in admin(ended, "verify", code=1)
+    ended.sql("DELETE FROM schema_version")
+    assert "start the server once" in admin(ended, "verify", code=74)
+
+
+@each("how", ["another", "older", "new"])
+def test_a_repair_by_a_database_that_is_not_the_folders_removes_nothing(tmp_path, how):
+    folder = filled(tmp_path / how)
+    marks = folder.marks()
+    if how == "new":  # in a folder of the version before
+        folder.database_path.unlink()
+        asyncio.run(folder.fill())
+    else:
+        other = {"server": "x"} if how == "another" else {"last_event": marks.last_event + 1}
+        write_record(folder.path, replace(marks, **other))
+    lay_stray(folder)
+    before = {path for path in folder.path.rglob("*") if path.is_file()}
+    assert "nothing was repaired" in admin(folder, "verify", "--repair", code=74)
+    assert before <= {path for path in folder.path.rglob("*") if path.is_file()}

@@ -9,10 +9,9 @@ import re
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing, nullcontext
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import structlog.testing
@@ -32,7 +31,6 @@ from server.domain.jobs import FileKind
 from server.maintenance.__main__ import program
 from server.settings.tables import ServerTable
 from server.storage.folder import stored_names
-from server.store import copies
 from shared.wire import JobState
 from tests.kit.clock import SimClock
 from tests.kit.disks import mounted
@@ -49,17 +47,12 @@ _NUMBERS = itertools.count()
 class Place(Folder):
     """A server's data folder, and servers that start with it one after the other."""
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir()
-        super().__init__(folder / "data")
-        self.folder, self.data, self.database = folder, self.path, self.database_path
-
     @asynccontextmanager
     async def started(
         self, *, new_database: bool = False, **table: Any
     ) -> AsyncIterator[tuple[Store, RecordKeeper]]:
         """What a server opens first."""
-        read = ServerTable(data_dir=self.data, **table)
+        read = ServerTable(data_dir=self.path, **table)
         async with AsyncExitStack() as stack:
             lock_folder(read, stack)
             how = read, SimClock(), stack
@@ -70,51 +63,46 @@ class Place(Folder):
         """A job with a bundle of its own."""
         return (await self.add(jobs, f"user-{next(_NUMBERS)}")).id
 
-    async def upload(self, count: int = 1, **how: Any) -> list[int]:
-        async with self.started(**how) as (jobs, _):
-            return [await self.one(jobs) for _ in range(count)]
+    async def start(self, jobs: int = 0, **how: Any) -> list[int]:
+        """And upload so many."""
+        async with self.started(**how) as (store, _):
+            return [await self.one(store) for _ in range(jobs)]
 
     async def refused(self, **how: Any) -> str:
         with pytest.raises(WrongDatabase) as refusal:
-            await self.upload(0, **how)
+            await self.start(**how)
         return str(refusal.value)
 
     def files(self, below: str = "") -> set[str]:
         """All stored files."""
-        pages = [page for kind in FileKind for page in stored_names(self.data / below, kind)]
+        pages = [page for kind in FileKind for page in stored_names(self.path / below, kind)]
         return {name for page in pages for name in page}
 
     def files_aside(self) -> set[str]:
-        return {name for day in (self.data / UNKNOWN).glob("*") for name in self.files(str(day))}
+        return {name for day in (self.path / UNKNOWN).glob("*") for name in self.files(str(day))}
 
-    def remove_database(self) -> None:
-        for path in self.database.parent.glob(f"{self.database.name}*"):
-            path.unlink()
-
-    def keep_database(self, name: str) -> Path:
+    def keep_database(self, name: str = "older") -> Path:
         """A copy of it, made while no server runs."""
-        shutil.copy(self.database, self.folder / name)
-        return self.folder / name
+        return Path(shutil.copy(self.database_path, self.path.parent / name))
 
-    def put_back(self, copy: Path) -> None:
-        self.remove_database()
-        self.database.parent.mkdir(exist_ok=True)
-        shutil.copy(copy, self.database)
-
-    def marks(self, path: Path | None = None) -> copies.Marks:
-        with closing(sqlite3.connect(path or self.database)) as connection:
-            return copies.marks(connection)
+    def replace_database(self, copy: Path | None = None) -> None:
+        """By this one; None: by nothing."""
+        for path in self.database_path.parent.glob(f"{self.database_path.name}*"):
+            path.unlink()
+        if copy is not None:
+            self.database_path.parent.mkdir(exist_ok=True)
+            shutil.copy(copy, self.database_path)
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    return Place(tmp_path / "place")
+    return Place(tmp_path / "place" / "data")
 
 
 async def on_host(place: Place, *words: str, **table: Any) -> tuple[int, Any]:
     """The exit code of a command that looks at the folder of the settings, and its document."""
-    file = place.folder / "server.toml"
-    lines = {"data_dir": place.data, "port": 0, **table}.items()
+    file = place.path.parent / "server.toml"
+    lines = {"data_dir": place.path, "port": 0, **table}.items()
     file.write_text("[server]\n" + "".join(f"{key} = '{value}'\n" for key, value in lines))
     given = [*words, "--config", str(file)]
     done = await asyncio.to_thread(CliRunner().invoke, program, given)
@@ -143,30 +131,30 @@ WRONG = {
 async def test_a_wrong_database_is_refused_by_all_in_one_sentence_and_loses_nothing(
     tmp_path, how, words
 ):
-    place = Place(tmp_path / how)
-    place.database = place.folder / "kept" / "kept.sqlite"
-    table: dict[str, Any] = {"db_path": place.database}
-    await place.upload(1, **table)
-    older = place.keep_database("older")
-    await place.upload(2, **table)
-    right, files, away = place.keep_database("right"), place.files(), place.folder / "away"
-    record, fresh = (place.data / RECORD).read_bytes(), Place(tmp_path / f"{how}-fresh")
-    await fresh.upload(1 if how == "another" else 0)
+    place = Place(tmp_path / how / "data")
+    place.database_path = place.path.parent / "kept" / "kept.sqlite"
+    table: dict[str, Any] = {"db_path": place.database_path}
+    await place.start(1, **table)
+    older = place.keep_database()
+    await place.start(2, **table)
+    right, files, away = place.keep_database("right"), place.files(), place.path.parent / "away"
+    record, fresh = (place.path / RECORD).read_bytes(), Place(tmp_path / f"{how}-fresh" / "data")
+    await fresh.start(1 if how == "another" else 0)
     if how == "away":
-        place.data.rename(away)
-        place.data.mkdir()
+        place.path.rename(away)
+        place.path.mkdir()
     elif how == "missing":
-        shutil.rmtree(place.database.parent)
+        shutil.rmtree(place.database_path.parent)
     elif how == "empty":
-        place.remove_database()
-        place.database.touch()
+        place.replace_database()
+        place.database_path.touch()
     elif how == "unreadable":
-        (place.data / RECORD).write_text("{")
+        (place.path / RECORD).write_text("{")
     else:
-        place.put_back(older if how == "older" else fresh.keep_database("fresh"))
+        place.replace_database(older if how == "older" else fresh.keep_database("fresh"))
     if how == "nobodys":  # in a folder of the version before
-        (place.data / RECORD).unlink()
-    wrong = look(place.data, place.database)
+        (place.path / RECORD).unlink()
+    wrong = look(place.path, place.database_path)
     assert wrong is not None
     assert re.search(words, str(wrong))
     for _ in range(0 if how == "older" else 2):  # the first refusal changed nothing
@@ -180,52 +168,56 @@ async def test_a_wrong_database_is_refused_by_all_in_one_sentence_and_loses_noth
     code, found = await on_host(place, "admin", "verify", "--json", **table)
     if how in ("missing", "empty"):
         assert (code, str(wrong) in found) == (74, True)
-        assert place.database.parent.exists() == (how == "empty"), "made on a disk that hides it"
+        assert place.database_path.parent.exists() == (how == "empty"), (
+            "made on a disk that hides it"
+        )
     else:
         first, *others = found["findings"]
         assert (code, first["kind"], first["message"]) == (1, "wrong_database", str(wrong))
         assert not [one for one in others if "after a day" in one["message"]]
     if how == "away":
         assert place.files() == set()
-        shutil.rmtree(place.data)
-        away.rename(place.data)
+        shutil.rmtree(place.path)
+        away.rename(place.path)
     assert place.files() == files
-    (place.data / RECORD).write_bytes(record)
-    place.put_back(right)
+    if how != "nobodys":  # else it takes the id of its database
+        (place.path / RECORD).write_bytes(record)
+    place.replace_database(right)
+    server = place.marks().server
     async with place.started(**table) as (jobs, _):
         assert (await jobs.get(2)).state is JobState.QUEUED
-    assert place.files() == files
+    assert (record_of(place.path).server, place.files()) == (server, files)
 
 
 async def test_a_new_database_begins_afresh_as_another_server(place, tmp_path):
-    await place.upload(3)
-    files, was = place.files(), record_of(place.data)
-    place.remove_database()
-    (new,) = await place.upload(1, new_database=True)
+    await place.start(3)
+    files, was = place.files(), record_of(place.path)
+    place.replace_database()
+    (new,) = await place.start(1, new_database=True)
     assert new >= 1_000_000 + was.last_job
     assert (place.files_aside(), len(place.files())) == (files, 1)
-    marks, record = place.marks(), record_of(place.data)
+    marks, record = place.marks(), record_of(place.path)
     assert marks.server == record.server != was.server
     assert marks.former == (was.server,)
-    assert (await place.upload(1))[0] == new + 1  # from now on it is the folder's
+    assert (await place.start(1))[0] == new + 1  # from now on it is the folder's
 
-    other = Place(tmp_path / "other")
-    await other.upload(1)
+    other = Place(tmp_path / "other" / "data")
+    await other.start(1)
     before = other.marks()
-    await place.upload(1, db_path=other.database, new_database=True)
-    assert place.marks(other.database).former[-1] == before.server
+    await place.start(1, db_path=other.database_path, new_database=True)
+    assert other.marks().former[-1] == before.server
     assert len(place.files_aside()) == 5
 
 
 async def test_an_older_database_goes_on_as_another_server_and_moves_the_rest_aside(place):
-    await place.upload(1)
-    known, older = place.files(), place.keep_database("older")
-    await place.upload(2)
+    await place.start(1)
+    known, older = place.files(), place.keep_database()
+    await place.start(2)
     files, was = place.files(), place.marks()
-    place.put_back(older)
+    place.replace_database(older)
     assert "files" not in await abouts_of(place)
     with structlog.testing.capture_logs() as logs:
-        async with driving(place.folder, FakeOrchestrator(), gone=True) as client:
+        async with driving(place.path.parent, FakeOrchestrator(), gone=True) as client:
             (logged,) = [one for one in logs if one["event"] == "server.became_another"]
             assert (logged["files"], logged["former"]) == (2, [was.server])
             await client.server.context.troubles()  # looks at the disk
@@ -237,100 +229,98 @@ async def test_an_older_database_goes_on_as_another_server_and_moves_the_rest_as
             assert await client.upload() > 1_000_000 + was.last_job
     assert place.files_aside() == files - known
     found = (await abouts_of(place))["files"]
-    assert (found["level"], str(place.data / UNKNOWN) in found["text"]) == ("warning", True)
+    assert (found["level"], str(place.path / UNKNOWN) in found["text"]) == ("warning", True)
     assert "somebody misses them" in found["hint"]
     assert known < place.files()
     assert place.marks().former == (was.server,)
     became = place.marks().server
-    await place.upload(0)
+    await place.start()
     assert place.marks().server == became  # once
 
 
 async def test_a_copy_from_before_it_became_another_server_is_an_older_one_too(place):
-    await place.upload(1)
-    older, servers = place.keep_database("older"), [place.marks().server]
+    await place.start(1)
+    older, servers = place.keep_database(), [place.marks().server]
     for _ in range(3):
-        await place.upload(1)
+        await place.start(1)
         before, aside = place.files(), place.files_aside()
-        place.put_back(older)
-        await place.upload(0)
+        place.replace_database(older)
+        await place.start()
         assert place.files() | place.files_aside() == before | aside
         marks = place.marks()
         assert set(marks.former) == set(servers), "agents end what they hold for each of them"
-        assert record_of(place.data) == marks
+        assert record_of(place.path) == marks
         servers.append(marks.server)
 
 
 async def test_an_older_copy_is_known_after_a_kill_by_its_jobs_or_the_count_of_starts(tmp_path):
     for how in ("jobs", "starts"):
-        place = Place(tmp_path / how)
-        older = place.folder / "older"
+        place = Place(tmp_path / how / "data")
+        older = place.path.parent / "older"
         if how == "starts":  # it is killed before the Cleaner writes the record again
-            await place.upload()
+            await place.start(1)
             place.keep_database(older.name)
         async with place.started() as (jobs, keeper):
             if how == "jobs":  # a copy made while it runs, as by ``cp``
                 await place.one(jobs)
-                with closing(sqlite3.connect(place.database)) as live:
+                with closing(sqlite3.connect(place.database_path)) as live:
                     live.execute("VACUUM INTO ?", (str(older),))
                 await place.one(jobs)
                 await keeper.keep()  # as the Cleaner does each minute
-            record = (place.data / RECORD).read_bytes()
+            record = (place.path / RECORD).read_bytes()
             if how == "starts":
                 await place.one(jobs)
-        (place.data / RECORD).write_bytes(record)
+        (place.path / RECORD).write_bytes(record)
         files = place.files()
-        place.put_back(older)
-        await place.upload(0)
+        place.replace_database(older)
+        await place.start()
         assert len(place.files_aside()) == 1, how
         assert place.files() | place.files_aside() == files, how
 
 
-DISKS = [(name, ("-t", "tmpfs", "none")) for name in (*FileKind, "staging", UNKNOWN)]
+DISKS = [(name, "tmpfs") for name in (*FileKind, "staging", UNKNOWN)]
 
 
-@each("name, disk", [*DISKS, ("bundles", ("--bind",))])
+@each("name, disk", [*DISKS, ("bundles", "bind")])
 async def test_a_part_of_the_folder_on_another_file_system_is_named_before_anything_is_changed(
     tmp_path, name, disk
 ):
     """Files are moved there by a rename. One disk that is mounted twice is two, as volumes are."""
-    place = Place(tmp_path / f"{name}{disk[0]}")
-    await place.upload(1)
-    older = place.keep_database("older")
-    await place.upload(1)
-    place.put_back(older)
-    before = (place.data / RECORD).read_bytes(), place.database.read_bytes()
-    with mounted(place.data / name, *disk, *([str(place.folder)] if disk == ("--bind",) else [])):
+    place = Place(tmp_path / f"{name}-{disk}" / "data")
+    await place.start(1)
+    older = place.keep_database()
+    await place.start(1)
+    place.replace_database(older)
+    before = (place.path / RECORD).read_bytes(), place.database_path.read_bytes()
+    how = ("-t", "tmpfs", "none") if disk == "tmpfs" else ("--bind", str(place.path.parent))
+    with mounted(place.path / name, *how):
         for _ in range(2):
             with pytest.raises(OSError, match="another file system") as refusal:
-                await place.upload(0)
-            assert refusal.value.filename == str(place.data / name)
-        assert ((place.data / RECORD).read_bytes(), place.database.read_bytes()) == before
-    await place.upload(1)
+                await place.start()
+            assert refusal.value.filename == str(place.path / name)
+        assert ((place.path / RECORD).read_bytes(), place.database_path.read_bytes()) == before
+    await place.start(1)
 
 
-async def test_a_folder_of_the_version_before_takes_the_id_of_its_database(place):
-    await place.upload(2)
-    server, files = place.marks().server, place.files()
-    (place.data / RECORD).unlink()
-    await place.upload(0)
-    assert (record_of(place.data).server, place.files()) == (server, files)
+STEPS = itertools.product(["move", "count", "record", "renamed"], [False, True])
 
 
-@each("step, older", itertools.product(["move", "count", "record", "renamed"], [False, True]))
-async def test_a_killed_start_does_not_make_the_database_older_and_loses_nothing(
+@each("step, older", [*STEPS, ("full", False)])
+async def test_a_killed_start_or_a_full_disk_makes_no_database_older_and_loses_nothing(
     tmp_path, monkeypatch, step, older
 ):
-    place = Place(tmp_path / f"{step}-{older}")
-    await place.upload(1)
-    copy = place.keep_database("older")
-    await place.upload(1)
+    place = Place(tmp_path / f"{step}-{older}" / "data")
+    await place.start(1)
+    copy = place.keep_database()
+    await place.start(1)
     files, was = place.files(), place.marks()
     if older:
-        place.put_back(copy)
+        place.replace_database(copy)
     write = data_folder.write_record
 
     def dies(*given):
+        if step == "full":
+            raise OSError(28, "No space left on device")
         if step == "renamed":
             write(*given)
         raise SimulatedCrash
@@ -339,26 +329,13 @@ async def test_a_killed_start_does_not_make_the_database_older_and_loses_nothing
     with monkeypatch.context() as patched:
         patched.setattr(where.get(step, "server.data_folder.write_record"), dies)
         for _ in range(3 if older or step != "move" else 0):
-            with pytest.raises(SimulatedCrash):
-                await place.upload(0)
-    await place.upload(0)
+            with nullcontext() if step == "full" else pytest.raises(SimulatedCrash):
+                await place.start()
+    await place.start()
     assert place.files() | place.files_aside() == files
     assert len(place.files()) == (1 if older else 2)
     assert (place.marks().server == was.server) is not older
     assert was.server in (place.marks().server, *place.marks().former)
     marks = place.marks()
-    await place.upload(0)
+    await place.start()
     assert place.marks().server == marks.server
-
-
-async def test_a_disk_that_is_full_does_not_keep_the_right_database_from_starting(
-    place, monkeypatch
-):
-    await place.upload(1)
-    with monkeypatch.context() as patched:
-        full = Mock(side_effect=OSError(28, "No space left on device"))
-        patched.setattr(data_folder, "write_record", full)
-        async with place.started() as (jobs, _):
-            assert (await jobs.get(1)).state is JobState.QUEUED
-    await place.upload(0)
-    assert len(place.files()) == 1
