@@ -25,17 +25,30 @@ OTHER = "a-token-of-another"
 PORTAL = "https://portal.example.org"
 
 
+PATHS = {
+    "server": ("/api/v1/jobs", "/terminate/1", "/upload"),
+    "agent": ("/load", "/kill/1", "/submit"),
+}
+
+
 @dataclass
 class Program:
-    """One of the two."""
+    """One of the two.
+
+    Attributes:
+        private: a route for callers with a token.
+    """
 
     name: str
     port: int
     caller: Any
+    private: str
+    change: str
+    upload: str
 
     @classmethod
     def of(cls, caller: Any, name: str = "server") -> Program:
-        return cls(name, int(str(caller.url).rpartition(":")[2].strip("/")), caller)
+        return cls(name, int(caller.url.rpartition(":")[2].strip("/")), caller, *PATHS[name])
 
     async def unfinished(self) -> str:
         """The path of something that has not ended."""
@@ -66,19 +79,6 @@ class Program:
 
     async def ask(self, method: str, path: str, body: str = "", **headers: str) -> Answer:
         return await raw_http.ask(self.port, method, path, body, **headers)
-
-    @property
-    def private(self) -> str:
-        """A route for callers with a token."""
-        return "/api/v1/jobs" if self.name == "server" else "/load"
-
-    @property
-    def change(self) -> str:
-        return "/terminate/1" if self.name == "server" else "/kill/1"
-
-    @property
-    def upload(self) -> str:
-        return "/upload" if self.name == "server" else "/submit"
 
 
 @contextlib.asynccontextmanager

@@ -30,9 +30,8 @@ from tests.kit.clock import SimClock
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import driving
 from tests.kit.waiting import eventually
-from tests.server.front import SHOWN, Program, guarded, name, serving
+from tests.server.front import SHOWN, Program, serving
 
-__all__ = ["guarded", "name"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PROBES = ("/livez", "/readyz", "/health")
 
