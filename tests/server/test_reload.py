@@ -7,9 +7,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import Mock
 
 import pytest
 import pytest_asyncio
@@ -17,7 +18,6 @@ import structlog
 
 from ferryman import Client, Conflict
 from server.domain.choose import Candidate
-from server.reload import Reload
 from server.settings import load
 from server.settings.tables import ServerSettings
 from server.settings.users import UserTable
@@ -62,18 +62,29 @@ class World:
         return (await self.ask("GET", "/api/v1/whoami", token))[0]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def started(module_folder: Path) -> AsyncIterator[World]:
-    file = module_folder / "ferryman.toml"
+@asynccontextmanager
+async def serving(
+    folder: Path, first: str = OWN, client: FakeOrchestrator | None = None
+) -> AsyncIterator[World]:
+    """One that keeps its agent, of the variables that it was started with, unless the file has
+    some.
+    """
+    file = folder / "ferryman.toml"
 
     def read() -> ServerSettings:
-        # The service is there, as in the variables that the server was started with.
-        flags = {"server": {"data_dir": module_folder / "data", "getter_interval": 0.02}}
-        found = caller.server.reload.settings.agents
-        return load.read(file, flags, {}).model_copy(update={"agents": found})
+        flags = {"server": {"data_dir": folder / "data", "getter_interval": 0.02}}
+        found, agents = load.read(file, flags, {}), caller.server.reload.settings.agents
+        named = "[agents." in file.read_text()
+        return found if named else found.model_copy(update={"agents": agents})
 
-    async with driving(module_folder, FakeOrchestrator(), extra=OWN, read=read) as caller:
+    async with driving(folder, client or FakeOrchestrator(), extra=first, read=read) as caller:
         yield World(caller, file)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def started(module_folder: Path) -> AsyncIterator[World]:
+    async with serving(module_folder) as found:
+        yield found
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -113,14 +124,16 @@ async def test_it_says_each_time_what_has_changed_and_what_waits_and_is_audited(
     assert {one["key"] for one in done["waiting"]} == {f"server.{key}" for key in WAITS}
     for key in WAITS:
         assert getattr(world.settings.server, key) == getattr(before, key)
-    assert TOKEN not in json.dumps(done)
-    assert OTHER not in json.dumps(done)
+    assert not [token for token in (TOKEN, OTHER) if token in json.dumps(done)]
     status, again = await world.reload()
     assert (again["changed"], again["waiting"]) == ([], done["waiting"])
     async with Client(world.caller.url, token=TOKEN) as client:
         found = [one async for one in client.audit(action="settings/reload")]
     assert {one.action for one in found} == {f"POST {ROUTE}"}
     assert [one.status for one in found[:3]] == [200, 200, 401]
+    world.file.write_text(f"{OWN}[services.my_service]\n")
+    answers = await asyncio.gather(*(world.reload() for _ in range(4)))
+    assert sorted(len(done["changed"]) for _, done in answers) == [0, 0, 0, 3], "one by one"
 
 
 async def test_who_came_with_a_token_that_was_taken_out_is_refused_from_then_on(world, monkeypatch):
@@ -152,12 +165,6 @@ async def test_who_came_with_a_token_that_was_taken_out_is_refused_from_then_on(
     assert [*await uploads] == [201, 403]
     assert (await world.status_of(TOKEN), await world.status_of(OTHER)) == (200, 401)
     assert sessions.principal_of(cookie, "peer") is None
-
-
-async def test_two_reloads_at_once_follow_each_other(world):
-    world.file.write_text(f"{OWN}[services.new]\n")
-    answers = await asyncio.gather(*(world.reload() for _ in range(4)))
-    assert sorted(len(done["changed"]) for _, done in answers) == [0, 0, 0, 2]
 
 
 async def test_the_sdk_and_the_command_line(world):
@@ -206,31 +213,28 @@ async def test_wrong_settings_change_nothing(world, text, words):
     assert await world.status_of(TOKEN) == 200
 
 
-@each("key, kept", [("tokens", ""), ("metrics_tokens", OWN)])
-async def test_the_content_of_a_file_takes_effect(world, module_folder, key, kept):
-    secret, more = module_folder / "secret", f"{TOKEN}\n" if key == "tokens" else ""
-    own = kept or "[server]\n"
-    secret.write_text(more or "a-third-random-text")
-    text = f'{own}{key} = {{ file = "{secret}" }}\n[services.my_service]\n'
-    assert (await world.reload(text))[0] == 200
-    known = world.context.token_holder
-    assert not known(OTHER, "peer").authenticated
-    secret.write_text(f"{more}{OTHER}\n")
-    _, done = await world.reload()
-    assert [(one["key"], one["new"]) for one in done["changed"]] == [(f"server.{key}", "(secret)")]
-    assert known(OTHER, "peer").authenticated
-    secret.write_text("\n")
-    assert "there is no token in it" in (await world.reload())[1]["detail"]
-    secret.unlink()
-    assert "No such file" in (await world.reload())[1]["detail"]
-
-
-async def test_the_variables_of_a_service_are_read_again_from_their_file(world, module_folder):
-    key = module_folder / "key"
-    key.write_text("first\n")
-    await world.reload(f"{OWN}[services.my_service.env]\nKEY = {{ file = '{key}' }}\n")
-    key.write_text("second\n")
-    _, done = await world.reload()
+async def test_the_content_of_a_file_takes_effect(world, module_folder):
+    secret, known = module_folder / "secret", world.context.token_holder
+    for key, own, more in (
+        ("tokens", "[server]\n", f"{TOKEN}\n"),
+        ("metrics_tokens", OWN, ""),
+    ):
+        secret.write_text(more or "a-third-random-text")
+        text = f'{own}{key} = {{ file = "{secret}" }}\n[services.my_service]\n'
+        assert (await world.reload(text))[0] == 200
+        assert not known(OTHER, "peer").authenticated
+        secret.write_text(f"{more}{OTHER}\n")
+        (changed,) = (await world.reload())[1]["changed"]
+        assert (changed["key"], changed["new"]) == (f"server.{key}", "(secret)")
+        assert known(OTHER, "peer").authenticated, key
+        secret.write_text("\n")
+        assert "there is no token in it" in (await world.reload())[1]["detail"]
+        secret.unlink()
+        assert "No such file" in (await world.reload())[1]["detail"]
+    for value in ("first", "second"):
+        secret.write_text(f"{value}\n")
+        text = f"{OWN}[services.my_service.env]\nKEY = {{ file = '{secret}' }}\n"
+        _, done = await world.reload(text)
     assert [one["key"] for one in done["changed"]] == ["services.my_service.env.KEY"]
     assert world.context.services["my_service"].env == {"KEY": "second"}
 
@@ -253,12 +257,10 @@ async def test_every_key_of_a_user_takes_effect_and_holds_for_the_next_claim(wor
     for key, (value, where, expected) in OF_USER.items():
         table = f'[users.lab]\nmembers = ["ann", "b*"]\n{key} = {value}\n'
         await world.reload(f"{OWN}[services.my_service]\n{table}")
+        by_user = getattr(context.services["my_service"], where, None)
         for user in ("ann", "bob"):
-            if where.endswith("_by_user"):
-                found = getattr(context.services["my_service"], where).get(user)
-            else:
-                found = getattr(context.allowances.of(user), where)
-            assert found == expected, key
+            found = getattr(context.allowances.of(user), where, None)
+            assert (by_user.get(user) if by_user is not None else found) == expected, key
     await world.reload(f"{OWN}[services.my_service]\n[services.s]\n[users.ann]\nruns_per_user = 1")
     for _ in range(3):
         await context.jobs.insert(new("ann"), "queued")
@@ -266,61 +268,34 @@ async def test_every_key_of_a_user_takes_effect_and_holds_for_the_next_claim(wor
     assert len(claimed) == 1
 
 
-async def test_an_agent_is_named_with_its_address_without_its_password(tmp_path):
-    file, url = tmp_path / "new.toml", "a]\nurl = 'http://a:1'"
-
-    def read() -> ServerSettings:
-        file.write_text(f"[services.s]\n[agents.{url}\n")
-        return load.read(file, {}, {})
-
-    reload = Reload(read(), read, lambda _old, _new: None, AsyncMock())
-    url = "b]\nurl = 'http://me:secret@b:2'\nprefetch = 2"
-    done = await reload.run_once()
-    assert {one.key: (one.old, one.new) for one in done.changed} == {
-        "agents.a": ("taken out (http://a:1)", None),
-        "agents.b": (None, "added (http://***@b:2)"),
-    }
-    assert reload.settings.agents["b"].prefetch == 2
-
-
-async def test_a_server_that_asks_nobody_for_a_token_asks_once_there_is_one(tmp_path):
-    file, first = tmp_path / "ferryman.toml", "[server]\nmax_files = 9\n"
-
-    def read() -> ServerSettings:
-        return load.read(file, {"server": {"data_dir": tmp_path / "data"}}, {})
-
-    async with driving(tmp_path, FakeOrchestrator(), extra=first, read=read) as caller:
-        world = World(caller, file)
+async def test_a_server_asks_for_a_token_once_there_is_one_and_hides_passwords_of_agents(tmp_path):
+    first = "[server]\nmax_files = 9\n"
+    async with serving(tmp_path, first) as world:
         assert world.context.token_needed() is False
         assert (await world.reload(OWN))[0] == 200
         assert world.context.token_needed() is True
         assert (await world.status_of(TOKEN), await world.status_of(OTHER)) == (200, 401)
         assert (await world.reload(first))[1]["code"] == "settings_not_reloaded"
+        await world.reload(f"{OWN}[agents.a]\nurl = 'http://127.0.0.1:1'\n")
+        other = "url = 'http://me:secret@127.0.0.1:2'\nprefetch = 2\n"
+        _, done = await world.reload(f"{OWN}[agents.b]\n{other}")
+        assert {one["key"]: (one["old"], one["new"]) for one in done["changed"]} == {
+            "agents.a": ("taken out (http://127.0.0.1:1)", None),
+            "agents.b": (None, "added (http://***@127.0.0.1:2)"),
+        }
+        assert world.settings.agents["b"].prefetch == 2
 
 
 async def test_jobs_of_a_service_that_was_renamed_are_said_everywhere_and_moved_by_one_command(
     tmp_path,
 ):
-    settings = "[services.my_service]\n"
     client = FakeOrchestrator(then="Running")
-
-    def read() -> ServerSettings:
-        file = tmp_path / "new.toml"
-        file.write_text(settings)
-        flags = {"server": {"data_dir": tmp_path / "data", "getter_interval": 0.02}}
-        found = load.read(file, flags, {})
-        return found.model_copy(update={"agents": caller.server.reload.settings.agents})
-
-    async with driving(tmp_path, client, read=read) as caller:
-
-        async def document(path: str) -> Any:
-            return json.loads((await caller.get(f"/api/v1{path}"))[2])
-
-        to = ("--url", caller.url)
+    async with serving(tmp_path, "", client) as world:
+        caller, to = world.caller, ("--url", world.caller.url)
         runs = await caller.upload()
         await caller.job(runs, until="Running")
         waits, later = [await caller.upload(not_before="in 1h") for _ in range(2)]
-        settings = "[services.renamed]\n"
+        world.file.write_text("[services.renamed]\n")
         with structlog.testing.capture_logs() as lines:
             code, out, err = await ferryman("config", "reload", *to)
         assert (code, "services.my_service: taken out" in out) == (0, True)
@@ -330,11 +305,11 @@ async def test_jobs_of_a_service_that_was_renamed_are_said_everywhere_and_moved_
             assert f"ferryman {how} --url {caller.url}" in err
         (line,) = [one for one in lines if one["event"] == "service.gone"]
         assert (line["service"], line["queued"], line["in_work"]) == ("my_service", 2, 1)
-        (_, gone) = (await document("/services"))["items"]
+        (_, gone) = (await caller.api("GET", "/services"))["items"]
         shown = (gone["name"], gone["source"], gone["in_work"], gone["counts"]["Queued"])
         assert shown == ("my_service", "none", 1, 2)
         assert "\tgone\t" in (await ferryman("services", "list", *to))[1]
-        found = (await document("/status"))["troubles"]
+        found = (await caller.api("GET", "/status"))["troubles"]
         (trouble,) = [one for one in found if one["kind"] == "service_gone"]
         assert (trouble["message"], trouble["about"]) == (f"service {said}", "my_service")
         page = (await caller.get("/services"))[2].decode()
@@ -348,10 +323,10 @@ async def test_jobs_of_a_service_that_was_renamed_are_said_everywhere_and_moved_
         assert (code, "'nowhere' is none that takes jobs" in err) == (65, True), err
         code, _, err = await ferryman("services", "move", "my_service", "renamed", *to)
         assert (code, err) == (0, "3 jobs of service my_service moved to renamed\n")
-        assert len((await document("/services"))["items"]) == 1
+        assert len((await caller.api("GET", "/services"))["items"]) == 1
         for job_id in (runs, waits, later):
-            assert (await document(f"/jobs/{job_id}"))["service"] == "renamed"
-        events = (await document(f"/jobs/{waits}/events"))["items"]
+            assert (await caller.api("GET", f"/jobs/{job_id}"))["service"] == "renamed"
+        events = (await caller.api("GET", f"/jobs/{waits}/events"))["items"]
         moved = {"by": "local", "service": "renamed", "service_before": "my_service"}
         assert (events[-1]["event"], events[-1]["fields"]) == ("job.moved", moved)
         client.payloads[1].status = "Completed"

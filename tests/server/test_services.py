@@ -33,6 +33,14 @@ async def ask(
     return await place.ask(method, path, json=body, params=query, headers=headers)
 
 
+async def launched(place: Place) -> tuple[dict[str, str], Any]:
+    """The environment of a job of the service, and how it ended."""
+    job_id = await place.upload()
+    process = await place.process(job_id)
+    process.finish()
+    return dict(process.launch.env), await place.job(job_id)
+
+
 async def test_a_service_made_at_run_time_runs_jobs_with_its_variables_and_limits(place):
     name = place.warm.new("gpu")
     limits = {"timeout": "90s", "limits": {"memory": "1GiB"}}
@@ -42,59 +50,46 @@ async def test_a_service_made_at_run_time_runs_jobs_with_its_variables_and_limit
     assert (made["settings"], made["env"]) == (limits, ["A", "KEY"])
     place.service = name
     place.does(None)
-    job_id = await place.upload()
-    process = await place.process(job_id)
-    environment = process.launch.env
+    environment, job = await launched(place)
     assert (environment["A"], environment["KEY"]) == ("1", SECRET)
-    process.finish()
-    job = await place.job(job_id)
     assert (job["status"], job["timeout_s"]) == ("Completed", 90.0)
     assert SECRET not in json.dumps([job, made, await ask(place, "GET")])
     # A change replaces the settings, and keeps the variables that it does not name.
     status, found = await ask(place, "PUT", f"/{name}", {"max_runs": 3})
     assert (status, found["timeout_s"], found["max_runs"]) == (200, 3_600.0, 3)
     assert found["env"] == ["A", "KEY"]
-    job_id = await place.upload()
-    process = await place.process(job_id)
-    assert process.launch.env["KEY"] == SECRET
-    process.finish()
-    await place.job(job_id)
+    assert (await launched(place))[0]["KEY"] == SECRET
 
 
-@each(
-    "body, part, says",
-    [
-        ({"max_rans": 1}, "max_rans", "no such setting; did you mean max_runs?"),
-        ({"timeout": "soon"}, "timeout", "'soon' is not a duration"),
-        ({"limits": {"memry": 1}}, "limits.memry", "did you mean memory?"),
-        ({"retries": -1}, "retries", "greater than or equal to 0"),
-        ({"env": {"FERRYMAN_JOB_ID": "1"}}, "env", "FERRYMAN_JOB_ID is reserved"),
-        ({"env": {"PATH": "/x"}}, "env", "PATH is reserved"),
-        ({"env": {"1A": "x"}}, "env", "cannot be the name of a variable"),
-        ({"env": {"A": 1}}, "env", "an object of texts"),
-        ({"env": {"A": {"file": "/etc/shadow"}}}, "env", "an object of texts"),
-        ({"env": [SECRET]}, "env", "an object of texts"),
-        ({"env": {"A": SECRET * 1_100}}, "env", "more than 16 KiB"),
-        ({"env": {"A": f"{SECRET}\0"}}, "env", "A has a NUL"),
-        ({"env": {f"A{n}": "" for n in range(129)}}, "env", "at most 128 are taken"),
-        ([SECRET], None, "a JSON object"),
-    ],
-)
+OF_ENV = [
+    ({"FERRYMAN_JOB_ID": "1"}, "FERRYMAN_JOB_ID is reserved"),
+    ({"PATH": "/x"}, "PATH is reserved"),
+    ({"1A": "x"}, "cannot be the name of a variable"),
+    *[(wrong, "an object of texts") for wrong in ({"A": 1}, {"A": {"file": "/x"}}, [SECRET])],
+    ({"A": SECRET * 1_100}, "more than 16 KiB"),
+    ({"A": f"{SECRET}\0"}, "A has a NUL"),
+    ({f"A{n}": "" for n in range(129)}, "at most 128 are taken"),
+]
+WRONG = [
+    *[({"env": env}, "env", says) for env, says in OF_ENV],
+    ({"max_rans": 1}, "max_rans", "no such setting; did you mean max_runs?"),
+    ({"timeout": "soon"}, "timeout", "'soon' is not a duration"),
+    ({"limits": {"memry": 1}}, "limits.memry", "did you mean memory?"),
+    ({"retries": -1}, "retries", "greater than or equal to 0"),
+    ([SECRET], None, "a JSON object"),
+]
+
+
+@each("body, part, says", WRONG)
 async def test_wrong_settings_are_refused_by_name_and_change_nothing(place, body, part, says):
     status, found = await ask(place, "PUT", "/wrong", body)
     assert (status, found.get("part")) == (400, part), found
     assert says in found["detail"]
     assert SECRET not in json.dumps(found)
-    assert (await ask(place, "GET", "/wrong"))[0] == 404
     assert (await ask(place, "PUT", "/a.b", {}))[1]["code"] == "invalid_name"
-
-
-@each(
-    "body, status",
-    [("{", 400), ('{"a": 1, "a": 2}', 400), (f'"{"x" * 300_000}"', 413)],
-)
-async def test_other_bodies_are_refused(place, body, status):
-    assert (await place.ask("PUT", "/api/v1/services/wrong", data=body))[0] == status
+    for text, status in ("{", 400), ('{"a": 1, "a": 2}', 400), (f'"{"x" * 300_000}"', 413):
+        assert (await place.ask("PUT", "/api/v1/services/wrong", data=text))[0] == status
+    assert (await ask(place, "GET", "/wrong"))[0] == 404
 
 
 async def test_a_retired_service_takes_no_uploads_and_finishes_what_it_has(place):
@@ -135,9 +130,8 @@ async def test_the_file_wins_and_a_pause_outlives_the_server(module_folder):
     folder.mkdir()
 
     async def asked(caller: Any, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        url = f"{caller.url}/api/v1/services/{path}"
-        async with caller.session.request(method, url, json=body) as answer:
-            return answer.status, await answer.json()
+        found: tuple[int, Any] = await caller.ask(method, f"/api/v1/services/{path}", json=body)
+        return found
 
     async with serving(folder, agent) as caller:
         for method in ("PUT", "DELETE"):
