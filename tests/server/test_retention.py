@@ -1,36 +1,51 @@
-"""How jobs go: expired, cleaned, forgotten, deleted; real SQL and files, simulated time."""
+"""How jobs go: expired, cleaned and forgotten, with real SQL and files in simulated time; deleted,
+and with their user, over HTTP, by the SDK and the command line.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
+import aiohttp
 import pytest
+import pytest_asyncio
 
+from ferryman import Client, NotFound
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Bundle, FileKind, Job
 from server.domain.service import Service
 from server.loops.runner import Loop
 from server.loops.wakeups import JobWakeups
 from server.ports import Filter
+from server.stages import forget_user
 from server.stages.by_hand import Delete
 from server.stages.cancel import Cancel
 from server.stages.clean import Clean
 from server.stages.get import Get
+from server.stages.tokens import NewToken
 from server.storage.folder import FolderStorage, stored_path
 from server.storage.scratch import FolderScratch
+from server.store.audit import AuditEntry
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND
-from shared.principals import LOCAL
+from shared.principals import LOCAL, Role
 from shared.sqlite.database import Database
 from shared.wire import JobState
 from tests.kit.clock import SimClock
+from tests.kit.command_line import ferryman
+from tests.kit.fake_agent import FakeAgent, serving
+from tests.kit.server_http import ServerClient
 from tests.kit.store import Store, chunks, resources
+from tests.kit.warm import Place
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 OWNER = "0123456789ab"
 DAY = 86_400
 SERVICES = {
@@ -39,46 +54,33 @@ SERVICES = {
 }
 
 
-class Place:
+class World:
     """A store, its files, and a Cleaner.
 
     Attributes:
-        again: how often the Cleaner asked for the next sweep at once.
+        more: the Cleaner asked for the next sweep at once.
         changed: jobs whose waiting callers were woken.
-        kept: how often the folder's record was written.
+        keep: the folder's record was written.
     """
 
     def __init__(self, database: Database, storage: FolderStorage, folder: Path) -> None:
         self.storage, self.folder, self.clock = storage, folder, SimClock()
-        self.again = self.kept = 0
+        self.more, self.keep = Mock(), AsyncMock()
         self.changed: list[Job] = []
         self.jobs = Store(database, self.changed)
-        self.clean = self.cleaner(self._more)
+        self.clean = self.cleaner(self.more)
 
     def cleaner(self, more: Callable[[], None]) -> Clean:
         how = resources(jobs=self.jobs, storage=self.storage, services=SERVICES, clock=self.clock)
         self.delete = Delete(how, Cancel(how, JobWakeups(), Get(how)))
-        return Clean(how, self._servers, self.delete.finish, more, self._keep)
-
-    async def _servers(self) -> set[str]:
-        return {OWNER}
-
-    async def _keep(self) -> None:
-        self.kept += 1
-
-    def _more(self) -> None:
-        self.again += 1
+        return Clean(how, AsyncMock(return_value={OWNER}), self.delete.finish, more, self.keep)
 
     async def add(self, service: str = "short", key: str | None = None) -> Job:
         """A queued job with its file."""
         async with self.storage.pending(FileKind.BUNDLE) as pending:
             bundle = Bundle(await pending.put(chunks(b"bundle")), 6, "digest")
-            fields: dict[str, Any] = {
-                "created_at": self.clock.now(),
-                "tags": ("t",),
-                "idempotency_key": key,
-            }
-            job = await self.jobs.upload(service=service, bundle=bundle, **fields)
+            fields: dict[str, Any] = {"created_at": self.clock.now(), "idempotency_key": key}
+            job = await self.jobs.upload(service=service, bundle=bundle, tags=("t",), **fields)
             if job.bundle is not None and job.bundle.file == bundle.file:
                 pending.commit()  # else another job's file with the same content is used
         return job
@@ -92,89 +94,78 @@ class Place:
     async def sweep(self, after_s: float = 0) -> None:
         """Until nothing more is to be done at once."""
         await self.clock.advance(after_s)
-        while True:
-            before = self.again
+        before = -1
+        while before != (before := self.more.call_count):
             await self.clean.run_once()
-            if self.again == before:
-                return
 
-    def age(self, path: Path, seconds: float = 2 * DAY) -> None:
-        """Let the file be that old."""
-        at = self.clock.now() / SECOND - seconds
-        os.utime(path, (at, at))
+    def lay(self, name: str, days: float = 2) -> Path:
+        """A file of that age that no row refers to."""
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"no row")
+        self.age(path, days)
+        return path
 
     def lay_out(self, count: int) -> list[Path]:
-        """Files that no row refers to, two days old."""
-        paths = []
-        for number in range(count):
-            path = stored_path(self.folder, FileKind.BUNDLE, f"{number:032x}"[::-1])
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(b"no row")
-            self.age(path)
-            paths.append(path)
-        return paths
+        names = [f"{number:032x}"[::-1] for number in range(count)]
+        paths = [stored_path(Path(), FileKind.BUNDLE, name) for name in names]
+        return [self.lay(str(path)) for path in paths]
+
+    def age(self, path: Path, days: float) -> None:
+        at = self.clock.now() / SECOND - days * DAY
+        os.utime(path, (at, at))
 
     def stored(self) -> set[str]:
         tops = [self.folder / kind for kind in FileKind]
         found = [path for top in tops for path in top.rglob("*") if not path.is_dir()]
         return {str(path.relative_to(self.folder)) for path in found}
 
-    async def expired(self) -> int:
-        return len(await self.jobs.expired(self.clock.now(), 1_000))
-
-    async def known(self) -> dict[int, JobState]:
-        jobs, _ = await self.jobs.page(Filter(), None, 10)
-        return {job.id: job.state for job in jobs}
-
     async def count(self, table: str) -> int:
         (row,) = await self.jobs.rows(f"SELECT count(*) AS number FROM {table}")
         return int(row["number"])
 
 
-@pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
+@pytest_asyncio.fixture(loop_scope="module")
+async def world(tmp_path: Path) -> AsyncIterator[World]:
     numbers = iter(range(10_000))
     names = (OWNER, lambda: f"{next(numbers) * 0x1234567:020x}"[::-1])
-    scratch = FolderScratch(tmp_path / "staging", *names)
-    storage = FolderStorage(tmp_path, scratch, *names)
+    storage = FolderStorage(tmp_path, FolderScratch(tmp_path / "staging", *names), *names)
     database = await Database.open(tmp_path / "x.sqlite", MIGRATIONS)
-    yield Place(database, storage, tmp_path)
+    yield World(database, storage, tmp_path)
     await database.close()
 
 
-async def test_many_expire_in_few_commits_and_a_stop_does_not_wait_for_all(place, monkeypatch):
+async def test_many_expire_in_few_commits_and_a_stop_does_not_wait_for_all(world, monkeypatch):
     for _ in range(250):
-        await place.end(await place.add())
-    await place.clock.advance(11)
+        await world.end(await world.add())
+    await world.clock.advance(11)
     stop, wakeup = asyncio.Event(), asyncio.Event()
 
     def more() -> None:
         stop.set()  # while the first sweep is under way
         wakeup.set()
 
-    await Loop("cleaner", place.cleaner(more), 60.0, wakeup, place.clock).run(stop)
-    assert await place.expired() == 50
-    commits = Mock(side_effect=place.jobs.database.write)
-    monkeypatch.setattr(place.jobs.database, "write", commits)
-    assert await place.clean.run_once() >= 50
+    await Loop("cleaner", world.cleaner(more), 60.0, wakeup, world.clock).run(stop)
+    assert len(await world.jobs.expired(world.clock.now(), 1_000)) == 50
+    commits = Mock(side_effect=world.jobs.database.write)
+    monkeypatch.setattr(world.jobs.database, "write", commits)
+    assert await world.clean.run_once() >= 50
     assert commits.call_count <= 3
-    await place.sweep()
-    assert place.stored() == set()
-    assert len((await place.jobs.page(Filter(state=JobState.CLEANED), None, 500))[0]) == 250
-    assert [job.state for job in place.changed].count(JobState.CLEANED) == 250
+    await world.sweep()
+    assert world.stored() == set()
+    assert len((await world.jobs.page(Filter(state=JobState.CLEANED), None, 500))[0]) == 250
+    assert [job.state for job in world.changed].count(JobState.CLEANED) == 250
 
 
-async def test_what_others_put_into_the_folder_stops_nothing_and_is_left_alone(place, monkeypatch):
-    await place.add()
-    goes, unreadable = [
-        stored_path(place.folder, FileKind.BUNDLE, two + "0" * 30) for two in ("aa", "bb")
-    ]
-    strangers = [place.folder / "bundles" / name for name in (".DS_Store", "ab", "aa/aa-notes.txt")]
-    for path in (goes, unreadable, *strangers):
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(b"no row")
-        place.age(path)
-    (place.folder / "results" / "zz").symlink_to(place.folder / "nowhere")
+STRANGERS = ("bundles/.DS_Store", "bundles/ab", "bundles/aa/aa-notes.txt")
+
+
+async def test_what_others_put_into_the_folder_stops_nothing_and_is_left_alone(world, monkeypatch):
+    await world.add()
+    goes = f"bundles/aa/aa{'0' * 30}"
+    for name in (goes, f"bundles/bb/bb{'0' * 30}", *STRANGERS):
+        world.lay(name)
+    (world.folder / "results" / "zz").symlink_to(world.folder / "nowhere")
     listdir = os.listdir
 
     def refuses(path: Path) -> list[str]:
@@ -182,17 +173,17 @@ async def test_what_others_put_into_the_folder_stops_nothing_and_is_left_alone(p
             raise PermissionError(13, "Permission denied")
         return listdir(path)
 
-    before = place.stored()
+    before = world.stored()
     monkeypatch.setattr("server.storage.folder.os.listdir", refuses)
     for _ in range(2):
-        await place.sweep(after_s=3_600)
-    assert before - place.stored() == {str(goes.relative_to(place.folder))}
+        await world.sweep(after_s=3_600)
+    assert before - world.stored() == {goes}
 
 
-async def test_a_cleaned_job_is_forgotten_when_its_service_says_and_others_never(place):
+async def test_a_cleaned_job_is_forgotten_when_its_service_says_and_others_never(world):
     for service in ("short", "kept", "unknown"):
-        await place.end(await place.add(service, key=service))
-    queued = await place.add("short")
+        await world.end(await world.add(service, key=service))
+    queued = await world.add("short")
     states = dict.fromkeys((1, 2, 3), JobState.CLEANED) | {queued.id: JobState.QUEUED}
     for passes_s, left in (
         (99, {1, 2, 3, 4}),
@@ -201,76 +192,262 @@ async def test_a_cleaned_job_is_forgotten_when_its_service_says_and_others_never
         (2 * DAY, {2, 4}),  # 90 days, of a service that is no more
         (1_000 * DAY, {2, 4}),
     ):
-        await place.sweep(after_s=passes_s)
-        assert await place.known() == {number: states[number] for number in left}, passes_s
-    assert await place.count("job_tags") == 2
-    assert (len(place.stored()), (await place.add()).id) == (1, 5)
+        await world.sweep(after_s=passes_s)
+        known = (await world.jobs.page(Filter(), None, 10))[0]
+        assert {one.id: one.state for one in known} == {id: states[id] for id in left}, passes_s
+    assert await world.count("job_tags") == 2
+    assert (len(world.stored()), (await world.add()).id) == (1, 5)
 
 
-async def test_an_idempotency_key_is_known_for_a_day_unless_its_job_leaves_nothing(place):
-    first = await place.add(key="day")
-    await place.sweep(after_s=DAY - 1)
-    assert (await place.add(key="day")).id == first.id
-    await place.sweep(after_s=2)
-    assert (await place.add(key="day")).id != first.id
-    cleaned = await place.end(await place.add(key="cleaned"))
-    await place.sweep(after_s=11)
-    assert (await place.add(key="cleaned")).id > cleaned.id
+async def test_an_idempotency_key_is_known_for_a_day_unless_its_job_leaves_nothing(world):
+    first = await world.add(key="day")
+    await world.sweep(after_s=DAY - 1)
+    assert (await world.add(key="day")).id == first.id
+    await world.sweep(after_s=2)
+    assert (await world.add(key="day")).id != first.id
+    cleaned = await world.end(await world.add(key="cleaned"))
+    await world.sweep(after_s=11)
+    assert (await world.add(key="cleaned")).id > cleaned.id
 
 
-async def test_an_ended_job_can_be_deleted_and_its_number_is_not_given_again(place):
-    job = await place.end(await place.add(key="k"))
-    assert len(place.stored()) == 1
-    assert await place.delete(LOCAL, job.id, 0.0) is None
-    assert place.changed[-1].id == job.id
+async def test_an_ended_job_can_be_deleted_and_its_number_is_not_given_again(world):
+    job = await world.end(await world.add(key="k"))
+    assert len(world.stored()) == 1
+    assert await world.delete(LOCAL, job.id, 0.0) is None
+    assert world.changed[-1].id == job.id
     for table in ("jobs", "events", "job_tags", "idempotency_keys"):
-        assert await place.count(table) == 0
-    assert place.stored() == set()
+        assert await world.count(table) == 0
+    assert world.stored() == set()
     with pytest.raises(NoSuchJob):
-        await place.delete(LOCAL, job.id, 0.0)
-    assert (await place.add(key="k")).id == job.id + 1
+        await world.delete(LOCAL, job.id, 0.0)
+    assert (await world.add(key="k")).id == job.id + 1
 
 
-async def test_a_file_without_a_row_goes_a_day_old_in_the_second_sweep(place):
+async def test_a_file_without_a_row_goes_a_day_old_in_the_second_sweep(world):
     """Hours are counted steadily; a file's own time may jump."""
-    await place.add()
-    old, young, future, used = place.lay_out(4)
-    place.age(young, DAY - 3_600 - 10)
-    place.age(future, -30 * DAY)
+    await world.add()
+    old, young, future, used = world.lay_out(4)
+    world.age(young, 1 - 3_610 / DAY)
+    world.age(future, -30)
     for hour in range(4):
-        await place.clean.run_once()
-        await place.clean.run_once()  # nothing is looked at again within the hour
+        await world.clean.run_once()
+        await world.clean.run_once()  # nothing is looked at again within the hour
         assert (old.exists(), young.exists()) == (hour < 1, hour < 3), hour
-        assert place.clean.orphans_left == 0, "one goes however few there are"
+        assert world.clean.orphans_left == 0, "one goes however few there are"
         if hour == 0:  # between two sweeps, its row comes
-            await place.jobs.upload(bundle=Bundle(used.name, 6, "d"))
-        await place.clock.advance(3_600)
-    assert (future.exists(), used.exists(), len(place.stored())) == (True, True, 3)
-    place.age(future)
+            await world.jobs.upload(bundle=Bundle(used.name, 6, "d"))
+        await world.clock.advance(3_600)
+    assert (future.exists(), used.exists(), len(world.stored())) == (True, True, 3)
+    world.age(future, 2)
     for _ in range(3):  # a restart begins to count sweeps again
-        await place.cleaner(place._more).run_once()
-        await place.clock.advance(3_600)
+        await world.cleaner(world.more).run_once()
+        await world.clock.advance(3_600)
     assert future.exists()
 
 
-async def test_a_sweep_removes_5_percent_of_the_files_and_100_at_most(place):
-    place.lay_out(60)
-    await place.sweep()
+async def test_a_sweep_removes_5_percent_of_the_files_and_100_at_most(world):
+    world.lay_out(60)
+    await world.sweep()
     left = []
     for _ in range(3):
-        await place.sweep(after_s=3_600)
-        left.append((place.clean.orphans_left, len(place.stored())))
+        await world.sweep(after_s=3_600)
+        left.append((world.clean.orphans_left, len(world.stored())))
     assert left == [(57, 57), (55, 55), (53, 53)]
-    place.lay_out(2_300)
-    await place.sweep(after_s=3_600)
-    before = len(place.stored())
-    await place.sweep(after_s=3_600)
-    assert before - len(place.stored()) == 100
-    assert place.clean.orphans_left == len(place.stored())
+    world.lay_out(2_300)
+    await world.sweep(after_s=3_600)
+    before = len(world.stored())
+    await world.sweep(after_s=3_600)
+    assert before - len(world.stored()) == 100
+    assert world.clean.orphans_left == len(world.stored())
 
 
-async def test_where_the_database_is_is_written_down_once_a_minute(place):
+async def test_where_the_database_is_is_written_down_once_a_minute(world):
     for _ in range(4):
-        await place.clean.run_once()
-        await place.clock.advance(30)
-    assert place.kept == 2
+        await world.clean.run_once()
+        await world.clock.advance(30)
+    assert world.keep.await_count == 2
+
+
+# -- by hand
+
+
+async def test_a_dead_letter_is_listed_retried_and_dropped(place: Place) -> None:
+    await place.configure(dead_letter=True)
+    place.does(lambda process: process.finish(3))
+    jobs = [await place.upload(tags="a,b"), await place.upload()]
+    for job_id in jobs:
+        assert (await place.job(job_id))["dead_letter"] is True
+
+    async def listed(**query: str) -> list[int]:
+        page = await place.api("GET", "/jobs", dead_letter="true", user=place.user, **query)
+        return [item["id"] for item in page["items"]]
+
+    assert await listed() == jobs[::-1]
+    assert await listed(tag="a", reason="exit_code", service=place.service) == jobs[:1]
+    assert await listed(reason="timeout") == await listed(since="2999-01-01T00:00:00Z") == []
+    place.does(lambda process: process.finish())
+    job = await place.api("POST", f"/jobs/{jobs[0]}/retry")
+    assert (job["run"], job["dead_letter"], job["ended"]) == (2, False, False)
+    done = await place.job(jobs[0])
+    assert [one["status"] for one in done["attempts"]] == ["Failed", "Completed"]
+    assert (await place.ask("DELETE", f"/api/v1/jobs/{jobs[1]}"))[0] == 204
+    assert await listed() == []
+
+
+async def test_a_delete_cancels_and_keeps_what_has_not_ended_and_deletes_what_has(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.stages.cancel.PATIENCE_S", 0.05)
+    place.does(None)
+    url = ("--url", place.url)
+    needed, waiting = await place.upload(), await place.upload(not_before="in 1h")
+    child = await place.upload(after=str(needed))
+    process = await place.process(needed)
+    monkeypatch.setattr(place.warm.sandbox, "obeys_sigterm", False)
+
+    async def delete(job_id: int) -> tuple[int, Any]:
+        return await place.ask("DELETE", f"/api/v1/jobs/{job_id}")
+
+    for _ in range(2):  # it is not deleted when it dies; until then a second request cancels it too
+        status, job = await delete(needed)
+        assert (status, job["ended"]) == (202, False)
+        assert "will be terminated" in job["message"]
+    process.finish()
+    assert (await place.job(needed))["status"] == "Cancelled"
+    assert (await place.job(child))["reason"] == "dependency_failed"
+    assert await delete(needed) == (204, "")
+
+    async with Client(place.url) as client:
+        kept = await client.delete(waiting)
+        assert kept is not None
+        assert (kept.status, kept.message) == ("Cancelled", "cancelled before it was started")
+        assert (await client.status(waiting)).ended
+        assert await client.delete(waiting) is None
+        with pytest.raises(NotFound):
+            await client.status(waiting)
+    other = await place.upload(not_before="in 1h")
+    for said in ("had not ended: it is ", "is deleted"):
+        code, _, err = await ferryman("delete", str(other), *url)
+        assert (code, err.startswith(f"job {other} {said}")) == (0, True), err
+    await place.upload(not_before="in 1h")
+    _, _, err = await ferryman("delete", "--all", "--yes", "--user", place.user, *url)
+    assert "had not ended: it is being cancelled, and kept" in err
+
+
+# -- with their user
+
+USER, OTHER = "wilhelmina", "otto"
+SECRET = "the-planted-words"
+FORGET = ("admin", "forget-user", USER)
+SLOW: dict[str, Any] = {"agent_timeout": 3_600.0, "agent_lost_after": 86_400.0}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def north(module_folder: Path) -> AsyncIterator[tuple[ServerClient, FakeAgent]]:
+    """A server and its agent."""
+    agent = FakeAgent("north", "abc")
+    async with serving(module_folder, agent, **SLOW) as caller:
+        yield caller, agent
+
+
+async def post(
+    caller: ServerClient, script: str, user: str = USER, path: str = "/upload", **fields: str
+) -> int:
+    form = aiohttp.FormData(quote_fields=False)
+    for name, text in {"user_id": user, "service": "my_service", **fields}.items():
+        form.add_field(name, text)
+    form.add_field("file", script.encode(), filename="run.sh")
+    key = {"Idempotency-Key": script.replace(" ", "_")} if path == "/upload" else {}
+    async with caller.session.post(f"{caller.url}{path}", data=form, headers=key) as answer:
+        assert answer.status == 201, await answer.text()
+        return int((await answer.json())["id"])
+
+
+def places(folder: Path) -> list[str]:
+    """Files below the folder with words of the user in their name or content."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        content = path.read_bytes() if path.is_file() else b""
+        if any(word in path.name or word.encode() in content for word in (USER, SECRET)):
+            found.append(str(path.relative_to(folder)))
+    return found
+
+
+async def fill(caller: ServerClient, agent: FakeAgent) -> int:
+    """What a user leaves behind; the number of a job of somebody else with the same bundle."""
+    shared = await post(caller, "echo shared", OTHER)
+    await caller.job(shared)
+    await caller.job(await post(caller, "echo shared", tags=json.dumps([SECRET])))
+    address = f"https://example.org/{SECRET}"
+    await caller.job(await post(caller, SECRET, name=SECRET, callback_url=address))
+    schedule = {"name": SECRET, "cron": "0 3 * * *"}
+    await post(caller, f"echo {SECRET}", path="/api/v1/schedules", **schedule)
+    context = caller.server.context
+    await context.tokens.create(NewToken(f"{USER}-laptop", Role.USER, USER, (), None, None), "op")
+    entry = AuditEntry(1, USER, Role.USER, None, None, "GET /x", "", 200, None, "1.2.3.4", "r", 0)
+    context.audit.add(entry)
+    context.audit.add(dataclasses.replace(entry, principal="portal", acts_as=USER))
+    agent.ends = "Running"
+    await caller.job(await post(caller, f"sleep 9; {SECRET}"), until="Running")
+    return shared
+
+
+async def test_nothing_of_the_user_is_found_afterwards(module_folder, north, monkeypatch):
+    caller, agent = north
+    monkeypatch.setattr(forget_user, "_AT_ONCE", 1)  # however many are read at once
+    shared = await fill(caller, agent)
+    data, url = module_folder / "data", caller.url
+    assert places(data)
+    code, _, said = await ferryman(*FORGET, FERRYMAN_URL=url)
+    assert code == 2, "without a terminal nobody can say yes"
+    assert "give --yes where there is no terminal" in said
+    code, _, said = await ferryman(*FORGET, "--dry-run", FERRYMAN_URL=url)
+    assert code == 0
+    there = said.partition(";")[0].removeprefix(f"{USER}: ")
+    assert there.startswith("3 jobs, 1 schedule, ")
+    assert " 2 audit entries would be given another name" in said
+    async with Client(url) as client:
+        before = (await client.forget_user(USER, dry_run=True)).found
+    kinds = ("jobs", "schedules", "tokens", "keys")
+    assert [before[kind] for kind in kinds] == [3, 1, 1, 3]
+    code, _, said = await ferryman(*FORGET, "--yes", FERRYMAN_URL=url)
+    assert (code, said.partition(";")[0]) == (0, f"{USER}: removed {there}"), "the same kinds"
+    assert agent.killed, "what ran is dead"
+
+    assert places(data) == []
+    async with Client(url) as client:
+        again = await client.forget_user(USER)
+        assert (again.done, again.removed, again.waiting) == (True, {}, [])
+        assert not any((await client.forget_user(USER, dry_run=True)).found.values())
+        assert [job.id async for job in client.jobs()] == [shared]
+    for kind in ("result", "bundle"):
+        assert (await caller.get(f"/api/v1/jobs/{shared}/{kind}"))[2].startswith(b"PK"), kind
+    for how in ("--dry-run", "--yes"):
+        code, out, said = await ferryman("admin", "forget-user", "zeo", how, FERRYMAN_URL=url)
+        assert (code, out) == (1, ""), "a mistyped name does not look done"
+        assert said.startswith("ferryman: nothing is known of user zeo\nis the name right?")
+    for body in ({}, {"user": ""}, {"user": "a/b"}, {"user": "x", "all": True}):
+        assert (await caller.ask("POST", "/api/v1/forget-user", json=body))[0] == 400, body
+
+
+async def test_a_job_whose_agent_is_away_is_named_and_goes_later(north, monkeypatch):
+    caller, agent = north
+    monkeypatch.setattr(forget_user, "PATIENCE_S", 0)
+    agent.ends = "Running"
+    job_id = await post(caller, "sleep 9")
+    await caller.job(job_id, until="Running")
+    agent.away()
+    await agent.asked_twice()
+    code, out, _ = await ferryman(*FORGET, "--yes", "--json", FERRYMAN_URL=caller.url)
+    report = json.loads(out)
+    assert (code, report["done"], report["removed"]["keys"]) == (75, False, 1)
+    (waiting,) = report["waiting"]
+    assert (waiting["id"], "agent north" in waiting["why"]) == (job_id, True)
+    code, _, said = await ferryman(*FORGET, "--yes", FERRYMAN_URL=caller.url)
+    assert code == 75
+    assert f"job {job_id} is not gone yet: agent north has it" in said
+    agent.trick = None
+    monkeypatch.setattr(forget_user, "PATIENCE_S", 30)
+    async with Client(caller.url) as client:
+        assert (await client.forget_user(USER)).done
+    assert f"{job_id}.1" in agent.killed

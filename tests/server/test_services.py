@@ -12,6 +12,7 @@ import structlog
 from shared.principals import Principal, Role
 from tests.kit.each import each
 from tests.kit.fake_agent import FakeAgent, serving
+from tests.kit.server_http import ServerClient
 from tests.kit.warm import Place
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -26,7 +27,12 @@ SERVER = "[services.of_file]\n"
 
 
 async def ask(
-    place: Place, method: str, path: str = "", body: Any = None, token: str = OPERATOR, **query: str
+    place: ServerClient,
+    method: str,
+    path: str = "",
+    body: Any = None,
+    token: str = OPERATOR,
+    **query: str,
 ) -> tuple[int, Any]:
     headers = {"Authorization": f"Bearer {token}"}
     path = f"/api/v1/services{path}"
@@ -129,38 +135,34 @@ async def test_the_file_wins_and_a_pause_outlives_the_server(module_folder):
     folder, agent = module_folder / "file", FakeAgent()
     folder.mkdir()
 
-    async def asked(caller: Any, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        found: tuple[int, Any] = await caller.ask(method, f"/api/v1/services/{path}", json=body)
-        return found
-
     async with serving(folder, agent) as caller:
         for method in ("PUT", "DELETE"):
-            status, found = await asked(caller, method, "my_service", {})
+            status, found = await ask(caller, method, "/my_service", {})
             assert (status, found["code"]) == (409, "service_in_file")
-        assert (await asked(caller, "PUT", "gpu", {"timeout": "1m"}))[0] == 201
-        status, found = await asked(caller, "POST", "my_service/pause?message=new%20disks")
+        assert (await ask(caller, "PUT", "/gpu", {"timeout": "1m"}))[0] == 201
+        status, found = await ask(caller, "POST", "/my_service/pause?message=new%20disks")
         assert (status, found["paused"], found["paused_message"]) == (200, True, "new disks")
         job = await caller.upload()
-        assert (await asked(caller, "POST", "none/pause"))[0] == 404
-        status, found = await asked(caller, "POST", "my_service/pause?message=a%0Ab")
+        assert (await ask(caller, "POST", "/none/pause"))[0] == 404
+        status, found = await ask(caller, "POST", "/my_service/pause?message=a%0Ab")
         assert (status, found["code"]) == (400, "invalid_message")
     agent.url = ""
     async with serving(folder, agent, extra="[services.gpu]\ntimeout = '2m'") as caller:
-        _, found = await asked(caller, "GET", "gpu")
+        _, found = await ask(caller, "GET", "/gpu")
         assert (found["source"], found["timeout_s"], found["settings"]) == ("file", 120.0, None)
-        _, found = await asked(caller, "GET", "my_service")
+        _, found = await ask(caller, "GET", "/my_service")
         assert (found["source"], found["paused"]) == ("file", True)
         assert (found["counts"]["Queued"], found["in_work"]) == (1, 0)
         assert found["oldest_queued_at"].endswith("Z")
         shown = (await caller.job(job, until="Queued"))["queue"]
         paused = ("paused", "service my_service is paused: new disks")
         assert (shown["code"], shown["reason"]) == paused
-        status, found = await asked(caller, "POST", "my_service/resume")
+        status, found = await ask(caller, "POST", "/my_service/resume")
         assert (status, found["paused"], found["paused_message"]) == (200, False, "")
         assert (await caller.job(job))["status"] == "Completed"
     agent.url = ""
     async with serving(folder, agent) as caller:
-        _, found = await asked(caller, "GET", "gpu")
+        _, found = await ask(caller, "GET", "/gpu")
         assert (found["source"], found["timeout_s"]) == ("api", 60.0)
 
 
