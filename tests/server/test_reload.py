@@ -231,11 +231,12 @@ async def test_the_content_of_a_file_takes_effect(world, module_folder):
         assert "there is no token in it" in (await world.reload())[1]["detail"]
         secret.unlink()
         assert "No such file" in (await world.reload())[1]["detail"]
+    changed = None
     for value in ("first", "second"):
         secret.write_text(f"{value}\n")
         text = f"{OWN}[services.my_service.env]\nKEY = {{ file = '{secret}' }}\n"
-        _, done = await world.reload(text)
-    assert [one["key"] for one in done["changed"]] == ["services.my_service.env.KEY"]
+        changed = (await world.reload(text))[1]["changed"]
+    assert [one["key"] for one in changed] == ["services.my_service.env.KEY"]
     assert world.context.services["my_service"].env == {"KEY": "second"}
 
 

@@ -148,9 +148,9 @@ async def test_timestamps_are_of_the_clock_that_receivers_compare_with(place):
 
 
 def delivery(url: str) -> Delivery:
-    words = {"principal": "ann", "event": "job.completed", "body": "{}", "message": ""}
-    times: dict[str, Any] = {"next_at": 0, "created_at": 0, "ended_at": None}
-    return Delivery(id=1, job_id=7, url=url, state="pending", tries=3, **words, **times)
+    given: dict[str, Any] = {"event": "job.completed", "next_at": 0, "created_at": 0}
+    given |= {"principal": "ann", "body": "{}", "message": "", "ended_at": None}
+    return Delivery(id=1, job_id=7, url=url, state="pending", tries=3, **given)
 
 
 def names(**addresses: str | list[str]) -> Any:
