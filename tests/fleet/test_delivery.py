@@ -16,6 +16,7 @@ from server.domain.service import Service
 from server.ports import RefusedByAgent, Unreachable
 from server.stages import get, unexpected_payloads
 from server.stages.waiting import why_waiting
+from shared.ids import AttemptKey
 from shared.principals import LOCAL
 from shared.wire import JobState, Limits, PayloadDoc, PayloadState, Reason
 from tests.model.simulation import World
@@ -109,6 +110,19 @@ async def test_a_stale_question_leaves_a_newer_delivery_alone(world):
     await world.settle()
     assert await state(world, job_id) is JobState.SUBMITTED
     assert [key.attempt for key in submits] == [2]
+
+
+async def test_a_submit_that_is_in_progress_is_asked_about_and_is_no_refusal(world):
+    south = await south_alone(world)
+    calls = always(south, RefusedByAgent("submit_in_progress", "wait", final=False))
+    job_id = await world.upload("ann", "s")
+    south.faults = ["in_progress", "in_progress"]
+    await sweep(world)
+    south.arrive(AttemptKey(job_id, 1), world.acknowledged[job_id])
+    await world.clock.advance(5.0)
+    job = await world.jobs.get(job_id)
+    assert (job.state, job.attempt, calls) == (JobState.SUBMITTED, 1, [job_id])
+    assert [one.most for one in world.registry.candidates("s")] == [None], "it was not refused"
 
 
 async def test_what_cannot_be_sent_is_sent_again_after_growing_delays(world):
