@@ -9,6 +9,7 @@ import socket
 import sqlite3
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 
 import aiohttp
@@ -85,7 +86,7 @@ async def _downloads(server: Program, source: Path, size: int, rounds: int) -> t
 
 def _enlarge(database: Path, file: str, size: int) -> int:
     """Let the result that is stored there have this size; id of its job."""
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection, connection:
         found = connection.execute(
             "UPDATE jobs SET result_size = ? WHERE result_file = ? RETURNING id",
             (size, file),
