@@ -11,18 +11,26 @@ from pathlib import Path
 from tests.kit.dev_program import LIVE, ROOT, environment, marked
 
 
-def test_the_demo_shows_each_step_and_leaves_nothing(tmp_path):
-    mark = uuid.uuid4().hex
+def demo(folder: Path, mark: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    temporary = folder / "temporary"
+    temporary.mkdir()
     done = subprocess.run(
         [sys.executable, "-P", str(ROOT / "scripts" / "demo.py")],
-        env={**environment(mark), "TMPDIR": str(tmp_path), "FERRYMAN_AGENT__SLOTS": "nonsense"},
-        cwd=tmp_path,
+        env={**environment(mark), "TMPDIR": str(temporary), **variables},
+        cwd=temporary,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
+    assert [*temporary.iterdir()] == []
+    return done
+
+
+def test_the_demo_shows_each_step_and_leaves_nothing(tmp_path):
+    mark = uuid.uuid4().hex
+    done = demo(tmp_path, mark, FERRYMAN_AGENT__SLOTS="nonsense")
     assert done.returncode == 0, done.stdout + done.stderr
     shown = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("     +")]
     states = ["Queued", "Processing", "Submitted", "Running", "Completed"]
@@ -31,14 +39,9 @@ def test_the_demo_shows_each_step_and_leaves_nothing(tmp_path):
     ran = re.search(r"([0-9.]+) ms  run\.sh ran", done.stdout)
     assert ran is not None
     assert float(ran[1]) > 0
-    for piece in (
-        "contacts.csv",
-        "closer than 5 Å: 26 residue pairs",
-        '"wall_s"',
-    ):
+    for piece in ("contacts.csv", "closer than 5 Å: 26 residue pairs", '"wall_s"'):
         assert piece in done.stdout
     assert "Failed (exit_code): run.sh ended with exit code 3" in done.stdout
-    assert list(Path(tmp_path).iterdir()) == []
     assert marked(mark) == []
 
 
@@ -51,19 +54,7 @@ def test_a_demo_that_cannot_run_says_why(tmp_path):
         "    os.write(2, b'no sandbox: install bubblewrap')\n"
         "    os._exit(69)\n"
     )
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-P", str(ROOT / "scripts" / "demo.py")],
-        env={**environment(), "TMPDIR": str(temporary), "PYTHONPATH": str(modules)},
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = demo(tmp_path, PYTHONPATH=str(modules))
     assert done.returncode == 1
     assert "demo failed: server and agent did not start" in done.stderr
     assert "no sandbox: install bubblewrap" in done.stderr
-    assert list(temporary.iterdir()) == []

@@ -34,8 +34,7 @@ async def run(system: DevProgram, tmp_path: Path, files) -> tuple[zipfile.ZipFil
     assert done.checked
     archive = zipfile.ZipFile(done.path)
     receipt = json.loads(archive.read("ferryman.json"))
-    assert receipt["job"] == job.id
-    assert receipt["exit_code"] == 0
+    assert (receipt["job"], receipt["exit_code"]) == (job.id, 0)
     assert receipt["bundle"]["digest"]
     assert receipt["usage"]["wall_s"] > 0
     assert {"stdout.log", "stderr.log"} <= set(archive.namelist())
@@ -76,17 +75,12 @@ def check_contacts(archive: zipfile.ZipFile, expected: dict[tuple[int, int], flo
     assert found == pytest.approx(expected, abs=0.0006)
 
 
-async def test_contacts_between_chains(system, tmp_path):
-    archive, _ = await run(system, tmp_path, EXAMPLES / "contacts")
-    check_contacts(archive, brute_force((EXAMPLES / "contacts" / "helices.pdb").read_text()))
-
-
-async def test_contacts_in_a_real_complex(system, tmp_path):
-    chains = {f"2oob_{chain}.pdb": PDB / f"2oob_{chain}.pdb" for chain in "AB"}
+async def test_contacts_between_chains_of_a_model_and_of_a_real_complex(system, tmp_path):
     source = EXAMPLES / "contacts"
-    files = {name: source / name for name in ("run.sh", "contacts.py")} | {
-        f"input/{name}": path for name, path in chains.items()
-    }
+    archive, _ = await run(system, tmp_path, source)
+    check_contacts(archive, brute_force((source / "helices.pdb").read_text()))
+    chains = {f"input/{path.name}": path for path in sorted(PDB.glob("2oob_?.pdb"))}
+    files = {name: source / name for name in ("run.sh", "contacts.py")} | chains
     archive, receipt = await run(system, tmp_path, files)
     check_contacts(archive, brute_force(*(path.read_text() for path in chains.values())))
     assert "input/2oob_A.pdb" in archive.namelist()
@@ -98,17 +92,14 @@ async def test_a_mandelbrot_picture(system, tmp_path):
     view = json.loads((EXAMPLES / "mandelbrot" / "view.json").read_text())
     png = archive.read("mandelbrot.png")
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
-    at, chunks = 8, []
+    at, chunks = 8, list[tuple[bytes, bytes]]()
     while at < len(png):
-        (length,) = struct.unpack(">I", png[at : at + 4])
-        kind, data = png[at + 4 : at + 8], png[at + 8 : at + 8 + length]
-        (check,) = struct.unpack(">I", png[at + 8 + length : at + 12 + length])
-        assert check == zlib.crc32(kind + data)
-        chunks.append((kind, data))
+        length, kind = struct.unpack(">I4s", png[at : at + 8])
+        chunks.append((kind, data := png[at + 8 : at + 8 + length]))
         at += 12 + length
+        assert png[at - 4 : at] == struct.pack(">I", zlib.crc32(kind + data))
     width, height, depth, colour = struct.unpack(">IIBB", chunks[0][1][:10])
-    assert [width, height] == view["pixels"]
-    assert chunks[-1][0] == b"IEND"
+    assert ([width, height], chunks[-1][0]) == (view["pixels"], b"IEND")
     samples = {0: 1, 2: 3, 3: 1, 6: 4}[colour] * depth // 8
     rows = zlib.decompress(b"".join(data for kind, data in chunks if kind == b"IDAT"))
     assert len(rows) == height * (1 + width * samples)

@@ -7,33 +7,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import zipfile
 from typing import Any
 
 import aiohttp
 
-from ferryman import Client, JobState, SyncClient
-from tests.kit.dev_program import DevProgram, descendants, environment, of_jobs
-
-
-async def running(client: Client, job_id: int) -> None:
-    """Wait until its script runs."""
-    async for event in client.events(job_id):
-        if event.status is JobState.RUNNING:
-            return
-
-
-def test_one_bundle_runs_with_many_inputs_side_by_side(system: DevProgram, tmp_path):
-    bundle = {"run.sh": b"tr a-z A-Z < in.txt > out.txt\n"}
-    words = ["one", "two", "three", *map(str, range(9))]
-    inputs = [{"in.txt": word.encode()} for word in words]
-    with SyncClient(system.url, user="grace") as client:
-        results = list(client.map(bundle, inputs, service="example"))
-        assert {one.status for one in results} == {JobState.COMPLETED}
-        for result, word in zip(results, words, strict=True):
-            folder = result.save(tmp_path / word)
-            assert (folder / "out.txt").read_text() == word.upper()
+from ferryman import Client, JobState
+from tests.kit.dev_program import FERRYMAN, DevProgram, environment
 
 
 async def test_a_bundle_larger_than_every_buffer_arrives_whole(system: DevProgram, tmp_path):
@@ -52,19 +32,6 @@ async def test_a_bundle_larger_than_every_buffer_arrives_whole(system: DevProgra
         assert archive.read("data/ü x/copy.bin") == big.read_bytes()
         listed = archive.read("list.txt").decode().splitlines()
     assert set(listed) >= {"./data/big.bin", "./data/ü x/c.txt", "./run.sh"}
-
-
-async def test_a_cancelled_jobs_processes_are_dead_when_the_answer_comes(system: DevProgram):
-    script = b"trap '' TERM; (sleep 601 &) ; setsid sleep 602 & sleep 603"
-    async with Client(system.url, user="ada") as client:
-        before = descendants(system.process.pid)
-        job = await client.submit({"run.sh": script}, service="example")
-        await running(client, job.id)
-        during = descendants(system.process.pid)
-        assert len(during) > len(before)
-        assert (await client.cancel(job.id)).status is JobState.CANCELLED
-        new = during.keys() - before.keys()
-        assert not new & of_jobs(system.process.pid).keys()
 
 
 def test_gather_gets_what_the_children_left_and_each_task_of_an_array_gets_that(ferryman, bundle):
@@ -167,24 +134,17 @@ async def test_a_running_job_is_seen_in_its_document_its_events_and_its_log(syst
 
 
 def test_ctrl_c_cancels_the_job_where_that_was_asked_for(system: DevProgram, ferryman, bundle):
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-P", "-m", "ferryman", "submit", str(bundle("sleep 600"))),
-            *("--service", "example", "--user", "ada", "--wait", "--cancel-on-interrupt"),
-            *("--url", system.url),
-        ],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    try:
-        assert any("Running" in line for line in process.stderr)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
-    finally:
-        process.kill()
+    words = ("submit", str(bundle("sleep 600")), "--service", "example", "--user", "ada", "--wait")
+    command = (*FERRYMAN, *words, "--cancel-on-interrupt", "--url", system.url)
+    ends: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment(), **ends) as process:
+        try:
+            assert process.stderr is not None
+            assert any("Running" in line for line in process.stderr)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert f"job {int(out)} is cancelled" in err
     assert json.loads(ferryman("status", int(out), "--json").out)["status"] == "Cancelled"
@@ -193,14 +153,8 @@ def test_ctrl_c_cancels_the_job_where_that_was_asked_for(system: DevProgram, fer
 def test_lists_can_be_cut_short_by_a_pipe(system: DevProgram):
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "ferryman", "list", "--url", system.url],
-        env=environment(),
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    os.close(writer)
+    with os.fdopen(writer) as pipe:
+        command = (*FERRYMAN, "list", "--url", system.url)
+        how: dict[str, Any] = {"stdout": pipe, "stderr": subprocess.PIPE, "timeout": 60}
+        done = subprocess.run(command, env=environment(), text=True, check=False, **how)
     assert "Traceback" not in done.stderr

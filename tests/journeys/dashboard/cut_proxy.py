@@ -9,10 +9,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from urllib.parse import urlsplit
-
-_CHUNK = 1 << 16
 
 
 class CutProxy:
@@ -22,18 +19,14 @@ class CutProxy:
     down: new connections are closed at once.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, listener: socket.socket) -> None:
         parts = urlsplit(url)
         self._there = (parts.hostname or "", parts.port or 80)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self.most: int | None = None
-        self.down = False
-        self.stopped = threading.Event()
+        self.down, self.stopped = False, threading.Event()
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
-        self._accepting = threading.Thread(target=self._accept, daemon=True)
-        self._accepting.start()
 
     def cut(self) -> None:
         """Break all connections."""
@@ -46,45 +39,39 @@ class CutProxy:
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
 
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)  # which ends the wait for a connection
-        self._accepting.join()
-        self._listener.close()
-        self.cut()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            if self.down:
-                near.close()
-                continue
-            far = socket.create_connection(self._there)
-            with self._lock:
-                self._open |= {near, far}
-            threading.Thread(target=self._pass_on, args=(near, far, True), daemon=True).start()
-            threading.Thread(target=self._pass_on, args=(far, near, False), daemon=True).start()
+    def accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = listener.accept()
+                if self.down:
+                    near.close()
+                    continue
+                far = socket.create_connection(self._there)
+                with self._lock:
+                    self._open |= {near, far}
+                for ends in ((near, far, True), (far, near, False)):
+                    threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
 
     def _pass_on(self, near: socket.socket, far: socket.socket, counts: bool) -> None:
         sent = 0
         with contextlib.suppress(OSError):
-            while data := near.recv(_CHUNK):
+            while data := near.recv(1 << 16):
                 sent += len(data)
                 if counts and self.most is not None and sent > self.most:
                     self.stopped.set()
                     return  # the sender waits from now on
                 far.sendall(data)
-        with contextlib.suppress(OSError):
             far.shutdown(socket.SHUT_WR)
 
 
-@contextmanager
+@contextlib.contextmanager
 def cuttable(url: str) -> Iterator[CutProxy]:
     """The way to the server, until the end."""
-    proxy = CutProxy(url)
-    try:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        proxy = CutProxy(url, listener)
+        accepting = threading.Thread(target=proxy.accept, args=(listener,), daemon=True)
+        accepting.start()
         yield proxy
-    finally:
-        proxy.close()
+        listener.shutdown(socket.SHUT_RDWR)  # which ends the wait for a connection
+        accepting.join()
+        proxy.cut()

@@ -15,26 +15,10 @@ from playwright.sync_api import Dialog, expect
 
 from ferryman import SyncClient
 from shared.clock import RealClock
-from tests.journeys.browser import WIDTHS, too_wide, violations
 from tests.journeys.dashboard.conftest import submit
 from tests.kit.dev_program import DevProgram, started
 from tests.kit.past_week import write_past_week
 from tests.kit.path_proxy import PREFIX, proxied
-
-MAIN = ("/jobs", "/jobs/999", "/new", "/status", "/services", "/agents", "/users", "/charts")
-"""All others are looked at by test_looks.py."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_page_fits_every_screen_and_everybody_can_use_it(system, visit, dark, width):
-    person = visit(system.url, width=width, dark=dark)
-    for path in MAIN if width == WIDTHS[0] else MAIN[:2]:
-        page = person.open(path)
-        assert not too_wide(page)
-        assert violations(page) == []
-    person.problems.clear()  # the browser reports the 404
 
 
 def test_the_keyboard_alone_reaches_the_content(system, visit):
@@ -103,20 +87,6 @@ def test_an_upload_whose_session_has_ended_goes_on_after_a_login(guarded, visit)
     page.wait_for_url(re.compile(r"/jobs/\d+"))
     with SyncClient(guarded.url, token=TOKEN) as client:
         assert client.status(int(page.url.rpartition("/")[2])).tags == ["late"]
-
-
-@pytest.mark.slow
-def test_ferryman_dev_prints_a_link_that_logs_in(tmp_path, visit):
-    with started(tmp_path, FERRYMAN_SERVER__TOKENS=TOKEN) as running:
-        assert running.process.stdout is not None
-        lines = [running.process.stdout.readline() for _ in range(2)]
-        found = re.search(r"dashboard: (\S+)", lines[1])
-        assert found
-        person = visit(running.url)
-        page = person.open(found[1].removeprefix(running.url))
-        page.get_by_role("button", name="Log in as token-1").click()
-        page.wait_for_url(f"{running.url}/jobs")
-        page.close()
 
 
 def test_an_agent_is_drained_and_resumed(system, visit):

@@ -164,12 +164,19 @@ def test_what_the_server_refuses_stands_beside_its_field(system, visit, user):
     assert len(jobs_of(system.url, user)) == 1
 
 
-def test_a_broken_connection_makes_no_second_job(system, visit, user, tmp_path):
+def test_a_cancelled_upload_makes_no_job_and_a_broken_one_no_second(system, visit, user, tmp_path):
     with cuttable(system.url) as way:
         page = opened(visit(way.url, may_complain=True), user)
         page.locator("#f-file").set_input_files(large(tmp_path))
         expect(page.locator("#total")).to_contain_text("2 files")
         way.most = 4 << 20
+        send(page)
+        assert way.stopped.wait(20)
+        page.get_by_role("button", name="Cancel the upload").click()
+        expect(page.locator("#problem")).to_contain_text("was cancelled")
+        expect(page.locator("#total")).to_contain_text("2 files")
+        assert jobs_of(system.url, user) == []
+        way.stopped.clear()
         send(page)
         assert way.stopped.wait(20)
         expect(page.locator("#sending-rate")).to_contain_text("MiB of")
@@ -181,21 +188,6 @@ def test_a_broken_connection_makes_no_second_job(system, visit, user, tmp_path):
         page.get_by_role("button", name="Try now").click()
         job_of(page)
     assert len(jobs_of(system.url, user)) == 1
-
-
-@pytest.mark.slow
-def test_a_cancelled_upload_makes_no_job(system, visit, user, tmp_path):
-    with cuttable(system.url) as way:
-        page = opened(visit(way.url, may_complain=True), user)
-        page.locator("#f-file").set_input_files(large(tmp_path))
-        way.most = 4 << 20
-        send(page)
-        assert way.stopped.wait(20)
-        way.most = None
-        page.get_by_role("button", name="Cancel the upload").click()
-        expect(page.locator("#problem")).to_contain_text("was cancelled")
-        expect(page.locator("#total")).to_contain_text("2 files")
-    assert jobs_of(system.url, user) == []
 
 
 @pytest.mark.slow
