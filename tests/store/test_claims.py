@@ -66,6 +66,13 @@ async def test_turns_go_on_where_they_ended_and_who_may_have_no_more_is_passed_o
     assert order == ["cy", "ann", "bob", "cy", "ann"], "nobody twice in one round"
 
 
+async def test_nobody_is_looked_at_twice_in_one_round(jobs: Store) -> None:
+    await jobs.added("bob")
+    assert users(await claim(jobs, Service("s"))) == ["bob"]
+    await jobs.added(*["ann"] * 5, "cy")
+    assert users(await claim(jobs, Service("s"), 4)) == ["cy", "ann", "ann", "ann"]
+
+
 async def test_some_users_may_run_more_or_less_than_others(jobs: Store) -> None:
     by_user = ByUser({"bob": 5, "cy": 1, "d*": 9})
     of = Service("s", runs_per_user=2, max_runs=20, runs_by_user=by_user)
