@@ -124,47 +124,33 @@ def test_a_job_can_store_what_its_limit_says_and_no_more(images: Images) -> None
     assert image.full() == "files"
 
 
-def leave_nothing(image: DiskImage) -> None: ...
-
-
-def leave_a_little(image: DiskImage) -> None:
-    fill(image, 2 * MIB)
-    (image.job / "a/b/c").mkdir(parents=True)
-
-
-def leave_something_beside(image: DiskImage) -> None:
-    (image.mount_point / "beside").write_text("outside the job's directory")
-
-
-def leave_many_files(image: DiskImage) -> None:
-    for i in range(disk_images.MAX_REUSED_FILES + 1):
-        (image.job / str(i)).touch()
-
-
-def leave_much_data(image: DiskImage) -> None:
-    fill(image, 80 * MIB)
-    os.sync()
-
-
-def leave_a_grown_file(image: DiskImage) -> None:
-    leave_much_data(image)
-    (image.job / "big").unlink()
-
-
 @with_images
 def test_an_image_is_used_again_only_if_it_is_as_a_new_one_and_quickly(images: Images) -> None:
-    for leave, size, again in (
-        (leave_nothing, 8, True),
-        (leave_a_little, 8, True),
-        (leave_something_beside, 8, False),
-        (leave_many_files, 256, False),
-        (leave_much_data, 256, False),
-        (leave_a_grown_file, 256, False),
+    def touch_many(image: DiskImage) -> None:
+        for i in range(disk_images.MAX_REUSED_FILES + 1):
+            (image.job / str(i)).touch()
+
+    def store_much(image: DiskImage) -> None:
+        fill(image, 80 * MIB)
+        os.sync()
+
+    def grow(image: DiskImage) -> None:
+        store_much(image)
+        (image.job / "big").unlink()
+
+    leave: Callable[[DiskImage], object]
+    for what, size, again, leave in (
+        ("nothing", 8, True, lambda image: None),
+        ("a little", 8, True, lambda image: fill(image, 2 * MIB)),
+        ("folders", 8, True, lambda image: (image.job / "a/b/c").mkdir(parents=True)),
+        ("what is beside", 8, False, lambda image: (image.mount_point / "beside").touch()),
+        ("many files", 256, False, touch_many),
+        ("much data", 256, False, store_much),
+        ("a grown file", 256, False, grow),
     ):
         image = images.make(size * MIB)
         leave(image)
-        assert images.give_back(image) == again, leave
-        assert image.mount_point.exists() == again, leave
+        assert images.give_back(image) == image.mount_point.exists() == again, what
         if again:
             image.discard()
         assert images.names == []

@@ -226,30 +226,6 @@ class Counting(Gauge):
             raise OSError(errno.EMFILE, "Too many open files")
 
 
-class Metered:
-    """Two gauges that are read twice a second."""
-
-    def __init__(self) -> None:
-        self.first, self.second = Counting(), Counting()
-        self.clock = SimClock()
-        self.meter = Meter([self.first, self.second], self.clock, 0.5, threading.Event())
-        self.meter.start(cast("Process", None))
-
-    @property
-    def counts(self) -> list[tuple[int, int]]:
-        return [(one.polled, one.lasts) for one in (self.first, self.second)]
-
-
-async def test_gauges_are_polled_at_the_interval_until_the_end_whatever_fails() -> None:
-    metered = Metered()
-    metered.first.fails = 2
-    await metered.clock.advance(1.6)
-    assert metered.counts == [(3, 0), (3, 0)]
-    assert await metered.meter.stop() is True
-    await metered.clock.advance(5.0)
-    assert (metered.counts, metered.clock.sleeping) == ([(3, 1), (3, 1)], 0)
-
-
 @each(
     "fails, clean, certain, lasts",
     [
@@ -258,19 +234,26 @@ async def test_gauges_are_polled_at_the_interval_until_the_end_whatever_fails() 
         (FINAL_READ_TRIES, True, True, FINAL_READ_TRIES),
     ],
 )
-async def test_a_final_reading_that_fails_is_repeated(
+async def test_gauges_are_read_at_the_interval_and_at_the_end_whatever_fails(
     fails: int, clean: bool, certain: bool, lasts: int
 ) -> None:
-    """One gauge that is not certain makes the end uncertain; one that cannot be read is a
-    warning."""
-    metered = Metered()
-    metered.first.fails, metered.first.clean = fails, clean
-    stopping = asyncio.create_task(metered.meter.stop())
-    await metered.clock.advance(0.5 * FINAL_READ_TRIES)
+    """A last reading that fails is repeated. One gauge that is not certain makes the end uncertain;
+    one that cannot be read is a warning."""
+    first, second, clock = Counting(), Counting(), SimClock()
+    meter = Meter([first, second], clock, 0.5, threading.Event())
+    meter.start(cast("Process", None))
+    first.fails = 2
+    await clock.advance(1.6)
+    assert [(one.polled, one.lasts) for one in (first, second)] == [(3, 0), (3, 0)]
+    first.fails, first.clean = fails, clean
+    stopping = asyncio.create_task(meter.stop())
+    await clock.advance(0.5 * FINAL_READ_TRIES)
     assert await stopping is certain
-    assert metered.counts == [(0, lasts), (0, 1)]
+    assert [(one.polled, one.lasts) for one in (first, second)] == [(3, lasts), (3, 1)]
     error = "limits: what it used at its end is not known: [Errno 24] Too many open files"
-    assert metered.meter.warnings() == [error] * (fails == FINAL_READ_TRIES)
+    assert meter.warnings() == [error] * (fails == FINAL_READ_TRIES)
+    await clock.advance(5.0)
+    assert (first.polled, clock.sleeping) == (3, 0)
 
 
 # ---------------------------------------------------------------- logs

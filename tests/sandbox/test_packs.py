@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from client_agent.sandbox.base import Ended, Launch, Process
+from client_agent.sandbox.base import Ended, Launch
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.pack import driver
 from client_agent.sandbox.pack.pack import Pack
 from shared.wire import Reason
+from tests.kit.each import each
 from tests.kit.real_sandbox import (
     MIB,
     OVER_S,
@@ -39,8 +37,8 @@ class Task:
     line: str | None = None
     files: dict[str, str] = field(default_factory=dict)
     timeout_s: float = 60.0
-    during: Callable[[Process], Awaitable[Any]] | None = None
-    """Called once it has said something."""
+    end: str = ""
+    """How it is ended once it has said something: "late" or "cancelled"."""
 
 
 @dataclass
@@ -80,9 +78,10 @@ async def packed(sandboxes: Sandboxes, tasks: list[Task], env: dict[str, str]) -
         process = await workspace.start(launch)
         clock.over.clear()
         process.go()
-        if task.during is not None:
+        if task.end:
             await until(lambda out=out: out.stat().st_size > 0)  # type: ignore[misc]
-            await task.during(process)
+            if task.end == "cancelled":
+                process.stop(None, "cancelled", grace=False)
             clock.over.set()
         ended, alive = await process.wait(), processes_of(uid)
         files = sorted(os.listdir(workspace.fd))  # noqa: PTH208  # by descriptor
@@ -182,22 +181,20 @@ def test_a_daemon_is_dead_when_its_attempt_has_ended_and_writes_into_no_sibling(
     assert "late" not in second.stdout
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "script"),
+@each(
+    "old, new, script",
     [
-        ("FERRYMAN_kill || FERRYMAN_c=processes; ", "", DAEMON),
+        ("FERRYMAN_kill || FERRYMAN_c=processes; ", "", DAEMON),  # what it did not kill
+        # an answer about another attempt
         ('echo "$FERRYMAN_j $FERRYMAN_a', 'echo "999 $FERRYMAN_a', "exit 0"),
     ],
-    ids=["processes that it did not kill", "an answer about another attempt"],
 )
-def test_a_driver_that_fails_ends_the_sandbox(
-    who: Who, old: str, new: str, script: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_fails_ends_the_sandbox(who: Who, old: str, new: str, script: str) -> None:
     """The agent looks for itself."""
     assert driver.DRIVER.count(old) == 1
-    monkeypatch.setattr(driver, "DRIVER", driver.DRIVER.replace(old, new))
 
     def work(home: Path) -> Any:
+        driver.DRIVER = driver.DRIVER.replace(old, new)  # type: ignore[misc]
         return packed(Sandboxes(home), [Task(script), Task("ps ax | grep -c [s]etsid")], {})
 
     first, second = in_child(work, who)
@@ -223,17 +220,6 @@ def test_no_attempt_reaches_the_driver_or_its_socket(host: SandboxHost) -> None:
     assert first.init == second.init
 
 
-def test_a_job_that_changes_the_driver_gets_its_sandbox_ended(host: SandboxHost) -> None:
-    changes = ["prlimit --pid 1 --nofile=64:64", "taskset -p 1 1"]
-    if os.nice(0) < 19:  # `nice -n 19 make test` leaves nothing to change
-        changes.append("renice 19 1")
-    look = "ulimit -n; nice; taskset -p $$ | sed s/.*://"
-    before, *changed, after = run(host, look, *(f"{one}; exit 0" for one in changes), look)
-    assert [one.again for one in changed] == [False] * len(changes)
-    assert (before.again, after.again) == (True, True)
-    assert after.stdout == before.stdout
-
-
 DIRT = (
     "ipcmk -M 1000 >/dev/null",
     "ipcmk -Q >/dev/null",
@@ -241,15 +227,22 @@ DIRT = (
     "chmod 0 /tmp",
     "chmod 0711 /tmp",
     "chmod 0711 /dev/shm",
+    "prlimit --pid 1 --nofile=64:64 >/dev/null",
+    "taskset -p 1 1 >/dev/null",
 )
 
 
-def test_what_cannot_be_cleaned_ends_the_sandbox(host: SandboxHost) -> None:
-    look = "ls /tmp; ipcs -mq | grep -c ^0x"
-    runs = run(host, *(word for leave in DIRT for word in (leave, look)))
+def test_what_cannot_be_cleaned_and_a_changed_driver_end_the_sandbox(host: SandboxHost) -> None:
+    changes = [f"{one}; exit 0" for one in DIRT]
+    if os.nice(0) < 19:  # `nice -n 19 make test` leaves nothing to change
+        changes.append("renice 19 1 >/dev/null; exit 0")
+    look = "ls /tmp; ipcs -mq | grep -c ^0x; ulimit -n; nice; taskset -p $$ | sed s/.*://"
+    before, *runs = run(host, look, *(word for change in changes for word in (change, look)))
+    assert before.again
+    assert before.stdout.startswith("0\n")
     dirty, clean = runs[::2], runs[1::2]
-    assert [(one.ended.exit_code, one.again) for one in dirty] == [(0, False)] * len(DIRT)
-    assert [one.stdout for one in clean] == ["0\n"] * len(DIRT)
+    assert [(one.ended.exit_code, one.again) for one in dirty] == [(0, False)] * len(changes)
+    assert [(one.stdout, one.again) for one in clean] == [(before.stdout, True)] * len(changes)
 
 
 CHANGE_PIPES = """
@@ -272,21 +265,13 @@ def test_what_a_job_changed_of_its_logs_pipes_is_as_before_for_the_next(host: Sa
     assert len({one.init for one in runs}) == 1
 
 
-async def wait(process: Process) -> None:
-    """Its limit of time is over."""
-
-
-async def cancel(process: Process) -> None:
-    process.stop(None, "cancelled", grace=False)
-
-
 def test_a_timeout_or_a_cancel_ends_one_attempt_and_its_sandbox_only(host: SandboxHost) -> None:
     first, late, third, cancelled, last = run(
         host,
         "echo 1",
-        Task("echo 2; sleep 100", timeout_s=OVER_S, during=wait),
+        Task("echo 2; sleep 100", timeout_s=OVER_S, end="late"),
         "echo 3",
-        Task("echo 4; sleep 100", during=cancel),
+        Task("echo 4; sleep 100", end="cancelled"),
         "echo 5",
     )
     runs = (first, late, third, cancelled, last)

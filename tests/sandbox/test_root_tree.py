@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -146,34 +147,22 @@ class Folders(WorkFolders):
     has_mounts = True
 
 
-class Nodes:
-    """Where device nodes were made, and the error of the next try."""
-
-    def __init__(self) -> None:
-        self.tried: list[Path] = []
-        self.error = 0
-
-    def make(self, folder: Path, host: int) -> None:
-        self.tried.append(folder)
-        if self.error:
-            raise OSError(self.error, os.strerror(self.error))
-        (folder / "null").touch()
-
-
 @pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
+def make_nodes(monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
+    """What makes device nodes, which may fail."""
+
     def mount(source: str, target: Path, kind: str, *_: object) -> None:
         if kind == "devpts":
             (target / "ptmx").touch()
 
-    nodes = Nodes()
+    made = mock.Mock(side_effect=lambda folder, _: (folder / "null").touch())
     monkeypatch.setattr("client_agent.sandbox.kernel.mounts.mount", mount)
-    monkeypatch.setattr(devices, "make_nodes", nodes.make)
-    return nodes
+    monkeypatch.setattr(devices, "make_nodes", made)
+    return made
 
 
 def test_each_has_a_dev_of_its_own_and_leaves_it_to_the_next_as_new(
-    nodes: Nodes, tmp_path: Path
+    make_nodes: mock.Mock, tmp_path: Path
 ) -> None:
     made = DeviceFolders(Folders(tmp_path, separate_uids=False))
     first, second = made.take(), made.take()
@@ -193,16 +182,17 @@ IMPOSSIBLE = ("EPERM", "EACCES", "EINVAL", "ENODEV", "ENOSYS", "EOPNOTSUPP")
 
 @each("name", [*IMPOSSIBLE, "EMFILE", "ENOMEM", "ENOSPC"])
 def test_where_none_can_be_made_bwrap_makes_its_own(
-    nodes: Nodes, tmp_path: Path, name: str
+    make_nodes: mock.Mock, tmp_path: Path, name: str
 ) -> None:
     """One that cannot be made now only is made at the next start."""
     made = DeviceFolders(Folders(tmp_path / name, separate_uids=False))
-    nodes.tried.clear()
-    nodes.error, never = getattr(errno, name), name in IMPOSSIBLE
+    works, never = make_nodes.side_effect, name in IMPOSSIBLE
+    make_nodes.reset_mock()
+    make_nodes.side_effect = OSError(getattr(errno, name), name)
     with capture_logs() as logs:
         assert [made.take(), made.take()] == [None, None]
-    assert len(nodes.tried) == (1 if never else 2)
+    make_nodes.side_effect = works
+    assert make_nodes.call_count == (1 if never else 2)
     assert [line["event"] for line in logs] == ["sandbox.no_devices"] * never
-    assert not any(folder.exists() for folder in nodes.tried)
-    nodes.error = 0
+    assert list((tmp_path / name).rglob("dev.*")) == []
     assert (made.take() is None) == never
