@@ -20,11 +20,7 @@ import pytest
 
 from client_agent.sandbox.base import Process
 from client_agent.sandbox.limits import usage
-from client_agent.sandbox.limits.hard import (
-    MIN_THROTTLED_PERIODS,
-    CgroupGauge,
-    HostDiskGauge,
-)
+from client_agent.sandbox.limits.hard import MIN_THROTTLED_PERIODS, CgroupGauge, HostDiskGauge
 from client_agent.sandbox.limits.meter import FINAL_READ_TRIES, Gauge, Meter
 from client_agent.sandbox.limits.soft import DirectoryGauge, ProcessGauge, SampleThrottle
 from client_agent.sandbox.process import log_capture
@@ -228,11 +224,7 @@ class Counting(Gauge):
 
 @each(
     "fails, clean, certain, lasts",
-    [
-        (0, False, False, 1),
-        (2, False, False, 3),
-        (FINAL_READ_TRIES, True, True, FINAL_READ_TRIES),
-    ],
+    [(0, False, False, 1), (2, False, False, 3), (FINAL_READ_TRIES, True, True, FINAL_READ_TRIES)],
 )
 async def test_gauges_are_read_at_the_interval_and_at_the_end_whatever_fails(
     fails: int, clean: bool, certain: bool, lasts: int

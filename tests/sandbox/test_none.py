@@ -43,9 +43,7 @@ def run(host: SandboxHost, script: str, **more: Any) -> Outcome:
     return host.run(bash(script, backend=NoSandbox, **more))
 
 
-def test_a_job_runs_in_its_directory_with_its_variables_and_not_as_root(
-    plain: SandboxHost,
-) -> None:
+def test_a_job_runs_in_its_directory_with_its_variables_and_not_as_root(plain: SandboxHost) -> None:
     """It is said that there is no isolation."""
     script = "echo x >file; env | cut -d= -f1 | sort | tr '\\n' ' '; readlink /proc/self/fd/0\n"
     outcome = run(plain, f"id -u; id -G; {script}")
