@@ -89,8 +89,8 @@ async def is_stopped(started: Started) -> None:
 
 
 def test_children_get_sigterm_too(host: SandboxHost) -> None:
-    script = "(trap 'echo t >child; exit' TERM; echo up; while :; do sleep 0.02; done) &\n"
-    outcome = host.run(bash(f"{script}trap : TERM; wait; wait\n", over="up", grace_s=10.0))
+    script = "trap : TERM; (trap 'echo t >child; exit' TERM; echo up; while :; do sleep 0.02; done)"
+    outcome = host.run(bash(f"{script} & wait; wait\n", over="up", grace_s=10.0))
     assert outcome.files["child"] == b"t\n"
 
 

@@ -58,17 +58,25 @@ def test_a_job_runs_in_its_directory_with_its_variables_and_not_as_root(plain: S
     assert "without isolation" in outcome.report.advice[0]
 
 
-def test_exit_codes_are_those_of_run_sh(plain: SandboxHost) -> None:
+TERM = "trap 'echo t >term' TERM; echo up; while :; do sleep 0.05; done\n"
+EAT = "head -c 400M /dev/zero | tail -c 390M >/dev/null; exit ${PIPESTATUS[1]}\n"
+FILL = "for i in $(seq 20); do head -c 8M /dev/zero >$i || break; done; sleep 0.3\n"
+
+
+def test_jobs_end_as_in_a_sandbox(plain: SandboxHost) -> None:
     for script, code in (("exit 3", 3), ("exit 137", 137), ("kill -9 $$", 137), ("/none", 127)):
         ended = run(plain, script + "\n").ended
         assert (ended.reason, ended.exit_code) == (Reason.EXIT_CODE, code)
-
-
-def test_after_the_timeout_sigterm_is_sent_and_then_sigkill(plain: SandboxHost) -> None:
-    script = "trap 'echo t >term' TERM; echo up; while :; do sleep 0.05; done\n"
-    outcome = run(plain, script, over="up", grace_s=0.2)
-    assert (outcome.ended.reason, outcome.ended.exit_code) == (Reason.TIMEOUT, None)
-    assert outcome.files["term"] == b"t\n"
+    late = run(plain, TERM, over="up", grace_s=0.2)
+    assert (late.ended.reason, late.ended.exit_code) == (Reason.TIMEOUT, None)
+    assert late.files["term"] == b"t\n"
+    hungry = run(plain, EAT).ended
+    if offers(plain.who, "memory"):
+        assert hungry.reason is Reason.MEMORY_LIMIT
+    else:
+        assert hungry.exit_code == 1
+    assert run(plain, FILL).ended.reason is Reason.DISK_LIMIT
+    assert run(plain, "yes\n").ended.reason is Reason.LOG_LIMIT
 
 
 def test_processes_that_leave_the_session_are_killed_with_the_job(plain: SandboxHost) -> None:
@@ -81,18 +89,6 @@ def test_processes_that_leave_the_session_are_killed_with_the_job(plain: Sandbox
         outcome = run(plain, f"({escape}) >/dev/null 2>&1\nsleep 0.1\nexit 0\n")
         assert (outcome.ended.exit_code, outcome.ended.certain) == (0, True)
         assert outcome.survivors == []
-
-
-def test_limits_work_if_the_host_supports_them(plain: SandboxHost) -> None:
-    script = "head -c 400M /dev/zero | tail -c 390M >/dev/null; exit ${PIPESTATUS[1]}\n"
-    ended = run(plain, script).ended
-    if offers(plain.who, "memory"):
-        assert ended.reason is Reason.MEMORY_LIMIT
-    else:
-        assert ended.exit_code == 1
-    script = "for i in $(seq 20); do head -c 8M /dev/zero >$i || break; done; sleep 0.3\n"
-    assert run(plain, script).ended.reason is Reason.DISK_LIMIT
-    assert run(plain, "yes\n").ended.reason is Reason.LOG_LIMIT
 
 
 async def two_jobs(sandboxes: Sandboxes) -> tuple[str, list[str]]:
@@ -126,26 +122,20 @@ async def test_processes_of_an_earlier_run_are_found_by_their_uids(home: Path, r
     others.wait()
 
 
-def test_read_only_binds_to_other_paths_need_a_sandbox() -> None:
-    job = bash("true\n", backend=NoSandbox, read_only=((Path("/usr"), "/opt/x"),))
-    assert "need a sandbox" in refusal(job, "root" if can("root") else "user")
-
-
-def test_an_agent_that_could_not_find_the_processes_of_its_jobs_does_not_start() -> None:
+def test_what_needs_a_sandbox_or_root_is_refused_without() -> None:
     def take(sandbox: Any) -> None:
         sandbox._host = replace(sandbox.host, hierarchy=None)
 
+    job = bash("true\n", backend=NoSandbox, read_only=((Path("/usr"), "/opt/x"),))
+    assert "need a sandbox" in refusal(job, "root" if can("root") else "user")
     said = refusal(bash("", backend=NoSandbox), "user", take, self_test=True)
     assert "this agent has neither: start it as root" in said
 
 
-def test_hard_limits_can_be_required(who: Who) -> None:
+def test_what_the_operator_requires_and_the_host_has_not_is_said(who: Who) -> None:
     settings = replace(SETTINGS, require_hard_limits=True, disk_images=False)
     said = refusal(bash("true\n", settings=settings), who, self_test=True)
     assert said.startswith("require_hard_limits is set, but soft here are ")
     assert "disk: " in said
-
-
-def test_no_job_starts_with_too_little_free_disk_space(who: Who) -> None:
     job = bash("true\n", settings=replace(SETTINGS, free_floor=1 << 60))
     assert "bytes are free" in refusal(job, who)

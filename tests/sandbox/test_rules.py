@@ -269,21 +269,16 @@ def test_limits_are_hard_and_set_before_the_ready_byte(shell: str) -> None:
     assert found == {name: (value, value) for name, value in limits.items()}
 
 
-def test_without_its_limits_the_gate_writes_no_ready_byte() -> None:
+def test_the_gate_opens_at_go_only_and_gives_an_empty_stdin() -> None:
+    """Without its limits it writes no ready byte."""
+    for word in ("", "stop\n", "go", "GO\n", " go x\n", "\ngo\n"):
+        done = run("/bin/sh", "-c", GATE, "gate", "--", "/bin/echo", "ran", input=word)
+        assert (done.returncode, done.stdout) == (125, "\n"), word
+    inside = gated(["/bin/sh", "-c", 'cat; echo "$@"', "x", "a b", "c"], {})
+    assert run(*inside, input="go\nmore\n").stdout == "\na b c\n"
     done = run("bash", *gated(["/bin/echo", "ran"], {"nofile": 1 << 40})[1:], input="go\n")
     assert (done.returncode, done.stdout) == (124, "")
     assert "ulimit -n 1099511627776 cannot be set" in done.stderr
-
-
-@each("word", ["", "stop\n", "go", "GO\n", " go x\n", "\ngo\n"])
-def test_the_gate_stays_closed_without_go(word: str) -> None:
-    done = run("/bin/sh", "-c", GATE, "gate", "--", "/bin/echo", "ran", input=word)
-    assert (done.returncode, done.stdout) == (125, "\n")
-
-
-def test_the_gate_opens_at_go_and_gives_an_empty_stdin() -> None:
-    inside = gated(["/bin/sh", "-c", 'cat; echo "$@"', "x", "a b", "c"], {})
-    assert run(*inside, input="go\nmore\n").stdout == "\na b c\n"
 
 
 VALUES = {
