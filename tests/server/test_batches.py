@@ -99,7 +99,6 @@ async def test_an_array_from_its_upload_until_it_is_cleaned(place: Place) -> Non
     [
         ("other.txt", b"a\n", "no such file"),
         ("params.txt", b"", "no lines"),
-        ("params.txt", b"a\n" * 10_001, "allows 10000"),
         ("params.txt", b"a\n" + b"x" * 70_000, "line 2 is longer than 65536 bytes"),
         ("params.txt", b"\xc3\xbc\n\xff", "line 2 is not UTF-8"),
         ("params.txt", b"a\nb\0c\n", "line 2 has a NUL character"),
@@ -113,6 +112,16 @@ async def test_an_array_file_that_is_no_list_of_tasks_is_refused(
     assert problem["part"] == "array_file"
     assert why in problem["message"]
     assert (await place.api("GET", "/jobs", user=place.user))["items"] == []
+
+
+async def test_an_array_has_no_more_tasks_than_allowed_and_no_more_lines_are_counted(place: Place):
+    await place.configure(max_children=3)
+    for lines, status in ((b"a\n" * 3, 201), (b"a\n" * 4, 400), (b"a\n" * 9 + b"\xff", 400)):
+        found, reply = await place.posted({"run.sh": RUN, "p": lines}, array_file="p")
+        assert found == status, reply
+        assert status == 201 or f"4 tasks, service {place.service} allows 3" in reply["message"]
+    found, reply = await place.posted(array="0-8")
+    assert (found, reply["code"], "9 tasks" in reply["message"]) == (400, "invalid_array", True)
 
 
 @each("content, count", [(b"a", 1), (b"a\n\nb", 3), (b"\n", 1), (b"a\r\nb\r\n", 2)])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
 import json
+import socket
 import threading
 from collections import Counter
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from server.http import files, logs, reads
 from server.storage.scratch import FolderScratch, FolderScratchFile
 from shared.files.bundles.expand import expand
+from shared.http.protocol import UnreadAnswers
 from tests.kit.clock import SimClock
 from tests.kit.fake_agent import FakeAgent, serving
 from tests.kit.fake_orchestrator import FakeOrchestrator
@@ -110,10 +112,6 @@ async def until_left(data: Path, count: int) -> None:
     await until(lambda: len(left(data)) == count)
 
 
-def of(megabytes: float) -> bytes:
-    return form_of(*FIELDS, RUN_SH, file_part("other", bytes(int(megabytes * MIB))))
-
-
 # ---------------------------------------------------------------------------- places and time
 
 
@@ -145,21 +143,16 @@ async def test_an_upload_that_stalls_is_cut_off_and_one_that_is_slow_but_steady_
     clock, data = SimClock(), tmp_path / "data"
     Disk(monkeypatch, data, 6 * MIB)
 
-    def on_disk() -> int:
-        return sum(path.stat().st_size for path in left(data, "staging"))
-
-    def differs(before: int) -> bool:
-        return on_disk() != before
+    def grows(size: int = 0) -> bool:
+        return sum(path.stat().st_size for path in left(data, "staging")) > size
 
     async with taking(tmp_path, machine=clock, min_free=MIB, **SELDOM) as caller:
         async with Sender(caller, HEAD + HALF + bytes(70_000)) as sender:
             await under_way(data, 1)
-            for _ in range(12):
+            for number in range(12):
                 await clock.advance(5)
-                before = on_disk()
                 await sender.send(b"x" * 70_000)  # more than a batch, so that it shows on the disk
-                await until(functools.partial(differs, before))
-                assert on_disk() > before, "it was cut off"
+                await until(partial(grows, number * 70_000))
             await sender.send(END)
             assert (await sender.end())[0] == 201
         async with Sender(caller, HEAD + HALF + bytes(MIB)) as sender:
@@ -169,7 +162,8 @@ async def test_an_upload_that_stalls_is_cut_off_and_one_that_is_slow_but_steady_
             assert (status, reply["code"]) == (408, "upload_too_slow")
             assert "less than 1.0 KiB a second of it came for 30 seconds" in reply["message"]
         assert left(data, "staging") == set()
-        await is_taken(caller, of(3.5))  # the room is free again
+        rest = file_part("rest", bytes(7 * MIB // 2))
+        await is_taken(caller, form_of(*FIELDS, RUN_SH, rest))  # the room is free again
 
 
 async def test_archives_wait_for_each_other_and_nobody_for_them(tmp_path, monkeypatch):
@@ -240,14 +234,6 @@ async def test_a_disk_that_does_not_say_what_is_free_holds_up_nobody_else(tmp_pa
             async with Sender(caller, b"", "?service=my_service&user_id=7") as other:
                 assert (await other.end())[0] == 400  # it had no end
             assert (await caller.get("/health"))[0] in (200, 503)
-            host, port = caller.url.removeprefix("http://").split(":")
-            reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(
-                b"POST /upload HTTP/1.1\r\nHost: 127.0.0.1\r\nExpect: 100-continue\r\n"
-                b"Content-Length: 10000000\r\nContent-Type: " + FORM.encode() + b"\r\n\r\n"
-            )
-            assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
-            writer.close()
             assert not release.is_set(), "all that was answered while the disk was silent"
         finally:
             giving_up.cancel()
@@ -400,6 +386,26 @@ async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monke
         assert not any(one.done() for one in of_ann)
         end.set()
         assert set(await asyncio.gather(*of_ann)) == {200}
+
+
+async def test_who_reads_no_large_answers_gets_no_more_of_them_until_then(tmp_path, monkeypatch):
+    monkeypatch.setattr("server.app.UnreadAnswers", partial(UnreadAnswers, of_one=2_500_000))
+    path = "/api/v1/jobs?limit=100"
+    async with taking(tmp_path) as caller, AsyncExitStack() as stack:
+        await caller.upload(array="0-59", meta=json.dumps({"a": "x" * 16_000}))
+        await eventually(lambda: caller.get(path), lambda answer: len(answer[2]) > MIB)
+        for _ in range(2):
+            line = stack.enter_context(socket.socket())
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)  # the kernel keeps less
+            line.connect(("127.0.0.1", int(caller.url.rpartition(":")[2])))
+            line.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            assert (await asyncio.to_thread(line.recv, 12)).endswith(b" 200")
+        code, reply = await caller.ask("GET", path)
+        assert (code, reply["code"]) == (429, "unread_answers")
+        assert (await caller.get("/api/v1/jobs?limit=1"))[0] == 200, "little is not counted"
+        await stack.aclose()
+        await eventually(lambda: caller.get(path), lambda answer: answer[0] == 200)
 
 
 async def test_one_search_of_a_caller_runs_at_a_time(tmp_path, monkeypatch) -> None:

@@ -56,11 +56,6 @@ class Sweep:
         return 1
 
 
-@pytest.fixture
-def clock() -> SimClock:
-    return SimClock()
-
-
 @asynccontextmanager
 async def running(loop: Loop, wakeup: asyncio.Event) -> AsyncIterator[None]:
     stop = asyncio.Event()
@@ -84,8 +79,9 @@ async def test_a_sweep_comes_at_its_interval_or_when_it_has_something_to_do_or_i
     assert sweep.at == at
 
 
-async def test_a_wake_up_during_a_sweep_is_not_lost(clock: SimClock) -> None:
-    sweep, wakeup = Sweep(clock), asyncio.Event()
+async def test_a_wake_up_during_a_sweep_is_not_lost() -> None:
+    clock, wakeup = SimClock(), asyncio.Event()
+    sweep = Sweep(clock)
     sweep.go.clear()
     async with running(Loop("x", sweep, 5.0, wakeup, clock), wakeup):
         await clock.settle()
@@ -95,8 +91,9 @@ async def test_a_wake_up_during_a_sweep_is_not_lost(clock: SimClock) -> None:
     assert sweep.at == [0, 0]
 
 
-async def test_a_sweep_that_fails_is_followed_by_the_next(clock: SimClock) -> None:
-    sweep, wakeup, healthy = Sweep(clock), asyncio.Event(), []
+async def test_a_sweep_that_fails_is_followed_by_the_next() -> None:
+    clock, wakeup, healthy = SimClock(), asyncio.Event(), []
+    sweep = Sweep(clock)
     sweep.problem = RuntimeError("bad")
     loop = Loop("x", sweep, 5.0, wakeup, clock)
     with capture_logs() as logs:
@@ -112,8 +109,9 @@ async def test_a_sweep_that_fails_is_followed_by_the_next(clock: SimClock) -> No
     assert {line["sweep"] for line in failed} == {"x"}
 
 
-async def test_stopping_lets_sweeps_end_and_stops_the_stages_last(clock: SimClock) -> None:
-    wakeups, sweep, order = JobWakeups(), Sweep(clock), list[str]()
+async def test_stopping_lets_sweeps_end_and_stops_the_stages_last() -> None:
+    wakeups, clock, order = JobWakeups(), SimClock(), list[str]()
+    sweep = Sweep(clock)
     sweep.go.clear()
 
     async def follows(stop: asyncio.Event) -> None:
@@ -175,7 +173,7 @@ class Numbers:
         self.written: list[Mapping[tuple[Micros, str], Tree]] = []
         self.broken = False
         self.lately: dict[Micros, Tree] = {}
-        self.reads = 0
+        self.waiting: dict[str, int] = {}
         both: Any = self
         how = resources(jobs=both, clock=self.clock, measures=self.measures)
         self.statistics = Statistics(how, cast("SqlStatistics", both))
@@ -188,7 +186,6 @@ class Numbers:
     async def read(
         self, since: Micros, services: Collection[str]
     ) -> list[tuple[Micros, str, Tree]]:
-        self.reads += 1
         found = self.lately if services == ("s",) else {}
         return [(at, "s", counts) for at, counts in found.items() if at >= since]
 
@@ -199,7 +196,7 @@ class Numbers:
         return [Held("s", "ann", "node", 3, 2)]
 
     async def waiting_users(self, service: str, most: int, most_jobs: int) -> dict[str, int]:
-        return {"ann": 3}
+        return dict([*self.waiting.items()][:most])
 
 
 async def test_what_was_counted_is_written_once_or_later_where_it_cannot_be() -> None:
@@ -228,33 +225,31 @@ def runs(count: int, seconds: int) -> Tree:
     return {"runs": count, "ran_us": count * seconds * SECOND}
 
 
-async def test_the_hour_counts_or_the_day_and_nothing_is_known_of_few_runs() -> None:
-    now = SimClock().now()
-    for lately, run_time_s in (
-        ({0: runs(4, 10), HOUR // 2: runs(1, 60), 5 * HOUR: runs(90, 30)}, 20.0),
-        ({0: runs(4, 10), 5 * HOUR: runs(4, 30)}, 20.0),
-        ({0: runs(4, 10), 25 * HOUR: runs(9, 10)}, None),
-    ):
-        numbers = Numbers()
-        numbers.lately = {now - ago: tree for ago, tree in lately.items()}
-        found = await numbers.statistics.recent("s")
-        assert found.run_time_s == run_time_s
-        assert run_time_s is None or found == Recent(run_time_s, {"ann": 3})
-        assert (await numbers.statistics.recent("other")).run_time_s is None
-
-
-async def test_it_is_read_once_a_minute_however_often_it_is_asked_for() -> None:
+@each(
+    "lately, users, run_time_s",
+    [
+        ({0: runs(4, 10), HOUR // 2: runs(1, 60), 5 * HOUR: runs(90, 30)}, 100, 20.0),
+        ({0: runs(4, 10), 5 * HOUR: runs(4, 30)}, 101, 20.0),
+        ({0: runs(4, 10), 25 * HOUR: runs(9, 10)}, 1, None),
+    ],
+)
+async def test_starts_are_estimated_by_the_hour_or_the_day_and_not_for_too_many_users(
+    lately: dict[int, Tree], users: int, run_time_s: float | None
+) -> None:
     numbers = Numbers()
     now = numbers.clock.now()
-    numbers.lately = {now: runs(5, 10)}
-    for seconds in (0.0, 0.0, 59.0):
+    numbers.lately = {now - ago: tree for ago, tree in lately.items()}
+    numbers.waiting = {f"user-{number}": 3 for number in range(users)}
+    for seconds in (0.0, 59.0):
         await numbers.clock.advance(seconds)
-        await numbers.statistics.recent("s")
-    assert numbers.reads == 1
+        found = await numbers.statistics.recent("s")
+        assert found.run_time_s == run_time_s
+        if run_time_s is not None:
+            assert found.waiting == (numbers.waiting if users <= 100 else None)
+            numbers.lately = {now: runs(5, 7)}  # it is read once a minute
     await numbers.clock.advance(2.0)
-    numbers.lately = {now: runs(5, 20)}
-    assert (await numbers.statistics.recent("s")).run_time_s == 20.0
-    assert numbers.reads == 2
+    assert (await numbers.statistics.recent("s")).run_time_s == (run_time_s and 7.0)
+    assert await numbers.statistics.recent("other") == Recent()
 
 
 @pytest.fixture
