@@ -12,17 +12,15 @@ from typing import Any
 
 import pytest
 
-from shared.wire import Reason
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.server_http import driving
 from tests.kit.waiting import eventually
-from tests.kit.warm import Place, Script
+from tests.kit.warm import Place
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SERVER = "[server]\ncleaner_interval = '50ms'\nsender_interval = '50ms'\n"
-AT_ONCE: dict[str, Any] = {"retry_delays": ["0s"], "infra_retries": 0}
 TRIED = [("Queued", 0, None), ("Processing", 1, None), ("Submitted", 1, None), ("Running", 1, None)]
 AGAIN = [("Processing", 2, None), ("Submitted", 2, None), ("Running", 2, None)]
 
@@ -35,16 +33,13 @@ async def is_at(place: Place, job_id: int, status: str, attempt: int) -> dict[st
     )
 
 
-async def events(place: Place, job_id: int) -> list[str]:
-    return [one["event"] for one in (await place.api("GET", f"/jobs/{job_id}/events"))["items"]]
-
-
 async def test_each_attempt_is_in_the_history_and_has_its_own_start(place: Place) -> None:
     await place.configure(retries=1, retry_delays=["0s"])
     place.does(None)
     job_id = await place.upload()
     running = await place.job(job_id, until="Running")
     assert running["heartbeat_at"] == running["started_at"] is not None
+    assert running["retry"]["retry_on"] == ["exit_code", "heartbeat_timeout", "timeout"]
     (await place.process(job_id)).finish(3)
     second = await place.process(job_id, 2)
     again = await is_at(place, job_id, "Running", 2)
@@ -60,23 +55,6 @@ async def test_each_attempt_is_in_the_history_and_has_its_own_start(place: Place
     assert job["started_at"] == first < last
     assert job["heartbeat_at"] == last
     assert (job["attempts"][0]["exit_code"], job["exit_code"], job["retries_left"]) == (3, 0, 0)
-
-
-@each(
-    "end, reason",
-    [
-        (lambda process: process.finish(1), "exit_code"),
-        (lambda process: process.stop(Reason.TIMEOUT, "x"), "timeout"),
-        (lambda process: process.stop(Reason.HEARTBEAT_TIMEOUT, "x"), "heartbeat_timeout"),
-    ],
-)
-async def test_retries_retry_what_a_bundle_does_wrong(place: Place, end: Any, reason: str) -> None:
-    await place.configure(**AT_ONCE)
-    place.does(end)
-    job = await place.job(await place.upload(retries="1"))
-    assert (job["status"], job["reason"], job["attempt"]) == ("Failed", reason, 2)
-    assert job["retry"]["retry_on"] == ["exit_code", "heartbeat_timeout", "timeout"]
-    assert "not tried again" not in job["message"]
 
 
 async def test_an_upload_hears_what_its_list_of_retries_leaves_out(place: Place) -> None:
@@ -158,7 +136,7 @@ async def test_what_a_running_job_says_stays_with_its_attempt(place: Place) -> N
     first, last = (await place.job(job_id))["attempts"]
     assert (first["progress"], first["output"]) == said
     assert (last["progress"], last["output"]) == (None, {})
-    found = await events(place, job_id)
+    found = [one["event"] for one in (await place.api("GET", f"/jobs/{job_id}/events"))["items"]]
     assert {"job.progress", "job.output", "job.notice"} <= set(found)
     assert found[-1] == "job.completed"
 
@@ -189,18 +167,7 @@ BUNDLE = {"run.sh": b"echo hello\n", "data/in.txt": b"input", "data/same.txt": b
 OWN = {"stdout.log", "stderr.log", "ferryman.json"}
 
 
-async def ended(
-    place: Place, script: Script, **fields: str
-) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The document of such a job, and the files of its result."""
-    place.does(script)
-    job = await place.job(await place.upload(BUNDLE, **fields))
-    _, _, packed = await place.get(f"/download_partial/{job['id']}")
-    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-        assert archive.getinfo("ferryman.json").date_time[0] > 1980  # when the attempt ended
-        return job, {name: archive.read(name) for name in archive.namelist()}
-
-
+CHANGED = {"outputs": "data", "result_files": "changed"}
 MANY = ["out/a.csv", "out/deep/b.csv", "x/best.pdb", "scratch.bin"]
 
 
@@ -210,12 +177,7 @@ MANY = ["out/a.csv", "out/deep/b.csv", "x/best.pdb", "scratch.bin"]
         (["out.txt"], 0, {}, {*BUNDLE, "out.txt"}),
         # What is not asked for does not count for the limit of results.
         (MANY, 0, {"outputs": "out/*.csv, best.pdb,nothing*"}, {"out/a.csv", "x/best.pdb"}),
-        (
-            ["data/x", "y"],
-            0,
-            {"outputs": "data", "result_files": "changed"},
-            {"data/x", "data/same.txt"},
-        ),
+        (["data/x", "y"], 0, CHANGED, {"data/x", "data/same.txt"}),
         (["scratch"], 3, {"outputs": "best.pdb"}, set()),
     ],
 )
@@ -233,7 +195,12 @@ async def test_a_result_has_the_files_that_were_asked_for_and_the_logs(
         os.utime(same, ns=(before.st_atime_ns, before.st_mtime_ns))
         process.finish(exit_code)
 
-    job, found = await ended(place, script, **fields)
+    place.does(script)
+    job = await place.job(await place.upload(BUNDLE, **fields))
+    _, _, packed = await place.get(f"/download_partial/{job['id']}")
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        assert archive.getinfo("ferryman.json").date_time[0] > 1980  # when the attempt ended
+        found = {name: archive.read(name) for name in archive.namelist()}
     assert set(found) == files | OWN
     assert found.get("data/same.txt", b"54321") == b"54321"
     wished = [one.strip() for one in fields.get("outputs", "").split(",") if one]

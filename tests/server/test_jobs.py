@@ -1,4 +1,4 @@
-"""Jobs over HTTP: documents, lists, results; many at once; job-orchestrator's shapes."""
+"""Jobs over HTTP: documents, lists, results; many at once; what a user has used."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from ferryman import Client
+from ferryman import Client, NotAllowed
 from server.domain.jobs import Move
 from shared.principals import Principal, Role
 from shared.sqlite.database import Database
 from shared.wire import JobState
+from tests.kit.command_line import ferryman
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.fake_sandbox import FakeProcess
@@ -30,11 +31,26 @@ from tests.kit.waiting import eventually
 from tests.kit.warm import Place
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-SERVER = "[server]\ncleaner_interval = '50ms'\n"
+SERVER = """
+[server]
+cleaner_interval = "50ms"
+stored_per_user = 1000000
+upload_per_user_per_day = 50000000
+[users.7]
+uploads_per_user = 3
+queued_per_user = 9
+stored_per_user = 2000000
+[users.lab]
+members = ["8"]
+upload_per_user_per_day = 0
+"""
 OPERATOR, ANN = "o" * 20, "a" * 20
 PRINCIPALS = {
     OPERATOR: Principal("operator", Role.OPERATOR),
     ANN: Principal("ann-laptop", Role.USER, "ann"),
+    "seven": Principal("seven", Role.USER, "7"),
+    "portal": Principal("portal", Role.PORTAL, users=("7",)),
+    "agent": Principal("agent", Role.AGENT),
 }
 TIMES = ("timeout_s", "queue_timeout_s", "heartbeat_timeout_s", "expires_after_s")
 
@@ -47,18 +63,8 @@ async def running(place: Place, **fields: Any) -> int:
     return job_id
 
 
-async def test_the_reference_routes_keep_their_shapes(place: Place) -> None:
-    assert await place.ask("GET", "/") == (200, {"message": "pong"})
-    _, health = await place.ask("GET", "/health")
-    assert (health["status"], health["database"]) == ("ok", "ok")
-    job_id = await running(place)
-    status, reply = await place.ask("GET", f"/download/{job_id}")
-    assert (status, set(reply), reply["status"]) == (200, {"id", "status", "message"}, "Running")
-
-
 def times(*given: str) -> dict[str, str]:
-    names = ("timeout", "queue_timeout", "heartbeat_timeout", "expires_after")
-    return dict(zip(names, given, strict=True))
+    return dict(zip([name.removesuffix("_s") for name in TIMES], given, strict=True))
 
 
 BOUNDED, SHORTER = times("2h", "1h", "10m", "1d"), times("1h", "30m", "5m", "2h")
@@ -192,8 +198,11 @@ async def test_a_result_has_validators_ranges_and_its_digest(place: Place) -> No
 
 
 async def test_where_there_is_no_result_the_status_says_why(place: Place) -> None:
+    assert await place.ask("GET", "/") == (200, {"message": "pong"})
     first, second = await running(place), await running(place)
     assert (await place.ask("GET", f"/api/v1/jobs/{first}/result"))[0] == 202
+    status, reply = await place.ask("GET", f"/download/{first}")
+    assert (status, set(reply), reply["status"]) == (200, {"id", "status", "message"}, "Running")
     (await place.process(first)).finish(3)
     await place.job(first)
     status, kind, body = await place.get(f"/api/v1/jobs/{first}/result")
@@ -394,3 +403,67 @@ async def test_what_is_wrong_is_named_and_nothing_is_done(
     assert words in problem["detail"]
     shown = await place.api("GET", f"/jobs/{job_id}")
     assert (shown["cancel_requested_at"], shown["tags"]) == (None, [])
+
+
+# -- what a user has used
+
+
+async def test_what_is_used_and_what_is_left(place: Place) -> None:
+    await place.configure(runs_per_user=2)
+    place.does(None)
+    for _ in range(2):
+        await place.job(await place.upload(user_id="7"), until="Running")
+    await place.upload(user_id="7")
+    found = await place.api("GET", "/usage", user="7")
+    stored = await place.server.context.jobs.stored("7")
+    (service,) = [one for one in found["services"] if one["service"] == place.service]
+    assert 0 < stored == found["stored"]["used"]
+    assert found["stored"] == {"used": stored, "limit": 2_000_000, "left": 2_000_000 - stored}
+    today = found["uploaded_today"]
+    assert today.pop("renewed_at").endswith("T00:00:00Z")
+    assert today == {"used": stored, "limit": 50_000_000, "left": 50_000_000 - stored}
+    assert found["uploads"] == {"used": 0, "limit": 3, "left": 3}
+    assert service["under_way"] == {"used": 2, "limit": 2, "left": 0}
+    assert service["waiting"] == {"used": 1, "limit": 9, "left": 8}
+    assert found["rate_limit"] is None
+    other = await place.api("GET", "/usage", user="8")
+    assert other["uploaded_today"] is None
+    assert other["stored"] == {"used": 0, "limit": 1_000_000, "left": 1_000_000}
+
+    how = {"FERRYMAN_URL": place.url, "FERRYMAN_TOKEN": OPERATOR, "FERRYMAN_USER": "7"}
+    code, out, err = await ferryman("usage", **how)
+    assert code == 0, err
+    rows = {line[0]: line[1:] for line in (text.split("\t") for text in out.splitlines())}
+    assert rows["WHAT"] == ["USED", "LIMIT", "LEFT"]
+    assert rows["stored"][1] == "1.9 MiB"
+    assert rows["uploads at once"] == ["0", "3", "3"]
+    assert rows[f"{place.service}: under way"][0] == "2"
+    assert rows["requests"] == ["", "none", ""]
+    async with Client(place.url, token="seven") as client:
+        assert (await client.usage()).user_id == "7"
+        with pytest.raises(NotAllowed):
+            await client.usage("8")
+    async with Client(place.url, token=OPERATOR, user="9") as client:
+        assert [(await client.usage(*user)).user_id for user in ((), ("8",))] == ["9", "8"]
+
+
+@each(
+    "token, answers",
+    [
+        ("seven", {"": 200, "?user=7": 200, "?user=8": 403}),
+        ("portal", {"": 400, "?user=7": 200, "?user=8": 403}),
+        ("agent", {"?user=7": 403}),
+        (OPERATOR, {"": 400, "?user=8": 200, "?user=a%20b": 400}),
+        ("nobody", {"": 401}),
+    ],
+)
+async def test_nobody_sees_what_others_use(
+    place: Place, token: str, answers: dict[str, int]
+) -> None:
+    headers = {"Authorization": f"Bearer {token}"}
+    path = "/api/v1/usage"
+    found = {query: (await place.ask("GET", path + query, headers=headers))[0] for query in answers}
+    assert found == answers
+    if token == "portal":
+        headers["Ferryman-Act-As"] = "7"
+        assert (await place.ask("GET", path, headers=headers))[1]["user_id"] == "7"

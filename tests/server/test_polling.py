@@ -24,12 +24,11 @@ from tests.kit.fake_agent import Served, served
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import ServerClient, driving
 from tests.kit.waiting import until
-from tests.server.held_jobs import followed, running
+from tests.server.held_jobs import SSE, followed, running
 
 __all__ = ["served"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HERE = "/api/v1/jobs/1"
-SSE = {"Accept": "text/event-stream"}
 
 
 async def ask(caller: ServerClient, path: str, **headers: str) -> tuple[int, Any, bytes]:
@@ -170,16 +169,20 @@ async def said(stream: aiohttp.ClientResponse, until: bytes) -> None:
         seen += await stream.content.readany()
 
 
-async def test_streams_and_waits_end_with_their_token(
+async def test_streams_and_waits_end_with_their_token_or_link(
     tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with at_work(tmp_path) as (caller, end):
-        url, asked = f"{caller.url}/api/v1", {"name": "other-op", "role": "operator"}
-        async with caller.session.post(f"{url}/tokens", json=asked) as answer:
-            token = await answer.json()
+        token = await caller.api("POST", "/tokens", {"name": "other-op", "role": "operator"})
+        link = (await caller.api("POST", "/jobs/1/links", {}))["link"]
         header = {"Authorization": f"Bearer {token['token']}"}
-        async with caller.session.get(f"{url}/events?after=0", headers=SSE | header) as stream:
-            await said(stream, b"job.running")
+        url = f"{caller.url}/api/v1"
+        async with (
+            caller.session.get(f"{url}/events?after=0", headers=SSE | header) as stream,
+            caller.session.get(f"{url}/jobs/1/events?link={link}", headers=SSE) as linked,
+        ):
+            for one in (stream, linked):
+                await said(one, b"job.running")
             began, of = asyncio.Event(), caller.server.wakeups.of
 
             def waits(*args: Any, **more: Any) -> Any:
@@ -188,55 +191,35 @@ async def test_streams_and_waits_end_with_their_token(
 
             monkeypatch.setattr(caller.server.wakeups, "of", waits)
             waiting = asyncio.create_task(
-                caller.session.get(f"{caller.url}{HERE}?wait=20&seen=Running", headers=header)
+                caller.ask("GET", f"{HERE}?wait=20&seen=Running", headers=header)
             )
             await began.wait()
-            async with caller.session.delete(f"{url}/tokens/{token['id']}") as answer:
-                assert answer.status == 200
-            await end()
-            assert b"job.completed" not in await stream.content.read()
-            answer = await waiting
-            assert answer.status == 403
-            assert "not good any more" in (await answer.json())["detail"]
-
-
-async def test_a_stream_ends_with_its_link(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with at_work(tmp_path) as (caller, end):
-        url = f"{caller.url}{HERE}"
-        async with caller.session.post(f"{url}/links", json={}) as answer:
-            link = (await answer.json())["link"]
-        async with caller.session.get(f"{url}/events?link={link}", headers=SSE) as stream:
-            await said(stream, b"job.running")
+            await caller.api("DELETE", f"/tokens/{token['id']}")
             permits = caller.server.context.permits
             read, two_days = permits.read, 2 * 86_400 * SECOND
             monkeypatch.setattr(
                 permits, "read", lambda kind, text, now: read(kind, text, now + two_days)
             )
             await end()
-            assert b"job.completed" not in await stream.content.read()
+            for one in (stream, linked):
+                assert b"job.completed" not in await one.content.read()
+            status, answer = await waiting
+            assert (status, "not good any more" in answer["detail"]) == (403, True)
 
 
-async def test_two_users_who_listen_at_once_share_no_read(
-    tmp_path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_two_users_who_listen_at_once_see_each_their_own(tmp_path) -> None:
     users = {name: Principal(name, Role.USER, name) for name in ("ann", "7")}
     async with at_work(tmp_path, **users) as (caller, end):
-        await end()
-        reads, asked = caller.server.context.event_reads, list[Any]()
-        read = reads.read
-
-        async def noted(version: int, key: Any, own: Any) -> Any:
-            asked.append(key)
-            return await read(version, key, own)
-
-        monkeypatch.setattr(reads, "read", noted)
-        for name in users:
-            headers = {"Authorization": f"Bearer {name}", **SSE}
-            path = f"{caller.url}/api/v1/events?after=0"
-            async with caller.session.get(path, headers=headers) as stream:
-                if name == "7":
-                    await said(stream, b"job.completed")
-        assert len({visible for visible, *_ in asked}) == 2
+        path = f"{caller.url}/api/v1/events?after=0"
+        asked = [SSE | {"Authorization": f"Bearer {name}"} for name in users]
+        async with (
+            caller.session.get(path, headers=asked[0]) as of_ann,
+            caller.session.get(path, headers=asked[1]) as of_7,
+        ):
+            await end()
+            await said(of_7, b"job.completed")
+            caller.server.wakeups.close()
+            assert b"job." not in await of_ann.content.read()
 
 
 AT = "2026-01-01T00:00:00Z"
