@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,7 +14,6 @@ from structlog.testing import capture_logs
 from tests.kit.each import each
 from tests.kit.fake_agent import Served, refuse, served
 from tests.kit.fake_orchestrator import FakeOrchestrator
-from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.raw_http import ask
 from tests.kit.server_http import driving
 from tests.kit.warm import SLOTS, together
@@ -42,22 +39,29 @@ MANY = {f"{'long/' * 20}{number:05}": b"%d" % number for number in range(9_000)}
 """More than are looked at together."""
 
 
-async def test_the_files_of_a_result_are_listed_with_their_sizes_and_types(served: Served) -> None:
+async def test_files_of_a_result_are_listed_and_one_that_is_not_there_says_which_are(
+    served: Served,
+) -> None:
     async with ended(served, RESULT) as here:
         found = await here.document("files")
         assert (found["attempt"], found["running"], found["next"]) == (1, False, None)
         listed = {one["path"]: one for one in found["items"]}
         assert list(listed) == [*FILES, "ferryman.json"]  # no folders
         assert all(listed[path]["size"] == len(content) for path, content in FILES.items())
-        for path, kind in {
-            "out/table.csv": "text/csv",
-            "out/plot.png": "image/png",
-            "empty": "application/octet-stream",
-        }.items():
-            assert listed[path]["type"] == kind
+        types = [listed[path]["type"] for path in ("out/table.csv", "out/plot.png", "empty")]
+        assert types == ["text/csv", "image/png", "application/octet-stream"]
         assert listed["empty"]["modified_at"] == "2026-03-04T05:06:08Z"
         job = await here.caller.job(here.job_id)
         assert job["links"]["files"] == f"{here.path}/files"
+        for path, says in (("table.csv", "out/table.csv"), ("nowhere", f"{here.path}/files")):
+            status, _, body = await here.get(f"files/{path}")
+            problem = json.loads(body)
+            assert (status, problem["code"]) == (404, "file_not_found")
+            assert says in problem["detail"]
+        for path in ("out", "nothing/", "../etc/passwd", "/etc/passwd", "out//table.csv", "x\0"):
+            _, code = await here.refused(f"files/{quote(path)}")
+            assert code in ("file_not_found", "not_found"), path
+        assert await here.refused("files/empty?attempt=2") == (404, "attempt_not_found")
 
 
 async def test_pages_of_files_follow_each_other_and_each_is_found(served: Served) -> None:
@@ -100,15 +104,11 @@ async def test_a_browser_may_show_text_and_images_and_runs_nothing(served: Serve
     """The pages' policy lets them load scripts and styles from this server."""
     scripts = dict.fromkeys(["a.js", "a.mjs", "a.css", "b.JS"], b"alert(1)")
     async with ended(served, zipped(FILES | scripts)) as here:
-        for path, kind in {
-            "out/table.csv": "text/plain; charset=utf-8",
-            "page.html": "text/plain; charset=utf-8",
-            "stdout.log": "text/plain; charset=utf-8",
-            "out/plot.png": "image/png",
-        }.items():
+        for path in ("out/table.csv", "page.html", "stdout.log", "out/plot.png"):
             _, headers, _ = await here.get(f"files/{path}?inline=1")
-            assert headers["content-type"] == kind
-            assert headers["content-disposition"].startswith("inline; ")
+            kind = "image/png" if path.endswith(".png") else "text/plain; charset=utf-8"
+            assert headers["content-type"] == kind, path
+            assert headers["content-disposition"].startswith("inline; "), path
         for what in ("drawing.svg?inline=1", "page.html", "empty?inline=1"):
             _, headers, _ = await here.get(f"files/{what}")
             assert headers["content-disposition"].startswith("attachment; ")
@@ -117,19 +117,6 @@ async def test_a_browser_may_show_text_and_images_and_runs_nothing(served: Serve
             _, headers, _ = await here.get(f"files/{path}{query}")
             assert headers["content-type"].partition(";")[0] == "text/plain", path
             assert headers["x-content-type-options"] == "nosniff", path
-
-
-async def test_a_file_that_is_not_there_says_which_ones_are(served: Served) -> None:
-    async with ended(served, RESULT) as here:
-        status, _, body = await here.get("files/table.csv")
-        problem = json.loads(body)
-        assert (status, problem["code"]) == (404, "file_not_found")
-        assert "out/table.csv" in problem["detail"]
-        for path in ("out", "nothing/", "../etc/passwd", "/etc/passwd", "out//table.csv", "x\0"):
-            _, code = await here.refused(f"files/{quote(path)}")
-            assert code in ("file_not_found", "not_found"), path
-        assert f"{here.path}/files" in json.loads((await here.get("files/nowhere"))[2])["detail"]
-        assert await here.refused("files/empty?attempt=2") == (404, "attempt_not_found")
 
 
 @each("flaw", ["no zip", "encrypted", "method", "bytes"])
@@ -158,17 +145,15 @@ async def test_a_file_that_cannot_be_read_is_refused_or_ends_the_connection(
 # -- while it runs, at a real agent
 
 
-@asynccontextmanager
-async def running_job(folder: Path) -> AsyncIterator[tuple[ShownJob, FakeProcess]]:
-    async with together(folder) as system:
-        job_id = await system.upload()
-        process = await system.process(job_id)
-        await system.job(job_id, until="Running")
-        yield ShownJob(system, job_id), process
-
-
 async def test_the_files_of_a_running_job_and_then_of_its_result(tmp_path: Path) -> None:
-    async with running_job(tmp_path) as (job, process):
+    async with together(tmp_path) as system:
+        job = ShownJob(system, await system.upload())
+        process = await system.process(job.job_id)
+        await system.job(job.job_id, until="Running")
+        waiting = [await job.caller.upload(service="example") for _ in range(SLOTS + 2)][-1]
+        for what in ("files", "files/run.sh"):
+            refused = await ShownJob(job.caller, waiting).refused(what)
+            assert refused in {(409, "not_started"), (409, "files_move")}
         process.write("out/half 50%.csv", b"a,b\n1,2\n")
         process.log(b"step 1\n")
         found = await job.document("files")
@@ -207,13 +192,6 @@ async def test_the_files_of_a_running_job_and_then_of_its_result(tmp_path: Path)
         status, headers, body = await job.get(table)
         assert (status, body) == (200, b"a,b\n1,2\n3,4\n")
         assert headers["etag"]
-
-
-async def test_files_of_a_job_that_has_not_started_are_not_here(tmp_path: Path) -> None:
-    async with running_job(tmp_path) as (job, _):
-        job.job_id = [await job.caller.upload(service="example") for _ in range(SLOTS + 2)][-1]
-        for what in ("files", "files/run.sh"):
-            assert await job.refused(what) in {(409, "not_started"), (409, "files_move")}
 
 
 async def test_a_job_orchestrator_client_shows_nothing_of_what_runs(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import zipfile
@@ -31,7 +30,6 @@ from server.web.job.window import (
     window_from,
     window_to,
 )
-from shared.files.archives.zip_directory import ZipEntry
 from shared.files.archives.zip_index import ZipIndex
 from tests.kit.each import each
 from tests.kit.raw_archives import zipped
@@ -76,11 +74,6 @@ def naive(data: bytes) -> list[bytes]:
     return lines if lines[-1] else lines[:-1]
 
 
-def text_of(line: bytes) -> str:
-    rows = Lines().feed(line + b"\n")
-    return str(rows[0].text)
-
-
 @given(CONTENT, st.integers(1, 70), st.sampled_from([*WINDOWS]))
 async def test_a_window_has_the_right_lines(data: bytes, line: int, way: str) -> None:
     with small():
@@ -99,7 +92,8 @@ async def test_a_window_has_the_right_lines(data: bytes, line: int, way: str) ->
         assert min(line, len(lines)) in numbers
         for row in window.rows:
             if len(lines[row.number - 1]) <= 16:
-                assert (str(row.text), row.more) == (text_of(lines[row.number - 1]), 0)
+                (alone,) = Lines().feed(lines[row.number - 1] + b"\n")
+                assert (row.text, row.more) == (alone.text, 0)
         if way == "to":
             assert numbers[-1] == min(line, len(lines))
         if way == "from":
@@ -133,20 +127,19 @@ async def test_counting_goes_on_where_it_was_in_the_log_that_was_counted() -> No
 def test_few_logs_are_remembered_and_states_of_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_window, "_LOGS", 2)
     known = LogIndexes()
-    keys = [LogKey(number, 1, "stdout") for number in range(9)]
-    first, second = known.of(keys[0], 0), known.of(keys[1], 0)
-    assert known.of(keys[0], 0) is first
-    known.of(keys[2], 0)
-    assert known.of(keys[0], 0) is first
-    assert known.of(keys[1], 0) is not second
-    known.of(keys[0], 0).add(b"12345")
-    assert known.of(keys[0], 5) is first
-    assert known.of(keys[0], 4) is not first, "it is shorter than what was counted"
-    states = known.states(keys[0])
-    assert known.states(keys[0]) is states
-    for key in keys:
-        known.states(key)
-    assert known.states(keys[0]) is not states
+    one, two, three = (LogKey(number, 1, "stdout") for number in range(3))
+    first, second = known.of(one, 0), known.of(two, 0)
+    assert known.of(one, 0) is first
+    known.of(three, 0)
+    assert (known.of(one, 0) is first, known.of(two, 0) is second) == (True, False)
+    first.add(b"12345")
+    assert known.of(one, 5) is first
+    assert known.of(one, 4) is not first, "it is shorter than what was counted"
+    states = known.states(one)
+    assert known.states(one) is states
+    for number in range(9):
+        known.states(LogKey(number, 2, "stdout"))
+    assert known.states(one) is not states
 
 
 @given(CONTENT, st.lists(st.integers(0, 200)))
@@ -218,11 +211,7 @@ BEFORE, BEHIND = "…" + "a" * 80, "b" * 80 + "…"
         ("İstanbul İs on", "is", ("", "İs", "tanbul İs on")),
         ("İİİ İzmir", "İZ", ("İİİ ", "İz", "mir")),
         ("ΟΔΟΣ", "σ", ("ΟΔΟ", "Σ", "")),
-        (
-            "a" * 300 + "\x1b[1mHi\x1b[0mt" + "b" * 300,
-            "hit",
-            (BEFORE, "Hit", BEHIND),
-        ),
+        ("a" * 300 + "\x1b[1mHi\x1b[0mt" + "b" * 300, "hit", (BEFORE, "Hit", BEHIND)),
         ("a" * 70_000 + "hit", "HIT", (BEFORE, "hit", "")),
         # over the border of two blocks
         ("a" * ((5 << 18) - 5) + "needle", "needle", (BEFORE, "needle", "")),
@@ -264,26 +253,17 @@ async def test_coloured_lines_are_not_made_on_the_event_loop(
 _LINES = b"".join(b"%d %x\n" % (number, number * 7919) for number in range(60_000))
 
 
-def packed(folder: Path, method: int = zipfile.ZIP_DEFLATED) -> tuple[Path, ZipEntry]:
-    made = zipped({"first": b"x" * 1000, "log": _LINES}, method)
-    path = folder / "result.zip"
-    path.write_bytes(b"before" + made)
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        entry, _ = ZipIndex(fd, 6, len(made)).find("log")
-    finally:
-        os.close(fd)
-    assert entry is not None
-    return path, entry
-
-
 @each("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_every_part_is_the_same_as_of_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: int
 ) -> None:
     monkeypatch.setattr(http_logs, "_PACKED", 1_000)
     monkeypatch.setattr(http_logs, "_BETWEEN", 20_000)
-    path, entry = packed(tmp_path, method)
+    made, path = zipped({"first": b"x" * 1000, "log": _LINES}, method), tmp_path / "result.zip"
+    path.write_bytes(b"before" + made)
+    with path.open("rb") as file:
+        entry, _ = ZipIndex(file.fileno(), 6, len(made)).find("log")
+    assert entry is not None
     states: States = {}
     for number in range(60):
         start = number * 7_919_777 % len(_LINES)

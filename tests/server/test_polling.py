@@ -166,7 +166,8 @@ async def at_work(folder: Any, **more: Principal) -> AsyncIterator[tuple[ServerC
 async def said(stream: aiohttp.ClientResponse, until: bytes) -> None:
     seen = b""
     while until not in seen:
-        seen += await stream.content.readany()
+        seen += (more := await stream.content.readany())
+        assert more, "it has ended"
 
 
 async def test_streams_and_waits_end_with_their_token_or_link(

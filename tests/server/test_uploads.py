@@ -220,12 +220,7 @@ async def test_a_full_queue_is_429_and_says_when_to_come_back(place: Place) -> N
 @each(
     "user, status, code, says",
     [
-        (
-            "full",
-            413,
-            "storage_full",
-            " of the 1000 B that one user has here (stored_",
-        ),
+        ("full", 413, "storage_full", " of the 1000 B that one user has here (stored_"),
         ("daily", 429, "upload_quota", "T00:00:00"),
     ],
 )
