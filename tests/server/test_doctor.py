@@ -13,7 +13,6 @@ import pytest
 from client_agent.settings.agent import load
 from server.maintenance import doctor
 from shared.clock import SECOND, RealClock
-from shared.files.durable import FolderLock
 from shared.settings.base import SettingsError
 from tests.kit.certificates import authority
 from tests.kit.clock import SimClock
@@ -23,11 +22,8 @@ from tests.kit.each import each
 def test_a_folder_is_ones_own_has_room_and_is_there_or_can_be_made(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     found = {one.about: one for one in doctor.of_folder(tmp_path, 0)}
-    assert {about: one.level for about, one in found.items()} == {
-        "folder": "ok",
-        "filesystem": "ok",
-        "disk": "ok",
-    }
+    levels = {about: one.level for about, one in found.items()}
+    assert levels == dict.fromkeys(("folder", "filesystem", "disk"), "ok")
     tmp_path.chmod(0o777)
     found = {one.about: one for one in doctor.of_folder(tmp_path, 1 << 60)}
     assert (found["disk"].level, found["disk"].exit_code) == ("problem", 75)
@@ -38,15 +34,6 @@ def test_a_folder_is_ones_own_has_room_and_is_there_or_can_be_made(tmp_path: Pat
     (tmp_path / "file").write_text("")
     (wrong,) = doctor.of_folder(tmp_path / "file" / "data", 0)
     assert (wrong.level, wrong.exit_code) == ("problem", 73)
-
-
-def test_who_holds_the_lock_is_said_and_the_lock_is_left_alone(tmp_path: Path) -> None:
-    assert doctor.holder(tmp_path) is None
-    lock = FolderLock(tmp_path)
-    pid = doctor.holder(tmp_path)
-    assert pid is not None
-    lock.close()
-    assert doctor.holder(tmp_path) is None
 
 
 def test_a_port_that_another_program_has_is_a_problem() -> None:
@@ -60,22 +47,14 @@ def test_a_port_that_another_program_has_is_a_problem() -> None:
     assert doctor.of_port("127.0.0.1", 0, "7").level == "warning"
 
 
-@each(
-    "mode, members, level",
-    [
-        (0o640, [], "ok"),
-        (0o640, ["ferryman"], "ok"),
-        (0o640, ["ferryman", "ann"], "warning"),
-        (0o640, ["ann"], "warning"),
-        (0o600, ["ann"], "ok"),
-        (0o604, [], "warning"),
-    ],
-)
-def test_a_secret_may_be_read_by_the_program_and_its_group_alone(
-    tmp_path, monkeypatch, mode, members, level
-):
+OK = [(0o640, []), (0o640, ["ferryman"]), (0o600, ["ann"])]
+OPEN = [(0o640, ["ferryman", "ann"]), (0o640, ["ann"]), (0o604, [])]
+
+
+@each("how, level", [*((how, "ok") for how in OK), *((how, "warning") for how in OPEN)])
+def test_a_secret_may_be_read_by_the_program_and_its_group_alone(tmp_path, monkeypatch, how, level):
     """As the package has it: root's file, with the group of the server's user."""
-    file = tmp_path / "tokens"
+    file, (mode, members) = tmp_path / "tokens", how
     file.write_text("x")
     file.chmod(mode)
     nobody_elses = grp.struct_group(("ferryman", "x", file.stat().st_gid, members))

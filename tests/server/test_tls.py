@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import shutil
 import ssl
 from collections.abc import AsyncIterator
@@ -25,7 +24,6 @@ from shared.http.settings import HttpSection
 from shared.settings.base import SettingsError
 from tests.kit import raw_http
 from tests.kit.certificates import Authority, Certificate, authority
-from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
 from tests.kit.server_http import ServerClient, driving, hosted
@@ -71,51 +69,10 @@ async def said(port: int, context: ssl.SSLContext) -> int:
         return answer.status
 
 
-async def test_whoever_trusts_the_ca_is_answered_and_plain_http_gets_a_sentence(keys, tmp_path):
-    both = tmp_path / "both.pem"
-    both.write_bytes(keys.host.cert.read_bytes() + keys.host.key.read_bytes())
-    async with answering(tmp_path, tls_cert=both) as port:
-        assert await said(port, trusting(keys.ca)) == 200
-        with pytest.raises(aiohttp.ClientConnectorCertificateError):
-            await said(port, ssl.create_default_context())
-    async with answering(tmp_path, **keys.own) as port:
-        assert await said(port, trusting(keys.ca)) == 200
-        with capture_logs() as logs:
-            answer = await raw_http.ask(port, "POST", "/upload", "x" * 1000)
-    assert answer.status == 400
-    assert b"https://" in answer.body
-    (line,) = [one for one in logs if one["event"] == "tls.failed"]
-    assert answer.headers["x-request-id"] == line["request_id"]
-
-
-async def test_with_a_client_ca_only_callers_with_its_certificate_are_answered(keys, tmp_path):
-    async with answering(tmp_path, **keys.own, tls_client_ca=keys.ca.cert) as port:
-        assert await said(port, trusting(keys.ca, keys.caller)) == 200
-        with capture_logs() as logs:
-            for context in (trusting(keys.ca), trusting(keys.ca, keys.stranger)):
-                with pytest.raises(aiohttp.ClientError):
-                    await said(port, context)
-        failed = [line["event"] for line in logs if line["event"].startswith("tls.")]
-        assert failed == ["tls.failed"]  # one a second at most
-
-
-@each("sent", ["", "\x16\x03\x01"])
-async def test_connections_without_a_handshake_are_closed_for_others(
-    keys, tmp_path, monkeypatch, sent
+async def test_whoever_trusts_the_ca_is_answered_and_plain_http_gets_a_sentence(
+    keys, tmp_path, monkeypatch
 ):
-    """They send nothing, or a part of one."""
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 8)
-    async with answering(tmp_path, **keys.own) as port:
-        async with AsyncExitStack() as stack:
-            for _ in range(8):
-                await stack.enter_async_context(raw_http.holding(port, sent))
-            for _ in range(3):
-                assert await asyncio.wait_for(said(port, trusting(keys.ca)), 10) == 200
-        for _ in range(20):  # none of those that ended is counted for ever
-            assert await asyncio.wait_for(said(port, trusting(keys.ca)), 10) == 200
-
-
-async def test_new_files_are_used_for_new_connections(keys, tmp_path, monkeypatch):
+    """New files are used for new connections, and those that do not fit for none."""
     used = Certificate(tmp_path / "cert.pem", tmp_path / "key.pem")
     shutil.copy(keys.host.cert, used.cert)
     shutil.copy(keys.host.key, used.key)
@@ -124,6 +81,14 @@ async def test_new_files_are_used_for_new_connections(keys, tmp_path, monkeypatc
     assert tls is not None
     monkeypatch.setattr(HttpSection, "tls", lambda _: tls)
     async with answering(tmp_path, **given) as port:
+        assert await said(port, trusting(keys.ca)) == 200
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            await said(port, ssl.create_default_context())
+        with capture_logs() as logs:
+            answer = await raw_http.ask(port, "POST", "/upload", "x" * 1000)
+        assert (answer.status, b"https://" in answer.body) == (400, True)
+        (line,) = [one for one in logs if one["event"] == "tls.failed"]
+        assert answer.headers["x-request-id"] == line["request_id"]
         shutil.copy(keys.stranger.key, used.key)
         with capture_logs() as logs:
             tls.reload()
@@ -134,6 +99,33 @@ async def test_new_files_are_used_for_new_connections(keys, tmp_path, monkeypatc
         tls.reload()
         with pytest.raises(aiohttp.ClientConnectorCertificateError):
             await said(port, trusting(keys.ca))
+
+
+async def test_with_a_client_ca_only_callers_with_its_certificate_are_answered(keys, tmp_path):
+    both = tmp_path / "both.pem"
+    both.write_bytes(keys.host.cert.read_bytes() + keys.host.key.read_bytes())
+    async with answering(tmp_path, tls_cert=both, tls_client_ca=keys.ca.cert) as port:
+        assert await said(port, trusting(keys.ca, keys.caller)) == 200
+        with capture_logs() as logs:
+            for context in (trusting(keys.ca), trusting(keys.ca, keys.stranger)):
+                with pytest.raises(aiohttp.ClientError):
+                    await said(port, context)
+        failed = [line["event"] for line in logs if line["event"].startswith("tls.")]
+        assert failed == ["tls.failed"]  # one a second at most
+
+
+async def test_connections_without_a_handshake_are_closed_for_others(keys, tmp_path, monkeypatch):
+    """They send nothing, or a part of one."""
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 8)
+    async with answering(tmp_path, **keys.own) as port:
+        for sent in ("", "\x16\x03\x01"):
+            async with AsyncExitStack() as stack:
+                for _ in range(8):
+                    await stack.enter_async_context(raw_http.holding(port, sent))
+                for _ in range(3):
+                    assert await asyncio.wait_for(said(port, trusting(keys.ca)), 10) == 200
+            for _ in range(20):  # none of those that ended is counted for ever
+                assert await asyncio.wait_for(said(port, trusting(keys.ca)), 10) == 200
 
 
 def test_files_that_cannot_be_used_are_named(keys, tmp_path):
@@ -155,10 +147,7 @@ def test_files_that_cannot_be_used_are_named(keys, tmp_path):
     file = tmp_path / "ferryman.toml"
     for lines, words in (
         (f'url = "http://a:9"\nca_file = "{keys.ca.cert}"', "only with an https:// address"),
-        (
-            f'url = "https://a:9"\nclient_key = "{keys.caller.key}"',
-            "client_key is of use only",
-        ),
+        (f'url = "https://a:9"\nclient_key = "{keys.caller.key}"', "client_key is of use only"),
         ('url = "https://a:9"\nca_file = "/nowhere"', "ca_file /nowhere: No such file"),
     ):
         file.write_text(f"[agents.node]\n{lines}\n")
@@ -185,10 +174,6 @@ async def encrypted(
         yield await hosted(load.read(file, flags, {}), stack)
 
 
-def was_tried(node: Any) -> bool:
-    return bool(node.unreachable != node.not_reached_yet)
-
-
 async def test_a_job_goes_its_way_with_tls_on_every_connection_and_the_right_certificates(
     tmp_path, keys
 ):
@@ -209,6 +194,6 @@ async def test_a_job_goes_its_way_with_tls_on_every_connection_and_the_right_cer
         async with encrypted(tmp_path / name, keys, lines, {}) as client:
             job_id = await client.upload(service="example")
             (node,) = client.server.clients.values()
-            await until(functools.partial(was_tried, node))
+            await until(lambda: node.unreachable != node.not_reached_yet)  # noqa: B023
             assert words in node.trouble.lower()
             assert (await client.get(f"/api/v1/jobs/{job_id}"))[2].count(b'"Queued"')
