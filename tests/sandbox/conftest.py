@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from client_agent.sandbox.bubblewrap import command
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.none import NoSandbox
 from tests.kit.real_sandbox import Sandbox, SandboxHost, Who, can
@@ -41,3 +43,19 @@ def host(who: Who) -> Iterator[SandboxHost]:
     host = SandboxHost(who)
     yield host
     assert host.close() == []
+
+
+def without(option: str, length: int = 1) -> Callable[..., None]:
+    """Leaves an option of bwrap and its arguments out, in this process."""
+
+    def change(*_: object) -> None:
+        real = command.bwrap_options
+
+        def fewer(*args: Any, **given: Any) -> list[str]:
+            options = real(*args, **given)
+            at = options.index(option)
+            return options[:at] + options[at + length :]
+
+        command.bwrap_options = fewer
+
+    return change

@@ -8,7 +8,7 @@ import os
 import platform
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from tests.kit.real_sandbox import (
     refusal,
     run,
 )
+from tests.sandbox.conftest import without
 from tests.sandbox.kernel_features import offers
 
 x86_only = pytest.mark.skipif(
@@ -356,22 +357,6 @@ def permit_all_calls() -> None:
     seccomp.RULES = ()  # type: ignore[misc, assignment]
     seccomp.NAMESPACES = 0  # type: ignore[misc]
     seccomp.program.cache_clear()
-
-
-def without(option: str, length: int = 1) -> Callable[..., None]:
-    """Leaves an option of bwrap and its arguments out, in this process."""
-
-    def change(*_: object) -> None:
-        real = command.bwrap_options
-
-        def fewer(*args: Any, **given: Any) -> list[str]:
-            options = real(*args, **given)
-            at = options.index(option)
-            return options[:at] + options[at + length :]
-
-        command.bwrap_options = fewer
-
-    return change
 
 
 NEST = """

@@ -155,16 +155,12 @@ class WholeSystem:
         found = [str(path) for place in ("work", "quarantine") for path in (data / place).glob("*")]
         return found + outside(data)
 
-    def result(self, job: JobDoc, to: Path) -> tuple[zipfile.ZipFile, Receipt]:
-        got = self.user.download(job.id, to, partial=job.status != "Completed")
-        archive = zipfile.ZipFile(got.path)
-        assert archive.testzip() is None
-        return archive, Receipt.model_validate_json(archive.read("ferryman.json"))
-
     def outcome(self, job: JobDoc, to: Path) -> Outcome:
         """What came of an ended job, as the tests of the bare sandbox see it."""
-        archive, receipt = self.result(job, to)
-        with archive:
+        got = self.user.download(job.id, to, partial=job.status != "Completed")
+        with zipfile.ZipFile(got.path) as archive:
+            assert archive.testzip() is None
+            receipt = Receipt.model_validate_json(archive.read("ferryman.json"))
             assert receipt.logs is not None
             assert (receipt.reason, receipt.exit_code) == (job.reason, job.exit_code)
             assert receipt.enforcement == job.enforcement
@@ -202,14 +198,6 @@ def service(name: str, limits: Limits, **more: Any) -> str:
     return "\n".join([f"[services.{name}]", *lines, f"limits = {{ {inner} }}", ""])
 
 
-def sandboxing(slots: int) -> str:
-    """TOML of an agent whose sandbox is that of the tests of the bare sandbox."""
-    return (
-        f"[agent]\nslots = {slots}\ngrace = {GRACE_S}\nlog_format = 'json'\n"
-        f"[agent.sandboxing]\nscratch = {SETTINGS.scratch}\n"
-    )
-
-
 def submit(system: WholeSystem, job: Job, kind: str, **fields: Any) -> int:
     texts = contents(job.bundle).items()
     files = {name: text.encode() if isinstance(text, str) else text for name, text in texts}
@@ -223,6 +211,11 @@ SERVICES = (
     + service("again", SMALL, retries=1, retry_delays=[0], retry_on=["exit:3"])
     + service("infra", SMALL, infra_retries=1)
 )
+AGENT = (
+    f"[agent]\nslots = 3\ngrace = {GRACE_S}\nlog_format = 'json'\n"
+    f"[agent.sandboxing]\nscratch = {SETTINGS.scratch}\n"
+)
+"""Its sandbox is that of the tests of the bare sandbox."""
 PATIENCE_S = 60
 ENDS = (
     *("spoof-status", "daemon-double-fork", "root-replace", "exit-137", "log-binary", "res-names"),
@@ -237,7 +230,7 @@ def system(who: Who) -> Iterator[WholeSystem]:
     """Both programs; at their end nothing is left."""
     folder = new_folder()
     folder.chmod(0o755)
-    with WholeSystem(folder, who, SERVICES, sandboxing(slots=3)).running() as system:
+    with WholeSystem(folder, who, SERVICES, AGENT).running() as system:
         yield system
     remove_tree(folder)
 
