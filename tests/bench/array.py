@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,9 +20,7 @@ PACKED: Final = jobs.CONFIG.replace(_RUNS, f"runs_per_user = 500\nmax_runs = 500
 
 async def array(folder: Path, count: int) -> list[Row]:
     """Children of one upload a second, each with a sandbox of its own and packed, beside jobs that
-    are uploaded one by one, and beside ``bash run.sh``, in a plain bwrap and without any, as many
-    at once as the agent has slots."""
-    slots = os.cpu_count() or 1
+    are uploaded one by one."""
     singles = max(50, count // 10)
     async with jobs.running(folder / "run") as (server, _):
         async with aiohttp.ClientSession(server.url) as session:
@@ -37,38 +32,15 @@ async def array(folder: Path, count: int) -> list[Row]:
         async with aiohttp.ClientSession(server.url) as session:
             await jobs.many(session, 10)
             packed = await _array(session, count)
-    plain = await _plain(folder, slots, singles)
-    wrapped = await _plain(folder, slots, singles, bwrap(folder))
-    async with bare.sandbox(folder / "bare") as found:
-        spawns = await bare.spawns(found, folder, slots, max(40, count // 20))
-    theirs = (
-        (f"jobs one by one ({before:.0f}, {after:.0f})", (before + after) / 2, True),
-        (f"bare sandbox × {slots}", spawns, False),
-        (f"plain bwrap × {slots}", wrapped, False),
-        (f"plain bash run.sh × {slots}", plain, False),
-    )
+    alone = (before + after) / 2
+    said, met = f"jobs one by one {alone:.0f}/s ({before:.0f}, {after:.0f})", packed >= 500
+    what = f"array of {count} children, upload → last result"
     return [
-        Row(f"packed array of {count}", f"{packed:.0f}/s", "", None, "≥ 500/s", packed >= 500),
+        Row(f"packed array of {count}", f"{packed:.0f}/s", "", None, "≥ 500/s", met),
         *(
-            Row(
-                f"{kind}array of {count} children, upload → last result",
-                f"{ours:.0f} children/s",
-                f"{what} {rate:.0f}/s",
-                ours / rate,
-                "> 1" if bounded else "",
-                ours > rate if bounded else None,
-            )
+            Row(f"{kind}{what}", f"{ours:.0f}/s", said, ours / alone, "> 1", ours > alone)
             for kind, ours in (("", children), ("packed ", packed))
-            for what, rate, bounded in theirs
         ),
-    ]
-
-
-def bwrap(folder: Path) -> list[str]:
-    """A minimal sandbox for ``bash run.sh``."""
-    return [
-        *("bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/"),
-        *("--proc", "/proc", "--dev", "/dev", "--ro-bind", str(folder), "/tmp", "--chdir", "/tmp"),
     ]
 
 
@@ -85,16 +57,3 @@ async def _array(session: aiohttp.ClientSession, count: int) -> float:
         if job["ended"]:
             assert job["status"] == "Completed", job
             return count / (time.perf_counter() - start)
-
-
-async def _plain(folder: Path, slots: int, count: int, within: Sequence[str] = ()) -> float:
-    """``bash run.sh`` a second, within a command."""
-    (folder / "run.sh").write_bytes(bare.HELLO)
-
-    async def run(*_: int) -> None:
-        process = await asyncio.create_subprocess_exec(
-            *within, "bash", "run.sh", cwd=folder, stdout=asyncio.subprocess.DEVNULL
-        )
-        await process.wait()
-
-    return await bare.rate(run, slots, count)

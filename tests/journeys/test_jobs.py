@@ -8,11 +8,11 @@ import os
 import signal
 import subprocess
 import zipfile
+from contextlib import aclosing
 from typing import Any
 
-import aiohttp
-
-from ferryman import Client, JobState
+from ferryman import Client, EventDoc, JobState
+from ferryman.models.jobs import Progress
 from tests.kit.dev_program import FERRYMAN, DevProgram, environment
 
 
@@ -82,55 +82,35 @@ PRINTED = b"".join(LIVE.splitlines(keepends=True)[:5]).replace(b"echo ", b"").re
 
 
 async def test_a_running_job_is_seen_in_its_document_its_events_and_its_log(system: DevProgram):
-    async with aiohttp.ClientSession(system.url) as session:
-        form = aiohttp.FormData({"user_id": "ada", "service": "example"})
-        form.add_field("file", LIVE, filename="run.sh")
-        async with session.post("/upload", data=form) as answer:
-            here = f"/api/v1/jobs/{(await answer.json())['id']}"
-
-        async def document() -> dict[str, Any]:
-            async with session.get(here) as answer:
-                return dict(await answer.json())
+    async with Client(system.url, user="ada") as client:
+        number = (await client.submit({"run.sh": LIVE}, service="example")).id
 
         async def log() -> bytes:
             """Followed from before its start."""
             got = b""
-            while len(got) < len(PRINTED):
-                query = {"follow": "1", "offset": str(len(got))}
-                async with session.get(f"{here}/logs", params=query) as answer:
-                    assert answer.status == 200, await answer.text()
-                    async for chunk in answer.content.iter_any():
-                        got += chunk
-                        if len(got) >= len(PRINTED):
-                            break
+            async with aclosing(client.follow_log(number)) as pieces:
+                async for piece in pieces:
+                    got += piece
+                    if len(got) >= len(PRINTED):
+                        break
             return got
 
         reading = asyncio.create_task(log())
-        events: dict[str, dict[str, Any]] = {}
-        event, accept = "", {"Accept": "text/event-stream"}
-        async with session.get(f"{here}/events", headers=accept) as answer:
-            async for line in answer.content:
-                name, _, value = line.decode().rstrip("\n").partition(": ")
-                if name == "event":
-                    event = value
-                elif name == "data":
-                    events[event] = json.loads(value)
-                    if event == "ideas.left":  # the last thing that it says
-                        assert await reading == PRINTED
-                        job = await document()
-                        assert (job["status"], job["message"]) == ("Running", "step 45 of 100")
-                        assert job["progress"] == {"current": 45.0, "total": 100.0}
-                        assert job["output"] == {"score": "0.93"}
-                        async with session.get(f"{here}/logs?tail=5") as found:
-                            assert await found.read() == PRINTED[-5:]
-                            assert found.headers["Ferryman-Log-Ended"] == "false"
-                        async with session.post(f"{here}/cancel") as cancelled:
-                            assert cancelled.status == 200
-        assert events["job.warning"]["message"] == "nearly out of ideas"
-        own = events["ideas.left"]
-        assert (own["source"], own["fields"]) == ("run.sh", {"count": "1"})
-        assert events["job.output"]["fields"] == {"name": "score", "value": "0.93"}
-        assert list(events)[-1] == "job.cancelled"
+        events: dict[str, EventDoc] = {}
+        async for event in client.events(number):
+            events[event.event] = event
+            if event.event == "ideas.left":  # the last thing that it says
+                assert await reading == PRINTED
+                job = await client.status(number)
+                assert (job.status, job.message) == (JobState.RUNNING, "step 45 of 100")
+                assert job.progress == Progress(current=45.0, total=100.0)
+                assert job.output == {"score": "0.93"}
+                await client.cancel(number)
+    assert events["job.warning"].message == "nearly out of ideas"
+    own = events["ideas.left"]
+    assert (own.source, own.fields) == ("run.sh", {"count": "1"})
+    assert events["job.output"].fields == {"name": "score", "value": "0.93"}
+    assert list(events)[-1] == "job.cancelled"
 
 
 def test_ctrl_c_cancels_the_job_where_that_was_asked_for(system: DevProgram, ferryman, bundle):

@@ -9,15 +9,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.async_api import expect
 
 from ferryman import Client, SyncClient
 from tests.journeys.browser import PATIENCE_MS, tab
-from tests.kit.dev_program import ROOT, DevProgram, environment, started
+from tests.kit.dev_program import ROOT, environment, started
 
 TOKEN = "the-token-of-the-operator"
 PORTAL = ROOT / "examples" / "portal" / "portal.py"
@@ -28,49 +28,28 @@ tr a-z A-Z < input.txt > "out/large é.txt"
 """
 
 
-@dataclass(frozen=True)
-class Running:
-    """A server and a portal for it, on two sites."""
-
-    system: DevProgram
-    portal: str
-
-
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Addresses of a server and of a portal for it, on two sites."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     portal = f"http://localhost:{port}"
     folder = tmp_path_factory.mktemp("portal")
-    with started(
-        folder,
-        FERRYMAN_SERVER__TOKENS=TOKEN,
-        FERRYMAN_SERVER__ALLOWED_ORIGINS=portal,
-        FERRYMAN_TOKEN=TOKEN,
-    ) as system:
+    given: dict[str, Any] = {"FERRYMAN_SERVER__TOKENS": TOKEN, "FERRYMAN_TOKEN": TOKEN}
+    with started(folder, FERRYMAN_SERVER__ALLOWED_ORIGINS=portal, **given) as system:
         with SyncClient(system.url, token=TOKEN) as operator:
             token = operator.create_token("portal", "portal").token
-        process = subprocess.Popen(
-            [sys.executable, "-P", str(PORTAL)],
-            env={
-                **environment(),
-                "FERRYMAN_URL": system.url,
-                "FERRYMAN_TOKEN": token,
-                "PORT": str(port),
-                "PYTHONUNBUFFERED": "1",
-            },
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
-        assert "Running on" in process.stdout.readline()
-        try:
-            yield Running(system, portal)
-        finally:
-            process.terminate()
-            process.wait(20)
-            process.stdout.close()
+        env = environment() | {"FERRYMAN_URL": system.url, "FERRYMAN_TOKEN": token}
+        env |= {"PORT": str(port), "PYTHONUNBUFFERED": "1"}
+        command = [sys.executable, "-P", str(PORTAL)]
+        with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                assert "Running on" in process.stdout.readline()
+                yield system.url, portal
+            finally:
+                process.terminate()
 
 
 def files(folder: Path) -> list[Path]:
@@ -85,10 +64,10 @@ def test_the_portal_is_short() -> None:
 
 
 async def test_a_person_uploads_follows_and_downloads_without_a_token(
-    running: Running, tmp_path: Path
+    running: tuple[str, str], tmp_path: Path
 ) -> None:
     async with asyncio.timeout(120), tab() as (page, _):
-        await page.goto(running.portal)
+        await page.goto(running[1])
         await page.evaluate(
             """window.seen = [];
             new MutationObserver(() => seen.push($("bar").value))
@@ -109,19 +88,19 @@ async def test_a_person_uploads_follows_and_downloads_without_a_token(
         saved = await coming.value
         assert saved.suggested_filename == "large é.txt"
         assert (await saved.path()).read_text() == "WHAT A PERSON BRINGS\n" * 200_000
-    async with Client(running.system.url, token=TOKEN) as operator:
+    async with Client(running[0], token=TOKEN) as operator:
         jobs = [job async for job in operator.jobs()]
     assert len(jobs[0].user_id) == 16  # the portal's name for this person
 
 
 @pytest.mark.slow
 async def test_scripts_of_the_portals_page_read_everything_by_fetch(
-    running: Running, tmp_path: Path
+    running: tuple[str, str], tmp_path: Path
 ) -> None:
-    async with Client(running.system.url, token=TOKEN) as operator:
+    async with Client(running[0], token=TOKEN) as operator:
         ticket = await operator.create_ticket("ann", service="example")
     async with asyncio.timeout(120), tab() as (page, _):
-        await page.goto(running.portal)
+        await page.goto(running[1])
         found = await page.evaluate(
             f"""(async () => {{
             const form = new FormData();
@@ -162,16 +141,16 @@ async def test_scripts_of_the_portals_page_read_everything_by_fetch(
 
 @pytest.mark.slow
 async def test_a_plain_form_is_sent_on_to_a_page_that_follows_the_job(
-    running: Running, tmp_path: Path
+    running: tuple[str, str], tmp_path: Path
 ) -> None:
     """No script of ours runs, and the form is one that hides where it comes from."""
-    async with Client(running.system.url, token=TOKEN) as operator:
+    async with Client(running[0], token=TOKEN) as operator:
         ticket = await operator.create_ticket("ann", service="example")
     form = f"""<meta name="referrer" content="no-referrer">
         <form method="post" enctype="multipart/form-data" action="{ticket.upload_url}">
         <input id="files" type="file" name="file" multiple></form>"""
     async with asyncio.timeout(120), tab() as (page, errors):
-        await page.goto(running.portal)
+        await page.goto(running[1])
         await page.evaluate(
             f"document.open(), document.write({json.dumps(form)}), document.close()"
         )
@@ -179,7 +158,7 @@ async def test_a_plain_form_is_sent_on_to_a_page_that_follows_the_job(
         await page.evaluate("document.querySelector('form').requestSubmit()")
         await expect(page).to_have_title(re.compile("^Job .*Completed"), timeout=PATIENCE_MS)
         address = await page.evaluate("location.href")
-        assert address.startswith(f"{running.system.url}/jobs/")
+        assert address.startswith(f"{running[0]}/jobs/")
         assert (
             await page.evaluate("getComputedStyle(document.querySelector('dl')).display") == "grid"
         )

@@ -93,14 +93,10 @@ def research_group(folder: Path) -> Iterator[ResearchGroup]:
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "ferryman.toml"
     config.write_text(CONFIG)
+    given: dict[str, Any] = {"FERRYMAN_TOKEN": OPERATOR_TOKEN}
+    given |= {"FERRYMAN_SERVER__TOKENS": OPERATOR_TOKEN}
     with (
-        started(
-            folder,
-            "--config",
-            str(config),
-            FERRYMAN_SERVER__TOKENS=OPERATOR_TOKEN,
-            FERRYMAN_TOKEN=OPERATOR_TOKEN,
-        ) as system,
+        started(folder, "--config", str(config), **given) as system,
         SyncClient(system.url, token=OPERATOR_TOKEN) as operator,
     ):
         tokens = {
@@ -108,9 +104,8 @@ def research_group(folder: Path) -> Iterator[ResearchGroup]:
             for name in ("ana", "ben", "chen")
         }
         portal = operator.create_token("haddock-portal", "portal", users=["guest-*"])
-        group = ResearchGroup(
-            system, {**tokens, "operator": OPERATOR_TOKEN, "portal": portal.token}
-        )
+        tokens |= {"operator": OPERATOR_TOKEN, "portal": portal.token}
+        group = ResearchGroup(system, tokens)
         _fill(group)
         yield group
 
@@ -124,84 +119,41 @@ def _fill(group: ResearchGroup) -> None:
     ):
 
         def run(client: SyncClient, files: Any, **options: Any) -> int:
-            options.setdefault("service", "example")
-            return client.submit(files, **options).id
+            return client.submit(files, **{"service": "example"} | options).id
 
-        def ended(client: SyncClient, number: int) -> int:
-            client.wait(number)
-            return number
+        def ended(client: SyncClient, files: Any, **options: Any) -> int:
+            return client.wait(run(client, files, **options)).id
 
-        jobs["contacts"] = ended(
-            ana, run(ana, EXAMPLES / "contacts", name="helix contacts", tags=["2oob", "paper-3"])
-        )
-        jobs["picture"] = ended(
-            ben, run(ben, EXAMPLES / "mandelbrot", name="mandelbrot, valley", tags=["outreach"])
-        )
-        announced = {"callback_url": "http://127.0.0.1:9/hooks/assays"}  # nobody is there
-        jobs["table"] = ended(
-            ana, run(ana, EXAMPLES / "csv-stats", name="assay statistics", **announced)
-        )
-        jobs["failed"] = ended(
-            ben, run(ben, EXAMPLES / "fails-instructively", name="simulation, wrong parameters")
-        )
-        jobs["retried"] = ended(ana, run(ana, {"run.sh": TWICE.encode()}, name="needs a licence"))
-        jobs["timeout"] = ended(
-            chen,
-            run(chen, {"run.sh": b"sleep 60\n"}, name="endless loop", timeout="1s", retries=0),
-        )
-        jobs["dead"] = ended(
-            chen,
-            run(
-                chen,
-                {"run.sh": b"echo 'no template for chain C' >&2\nexit 4\n"},
-                name="fold chain C",
-                service="folding",
-            ),
-        )
-        cancelled = run(chen, {"run.sh": b"sleep 900\n"}, name="wrong input, stopped")
-        chen.cancel(cancelled)
-        jobs["cancelled"] = cancelled
-        jobs["array"] = run(
-            ben,
-            {"run.sh": SWEEP.encode()},
-            name="temperature sweep",
-            tags=["sweep", "paper-3"],
-            array="0-47",
-            max_parallel=2,
-            retries=0,
-        )
-        jobs["running"] = run(
-            ana,
-            {"run.sh": RUNNING.encode(), "2oob_A.pdb": (EXAMPLES / "contacts" / "helices.pdb")},
-            name="2oob, all poses",
-            tags=["2oob", "docking"],
-            service="docking",
-        )
-        jobs["queued"] = run(
-            ana,
-            {"run.sh": b"echo later\n"},
-            name="2oob, second seed",
-            tags=["2oob", "docking"],
-            service="docking",
-        )
-        jobs["after"] = run(
-            ana,
-            {"run.sh": b"cat inputs/*/scores.csv\n"},
-            name="compare the poses",
-            after=[jobs["running"]],
-        )
-        ana.add_schedule(
-            EXAMPLES / "csv-stats", service="example", cron="0 6 * * 1-5", name="assay, daily"
-        )
+        tags = ["2oob", "paper-3"]
+        jobs["contacts"] = ended(ana, EXAMPLES / "contacts", name="helix contacts", tags=tags)
+        picture = {"name": "mandelbrot, valley", "tags": ["outreach"]}
+        jobs["picture"] = ended(ben, EXAMPLES / "mandelbrot", **picture)
+        hook = "http://127.0.0.1:9/hooks/assays"  # nobody is there
+        table = {"name": "assay statistics", "callback_url": hook}
+        jobs["table"] = ended(ana, EXAMPLES / "csv-stats", **table)
+        wrong = EXAMPLES / "fails-instructively"
+        jobs["failed"] = ended(ben, wrong, name="simulation, wrong parameters")
+        jobs["retried"] = ended(ana, {"run.sh": TWICE.encode()}, name="needs a licence")
+        endless = {"name": "endless loop", "timeout": "1s", "retries": 0}
+        jobs["timeout"] = ended(chen, {"run.sh": b"sleep 60\n"}, **endless)
+        dead = {"run.sh": b"echo 'no template for chain C' >&2\nexit 4\n"}
+        jobs["dead"] = ended(chen, dead, name="fold chain C", service="folding")
+        jobs["cancelled"] = run(chen, {"run.sh": b"sleep 900\n"}, name="wrong input, stopped")
+        chen.cancel(jobs["cancelled"])
+        sweep = {"name": "temperature sweep", "tags": ["sweep", "paper-3"], "array": "0-47"}
+        script = {"run.sh": SWEEP.encode()}
+        jobs["array"] = run(ben, script, **sweep, max_parallel=2, retries=0)
+        docking = {"tags": ["2oob", "docking"], "service": "docking"}
+        poses = {"run.sh": RUNNING.encode(), "2oob_A.pdb": EXAMPLES / "contacts" / "helices.pdb"}
+        jobs["running"] = run(ana, poses, name="2oob, all poses", **docking)
+        jobs["queued"] = run(ana, {"run.sh": b"echo later\n"}, name="2oob, second seed", **docking)
+        compare = {"run.sh": b"cat inputs/*/scores.csv\n"}
+        jobs["after"] = run(ana, compare, name="compare the poses", after=[jobs["running"]])
+        daily = EXAMPLES / "csv-stats"
+        ana.add_schedule(daily, service="example", cron="0 6 * * 1-5", name="assay, daily")
         jobs["tonight"] = run(chen, {"run.sh": b"true\n"}, name="nightly fit", not_before="in 9h")
-        _settle(ana, ben, jobs)
-
-
-def _settle(ana: SyncClient, ben: SyncClient, jobs: dict[str, int]) -> None:
-    """Wait until the long jobs run, and what the array's slots allow has ended."""
-    for event in ana.events(jobs["running"]):
-        if event.event == "job.progress":
-            break
-    for child in ben.jobs(parent=jobs["array"]):
-        if (child.array_index or 0) < ENDING:
-            ben.wait(child.id)
+        # Until the long jobs run, and what the array's slots allow has ended.
+        next(one for one in ana.events(jobs["running"]) if one.event == "job.progress")
+        for child in ben.jobs(parent=jobs["array"]):
+            if (child.array_index or 0) < ENDING:
+                ben.wait(child.id)

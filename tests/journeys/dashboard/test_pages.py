@@ -9,6 +9,7 @@ import re
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from playwright.sync_api import Dialog, expect
@@ -224,12 +225,9 @@ def outside(page, base: str) -> list[str]:
 
 @pytest.mark.slow
 def test_everything_stays_below_the_path(visit, tmp_path):
-    with (
-        started(
-            tmp_path, FERRYMAN_SERVER__PUBLIC_URL=PREFIX, FERRYMAN_SERVER__TOKENS=TOKEN
-        ) as system,
-        proxied(system.url) as base,
-    ):
+    given: dict[str, Any] = {"FERRYMAN_SERVER__PUBLIC_URL": PREFIX}
+    given |= {"FERRYMAN_SERVER__TOKENS": TOKEN}
+    with started(tmp_path, **given) as system, proxied(system.url) as base:
         plain = visit(base, scripts=False)
         page = plain.log_in(TOKEN)
         assert page.url == f"{base}/jobs"
