@@ -53,10 +53,6 @@ def pack(
         )
 
 
-def open_descriptors() -> list[str]:
-    return sorted(path.name for path in Path("/proc/self/fd").iterdir())
-
-
 def names(made: Contents) -> list[str]:
     with zipfile.ZipFile(made.path) as archive:
         assert archive.testzip() is None

@@ -47,14 +47,8 @@ COMMANDS: list[tuple[bytes, Any]] = [
     (b"::progress  total = 1e3 , value = .5 ::a::b", progress(0.5, 1000, "a::b")),
     (b"::progress value=1,total=::", progress(1)),
     (b"::notice::text", AddNotice("notice", "text")),
-    (
-        b"::warning file=x,line = 3%2C4 ,::text",
-        AddNotice("warning", "text", fields={"file": "x", "line": "3,4"}),
-    ),
-    (
-        b"::event name=pages.done,page=3::third page",
-        AddNotice("info", "third page", "pages.done", {"page": "3"}),
-    ),
+    (b"::warning a=x,b = 3%2C4 ,::t", AddNotice("warning", "t", fields={"a": "x", "b": "3,4"})),
+    (b"::event name=pages.done,n=3::third", AddNotice("info", "third", "pages.done", {"n": "3"})),
     (b"::event name=A_b.c-d.9::", AddNotice("info", "", "A_b.c-d.9")),
     (b"::error::", AddNotice("error", "")),
     (b"::heartbeat::", Heartbeat()),
@@ -225,36 +219,28 @@ def test_the_latest_values_count() -> None:
     )
     assert (doc.progress, doc.message) == (Progress(current=2, total=3), "two")
     assert (doc.output, doc.heartbeat_at) == ({"a": "2"}, iso(START))
+    lines = ["::output name=b,type=json::[1]", "::output name=a,type=json::2"]
+    assert (said(*lines).output, said(*lines).json_outputs) == ({"b": "[1]", "a": "2"}, ["a", "b"])
+    assert said(*lines, "::output name=b::[1]").json_outputs == ["a"], "as long as it is JSON"
     assert [(one.event, one.level, one.text, one.fields, one.at) for one in doc.notices] == [
         ("", "warning", "hot", {"page": "3"}, iso(START)),
         ("pages.done", "info", "y", {"page": "4"}, iso(START)),
     ]
 
 
-def test_a_value_that_is_json_is_named_as_long_as_it_is() -> None:
-    lines = ["::output name=b,type=json::[1]", "::output name=a,type=json::2"]
-    assert (said(*lines).output, said(*lines).json_outputs) == ({"b": "[1]", "a": "2"}, ["a", "b"])
-    assert said(*lines, "::output name=b::[1]").json_outputs == ["a"]
-
-
-def test_only_stdout_has_commands_and_its_last_line_counts_at_its_end() -> None:
-    output = LiveOutput(SimClock())
-    output.on_output("stderr", b"::output name=a::1\n")
-    output.on_output("stdout", b"::output name=score::0.9")
-    assert (output.doc().output, output.doc().stderr_bytes) == ({}, 19)
-    output.on_output("stdout", b"3")
-    output.end()
-    assert output.doc().output == {"score": "0.93"}
-
-
-async def test_every_output_is_a_sign_of_life() -> None:
+async def test_only_stdout_has_commands_up_to_its_end_and_every_output_is_a_sign_of_life() -> None:
     clock = SimClock()
     output = LiveOutput(clock)
     assert output.doc().heartbeat_at is None
     await clock.advance(5)
-    output.on_output("stderr", b".")
+    output.on_output("stderr", b"::output name=a::1\n")
     await clock.advance(5)
     assert (output.last_sign, output.doc().heartbeat_at) == (5.0, iso(START + 5_000_000))
+    assert (output.doc().output, output.doc().stderr_bytes) == ({}, 19)
+    for data in (b"::output name=score::0.9", b"3"):
+        output.on_output("stdout", data)
+    output.end()
+    assert output.doc().output == {"score": "0.93"}
 
 
 def test_what_is_malformed_is_one_notice_that_names_the_first() -> None:
@@ -298,26 +284,6 @@ def test_outputs_have_limits_and_those_known_can_still_change() -> None:
     assert sized <= MAX_OUTPUT_BYTES, "what is there now"
     assert (doc.output["00"], doc.output["99"]) == ("49", large)
     assert texts(doc) == ["output 15 is ignored: all may have 65536 bytes together"]
-
-
-_LINE = st.sampled_from(
-    [
-        *("::progress value=1::a", "::notice::x", "::output name=a::1", "::output name=b::2"),
-        *("plain", "", "::", "::bad::", "::retry-later after=5m::busy", "::heartbeat::"),
-    ]
-)
-
-
-@given(st.lists(_LINE, max_size=40), st.integers(1, 50))
-def test_any_split_gives_the_same_document(lines: list[str], size: int) -> None:
-    data = "\n".join(lines).encode()
-    whole, split = LiveOutput(SimClock()), LiveOutput(SimClock())
-    whole.on_output("stdout", data)
-    for at in range(0, len(data), size):
-        split.on_output("stdout", data[at : at + size])
-    whole.end()
-    split.end()
-    assert (split.doc(), split.retry_later) == (whole.doc(), whole.retry_later)
 
 
 def test_changes_are_told_once_for_output_and_each_time_for_commands() -> None:

@@ -23,7 +23,7 @@ from client_agent.collect.result import last_lines
 from client_agent.collect.walk import Bounds
 from client_agent.storage import open_beneath
 from shared.wire import Limits
-from tests.agent.agent_packing import MIB, names, open_descriptors, opened, pack, read, skipped
+from tests.agent.agent_packing import MIB, names, opened, pack, read, skipped
 from tests.kit.each import each
 from tests.kit.real_sandbox import in_child
 
@@ -177,10 +177,8 @@ def test_the_agents_files_are_beside_the_jobs_and_get_other_names(tree, tmp_path
     for name in ("STDOUT.log", "stdout.ferryman.LOG", "ferryman.json"):
         (tree / name).write_text("theirs")
     (tree / "Stderr.Log").symlink_to("/etc/passwd")
-    made = pack(
-        tree,
-        {"stdout.log": tmp_path / "out", "stderr.log": b"err", "lost.log": tmp_path / "missing"},
-    )
+    logs = {"stdout.log": tmp_path / "out", "stderr.log": b"err", "lost.log": tmp_path / "no"}
+    made = pack(tree, logs)
     assert made.names == {
         "stdout.log": "stdout.ferryman.2.log",
         "stderr.log": "stderr.ferryman.log",
@@ -206,18 +204,6 @@ def test_the_receipt_is_written_last_and_one_that_fails_leaves_no_file(tree, tmp
     with opened(tree) as fd, pytest.raises(ValueError, match="no receipt"):
         collect(fd, tmp_path / "r.zip", Limits(), {}, receipt)
     assert not (tmp_path / "r.zip").exists()
-
-
-def test_no_descriptor_is_left_open(tree: Path) -> None:
-    (tree / "a" / "b").mkdir(parents=True)
-    (tree / "a" / "b" / "f").write_bytes(bytes(100))
-    before = open_descriptors()
-    pack(tree)
-    with pytest.raises(ResultsLimitExceeded):
-        pack(tree, results=10, name="other.zip")
-    with pytest.raises(ResultsLimitExceeded):
-        pack(tree, bounds=Bounds(depth=1), name="third.zip")
-    assert open_descriptors() == before
 
 
 # -- while it is packed, it changes

@@ -60,6 +60,9 @@ async def test_retrieve_gives_the_payload_before_its_end_and_the_zip_after_it(ag
     process.finish()
     assert (await waiting)["out.txt"] == b"42"
     payload_id, process = await agent.started("2.1")
+    await agent.started("3.1")
+    _, fourth = await agent.submit("4.1")  # it waits, and has no files yet
+    assert set(await agent.zip(f"/retrieve_partial/{fourth['id']}")) == {"ferryman.json"}
     waiting = asyncio.ensure_future(agent.call("GET", f"/retrieve/{payload_id}?wait=30"))
     await agent.clock.until_asleep(30)
     await agent.clock.advance(30)
@@ -70,13 +73,6 @@ async def test_retrieve_gives_the_payload_before_its_end_and_the_zip_after_it(ag
     await agent.ended(payload_id)
     assert (await agent.doc(payload_id))["status"] == "Failed"
     assert (await agent.zip(f"/retrieve_partial/{payload_id}"))["partial.txt"] == b"half"
-
-
-async def test_what_waits_has_a_partial_result_without_files(agent) -> None:
-    for key in ("1.1", "2.1"):
-        await agent.started(key)
-    _, waiting = await agent.submit("3.1")
-    assert set(await agent.zip(f"/retrieve_partial/{waiting['id']}")) == {"ferryman.json"}
 
 
 @each("method, path", [("GET", "retrieve"), ("GET", "retrieve_partial"), ("POST", "kill")])
@@ -338,18 +334,15 @@ async def test_what_it_says_is_the_same_after_a_restart(tmp_path, monkeypatch, k
 # -- the agent itself
 
 
-async def test_it_answers_a_ping_and_its_load_is_a_bare_float(agent) -> None:
-    assert await agent.call("GET", "/") == (200, {"message": "pong"})
-    status, load = await agent.call("GET", "/load")
-    assert (status, type(load), 0.0 <= load <= 100.0) == (200, float, True)
-
-
 async def test_attempts_are_counted_by_how_they_ended(tmp_path) -> None:
     async with calling(tmp_path, services=["example"]) as agent:
         await agent.completed()
         async with agent.http.get("/metrics") as answer:
             families = text_string_to_metric_families(await answer.text())
         _, health = await agent.call("GET", "/health")
+        assert await agent.call("GET", "/") == (200, {"message": "pong"})
+        status, load = await agent.call("GET", "/load")
+        assert (status, type(load), 0.0 <= load <= 100.0) == (200, float, True)
     assert (health["services"], health["sandbox"]["backend"]) == (["example"], "fake")
     found = {
         (one.name, *(one.labels[name] for name in sorted(one.labels))): one.value
@@ -366,17 +359,6 @@ async def test_attempts_are_counted_by_how_they_ended(tmp_path) -> None:
     assert {name: found.get(name) for name in wanted} == dict.fromkeys(wanted, 1)
     assert (found["ferryman_slots",], found["ferryman_unready", "sandbox"]) == (2, 0)
     assert found["ferryman_database_commit_seconds_count",] > 0
-
-
-async def test_an_agent_keeps_the_id_of_its_first_start_under_every_name(tmp_path) -> None:
-    seen = []
-    for home, name in ((tmp_path, "node-1"), (tmp_path, "node-2"), (tmp_path / "other", "node-1")):
-        async with calling(home, name=name) as agent:
-            _, health = await agent.call("GET", "/health")
-            assert health["agent"] == name
-            seen.append(health["agent_id"])
-    assert seen[0] == seen[1] != seen[2]
-    assert len(seen[0]) == 32
 
 
 async def test_a_folder_that_its_jobs_need_is_looked_for_each_time(tmp_path) -> None:

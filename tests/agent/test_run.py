@@ -198,14 +198,6 @@ async def test_words_about_limits_that_were_not_enforced_and_about_other_scripts
     assert [warning.split(":")[0] for warning in others] == ["isolation", "network"]
 
 
-async def test_the_wall_time_limit_is_named_in_the_message(agent) -> None:
-    payload_id, _ = await agent.started(timeout_s=90.0)
-    await agent.clock.advance(90)
-    doc = await agent.ended(payload_id)
-    assert (doc["status"], doc["reason"], doc["interrupted"]) == ("Failed", "timeout", False)
-    assert doc["message"] == "stopped after 1m 30s: the wall time limit of the job"
-
-
 async def test_a_bundle_that_is_damaged_here_is_no_fault_of_its_sender(agent) -> None:
     def damage(step: str) -> None:
         if step == "prepare":

@@ -101,19 +101,9 @@ SCENARIOS = [
     Scenario("it never goes", "echo begun\n", begins, "cancel", None),
     Scenario("it goes after a stop", "echo begun\n", begins, "stop go", None, STOPPED),
     Scenario("cancelled", OBEYS, begins, "go begun cancel", 143, out=BEGUN),
-    Scenario(
-        "cancelled and stubborn",
-        IGNORES,
-        begins,
-        "go begun cancel",
-        None,
-        out=BEGUN,
-        limits=(30, 0.2),
-    ),
+    Scenario("stubborn", IGNORES, begins, "go begun cancel", None, out=BEGUN, limits=(30, 0.2)),
     Scenario("killed", IGNORES, begins, "go begun kill", None, STOPPED, BEGUN),
-    Scenario(
-        "the first cause stands", IGNORES, begins, "go begun silent kill", None, SILENT, BEGUN
-    ),
+    Scenario("first cause", IGNORES, begins, "go begun silent kill", None, SILENT, BEGUN),
     Scenario("a stop comes too late", "exit 0\n", ENDED, "go ended kill"),
     Scenario("the time is over", OBEYS, begins, "go", -1, LATE, BEGUN, limits=(0.5, 10)),
     Scenario("late and stubborn", IGNORES, begins, "go", None, LATE, BEGUN, limits=(0.5, 0.2)),

@@ -102,6 +102,10 @@ def test_data_of_the_agent_cannot_be_where_jobs_can_read(loaded, tmp_path, key):
 
 
 def test_lists_tokens_durations_and_sizes_are_written_as_people_write_them(loaded, tmp_path):
+    (tmp_path / "tokens").write_text(f"{A}\n\n{B}\n")
+    settings = loaded(toml=f"[agent]\ntokens = ['{C}', {{ file = '{tmp_path}/tokens' }}]\n")
+    assert settings.all_tokens() == [C, A, B]
+    assert C not in repr(settings)
     env = {"FERRYMAN_AGENT__SERVICES": "docking, example", "FERRYMAN_AGENT__TOKENS": f"{A},{B}"}
     settings = loaded(env)
     assert settings.services == ("docking", "example")
@@ -115,13 +119,8 @@ def test_lists_tokens_durations_and_sizes_are_written_as_people_write_them(loade
     assert (settings.retention, settings.grace, settings.min_free) == (259_200, 90, 2 << 30)
     sandboxing = settings.sandboxing.settings(settings.min_free)
     assert (sandboxing.scratch, sandboxing.free_floor) == (1 << 30, 2 << 30)
-
-
-def test_tokens_come_from_a_file_too_and_are_never_shown(loaded, tmp_path):
-    (tmp_path / "tokens").write_text(f"{A}\n\n{B}\n")
-    settings = loaded(toml=f"[agent]\ntokens = ['{C}', {{ file = '{tmp_path}/tokens' }}]\n")
-    assert settings.all_tokens() == [C, A, B]
-    assert C not in repr(settings)
+    for slots, images in ((1, 4), (4, 4), (12, 12)):  # a disk is ready for each slot
+        assert sandbox_settings(loaded(slots=slots), 2, None).spare_images == images
 
 
 @each(
@@ -142,11 +141,6 @@ def test_a_mistake_is_reported_with_the_key_and_what_would_be_right(loaded, toml
     assert message in str(refusal.value)
 
 
-@each("slots, images", [(1, 4), (4, 4), (12, 12)])
-def test_a_disk_is_ready_for_each_slot(loaded, slots, images):
-    assert sandbox_settings(loaded(slots=slots), 2, None).spare_images == images
-
-
 # -- grants
 
 
@@ -154,12 +148,9 @@ def granted(**sandboxing: object) -> Grants:
     return SandboxingSection.model_validate(sandboxing).grants()
 
 
-def test_without_settings_nothing_is_granted():
-    assert granted().for_service("any") == Grant()
-    assert (granted().doc(), granted().networked) == ({}, [])
-
-
 def test_a_services_own_keys_replace_those_of_all_and_variables_add_up():
+    nothing = granted()
+    assert (nothing.for_service("any"), nothing.doc(), nothing.networked) == (Grant(), {}, [])
     grants = granted(
         read_only=["/opt/common"],
         env={"A": "1", "B": "1"},
@@ -177,11 +168,9 @@ def test_a_services_own_keys_replace_those_of_all_and_variables_add_up():
     other, own = grants.for_service("other"), grants.for_service("gromacs")
     assert other.read_only == ((Path("/opt/common"), "/opt/common"),)
     assert (other.network, set(other.allow), other.scratch) == (True, {"numa"}, None)
-    parent, child = (
-        (Path("/opt/gromacs"), "/opt/gromacs"),
-        (Path("/data/refs"), "/opt/gromacs/refs"),
-    )
-    assert own.read_only == (parent, child), "in the order in which they are mounted"
+    parent, child = own.read_only  # in the order in which they are mounted
+    assert parent == (Path("/opt/gromacs"), "/opt/gromacs")
+    assert child == (Path("/data/refs"), "/opt/gromacs/refs")
     assert own.env == {"A": "1", "B": "2", "LICENSE": "27000@host"}
     assert (own.network, set(own.allow), own.scratch) == (False, {"numa"}, 1 << 30)
     assert grants.networked == ["*"]
@@ -363,13 +352,9 @@ async def test_a_token_for_metrics_reads_metrics_and_nothing_else(routes, world)
             assert await world.answers("a-token-that-is-unknown", path, route.method) == 401
     assert allowed == {"/metrics", *OPEN}
     assert len(routes) > 15
-    for token, method, status in (
-        (OLD, "GET", 200),
-        (SCRAPER, "HEAD", 200),
-        (SCRAPER, "POST", 403),
-        (ANOTHER, "GET", 401),
-    ):
-        assert await world.answers(token, "/metrics", method) == status
+    asked = ((OLD, "GET"), (SCRAPER, "HEAD"), (SCRAPER, "POST"), (ANOTHER, "GET"))
+    found = [await world.answers(token, "/metrics", method) for token, method in asked]
+    assert found == [200, 200, 403, 401]
     for metrics, status in ((ANOTHER, 200), ("", 401)):  # a changed file is taken up
         world.write(OLD, metrics=metrics)
         assert await world.reload.run_once()
