@@ -6,12 +6,10 @@ import asyncio
 import atexit
 import functools
 import hashlib
-import io
 import itertools
 import os
 import shutil
 import sqlite3
-import zipfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -30,13 +28,10 @@ from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
 from tests.kit.dev_program import environment
 from tests.kit.memory_folder import new_folder
-from tests.kit.raw_archives import write_bundle
+from tests.kit.raw_archives import write_bundle, zipped
 from tests.kit.store import Store, chunks, claim, end
 
-_packed = io.BytesIO()
-with zipfile.ZipFile(_packed, "w") as _archive:
-    _archive.writestr("out.txt", "1")
-RESULT = _packed.getvalue()
+RESULT = zipped({"out.txt": b"1"})
 """What the jobs left."""
 
 

@@ -105,22 +105,18 @@ async def test_what_is_no_body_of_ours_is_refused_by_its_head(program):
 USUAL = ("UTF-8", "utf8", "us-ascii", "ISO-8859-1")
 
 
-def _charsets() -> list[str]:
-    """Every encoding that Python knows, and some names by which it knows none."""
-    known = set(encodings.aliases.aliases.values()) | {*USUAL}
-    dashed = {name.replace("_", "-") for name in known}
-    return sorted(known | dashed | {"x", "../x", "a.b", "undefined", "idna", "é", "x" * 200, "\0"})
-
-
 async def test_texts_come_in_three_charsets_and_no_other_one_is_looked_up(program):
-    look_up = Mock(return_value=None)
-    codecs.register(look_up)
+    """Of every encoding that Python knows, and some names by which it knows none."""
+    known = {*encodings.aliases.aliases.values(), *USUAL}
+    known |= {name.replace("_", "-") for name in known}
+    none = {"x", "../x", "a.b", "undefined", "idna", "é", "x" * 200, "\0"}
     path, kind = "/login", "application/x-www-form-urlencoded"
     if program.name == "agent":
         path, kind = "/submit", "multipart/form-data; boundary=b"
-    taken = []
+    look_up, taken = Mock(return_value=None), []
+    codecs.register(look_up)
     try:
-        for charset in _charsets():
+        for charset in sorted(known | none):
             head = f'{kind}; charset="{charset}"'
             answer = await program.ask("POST", path, "token=x", Content_Type=head)
             assert answer.status < 500, (charset, answer.body)
@@ -234,16 +230,13 @@ async def test_a_flood_of_refusals_does_not_fill_the_log(unasked):
 
 
 async def until_logged(program, lines, *events):
-    """Ask until a line about the request before is there."""
+    """Ask until a line about the request before is there; no traceback is."""
 
     async def seen():
         await program.ask("GET", "/")
         return [line["event"] for line in lines]
 
     await eventually(seen, lambda found: not {*events}.isdisjoint(found))
-
-
-def assert_no_traceback(lines):
     assert not any("exc_info" in line or line["log_level"] == "error" for line in lines)
 
 
@@ -252,7 +245,6 @@ async def test_whoever_goes_away_leaves_no_traceback(program):
         async with program.holding(HALF.format(program.upload)):
             pass
         await until_logged(program, lines, "request.aborted", "request.done")
-    assert_no_traceback(lines)
 
 
 # -- limits, and how errors are reported
@@ -311,7 +303,6 @@ async def test_a_download_that_is_broken_off_is_one_line_without_a_traceback(tmp
             await until_logged(program, lines, "request.aborted")
     (line,) = [line for line in lines if line.get("path") == f"/download/{job}"]
     assert (line["event"], line["job_id"], line["peer"]) == ("request.aborted", job, "127.0.0.1")
-    assert_no_traceback(lines)
 
 
 LIMITED = '[server]\nrate_limit = "2/h"\n[users.portal]\nrate_limit = "5/h"\n'

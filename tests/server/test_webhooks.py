@@ -107,10 +107,9 @@ async def test_each_principal_has_a_secret_of_its_own_which_it_replaces(place):
         (old,) = await secrets(ANN)
         new, former = await secrets(ANN, "POST")
         assert former == old != new
-        place.session.headers["Authorization"] = f"Bearer {ANN}"
-        await place.upload(user_id="7", callback_url=receiver.url())
+        ann = {"Authorization": f"Bearer {ANN}"}
+        await place.posted(headers=ann, user_id="7", callback_url=receiver.url())
         (received,) = await receiver.arrived(1)
-        place.session.headers["Authorization"] = f"Bearer {OPERATOR}"
         for secret in (new, old):
             verified(received, secret)
         assert await secrets(BOB, query="?principal=ann") == 403
