@@ -5,7 +5,6 @@ and ``/health``; what the log says of each job, and when the watchdog is to star
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gzip
 import sqlite3
 import threading
@@ -71,7 +70,7 @@ async def samples(place: Place) -> dict[tuple[str, ...], float]:
     }
 
 
-async def test_jobs_are_counted_by_service_and_state(place):
+async def test_jobs_are_counted_by_service_and_state_and_made_up_names_are_no_labels(place):
     before = await samples(place)
     for _ in range(3):
         await place.job(await place.upload())
@@ -89,11 +88,7 @@ async def test_jobs_are_counted_by_service_and_state(place):
     assert grew["ferryman_database_commit_seconds_count",] > 3
     assert found["ferryman_store_readable",] == 1
     assert found["process_open_fds",] > 0
-
-
-async def test_neither_users_nor_made_up_names_become_labels(place):
-    await place.job(await place.upload())
-    before = await samples(place)
+    before = found
     for number in range(20):
         await place.get(f"/made-up-{number}")
         await place.get(f"/api/v1/jobs/{1_000 + number}")
@@ -104,18 +99,6 @@ async def test_neither_users_nor_made_up_names_become_labels(place):
     assert found["ferryman_http_requests_total", "other", "other", "4xx"] == 20
     assert found["ferryman_http_requests_total", "GET", "/api/v1/jobs/{id}", "4xx"] == 20
     assert len(found) - len(before) < 40
-
-
-async def test_a_service_that_is_not_known_is_counted_as_other(tmp_path):
-    async with driving(tmp_path, FakeOrchestrator(), gone=True) as caller:
-        await caller.upload()
-        path = tmp_path / "data" / "ferryman.sqlite"
-        with contextlib.closing(sqlite3.connect(path)) as database, database:
-            database.execute("UPDATE jobs SET service = 'gone'")
-        _, _, text = await caller.get("/metrics")
-    assert b'ferryman_jobs{service="other",state="Queued"} 1.0' in text
-    assert b'ferryman_oldest_waiting_seconds{service="other"}' in text
-    assert b'"gone"' not in text
 
 
 async def test_the_text_comes_as_it_was_asked_for_to_who_may_read_services_and_agents(place):

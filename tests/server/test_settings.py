@@ -69,9 +69,7 @@ class World:
 async def serving(
     folder: Path, first: str = OWN, client: FakeOrchestrator | None = None
 ) -> AsyncIterator[World]:
-    """One that keeps its agent, of the variables that it was started with, unless the file has
-    some.
-    """
+    """It keeps the agent of the variables that it was started with, unless the file has some."""
     file = folder / "ferryman.toml"
 
     def read() -> ServerSettings:
@@ -216,10 +214,7 @@ async def test_wrong_settings_change_nothing(world, text, words):
 
 async def test_the_content_of_a_file_takes_effect(world, module_folder):
     secret, known = module_folder / "secret", world.context.token_holder
-    for key, own, more in (
-        ("tokens", "[server]\n", f"{TOKEN}\n"),
-        ("metrics_tokens", OWN, ""),
-    ):
+    for key, own, more in (("tokens", "[server]\n", f"{TOKEN}\n"), ("metrics_tokens", OWN, "")):
         secret.write_text(more or "a-third-random-text")
         text = f'{own}{key} = {{ file = "{secret}" }}\n[services.my_service]\n'
         assert (await world.reload(text))[0] == 200
@@ -314,6 +309,10 @@ async def test_jobs_of_a_service_that_was_renamed_are_said_everywhere_and_moved_
         found = (await caller.api("GET", "/status"))["troubles"]
         (trouble,) = [one for one in found if one["kind"] == "service_gone"]
         assert (trouble["message"], trouble["about"]) == (f"service {said}", "my_service")
+        metrics = (await caller.get("/metrics"))[2].decode()
+        assert 'ferryman_jobs{service="other",state="Queued"} 2.0' in metrics
+        assert 'ferryman_oldest_waiting_seconds{service="other"}' in metrics
+        assert 'ferryman_jobs{service="my_service"' not in metrics
         page = (await caller.get("/services"))[2].decode()
         assert "until an operator moves them" in page
         assert "/services/my_service" not in page
