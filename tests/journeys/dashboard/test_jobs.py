@@ -151,23 +151,3 @@ def test_new_jobs_are_announced_to_whoever_reads_further_down(filled, visit):
     expect(button).to_be_hidden()
     assert in_document(page) == list(range(job_id, job_id - 50, -1))
     expect(page.locator("#selected")).to_have_text("1 chosen")
-
-
-@pytest.mark.slow
-def test_everything_is_there_without_scripts(filled, visit):
-    page = visit(filled.url, scripts=False).open("/jobs")
-    page.get_by_role("link", name="Older jobs").click()
-    page.get_by_role("link", name="Older jobs").click()
-    (oldest,) = page.locator("tr[data-id]").all()[-1:]
-    number = oldest.get_attribute("data-id")
-    oldest.get_by_role("checkbox").check()
-    page.get_by_role("button", name="Delete…").click()
-    page.get_by_role("button", name="Delete 1 job").click()
-    expect(page.locator(".notice")).to_contain_text("1 job deleted")
-    page.get_by_label("Search").fill(str(number))
-    page.get_by_role("button", name="Show").click()
-    expect(page.locator(f"#job-{number}")).to_have_count(0)
-    expect(page.get_by_label("Search")).to_have_value(str(number))
-    page.locator("select[name=state]").select_option("Failed")
-    page.get_by_role("button", name="Show").click()
-    expect(page.get_by_text("No job fits these filters")).to_be_visible()

@@ -96,23 +96,3 @@ def test_the_keyboard_alone_marks_lines_and_copies_a_link(system, visit, log):
     page.get_by_label("Line", exact=True).fill("7000")
     page.keyboard.press("Enter")
     page.get_by_text("There is no line 7,000.").wait_for()
-
-
-@pytest.mark.slow
-def test_without_scripts_there_are_links(system, visit, log):
-    page = visit(system.url, scripts=False).open(log)
-    page.get_by_label("Line", exact=True).fill("20")
-    page.keyboard.press("Enter")
-    page.locator("#L20.chosen").wait_for()
-    page.locator("#L20 .n:focus").wait_for()
-    page.goto(system.url + log)
-    assert page.locator(".row").count() == 1000
-    page.get_by_role("link", name="Earlier lines").click()
-    page.wait_for_url("**to=5004")  # and until the page has loaded: its rows arrive in pieces
-    assert page.locator(".row").last.get_attribute("id") == "L5004"
-    page.get_by_label("Search the log").fill("A NEEDLE")
-    page.keyboard.press("Enter")
-    page.locator("#matches").get_by_role("link", name="3003").click()
-    assert page.locator("#L3003.hit").inner_text().split() == ["3003", "A", "Needle"]
-    page.get_by_role("link", name="stderr").click()
-    assert page.locator(".row").inner_text().split() == ["1", "E", "trouble"]

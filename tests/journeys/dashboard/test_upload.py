@@ -191,23 +191,6 @@ def test_a_cancelled_upload_makes_no_job_and_a_broken_one_no_second(system, visi
 
 
 @pytest.mark.slow
-def test_the_form_works_without_scripts(system, visit, user, tmp_path):
-    (tmp_path / "run.sh").write_text(RUN)
-    page = opened(visit(system.url, scripts=False, may_complain=True), user)
-    page.get_by_label("Time limit").fill("soon")
-    page.locator("#f-file").set_input_files(tmp_path / "run.sh")
-    send(page)
-    expect(page.locator("#e-timeout")).to_contain_text("is not a duration")
-    assert page.get_by_label("User").input_value() == user
-    page.get_by_label("Time limit").fill("5m")
-    page.locator("#written > summary").click()
-    page.locator("#f-script").fill("echo plain")
-    send(page)
-    job_of(page)
-    assert len(jobs_of(system.url, user)) == 1
-
-
-@pytest.mark.slow
 def test_a_job_is_run_again_with_changes(system, visit, user):
     page = opened(visit(system.url), user)
     page.evaluate(DROP, [[["run.sh", "cat data.txt"], ["data.txt", "1"]]])
