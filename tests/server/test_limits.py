@@ -108,10 +108,6 @@ async def is_taken(caller: ServerClient, body: bytes) -> None:
     await eventually(lambda: post(caller, body), lambda answer: answer[0] == 201)
 
 
-async def until_left(data: Path, count: int) -> None:
-    await until(lambda: len(left(data)) == count)
-
-
 # ---------------------------------------------------------------------------- places and time
 
 
@@ -134,7 +130,7 @@ async def test_only_so_many_uploads_at_once(tmp_path, monkeypatch):
                 assert (status, reply["code"]) == (429, "too_many_uploads")
                 assert "3 uploads are under way" in reply["message"]
         await is_taken(caller, SMALL)
-        await until_left(data, 1)
+        await until(lambda: len(left(data)) == 1)
 
 
 async def test_an_upload_that_stalls_is_cut_off_and_one_that_is_slow_but_steady_goes_on(
@@ -375,8 +371,7 @@ async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monke
         of_ann = [asyncio.create_task(status(caller, path, ANN)) for _ in range(12)]
         assert await asyncio.to_thread(begun.acquire, timeout=60)
         monkeypatch.setattr(files, "_list", listed)
-        of_bob = status(caller, f"/api/v1/jobs/{bob}/files", BOB)
-        assert await asyncio.wait_for(of_bob, 60) == 200
+        assert await status(caller, f"/api/v1/jobs/{bob}/files", BOB) == 200
         of_ann += [
             asyncio.create_task(status(caller, f"/api/v1/jobs/{job}/files?link={link}"))
             for job, link in links
