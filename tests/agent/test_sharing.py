@@ -10,13 +10,9 @@ import pytest
 
 from client_agent import app
 from client_agent.run.sandboxes import PASS_S
+from client_agent.storage import shared_bundles
 from client_agent.storage.folders import Folders
-from client_agent.storage.shared_bundles import (
-    KEEP_S,
-    MAX_UNUSED,
-    MAX_UNUSED_BYTES,
-    SharedBundles,
-)
+from client_agent.storage.shared_bundles import KEEP_S, MAX_UNUSED, SharedBundles
 from tests.kit.agent_http import AgentClient, calling, numbered
 from tests.kit.clock import SimClock
 from tests.kit.each import each
@@ -151,6 +147,12 @@ async def test_it_goes_some_time_after_its_last_user(tmp_path) -> None:
     assert await world.stored("f", after=KEEP_S) == [False]
     with bundles.pin(A) as file:
         assert file is None
+    for user, name in enumerate(("g", "h")):
+        world.use(name, user)
+    with bundles.pin(A) as file:
+        assert file == "h", "the same content twice is found at its newer file"
+    bundles.release("g", 0)
+    assert await world.stored("g", "h") == [False, True]
 
 
 async def test_of_unused_ones_only_the_latest_are_kept(tmp_path) -> None:
@@ -160,21 +162,11 @@ async def test_of_unused_ones_only_the_latest_are_kept(tmp_path) -> None:
         world.bundles.release(f"f{number}", number)
         await world.clock.advance(0.1)
     assert await world.stored("f0", "f2", "f3") == [False, False, True]
-    world.use("large", 1, size=MAX_UNUSED_BYTES)
+    world.use("large", 1, size=shared_bundles.MAX_UNUSED_BYTES)
     world.bundles.release("large", 1)
     assert await world.stored("large", "f10") == [True, False]
-    world.use("larger", 1, B, MAX_UNUSED_BYTES + 1)
+    world.use("larger", 1, B, shared_bundles.MAX_UNUSED_BYTES + 1)
     world.bundles.release("larger", 1)
     assert world.folders.bundle("larger").exists(), "not removed by the event loop"
     await world.folders.remove_run_files(1, [])
     assert not world.folders.bundle("larger").exists()
-
-
-async def test_the_same_content_twice_is_found_at_its_newer_file(tmp_path) -> None:
-    world = World(tmp_path)
-    world.use("f", 0)
-    world.use("g", 1)
-    with world.bundles.pin(A) as file:
-        assert file == "g"
-    world.bundles.release("f", 0)
-    assert await world.stored("f", "g") == [False, True]
