@@ -345,7 +345,7 @@ def databases(agent: AgentClient) -> list[Path]:
 
 async def test_another_database_loses_no_result_that_an_earlier_one_knew(tmp_path) -> None:
     """The disk of the old one may not be mounted; and a new one gives the same numbers again."""
-    kept: list[bytes] = []
+    kept, copies = list[bytes](), dict[Path, bytes]()
 
     def aside() -> list[bytes]:
         folder = agent.data / "unknown"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import tempfile
@@ -44,16 +45,13 @@ class Granting:
         )
         self.settings: dict[str, Any] = {"FERRYMAN_CONFIG": str(file), "SECRET": "hidden"}
         self.agent: AgentProcess
-        self._keys = 0
-
-    def submit(self, script: bytes, service: str, **order: Any) -> int:
-        self._keys += 1
-        files = {"run.sh": script}
-        return int(self.agent.submit(f"{self._keys}.1", files, service=service, **order)["id"])
+        self._keys = itertools.count(1)
 
     def run(self, script: bytes, service: str, **order: Any) -> dict[str, Any]:
         """How a job ended, its output and its receipt."""
-        ended = self.agent.ended(self.submit(script, service, **order))
+        key, bundle = f"{next(self._keys)}.1", {"run.sh": script}
+        taken = self.agent.submit(key, bundle, service=service, **order)
+        ended = self.agent.ended(int(taken["id"]))
         files = self.agent.files(ended["id"])
         receipt = json.loads(files["ferryman.json"])
         return ended | {"out": files["stdout.log"].decode(), "receipt": receipt}
@@ -96,7 +94,7 @@ def test_the_hosts_network_needs_an_order_and_a_grant_and_is_reported(granting: 
         given = granting.run(reach, "fetch", limits=wanted)
         unasked = granting.run(reach, "fetch")
     with pytest.raises(AssertionError, match="does not give to it"):
-        granting.submit(reach, "gromacs", limits=wanted)
+        granting.run(reach, "gromacs", limits=wanted)
     assert (given["out"], given["enforcement"]["network"]) == ("reached\n", "none")
     assert given["warnings"] == ["network: the bundle could use the network of the agent's host"]
     assert (unasked["out"], unasked["enforcement"]["network"]) == ("", "hard")

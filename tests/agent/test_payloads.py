@@ -51,6 +51,11 @@ async def test_a_result_comes_with_its_length_and_digest_and_in_ranges(agent) ->
 
 
 async def test_retrieve_gives_the_payload_before_its_end_and_the_zip_after_it(agent) -> None:
+    for method, path in (("GET", "retrieve"), ("GET", "retrieve_partial"), ("POST", "kill")):
+        status, body = await agent.call(method, f"/{path}/999999")
+        unknown = {"id": 0, "status": "Unknown", "code": "payload_not_found"}
+        assert (status, body) == (404, body | unknown), "with an empty payload"
+        assert {"loc", "pid", "killed", "input"} <= set(body)
     payload_id, process = await agent.started()
     running = await agent.doc(payload_id)
     assert (running["status"], running["pid"], running["killed"]) == ("Running", process.pid, False)
@@ -73,14 +78,6 @@ async def test_retrieve_gives_the_payload_before_its_end_and_the_zip_after_it(ag
     await agent.ended(payload_id)
     assert (await agent.doc(payload_id))["status"] == "Failed"
     assert (await agent.zip(f"/retrieve_partial/{payload_id}"))["partial.txt"] == b"half"
-
-
-@each("method, path", [("GET", "retrieve"), ("GET", "retrieve_partial"), ("POST", "kill")])
-async def test_an_unknown_payload_is_404_with_an_empty_payload(agent, method, path) -> None:
-    status, body = await agent.call(method, f"/{path}/999999")
-    said = {"id": 0, "status": "Unknown", "code": "payload_not_found"}
-    assert (status, body) == (404, body | said)
-    assert {"loc", "pid", "killed", "input"} <= set(body)
 
 
 async def test_every_status_is_one_that_a_job_orchestrator_server_can_read() -> None:

@@ -92,17 +92,14 @@ async def test_what_cannot_be_stored_as_running_is_put_back_for_one(agent, monke
     second.finish()
     await agent.completed("3.1")
     assert agent.sandbox.starts == {"1.1": 1, "2.1": 1, "3.1": 1}
-
-
-async def test_what_is_killed_before_it_is_put_back_is_not_tried_again(agent, monkeypatch) -> None:
     met = fails(monkeypatch, "start", 1)
-    _, payload = await agent.submit("1.1")
+    _, payload = await agent.submit("4.1")
     await met.wait()
     assert (await agent.call("POST", f"/kill/{payload['id']}"))[1]["status"] == "Killed"
     for _ in range(5):
         await agent.clock.advance(RETRY_S)
-    await agent.completed("2.1")
-    assert agent.sandbox.starts == {"2.1": 1}
+    await agent.completed("5.1")
+    assert "4.1" not in agent.sandbox.starts, "what was killed before is not tried again"
 
 
 async def test_a_defect_of_the_agent_ends_one_attempt_and_no_worker(agent) -> None:

@@ -335,16 +335,11 @@ async def status(caller: ServerClient, path: str, shown: dict[str, str] | None =
         return answer.status
 
 
-async def posted(caller: ServerClient, path: str, who: dict[str, str], **how: Any) -> Any:
-    async with caller.session.post(f"{caller.url}{path}", headers=who, **how) as answer:
-        return await answer.json()
-
-
 async def ended(caller: ServerClient, user: str, who: dict[str, str]) -> int:
     """A job of the user."""
     data = aiohttp.FormData({"user_id": user, "service": "my_service"})
     data.add_field("file", RUN, filename="run.sh")
-    job_id = int((await posted(caller, "/upload", who, data=data))["id"])
+    job_id = int((await caller.ask("POST", "/upload", data=data, headers=who))[1]["id"])
     await status(caller, f"/api/v1/jobs/{job_id}/result?wait=20", who)
     return job_id
 
@@ -356,10 +351,10 @@ async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monke
         ann, other = [await ended(caller, "ann", ANN) for _ in range(2)]
         bob = await ended(caller, "bob", BOB)
         # Whoever has a link to one of ann's jobs takes ann's place.
-        links = [
-            (job, (await posted(caller, f"/api/v1/jobs/{job}/links", ANN, json={}))["link"])
-            for job in (ann, other)
-        ]
+        links = dict[int, str]()
+        for job in (ann, other):
+            path = f"/api/v1/jobs/{job}/links"
+            links[job] = (await caller.ask("POST", path, json={}, headers=ANN))[1]["link"]
 
         def slow(*args: Any) -> Any:
             begun.release()
@@ -374,7 +369,7 @@ async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monke
         assert await status(caller, f"/api/v1/jobs/{bob}/files", BOB) == 200
         of_ann += [
             asyncio.create_task(status(caller, f"/api/v1/jobs/{job}/files?link={link}"))
-            for job, link in links
+            for job, link in links.items()
         ]
         turns = caller.server.context.reads._each._turns
         await until(lambda: {name: one.callers for name, one in turns.items()} == {"user ann": 14})

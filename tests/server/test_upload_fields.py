@@ -229,16 +229,12 @@ async def test_errors_are_problems_that_name_what_is_wrong(place, path, status, 
     assert words in problem["detail"] != ""
 
 
-async def test_a_field_is_given_once_in_a_query_and_a_route_has_its_methods(place):
+async def test_what_is_no_job_is_not_found_and_a_field_of_a_query_is_given_once(place):
+    for text in ("x", "-1", "1.5", str(2**63), str(2**63 - 1), "9" * 5_000):
+        for path in (f"/api/v1/jobs/{text}", f"/download/{text}", f"/download_partial/{text}"):
+            status, said = await place.ask("GET", path)
+            assert (status, said["code"]) == (404, "job_not_found"), path
+            assert len(said.get("detail") or said["message"]) < 100
+            assert path.startswith("/api") or (said["id"], said["status"]) == (0, "Unknown")
     status, said = await place.ask("POST", "/upload?user_id=a&user_id=b")
     assert (status, said["code"]) == (400, "repeated_parameter")
-    assert (await place.ask("PUT", "/api/v1/jobs"))[0] == 405
-
-
-@each("text", ["x", "-1", "1.5", str(2**63), str(2**63 - 1), "9" * 5_000])
-async def test_what_is_no_job_is_not_found(place, text):
-    for path in (f"/api/v1/jobs/{text}", f"/download/{text}", f"/download_partial/{text}"):
-        status, said = await place.ask("GET", path)
-        assert (status, said["code"]) == (404, "job_not_found")
-        assert len(said.get("detail") or said["message"]) < 100
-        assert path.startswith("/api") or (said["id"], said["status"]) == (0, "Unknown")
