@@ -220,7 +220,13 @@ async def test_an_ended_job_can_be_deleted_and_its_number_is_not_given_again(wor
     assert world.stored() == set()
     with pytest.raises(NoSuchJob):
         await world.delete(LOCAL, job.id, 0.0)
-    assert (await world.add(key="k")).id == job.id + 1
+    later = await world.add(key="k")
+    assert later.id == job.id + 1
+    await world.jobs.request_delete(later.id, world.clock.now(), "op")  # as it has not ended
+    await world.sweep()
+    await world.end(later)
+    await world.sweep()
+    assert await world.count("jobs") == 0, "the Cleaner deletes what has ended since"
 
 
 async def test_a_file_without_a_row_goes_a_day_old_in_the_second_sweep(world):
