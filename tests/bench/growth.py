@@ -79,7 +79,6 @@ COLUMNS: Final = {
     "chain": "chain, ms",
     "p50": "p50 alone, ms",
     "server MiB": "server, MiB",
-    "agent MiB": "an agent, MiB",
 }
 
 
@@ -139,7 +138,6 @@ async def measure(
                 figures = await jobs.round_of(server, agents, bodies[count])
                 figures["p50"] = await alone(server, bodies[count])
                 figures["server MiB"] = jobs.memory_mib(server)
-                figures["agent MiB"] = median([jobs.memory_mib(agent) for agent in agents])
                 found[count].append(figures)
     return {count: jobs.medians(figures) for count, figures in found.items()}
 

@@ -1,10 +1,9 @@
-"""How long programs take to start: a command's help, its first request, a server that is ready."""
+"""How long programs take to start: a command's help, its first request, a system that is ready."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 import signal
 import socket
@@ -24,7 +23,6 @@ COMMAND = (sys.executable, "-P", "-m", FERRYMAN)
 PROGRAM = Path(sys.executable).with_name(FERRYMAN)
 PLAIN = "python -c pass"
 IMPORTS = "python -c 'import aiohttp, pydantic'"
-FREE = ("--port", "0")
 
 
 def ended(*command: str, env: dict[str, str]) -> float:
@@ -56,22 +54,8 @@ def said(*command: str, env: dict[str, str]) -> float:
             return time.perf_counter() - begin
 
 
-def ready(module: str, *flags: str, env: dict[str, str]) -> float:
-    """Seconds until a program that starts with a new folder listens and is ready."""
-    read, write = os.pipe()
-    with tempfile.TemporaryDirectory() as folder, os.fdopen(read) as told:
-        words = [*flags, *FREE, "--data-dir", folder, "--ready-fd", str(write)]
-        begin = time.perf_counter()
-        with _running([sys.executable, "-P", "-m", module, *words], env, write):
-            os.close(write)
-            assert told.readline().strip().isdigit()
-            return time.perf_counter() - begin
-
-
 @contextlib.contextmanager
-def _running(
-    command: Sequence[str], env: dict[str, str], *fds: int
-) -> Iterator[subprocess.Popen[bytes]]:
+def _running(command: Sequence[str], env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """A process that is stopped at the end."""
     process = subprocess.Popen(
         command,
@@ -79,7 +63,6 @@ def _running(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        pass_fds=fds,
     )
     try:
         yield process
@@ -96,7 +79,7 @@ def measured(folder: Path) -> dict[str, tuple[Callable[[], float], float | None]
     caches = {"PYTHONPYCACHEPREFIX": str(folder / "compiled"), "HOME": str(folder)}
     env = environment() | caches
     env.pop("PYTHONDONTWRITEBYTECODE", None)
-    end, ask, listens = partial(ended, env=env), partial(asked, env=env), partial(ready, env=env)
+    end, ask = partial(ended, env=env), partial(asked, env=env)
     script = str(PROGRAM)
     bundled = (str(bundle / "run.sh"), "-s", "example", "-u", "ada")
     return {
@@ -109,10 +92,8 @@ def measured(folder: Path) -> dict[str, tuple[Callable[[], float], float | None]
         "ferryman list, to its first request": (partial(ask, "list"), 0.25),
         "ferryman status, to its first request": (partial(ask, "status", "1"), 0.25),
         "ferryman submit, to its first request": (partial(ask, "submit", *bundled), 0.25),
-        "agent, until it is ready": (partial(listens, "client_agent"), None),
-        "server, until it is ready": (partial(listens, "server"), None),
         "ferryman dev, until it is ready": (
-            partial(said, *COMMAND, "dev", *FREE, "--agent-port", "0", env=env),
+            partial(said, *COMMAND, "dev", "--port", "0", "--agent-port", "0", env=env),
             1.0,
         ),
     }

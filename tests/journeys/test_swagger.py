@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from playwright.async_api import Page
 from tests.journeys.browser import tab
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.path_proxy import PREFIX, proxied
+from tests.kit.raw_archives import zipped
 from tests.kit.server_http import RUN, driving
 
 pytestmark = pytest.mark.slow
@@ -63,18 +63,14 @@ async def upload(page: Page, field: str, file: Path) -> str:
     return await execute(page, UPLOAD)
 
 
-@pytest.mark.parametrize("field", ["file", "bundle"])
-async def test_an_upload_without_tokens(tmp_path: Path, field: str) -> None:
-    run = tmp_path / "run.sh"
-    run.write_bytes(RUN)
+async def test_an_upload_of_an_archive_without_tokens(tmp_path: Path) -> None:
     bundle = tmp_path / "bundle.zip"
-    with zipfile.ZipFile(bundle, "w") as content:
-        content.write(run, run.name)
+    bundle.write_bytes(zipped({"run.sh": RUN}))
     async with (
         driving(tmp_path, FakeOrchestrator(), extra=EXAMPLE) as caller,
         page(caller.url) as one,
     ):
-        said = await upload(one, field, run if field == "file" else bundle)
+        said = await upload(one, "bundle", bundle)
         assert "201" in said, said
         job = json.loads((await caller.get("/api/v1/jobs/1"))[2])
     assert (job["user_id"], job["service"], job["tags"]) == ("1", "example", [])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import resource
-import shutil
 from pathlib import Path
+from shutil import disk_usage
 
 from tests.kit.command_line import fresh
 from tests.kit.disks import fill, mounted
@@ -62,7 +62,7 @@ def test_while_results_find_no_room_it_says_so_everywhere_and_takes_no_new_work(
     pair, sleep = Pair(tmp_path, TOO_FULL), Sleep()
     with mounted(pair.server.data, "-t", "tmpfs", "-o", "size=64m", "tmpfs"), pair.running():
         filler = pair.server.data / "filler"
-        filler.write_bytes(bytes(disk_free(pair.server.data) - (10 << 20)))
+        filler.write_bytes(bytes(disk_usage(pair.server.data).free - (10 << 20)))
         large = pair.submit(f"{sleep} || true; head -c {LARGE} /dev/urandom > big")
         in_the_way = pair.submit("sleep 600", user="8")
         queued = pair.submit("echo small > small.txt", user="9")
@@ -115,7 +115,7 @@ def test_a_job_whose_result_never_fits_can_be_cancelled_and_deleted_and_the_serv
         assert (ended["reason"], ended["attempt"]) == ("results_limit", 1), ended
         assert "can never hold more than 20.0 MiB" in ended["message"]
         filler = pair.server.data / "filler"
-        filler.write_bytes(bytes(disk_free(pair.server.data) - (9 << 20)))
+        filler.write_bytes(bytes(disk_usage(pair.server.data).free - (9 << 20)))
         for method, path in (("POST", "/cancel"), ("DELETE", "")):
             job = pair.submit(f"head -c {LARGE} /dev/urandom > big")
             pair.until(job, "Unknown")
@@ -124,10 +124,6 @@ def test_a_job_whose_result_never_fits_can_be_cancelled_and_deleted_and_the_serv
             assert json.loads(pair.get("/health"))["status"] == "ok"
             pair.until(pair.submit("echo small"), "Completed")
         assert filler.exists()
-
-
-def disk_free(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
 
 
 def test_a_job_that_cannot_be_sent_for_want_of_descriptors_is_sent_later(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 """What the host shows of the soak: processes of jobs, the only witness that no agent can fool; what
-the programs use of memory, descriptors and threads; and the report of it all.
+the programs use of memory and descriptors; and the report of it all.
 """
 
 from __future__ import annotations
@@ -102,7 +102,6 @@ class Sample:
     at: float
     rss: int
     descriptors: int
-    threads: int
 
 
 class Sampling(threading.Thread):
@@ -124,10 +123,10 @@ class Sampling(threading.Thread):
             text = Path(f"/proc/{pid}/status").read_text()
             fields = dict(line.split(":", 1) for line in text.splitlines())
             descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-            rss, threads = int(fields["VmRSS"].split()[0]) * 1024, int(fields["Threads"])
+            rss = int(fields["VmRSS"].split()[0]) * 1024
         except (OSError, KeyError):
             return None  # it has ended at this moment
-        return Sample(name, f"{pid}.{birth}", at, rss, descriptors, threads)
+        return Sample(name, f"{pid}.{birth}", at, rss, descriptors)
 
 
 def markdown(seed: int, seconds: float, model: Model, samples: Sequence[Sample], looks: int) -> str:
@@ -155,11 +154,10 @@ def life_table(samples: Sequence[Sample]) -> list[str]:
         grouped.setdefault((sample.program, sample.life), []).append(sample)
     long = [life for life in grouped.values() if life[-1].at - life[0].at >= LONG_S]
     return [
-        "| program, a life | length | memory, first → last fifth | growth | descriptors (most) "
-        "| threads |",
-        "|---|---|---|---|---|---|",
+        "| program, a life | length | memory, first → last fifth | growth | descriptors (most) |",
+        "|---|---|---|---|---|",
         *(_line(life) for life in long),
-        f"| {len(grouped) - len(long)} shorter lives | | | | | |",
+        f"| {len(grouped) - len(long)} shorter lives | | | | |",
     ]
 
 
@@ -181,5 +179,5 @@ def _line(life: Sequence[Sample]) -> str:
     return (
         f"| {life[0].program}, from minute {begin / 60:.0f} | {(life[-1].at - begin) / 60:.0f} min "
         f"| {ends('rss', MIB)} MiB | {slope / MIB:+.1f} MiB/h "
-        f"| {ends('descriptors')} ({most}) | {ends('threads')} |"
+        f"| {ends('descriptors')} ({most}) |"
     )

@@ -6,7 +6,6 @@ import json
 import re
 import urllib.request
 import uuid
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -122,21 +121,6 @@ def test_a_run_sh_is_written_in_the_page_with_the_keyboard_alone(system, visit, 
     page.keyboard.type("echo written > here.txt\n")
     page.get_by_role("button", name="Upload and queue").focus()
     page.keyboard.press("Enter")
-    job_of(page)
-    assert completed(page)
-
-
-@pytest.mark.slow
-def test_an_archive_is_expanded(system, visit, user, tmp_path):
-    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
-        archive.writestr("run.sh", RUN)
-    page = opened(visit(system.url), user)
-    page.get_by_label("An archive").set_input_files(tmp_path / "all.zip")
-    expect(page.get_by_label("Expand the archive")).to_be_checked()
-    page.get_by_label("Expand the archive").uncheck()
-    expect(page.locator("#warning")).to_contain_text("There is no run.sh")
-    page.get_by_label("Expand the archive").check()
-    send(page)
     job_of(page)
     assert completed(page)
 
