@@ -16,6 +16,7 @@ import pytest
 
 from client_agent.payloads.store import Payloads
 from client_agent.run import runner
+from client_agent.run.attempt import Attempt
 from client_agent.run.runner import EndRequests
 from client_agent.storage.folders import Folders
 from shared.files import durable
@@ -24,7 +25,7 @@ from shared.wire import AgentHealth
 from tests.kit.agent_http import SERVER, AgentClient, Sent, calling
 from tests.kit.clock import SimClock
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
-from tests.kit.waiting import until
+from tests.kit.waiting import eventually, until
 
 # -- stopping
 
@@ -66,8 +67,7 @@ async def test_what_is_to_continue_is_waited_for_until_a_second_signal(tmp_path,
     await agent.submit("3.1", on_shutdown="continue")  # it waits
     first = await agent.sandbox.process("1.1")
     asked.on_stop_signal()
-    while len(agent.sandbox.live) > 1:
-        await clock.settle()
+    await until(lambda: len(agent.sandbox.live) == 1)
     await clock.advance(30.0)
     assert (first.alive, task.done(), bool(asked.waits)) == (True, False, True)
     if again:
@@ -91,36 +91,40 @@ async def test_an_attempt_whose_sandbox_comes_up_meanwhile_continues(tmp_path) -
         await agent.submit("1.1", on_shutdown="continue")
         await coming.wait()
         asked.on_stop_signal()
-        while not asked.waits:
-            await clock.settle()
+        await until(lambda: asked.waits)
     await task
     assert await states(tmp_path) == {"1.1": COMPLETED}
 
 
 async def test_what_starts_while_the_agent_stops_gets_an_end(tmp_path, monkeypatch) -> None:
     """Or the next start would take it for an attempt that died with the agent."""
-    start = Payloads.start
-    leave = asyncio.Event()
+    start, shut_down = Payloads.start, Attempt.shut_down
+    leave, ending = asyncio.Event(), asyncio.Event()
+    held = contextlib.ExitStack()
 
     async def stop_meanwhile(*args):
         running = await start(*args)
         leave.set()
-        await agent.clock.settle()
+        await ending.wait()
         return running
 
+    def asked(attempt: Attempt, *, grace: bool) -> None:
+        shut_down(attempt, grace=grace)
+        ending.set()
+        held.close()
+
+    monkeypatch.setattr(Attempt, "shut_down", asked)
     with monkeypatch.context() as patch:
         patch.setattr(Payloads, "start", stop_meanwhile)
         async with calling(tmp_path / "1") as agent:
             await agent.submit("1.1")
             await leave.wait()
-    with contextlib.ExitStack() as held:
-        async with calling(tmp_path / "2") as other:
-            at = held.enter_context(other.sandbox.held("up"))
-            await other.submit("1.1")
-            await at.wait()
-            async with other.stream() as stream:
-                await stream.until("1.1", "Running")
-            asyncio.get_running_loop().call_later(0.01, held.close)
+    async with calling(tmp_path / "2") as other:
+        at = held.enter_context(other.sandbox.held("up"))
+        await other.submit("1.1")
+        await at.wait()
+        async with other.stream() as stream:
+            await stream.until("1.1", "Running")
     assert agent.sandbox.starts == other.sandbox.starts == {}
     for home in ("1", "2"):
         assert await states(tmp_path / home) == {"1.1": STOPPED}
@@ -146,8 +150,12 @@ async def test_a_drained_agent_finishes_what_it_has_and_waits_for_servers(tmp_pa
         for number, payload_id in enumerate(ids, 1):
             query = f"?key={number}.1&server={SERVER}"
             await agent.call("DELETE", f"/payloads/{payload_id}{query}")
-        while not asked.stop.is_set():
+
+        async def stops() -> bool:
             await clock.advance(1.0)
+            return asked.stop.is_set()
+
+        await eventually(stops, bool)
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -160,6 +168,7 @@ async def test_a_drained_agent_does_not_wait_for_ever(tmp_path, stopped) -> None
         while not asked.stop.is_set():
             await clock.advance(5.0)
             waited_s += 5.0
+            assert waited_s < 2 * runner.FETCH_S
             if stopped and waited_s == 50.0:
                 asked.on_stop_signal()
         assert (waited_s >= runner.FETCH_S) is not stopped

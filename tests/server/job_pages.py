@@ -26,6 +26,7 @@ PRINCIPALS = {
     "the-token-of-a-reader": Principal("reader", Role.USER, "ann"),
     "the-token-of-admin": Principal("admin", Role.OPERATOR),
 }
+AWAY = "[agents.away]\nurl = 'http://[::1]:9'\n"
 _NUMBERS = itertools.count(1)
 
 
@@ -58,10 +59,10 @@ class World(Browser):
         return moved
 
     async def running(self, **changes: Any) -> Job:
-        """At an agent of its own: the server gives up jobs of one that it has looked for."""
+        """At an agent that does not answer: no sweep moves its jobs for an hour."""
         job = await self.new()
-        job = await self.move(job, S.PROCESSING, changes={"agent": f"node-{job.id}"})
-        job = await self.move(job, S.SUBMITTED, changes={"payload_id": 1})
+        job = await self.move(job, S.PROCESSING, changes={"agent": "away"})
+        job = await self.move(job, S.SUBMITTED, changes={"payload_id": job.id})
         return await self.move(job, S.RUNNING, changes=changes)
 
     async def ended(self, job: Job, to: JobState, **more: Any) -> Job:
@@ -85,8 +86,9 @@ class World(Browser):
 
 @contextlib.asynccontextmanager
 async def serving(folder: Path, **settings: Any) -> AsyncIterator[World]:
+    settings |= {"extra": AWAY, "agent_timeout": 3600.0, "principals": PRINCIPALS}
     async with (
-        driving(folder, FakeOrchestrator(), principals=PRINCIPALS, **settings) as caller,
+        driving(folder, FakeOrchestrator(), **settings) as caller,
         browsing(caller.url) as browser,
     ):
         yield World(caller, browser.session)
