@@ -178,7 +178,12 @@ async def test_an_agent_is_drained_resumed_and_retired_by_every_way(
     waiting = await fleet.upload()
     assert "it is draining" in (await fleet.job(waiting, until="Queued"))["queue"]["reason"]
 
-    for action, why in (("retire", "has 1 job: drain it"), ("lost", "can be reached")):
+    for action, why, refusal in (
+        ("retire", "has 1 job: drain it", "agent_has_jobs"),
+        ("lost", "can be reached", "agent_reachable"),
+    ):
+        status, problem = await ask(fleet, "POST", f"/every/{action}")
+        assert (status, problem["code"]) == (409, refusal)
         code, _, err = await cli(fleet, tmp_path, "agents", action, "every", "--yes")
         assert (code, why in err) == (1, True), err
         status, page = await visitor.send(f"/agents/every/{action}")

@@ -425,7 +425,8 @@ async def test_wrong_settings_are_refused_by_name_and_change_nothing(place, body
     assert (await ask(place, "PUT", "/a.b", {}))[1]["code"] == "invalid_name"
     for text, status in ("{", 400), ('{"a": 1, "a": 2}', 400), (f'"{"x" * 300_000}"', 413):
         assert (await place.ask("PUT", "/api/v1/services/wrong", data=text))[0] == status
-    assert (await ask(place, "GET", "/wrong"))[0] == 404
+    status, found = await ask(place, "GET", "/wrong")
+    assert (status, found["code"]) == (404, "service_not_found")
 
 
 async def test_a_retired_service_takes_no_uploads_and_finishes_what_it_has(place):
