@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import shutil
 import sqlite3
 from collections import Counter
@@ -204,14 +205,15 @@ def copy_at_each_step(
     home: Path, patch: pytest.MonkeyPatch, agent: AgentClient, now: Copy
 ) -> list[Copy]:
     """Copies what is on the disk before and after each step that changes a file or a row."""
-    found: list[Copy] = []
+    found, numbers = list[Copy](), itertools.count()
 
     def look(step: str) -> None:
-        there = home / str(len(found))
-        starts = Counter(agent.sandbox.starts)
-        found.append(Copy(step, there, starts, dict(now.answered), set(now.fetched)))
+        there = home / str(next(numbers))
+        starts, answered = Counter(agent.sandbox.starts), dict(now.answered)
         with contextlib.suppress(shutil.Error):  # what was removed in a thread meanwhile
             shutil.copytree(home / "agent", there / "agent")
+        # A step in a thread stops nobody else: what was fetched meanwhile may be gone in the copy.
+        found.append(Copy(step, there, starts, answered, set(now.fetched)))
 
     def around(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **more: Any) -> Any:
