@@ -10,15 +10,7 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.bench import (
-    array,
-    bulk,
-    orchestrator,
-    pages,
-    small,
-    startup,
-    store,
-)
+from tests.bench import array, bulk, orchestrator, pages, small, startup, store
 from tests.bench.table import Row, show
 
 SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {

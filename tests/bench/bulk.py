@@ -144,6 +144,8 @@ async def fill(
     await (await Database.open(path, MIGRATIONS)).close()
     now = time.time_ns() // 1000
     ended, limits = state != "Queued", Limits().model_dump_json()
+    alike = service, limits, int(ended)
+    ends = (now, now + 10**12) if ended else (None, None)
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA synchronous=OFF")
         database.executemany(
@@ -154,20 +156,8 @@ async def fill(
             VALUES (?, ?, ?, ?, 60, ?, 'x', ?, 1, 'd', ?, ?, ?, ?, ?)
             """,
             (
-                (
-                    state,
-                    f"user{number % users}",
-                    service,
-                    limits,
-                    int(ended),
-                    f"{number:032x}",
-                    now,
-                    now,
-                    now if ended else None,
-                    now + 10**12 if ended else None,
-                    not_before,
-                )
-                for number in range(jobs)
+                (state, f"user{n % users}", *alike, f"{n:032x}", now, now, *ends, not_before)
+                for n in range(jobs)
             ),
         )
         database.execute(

@@ -16,18 +16,15 @@ from tests.bench.orchestrator import NAME, beside
 BUSY = "import time\nwhile time.process_time() < 0.4: pass\n"
 
 
-def program(process: subprocess.Popen[bytes]) -> Any:
-    return SimpleNamespace(pid=process.pid)
-
-
 def test_cpu_of_a_program_and_of_its_children_are_apart() -> None:
     code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BUSY!r}])\ninput()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1) as process:
+        program: Any = SimpleNamespace(pid=process.pid)
         status = Path(f"/proc/{process.pid}/stat")
-        while jobs.children_s(program(process)) == 0:
+        while jobs.children_s(program) == 0:
             assert status.exists()
-        assert jobs.children_s(program(process)) >= 0.2
-        assert jobs.cpu_s(program(process)) < jobs.children_s(program(process))
+        assert jobs.children_s(program) >= 0.2
+        assert jobs.cpu_s(program) < jobs.children_s(program)
         process.communicate(b"\n")
 
 

@@ -36,9 +36,7 @@ def test_the_demo_shows_each_step_and_leaves_nothing(tmp_path):
     states = ["Queued", "Processing", "Submitted", "Running", "Completed"]
     assert [what for what in shown if what not in LIVE] == states
     assert "output      residue_pairs: 26" in done.stdout
-    ran = re.search(r"([0-9.]+) ms  run\.sh ran", done.stdout)
-    assert ran is not None
-    assert float(ran[1]) > 0
+    assert re.search(r"[0-9.]*[1-9][0-9.]* ms  run\.sh ran", done.stdout)
     for piece in ("contacts.csv", "closer than 5 Å: 26 residue pairs", '"wall_s"'):
         assert piece in done.stdout
     assert "Failed (exit_code): run.sh ended with exit code 3" in done.stdout

@@ -82,8 +82,7 @@ def look(pair: Pair, caller: Caller) -> None:
     _, ticket = caller.ask("POST", "/api/v1/tickets", token, ask)
     status, job = caller.ask("POST", "/upload", token, form({"run.sh": SCRIPT}, **ask))
     assert status == 201, job
-    asked = {"what": "job"}
-    _, link = caller.ask("POST", f"/api/v1/jobs/{job['id']}/links", token, asked)
+    _, link = caller.ask("POST", f"/api/v1/jobs/{job['id']}/links", token, {"what": "job"})
     _, hook = caller.ask("GET", "/api/v1/webhook-secret", token)
     seen = "Queued"
     for _ in range(10):

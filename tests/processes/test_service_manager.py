@@ -48,16 +48,6 @@ def notify(tmp_path: Path) -> Iterator[Systemd]:
         yield found
 
 
-@pytest.fixture(params=["file", "abstract"])
-def systemd(request: pytest.FixtureRequest, notify: Systemd) -> Iterator[Systemd]:
-    if request.param == "file":
-        yield notify
-        return
-    found = Systemd(f"@ferryman-{uuid.uuid4().hex}")
-    with found.socket:
-        yield found
-
-
 async def yes() -> bool:
     return True
 
@@ -66,18 +56,18 @@ async def fine() -> str:
     return "all is\nwell"
 
 
-async def test_the_variables_are_for_this_process_and_no_child(systemd: Systemd) -> None:
-    environ = systemd.environ(WATCHDOG_USEC="2000000", WATCHDOG_PID=str(os.getpid()))
+async def test_the_variables_are_for_this_process_and_no_child(notify: Systemd) -> None:
+    environ = notify.environ(WATCHDOG_USEC="2000000", WATCHDOG_PID=str(os.getpid()))
     manager = ServiceManager(environ)
     assert (manager.present, manager.watchdog_s, environ) == (True, 2.0, {"PATH": "/bin"})
     await manager.close()
     # A watchdog that is none, or another's, is not fed.
     another = {"WATCHDOG_USEC": "9", "WATCHDOG_PID": "1"}
     for more in ({}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "x"}, another):
-        manager, clock = ServiceManager(systemd.environ(**more)), SimClock()
+        manager, clock = ServiceManager(notify.environ(**more)), SimClock()
         manager.ready(clock, yes, fine)
         await clock.advance(600)
-        assert systemd.told() == ["READY=1", "STATUS=all is well"], more
+        assert notify.told() == ["READY=1", "STATUS=all is well"], more
         await manager.close()
     # Without anybody to tell nothing happens.
     for address in ("", "relative", "/nowhere/at/all"):
@@ -138,7 +128,8 @@ def test_a_blocked_event_loop_does_not_feed_it(notify: Systemd) -> None:
         thread.join(30)
 
 
-async def test_the_sentence_is_said_when_it_changes(notify: Systemd) -> None:
+async def test_the_sentence_is_said_when_it_changes_at_an_abstract_address_too() -> None:
+    notify = Systemd(f"@ferryman-{uuid.uuid4().hex}")
     manager, clock = ServiceManager(notify.environ()), SimClock()
     said = ["a", "a", "b"]
 
@@ -150,6 +141,7 @@ async def test_the_sentence_is_said_when_it_changes(notify: Systemd) -> None:
     unknown = "STATUS=running; how it is cannot be read: IndexError"
     assert notify.told() == ["READY=1", "STATUS=a", "STATUS=b", unknown]
     await manager.close()
+    notify.socket.close()
 
 
 async def test_more_time_is_asked_for_while_it_starts_and_while_it_may_stop(

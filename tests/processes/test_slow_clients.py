@@ -19,28 +19,28 @@ from tests.kit.programs import PATIENCE_S, Pair, Program, call, until, upload
 
 FILES = 300
 MANY = 120
-UPLOAD = "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 9000\r\n\r\n--b\r\n"
-BYTES = "Transfer-Encoding: chunked\r\nContent-Type: multipart/form-data; boundary=b\r\n\r\n"
-BYTES += "1\r\nx\r\n" * 2_000
+KIND = "Content-Type: multipart/form-data; boundary=b\r\n"
+HALF = f"{KIND}Content-Length: 9000\r\n\r\n--b\r\n"
+BYTES = f"{KIND}Transfer-Encoding: chunked\r\n\r\n" + "1\r\nx\r\n" * 2_000
+
+
+def head(line: str, rest: str = "\r\n") -> str:
+    return f"{line} HTTP/1.1\r\nHost: localhost\r\n{rest}"
+
+
 SLOW = {
-    "server": {
-        "silent": "",
-        "head": "GET /health HTTP/1.1\r\nHost: local",
-        "body": f"POST /upload HTTP/1.1\r\nHost: localhost\r\n{UPLOAD}",
-        "bytes": f"POST /upload HTTP/1.1\r\nHost: localhost\r\n{BYTES}",
-        "refused": f"POST /nowhere HTTP/1.1\r\nHost: localhost\r\n{UPLOAD}",
-        "wait": "GET /download/1?wait=100 HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        "unread": "GET /swagger/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    },
-    "client_agent": {
-        "silent": "",
-        "head": "GET /health HTTP/1.1\r\nHost: local",
-        "body": f"POST /submit HTTP/1.1\r\nHost: localhost\r\n{UPLOAD}",
-        "wait": "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        "bytes": f"POST /submit HTTP/1.1\r\nHost: localhost\r\n{BYTES}",
-        "idle": "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    },
+    "server": [
+        *("", "GET /health HTTP/1.1\r\nHost: local"),
+        *(head("POST /upload", HALF), head("POST /upload", BYTES), head("POST /nowhere", HALF)),
+        *(head("GET /download/1?wait=100"), head("GET /swagger/swagger-ui-bundle.js")),
+    ],
+    "client_agent": [
+        *("", "GET /health HTTP/1.1\r\nHost: local"),
+        *(head("POST /submit", HALF), head("GET /events"), head("POST /submit", BYTES)),
+        head("GET /"),
+    ],
 }
+"""Silence, half a head, half a body, single bytes, a refusal, waits, what nobody reads."""
 
 
 def program(name: str, tmp_path: Path) -> Program:
@@ -76,7 +76,7 @@ def test_health_is_answered_whatever_hundreds_of_slow_clients_do(tmp_path, name)
         if name == "server":
             assert upload(running.url, {"run.sh": "true"})[0] == 201
         with contextlib.ExitStack() as stack:
-            for what in SLOW[name].values():
+            for what in SLOW[name]:
                 stack.enter_context(slow(running.port, what))
                 assert call(running.url, "GET", "/health")[0] == 200
             used = len(list(Path(f"/proc/{running.pid}/fd").iterdir()))
@@ -102,7 +102,7 @@ def test_sigterm_finishes_a_download_in_flight(tmp_path: Path) -> None:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
             line.settimeout(PATIENCE_S)
             line.connect(("127.0.0.1", pair.server.port))
-            line.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            line.sendall(head(f"GET {path}").encode())
             answer = HTTPResponse(line)
             answer.begin()
             pair.server.send(signal.SIGTERM)

@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 import zipfile
+from contextlib import suppress
 from datetime import UTC, datetime
 from random import Random
 from typing import Any
@@ -313,13 +314,9 @@ class Nuisance(threading.Thread):
         kinds = (self.breaks_off, self.trickles, self.reads_little, self.listens, self.babbles)
         while not self.stop.wait(self._random.uniform(0.2, 2)):
             kind = self._random.choice(kinds)
-            try:
-                with socket.create_connection(self._address, 30) as line:
-                    kind(line)
-            except OSError:
-                continue
-            finally:
-                self._model.count(f"client that {kind.__name__.replace('_', ' ')}")
+            with suppress(OSError), socket.create_connection(self._address, 30) as line:
+                kind(line)
+            self._model.count(f"client that {kind.__name__.replace('_', ' ')}")
 
     def breaks_off(self, line: socket.socket) -> None:
         line.sendall(_HEAD.encode() + b"x" * self._random.randrange(100_000))
@@ -332,11 +329,9 @@ class Nuisance(threading.Thread):
             if self.stop.is_set():
                 return
             line.sendall(b"x" * 10)
-            try:
-                if line.recv(4096) is not None:
-                    return
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                line.recv(4096)
+                return
 
     def reads_little(self, line: socket.socket) -> None:
         ids = list(self._model.jobs)
