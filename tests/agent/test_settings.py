@@ -99,6 +99,10 @@ def test_data_of_the_agent_cannot_be_where_jobs_can_read(loaded, tmp_path, key):
     for place in ("/usr", "/lib") if key in ("data_dir", "database") else ():
         with pytest.raises(SettingsError, match=match):
             loaded(toml=f"[agent]\n{key} = '{place}/own'\n")
+    none = {"sandbox": "none", "data_dir": "/usr/local/ferryman"}  # then it is anywhere
+    assert AgentSection.model_validate(none).data_dir == Path("/usr/local/ferryman")
+    with pytest.raises(ValidationError, match="/opt cannot be at /o without a sandbox"):
+        AgentSection.model_validate(none | {"sandboxing": {"read_only": ["/opt:/o"]}})
 
 
 def test_lists_tokens_durations_and_sizes_are_written_as_people_write_them(loaded, tmp_path):
@@ -199,13 +203,6 @@ def test_a_mistake_in_a_grant_is_reported(given, message):
         with pytest.raises(ValidationError) as refused:
             SandboxingSection.model_validate(section)
         assert message in str(refused.value)
-
-
-def test_without_a_sandbox_data_is_anywhere_and_nothing_is_mounted_elsewhere(tmp_path):
-    none = {"sandbox": "none", "data_dir": "/usr/local/ferryman"}
-    assert AgentSection.model_validate(none).data_dir == Path("/usr/local/ferryman")
-    with pytest.raises(ValidationError, match="/opt cannot be at /o without a sandbox"):
-        AgentSection.model_validate(none | {"sandboxing": {"read_only": ["/opt:/o"]}})
 
 
 # -- the command line

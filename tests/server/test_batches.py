@@ -159,7 +159,9 @@ async def test_a_parent_fails_once_all_have_ended_and_gathers_what_completed(pla
     ]
 
 
-async def test_a_child_is_retried_by_itself_while_its_parent_waits(place: Place) -> None:
+async def test_a_child_is_retried_by_itself_while_its_parent_waits_or_ends_the_batch(
+    place: Place,
+) -> None:
     await place.configure(max_runs=1)
     place.does(None)
     parent = await place.upload(array="0-1")
@@ -171,10 +173,6 @@ async def test_a_child_is_retried_by_itself_while_its_parent_waits(place: Place)
     running.finish()
     (await place.process(first["id"], 2)).finish()
     assert (await place.job(parent))["status"] == "Completed"
-
-
-async def test_the_first_failure_can_end_a_batch(place: Place) -> None:
-    await place.configure(max_runs=1)
     place.does(fails_first("1"))
     job = await place.job(await place.upload(array="0-9", batch_policy="fail_fast"))
     assert (job["status"], job["reason"]) == ("Failed", "child_failed")
