@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import zipfile
+from unittest.mock import patch
 
 import pytest
 from aiohttp import ClientPayloadError, web
 
 from server.http import logs
+from shared.files.archives.zip_directory import read_listed
 from shared.wire import AttemptDoc
 from tests.kit.each import each
 from tests.kit.fake_agent import FakeAgent, Served, left, page, served, serving
@@ -166,6 +170,22 @@ async def test_a_log_that_cannot_be_read_says_so_or_ends_its_connection(
         else:
             with pytest.raises(ClientPayloadError):
                 await here.get("logs?attempt=1")
+
+
+async def test_a_log_costs_the_same_however_many_files_the_result_has(served: Served) -> None:
+    packed = io.BytesIO(left("", ""))
+    with zipfile.ZipFile(packed, "a") as archive:
+        for number in range(3_000):
+            archive.writestr(f"{number}", b"")
+    listed, init = "shared.files.archives.zip_index.read_listed", zipfile.ZipInfo.__init__
+    async with ended(served, packed.getvalue()) as here:
+        with (
+            patch(listed, side_effect=read_listed) as one,
+            patch.object(zipfile.ZipInfo, "__init__", autospec=True, side_effect=init) as other,
+        ):
+            for query in ("", "follow=1", "attempt=1&stream=stderr"):
+                assert (await here.get(f"logs?{query}"))[2] == b""
+        assert 0 < one.call_count + other.call_count < 50
 
 
 async def test_a_followed_log_goes_on_from_the_agent_into_the_result(served: Served) -> None:
