@@ -21,7 +21,7 @@ from shared.wire import JobState
 from tests.kit.programs import form
 from tests.kit.raw_archives import FORM
 from tests.soak import kinds
-from tests.soak.model import Known, Model, Wrong, ask, pause
+from tests.soak.model import FORGOTTEN_S, Known, Model, Wrong, ask, pause
 from tests.soak.system import SERVICES
 from tests.soak.watching import of_jobs
 
@@ -124,6 +124,9 @@ class User(threading.Thread):
         status, job = self._job(known.job_id)
         if status == 404:
             known.ended = "lost"
+            if known.ended_at and time.monotonic() > known.ended_at + FORGOTTEN_S - 5:
+                self._model.count("forgotten before it was looked at again after a restore")
+                return
             raise Wrong(f"{known.name} is lost: {job}")
         if job["status"] == "Cleaned":
             self._model.count("expired before their result was fetched")
@@ -282,7 +285,7 @@ class User(threading.Thread):
             return
         if before and known.runs == 1:
             self._model.report(f"{known.name} had ended before the backup, and is open: {job}")
-        known.ended = ""
+        known.ended, known.ended_at = "", _moment(job["ended_at"]) if job["ended"] else 0.0
         known.cancel_after = time.monotonic() + (8 if known.bundle.kind == "hangs" else 240)
         self._model.count("followed again after a restore")
 
