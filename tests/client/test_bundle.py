@@ -1,5 +1,5 @@
 """What may be submitted, which is checked before a byte is sent, and what of a folder is left out;
-what patterns mean: tests/formats/test_patterns.py.
+what patterns mean: tests/formats/test_names.py.
 """
 
 from __future__ import annotations

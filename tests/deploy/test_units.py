@@ -95,7 +95,7 @@ def test_its_exposure_is_what_the_documentation_says_and_the_timer_starts_each_n
     assert done.stdout.count("02:30:00") >= 2
 
 
-@pytest.mark.slow  # the quick one: tests/contract/test_backup.py
+@pytest.mark.slow  # the quick one: tests/server/test_backup.py
 def test_a_backup_is_made_and_the_oldest_go(tmp_path):
     """The unit's own lines, in other folders; systemd writes ``$$`` and ``%%`` for one of them."""
     unit = Unit("ferryman-backup")
@@ -121,7 +121,7 @@ def test_a_backup_is_made_and_the_oldest_go(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root: the unit's bounding set is not proved")
-@pytest.mark.slow  # the quick one: test_its_exposure_is_what_the_documentation_says
+@pytest.mark.slow  # the quick one: that its exposure is as documented
 def test_the_agents_sandbox_holds_with_the_units_capabilities(tmp_path):
     unit = Unit("ferryman-agent")
     tmp_path.chmod(0o755)

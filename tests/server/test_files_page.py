@@ -98,7 +98,7 @@ def lines(page: Page) -> list[str]:
 
 
 async def test_a_folder_lists_its_folders_first_and_leads_to_each_file(place: Place) -> None:
-    """In pages, of which formats/test_file_previews.py has more; and by a part of its name."""
+    """In pages, of which formats/test_shown_text.py has more; and by a part of its name."""
     files = {"z.txt": b"1", "out/b.csv": b"12", "out/a": b"", "out/c": b"", "out/deep/c": b"123"}
     many = [f"{n:05}.dat" for n in range(201)]
     async with left(place, files | {f"many/{name}": b"" for name in many}) as here:

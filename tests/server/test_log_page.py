@@ -54,7 +54,7 @@ async def ended(place: Place, text: str) -> AsyncIterator[tuple[Browser, int]]:
 
 
 async def test_lines_are_text_with_colours_and_the_words_of_commands(served: Served) -> None:
-    """What else they may hold: formats/test_log_lines.py, test_pages.py."""
+    """What else they may hold: formats/test_shown_text.py, test_pages.py."""
     async with running(served) as here, browsing(here.caller.url) as browser:
         text = b'</pre></div>" onclick=x\n\x1b[31m<b>\n\xff\x00\n::error::<i>\n'
         await here.agent.write(here.held(), text)

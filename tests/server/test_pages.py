@@ -179,7 +179,7 @@ ELSEWHERE: Final = {
     *("/assets/{version}/{path}", "/live", "/live/{id}", "/live/{id}/log", "/login/once"),
     *("/jobs/{id}/rendered/{path}", "/new/sent"),
 }
-"""Streams, files of the pages, what a frame renders (test_files_pages.py), and JSON."""
+"""Streams, files of the pages, what a frame renders (test_files_page.py), and JSON."""
 
 
 def fits(pattern: str, path: str) -> bool:

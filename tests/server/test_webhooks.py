@@ -119,7 +119,7 @@ async def test_each_principal_has_a_secret_of_its_own_which_it_replaces(place):
 
 
 async def test_an_upload_with_an_address_that_no_webhook_may_reach_is_refused(place):
-    """Which these are: tests/rules/test_webhook_targets.py."""
+    """Which these are: tests/rules/test_webhooks.py."""
     for url, why in (
         ("ftp://example.org/x", "is not an http:// or https:// address"),
         ("http://169.254.169.254/latest/meta-data", "is not a public address"),
