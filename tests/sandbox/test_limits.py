@@ -46,7 +46,7 @@ COUNTERS = ["oom_kills", "at_memory_limit", "refused_forks", "throttled", "cpu_s
 async def stops(gauge: Gauge, pid: int = -1) -> list[Reason | None]:
     """Why a look at the gauge stops the attempt."""
     reasons = list[Reason | None]()
-    attempt = SimpleNamespace(pid=pid, stop=lambda reason, message, grace: reasons.append(reason))
+    attempt = SimpleNamespace(pid=pid, stop=lambda reason, *_, **__: reasons.append(reason))
     await gauge.poll(cast("Process", attempt))
     return reasons
 

@@ -123,6 +123,8 @@ PROXY = "<html><head><title>502 Bad Gateway</title></head><body><h1>502</h1></bo
 )
 def test_a_page_stays_as_it_is_while_a_proxy_answers_for_the_server(system, visit, path):
     job_id = submit(system, "sleep 60")
+    with SyncClient(system.url, user="ada") as client:  # once it runs its page changes no more
+        next(event for event in client.events(job_id) if event.status == "Running")
     address = path.format(id=job_id)
     page = visit(system.url, may_complain=True).open(address)
     title, heading = page.title(), page.locator("h1").inner_text()
