@@ -59,6 +59,7 @@ BACKOFF = "exponential_jitter"
         ({"backoff": BACKOFF}, {"retry.backoff": BACKOFF}),
         ({"backoff": "linear", "retry_delay": "5s"}, {"retry.retry_delay_s": 5.0}),
         ({"service": "again", "retry_delay": "5s"}, {"retry.retry_delay_s": 5.0}),
+        ({"backoff": "linear", "max_retry_delay": "1m"}, {"retry.max_retry_delay_s": 60.0}),
         ({"retry_on": "timeout,exit:3"}, {"retry.retry_on": ["exit:3", "timeout"]}),
         ({"array": "0-99:10,200"}, {"children.total": 11}),
         ({"array": "0-3", "max_parallel": "1", "batch_policy": "fail_fast"}, {"ended": False}),
