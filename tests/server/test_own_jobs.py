@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from contextlib import AsyncExitStack
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from server.loops import wakeups
 from shared.principals import Principal, Role
 from tests.kit.each import each
 from tests.kit.raw_http import holding
@@ -103,6 +105,25 @@ async def test_a_key_gives_its_job_only_to_who_may_see_it(crowd: Crowd) -> None:
         assert len((await crowd.ask(who, "GET", query)).document["items"]) == count, who
     said = await crowd.ask("portal", "GET", query.replace("user=ann&", ""))
     assert (said.status, said.code) == (400, "missing_user"), "whose key is meant has to be said"
+
+
+async def test_a_job_that_has_just_moved_is_shown_from_memory_to_who_may_see_it(
+    crowd: Crowd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeups, "_RECENT_FOR_S", 1e9)
+    crowd.place.does(None)
+    job = await crowd.made("ann", "ann")
+    process = await crowd.place.process(job)
+    await crowd.place.job(job, until="Running")
+    path = f"/api/v1/jobs/{job}?wait=20&seen=Running"
+    asked = [
+        asyncio.create_task(crowd.ask(who, "GET", path))
+        for who in ("ann", "admin", "bob", "portal")
+    ]
+    gate = crowd.place.server.gate
+    await until(lambda: sum(gate._waits.values()) + sum(one.done() for one in asked) == 4)
+    process.finish()
+    assert [(await one).status for one in asked] == [200, 200, 404, 404]
 
 
 # -- lists
