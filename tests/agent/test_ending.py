@@ -383,17 +383,21 @@ async def test_another_database_loses_no_result_that_an_earlier_one_knew(tmp_pat
         assert (agent.names("results"), aside()) == (["1.zip"], [*kept[:2], result])
 
 
-async def test_the_name_of_a_user_is_not_on_the_disk_long_after_the_end(tmp_path) -> None:
-    def found(name: bytes) -> bool:
-        return any(name in path.read_bytes() for path in databases(agent))
+async def test_a_user_and_the_last_words_are_not_on_the_disk_long_after_the_end(tmp_path) -> None:
+    told = (b"somebody-to-forget", b"cannot read in.pdb")
+
+    def found() -> list[bytes]:
+        there = b"".join(path.read_bytes() for path in databases(agent))
+        return [words for words in told if words in there]
 
     async with calling(tmp_path) as agent:
-        payload_id, process = await agent.started(user_id="somebody-to-forget")
-        process.finish()
+        payload_id, process = await agent.started(user_id=told[0].decode())
+        process.log(stderr=told[1])
+        process.finish(3)
         await agent.ended(payload_id)
-        assert found(b"somebody-to-forget")
+        assert found() == [*told]
         await agent.forget(payload_id)
         for _ in range(10):  # cleaning comes once a minute
             await agent.clock.advance(30)
             await agent.call("GET", "/")
-        await until(lambda: not found(b"somebody-to-forget"))
+        await until(lambda: not found(), said=found)

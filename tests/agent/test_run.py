@@ -299,6 +299,20 @@ async def test_a_running_attempt_is_dead_before_the_answer(agent) -> None:
     assert json.loads(files["ferryman.json"])["status"] == "Cancelled"
 
 
+async def test_what_waits_never_starts_once_it_is_killed_and_its_bundle_goes(agent) -> None:
+    processes = [(await agent.started(f"{job}.1"))[1] for job in (1, 2)]
+    bundles = agent.names("bundles")
+    _, waiting = await agent.submit("3.1", {"run.sh": b"another"})
+    assert agent.names("bundles") != bundles
+    assert (await agent.call("POST", f"/kill/{waiting['id']}"))[1]["status"] == "Killed"
+    await agent.until_holds("bundles", names=bundles)
+    for process in processes:
+        process.finish()
+    await agent.completed("4.1")
+    assert agent.sandbox.starts == {"1.1": 1, "2.1": 1, "4.1": 1}
+    assert (await agent.doc(waiting["id"]))["started_at"] is None
+
+
 @each("step", ["stored", "prepare", "start", "up"])
 async def test_killed_while_its_sandbox_is_made_it_never_starts(agent, monkeypatch, step) -> None:
     await agent.fresh_server()
