@@ -21,6 +21,7 @@ import pytest
 
 from client_agent.api import bulk
 from client_agent.intake import orders, submission, submit
+from client_agent.storage.folders import Folders
 from server.settings.tables import ServerTable
 from shared.files import durable
 from shared.files.bundles.reader import MAX_FILES
@@ -353,6 +354,15 @@ async def test_a_disk_that_is_full_refuses_all_and_keeps_nothing(agent, monkeypa
         assert [one["code"] for one in answer["answers"]] == ["disk_full"] * 2
         assert all(one["retry_after_s"] for one in answer["answers"])
     await agent.until_holds(*FOLDERS)
+
+
+@both_ways
+async def test_a_bundle_must_leave_the_space_that_is_to_stay_free(agent, way, monkeypatch) -> None:
+    sent = agent.sent("1.1")
+    with monkeypatch.context() as patch:
+        patch.setattr(Folders, "free_bytes", lambda _: len(sent[1]) - 1)
+        assert (await way(agent, sent))[:2] == (507, "disk_full")
+    assert (await way(agent, sent))[0] == 200
 
 
 @both_ways

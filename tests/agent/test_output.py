@@ -54,6 +54,7 @@ COMMANDS: list[tuple[bytes, Any]] = [
     (b"::heartbeat::", Heartbeat()),
     (b"::output name=score::0.93", SetOutput("score", "0.93")),
     (b"::output name=score,type=text::{}", SetOutput("score", "{}")),
+    (b"::output name=score::\x1b[31m", SetOutput("score", "\\x1b[31m")),
     (
         b'::output name=score,type=json:: { "a" : [1, 2.5, null], "b": "\\u00e9"}',
         SetOutput("score", '{"a":[1,2.5,null],"b":"é"}', is_json=True),
@@ -249,6 +250,8 @@ def test_what_is_malformed_is_one_notice_that_names_the_first() -> None:
     assert first.startswith("a line was ignored: ::progress value=x:: (value is not")
     assert after == "after"
     assert doc.notices[0].level == "warning"
+    (cut,) = texts(said(f"::unknown::{'x' * 200}"))
+    assert f"{'x' * 69}… (there is" in cut, "what is left out is seen"
 
 
 def test_notices_have_a_limit_and_the_last_one_says_so() -> None:

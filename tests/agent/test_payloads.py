@@ -12,7 +12,9 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -20,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from client_agent.api import routes
 from client_agent.intake.submission import STALLED_S
 from client_agent.payloads.store import Payloads
-from client_agent.report.health import CpuLoad
+from client_agent.report.health import CpuLoad, Health
 from client_agent.run.attempt import TICK_S
 from client_agent.storage.folders import Folders
 from shared.wire import PayloadState
@@ -334,6 +336,7 @@ async def test_what_it_says_is_the_same_after_a_restart(tmp_path, monkeypatch, k
 async def test_attempts_are_counted_by_how_they_ended(tmp_path) -> None:
     async with calling(tmp_path, services=["example"]) as agent:
         await agent.completed()
+        (agent.data / "quarantine" / "undying").mkdir(parents=True)
         async with agent.http.get("/metrics") as answer:
             families = text_string_to_metric_families(await answer.text())
         _, health = await agent.call("GET", "/health")
@@ -356,6 +359,17 @@ async def test_attempts_are_counted_by_how_they_ended(tmp_path) -> None:
     assert {name: found.get(name) for name in wanted} == dict.fromkeys(wanted, 1)
     assert (found["ferryman_slots",], found["ferryman_unready", "sandbox"]) == (2, 0)
     assert found["ferryman_database_commit_seconds_count",] > 0
+    assert found["ferryman_quarantined_attempts",] == 1
+
+
+async def test_its_sentence_says_what_is_wrong() -> None:
+    health: Any = SimpleNamespace(
+        unready=AsyncMock(return_value={"sandbox": "no bwrap", "draining": "it drains"}),
+        _admission=SimpleNamespace(identity=SimpleNamespace(slots=4)),
+        _runner=SimpleNamespace(running=3, waiting=2),
+    )
+    said = "3 of 4 slots in use, 2 wait; no bwrap; it drains"
+    assert await Health.sentence(health) == said
 
 
 async def test_a_folder_that_its_jobs_need_is_looked_for_each_time(tmp_path) -> None:

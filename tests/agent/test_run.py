@@ -12,6 +12,7 @@ import zipfile
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -149,6 +150,18 @@ async def test_a_failure_keeps_its_files_its_logs_and_its_last_lines(agent) -> N
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         when = datetime(*archive.getinfo("ferryman.json").date_time, tzinfo=UTC)
     assert abs((when - datetime.fromisoformat(doc["ended_at"])).total_seconds()) < 2
+
+
+async def test_a_name_that_windows_cannot_store_is_told_and_in_the_receipt(
+    agent,
+) -> None:
+    payload_id, process = await agent.started()
+    process.write("aux.h", b"")
+    process.finish()
+    (warning,) = (await agent.ended(payload_id))["warnings"]
+    assert "aux.h" in warning
+    files = await collected(agent, payload_id)
+    assert json.loads(files["ferryman.json"])["warnings"] == [warning]
 
 
 async def test_too_large_results_fail_the_job_but_logs_and_receipt_are_kept(agent) -> None:
@@ -371,6 +384,18 @@ async def test_a_partial_result_is_of_now_and_few_are_made_at_once(agent, monkey
     go_on.set()
     assert [(await one)["sofar.txt"] for one in asked] == [b"46 of 100"] * MAX_SNAPSHOTS
     await until(lambda: not process.workspace.path.exists())
+
+
+async def test_a_partial_result_has_the_logs_where_a_folder_may_not_be_read(
+    agent, monkeypatch
+) -> None:
+    payload_id, process = await agent.started()
+    process.log(b"step\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(result, "collect", Mock(side_effect=PermissionError(errno.EACCES, "no")))
+        files = await collected(agent, payload_id)
+    assert set(files) == {"stdout.log", "stderr.log", "ferryman.json"}
+    assert files["stdout.log"] == b"step\n"
 
 
 async def test_a_partial_result_leaves_the_space_that_must_stay_free(agent, monkeypatch) -> None:

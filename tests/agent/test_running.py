@@ -13,7 +13,7 @@ import pytest
 
 from client_agent.api.files import FOLLOW_S, PACE_S, PER_READER_S
 from client_agent.collect.running import RunningTree
-from shared.wire import FILE_SIZE
+from shared.wire import FILE_SIZE, LOG_SIZE
 from tests.kit.agent_http import LIMITS, AgentClient
 from tests.kit.waiting import eventually, until
 
@@ -163,6 +163,8 @@ async def test_what_is_written_so_far_comes_byte_by_byte_from_any_offset(agent) 
     assert await log(agent, payload_id, "offset=200&key=1.1") == ODD[200:]
     assert await log(agent, payload_id, f"offset={2**63 - 1}") == b""
     assert await log(agent, payload_id, stream="stderr") == b"error"
+    async with agent.http.get(f"/payloads/{payload_id}/logs/stdout?offset=200") as response:
+        assert response.headers[LOG_SIZE] == str(len(ODD)), "the whole log's"
     for offset in ("-1", "x", "1e3", "9" * 30):
         path = f"/payloads/{payload_id}/logs/stdout?offset={offset}"
         status, body = await agent.call("GET", path)

@@ -15,6 +15,7 @@ import structlog
 import typer
 from aiohttp import web
 from pydantic import ValidationError
+from structlog.testing import capture_logs
 
 from client_agent import __main__, app
 from client_agent.__main__ import check_last
@@ -267,6 +268,18 @@ async def test_limits_that_are_soft_on_this_host_are_logged_at_the_start(tmp_pat
 
 OLD, NEW = "a-long-random-text", "another-long-random-text"
 OPEN = {"/", "/health", "/livez", "/readyz"}
+
+
+def test_an_operator_is_warned_of_services_with_the_hosts_network() -> None:
+    grants = SandboxingSection.model_validate({"services": {"fetch": {"network": True}}}).grants()
+    with capture_logs() as logs:
+        app.warn("bubblewrap", REPORT, grants)
+    told = {
+        (one["log_level"], *one["services"]) for one in logs if one["event"] == "sandbox.network"
+    }
+    assert told == {("warning", "fetch")}
+
+
 SCRAPER, ANOTHER = "a-token-for-metrics", "another-token-for-metrics"
 
 

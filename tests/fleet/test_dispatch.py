@@ -117,6 +117,12 @@ async def test_a_job_says_at_which_place_and_why_it_waits(world: World) -> None:
     on = f"waits for job {patient} to complete"
     await waits(world, after, 2, WaitReason.DEPENDENCY, on, waits_for=[patient])
     world.services["patient"] = replace(SERVICES["patient"], paused=True, paused_message="disks")
+    many = [await world.upload("bob", "patient") for _ in range(6)]
+    last = await world.upload("bob", "patient", after=",".join(map(str, many)))
+    on = f"waits for jobs {', '.join(map(str, many[:5]))} and more to complete"
+    info = await found(world, last)
+    assert info is not None
+    assert (info.reason, info.waits_for) == (on, many)
     paused = "service patient is paused: disks"
     await waits(world, patient, 1, WaitReason.PAUSED, paused)
     agent.start(next(one for one in agent.payloads.values() if one.key == taken.key))

@@ -225,6 +225,7 @@ async def test_an_agent_is_drained_resumed_and_retired_by_every_way(
     found = await agent_of(fleet, "every")
     assert (found["message"], found["reachable"]) == ("retired by an operator", False)
     assert await trouble_of_service() == (True, "agent every is retired")
+    assert b'ferryman_agent_up{agent="every"}' not in (await fleet.get("/metrics"))[2]
     for action in ("drain", "lost"):
         status, problem = await ask(fleet, "POST", f"/every/{action}")
         assert (status, problem["code"]) == (409, "agent_retired")

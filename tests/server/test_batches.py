@@ -85,6 +85,8 @@ async def test_an_array_from_its_upload_until_it_is_cleaned(place: Place) -> Non
         assert (status, kind) == (200, "application/zip")
         names = zipfile.ZipFile(io.BytesIO(body)).namelist()
         assert {name.partition("/")[0] for name in names} == {"0", "1", "2", "3"}
+    async with place.session.get(f"{place.url}/download/{parent}") as answer:
+        assert f'"batch-{parent}.zip"' in answer.headers["Content-Disposition"]
 
     async def states() -> set[str]:
         of_parent = (await place.api("GET", f"/jobs/{parent}"))["status"]
@@ -190,6 +192,8 @@ async def test_a_job_that_leaves_children_waits_for_them_unless_they_cannot_be_r
             for name in names:
                 process.write(f"children/{name}/run.sh", b"exit 1\n")
                 process.write(f"children/{name}/deep/data", name.encode())
+        else:
+            process.write("children/more/run.sh", b"exit 1\n")
         process.write("output.txt", b"")
         process.finish()
 
@@ -207,6 +211,8 @@ async def test_a_job_that_leaves_children_waits_for_them_unless_they_cannot_be_r
         (name, parent) for name in names
     ]
     assert made[1]["outputs"] == ["output.txt"], "though children are not asked for"
+    (warning,) = made[1]["warnings"]
+    assert "a child of a batch leaves no further ones" in warning
     assert (await history(place, parent))[4:] == ["job.deferred", "job.completed"]
     _, _, body = await place.get(f"/api/v1/jobs/{made[1]['id']}/bundle")
     with zipfile.ZipFile(io.BytesIO(body)) as archive:

@@ -208,6 +208,8 @@ async def test_where_there_is_no_result_the_status_says_why(place: Place) -> Non
     status, kind, body = await place.get(f"/api/v1/jobs/{first}/result")
     assert (status, kind) == (409, "application/problem+json")
     assert f"/download_partial/{first}" in json.loads(body)["detail"]
+    async with place.session.get(f"{place.url}/download_partial/{first}") as answer:
+        assert f"''job-{first}-partial.zip" in answer.headers["Content-Disposition"]
     for path, status, state in (
         (f"/api/v1/jobs/{second}/cancel", 200, "Cancelled"),
         (f"/terminate/{second}", 200, "Killed"),
@@ -329,7 +331,8 @@ async def test_jobs_are_cancelled_retried_tagged_and_deleted_by_number(place: Pl
     assert await items(place, action="retry", ids=[waiting]) == [(waiting, True, "queued")]
     assert (await items(place, action="retry", ids=[waiting]))[0][1] is False
     tagged = [(running, True, "tagged"), (waiting, True, "tagged")]
-    assert await items(place, action="tag", ids=[running, waiting], tags=["a", "b"]) == tagged
+    twice = [running, waiting, running]
+    assert await items(place, action="tag", ids=twice, tags=["a", "b"]) == tagged
     await items(place, action="untag", ids=[running], tags=["b"])
     found = await place.api("GET", "/jobs", tag="b", user=place.user)
     assert [one["id"] for one in found["items"]] == [waiting]

@@ -24,9 +24,11 @@ from server import metrics
 from server.domain.troubles import Trouble, TroubleKind
 from server.lifecycle import Supervision
 from server.loops.runner import Loop, Supervisor
+from server.stages.webhooks import Webhooks
 from server.storage.scratch import FolderScratch
 from server.store.statistics import SqlStatistics
 from shared import probe
+from shared.clock import SECOND
 from shared.principals import Principal, Role, Scope
 from shared.probe import PATIENCE_S, Heartbeats
 from shared.sqlite.database import Database
@@ -140,6 +142,12 @@ async def test_the_store_counts_once_for_a_crowd_and_may_be_unreadable(place, mo
     of_store = {"ferryman_jobs", "ferryman_oldest_waiting_seconds"}
     assert of_store.isdisjoint(name for name, *_ in found)
     assert ("ferryman_agent_up", "local") in found
+
+
+async def test_the_oldest_webhook_is_told_in_seconds(place, monkeypatch) -> None:
+    since = place.warm.clock.now() - 30 * SECOND
+    monkeypatch.setattr(Webhooks, "oldest", AsyncMock(return_value=since))
+    assert 40 <= (await samples(place))["ferryman_webhooks_oldest_seconds",] < 600
 
 
 SAID = ("event", "state", "attempt", "agent", "reason", "exit_code")

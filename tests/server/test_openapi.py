@@ -192,6 +192,19 @@ def test_every_field_of_a_document_is_filled_by_something() -> None:
     assert [unset(one) for one in (attempt, attempt.links, event)] == [set()] * 3
 
 
+def test_every_link_is_below_the_path_at_which_a_proxy_shows_the_server() -> None:
+    parent, result = job(parent_id=2, attempt=1, state=JobState.COMPLETED), Result("f", 1, "0" * 64)
+    start: dict[str, Any] = {"timeout_s": 1.0, "limits": Limits(), "state": JobState.COMPLETED}
+    attempt = Attempt(job_id=1, number=1, agent="a", claimed_at=0, result=result, **start)
+    counts = ChildCounts(total=2)
+    for document in (
+        documents.job_doc(parent, None, prefix="/below", batch=counts),
+        documents.attempt_doc(attempt, "/below"),
+    ):
+        links = document.links.model_dump().values()
+        assert {one.startswith("/below/") for one in links if one} == {True}
+
+
 # -- as it is served
 
 

@@ -255,6 +255,8 @@ async def test_what_a_running_job_says_is_seen_in_its_stream_and_in_pages(served
             assert answer.content_type == "text/event-stream"
             assert answer.headers["X-Accel-Buffering"] == "no"
             assert answer.headers["Cache-Control"] == "no-cache"
+            again = [await answer.content.readline() for _ in range(2)]
+            assert again == [b"retry: 2000\n", b"\n"]
             assert [(await anext(messages)).event for _ in MOVES] == MOVES
             held.more = {"live": LIVE}
             await here.agent.say(held)

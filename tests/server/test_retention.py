@@ -436,6 +436,18 @@ async def test_nothing_of_the_user_is_found_afterwards(module_folder, north, mon
         assert (await caller.ask("POST", "/api/v1/forget-user", json=body))[0] == 400, body
 
 
+async def test_a_token_of_somebody_else_that_names_the_user_is_told_of(north) -> None:
+    caller, _ = north
+    async with Client(caller.url) as client:
+        create = caller.server.context.tokens.create
+        made, _ = await create(
+            NewToken("gate", Role.PORTAL, None, ("yan", "zed"), None, None), "op"
+        )
+        report = await client.forget_user("yan")
+    (kept,) = [one for one in report.kept if one.startswith("token ")]
+    assert kept == f"token gate ({made.id}) of another principal names the user"
+
+
 async def test_a_job_whose_agent_is_away_is_named_and_goes_later(north, monkeypatch):
     caller, agent = north
     monkeypatch.setattr(forget_user, "PATIENCE_S", 0)

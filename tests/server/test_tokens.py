@@ -41,7 +41,9 @@ class Tokens:
         async with self.caller.session.request(
             method, f"{self.caller.url}{path}", json=body, params=query, headers=headers
         ) as answer:
-            return answer.status, await answer.json()
+            found = await answer.json()
+            assert "token" not in found or answer.headers["Cache-Control"] == "no-store"
+            return answer.status, found
 
     async def done(self, method: str, path: str, body: Any = None, **query: str) -> Any:
         """What is answered, which must be a yes."""
