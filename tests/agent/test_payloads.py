@@ -11,6 +11,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -141,6 +142,12 @@ async def test_settling_waits_for_a_submit_that_ends_meanwhile(agent) -> None:
     assert (await settling)[1]["payload"]["id"] == taken["id"]
 
 
+async def is_answered(agent: Any, waiting: asyncio.Future[Any]) -> bool:
+    """Who waits may begin to sleep after others did."""
+    await agent.clock.advance(STALLED_S)
+    return waiting.done()
+
+
 async def test_settling_does_not_refuse_a_submit_that_is_being_stored(agent, monkeypatch) -> None:
     """On a slow disk that may take longer than its server waits for the answer."""
     storing, go_on = threading.Event(), threading.Event()
@@ -158,9 +165,8 @@ async def test_settling_does_not_refuse_a_submit_that_is_being_stored(agent, mon
         for _ in range(2):
             path = f"/keys/{agent.server}/1.1/settle"
             settling = asyncio.ensure_future(agent.http.post(path))
-            await agent.clock.until_asleep(STALLED_S)
-            await agent.clock.advance(STALLED_S)
-            async with await settling as response:
+            await eventually(partial(is_answered, agent, settling), bool)
+            async with settling.result() as response:
                 code = (await response.json())["code"]
                 assert (response.status, code) == (409, "submit_in_progress")
                 assert int(response.headers["Retry-After"]) > 0

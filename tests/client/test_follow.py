@@ -37,6 +37,7 @@ from tests.client.fake_server import (
     jobs,
     problem,
 )
+from tests.kit.waiting import until
 
 R, C = JobState.RUNNING, JobState.COMPLETED
 LATE = problem(409, "already_ended", "job 17 has already ended as Completed")
@@ -183,8 +184,7 @@ async def test_a_bundle_runs_with_each_input_side_by_side_until_one_that_fails(f
         now += 1
         most = max(most, now)
         await request.read()
-        for _ in range(20):  # the others begin meanwhile
-            await yield_to_loop()
+        await until(lambda: most == 3)  # the others begin meanwhile
         now -= 1
         return accepted(number).response()
 

@@ -429,6 +429,10 @@ class Started:
         await until(lambda: ended.done() or self.clock.looks >= looks + 2)
         self.let_go()
 
+    async def ends_by_itself(self) -> None:
+        """As a soft limit does, whose samples may be seconds apart on a slow machine."""
+        await self.process.wait()
+
     def let_go(self) -> None:
         """Tell a job that waits for the file ``stop``."""
         os.close(os.open("stop", os.O_CREAT | os.O_WRONLY, dir_fd=self.workspace.fd))
