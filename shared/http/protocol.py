@@ -204,6 +204,9 @@ class Connection(web.RequestHandler):
     # -- reading
 
     def data_received(self, data: bytes) -> None:
+        # A head that begins while the answer before it is being finished: no more may come of it.
+        request = self._current_request
+        in_answer = self._waiter is None and (request is None or request.content.is_eof())
         if self._unthrottled:
             super().data_received(data)
         else:
@@ -216,7 +219,8 @@ class Connection(web.RequestHandler):
             elif len(data) == self._read_size:
                 self._set_read_size(min(2 * len(data), MEDIUM))
         waiter = self._waiter
-        if waiter is None or waiter.done() or self._messages:
+        waits = in_answer if waiter is None else not waiter.done()
+        if not waits or self._messages:
             if self._head_timer is not None:
                 self._head_timer.cancel()
                 self._head_timer = None
@@ -254,7 +258,10 @@ class Connection(web.RequestHandler):
 
     def _head_timed_out(self, begun: bool) -> None:
         self._head_timer = None
-        if self._waiter is None or self._waiter.done() or self._tcp is None:
+        if self._waiter is None:  # it answers still
+            self._head_timer = self._start_head_timer(begun=begun)
+            return
+        if self._waiter.done() or self._tcp is None:
             return
         if begun or self._request_count == 0:
             request_id = new_request_id()

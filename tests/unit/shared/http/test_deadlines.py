@@ -66,6 +66,14 @@ class App:
             raise
         return response
 
+    async def held(self, request: web.Request) -> web.StreamResponse:
+        """Sent, and not finished until the test says so."""
+        response = web.StreamResponse(headers={"Content-Length": "5"})
+        await response.prepare(request)
+        await response.write(b"hello")
+        await self.waiting.wait()
+        return response
+
     async def wait(self, request: web.Request) -> web.Response:
         task = asyncio.current_task()
         assert isinstance(request.protocol, Connection)
@@ -85,6 +93,7 @@ async def serving(**deadlines: float) -> AsyncIterator[tuple[App, int]]:
     application.router.add_get("/", app.get)
     application.router.add_get("/big", app.big)
     application.router.add_get("/wait", app.wait)
+    application.router.add_get("/held", app.held)
     application.router.add_post("/refuse", app.refuse)
     application.router.add_post("/take", app.take)
     sock = listen("127.0.0.1", 0)
@@ -109,6 +118,12 @@ async def opened(port: int, sent: bytes) -> tuple[asyncio.StreamReader, asyncio.
     early = socket.create_connection(("127.0.0.1", port))
     early.sendall(sent)
     return await asyncio.open_connection(sock=early)
+
+
+async def opened_and_answered(port: int) -> None:
+    reader, writer = await opened(port, GET)
+    assert b"hello" in await reader.readuntil(b"hello")
+    await gone(writer)
 
 
 @each("sent", [b"", b"GET / HTTP/1.1\r\nHos"])
@@ -142,11 +157,14 @@ async def test_a_head_that_trickles_does_not_win_time():
 
 
 async def test_the_second_head_has_its_deadline_too():
-    async with serving(head_s=SOON) as (_, port):
+    """Also one that begins before the answer to the first is finished."""
+    async with serving(head_s=SOON) as (app, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(GET)
+        writer.write(GET.replace(b"/", b"/held", 1))
         assert b"hello" in await reader.readuntil(b"hello")
         writer.write(b"GET /")
+        await opened_and_answered(port)  # that was read by now
+        app.waiting.set()
         assert b" 408 " in await reader.read()
         await gone(writer)
 
