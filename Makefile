@@ -28,7 +28,7 @@ demo: setup ## start everything in a temporary folder, run an example bundle, sh
 serve: setup ## server and agent in the foreground, data kept in ./ferryman-data (DATA=folder)
 	@.venv/bin/ferryman dev --data-dir $(DATA) $(ARGS)
 
-test: setup-dev ## the tests of every change, about five minutes on two cores (ARGS="-k name" or a path to choose)
+test: setup-dev ## the tests of every change, about four minutes on two cores (ARGS="-k name" or a path to choose)
 	@$(PYTHON_RUN) -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 test-all: setup-dev ## everything, within an hour: slow tests, fresh programs, other interleavings, soak, mutants, bench
