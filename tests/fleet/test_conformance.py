@@ -210,7 +210,7 @@ async def test_a_number_counts_only_with_its_key(side: Side) -> None:
 async def test_a_result_is_the_one_that_was_announced(
     side: Side, exit_code: int, status: str
 ) -> None:
-    """By its own route, and behind the line of events that tells of it."""
+    """By its own route, and behind the line of events that names it."""
     running = await side.runs("1.1")
     async with side.http.get(f"/retrieve_partial/{running.id}") as answer:
         assert (answer.status, (await answer.read())[:2]) == (200, b"PK"), "so far"

@@ -146,7 +146,7 @@ def held_by_readers(program: Program, path: str, headers: str, count: int) -> in
     """Bytes that the server had more while so many had asked for it and read nothing."""
     usual = connections(program)
     before = memory(program, "VmRSS")
-    Path(f"/proc/{program.pid}/clear_refs").write_text("5")  # VmHWM begins anew
+    Path(f"/proc/{program.pid}/clear_refs").write_text("5")  # VmHWM begins again
     with contextlib.ExitStack() as stack:
         waiting = select.poll()
         for _ in range(count):

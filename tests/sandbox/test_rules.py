@@ -1,5 +1,5 @@
 """What can be asked without a sandbox: the filter of system calls, run by an interpreter for both
-machines; what bwrap is told; the scripts of the gate, bwrap's status, pidfds, and supervision."""
+machines; bwrap's arguments; the scripts of the gate, bwrap's status, pidfds, and supervision."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_what_no_filter_can_be_made_of_is_refused() -> None:
         seccomp.assemble([])
 
 
-# ---------------------------------------------------------------- what bwrap is told
+# ---------------------------------------------------------------- bwrap's arguments
 
 TOOLS = command.Tools(sh="/bin/sh", bwrap="/b/bwrap", unshare="/b/unshare")
 MOUNTING = {

@@ -1,4 +1,4 @@
-"""What machines ask a server and an agent, and what they are told: metrics, ``/livez``, ``/readyz``
+"""What machines ask a server and an agent, and the answers: metrics, ``/livez``, ``/readyz``
 and ``/health``; what the log says of each job, and when the watchdog is to start a server again.
 """
 
@@ -234,7 +234,7 @@ async def test_a_failure_of_the_database_is_a_reason_and_its_words_are_the_opera
     async def fail(*_: object) -> None:
         raise failure()
 
-    with monkeypatch.context() as broken, capture_logs():  # each loop tells of it at each sweep
+    with monkeypatch.context() as broken, capture_logs():  # each loop logs it at each sweep
         broken.setattr(Database, "failure", property(failure))
         broken.setattr(Database, "write", fail)
         for _ in range(2):  # it does not come and go
