@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
+from typing import TypeVar
 
 import pytest
 
@@ -17,6 +18,8 @@ from shared.files.archives.zip_index import ListedFile
 from shared.http.authentication import CALLER, caller_of
 from shared.principals import ANONYMOUS, Principal, Role
 
+T = TypeVar("T")
+
 
 @pytest.fixture
 async def reads() -> AsyncIterator[Reads]:
@@ -25,7 +28,7 @@ async def reads() -> AsyncIterator[Reads]:
     found.close()
 
 
-async def as_caller(name: str, reads: Reads, work: Callable[[], str]) -> str:
+async def as_caller(name: str, reads: Reads, work: Callable[[], T]) -> T:
     CALLER.set(name)
     return await reads.run(work)
 
@@ -70,22 +73,19 @@ async def test_who_leaves_has_its_place_until_its_thread_is_done(reads: Reads) -
 
 async def test_callers_take_turns_whoever_asks_for_more(reads: Reads) -> None:
     order: list[str] = []
-
-    def noted(name: str) -> str:
-        order.append(name)
-        return name
-
-    with blocked() as (work, begun):
-        busy = [asyncio.create_task(as_caller(f"{n}", reads, work)) for n in range(2)]
-        for _ in busy:
+    wanted = ["ann"] * 5 + ["bob"]
+    with blocked() as (stays, begun):
+        busy = [asyncio.create_task(as_caller("cy", reads, stays))]
+        assert await asyncio.to_thread(begun.acquire, timeout=60)
+        with blocked() as (leaves, begun):
+            busy.append(asyncio.create_task(as_caller("dan", reads, leaves)))
             assert await asyncio.to_thread(begun.acquire, timeout=60)
-        wanted = ["ann"] * 5 + ["bob"]
-        waiting = [
-            asyncio.create_task(as_caller(name, reads, partial(noted, name))) for name in wanted
-        ]
-        await asyncio.to_thread(lambda: None)  # all of them have asked
-    await asyncio.gather(*busy, *waiting)
-    assert order.index("bob") <= 2  # not behind all that ann asked for before
+            asked = [as_caller(name, reads, partial(order.append, name)) for name in wanted]
+            waiting = [asyncio.create_task(one) for one in asked]
+            await asyncio.to_thread(lambda: None)  # all of them have asked
+        await asyncio.gather(*waiting)  # in one thread: they cannot overtake each other
+    await asyncio.gather(*busy)
+    assert order == ["ann", "bob", *["ann"] * 4]  # not behind all that ann asked for before
 
 
 async def test_a_caller_with_too_many_searches_is_sent_away_and_others_are_not() -> None:
