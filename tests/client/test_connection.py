@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,19 +13,10 @@ import pytest
 from ferryman import BadArgument, Client, JobState, SyncClient, Unreachable
 from tests.client.fake_server import HERE, SCRIPT, FakeServer, accepted, doc, job
 from tests.kit.certificates import Authority, Certificate, authority
-from tests.kit.dev_program import FERRYMAN, environment
+from tests.kit.command_line import fresh
 from tests.kit.each import each
 
 OK = doc({"status": "ok", "database": "ok"})
-
-
-def started_afresh(*words: str, **variables: str) -> tuple[int, str]:
-    """Code and words of the command with an interpreter of its own: for what is decided early."""
-    how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "text": True}
-    env = environment() | variables
-    with subprocess.Popen([*FERRYMAN, *words], env=env, stdout=subprocess.PIPE, **how) as process:
-        said, _ = process.communicate()
-    return process.returncode, said
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +55,8 @@ async def test_an_own_ca_is_trusted_and_a_client_certificate_says_who_calls(ca, 
                     await client.health()
         for trusted, code, said in ((ca, 0, "Completed"), (host, 69, "verified")):
             words, by = ("status", "17", "--url", url), {"SSL_CERT_FILE": str(trusted.cert)}
-            done = await asyncio.to_thread(started_afresh, *words, **by)
-            assert (done[0], said in done[1]) == (code, True), done
+            done = await asyncio.to_thread(fresh, *words, **by)
+            assert (done.code, said in done.out + done.err) == (code, True), done
     async with encrypted(host, ca) as url:
         for more in mine:
             async with Client(url, ca_file=ca.cert, **more) as client:

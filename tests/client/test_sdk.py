@@ -6,7 +6,6 @@ import copy
 import inspect
 import pickle
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ from ferryman.models import events, jobs, operators
 from ferryman.models.events import EventDoc
 from ferryman.units import say_about, say_count, say_duration, say_size
 from tests.client.fake_server import job
+from tests.kit.dev_program import ended
 from tests.kit.each import each
 
 REFUSED: Any = (409, "a_code", "a sentence")
@@ -133,14 +133,8 @@ def test_a_users_code_passes_mypy_strict_and_mistakes_are_found(tmp_path):
     lines = ["from ferryman import SyncClient", "client = SyncClient()", *WRONG]
     (tmp_path / "right.py").write_text(RIGHT)
     (tmp_path / "wrong.py").write_text("\n".join(lines))
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-error-summary"]
-    done = subprocess.run(
-        [*command, "right.py", "wrong.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ("--strict", "--config-file=", "--no-error-summary", "right.py", "wrong.py")
+    done = ended(sys.executable, "-m", "mypy", *words, cwd=tmp_path, status=None)
     assert done.stderr == ""
     said = [line.partition(": ")[::2] for line in done.stdout.splitlines()]
     assert [of for of in said if of[0].startswith("right.py")] == []

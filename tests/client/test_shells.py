@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typer.main import get_command
 from ferryman.cli.app import COMMANDS, COMMON, app
 from ferryman.cli.completion import SCRIPTS, candidates
 from tests.client.fake_server import HERE, problem
-from tests.kit.dev_program import environment
+from tests.kit.dev_program import ended
 from tests.kit.each import each
 from tests.kit.installed import program
 
@@ -62,17 +61,8 @@ def test_every_command_is_offered_as_its_help_says_and_nothing_hidden() -> None:
 def shell(name: str, home: Path, *words: str) -> str:
     """What a shell prints in a home of its own."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        [program(name), *words],
-        env={"HOME": str(home), "PATH": path, "TERM": "dumb"},
-        cwd=home,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
-    return done.stdout
+    env = {"HOME": str(home), "PATH": path, "TERM": "dumb"}
+    return ended(program(name), *words, env=env, cwd=home, status=None).stdout
 
 
 COMPLETE = "complete -o bashdefault -o default -F _ferryman ferryman"
@@ -148,14 +138,7 @@ OTHERS = {f"ferryman.cli.{name}" for name in ("admin", "events", "schedules", "t
 
 def imported(*commands: list[str], code: str = RUN) -> list[set[str]]:
     """The modules that are there after each of these commands in a process of their own."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code, json.dumps(commands)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
+    done = ended(sys.executable, "-P", "-c", code, json.dumps(commands))
     return [set(json.loads(line)) for line in done.stderr.splitlines() if line.startswith("[")]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from server.settings import load
-from tests.kit.dev_program import ROOT, environment
+from tests.kit.dev_program import ROOT, ended
 from tests.kit.installed import program
 
 DOCKER = ROOT / "deploy/docker"
@@ -28,8 +27,7 @@ def test_hadolint_and_the_schema_of_compose_find_no_fault():
         (schema, sorted(DOCKER.glob("compose*.yaml"))),
     ):
         for file in files:
-            done = subprocess.run([*words, str(file)], capture_output=True, text=True, check=False)
-            assert done.returncode == 0, f"{file}: {done.stdout}{done.stderr}"
+            ended(*words, file)
 
 
 def _environment(service: str, **given: str) -> dict[str, str]:
@@ -86,17 +84,11 @@ def test_the_steps_of_the_image_make_a_program_that_runs(image, tmp_path):
             for name in names:
                 into = folder / Path(name).name if target.endswith("/") else folder
                 into.parent.mkdir(parents=True, exist_ok=True)
-                subprocess.run(["cp", "-rT", str(ROOT / name), str(into)], check=True)
+                ended("cp", "-rT", ROOT / name, into)
         elif line.startswith("RUN "):
             step = line.removeprefix("RUN ").replace("python -m venv", f"{sys.executable} -m venv")
             for place, there in places.items():
                 step = re.sub(rf"(?<![\w/]){place}\b", str(there), step)
-            subprocess.run(["bash", "-euc", step], cwd=source, check=True, env=environment())
-    shown = subprocess.run(
-        [str(places["/opt/ferryman"] / "bin/ferryman"), image, "--help"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+            ended("bash", "-euc", step, cwd=source)
+    shown = ended(places["/opt/ferryman"] / "bin/ferryman", image, "--help", cwd=tmp_path)
     assert "--data-dir" in shown.stdout

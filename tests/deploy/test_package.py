@@ -15,7 +15,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.docs.conftest import blocks
-from tests.kit.dev_program import ROOT, environment
+from tests.kit.dev_program import ROOT, ended
 from tests.kit.installed import program
 
 pytestmark = [
@@ -31,7 +31,6 @@ mount -t proc proc proc && mount --rbind /dev dev && mount --rbind /sys sys
 pivot_root . . && umount -l . && cd /
 exec /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 "$@"
 """
-_PATIENCE_S = 200
 
 
 def suite() -> str:
@@ -47,43 +46,24 @@ class EmptyMachine:
     def __init__(self, folder: Path, packages: Sequence[str]) -> None:
         self.folder = folder
         words = ("--quiet", "--variant=minbase", f"--include={','.join(packages)}")
-        subprocess.run([program("mmdebstrap"), *words, suite(), str(folder)], check=True)
+        ended(program("mmdebstrap"), *words, suite(), folder)
 
     def run(self, script: str) -> str:
         """What it printed; it must end well."""
         command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec", _INSIDE]
-        done = subprocess.run(
-            [*command, str(self.folder), "bash", "-euo", "pipefail", "-c", script],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_PATIENCE_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout
-        return done.stdout
+        words = (*command, self.folder, "bash", "-euo", "pipefail", "-c", script)
+        return ended(*words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
 
 
 @pytest.fixture(scope="module")
 def package() -> Path:
-    done = subprocess.run(
-        [str(ROOT / "deploy/debian/build")],
-        cwd=ROOT,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return ROOT / done.stdout.splitlines()[-1]
+    return ROOT / ended(ROOT / "deploy/debian/build", cwd=ROOT).stdout.splitlines()[-1]
 
 
 @pytest.fixture(scope="module")
 def machine(package, tmp_path_factory):
     """With what the package depends on, what a Debian with systemd has, and the package."""
-    depends = subprocess.run(
-        ["dpkg-deb", "--field", str(package), "Depends"], capture_output=True, text=True, check=True
-    ).stdout
+    depends = ended("dpkg-deb", "--field", package, "Depends").stdout
     names = re.findall(r"(?:^|, )([\w-]+)", re.sub(r" \([^)]*\)", "", depends))
     folder = tmp_path_factory.mktemp("machine") / "root"
     made = EmptyMachine(folder, [*sorted(set(names)), "systemd", "logrotate"])

@@ -19,7 +19,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from ferryman.sync import SyncClient
-from tests.kit.dev_program import ROOT
+from tests.kit.dev_program import ROOT, ended
 from tests.kit.installed import program
 from tests.kit.programs import Program, free_port, until
 
@@ -64,11 +64,7 @@ def alerts() -> dict[str, dict[str, Any]]:
 
 
 def promtool(*words: str) -> str:
-    done = subprocess.run(
-        [program("promtool"), *words], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return ended(program("promtool"), *words).stdout
 
 
 def test_promtool_takes_the_rules_and_the_example(tmp_path):

@@ -20,7 +20,7 @@ import pytest
 
 from server.http.params import MAX_WAIT_S
 from shared.units.durations import parse_duration
-from tests.kit.dev_program import ROOT, descendants
+from tests.kit.dev_program import ROOT, descendants, ended
 from tests.kit.installed import program
 from tests.kit.programs import Pair, free_port, until
 from tests.kit.raw_archives import FORM, file_part, form_of, text_part
@@ -49,7 +49,7 @@ class Proxy:
         names = ("-subj", f"/CN={NAME}", "-addext", f"subjectAltName=DNS:{NAME}", "-days", "2")
         files = ("-keyout", str(self._key), "-out", str(self.certificate))
         made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *names, *files]
-        subprocess.run(made, check=True, capture_output=True)
+        ended(*made)
         self.command = self._configured(server_port)
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -101,8 +101,7 @@ class Proxy:
         """Status and body; curl is what users type."""
         body = self.folder / f"body-{os.urandom(4).hex()}"
         command = self.words(path, "-o", str(body), "-w", "%{http_code}", *words)
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        done = ended(*command)
         content = body.read_bytes() if body.exists() else b""
         body.unlink(missing_ok=True)
         return int(done.stdout), content
@@ -240,8 +239,7 @@ def test_a_bundle_goes_up_and_its_result_comes_down(proxied, tmp_path):
             status, part = proxy.curl(f"/api/v1/jobs/{job_id}/result", "-r", span)
             assert status == 206
             file.write(part)
-    done = subprocess.run(["unzip", "-p", str(result), "sum.txt"], capture_output=True, check=True)
-    assert done.stdout.split()[0].decode() == expected
+    assert ended("unzip", "-p", result, "sum.txt").stdout.split()[0] == expected
     # Neither way was anything kept on the proxy's own disk: logs are all that it wrote.
     assert proxy.written() - before < PIECE
 
@@ -345,12 +343,8 @@ def test_plain_http_is_sent_on(proxied):
     proxy, _ = proxied
     there = f"{NAME}:{proxy.plain_port}"
     shown = ("-o", "/dev/null", "-w", "%{http_code} %{redirect_url}")
-    done = subprocess.run(
-        ["curl", "-sS", *shown, "--resolve", f"{there}:127.0.0.1", f"http://{there}/upload"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    here = ("--resolve", f"{there}:127.0.0.1")
+    done = ended("curl", "-sS", *shown, *here, f"http://{there}/upload")
     assert done.stdout == f"308 https://{NAME}/upload"
 
 

@@ -8,13 +8,12 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.kit.dev_program import ROOT, environment
+from tests.kit.dev_program import ROOT, ended, environment
 from tests.kit.each import each
 from tests.kit.installed import program
 from tests.kit.programs import Program
@@ -71,28 +70,21 @@ def test_systemd_finds_no_fault_in_it_alone_and_with_each_drop_in(name, drop_in,
     if drop_in:
         added.mkdir()
         shutil.copy(UNITS / drop_in, added)
-    command = [program("systemd-analyze"), "verify", "--man=no", str(copy)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    said = [line for line in done.stderr.splitlines() if name in line or (drop_in or name) in line]
-    assert (done.returncode, said) == (0, [])
+    lines = ended(program("systemd-analyze"), "verify", "--man=no", copy).stderr.splitlines()
+    assert [line for line in lines if name in line or (drop_in or name) in line] == []
 
 
 def test_its_exposure_is_what_the_documentation_says_and_the_timer_starts_each_night():
     page, tool = (ROOT / "docs/install.md").read_text(), program("systemd-analyze")
     for name, most in MOST.items():
-        command = [tool, "security", "--offline=true", f"--threshold={most}"]
-        command.append(str(UNITS / f"{name}.service"))
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout
+        words = ("security", "--offline=true", f"--threshold={most}", UNITS / f"{name}.service")
+        done = ended(tool, *words)
         figure = re.search(r"exposure level for \S+ ([\d.]+)", done.stdout)
         assert figure is not None
         assert f"`{name}` {figure[1]}" in page
     unit = (UNITS / "ferryman-backup.timer").read_text()
     (when,) = re.findall(r"(?m)^OnCalendar=(.*)$", unit)
-    done = subprocess.run(
-        [tool, "calendar", "--iterations=2", when], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.count("02:30:00") >= 2
+    assert ended(tool, "calendar", "--iterations=2", when).stdout.count("02:30:00") >= 2
 
 
 @pytest.mark.slow  # the quick one: tests/server/test_backup.py
@@ -113,7 +105,7 @@ def test_a_backup_is_made_and_the_oldest_go(tmp_path):
         words = shlex.split(line.replace("$$", "$").replace("%%", "%"))
         words = [_moved(word, places).replace(BINARY, program) for word in words]
         variables = {**environment(), **unit.variables({}), "PYTHONPATH": str(ROOT)}
-        subprocess.run(words, env=variables, check=True, stdout=subprocess.DEVNULL)
+        ended(*words, env=variables)
     kept = sorted(path.name for path in backups.iterdir())
     assert kept[:-2] == names[2:]
     assert kept[-1] == "mine"
@@ -132,16 +124,7 @@ def test_the_agents_sandbox_holds_with_the_units_capabilities(tmp_path):
     (tmp_path / "agent.toml").write_text(folder + hard)
     places = {"/etc/ferryman": tmp_path}
     command = [*unit.confinement(), *unit.command(places), "check", "--json"]
-    done = subprocess.run(
-        command,
-        env={**environment(), **unit.variables(places)},
-        cwd=ROOT,
-        umask=int(unit.keys["UMask"][0], 8),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    env, umask = environment() | unit.variables(places), int(unit.keys["UMask"][0], 8)
+    done = ended(*command, env=env, cwd=ROOT, umask=umask)
     reply = json.loads(done.stdout)
     assert set(reply["report"]["enforcement"].values()) == {"hard"}

@@ -10,10 +10,11 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.kit.dev_program import ROOT, environment, started
+from tests.kit.dev_program import ROOT, ended, environment, started
 
 DOCUMENTED_URL = "http://127.0.0.1:5000"
 
@@ -52,17 +53,9 @@ def ran(block: Block, home: Path, variables: dict[str, str], places: dict[str, s
         f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m ferryman "$@"\n'
     )
     (programs / "ferryman").chmod(0o755)
-    done = subprocess.run(
-        words,
-        cwd=home,
-        env={**variables, "HOME": str(home), "PATH": f"{programs}:{os.environ['PATH']}"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    env = {**variables, "HOME": str(home), "PATH": f"{programs}:{os.environ['PATH']}"}
+    both: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    done = ended(*words, cwd=home, env=env, status=None, **both)
     assert done.returncode == 0, f"line {block.line}: {done.stdout}"
     return done.stdout
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import tomllib
 import uuid
@@ -14,7 +13,7 @@ import pytest
 import client_agent.settings.agent
 import server.settings.load
 from tests.docs.conftest import Block, Run, blocks, ran
-from tests.kit.dev_program import ROOT, environment
+from tests.kit.dev_program import ROOT, ended, environment
 from tests.kit.programs import Program
 
 DOCUMENTS = ("README.md", "docs/guide.md", "docs/cli.md", "docs/sdk.md")
@@ -126,23 +125,16 @@ def test_settings_and_variables_in_the_guide_are_settings(tmp_path, monkeypatch)
 def test_pipx_installs_both_programs(tmp_path):
     (block,) = (block for block in blocks("docs/install.md") if block.kind == "sh pipx")
     tools, programs = tmp_path / "tools", tmp_path / "bin"
-    subprocess.run([sys.executable, "-m", "venv", str(tools)], check=True)
-    pip = [str(tools / "bin/python"), "-m", "pip", "--quiet", "install", "pipx>=1.7,<2"]
-    subprocess.run(pip, check=True)
+    ended(sys.executable, "-m", "venv", tools)
+    ended(tools / "bin/python", "-m", "pip", "--quiet", "install", "pipx>=1.7,<2")
     variables = {
         **environment(),
         "PIPX_HOME": str(tmp_path / "pipx"),
         "PIPX_BIN_DIR": str(programs),
         "PATH": f"{programs}:{tools}/bin:{os.environ['PATH']}",
     }
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", f"{block.text}\nferryman agent --help"],
-        cwd=ROOT,
-        env=variables,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
+    text = f"{block.text}\nferryman agent --help"
+    done = ended("bash", "-euo", "pipefail", "-c", text, cwd=ROOT, env=variables)
     assert "ferryman 0." in done.stdout
     assert "--data-dir" in done.stdout
     assert (programs / "ferryman").exists()

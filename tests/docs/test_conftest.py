@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 
 from tests.conftest import MAY_SKIP_IN_CI
-from tests.kit.dev_program import ROOT
+from tests.kit.dev_program import ROOT, ended
 
 TESTS = f"""
 import asyncio
@@ -86,15 +85,8 @@ def test_what_hangs_or_is_skipped_in_ci_fails(tmp_path) -> None:
         shutil.copy(ROOT / name, target)
     (tmp_path / "tests" / "test_these.py").write_text(TESTS)
 
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "pytest", "-rA", "-p", "no:cacheprovider"],
-        cwd=tmp_path,
-        env={"CI": "1"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    pytest = ("-P", "-m", "pytest", "-rA", "-p", "no:cacheprovider")
+    done = ended(sys.executable, *pytest, cwd=tmp_path, env={"CI": "1"}, status=1)
     words = [line.split() for line in done.stdout.splitlines() if "::" in line]
     passed, failed = (
         {word[1].partition("::")[2] for word in words if word[0] == outcome}

@@ -8,14 +8,13 @@ import csv
 import json
 import shutil
 import statistics
-import subprocess
 import sys
 import zlib
 from pathlib import Path
 
 import pytest
 
-from tests.kit.dev_program import EXAMPLES
+from tests.kit.dev_program import EXAMPLES, ended
 from tests.kit.each import each
 
 
@@ -23,7 +22,7 @@ from tests.kit.each import each
 def run_example(tmp_path: Path):
     """``run_example(name, {file: other text, or None: left out})``, in ``tmp_path / "job"``."""
 
-    def run(name, changes=None):
+    def run(name, changes=None, status=0):
         job = tmp_path / "job"
         shutil.rmtree(job, ignore_errors=True)
         shutil.copytree(EXAMPLES / name, job)
@@ -31,17 +30,8 @@ def run_example(tmp_path: Path):
             (job / file).unlink(missing_ok=True)
             if text is not None:
                 (job / file).write_text(text, encoding="utf-8", newline="")
-        return subprocess.run(
-            ["bash", "run.sh"],
-            cwd=job,
-            env={"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            timeout=60,
-            check=False,
-        )
+        env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
+        return ended("bash", "run.sh", cwd=job, env=env, encoding="utf-8", status=status)
 
     return run
 
@@ -51,7 +41,7 @@ def test_the_generator_makes_exactly_the_inputs_that_are_shipped(tmp_path):
     for name in made:
         (tmp_path / name).parent.mkdir()
     shutil.copy(EXAMPLES / "make_inputs.py", tmp_path)
-    subprocess.run([sys.executable, "make_inputs.py"], cwd=tmp_path, check=True)
+    ended(sys.executable, "make_inputs.py", cwd=tmp_path)
     for name in made:
         assert (tmp_path / name).read_bytes() == (EXAMPLES / name).read_bytes()
 
@@ -75,16 +65,15 @@ def test_no_contacts_are_five_angstrom_hydrogens_other_models_and_second_locatio
     other = atom("B", 1, 1.0, name="H", element="H") + atom("B", 2, 4.0, alt="A")
     other = atom("A", 1, 0.0) + other + atom("B", 2, 2.0, alt="B") + "ENDMDL\n"
     for text, closest in ((near, 4.999), (other + atom("B", 3, 0.5), 4.0)):
-        ended = run_example("contacts", {"helices.pdb": text})
-        assert ended.returncode == 0, ended.stderr
+        said = run_example("contacts", {"helices.pdb": text}).stdout
         with (tmp_path / "job" / "contacts.csv").open(newline="") as file:
             (row,) = csv.DictReader(file)
         assert (row["number_1"], row["number_2"], row["atom_pairs"]) == ("1", "2", "1")
         assert float(row["closest_angstrom"]) == closest
         summary = (tmp_path / "job" / "summary.txt").read_text(encoding="utf-8")
         assert "1 residue pairs, 1 atom pairs" in summary
-        assert "::output name=residue_pairs::1\n" in ended.stdout
-        assert "::progress value=" in ended.stdout
+        assert "::output name=residue_pairs::1\n" in said
+        assert "::progress value=" in said
 
 
 # ---------------------------------------------------------------------------- what is refused
@@ -104,10 +93,9 @@ PDB, CSV = "helices.pdb", "measurements.csv"
     ],
 )
 def test_input_that_cannot_be_used_is_explained(run_example, name, changes, complaint):
-    ended = run_example(name, changes)
-    assert ended.returncode == 2
-    assert complaint in ended.stderr
-    assert "Traceback" not in ended.stderr
+    said = run_example(name, changes, 2).stderr
+    assert complaint in said
+    assert "Traceback" not in said
 
 
 # ---------------------------------------------------------------------------- csv-stats
@@ -123,16 +111,15 @@ def test_odd_tables_are_read_and_every_file_gets_statistics_that_are_not_cancell
 ):
     """Quotes, line ends of Windows, blank lines, a byte order mark."""
     text = '\ufeffplain,"with, comma","a ""quote"""\r\n1,-2e3,x\r\n\r\n 3 ,NaN,"1,5"\r\n'
-    assert run_example("csv-stats", {"measurements.csv": text}).returncode == 0
+    run_example("csv-stats", {"measurements.csv": text})
     found = table(tmp_path / "job" / "measurements.stats.csv")
     assert list(found) == ["plain", "with, comma", 'a "quote"']
     assert list(found["plain"].values())[1:] == ["2", "0", "0", "2", "1.414213562", "1", "3"]
     assert list(found["with, comma"].values())[1:] == ["1", "1", "0", "-2000", "", "-2000", "-2000"]
     assert list(found['a "quote"'].values())[1:] == ["0", "0", "2", "", "", "", ""]
     text = "x\n" + "\n".join(f"{10**9 + offset}" for offset in (4, 7, 13, 16)) + "\n"
-    ended = run_example("csv-stats", {"other.csv": text})
-    assert ended.returncode == 0
-    assert ended.stdout.splitlines()[-1] == "::progress value=2,total=2::other.csv"
+    said = run_example("csv-stats", {"other.csv": text}).stdout
+    assert said.splitlines()[-1] == "::progress value=2,total=2::other.csv"
     spread = table(tmp_path / "job" / "other.stats.csv")["x"]["sd"]
     assert float(spread) == pytest.approx(statistics.stdev([4, 7, 13, 16]), rel=1e-9)
 
@@ -143,24 +130,22 @@ def test_odd_tables_are_read_and_every_file_gets_statistics_that_are_not_cancell
 def test_it_names_every_problem_with_its_remedy_and_succeeds_once_that_is_followed(
     run_example, tmp_path
 ):
-    ended = run_example("fails-instructively")
-    assert ended.returncode == 3
-    complaints = [line for line in ended.stderr.splitlines() if line.startswith("parameters.txt:")]
+    said = run_example("fails-instructively", status=3).stderr
+    complaints = [line for line in said.splitlines() if line.startswith("parameters.txt:")]
     assert [line.split(": ")[0][-1] for line in complaints] == ["3", "4", "5"]
-    assert ended.stderr.count("    to fix it: ") == 3
-    assert "3 of the parameters cannot be used" in ended.stderr.splitlines()[-1]
+    assert said.count("    to fix it: ") == 3
+    assert "3 of the parameters cannot be used" in said.splitlines()[-1]
     assert (tmp_path / "job" / "accepted.txt").read_text() == "steps = 5000\n"
     assert not (tmp_path / "job" / "plan.txt").exists()
     mended = "steps = 10000\ntemperature=310\nstructure = protein.pdb"
-    ended = run_example("fails-instructively", {"parameters.txt": mended, "protein.pdb": "ATOM\n"})
-    assert (ended.returncode, ended.stderr) == (0, "")
+    files = {"parameters.txt": mended, "protein.pdb": "ATOM\n"}
+    assert run_example("fails-instructively", files).stderr == ""
     assert (tmp_path / "job" / "plan.txt").read_text() == "would simulate 10000 steps at 310 K\n"
 
 
 def test_black_are_the_pixels_that_stay_bounded_and_no_others(run_example, tmp_path):
     view = {"centre": [-0.5, 0.0], "width": 4.0, "pixels": [8, 5], "iterations": 40}
-    ended = run_example("mandelbrot", {"view.json": json.dumps(view)})
-    assert ended.returncode == 0, ended.stderr
+    said = run_example("mandelbrot", {"view.json": json.dumps(view)}).stdout
     png = (tmp_path / "job" / "mandelbrot.png").read_bytes()
     at = png.index(b"IDAT")
     data = zlib.decompress(png[at + 4 : at + 4 + int.from_bytes(png[at - 4 : at])])
@@ -176,4 +161,4 @@ def test_black_are_the_pixels_that_stay_bounded_and_no_others(run_example, tmp_p
         for x in range(8):
             inside = stays_bounded(complex(-0.5 + (x - 4) / 2, (2.5 - y) / 2))
             assert (line[3 * x : 3 * x + 3] == b"\0\0\0") == inside, (x, y)
-    assert ended.stdout.splitlines()[-1] == "::progress value=5,total=5::row 5 of 5"
+    assert said.splitlines()[-1] == "::progress value=5,total=5::row 5 of 5"

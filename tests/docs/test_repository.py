@@ -6,7 +6,6 @@ import ast
 import importlib
 import pkgutil
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.kit.dev_program import ROOT, ended
 from tests.kit.each import each
 
-ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
@@ -32,10 +31,8 @@ LOCAL_PATHS = re.compile(r"(?<![\w.])/(work|opt/wheels|root|home/[a-z]+)/" + r"(
 def tracked() -> list[Path]:
     if not (ROOT / ".git").exists():
         pytest.skip("no checkout: what the repository's files hold is not proved")
-    listed = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    files = [ROOT / name for name in listed.stdout.split("\0") if name]
+    listed = ended("git", "ls-files", "-z", cwd=ROOT).stdout.split("\0")
+    files = [ROOT / name for name in listed if name]
     return [path for path in files if path.is_file()]
 
 

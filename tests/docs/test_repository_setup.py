@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.kit.dev_program import ROOT, ended
+
 REAL_TOOLS = (
     *("basename", "bash", "cat", "cp", "cut", "dirname", "env", "flock", "grep", "install"),
     *("mkdir", "mktemp", "mv", "rm", "sed", "sha256sum", "tail", "touch", "uname"),
@@ -97,15 +98,8 @@ class Machine:
         (self.bin / name).chmod(0o755)
 
     def run(self, *arguments: str, uid: int = 0) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(self.bin / "bash"), str(self.script), *arguments],
-            env=self.environment | {"MACHINE_UID": str(uid)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+        env = self.environment | {"MACHINE_UID": str(uid)}
+        return ended(self.bin / "bash", self.script, *arguments, env=env, status=None)
 
     def done(self, *arguments: str, uid: int = 0) -> list[str]:
         """What a run did that ended well."""

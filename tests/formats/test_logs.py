@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import json
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +14,8 @@ import structlog
 
 from shared.log_folding import MAX_S, NEVER, REMEMBERED, SUBJECTS, Folding
 from shared.logs import RateLimiter
-from tests.kit.dev_program import environment
+from tests.kit.dev_program import ROOT, ended
 from tests.kit.each import each
-
-ROOT = Path(__file__).parents[2]
 
 
 class Log:
@@ -159,18 +155,10 @@ def test_each_event_that_is_named_here_is_logged_somewhere() -> None:
 # ---------------------------------------------------------------------------- what a program writes
 
 
-def ran(program: str, *words: str, status: int = 0) -> tuple[str, str]:
+def ran(program: str, *words: str) -> tuple[str, str]:
     """What a program writes: (output, errors)."""
-    done = subprocess.run(
-        [sys.executable, *words, "-c", program],
-        env=environment(),
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    errors = done.stderr.decode()
-    assert done.returncode == status, errors
-    return done.stdout.decode(), errors
+    done = ended(sys.executable, *words, "-c", program)
+    return done.stdout, done.stderr
 
 
 STRANGE = """

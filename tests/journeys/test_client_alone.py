@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tomllib
 import venv
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tests.kit.dev_program import ROOT, DevProgram, environment, started
+from tests.kit.dev_program import ROOT, DevProgram, ended, started
 
 ALONE = """
 import importlib, pkgutil, sys
@@ -51,27 +50,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(word) for word in words],
-        env=environment(),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 def test_no_module_needs_what_only_server_agent_or_linux_have(folder):
-    done = run(folder, sys.executable, "-c", ALONE)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = ended(sys.executable, "-c", ALONE, cwd=folder)
+    assert done.stderr == ""
     assert done.stdout.startswith("all ")
 
 
 def test_a_program_is_ours_whatever_lies_in_the_current_folder(folder):
-    done = run(folder, sys.executable, "-m", "ferryman", "agent", "-h")
-    assert done.returncode == 0, done.stderr
+    done = ended(sys.executable, "-m", "ferryman", "agent", "-h", cwd=folder)
     assert done.stdout.startswith("Usage: ferryman agent [OPTIONS]")
     assert "--data-dir DIR" in done.stdout
     assert "<" not in done.stdout, "types are no help"
@@ -81,14 +67,12 @@ def installed(environment_folder: Path, extra: str = "") -> Path:
     """A virtual environment with the wheel and what it needs; returns its ``bin``."""
     wheels = environment_folder / "wheels"
     build = ["-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
-    subprocess.run([sys.executable, *build], cwd=ROOT, check=True, capture_output=True)
+    ended(sys.executable, *build, cwd=ROOT)
     venv.create(environment_folder / "venv", with_pip=False, symlinks=True)
     bin_folder = environment_folder / "venv" / "bin"
     install = ["-m", "pip", "--python", str(bin_folder / "python"), "install", "--no-deps"]
     (wheel,) = wheels.iterdir()
-    subprocess.run(
-        [sys.executable, *install, "--no-index", "--quiet", str(wheel)], cwd=ROOT, check=True
-    )
+    ended(sys.executable, *install, "--no-index", "--quiet", wheel, cwd=ROOT)
     (site,) = environment_folder.glob("venv/lib/python*/site-packages")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = project["dependencies"] + (project["optional-dependencies"][extra] if extra else [])
@@ -122,15 +106,13 @@ def test_the_wheel_alone_sends_bundles_and_says_what_a_server_needs(
 ):
     programs = installed(tmp_path_factory.mktemp("alone"))
     python, ferryman = programs / "python", programs / "ferryman"
-    done = run(folder, python, "job.py", system.url)
+    done = ended(python, "job.py", system.url, cwd=folder)
     assert (done.stdout, done.stderr) == ("Completed r.zip\n", "")
     here = ("submit", "run.sh", "-s", "example", "-u", "ada", "-q", "-o", "x.zip")
     for program in ((ferryman,), (python, "-m", "ferryman")):
-        done = run(folder, *program, *here, "--url", system.url)
-        assert done.returncode == 0, done.stderr
+        ended(*program, *here, "--url", system.url, cwd=folder)
         for word in ("dev", "server", "agent"):
-            done = run(folder, *program, word)
-            assert done.returncode == 69
+            done = ended(*program, word, cwd=folder, status=69)
             assert "pip install 'ferryman[server]'" in done.stderr
             assert "aiosqlite" in done.stderr
             assert "Traceback" not in done.stderr
@@ -140,5 +122,5 @@ def test_the_wheel_alone_sends_bundles_and_says_what_a_server_needs(
 def test_with_its_extra_the_wheel_runs_a_system_beside_a_users_files(folder, tmp_path_factory):
     programs = installed(tmp_path_factory.mktemp("extra"), "server")
     with started(folder, program=(str(programs / "ferryman"),)) as system:
-        done = run(folder, programs / "python", "job.py", system.url)
+        done = ended(programs / "python", "job.py", system.url, cwd=folder)
         assert (done.stdout, done.stderr) == ("Completed r.zip\n", "")

@@ -8,22 +8,15 @@ import sys
 import uuid
 from pathlib import Path
 
-from tests.kit.dev_program import LIVE, ROOT, environment, marked
+from tests.kit.dev_program import LIVE, ROOT, ended, environment, marked
 
 
 def demo(folder: Path, mark: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
     temporary = folder / "temporary"
     temporary.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-P", str(ROOT / "scripts" / "demo.py")],
-        env={**environment(mark), "TMPDIR": str(temporary), **variables},
-        cwd=temporary,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    env = environment(mark) | {"TMPDIR": str(temporary)} | variables
+    script = ROOT / "scripts" / "demo.py"
+    done = ended(sys.executable, "-P", script, env=env, cwd=temporary, status=None)
     assert [*temporary.iterdir()] == []
     return done
 

@@ -8,7 +8,6 @@ import json
 import math
 import statistics
 import struct
-import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 
 from ferryman import Client, JobState, SyncClient
-from tests.kit.dev_program import EXAMPLES, ROOT, DevProgram, environment
+from tests.kit.dev_program import EXAMPLES, ROOT, DevProgram, ended, environment
 
 PDB = ROOT / "tests" / "data"
 
@@ -111,14 +110,8 @@ async def test_statistics_of_a_table(system, tmp_path):
 
 
 def test_load_says_how_long_its_jobs_took_and_deletes_them(system):
-    done = subprocess.run(
-        [sys.executable, "-P", EXAMPLES / "load.py", "--service=example", "--jobs=3"],
-        env={**environment(), "FERRYMAN_URL": system.url},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    words = ("-P", EXAMPLES / "load.py", "--service=example", "--jobs=3")
+    done = ended(sys.executable, *words, env=environment() | {"FERRYMAN_URL": system.url})
     assert "3 jobs in" in done.stdout
     assert "3 Completed" in done.stdout
     with SyncClient(system.url) as client:

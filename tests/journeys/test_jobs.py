@@ -13,7 +13,7 @@ from typing import Any
 
 from ferryman import Client, EventDoc, JobState
 from ferryman.models.jobs import Progress
-from tests.kit.dev_program import FERRYMAN, DevProgram, environment
+from tests.kit.dev_program import FERRYMAN, DevProgram, ended, environment
 
 
 async def test_a_bundle_larger_than_every_buffer_arrives_whole(system: DevProgram, tmp_path):
@@ -135,6 +135,5 @@ def test_lists_can_be_cut_short_by_a_pipe(system: DevProgram):
     os.close(reader)
     with os.fdopen(writer) as pipe:
         command = (*FERRYMAN, "list", "--url", system.url)
-        how: dict[str, Any] = {"stdout": pipe, "stderr": subprocess.PIPE, "timeout": 60}
-        done = subprocess.run(command, env=environment(), text=True, check=False, **how)
+        done = ended(*command, stdout=pipe, stderr=subprocess.PIPE, status=None)
     assert "Traceback" not in done.stderr

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from client_agent.sandbox.kernel.work_folders import WorkFolders
 from client_agent.sandbox.process.chain import GATE
@@ -30,6 +31,16 @@ def environment(mark: str = "") -> dict[str, str]:
     """This process's, without settings meant for others."""
     plain = {key: value for key, value in os.environ.items() if not _OTHERS.fullmatch(key)}
     return {**plain, MARK: mark, "NO_COLOR": "1"}
+
+
+def ended(*words: object, status: int | None = 0, **how: Any) -> subprocess.CompletedProcess[str]:
+    """A program, once it has ended with this status; None: with any."""
+    usual = {"env": environment(), "stdin": subprocess.DEVNULL, "timeout": 600, "text": True}
+    output = {} if "stdout" in how else {"capture_output": True}
+    command = [str(word) for word in words]
+    done = subprocess.run(command, check=False, **usual | output | how)  # type: ignore[call-overload]
+    assert status in (None, done.returncode), f"{command[0]}: {done.stdout}\n{done.stderr}"
+    return done  # type: ignore[no-any-return]
 
 
 @dataclass
