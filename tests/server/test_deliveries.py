@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from server.domain.jobs import Bundle, Job, Move, NewJob
+from server.domain.jobs import Bundle, Move, NewJob
 from server.domain.webhook_targets import WebhookTarget
 from server.domain.webhooks import Delivery, Try, secret_of, secret_text
 from server.stages.webhooks import NOT_SENT, Webhooks
@@ -34,7 +35,7 @@ class Receivers:
 
     def __init__(self, clock: SimClock) -> None:
         self._clock = clock
-        self.answer: Callable[[Delivery], Try] = self.arrives
+        self.status = 204
         self.tried: list[tuple[float, int, str]] = []
         """Seconds from the start, number of the delivery, address."""
         self.signed: list[tuple[str, str, int]] = []
@@ -43,26 +44,18 @@ class Receivers:
         self.open = Counter[str]()
         self.most = Counter[str]()
 
-    def arrives(self, delivery: Delivery) -> Try:
-        return Try(delivery.tries, self._clock.now(), 0.1, 204)
-
-    def fails(self, delivery: Delivery) -> Try:
-        return Try(delivery.tries, self._clock.now(), 0.1, 500, "answered 500")
-
-    def gone(self, delivery: Delivery) -> Try:
-        return Try(delivery.tries, self._clock.now(), 0.1, 410, "answered 410", is_final=True)
-
     async def post(self, delivery: Delivery, signature: str, webhook_id: str, at_s: int) -> Try:
-        target = str(delivery.target)
-        for name in (target, delivery.principal, "all"):
+        names = str(delivery.target), delivery.principal, "all"
+        for name in names:
             self.open[name] += 1
             self.most[name] = max(self.most[name], self.open[name])
         self.tried.append(((self._clock.now() - START) / SECOND, delivery.id, delivery.url))
         self.signed.append((signature, webhook_id, at_s))
         await self.hold.wait()
-        for name in (target, delivery.principal, "all"):
+        for name in names:
             self.open[name] -= 1
-        return self.answer(delivery)
+        problem = None if self.status == 204 else f"answered {self.status}"
+        return Try(delivery.tries, self._clock.now(), 0.1, self.status, problem)
 
     async def refusal(self, target: WebhookTarget) -> str | None:
         return None
@@ -78,44 +71,25 @@ class World:
         self.stage = self.new_stage()
 
     def new_stage(self, *, rehearsal: bool = False) -> Webhooks:
+        given = self.deliveries, self.receivers, KEY, self.clock, self.clock
+        how: dict[str, Any] = {"server": "5e44e4" * 5, "on_change": self.woken.set}
         return Webhooks(
-            self.deliveries,
-            self.receivers,
-            KEY,
-            self.clock,
-            self.clock,
-            server="5e44e4" * 5,
-            on_change=self.woken.set,
-            uniform=lambda low, high: (low + high) / 2,
-            rehearsal=rehearsal,
+            *given, **how, uniform=lambda low, high: (low + high) / 2, rehearsal=rehearsal
         )
 
-    async def ended(self, *urls: str | None, by: str = "ann-laptop") -> list[int]:
+    async def ended(self, *urls: str | None, by: str = "ann-laptop") -> None:
         """Jobs that were cancelled now."""
-        ids = []
         for url in urls:
-            new = NewJob(
-                "ann",
-                "s",
-                Bundle("b", 1, "d"),
-                Limits(),
-                60.0,
-                self.clock.now(),
-                submitted_by=by,
-                callback_url=url,
-            )
+            at = self.clock.now()
+            how: dict[str, Any] = {"submitted_by": by, "callback_url": url}
+            new = NewJob("ann", "s", Bundle("b", 1, "d"), Limits(), 60.0, at, **how)
             job, _ = await self.jobs.insert(new, "queued")
-            assert await self.cancel(job) is not None
-            ids.append(job.id)
-        return ids
-
-    async def cancel(self, job: Job) -> Job | None:
-        at = self.clock.now()
-        changes = {"ended_at": at}
-        move = Move(
-            job.id, 0, JobState.QUEUED, JobState.CANCELLED, at, "cancelled", changes=changes
-        )
-        return await self.jobs.move(move)
+            # A move that is not made announces nothing.
+            for attempt, made in ((5, False), (0, True)):
+                to = JobState.QUEUED, JobState.CANCELLED, at, "cancelled"
+                move = Move(job.id, attempt, *to, changes={"ended_at": at})
+                assert (await self.jobs.move(move) is not None) is made
+                assert len(await self.stage.of_job(job.id)) == (made and url is not None)
 
     async def sweep(self) -> int:
         """Sweep, and let what was begun end, as far as nothing holds it."""
@@ -150,29 +124,30 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     database.close()
 
 
-async def test_a_webhook_is_added_with_the_move_and_delivered_once(world):
-    (job,) = await world.ended(URL)
-    (waiting,) = await world.shown()
-    assert (waiting.job_id, waiting.state, waiting.event) == (job, "pending", "job.cancelled")
+async def test_a_webhook_is_added_with_the_move_and_delivered_once_but_for_a_rehearsal(world):
+    world.stage = world.new_stage(rehearsal=True)
+    await world.ended(URL, None)
+    await world.pass_time(3_600)
+    assert world.receivers.tried == []
+    (left,) = await world.shown()
+    assert (left.state, left.message) == ("failed", NOT_SENT)
+
+    world.stage = world.new_stage()
+    start = world.clock.now()
+    await world.ended(URL)
+    _, waiting = await world.shown()
+    assert (waiting.job_id, waiting.state, waiting.event) == (3, "pending", "job.cancelled")
     await world.pass_time(86_400)
-    assert world.receivers.tried == [(0.0, waiting.id, URL)]
-    (done,) = await world.shown()
+    assert world.receivers.tried == [((start - START) / SECOND, waiting.id, URL)]
+    _, done = await world.shown()
     assert (done.state, done.tries, done.next_at) == ("delivered", 1, None)
     ((_, webhook_id, at_s),) = world.receivers.signed
     assert webhook_id == f"msg_5e44e45e44e45e44_{waiting.id}"
-    assert at_s == START // SECOND
-
-
-async def test_a_move_that_was_not_made_announces_nothing(world):
-    new = NewJob("ann", "s", Bundle("b", 1, "d"), Limits(), 60.0, 0, callback_url=URL)
-    job, _ = await world.jobs.insert(new, "queued")
-    stale = Move(job.id, 5, JobState.QUEUED, JobState.CANCELLED, 1, "cancelled")
-    assert await world.jobs.move(stale) is None
-    assert not await world.shown()
+    assert at_s == start // SECOND
 
 
 async def test_a_receiver_that_fails_all_day_is_tried_eleven_times(world):
-    world.receivers.answer = world.receivers.fails
+    world.receivers.status = 500
     await world.ended(URL)
     await world.pass_time(86_400 * 1.5)
     times = [at for at, _, _ in world.receivers.tried]
@@ -199,9 +174,8 @@ async def test_a_slow_host_keeps_neither_others_waiting_nor_more_than_its_share(
     await world.pass_time(1)
     assert len(world.receivers.tried) == 41
     assert world.receivers.most["slow.example.org:443"] == 4
-
-
-async def test_a_principal_with_many_hosts_has_its_share_too(world):
+    # So does somebody with many hosts.
+    world.receivers.tried.clear()
     world.receivers.hold.clear()
     await world.ended(*(f"https://h{number}.example.org/" for number in range(40)))
     for number in range(10):
@@ -248,12 +222,3 @@ async def test_a_secret_that_was_replaced_signs_for_a_day(world):
     await world.clock.advance(86_400)
     assert await world.stage.secrets("ann-laptop") == [new]
     assert await world.stage.secrets("bob") == [secret_text(secret_of(KEY, "bob", 0))]
-
-
-async def test_a_rehearsal_sends_nothing_and_says_so(world: World) -> None:
-    world.stage = world.new_stage(rehearsal=True)
-    await world.ended(URL, None)
-    await world.pass_time(3_600)
-    assert world.receivers.tried == []
-    (found,) = await world.shown()
-    assert (found.state, found.message) == ("failed", NOT_SENT)
