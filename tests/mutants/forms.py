@@ -3,13 +3,13 @@
 New form, ``guarantees.txt``, ``sandbox.txt``, ``access.txt``: below a line ``== PROMISE`` stands
 for each what is taken out and where, as ``MODULE:NAME`` of a function, a class or a constant; then,
 after ``- `` and ``+ ``, Python that occurs there once, however it is laid out, and what takes its
-place:
+place; or both in one line, ``- OLD → NEW``:
 
 * an expression, or statements that follow each other;
 * ``name=value``: an argument of a call; ``{key: value}``: an entry of a dict; ``@name``;
 * ``…text…``: a part of a text, such as SQL, whatever its white space.
 
-Without ``+`` it is taken out: a statement, or an element, operand, argument or entry.
+Without a new one it is taken out: a statement, or an element, operand, argument or entry.
 
 Old form, ``old/*.txt``, of parts that are rebuilt next: a line ``== FILE``; for each its rule and
 what it takes out, then the lines of the old text after ``- `` and those of the new one after ``+ ``.
@@ -158,6 +158,9 @@ def read(path: Path) -> Iterator[Mutant]:
             if told:
                 one, _, other = told.partition(" · ")
                 is_old = head.endswith(".py")
+                if not is_old and " → " in old[0]:
+                    old[0], becomes = old[0].split(" → ")
+                    new = [becomes]
                 rule, what, where = (one, other, head) if is_old else (head.split()[0], one, other)
                 yield Mutant(rule, what, where, "\n".join(old), "\n".join(new))
             told, old, new = line, [], []
