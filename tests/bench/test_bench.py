@@ -33,9 +33,7 @@ def test_a_start_that_fails_is_no_measurement() -> None:
         bare.timed(["/bin/sh", "-c", "echo no such luck >&2; exit 3"])
 
 
-async def test_without_the_other_orchestrator_nothing_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_the_other_orchestrator_nothing_is_measured(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     (row,) = await beside(tmp_path, 1, 1)
     assert (row.what, row.met) == (NAME, None)

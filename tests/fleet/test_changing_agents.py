@@ -60,9 +60,7 @@ async def test_an_agent_that_is_added_gets_the_jobs_that_wait(fleet: Fleet) -> N
     assert new.calls["GET /events"] == 1
 
 
-async def test_an_agent_that_is_taken_out_is_left_alone_and_its_jobs_go_on_when_it_is_back(
-    fleet: Fleet,
-) -> None:
+async def test_an_agent_that_is_taken_out_is_left_alone_and_its_jobs_go_on_when_it_is_back(fleet):
     agent = await north_of(fleet)
     (job_id,) = await fleet.running()
     await fleet.now()
@@ -83,9 +81,7 @@ async def test_an_agent_that_is_taken_out_is_left_alone_and_its_jobs_go_on_when_
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_what_an_agent_that_was_taken_out_has_is_lost_at_last(
-    fleet: Fleet, cancelled: bool
-) -> None:
+async def test_what_an_agent_that_was_taken_out_has_is_lost_at_last(fleet, cancelled):
     agent = await north_of(fleet)
     (job_id,) = await fleet.running()
     await fleet.now()
@@ -98,9 +94,7 @@ async def test_what_an_agent_that_was_taken_out_has_is_lost_at_last(
     assert not agent.killed
 
 
-async def test_a_cancel_at_an_agent_that_was_taken_out_is_not_confirmed_until_it_is_back(
-    fleet: Fleet,
-) -> None:
+async def test_a_cancel_at_an_agent_that_was_taken_out_is_not_confirmed_until_it_is_back(fleet):
     agent = await north_of(fleet)
     (job_id,) = await fleet.running()
     await fleet.now()
@@ -119,9 +113,7 @@ async def test_a_cancel_at_an_agent_that_was_taken_out_is_not_confirmed_until_it
     assert agent.killed == [f"{job_id}.1"]
 
 
-async def test_an_agent_without_jobs_is_retired_and_one_that_is_back_is_active(
-    fleet: Fleet,
-) -> None:
+async def test_an_agent_without_jobs_is_retired_and_one_that_is_back_is_active(fleet):
     agent = await north_of(fleet)
     await fleet.now()
     assert "north" not in await fleet.agents()
@@ -132,9 +124,7 @@ async def test_an_agent_without_jobs_is_retired_and_one_that_is_back_is_active(
     assert (await fleet.agents())["north"]["state"] == "active"
 
 
-async def test_a_bundle_that_is_being_sent_to_an_agent_that_is_taken_out_goes_to_another_one(
-    fleet: Fleet,
-) -> None:
+async def test_a_bundle_that_is_being_sent_to_an_agent_that_is_taken_out_goes_to_another_one(fleet):
     slow, begun, over = FakeAgent("slow"), asyncio.Event(), asyncio.Event()
 
     async def stuck(request: web.Request) -> web.StreamResponse | None:
@@ -156,9 +146,7 @@ async def test_a_bundle_that_is_being_sent_to_an_agent_that_is_taken_out_goes_to
     over.set()
 
 
-async def test_a_bundle_that_was_sent_to_its_end_waits_for_the_agents_answer(
-    fleet: Fleet,
-) -> None:
+async def test_a_bundle_that_was_sent_to_its_end_waits_for_the_agents_answer(fleet):
     """The agent may have it and run it: another attempt would be a second run."""
     north, taken = FakeAgent("north", "abc", ends="Running"), asyncio.Event()
 
@@ -207,9 +195,7 @@ async def test_a_result_that_is_being_fetched_is_cut_off_and_fetched_again(fleet
     await completes(fleet, job_id)
 
 
-async def test_an_agent_with_another_token_or_name_is_connected_again_and_keeps_its_jobs(
-    fleet: Fleet,
-) -> None:
+async def test_an_agent_with_another_token_or_name_is_connected_again_and_keeps_its_jobs(fleet):
     agent, seen = await north_of(fleet, sends_results=False), list[tuple[str, str]]()
 
     async def note(request: web.Request) -> web.StreamResponse | None:
@@ -235,9 +221,7 @@ async def test_an_agent_with_another_token_or_name_is_connected_again_and_keeps_
     assert {token for _, token in seen} == {"Bearer a long secret"}
 
 
-async def test_two_agents_that_exchange_their_names_keep_their_jobs_and_get_higher_tokens(
-    fleet: Fleet,
-) -> None:
+async def test_two_agents_that_exchange_their_names_keep_their_jobs_and_get_higher_tokens(fleet):
     one, two = (FakeAgent(name, f"id-{name}", ends="Running", slots=1) for name in ("one", "two"))
     await fleet.use(one, two)
     jobs = await fleet.running(2)
@@ -260,9 +244,7 @@ async def test_two_agents_that_exchange_their_names_keep_their_jobs_and_get_high
     assert (one.starts.total(), two.starts.total()) == (1, 1)
 
 
-async def test_an_agent_gets_no_more_jobs_than_slots_unless_it_is_to_prefetch(
-    fleet: Fleet,
-) -> None:
+async def test_an_agent_gets_no_more_jobs_than_slots_unless_it_is_to_prefetch(fleet):
     agent = await north_of(fleet, slots=1)
     (first,) = await fleet.running()
     second, third = await fleet.upload(), await fleet.upload()
@@ -276,9 +258,7 @@ async def test_an_agent_gets_no_more_jobs_than_slots_unless_it_is_to_prefetch(
     await agent.until(lambda: agent.starts.total() == 3)
 
 
-async def test_an_agent_has_no_more_jobs_of_a_service_at_once_than_the_settings_say(
-    fleet: Fleet,
-) -> None:
+async def test_an_agent_has_no_more_jobs_of_a_service_at_once_than_the_settings_say(fleet):
     agent = await north_of(fleet, slots=3)
     await fleet.configure("other")
     await fleet.now(north=AgentTable(url=agent.url, max_runs={fleet.service: 1}))
@@ -303,9 +283,7 @@ async def test_an_agent_has_no_more_jobs_of_a_service_at_once_than_the_settings_
     assert (await fleet.agents())["north"]["max_runs"] == {}
 
 
-async def test_an_agent_that_stops_ends_the_jobs_of_services_that_want_it_so(
-    fleet: Fleet,
-) -> None:
+async def test_an_agent_that_stops_ends_the_jobs_of_services_that_want_it_so(fleet):
     agent = await north_of(fleet)
     await fleet.configure("ends", on_shutdown="stop")
     await fleet.configure("once", infra_retries=0)
@@ -323,9 +301,7 @@ async def test_an_agent_that_stops_ends_the_jobs_of_services_that_want_it_so(
     assert agent.starts.total() == 4
 
 
-async def test_a_service_that_no_agent_offers_is_named_to_its_user_and_to_operators(
-    fleet: Fleet,
-) -> None:
+async def test_a_service_that_no_agent_offers_is_named_to_its_user_and_to_operators(fleet):
     agent = await north_of(fleet, ends="Completed")
     await fleet.configure("lonely")
     await fleet.now(north=AgentTable(url=agent.url, services=(fleet.service,)))
@@ -345,9 +321,7 @@ async def test_a_service_that_no_agent_offers_is_named_to_its_user_and_to_operat
     assert "service lonely: no agent offers it" in await cli(fleet, "doctor")
 
 
-async def test_a_script_is_told_which_try_it_is_without_those_that_never_came_to_it(
-    fleet: Fleet,
-) -> None:
+async def test_a_script_is_told_which_try_it_is_without_those_that_never_came_to_it(fleet):
     agent = FakeAgent("north", "abc", ends="Running")
     await fleet.use(agent, retries=1, retry_on=["exit_code"], retry_delays=["0s"])
     job_id = await fleet.upload()

@@ -207,9 +207,7 @@ async def test_a_number_counts_only_with_its_key(side: Side) -> None:
 
 
 @pytest.mark.parametrize(("exit_code", "status"), [(0, "Completed"), (3, "Failed")])
-async def test_a_result_is_the_one_that_was_announced(
-    side: Side, exit_code: int, status: str
-) -> None:
+async def test_a_result_is_the_one_that_was_announced(side, exit_code, status):
     """By its own route, and behind the line of events that names it."""
     running = await side.runs("1.1")
     async with side.http.get(f"/retrieve_partial/{running.id}") as answer:

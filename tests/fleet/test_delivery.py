@@ -290,9 +290,7 @@ class Flood:
         return {*self.asked}
 
 
-async def test_an_agent_that_names_payloads_without_end_is_read_no_faster_than_they_are_looked_at(
-    world, monkeypatch
-):
+async def test_payloads_without_end_are_read_no_faster_than_they_are_looked_at(world, monkeypatch):
     await world.start()
     flood = Flood(world, monkeypatch)
     naming = await flood.names(*range(1, 11))

@@ -182,9 +182,7 @@ async def test_the_start_of_a_job_that_waits_for_a_slot_is_estimated(world: Worl
     assert (why.code, await expected(jobs[1])) == (WaitReason.NO_AGENT, None)
 
 
-async def test_a_parent_says_how_many_children_it_waits_for_and_a_child_how_many_may_run(
-    world: World,
-) -> None:
+async def test_a_parent_says_how_many_children_it_waits_for_and_a_child_how_many_may_run(world):
     await world.start()
     parent = await world.upload("ann", "example", array="0-9", max_parallel="2")
     await world.batches.run_once()

@@ -306,9 +306,7 @@ async def test_an_agent_that_begins_to_drain_is_asked_for_its_health_at_once():
         await agent.until(lambda: agent.calls["GET /health"] == asked + 1)
 
 
-async def test_an_agent_that_hangs_is_down_when_its_heartbeats_stop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_agent_that_hangs_is_down_when_its_heartbeats_stop(monkeypatch):
     monkeypatch.setattr(event_lines, "SILENT_S", 0.05)
     agent = FakeAgent()
     async with followed(agent) as found:

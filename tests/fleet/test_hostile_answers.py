@@ -182,9 +182,7 @@ async def test_a_list_of_several_pages_is_read_to_its_end(fleet):
 
 
 @pytest.mark.parametrize(("status", "route"), [("Running", "/kill/"), ("Completed", "/payloads/")])
-async def test_a_number_that_an_agent_gave_again_ends_and_forgets_nothing_else(
-    fleet, status, route
-):
+async def test_a_number_that_was_given_again_ends_and_forgets_nothing_else(fleet, status, route):
     """As after an agent's database was replaced: what it told is about another payload now."""
     agent, done = FakeAgent(), asyncio.Event()
     await fleet.use(agent)
@@ -284,9 +282,7 @@ async def test_no_more_bytes_are_taken_than_the_limits_of_the_job_allow(fleet, s
     assert agent.calls["GET /retrieve_partial/{id}"] == 0
 
 
-async def test_a_partial_result_has_no_more_bytes_than_the_limits_of_the_job_allow(
-    fleet, monkeypatch
-):
+async def test_a_partial_result_has_no_more_bytes_than_the_jobs_limits_allow(fleet, monkeypatch):
     agent = FakeAgent(ends="Running")
     await fleet.use(agent, limits={"results": "1MB", "log": "1kB"})
     (job_id,) = await fleet.running()

@@ -155,9 +155,7 @@ async def test_the_last_contact_is_what_was_heard_last_not_what_was_stored(fleet
     assert fleet.clock.now() / SECOND - shown.timestamp() <= 11
 
 
-async def test_an_agent_is_drained_resumed_and_retired_by_every_way(
-    fleet: Fleet, tmp_path: Path
-) -> None:
+async def test_an_agent_is_drained_resumed_and_retired_by_every_way(fleet, tmp_path):
     agent, visitor = FakeAgent("every", "of-every", ends="Running"), Person(fleet)
     await fleet.use(agent)
     (job_id,) = await fleet.running()
@@ -287,9 +285,7 @@ async def test_what_a_lost_agent_has_is_tried_again_at_once_or_cancelled(fleet: 
     assert (await agent_of(fleet, agent.name))["state"] == "active"
 
 
-async def test_an_agent_that_was_taken_out_of_the_settings_is_declared_lost_and_retires(
-    fleet: Fleet,
-) -> None:
+async def test_an_agent_that_was_taken_out_of_the_settings_is_declared_lost_and_retires(fleet):
     agent, other = FakeAgent(ends="Running"), FakeAgent("beside")
     await fleet.use(agent)
     (job_id,) = await fleet.running()
@@ -302,7 +298,7 @@ async def test_an_agent_that_was_taken_out_of_the_settings_is_declared_lost_and_
     assert (await ask(fleet, "POST", f"/{agent.name}/lost"))[0] == 200
     assert (await fleet.job(job_id))["agent"] == "beside"
 
-    async def listed_later() -> dict[str, Any]:
+    async def listed_later() -> Any:
         await fleet.clock.sleep(10.0)
         return await fleet.agents()
 
@@ -390,9 +386,7 @@ SOFT = {"enforcement": {"memory": "soft", "pids": "hard"}, "warning": ""}
         ({"says": {"sandbox": SOFT}}, "yes", "", "limits that a job can get around: memory"),
     ],
 )
-async def test_a_sick_agent_looks_sick_wherever_one_looks(
-    fleet: Fleet, tmp_path: Path, sick: dict[str, Any], ready: str, kind: str, says: str
-) -> None:
+async def test_a_sick_agent_looks_sick_wherever_one_looks(fleet, tmp_path, sick, ready, kind, says):
     """Its results are fetched all the same; READY is whether it gets new jobs."""
     agent = FakeAgent(**sick)
     await fleet.use(agent)
@@ -465,9 +459,7 @@ async def test_whatever_an_agent_says_is_only_text(fleet: Fleet) -> None:
     assert (await agent_of(fleet, agent.name))["jobs"] == 0
 
 
-async def test_an_agent_may_be_called_anything_in_the_settings_and_there_may_be_none(
-    fleet: Fleet,
-) -> None:
+async def test_an_agent_may_be_called_anything_in_the_settings_and_there_may_be_none(fleet):
     visitor = Person(fleet)
     await fleet.apply({f"a/b {HOSTILE}?#": NOWHERE})
     page = await visitor.read("/agents")

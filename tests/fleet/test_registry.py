@@ -119,9 +119,7 @@ async def test_an_agent_that_another_server_talks_to_gets_no_job_here_and_is_not
         ({}, 8, None),
     ],
 )
-def test_only_tasks_of_an_array_are_packed(
-    of_job: dict[str, Any], pack: int, wanted: PackTask | None
-) -> None:
+def test_only_tasks_of_an_array_are_packed(of_job, pack, wanted):
     assert order_of(job(**of_job), Service("s", pack=pack), "server", 1).pack == wanted
 
 
@@ -187,9 +185,7 @@ async def run(folder: Path, machine: SimClock, name: str = "north") -> AsyncIter
         await database.close()
 
 
-async def test_unreachable_time_goes_on_over_restarts_without_the_time_in_which_no_server_ran(
-    tmp_path: Path,
-) -> None:
+async def test_unreachable_time_goes_on_over_restarts_without_the_time_when_no_server_ran(tmp_path):
     machine = SimClock()
     async with run(tmp_path, machine) as server:
         await server.reached()
@@ -213,9 +209,7 @@ async def test_unreachable_time_goes_on_over_restarts_without_the_time_in_which_
 
 
 @pytest.mark.parametrize("jump_s", [-10 * DAY_S, 10 * DAY_S])
-async def test_a_clock_that_jumps_makes_no_unreachable_time_longer(
-    tmp_path: Path, jump_s: float
-) -> None:
+async def test_a_clock_that_jumps_makes_no_unreachable_time_longer(tmp_path, jump_s):
     machine = SimClock()
     async with run(tmp_path, machine) as server:
         await server.reached()
@@ -255,9 +249,7 @@ async def test_what_goes_on_for_long_is_written_seldom(tmp_path: Path) -> None:
         assert len(kept) < 450
 
 
-async def test_what_a_crash_left_of_a_lost_agent_and_what_another_server_wrote_is_taken_up(
-    tmp_path: Path,
-) -> None:
+async def test_what_a_crash_left_of_a_lost_agent_and_another_server_wrote_is_taken_up(tmp_path):
     async with run(tmp_path, SimClock()) as server:
         await server.running(1)
         await server.store.set_state("name:north", AgentState.LOST, "gone")

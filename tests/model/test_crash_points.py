@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -117,9 +116,7 @@ async def _all_end_and_nothing_is_left(world: World, crashed_at: int | None) -> 
 
 @pytest.mark.parametrize("first", STEPS)
 @pytest.mark.parametrize("scenario", [_scenario, _batches, _requests])
-async def test_a_crash_at_any_step_loses_no_job_and_runs_none_twice(
-    tmp_path: Path, scenario: Callable[[World], Awaitable[None]], first: int
-) -> None:
+async def test_a_crash_at_any_step_loses_no_job_and_runs_none_twice(tmp_path, scenario, first):
     check, world_of = _all_end_and_nothing_is_left, partial(_world, talkative=True)
     steps = await each_crash(tmp_path, world_of, scenario, check, first=first, every=len(STEPS))
     assert steps > 80, "the scenario became too short to prove anything"
@@ -145,9 +142,7 @@ async def _many_at_once(world: World) -> None:
 
 @pytest.mark.parametrize("first", STEPS)
 @pytest.mark.parametrize("fault", ["", "reply_lost"])
-async def test_a_crash_at_any_step_of_many_at_once_loses_none(
-    tmp_path: Path, fault: str, first: int
-) -> None:
+async def test_a_crash_at_any_step_of_many_at_once_loses_none(tmp_path, fault, first):
     async def story(world: World) -> None:
         for agent in world.agents:
             agent.faults += [fault] * 3 if fault else []
@@ -165,9 +160,7 @@ async def test_a_crash_at_any_step_of_many_at_once_loses_none(
     assert steps > (20 if fault else 60), "the scenario became too short to prove anything"
 
 
-async def test_an_upload_that_was_not_answered_may_be_repeated_under_its_key(
-    tmp_path: Path,
-) -> None:
+async def test_an_upload_that_was_not_answered_may_be_repeated_under_its_key(tmp_path):
     async def story(world: World) -> None:
         await world.start()
         await world.upload("ann", "example", key="once")

@@ -138,9 +138,7 @@ async def _scenario(world: World) -> None:
 
 
 @pytest.mark.parametrize("first", STEPS)
-async def test_a_crash_at_any_step_starts_none_too_early_and_leaves_none_waiting(
-    tmp_path: Path, first: int
-) -> None:
+async def test_a_crash_at_any_step_starts_none_too_early_and_leaves_none_waiting(tmp_path, first):
     def world_of(folder: Path, crash_point: CrashPoint) -> World:
         return World(folder, {"s": Service("s", runs_per_user=3, max_runs=3)}, crash_point)
 

@@ -90,9 +90,7 @@ async def test_each_time_makes_one_job_with_what_the_upload_said(world: World) -
     assert 0 < world.schedules.until_next_s() <= HOUR
 
 
-async def test_a_bundle_goes_with_the_last_of_a_schedule_and_its_jobs(
-    world: World,
-) -> None:
+async def test_a_bundle_goes_with_the_last_of_a_schedule_and_its_jobs(world):
     number, unused = [await world.schedule("ann", "example", HOURLY) for _ in range(2)]
     bundle, of_none = read(world, number).bundle, read(world, unused).bundle
     await world.remove_orphans()

@@ -117,9 +117,7 @@ async def test_one_server_dies_at_any_step_and_the_other_goes_on(tmp_path: Path)
 
 
 @pytest.mark.parametrize("reached", [True, False], ids=["finishes", "cannot reach the agents"])
-async def test_a_server_that_stood_still_while_the_other_took_over_writes_nothing(
-    tmp_path: Path, reached: bool
-) -> None:
+async def test_a_server_that_stood_still_while_another_took_over_writes_nothing(tmp_path, reached):
     for at in itertools.count(1):
         with two_servers(tmp_path / str(at)) as (first, second):
             await begin(first, second)
@@ -154,9 +152,8 @@ async def test_a_server_that_stood_still_while_the_other_took_over_writes_nothin
     assert at > 20, "the story became too short to prove anything"
 
 
-async def test_an_upload_of_a_server_that_stood_still_is_refused_as_its_file_may_be_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_upload_of_a_server_that_stood_still_is_refused(tmp_path, monkeypatch):
+    """Its file may be gone."""
     store = FolderStorage._store
 
     async def store_and_stand_still(storage: FolderStorage, *what: Any) -> None:
@@ -207,9 +204,7 @@ async def test_a_cancel_is_done_by_the_server_that_talks_to_the_jobs_agent(tmp_p
             await world.die()
 
 
-async def test_a_cancel_that_waits_is_done_as_soon_as_its_server_has_the_lease(
-    tmp_path: Path,
-) -> None:
+async def test_a_cancel_that_waits_is_done_as_soon_as_its_server_has_the_lease(tmp_path):
     with two_servers(tmp_path / "data") as (first, second):
         job = await sent(first, second)
         await first.die()

@@ -49,9 +49,7 @@ def test_the_same_seed_draws_the_same_bundles() -> None:
         (1, 2, 20, True),
     ],
 )
-def test_a_restored_server_has_what_was_answered_before_the_backup(
-    sent: float, answered: float, deleted: float | None, expected: bool | None
-) -> None:
+def test_a_restored_server_has_what_came_before_the_backup(sent, answered, deleted, expected):
     model = Model()
     model.restore(Backup("there", 10, 12, 1))
     known = Known(1, QUICK, "ann", sent, answered, 1, deleted_at=deleted)

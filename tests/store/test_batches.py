@@ -93,9 +93,7 @@ async def test_a_parent_is_not_sent_and_holds_no_slot(jobs: Store) -> None:
     assert await jobs.attempts(parent.id) == []
 
 
-async def test_children_are_made_once_whoever_makes_them_and_none_of_a_cancelled_parent(
-    jobs: Store,
-) -> None:
+async def test_children_are_made_once_whoever_makes_them_and_none_of_a_cancelled_parent(jobs):
     parent = await array(jobs, 10, made=4)
     seen = await batch_of(jobs, parent)
     more = [jobs.make_children(seen, rules.tasks(seen, 4, 5), 30, "") for _ in range(2)]
@@ -137,9 +135,7 @@ async def test_a_cancel_of_a_parent_cancels_what_waits_and_asks_for_the_rest(job
     await jobs.check()
 
 
-async def test_a_cancel_of_many_children_lets_others_in_between_and_goes_on_after_a_crash(
-    jobs: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cancel_of_many_children_lets_others_in_and_outlives_a_crash(jobs, monkeypatch):
     monkeypatch.setattr(children, "_AT_ONCE", 2)
     parent = await array(jobs, 6)
     write, commits = jobs.database.write, 0
@@ -202,9 +198,7 @@ async def test_a_child_is_not_retried_once_its_parent_has_ended(jobs: Store) -> 
     await jobs.check()
 
 
-async def test_children_count_for_the_quotas_before_they_are_made_and_at_a_retry(
-    jobs: Store,
-) -> None:
+async def test_children_count_for_the_quotas_before_they_are_made_and_at_a_retry(jobs):
     parent = await array(jobs, 8, made=0)
     for batch in (BatchRequest(((0, 7, 1),)), None):
         with pytest.raises(QueueFull):
@@ -245,9 +239,7 @@ def test_parents_with_many_children_are_cleaned_in_transactions_of_their_own() -
     assert list(retention._portions([], {})) == []
 
 
-async def test_a_parent_that_is_being_deleted_is_not_retried_and_takes_its_children_along(
-    jobs: Store,
-) -> None:
+async def test_a_parent_that_is_being_deleted_is_not_retried_and_takes_its_children_along(jobs):
     parent = await array(jobs, 1_200)
     over = await cancelled(jobs, parent)
     await jobs.request_delete(parent.id, 70, "ann")  # its children may be gone from now on
@@ -274,9 +266,7 @@ async def test_children_that_a_job_left_have_a_bundle_of_their_own(jobs: Store) 
     await jobs.check()
 
 
-async def test_no_transaction_grows_with_the_number_of_children(
-    jobs: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_transaction_grows_with_the_number_of_children(jobs, monkeypatch):
     """Others wait for each: what is made and what is cancelled is counted in rows."""
     write, largest = jobs.database.write, list[int]()
 

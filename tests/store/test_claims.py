@@ -28,9 +28,7 @@ def users(found: list[Job]) -> list[str]:
     return [job.user_id for job in found]
 
 
-async def test_everybody_gets_one_before_anybody_gets_two_and_each_gets_the_oldest(
-    jobs: Store,
-) -> None:
+async def test_everybody_gets_one_before_anybody_gets_two_and_each_gets_the_oldest(jobs):
     first, *_ = await jobs.added("ann", "ann", "ann", "bob", "cy")
     found = await claim(jobs, Service("s"), 4)
     assert users(found) == ["ann", "bob", "cy", "ann"]
@@ -52,9 +50,7 @@ async def test_whatever_their_names_all_users_are_served_equally_often(jobs: Sto
         assert set(served.values()) == {4}
 
 
-async def test_turns_go_on_where_they_ended_and_who_may_have_no_more_is_passed_over(
-    jobs: Store,
-) -> None:
+async def test_turns_go_on_where_they_ended_and_who_may_have_no_more_is_passed_over(jobs):
     """Also in another run of the server."""
     of = Service("s", runs_per_user=2, max_runs=99)
     await jobs.added("bob")
@@ -142,9 +138,7 @@ async def test_a_users_jobs_are_sent_by_priority_and_then_by_age(jobs: Store) ->
     assert [one for one in order if one != bobs.id] == [4, 3, 5, 1, 2]
 
 
-async def test_a_place_in_the_queue_counts_the_users_older_jobs_that_may_be_sent(
-    jobs: Store,
-) -> None:
+async def test_a_place_in_the_queue_counts_the_users_older_jobs_that_may_be_sent(jobs):
     first, *_, last = await jobs.added("ann", "bob", "ann", "ann")
     await jobs.upload(service="t")
     assert await jobs.queued_before([first.id, last.id], 9) == {first.id: 0, last.id: 2}
@@ -178,9 +172,7 @@ PACKS, PLAIN = Candidate("node", 2, packs=True), Candidate("old", 2)
 
 
 @each("agent, tasks, found", [(PACKS, True, 20), (PACKS, False, 2), (PLAIN, True, 2)])
-async def test_tasks_of_a_service_that_packs_take_a_part_of_a_slot(
-    jobs: Store, agent: Candidate, tasks: bool, found: int
-) -> None:
+async def test_tasks_of_a_service_that_packs_take_a_part_of_a_slot(jobs, agent, tasks, found):
     packs, plain = service(f"{agent.name} {tasks}", pack=10), service(f"plain {agent.name} {tasks}")
     store = Store(jobs.database, [], services={one.name: one for one in (packs, plain)})
     added = await store.added(*["ann"] * 60, service=packs.name)

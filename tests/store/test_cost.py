@@ -217,9 +217,7 @@ async def deliver(
 
 
 @pytest.mark.parametrize("of_one_portal", [True, False])
-async def test_a_dead_receiver_makes_no_look_for_webhooks_longer(
-    tmp_path: Path, of_one_portal: bool
-) -> None:
+async def test_a_dead_receiver_makes_no_look_for_webhooks_longer(tmp_path, of_one_portal):
     costs, other = [], "ann" if of_one_portal else "bob"
     targets = {"https://dead:443"} if of_one_portal else set()
     principals = set() if of_one_portal else {"ann"}

@@ -56,9 +56,7 @@ async def kept(database: Database) -> list[int]:
     return [row["n"] for row in await database.rows("SELECT n FROM numbers ORDER BY n")]
 
 
-async def test_a_change_that_fails_spoils_no_other_that_shares_its_commit(
-    database: Database,
-) -> None:
+async def test_a_change_that_fails_spoils_no_other_that_shares_its_commit(database):
     writes = (add(1), add(2, fail=KeyError("no")), add(1), add(4))
     ends = await asyncio.gather(*map(database.write, writes), return_exceptions=True)
     first, second, third, fourth = ends
@@ -96,9 +94,7 @@ async def test_after_closing_nothing_is_taken(tmp_path: Path) -> None:
         await database.write(add(2))
 
 
-async def test_what_is_created_is_closed_to_others_and_a_mode_that_the_operator_gave_is_kept(
-    tmp_path: Path,
-) -> None:
+async def test_what_is_created_is_closed_to_others_and_a_mode_that_was_given_is_kept(tmp_path):
     """Wherever the operator puts it."""
     tmp_path.chmod(0o755)
     path = tmp_path / "some.sqlite"
@@ -173,9 +169,7 @@ async def test_no_other_read_waits_for_a_list(asked: Database) -> None:
     assert (await slow)[0]["held"] == 1
 
 
-async def test_what_was_deleted_can_be_given_back_to_the_disk(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_deleted_can_be_given_back_to_the_disk(database, monkeypatch):
     await database.write(add(*range(50_000)))
     await database.write(lambda tx: tx.rows("DELETE FROM numbers"))
 
@@ -217,9 +211,7 @@ async def test_a_full_disk_is_reported_until_there_is_space_for_more(database: D
     assert not await database.rows("SELECT 1 FROM sqlite_master WHERE name = 'probe'")
 
 
-async def test_a_failed_write_is_reported_until_something_could_be_written(
-    database: Database, tmp_path: Path
-) -> None:
+async def test_a_failed_write_is_reported_until_something_could_be_written(database, tmp_path):
     """Another program holds the file for longer than is waited for."""
     await database.write(lambda tx: tx.rows("PRAGMA busy_timeout = 1"))
     with closing(sqlite3.connect(tmp_path / "test.sqlite", isolation_level=None)) as other:

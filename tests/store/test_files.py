@@ -38,9 +38,7 @@ async def test_the_same_content_is_stored_once(jobs: Store) -> None:
     assert await jobs.stored("ann") == 3 * 5 + 6  # to its user each one counts
 
 
-async def test_a_bundle_whose_archive_said_what_is_executable_is_stored_by_itself(
-    jobs: Store,
-) -> None:
+async def test_a_bundle_whose_archive_said_what_is_executable_is_stored_by_itself(jobs):
     own = Bundle("b", 5, "d", own_modes=True)
     for before, after in (("a", "c"), ("e", "f")):
         shared = await uploaded(jobs, before)
@@ -120,9 +118,7 @@ async def test_the_files_of_all_attempts_go_with_their_job(jobs: Store) -> None:
     assert await jobs.attempts(job.id) == []
 
 
-async def test_a_file_with_several_results_goes_with_the_last_job_that_has_one(
-    jobs: Store,
-) -> None:
+async def test_a_file_with_several_results_goes_with_the_last_job_that_has_one(jobs):
     ended = []
     for number in range(3):
         job = await jobs.moved(end(await jobs.claimed(), JobState.FAILED))

@@ -9,7 +9,6 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -61,13 +60,7 @@ def open_in(folder: Path) -> list[str]:
     ],
     ids=["stream", "bytes"],
 )
-async def test_content_then_name_are_durable(
-    tmp_path: Path,
-    storage: FolderStorage,
-    monkeypatch: pytest.MonkeyPatch,
-    content: Any,
-    steps: list[str],
-) -> None:
+async def test_content_then_name_are_durable(tmp_path, storage, monkeypatch, content, steps):
     """Both before their name is given to anybody."""
     synced: list[str] = []
     real = os.fsync
@@ -83,9 +76,7 @@ async def test_content_then_name_are_durable(
     assert list((tmp_path / "staging").iterdir()) == []
 
 
-async def test_a_scratch_file_is_moved_not_copied(
-    tmp_path: Path, storage: FolderStorage, scratch: FolderScratch
-) -> None:
+async def test_a_scratch_file_is_moved_not_copied(tmp_path, storage, scratch):
     with scratch.file() as file:
         file.path.write_bytes(b"content")
         inode = file.path.stat().st_ino
@@ -98,9 +89,7 @@ async def test_a_scratch_file_is_moved_not_copied(
         assert path.stat().st_ino == inode
 
 
-async def test_a_write_that_is_cancelled_lands_in_no_other_file(
-    tmp_path: Path, storage: FolderStorage, scratch: FolderScratch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cancelled_write_lands_in_no_other_file(tmp_path, storage, scratch, monkeypatch):
     """While its thread still asks the disk, nobody else gets the number of its file."""
     asked, answer, written = threading.Event(), threading.Event(), threading.Event()
     write_all = durable.write_all
@@ -133,9 +122,7 @@ async def test_a_write_that_is_cancelled_lands_in_no_other_file(
     assert list((tmp_path / "staging").iterdir()) == []
 
 
-async def test_what_a_slow_disk_said_before_refuses_nothing(
-    tmp_path: Path, scratch: FolderScratch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_a_slow_disk_said_before_refuses_nothing(tmp_path, scratch, monkeypatch):
     """Whoever writes asks the disk for each piece, and may wait longer for its answer."""
     answer = threading.Event()
 
@@ -170,9 +157,7 @@ async def test_what_a_link_leads_to_is_not_listed(tmp_path: Path, storage: Folde
     assert await storage.list(R) == []
 
 
-async def test_a_file_is_closed_once_it_was_read_and_a_small_one_before(
-    tmp_path: Path, storage: FolderStorage
-) -> None:
+async def test_a_file_is_closed_once_it_was_read_and_a_small_one_before(tmp_path, storage):
     """An agent may take minutes over what is sent to it, and descriptors are few."""
     for size in (0, 10, 3 << 20):
         name = await put(storage, chunks(b"x" * size))
@@ -183,9 +168,7 @@ async def test_a_file_is_closed_once_it_was_read_and_a_small_one_before(
         assert open_in(tmp_path) == []
 
 
-async def test_bytes_that_cannot_be_synced_leave_nothing(
-    tmp_path: Path, storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_bytes_that_cannot_be_synced_leave_nothing(tmp_path, storage, monkeypatch):
     await put(storage)  # its folder is there
 
     def refused(_: int) -> None:
@@ -199,9 +182,7 @@ async def test_bytes_that_cannot_be_synced_leave_nothing(
     assert list((tmp_path / "staging").iterdir()) == []
 
 
-async def test_what_was_stored_lately_is_in_memory_until_it_is_deleted(
-    storage: FolderStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_stored_lately_is_in_memory_until_it_is_deleted(storage, monkeypatch):
     name, large = await put(storage), await put(storage, bytes(100_000))
     assert storage.in_memory(R, name) == b"content"
     assert storage.in_memory(R, large) is None

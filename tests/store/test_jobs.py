@@ -11,7 +11,7 @@ import pytest
 
 from server.domain import states
 from server.domain.allowances import DAY, DayUsed
-from server.domain.errors import FerrymanError, NoSuchAttempt, NoSuchJob, QueueFull, StorageFull
+from server.domain.errors import NoSuchAttempt, NoSuchJob, QueueFull, StorageFull
 from server.domain.jobs import Step
 from server.domain.upload_fields import TooManyTags
 from server.ports import Filter
@@ -32,9 +32,7 @@ FACTS: dict[str, Any] = {
 }
 
 
-async def test_a_move_its_event_and_a_wakeup_are_one_and_of_two_only_one_is_made(
-    jobs: Store,
-) -> None:
+async def test_a_move_its_event_and_a_wakeup_are_one_and_of_two_only_one_is_made(jobs):
     job = await jobs.upload()
     claimed = await jobs.moved(claim(job))
     assert (claimed.state, claimed.attempt, claimed.agent) == (S.PROCESSING, 1, "node")
@@ -52,9 +50,7 @@ async def test_a_move_its_event_and_a_wakeup_are_one_and_of_two_only_one_is_made
     assert [one.state for one in jobs.changed] == [S.QUEUED, S.PROCESSING, over.state]
 
 
-async def test_a_report_of_an_older_attempt_and_a_claim_of_what_is_cancelled_change_nothing(
-    jobs: Store,
-) -> None:
+async def test_a_report_of_an_older_attempt_and_a_claim_of_what_is_cancelled_change_nothing(jobs):
     first = await jobs.claimed()
     second = await jobs.moved(claim(await jobs.to(first, S.QUEUED)))
     with pytest.raises(AssertionError):
@@ -131,9 +127,7 @@ SIZE = new().bundle.size if new().bundle else 0
         ("day", {"most_uploaded": 3 * SIZE}, {"most_uploaded": SIZE}, DayUsed),
     ],
 )
-async def test_of_fifty_at_once_as_many_are_taken_as_may_be(
-    jobs: Store, names: str, most: Any, one: Any, why: type[FerrymanError]
-) -> None:
+async def test_of_fifty_at_once_as_many_are_taken_as_may_be(jobs, names, most, one, why):
     ann, bob = f"ann-{names}", f"bob-{names}"
     created: dict[str, Any] = {"created_at": 10 + ["count", "bytes", "day"].index(names) * DAY}
     ends = await asyncio.gather(
@@ -148,9 +142,7 @@ async def test_of_fifty_at_once_as_many_are_taken_as_may_be(
     await jobs.check()
 
 
-async def test_what_was_uploaded_counts_for_its_day_and_other_services_have_queues_of_their_own(
-    jobs: Store,
-) -> None:
+async def test_uploads_count_for_their_day_and_services_have_queues_of_their_own(jobs):
     await jobs.insert(new(), "queued", most_queued=1, most_uploaded=SIZE)
     await jobs.insert(new(service="t"), "queued", most_queued=1)
     tomorrow = new(created_at=10 + DAY)
@@ -163,9 +155,7 @@ async def test_what_was_uploaded_counts_for_its_day_and_other_services_have_queu
 # -- attempts
 
 
-async def test_a_claim_begins_an_attempt_and_one_that_no_agent_took_leaves_none(
-    jobs: Store,
-) -> None:
+async def test_a_claim_begins_an_attempt_and_one_that_no_agent_took_leaves_none(jobs):
     job = await jobs.claimed(limits=Limits(cpus=2))
     (attempt,) = await jobs.attempts(job.id)
     assert (attempt.job_id, attempt.number, attempt.state) == (job.id, 1, S.PROCESSING)

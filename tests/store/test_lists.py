@@ -89,9 +89,7 @@ CHOICES = [
 ]
 
 
-async def test_each_choice_finds_what_a_look_at_every_job_finds(
-    jobs: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_each_choice_finds_what_a_look_at_every_job_finds(jobs, monkeypatch):
     monkeypatch.setattr(pages, "_SLICE", 4)
     for number in range(1, 41):
         tags = tuple(name for name, n in (("two", 2), ("three", 3), ("rare", 17)) if not number % n)
@@ -116,9 +114,7 @@ async def test_each_choice_finds_what_a_look_at_every_job_finds(
         assert await every_page(jobs, Filter(**where), 3) == expected, where
 
 
-async def test_a_text_finds_jobs_by_number_name_tag_and_message(
-    jobs: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_text_finds_jobs_by_number_name_tag_and_message(jobs, monkeypatch):
     monkeypatch.setattr(pages, "_SLICE", 4)
     for number in range(1, 31):
         name = {5: "Protein ÄTNA-10", 8: None, 20: "100% _done_"}.get(number, "other")
@@ -143,9 +139,7 @@ async def test_a_text_finds_jobs_by_number_name_tag_and_message(
         assert await every_page(jobs, Filter(user_id="b", text=text), 2) == own, text
 
 
-async def test_jobs_are_counted_by_state_up_to_a_number_and_children_where_they_are_listed(
-    jobs: Store,
-) -> None:
+async def test_jobs_are_counted_by_state_up_to_a_number_and_children_where_they_are_listed(jobs):
     for job in await jobs.added(*["ann"] * 6, "bob", "ann", "ann"):
         if job.id > 7:
             await jobs.moved(claim(job))

@@ -65,9 +65,7 @@ async def test_changes_that_are_only_in_the_log_are_in_the_copy(tmp_path: Path) 
         assert found.execute("SELECT count(*) FROM things").fetchone() == (2,)
 
 
-async def test_a_step_that_fails_or_a_copy_that_has_no_room_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_step_that_fails_or_a_copy_that_has_no_room_changes_nothing(tmp_path, monkeypatch):
     path = tmp_path / "x.sqlite"
     await opened(path, ONE)
     with pytest.raises(DatabaseUnavailable, match="no such table: missing"):

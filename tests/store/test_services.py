@@ -22,9 +22,7 @@ def services(database: Database) -> SqlServices:
     return SqlServices(database)
 
 
-async def test_a_service_keeps_its_variables_and_is_in_use_again_once_it_is_put(
-    services: SqlServices,
-) -> None:
+async def test_a_service_keeps_its_variables_and_is_in_use_again_once_it_is_put(services):
     await services.put("gpu", {"timeout": "1h"}, {"A": "1"}, 10)
     await services.put("gpu", {"timeout": "2h"}, None, 20)
     known = ServiceRecord("gpu", {"timeout": "2h"}, {"A": "1"}, changed_at=20)
@@ -35,9 +33,7 @@ async def test_a_service_keeps_its_variables_and_is_in_use_again_once_it_is_put(
     assert await services.all() == [replace(known, changed_at=40)]
 
 
-async def test_nothing_of_a_paused_service_is_claimed_whatever_the_caller_knows(
-    jobs: Store, services: SqlServices
-) -> None:
+async def test_nothing_of_a_paused_service_is_claimed_whatever_the_caller_knows(jobs, services):
     await jobs.added("ann", "bob")
     await services.set_paused("s", "new disks", 10)
     (record,) = await services.all()
@@ -56,9 +52,7 @@ async def test_a_pause_keeps_whose_turn_it_is(jobs: Store, services: SqlServices
     assert [job.user_id for job in served] == ["ann", "bob"]
 
 
-async def test_jobs_are_counted_by_state_that_may_be_seen_and_no_further_than_asked(
-    jobs: Store, services: SqlServices
-) -> None:
+async def test_jobs_are_counted_by_state_that_may_be_seen_and_no_further_than_asked(jobs, services):
     for user, submitter, at in (
         ("ann", "portal", 5),
         ("bob", None, 10),

@@ -258,9 +258,7 @@ async def test_what_is_not_committed_is_deleted_at_the_end_or_an_error(storage: 
         ("123456789abc", [FIRST, SECOND], True),  # no run: digits by chance, of older releases
     ],
 )
-async def test_a_file_without_a_row_goes_unless_its_run_is_alive(
-    place: Place, owner: str, alive: list[str], goes: bool
-) -> None:
+async def test_a_file_without_a_row_goes_unless_its_run_is_alive(place, owner, alive, goes):
     place.put_stranger(R, "notes.txt")
     place.put_stranger(R, "aa/notes.txt")
     storage = place.first if owner == FIRST else place.run(owner)
@@ -396,9 +394,7 @@ async def test_scratch_files_go_with_their_run(place: Place) -> None:
 
 
 @pytest.mark.parametrize("of_an_agent", [False, True])
-async def test_a_scratch_file_that_is_made_for_a_caller_who_was_cancelled_is_not_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_an_agent: bool
-) -> None:
+async def test_a_scratch_file_of_a_cancelled_caller_is_not_left(tmp_path, monkeypatch, of_an_agent):
     begun, go_on, real = threading.Event(), threading.Event(), Path.open
 
     def slow(path: Path, *how: Any, **more: Any) -> Any:
@@ -428,9 +424,7 @@ async def test_a_scratch_file_that_is_made_for_a_caller_who_was_cancelled_is_not
 # -- a full disk
 
 
-async def test_what_does_not_fit_is_refused_and_leaves_nothing_and_later_there_is_room(
-    place: Place,
-) -> None:
+async def test_what_does_not_fit_is_refused_and_leaves_nothing_and_later_there_is_room(place):
     kept = await put(place.first, b"kept")
     with place.scratch(FIRST).file() as file:
         file.path.write_bytes(b"x")
