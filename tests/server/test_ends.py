@@ -132,36 +132,23 @@ async def test_what_a_running_job_says_stays_with_its_attempt(place: Place) -> N
     said = ({"current": 3, "total": 5}, {"a": "1"})
     assert (job["progress"], job["output"]) == said
     process.finish(1)
-    second = await place.process(job_id, 2)
-    job = await place.api("GET", f"/jobs/{job_id}")
-    assert (job["progress"], job["output"]) == (None, {})
-    second.finish()
-    first, last = (await place.job(job_id))["attempts"]
+    for attempt, text, exit_code in ((2, "45,total=100", 1), (3, "45", 0)):
+        process = await place.process(job_id, attempt)
+        job = await place.api("GET", f"/jobs/{job_id}")
+        assert (job["progress"], job["output"]) == (None, {})
+        process.log(stdout=f"::progress value={text}::x\n".encode())
+        process.finish(exit_code)
+        job = await place.job(job_id)
+        shown = {"current": 45, "total": 100 if exit_code else None}
+        assert job["progress"] == shown, "full only where it completed and has a total"
+        if exit_code:
+            await place.api("POST", f"/jobs/{job_id}/retry")
+    first, *_, last = job["attempts"]
     assert (first["progress"], first["output"]) == said
-    assert (last["progress"], last["output"]) == (None, {})
+    assert (last["progress"], last["output"]) == (job["progress"], {})
     found = [one["event"] for one in (await place.api("GET", f"/jobs/{job_id}/events"))["items"]]
     assert {"job.progress", "job.output", "job.notice"} <= set(found)
     assert found[-1] == "job.completed"
-
-
-@each(
-    "said, exit_code, shown",
-    [
-        (b"", 0, {"current": 1, "total": 1}),
-        (b"::progress value=45,total=100::x\n", 0, {"current": 100, "total": 100}),
-        (b"::progress value=45::x\n", 0, {"current": 45, "total": None}),
-        (b"::progress value=45,total=100::x\n", 1, {"current": 45, "total": 100}),
-    ],
-)
-async def test_a_completed_job_has_its_progress_full(
-    place: Place, said: bytes, exit_code: int, shown: dict[str, Any]
-) -> None:
-    def script(process: FakeProcess) -> None:
-        process.log(stdout=said)
-        process.finish(exit_code)
-
-    place.does(script)
-    assert (await place.job(await place.upload()))["progress"] == shown
 
 
 # -- which files its result has

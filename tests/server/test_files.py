@@ -13,9 +13,7 @@ from structlog.testing import capture_logs
 
 from tests.kit.each import each
 from tests.kit.fake_agent import Served, refuse, served
-from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.raw_http import ask
-from tests.kit.server_http import driving
 from tests.kit.warm import SLOTS, together
 from tests.server.held_jobs import ShownJob, ended, running, zipped
 
@@ -24,7 +22,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TEXT = b"".join(b"line %d\n" % number for number in range(200_000))
 PICTURE = bytes(range(256)) * 2_000
-FILES = {
+SCRIPTS = dict.fromkeys(["a.js", "a.mjs", "a.css", "b.JS"], b"alert(1)")
+FILES = SCRIPTS | {
     "out/table.csv": TEXT,
     "out/plot.png": PICTURE,
     "page.html": b"<script>alert(1)</script>",
@@ -83,7 +82,8 @@ async def test_pages_of_files_follow_each_other_and_each_is_found(served: Served
         assert await here.refused("files?limits=5") == (400, "unknown_parameter")
 
 
-async def test_a_file_of_a_result_is_sent_alone(served: Served) -> None:
+async def test_a_file_of_a_result_is_sent_alone_and_a_browser_runs_none(served: Served) -> None:
+    """It may show text and images. The pages' policy lets them load scripts from this server."""
     async with ended(served, RESULT) as here:
         for path, content in FILES.items():
             what = f"files/{quote(path)}"
@@ -98,44 +98,33 @@ async def test_a_file_of_a_result_is_sent_alone(served: Served) -> None:
             assert (status, body, again["content-length"]) == (200, b"", str(len(content))), path
             as_generated_clients_ask = f"files/{quote(path, safe='')}"
             assert (await here.get(as_generated_clients_ask))[2] == content, path
-
-
-async def test_a_browser_may_show_text_and_images_and_runs_nothing(served: Served) -> None:
-    """The pages' policy lets them load scripts and styles from this server."""
-    scripts = dict.fromkeys(["a.js", "a.mjs", "a.css", "b.JS"], b"alert(1)")
-    async with ended(served, zipped(FILES | scripts)) as here:
         for path in ("out/table.csv", "page.html", "stdout.log", "out/plot.png"):
             _, headers, _ = await here.get(f"files/{path}?inline=1")
             kind = "image/png" if path.endswith(".png") else "text/plain; charset=utf-8"
             assert headers["content-type"] == kind, path
             assert headers["content-disposition"].startswith("inline; "), path
-        for what in ("drawing.svg?inline=1", "page.html", "empty?inline=1"):
-            _, headers, _ = await here.get(f"files/{what}")
-            assert headers["content-disposition"].startswith("attachment; ")
+        for path in ("drawing.svg", "empty"):
+            _, headers, _ = await here.get(f"files/{path}?inline=1")
+            assert headers["content-disposition"].startswith("attachment; "), path
         assert await here.refused("files/empty?inline=2") == (400, "invalid_inline")
-        for path, query in itertools.product(scripts, ("", "?inline=1")):
+        for path, query in itertools.product(SCRIPTS, ("", "?inline=1")):
             _, headers, _ = await here.get(f"files/{path}{query}")
             assert headers["content-type"].partition(";")[0] == "text/plain", path
             assert headers["x-content-type-options"] == "nosniff", path
 
 
-@each("flaw", ["no zip", "encrypted", "method", "bytes"])
+WHOLE = zipped({"a": PICTURE * 4}, stored=("a",))
+ENTRY = WHOLE.index(b"PK\1\2", WHOLE.index(b"PK\1\2") + 4)  # behind the folder's
+ENCRYPTED, BY_BZIP2 = (ENTRY + 8, 1), (ENTRY + 10, 12)
+
+
+@each("at, bits", [(0, 1), ENCRYPTED, BY_BZIP2, (len(WHOLE) // 2, 1)])
 async def test_a_file_that_cannot_be_read_is_refused_or_ends_the_connection(
-    served: Served, flaw: str
+    served: Served, at: int, bits: int
 ) -> None:
-    packed = bytearray(zipped({"a": PICTURE * 4}, stored=("a",)))
-    at = packed.index(b"PK\1\2", packed.index(b"PK\1\2") + 4)  # behind the folder's
-    match flaw:
-        case "no zip":
-            packed[:] = b"no zip at all"
-        case "encrypted":
-            packed[at + 8] = 1
-        case "method":
-            packed[at + 10] = 12
-        case _:
-            packed[len(packed) // 2] ^= 1
-    async with ended(served, bytes(packed)) as here:
-        if flaw == "bytes":
+    packed = WHOLE[:at] + bytes([WHOLE[at] ^ bits]) + WHOLE[at + 1 :] if at else b"no zip at all"
+    async with ended(served, packed) as here:
+        if at == len(WHOLE) // 2:  # a byte of the file
             with pytest.raises(ClientPayloadError), capture_logs():
                 await here.get("files/a")
         else:
@@ -194,20 +183,8 @@ async def test_the_files_of_a_running_job_and_then_of_its_result(tmp_path: Path)
         assert headers["etag"]
 
 
-async def test_a_job_orchestrator_client_shows_nothing_of_what_runs(tmp_path: Path) -> None:
-    async with driving(tmp_path, FakeOrchestrator(then="Running")) as caller:
-        job = ShownJob(caller, await caller.upload())
-        await caller.job(job.job_id, until="Running")
-        for what in ("files", "files/run.sh"):
-            assert await job.refused(what) == (409, "no_live_files")
-        status, _, body = await job.get("logs?follow=1")
-        problem = json.loads(body)
-        assert (status, problem["code"]) == (409, "no_live_log")
-        assert "job-orchestrator" in problem["detail"]
-
-
-async def test_an_agent_that_answers_otherwise_is_no_source_of_files(tmp_path: Path) -> None:
-    async with running(tmp_path) as here:
+async def test_an_agent_that_answers_otherwise_is_no_source_of_files(served: Served) -> None:
+    async with running(served) as here:
         for trick, code in {
             "files_gone": "files_move",
             "page": "agent_unreachable",
@@ -224,3 +201,4 @@ async def test_an_agent_that_answers_otherwise_is_no_source_of_files(tmp_path: P
             here.agent.trick = answer
             for what in ("files", "files/a.txt"):
                 assert (await here.refused(what))[1] == code, trick
+        here.agent.trick = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import zipfile
 from collections.abc import AsyncIterator, Iterator
@@ -22,7 +23,7 @@ from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.pages import Browser, Page, browsing
 from tests.kit.server_http import ServerClient, driving
 from tests.kit.warm import Place
-from tests.server.held_jobs import ended, running, zipped
+from tests.server.held_jobs import ShownJob, ended, running, zipped
 
 __all__ = ["served"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -333,10 +334,15 @@ async def test_why_there_are_no_files_is_said_on_the_page(
         assert "is damaged" in (await here.open("/a.txt", 409)).text
         await here.open("/b.txt", 404)
     async with driving(tmp_path, FakeOrchestrator(then="Running")) as caller:
-        job_id = await caller.upload()
-        await caller.job(job_id, until="Running")
-        async with looking(caller, job_id) as here:
+        job = ShownJob(caller, await caller.upload())
+        await caller.job(job.job_id, until="Running")
+        async with looking(caller, job.job_id) as here:
             assert "when the attempt has ended" in (await here.open()).text
+        for what in ("files", "files/run.sh"):
+            assert await job.refused(what) == (409, "no_live_files")
+        status, _, body = await job.get("logs?follow=1")
+        assert (status, json.loads(body)["code"]) == (409, "no_live_log")
+        assert "job-orchestrator" in json.loads(body)["detail"]
     waits = await place.upload(not_before="in 1h")
     async with looking(place, waits) as here:
         assert "looks again by itself" in (await here.open()).text
