@@ -10,7 +10,6 @@ import json
 import shutil
 import sqlite3
 from contextlib import AsyncExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -361,14 +360,6 @@ def stored(folder: Folder, kind: FileKind) -> list[Path]:
     return [stored_path(folder.path, kind, name) for (name,) in found]
 
 
-def lay_stray(folder: Folder) -> Path:
-    """A file that no row refers to."""
-    stray = stored_path(folder.path, FileKind.RESULT, f"{'ab' * 10}{'0' * 12}")
-    stray.parent.mkdir(exist_ok=True)
-    stray.write_bytes(b"somebody's")
-    return stray
-
-
 @each("name", ["data", "a#b", "a?b", "a%41b"])
 def test_a_sound_folder_of_any_name_is_found_sound_beside_a_server_too(tmp_path, name):
     folder = filled(tmp_path / name.encode().hex() / name, bob=JobState.COMPLETED)
@@ -413,7 +404,10 @@ WRONG = {
 
 def test_what_a_repair_can_mend_is_found_named_and_mended(ended):
     ended.sql(";".join(WRONG.values()))
-    stray, other = lay_stray(ended), ended.path / "results" / "notes.txt"
+    stray = stored_path(ended.path, FileKind.RESULT, f"{'ab' * 10}{'0' * 12}")
+    stray.parent.mkdir(exist_ok=True)
+    stray.write_bytes(b"no row refers to it")
+    other = ended.path / "results" / "notes.txt"
     other.write_text("an operator's")
     (ended.path / "staging" / ("f" * 32)).write_bytes(b"half an upload")
     stored(ended, FileKind.RESULT)[0].unlink()
@@ -476,19 +470,3 @@ def test_rows_are_looked_at_too_where_all_of_the_schema_is_there(ended):
     assert "refers to a row of jobs" in admin(ended, "verify", code=1)
     ended.sql("DELETE FROM schema_version")
     assert "start the server once" in admin(ended, "verify", code=74)
-
-
-@each("how", ["another", "older", "new"])
-def test_a_repair_by_a_database_that_is_not_the_folders_removes_nothing(tmp_path, how):
-    folder = filled(tmp_path / how)
-    marks = folder.marks()
-    if how == "new":  # in a folder of the version before
-        folder.database_path.unlink()
-        asyncio.run(folder.fill())
-    else:
-        other = {"server": "x"} if how == "another" else {"last_event": marks.last_event + 1}
-        write_record(folder.path, replace(marks, **other))
-    lay_stray(folder)
-    before = {path for path in folder.path.rglob("*") if path.is_file()}
-    assert "nothing was repaired" in admin(folder, "verify", "--repair", code=74)
-    assert before <= {path for path in folder.path.rglob("*") if path.is_file()}

@@ -70,19 +70,14 @@ class Place(Folder):
             _, database, keeper = await open_data(*how, new_database=new_database)
             yield Store(database, []), keeper
 
-    async def one(self, jobs: Store) -> int:
-        """A job with a bundle of its own."""
-        return (await self.add(jobs, f"user-{next(_NUMBERS)}")).id
+    async def some(self, jobs: Store, count: int = 1) -> list[int]:
+        """So many jobs with bundles of their own."""
+        return [(await self.add(jobs, f"user-{next(_NUMBERS)}")).id for _ in range(count)]
 
     async def start(self, jobs: int = 0, **how: Any) -> list[int]:
         """And upload so many."""
         async with self.started(**how) as (store, _):
-            return [await self.one(store) for _ in range(jobs)]
-
-    async def refused(self, **how: Any) -> str:
-        with pytest.raises(WrongDatabase) as refusal:
-            await self.start(**how)
-        return str(refusal.value)
+            return await self.some(store, jobs)
 
     def files(self, below: str = "") -> set[str]:
         """All stored files."""
@@ -169,7 +164,8 @@ async def test_a_wrong_database_is_refused_by_all_in_one_sentence_and_loses_noth
     assert wrong is not None
     assert re.search(words, str(wrong))
     for _ in range(0 if how == "older" else 2):  # the first refusal changed nothing
-        assert str(wrong) == await place.refused(**table)
+        with pytest.raises(WrongDatabase, match=f"^{re.escape(str(wrong))}$"):
+            await place.start(**table)
     abouts = await abouts_of(place, **table)
     said = abouts["folder and database"]
     assert (said["level"], said["text"], said["hint"]) == ("problem", wrong.text, wrong.advice)
@@ -186,6 +182,8 @@ async def test_a_wrong_database_is_refused_by_all_in_one_sentence_and_loses_noth
         first, *others = found["findings"]
         assert (code, first["kind"], first["message"]) == (1, "wrong_database", str(wrong))
         assert not [one for one in others if "after a day" in one["message"]]
+        code, said = await on_host(place, "admin", "verify", "--repair", **table)
+        assert (code, "nothing was repaired" in said) == (74, True)
     if how == "away":
         assert place.files() == set()
         shutil.rmtree(place.path)
@@ -268,14 +266,14 @@ async def test_an_older_copy_is_known_after_a_kill_by_its_jobs_or_the_count_of_s
             place.keep_database(older.name)
         async with place.started() as (jobs, keeper):
             if how == "jobs":  # a copy made while it runs, as by ``cp``
-                await place.one(jobs)
+                await place.some(jobs)
                 with closing(sqlite3.connect(place.database_path)) as live:
                     live.execute("VACUUM INTO ?", (str(older),))
-                await place.one(jobs)
+                await place.some(jobs)
                 await keeper.keep()  # as the Cleaner does each minute
             record = (place.path / RECORD).read_bytes()
             if how == "starts":
-                await place.one(jobs)
+                await place.some(jobs)
         (place.path / RECORD).write_bytes(record)
         files = place.files()
         place.replace_database(older)
