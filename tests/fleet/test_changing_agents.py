@@ -13,7 +13,6 @@ from structlog.testing import capture_logs
 
 from server.settings.agents import AgentTable
 from tests.fleet.warm_fleet import Fleet
-from tests.kit import command_line
 from tests.kit.fake_agent import FakeAgent, is_intake
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -26,12 +25,6 @@ async def north_of(fleet: Fleet, **how: Any) -> FakeAgent:
     agent = FakeAgent("north", "abc", **{"ends": "Running"} | how)
     await fleet.use(agent)
     return agent
-
-
-async def cli(fleet: Fleet, *words: str) -> str:
-    """Its stdout."""
-    _, out, _ = await command_line.ferryman(*words, "--url", fleet.url, cwd=fleet.data)
-    return out
 
 
 async def completes(fleet: Fleet, job_id: int, agent: str = "north") -> None:
@@ -73,7 +66,7 @@ async def test_an_agent_that_is_taken_out_is_left_alone_and_its_jobs_go_on_when_
     assert (north["in_settings"], north["up"], north["jobs"]) == (False, False, 1)
     assert calls == agent.calls.total()
     await fleet.now(north=agent)
-    await agent.until(lambda: agent.streams == 1)
+    await agent.followed()
     await agent.end(agent.held(f"{job_id}.1"))
     await completes(fleet, job_id)
     await agent.until(lambda: agent.starts[f"{second}.1"] == 1)
@@ -107,7 +100,7 @@ async def test_a_cancel_at_an_agent_that_was_taken_out_is_not_confirmed_until_it
     assert not agent.killed
     listed = (await fleet.agents())["north"]
     assert (listed["state"], listed["in_settings"]) == ("active", False)
-    assert "north\tnot in settings\t" in (await cli(fleet, "agents", "list"))
+    assert "north\tnot in settings\t" in (await fleet.cli("agents", "list"))[1]
     await fleet.now(north=agent)
     assert (await fleet.job(job_id, until="Cancelled"))["status"] == "Cancelled"
     assert agent.killed == [f"{job_id}.1"]
@@ -120,7 +113,7 @@ async def test_an_agent_without_jobs_is_retired_and_one_that_is_back_is_active(f
     found = json.loads((await fleet.get("/api/v1/agents?retired=1"))[2])["items"]
     assert [one["state"] for one in found if one["name"] == "north"] == ["retired"]
     await fleet.now(north=agent)
-    await agent.until(lambda: agent.streams == 1)
+    await agent.followed()
     assert (await fleet.agents())["north"]["state"] == "active"
 
 
@@ -164,7 +157,7 @@ async def test_a_bundle_that_was_sent_to_its_end_waits_for_the_agents_answer(fle
     job_id = await fleet.upload()
     await taken.wait()
     await fleet.now(new0=new)
-    await new.until(lambda: new.streams == 1)
+    await new.followed()
     north.trick = None
     await fleet.now(new0=new, north=north)
     await fleet.job(job_id, until="Running")
@@ -265,7 +258,7 @@ async def test_an_agent_has_no_more_jobs_of_a_service_at_once_than_the_settings_
     north = (await fleet.agents())["north"]
     assert (north["slots"], north["max_runs"]) == (3, {fleet.service: 1})
     said = f"at most 1 of {fleet.service} at once"
-    assert f"\n  {said}\n" in await cli(fleet, "agents", "show", "north")
+    assert f"\n  {said}\n" in (await fleet.cli("agents", "show", "north"))[1]
     for page in ("/agents", "/agents/north"):
         assert f"any, {said}".encode() in (await fleet.get(page))[2]
     (first,) = await fleet.running()
@@ -318,7 +311,7 @@ async def test_a_service_that_no_agent_offers_is_named_to_its_user_and_to_operat
     assert b"no agent of this server offers the service lonely" in page.replace(b"No", b"no")
     status = json.loads((await fleet.get("/api/v1/status"))[2])
     assert "lonely" in [one["about"] for one in status["troubles"]]
-    assert "service lonely: no agent offers it" in await cli(fleet, "doctor")
+    assert "service lonely: no agent offers it" in (await fleet.cli("doctor"))[1]
 
 
 async def test_a_script_is_told_which_try_it_is_without_those_that_never_came_to_it(fleet):

@@ -19,17 +19,15 @@ from server.stages.waiting import why_waiting
 from shared.ids import AttemptKey
 from shared.principals import LOCAL
 from shared.wire import JobState, Limits, PayloadDoc, PayloadState, Reason
-from tests.model.simulation import World
+from tests.model.simulation import World, simulated
 
 SERVICES = {"s": Service("s", runs_per_user=50, max_runs=50, queue_timeout_s=100.0)}
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path, dict(SERVICES), lost_after_s=3_600.0)
-    with world.inline():
+    with simulated(tmp_path, SERVICES, lost_after_s=3_600.0) as world:
         yield world
-    world.database.close()
 
 
 async def south_alone(world: World) -> Any:
@@ -43,12 +41,7 @@ async def sweep(world: World, seconds: int = 0) -> None:
     """One now, and one in each second that passes."""
     for second in range(1 + seconds):
         await world.clock.advance(float(second > 0))
-        await world.send.run_once()
-        await world.settle()
-
-
-async def state(world: World, job_id: int) -> JobState:
-    return (await world.jobs.get(job_id)).state
+        await world.sweep()
 
 
 def always(agent: Any, problem: Exception) -> list[int]:
@@ -77,9 +70,9 @@ async def test_a_slot_is_free_as_soon_as_the_attempt_has_ended_not_when_its_resu
     jobs = [await world.upload("ann", "s") for _ in range(3)]
     await sweep(world)
     await at_its_end(world, south)
-    assert await state(world, jobs[0]) is not JobState.COMPLETED, "its result is on its way"
+    assert await world.state(jobs[0]) is not JobState.COMPLETED, "its result is on its way"
     await sweep(world)
-    assert await state(world, jobs[2]) is not JobState.QUEUED
+    assert await world.state(jobs[2]) is not JobState.QUEUED
 
 
 async def test_a_stale_question_leaves_a_newer_delivery_alone(world):
@@ -108,7 +101,7 @@ async def test_a_stale_question_leaves_a_newer_delivery_alone(world):
     assert south.machine.settled == {("sim", str(first.key))}, "the newer key was settled"
     arrived.set()
     await world.settle()
-    assert await state(world, job_id) is JobState.SUBMITTED
+    assert await world.state(job_id) is JobState.SUBMITTED
     assert [key.attempt for key in submits] == [2]
 
 
@@ -144,10 +137,10 @@ async def test_a_refusing_agent_is_asked_seldom_and_the_history_does_not_grow_wi
     await sweep(world, 1_000)
     assert len(calls) <= 2 + 8, "after 5, 10, 20, 40, 80, 160, 320 s, one job each time"
     assert max([len(await world.jobs.events(job_id)) for job_id in jobs]) <= 4
-    assert {await state(world, job_id) for job_id in jobs} == {JobState.QUEUED}
+    assert {await world.state(job_id) for job_id in jobs} == {JobState.QUEUED}
     del south.submit
     await sweep(world, 700)
-    assert await state(world, jobs[0]) is JobState.SUBMITTED
+    assert await world.state(jobs[0]) is JobState.SUBMITTED
 
 
 async def test_jobs_of_a_service_that_was_taken_away_say_so_and_end_at_last(world):
@@ -197,7 +190,7 @@ async def test_a_job_is_not_refused_for_good_while_an_agent_that_is_away_may_tak
     calls = always(south, RefusedByAgent("not_offered", "no", final=True))
     job_id = await world.upload("ann", "s")
     await sweep(world)
-    assert (await state(world, job_id), calls) == (JobState.QUEUED, [job_id])
+    assert (await world.state(job_id), calls) == (JobState.QUEUED, [job_id])
     await world.agents[0].connect()
     await sweep(world, 61)
     assert (await world.jobs.get(job_id)).agent == "north"
@@ -370,4 +363,4 @@ async def test_all_that_waited_too_long_is_given_up_in_few_transactions(world, i
     await world.clock.advance(101.0)
     world.wakeups.services_changed()
     assert await commits(world, world.send.run_once) <= 5
-    assert {await state(world, number) for number in range(1, 101)} == {JobState.FAILED}
+    assert {await world.state(number) for number in range(1, 101)} == {JobState.FAILED}

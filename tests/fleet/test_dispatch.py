@@ -15,7 +15,7 @@ from server.domain.service import Service
 from server.stages.waiting import why_waiting
 from shared.clock import say_time, utc
 from shared.wire import JobState, PayloadState, QueueInfo, Reason, WaitReason
-from tests.model.simulation import World
+from tests.model.simulation import World, simulated
 
 SERVICES = {
     "example": Service("example", runs_per_user=2, max_runs=3, queue_timeout_s=100.0),
@@ -26,20 +26,13 @@ SERVICES = {
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path, dict(SERVICES))
-    with world.inline():
+    with simulated(tmp_path, SERVICES) as world:
         yield world
-    world.database.close()
 
 
 async def sweep(world: World, after_s: float = 0.0) -> None:
     await world.clock.advance(after_s)
-    await world.send.run_once()
-    await world.settle()
-
-
-async def state(world: World, job_id: int) -> JobState:
-    return (await world.jobs.get(job_id)).state
+    await world.sweep()
 
 
 async def found(world: World, job_id: int) -> QueueInfo | None:
@@ -71,7 +64,7 @@ async def test_a_job_with_a_start_time_waits_for_it_and_then_in_the_queue(world:
     released = await world.jobs.get(later)
     assert (released.state, released.not_before) == (JobState.QUEUED, 0)
     await sweep(world, 97.0)
-    assert await state(world, later) is JobState.QUEUED
+    assert await world.state(later) is JobState.QUEUED
     await sweep(world, 3.0)
     assert (await world.jobs.get(later)).reason is Reason.QUEUE_TIMEOUT
 
@@ -86,7 +79,7 @@ async def test_a_start_time_holds_whatever_the_clock_does(world: World) -> None:
         job = await world.jobs.get(later)
         assert (job.state, job.not_before > 0) == (JobState.QUEUED, True)
     await sweep(world, 1.01 * day)
-    assert await state(world, later) is not JobState.QUEUED
+    assert await world.state(later) is not JobState.QUEUED
 
 
 async def test_a_job_says_at_which_place_and_why_it_waits(world: World) -> None:
@@ -96,7 +89,7 @@ async def test_a_job_says_at_which_place_and_why_it_waits(world: World) -> None:
     earlier = "earlier jobs of the same user come first"
     await waits(world, jobs[3], 4, WaitReason.EARLIER_JOBS, earlier)
     await sweep(world)
-    assert [await state(world, job) for job in jobs] == (
+    assert [await world.state(job) for job in jobs] == (
         [JobState.SUBMITTED] * 2 + [JobState.QUEUED] * 2
     )
     taken = await world.jobs.get(jobs[0])
@@ -210,7 +203,7 @@ async def test_a_job_that_is_to_be_tried_again_shows_when_and_is_sent_then(world
         assert why.reason.startswith(begin)
         if after_s != 2.0:
             await sweep(world)
-            assert await state(world, job_id) is JobState.QUEUED
+            assert await world.state(job_id) is JobState.QUEUED
     await sweep(world)
     job = await world.jobs.get(job_id)
     assert (job.state, job.attempt) == (JobState.SUBMITTED, 2)

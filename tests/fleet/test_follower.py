@@ -113,7 +113,7 @@ async def followed(agent: FakeAgent) -> AsyncIterator[Following]:
     """It was compared, and its stream is open."""
     async with following(agent) as found:
         await found.see("compared")
-        await agent.until(lambda: agent.streams == 1)
+        await agent.followed()
         yield found
 
 
@@ -122,7 +122,7 @@ async def test_it_compares_first_and_then_hears_of_each_change():
     agent.payloads[1] = HeldPayload(1, "sim", "1.1", None)
     async with following(agent) as found:
         await found.see("listed 1.1", "compared")
-        await agent.until(lambda: agent.streams == 1)
+        await agent.followed()
         await found.hear()
         assert (found.client.reachable, found.client.accepts_work, found.changes) == (True, True, 1)
 
@@ -161,7 +161,7 @@ async def test_a_stream_that_ends_is_opened_again_after_a_comparison():
     async with following(agent) as found:
         for _ in range(3):
             await found.see("compared")
-            await agent.until(lambda: agent.streams == 1)
+            await agent.followed()
             assert agent.calls["GET /events"] == found.client.contacts
             await found.clock.advance(5.0)
             agent.hang_up()

@@ -91,9 +91,7 @@ async def test_a_page_in_place_of_the_answer_to_a_bundle_fails_no_job(fleet, tri
 
 
 async def test_only_its_own_code_says_that_an_agent_has_lost_a_job(fleet):
-    agent = FakeAgent(ends="Running")
-    await fleet.use(agent)
-    (job_id,) = await fleet.running()
+    agent, job_id = await fleet.busy()
     agent.payloads.clear()
     agent.ends = "Completed"
     agent.hang_up()
@@ -101,9 +99,7 @@ async def test_only_its_own_code_says_that_an_agent_has_lost_a_job(fleet):
 
 
 async def test_an_agent_that_may_get_no_work_hands_over_what_it_has(fleet):
-    agent = FakeAgent(ends="Running", slots=1)
-    await fleet.use(agent)
-    (job_id,) = await fleet.running()
+    agent, job_id = await fleet.busy(FakeAgent(ends="Running", slots=1))
     agent.well = False
     agent.hang_up()
     await agent.asked_twice()
@@ -152,8 +148,7 @@ def afterwards(held: HeldPayload) -> HeldPayload:
 @pytest.mark.parametrize("says", ["the digest", "no digest", "a wrong digest"])
 async def test_an_agent_cannot_end_a_job_that_another_has(fleet, says, status):
     honest, liar = FakeAgent(ends="Running"), FakeAgent(slots=0)
-    await fleet.use(honest, liar, infra_retries=0)
-    (job_id,) = await fleet.running()
+    _, job_id = await fleet.busy(honest, liar, infra_retries=0)
     held = honest.held(f"{job_id}.1")
     digest = {"the digest": held.digest, "no digest": None}.get(says, "d" * 64)
     lie, after = forged(held, status, digest), afterwards(held)
@@ -185,7 +180,7 @@ async def test_who_lists_anothers_attempt_after_a_restart_does_not_get_it(tmp_pa
         async with serving(tmp_path, honest, liar) as caller:
             job_id = await caller.upload()
             await caller.job(job_id, until="Running")
-            await liar.until(lambda: liar.streams == 1)
+            await liar.followed()
         if edited == "its address":
             honest.url = honest.url.replace("127.0.0.1", "localhost")
         elif edited == "its name":
@@ -200,7 +195,7 @@ async def test_who_lists_anothers_attempt_after_a_restart_does_not_get_it(tmp_pa
             job = await caller.job(job_id, until="Running")
             assert (job["status"], job["agent"]) == ("Running", honest.name)
             lied.set()
-            await honest.until(lambda: honest.streams == 1)
+            await honest.followed()
             await honest.end(held)
             await completes(caller, job_id)
 
@@ -209,8 +204,7 @@ async def test_who_lists_anothers_attempt_after_a_restart_does_not_get_it(tmp_pa
 async def test_only_the_agent_that_lost_an_attempt_answers_for_it(fleet, retries):
     """While the job waits for the next one, and when it has failed without a result."""
     honest, liar = FakeAgent(ends="Running"), FakeAgent(slots=0)
-    await fleet.use(honest, liar, infra_retries=retries)
-    (job_id,) = await fleet.running()
+    _, job_id = await fleet.busy(honest, liar, infra_retries=retries)
     honest.away()
     state = "Queued" if retries else "Failed"
     await fleet.given_up(job_id, state)

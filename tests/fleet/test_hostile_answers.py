@@ -64,9 +64,7 @@ async def test_an_answer_about_another_payload_is_no_answer(fleet, doc):
 
 
 async def test_payloads_of_others_are_left_alone(fleet):
-    agent = FakeAgent(ends="Running")
-    await fleet.use(agent)
-    (job_id,) = await fleet.running()
+    agent, job_id = await fleet.busy()
     held = agent.held(f"{job_id}.1")
     others = [("another", f"{job_id}.1"), (held.server, "no key"), (held.server, "0.0")]
     for number, (server, key) in enumerate(others, 90):
@@ -79,9 +77,7 @@ async def test_payloads_of_others_are_left_alone(fleet):
 
 async def test_a_partial_result_is_that_of_the_job_whatever_its_number_is_by_now(fleet):
     """The agent's data were lost, and its numbers start over with another user's payload."""
-    agent = FakeAgent(ends="Running")
-    await fleet.use(agent)
-    (job_id,) = await fleet.running()
+    agent, job_id = await fleet.busy()
     held = agent.held(f"{job_id}.1")
     held.result = zipped("so far")
     assert (await partial(fleet, job_id)).read("output.txt") == b"so far"
@@ -148,9 +144,7 @@ NONSENSE = {
 @pytest.mark.parametrize("what", NONSENSE)
 async def test_events_and_lists_of_nonsense_or_of_any_size_are_no_answer(fleet, what, monkeypatch):
     monkeypatch.setattr(ferryman_agent, "_MOST_PAYLOADS", 20)
-    agent = FakeAgent(ends="Running")
-    await fleet.use(agent, infra_retries=0)
-    (job_id,) = await fleet.running()
+    agent, job_id = await fleet.busy(infra_retries=0)
     route = "GET /payloads" if "list" in what else "GET /events"
     calls = agent.calls[route]
     agent.away(NONSENSE[what])
@@ -269,9 +263,7 @@ async def test_a_bundle_that_is_being_taken_is_not_sent_again(fleet):
 
 @pytest.mark.parametrize("status", ["Completed", "Failed", "Killed"])
 async def test_no_more_bytes_are_taken_than_the_limits_of_the_job_allow(fleet, status):
-    agent = FakeAgent(ends="Running")
-    await fleet.use(agent, infra_retries=0)
-    (job_id,) = await fleet.running()
+    agent, job_id = await fleet.busy(infra_retries=0)
     held = agent.held(f"{job_id}.1")
     held.status, held.more = status, {"result": {"size": 2**62, "sha256": "0" * 64}}
     await agent.say(held)
@@ -283,9 +275,7 @@ async def test_no_more_bytes_are_taken_than_the_limits_of_the_job_allow(fleet, s
 
 
 async def test_a_partial_result_has_no_more_bytes_than_the_jobs_limits_allow(fleet, monkeypatch):
-    agent = FakeAgent(ends="Running")
-    await fleet.use(agent, limits={"results": "1MB", "log": "1kB"})
-    (job_id,) = await fleet.running()
+    agent, job_id = await fleet.busy(limits={"results": "1MB", "log": "1kB"})
     agent.held(f"{job_id}.1").result = zipped("x" * 1_100_000)
     assert "output.txt" in (await partial(fleet, job_id)).namelist()
     monkeypatch.setattr(outcome, "ZIP_OVERHEAD", 0)

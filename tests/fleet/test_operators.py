@@ -4,7 +4,6 @@ and what a restart keeps of it.
 
 from __future__ import annotations
 
-import functools
 import html
 import re
 from datetime import datetime
@@ -19,7 +18,6 @@ from ferryman import Client, Conflict, NotFound
 from server.settings.agents import AgentTable
 from shared.clock import SECOND
 from tests.fleet.warm_fleet import Fleet
-from tests.kit import command_line
 from tests.kit.each import each
 from tests.kit.fake_agent import FakeAgent, is_intake, serving
 from tests.kit.pages import browsing
@@ -31,33 +29,25 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 NOWHERE = AgentTable(url="http://user:secret@[::1]:9/below")
 
 
-class Person:
-    """Who reads the text of pages.
+async def get(caller: ServerClient, path: str) -> tuple[int, str]:
+    async with browsing(caller.url) as browser:
+        page = await browser.ask(str(URL(path)))
+        return page.status, page.source
 
-    Args:
-        token: sent with each request; None: the server needs none.
-    """
 
-    def __init__(self, caller: ServerClient, token: str | None = None) -> None:
-        self._at = functools.partial(browsing, caller.url, token or "")
+async def read(caller: ServerClient, path: str) -> str:
+    """The text of a page that there is."""
+    status, text = await get(caller, path)
+    assert status == 200, (path, text)
+    return text
 
-    async def get(self, path: str) -> tuple[int, str]:
-        async with self._at() as browser:
-            page = await browser.ask(str(URL(path)))
-            return page.status, page.source
 
-    async def read(self, path: str) -> str:
-        """The text of a page that there is."""
-        status, text = await self.get(path)
-        assert status == 200, (path, text)
-        return text
-
-    async def send(self, path: str, **fields: str) -> tuple[int, str]:
-        """Send a form, and follow where it leads."""
-        async with self._at() as browser:
-            page = await browser.send("/agents", path, fields.items())
-            page = await browser.ask(page.location) if page.location else page
-            return page.status, page.source
+async def send(caller: ServerClient, path: str, **fields: str) -> tuple[int, str]:
+    """Send a form, and follow where it leads."""
+    async with browsing(caller.url) as browser:
+        page = await browser.send("/agents", path, fields.items())
+        page = await browser.ask(page.location) if page.location else page
+        return page.status, page.source
 
 
 async def ask(caller: ServerClient, method: str, path: str = "", **query: str) -> tuple[int, Any]:
@@ -77,11 +67,6 @@ async def agent_of(caller: ServerClient, name: str) -> dict[str, Any]:
     return dict(found)
 
 
-async def cli(caller: ServerClient, folder: Path, *words: str) -> tuple[int, str, str]:
-    """Exit code, stdout, stderr."""
-    return await command_line.ferryman(*words, "--url", caller.url, cwd=folder)
-
-
 async def unreachable(caller: ServerClient, agent: FakeAgent) -> None:
     """Whatever answers at its address is not the agent any more, and the server knows it."""
     agent.away()
@@ -89,7 +74,7 @@ async def unreachable(caller: ServerClient, agent: FakeAgent) -> None:
     assert not (await agent_of(caller, agent.name))["reachable"]
 
 
-async def test_an_agent_is_shown_with_all_that_is_known_of_it(fleet: Fleet, tmp_path: Path) -> None:
+async def test_an_agent_is_shown_with_all_that_is_known_of_it(fleet: Fleet) -> None:
     agent = FakeAgent("known", "of-known", ends="Running")
     await fleet.use(agent)
     await fleet.now(known=agent, south=NOWHERE)
@@ -118,13 +103,13 @@ async def test_an_agent_is_shown_with_all_that_is_known_of_it(fleet: Fleet, tmp_
         status, problem = await ask(fleet, method, path)
         assert (status, problem["code"]) == (404, "agent_not_found")
     await fleet.now(known=agent)
-    code, out, err = await cli(fleet, tmp_path, "agents", "list")
+    code, out, err = await fleet.cli("agents", "list")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         "AGENT\tSTATE\tREADY\tJOBS\tRUNNING\tSLOTS\tLOAD\tADDRESS\tWHY",
         f"known\tactive\tyes\t1\t1\t4\t\t{agent.url}\t",
     ]
-    code, out, _ = await cli(fleet, tmp_path, "agents", "show", "of-known")
+    code, out, _ = await fleet.cli("agents", "show", "of-known")
     assert code == 0
     assert out.splitlines()[:-1] == [
         "agent known is active",
@@ -132,15 +117,15 @@ async def test_an_agent_is_shown_with_all_that_is_known_of_it(fleet: Fleet, tmp_
         f"  Ferryman agent at {agent.url}, id of-known",
         "  1 job, 1 running, 4 slots",
     ]
-    code, out, err = await cli(fleet, tmp_path, "agents", "show", "no-one")
+    code, out, err = await fleet.cli("agents", "show", "no-one")
     assert (code, out, "this server knows no agent no-one" in err) == (1, "", True)
-    code, out, err = await cli(fleet, tmp_path, "doctor")
+    code, out, err = await fleet.cli("doctor")
     lines = out.splitlines()
     assert (code, err, [line for line in lines if line.startswith("PROBLEM")]) == (0, "", [])
     assert "ok       token: the server asks for none" in lines
     assert "ok       agent known: it gets jobs" in lines
     for path in ("/agents", "/agents/known", "/agents/of-known"):
-        page = await Person(fleet).read(path)
+        page = await read(fleet, path)
         assert re.search(r'data-state="good">.*Up</span>', page), path
         assert "1 of 4" in page
         assert f'href="/jobs/{job_id}"' in page
@@ -155,8 +140,8 @@ async def test_the_last_contact_is_what_was_heard_last_not_what_was_stored(fleet
     assert fleet.clock.now() / SECOND - shown.timestamp() <= 11
 
 
-async def test_an_agent_is_drained_resumed_and_retired_by_every_way(fleet, tmp_path):
-    agent, visitor = FakeAgent("every", "of-every", ends="Running"), Person(fleet)
+async def test_an_agent_is_drained_resumed_and_retired_by_every_way(fleet):
+    agent = FakeAgent("every", "of-every", ends="Running")
     await fleet.use(agent)
     (job_id,) = await fleet.running()
 
@@ -165,14 +150,14 @@ async def test_an_agent_is_drained_resumed_and_retired_by_every_way(fleet, tmp_p
             found = await answer.json()
         return found["offered"], found["trouble"]
 
-    code, out, err = await cli(fleet, tmp_path, "agents", "drain", "every", "-m", "new disk")
+    code, out, err = await fleet.cli("agents", "drain", "every", "-m", "new disk")
     assert (code, out, err) == (0, "", "agent every is draining; new disk; it has 1 job\n")
     found = await agent_of(fleet, "every")
     assert (found["state"], found["message"]) == ("draining", "new disk")
     assert (found["up"], found["reachable"]) == (False, True)
     assert found["trouble"] == "agent every gets no new jobs: it is draining"
     assert await trouble_of_service() == (True, found["trouble"])
-    assert "\tdraining\tno\t1\t" in (await cli(fleet, tmp_path, "agents", "list"))[1]
+    assert "\tdraining\tno\t1\t" in (await fleet.cli("agents", "list"))[1]
     waiting = await fleet.upload()
     assert "it is draining" in (await fleet.job(waiting, until="Queued"))["queue"]["reason"]
 
@@ -182,19 +167,19 @@ async def test_an_agent_is_drained_resumed_and_retired_by_every_way(fleet, tmp_p
     ):
         status, problem = await ask(fleet, "POST", f"/every/{action}")
         assert (status, problem["code"]) == (409, refusal)
-        code, _, err = await cli(fleet, tmp_path, "agents", action, "every", "--yes")
+        code, _, err = await fleet.cli("agents", action, "every", "--yes")
         assert (code, why in err) == (1, True), err
-        status, page = await visitor.send(f"/agents/every/{action}")
+        status, page = await send(fleet, f"/agents/every/{action}")
         assert (status, why in page) == (409, True)
-        code, out, err = await cli(fleet, tmp_path, "agents", action, "every")
+        code, out, err = await fleet.cli("agents", action, "every")
         assert (code, out, f"agents {action} asks first: give --yes" in err) == (2, "", True)
     for message in ("x" * 201, "two\nlines"):
         status, problem = await ask(fleet, "POST", "/every/drain", message=message)
         assert (status, problem["code"]) == (400, "invalid_message")
-    status, page = await visitor.send("/agents/every/drain", message="x" * 201)
+    status, page = await send(fleet, "/agents/every/drain", message="x" * 201)
     assert (status, "at most 200 characters" in page) == (400, True)
-    assert (await visitor.send("/agents/no-one/drain"))[0] == 404
-    assert (await visitor.get("/agents/no-one"))[0] == 404
+    assert (await send(fleet, "/agents/no-one/drain"))[0] == 404
+    assert (await get(fleet, "/agents/no-one"))[0] == 404
     async with Client(fleet.url) as client:
         with pytest.raises(Conflict, match="can be reached") as caught:
             await client.change_agent("every", "lost")
@@ -206,7 +191,7 @@ async def test_an_agent_is_drained_resumed_and_retired_by_every_way(fleet, tmp_p
         assert (drained.name, drained.state, drained.message) == ("every", "draining", "for repair")
 
     agent.ends = "Completed"
-    status, page = await visitor.send("/agents/every/resume")
+    status, page = await send(fleet, "/agents/every/resume")
     assert (status, "Agent every:" in page) == (200, True)
     found = await agent_of(fleet, "every")
     assert (found["state"], found["message"], await trouble_of_service()) == (
@@ -217,7 +202,7 @@ async def test_an_agent_is_drained_resumed_and_retired_by_every_way(fleet, tmp_p
     for one in (job_id, waiting):
         assert (await fleet.job(one))["status"] == "Completed"
 
-    status, page = await visitor.send("/agents/every/retire")
+    status, page = await send(fleet, "/agents/every/retire")
     assert (status, "Retired" in page) == (200, True)
     await agent.until(lambda: agent.streams == 0)
     found = await agent_of(fleet, "every")
@@ -227,9 +212,9 @@ async def test_an_agent_is_drained_resumed_and_retired_by_every_way(fleet, tmp_p
     for action in ("drain", "lost"):
         status, problem = await ask(fleet, "POST", f"/every/{action}")
         assert (status, problem["code"]) == (409, "agent_retired")
-    assert await cli(fleet, tmp_path, "agents", "resume", "every", "-q") == (0, "", "")
+    assert await fleet.cli("agents", "resume", "every", "-q") == (0, "", "")
     assert (await agent_of(fleet, "every"))["state"] == "active"
-    await agent.until(lambda: agent.streams == 1)
+    await agent.followed()
 
 
 async def test_a_restart_keeps_what_was_decided(tmp_path: Path) -> None:
@@ -238,7 +223,7 @@ async def test_a_restart_keeps_what_was_decided(tmp_path: Path) -> None:
         async with serving(tmp_path, drained, retired) as caller:
             job_id = await caller.upload()
             await caller.job(job_id, until="Running")
-            await retired.until(lambda: retired.streams == 1)
+            await retired.followed()
             for path in ("/drained/drain", "/retired/retire"):
                 assert (await ask(caller, "POST", path, message="new disk"))[0] == 200
         retired.calls.clear()
@@ -257,7 +242,7 @@ async def test_a_restart_keeps_what_was_decided(tmp_path: Path) -> None:
                 status, found = await ask(caller, "POST", f"/{name}/resume")
                 assert (status, found["state"], found["message"]) == (200, "active", "")
             assert (await caller.job(waiting))["status"] == "Completed"
-            await retired.until(lambda: retired.streams == 1)
+            await retired.followed()
 
 
 async def test_what_a_lost_agent_has_is_tried_again_at_once_or_cancelled(fleet: Fleet) -> None:
@@ -305,7 +290,7 @@ async def test_an_agent_that_was_taken_out_of_the_settings_is_declared_lost_and_
     await eventually(listed_later, lambda found: agent.name not in found)
     assert (await agent_of(fleet, agent.name))["state"] == "retired"
     await fleet.now(**{agent.name: agent})
-    await agent.until(lambda: agent.streams == 1)
+    await agent.followed()
     assert (await agent_of(fleet, agent.name))["state"] == "active"
 
 
@@ -334,9 +319,7 @@ async def test_a_delivery_to_an_agent_with_a_new_name_is_found_out_there(tmp_pat
 
 
 async def test_a_replaced_agent_is_retired_and_its_jobs_are_tried_again(fleet: Fleet) -> None:
-    agent = FakeAgent("replaced", "before", ends="Running")
-    await fleet.use(agent)
-    (job_id,) = await fleet.running()
+    agent, job_id = await fleet.busy(FakeAgent("replaced", "before", ends="Running"))
     agent.payloads.clear()
     agent.id, agent.ends = "after", "Completed"
     agent.hang_up()
@@ -386,20 +369,20 @@ SOFT = {"enforcement": {"memory": "soft", "pids": "hard"}, "warning": ""}
         ({"says": {"sandbox": SOFT}}, "yes", "", "limits that a job can get around: memory"),
     ],
 )
-async def test_a_sick_agent_looks_sick_wherever_one_looks(fleet, tmp_path, sick, ready, kind, says):
+async def test_a_sick_agent_looks_sick_wherever_one_looks(fleet, sick, ready, kind, says):
     """Its results are fetched all the same; READY is whether it gets new jobs."""
     agent = FakeAgent(**sick)
     await fleet.use(agent)
-    _, listed, _ = await cli(fleet, tmp_path, "agents", "list")
+    _, listed, _ = await fleet.cli("agents", "list")
     row = listed.splitlines()[1].split("\t")
     assert (row[2], says in row[8]) == (ready, True)
-    assert says in (await cli(fleet, tmp_path, "agents", "show", agent.name))[1]
+    assert says in (await fleet.cli("agents", "show", agent.name))[1]
     async with fleet.session.get(f"{fleet.url}/api/v1/status") as answer:
         status = await answer.json()
     named = [(one["kind"], one["about"]) for one in status["troubles"]]
     assert ((kind, agent.name) in named) == bool(kind), named
     assert status["status"] == ("attention" if kind else "ok")
-    code, out, _ = await cli(fleet, tmp_path, "doctor")
+    code, out, _ = await fleet.cli("doctor")
     assert (code != 0) == (ready == "no"), out
     about = f"agent {agent.name}: "
     (line,) = [one for one in out.splitlines() if says in one and one[9:].startswith(about)]
@@ -434,7 +417,7 @@ async def test_whatever_an_agent_says_is_only_text(fleet: Fleet) -> None:
             "check": {"at": HOSTILE, "passed": "yes", "rows": [7, {"limit": "log"}, HOSTILE]},
         },
     }
-    agent, visitor = FakeAgent(ends="Running"), Person(fleet)
+    agent = FakeAgent(ends="Running")
     await fleet.use(agent)
     await fleet.running()
 
@@ -448,27 +431,26 @@ async def test_whatever_an_agent_says_is_only_text(fleet: Fleet) -> None:
         agent.away(trick)
         await agent.asked_twice()
         for path in ("/agents", f"/agents/{agent.name}"):
-            page = await visitor.read(path)
+            page = await read(fleet, path)
             assert HOSTILE not in page
             assert trick is gone or "&lt;img src=x" in page
-    page = await visitor.read("/agents")
+    page = await read(fleet, "/agents")
     assert re.search(r'data-state="bad">.*Down</span>', page)
     assert "away for" in page
-    _, page = await visitor.send(f"/agents/{agent.name}/lost", message=HOSTILE)
+    _, page = await send(fleet, f"/agents/{agent.name}/lost", message=HOSTILE)
     assert ("Lost" in page, HOSTILE in page, "&lt;img src=x" in page) == (True, False, True)
     assert (await agent_of(fleet, agent.name))["jobs"] == 0
 
 
 async def test_an_agent_may_be_called_anything_in_the_settings_and_there_may_be_none(fleet):
-    visitor = Person(fleet)
     await fleet.apply({f"a/b {HOSTILE}?#": NOWHERE})
-    page = await visitor.read("/agents")
+    page = await read(fleet, "/agents")
     assert HOSTILE not in page
     (path,) = set(re.findall(r'<h2 class="wrap"><a href="([^"]*)"', page))
-    assert "Agent a/b &lt;img" in await visitor.read(path)
-    status, page = await visitor.send(f"{path}/drain")
+    assert "Agent a/b &lt;img" in await read(fleet, path)
+    status, page = await send(fleet, f"{path}/drain")
     assert (status, "Draining" in page) == (200, True)
     await fleet.apply({})
-    page = await visitor.read("/agents")
+    page = await read(fleet, "/agents")
     assert "This server has no agents" in page
     assert "[agents.node-1]" in page

@@ -7,7 +7,6 @@ a :class:`Fleet`: a service with settings of its own, and the agents that it nam
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -17,6 +16,7 @@ from typing import Any
 import pytest_asyncio
 
 from server.settings.agents import AgentTable
+from tests.kit import command_line
 from tests.kit.clock import SimClock
 from tests.kit.fake_agent import FakeAgent
 from tests.kit.memory_folder import module_folder
@@ -62,21 +62,11 @@ class Fleet(ServerClient):
             agent.clock = self.clock
             if not agent.url:
                 await self.stack.enter_async_context(agent.listening())
-            tables[agent.name] = self.three(agent) if three else self.table(agent)
+            tables[agent.name] = _three(agent) if three else AgentTable(url=agent.url)
         await self.apply(tables)
         for agent in agents:
             if agent.trick is None and not three:
-                await agent.until(functools.partial(_is_followed, agent))
-
-    def table(self, agent: FakeAgent, **more: Any) -> AgentTable:
-        return AgentTable(url=agent.url, **more)
-
-    def three(self, agent: FakeAgent) -> AgentTable:
-        return AgentTable(
-            upload_url=f"{agent.url}/submit",
-            download_url=f"{agent.url}/retrieve",
-            terminate_url=f"{agent.url}/kill",
-        )
+                await agent.followed()
 
     async def apply(self, tables: dict[str, AgentTable]) -> None:
         await self.server.fleet.apply(tables)
@@ -87,7 +77,7 @@ class Fleet(ServerClient):
         for name, one in agents.items():
             if isinstance(one, FakeAgent) and not one.url:
                 await self.stack.enter_async_context(one.listening())
-            tables[name] = self.table(one) if isinstance(one, FakeAgent) else one
+            tables[name] = AgentTable(url=one.url) if isinstance(one, FakeAgent) else one
         await self.apply(tables)
 
     async def configure(self, service: str = "", **settings: Any) -> None:
@@ -104,8 +94,19 @@ class Fleet(ServerClient):
             assert (await self.job(job_id, until="Running"))["status"] == "Running"
         return jobs
 
+    async def busy(self, *agents: FakeAgent, **settings: Any) -> tuple[FakeAgent, int]:
+        """The first of these agents, or one of its own, and a job that runs there."""
+        used = agents or (FakeAgent(ends="Running"),)
+        await self.use(*used, **settings)
+        (job_id,) = await self.running()
+        return used[0], job_id
+
     async def agents(self) -> dict[str, dict[str, Any]]:
         return {one["name"]: one for one in (await self.api("GET", "/agents"))["items"]}
+
+    async def cli(self, *words: str) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr of a command."""
+        return await command_line.ferryman(*words, "--url", self.url, cwd=self.data)
 
     async def cancel(self, job_id: int) -> tuple[int, str]:
         status, found = await self.ask("POST", f"/api/v1/jobs/{job_id}/cancel")
@@ -133,8 +134,9 @@ class Fleet(ServerClient):
         return await self.job(job_id, until=until)
 
 
-def _is_followed(agent: FakeAgent) -> bool:
-    return agent.streams == 1
+def _three(agent: FakeAgent) -> AgentTable:
+    upload, download, kill = (f"{agent.url}/{path}" for path in ("submit", "retrieve", "kill"))
+    return AgentTable(upload_url=upload, download_url=download, terminate_url=kill)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

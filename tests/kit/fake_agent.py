@@ -93,7 +93,6 @@ class FakeAgent:
     slots: int = 4
     well: bool = True
     ends: str = "Completed"
-    says_digest: bool = True
     says: dict[str, Any] = field(default_factory=dict)
     clock_ahead_s: float = 0.0
     clock: Clock = field(default_factory=RealClock)
@@ -156,9 +155,10 @@ class FakeAgent:
         held.logs[stream] = held.logs.get(stream, b"") + data
         await self._notify()
 
-    async def followed(self, times: int) -> None:
-        """Wait until its event stream is opened for this time, and is open."""
-        await self.until(lambda: self.calls["GET /events"] == times and self.streams == 1)
+    async def followed(self, times: int = 0) -> None:
+        """Wait until its event stream is open, and was opened so often if a number is given."""
+        opened = "GET /events"
+        await self.until(lambda: self.streams == 1 and times in (0, self.calls[opened]))
 
     def hang_up(self) -> None:
         for stream in self._streams:
@@ -272,7 +272,7 @@ class FakeAgent:
         """Raises No."""
         self.orders.append(order.model_dump(mode="json"))
         self.model.check_lease(order.server, order.lease)
-        key, digest = order.key, order.bundle_digest if self.says_digest else None
+        key, digest = order.key, order.bundle_digest
         known = self.model.find(order.server, key)
         kept = (order.server, order.bundle_digest)
         if known is None and not size and kept not in self.model.bundles:

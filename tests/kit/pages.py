@@ -302,9 +302,9 @@ class Browser:
 
 
 @asynccontextmanager
-async def browsing(url: str, token: str = "", user_agent: str = FIREFOX) -> AsyncIterator[Browser]:
+async def browsing(url: str, token: str = "") -> AsyncIterator[Browser]:
     jar = aiohttp.CookieJar(unsafe=True)  # of addresses, too
-    headers = {"User-Agent": user_agent, "Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    headers = {"User-Agent": FIREFOX, "Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
     async with aiohttp.ClientSession(cookie_jar=jar, headers=headers) as session:
         yield Browser(url, session, token)
 

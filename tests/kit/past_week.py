@@ -15,11 +15,12 @@ from shared.sqlite.database import Database
 
 _SERVICES: Final = {"docking": 0.6, "folding": 0.3, "example": 0.1}
 _REASONS: Final = ("exit_code", "exit_code", "memory_limit", "timeout", "agent_lost")
+_JOBS_AN_HOUR: Final = 120
 _OFF_H: Final = (30, 34)
 """Hours ago, between which the server did not run."""
 
 
-async def write_past_week(path: Path, until: Micros, jobs_an_hour: int = 120) -> None:
+async def write_past_week(path: Path, until: Micros) -> None:
     """Write the statistics of the week before ``until`` into a database that no server has open."""
     found: dict[tuple[Micros, str], Tree] = {}
     for number in range(7 * 86_400 // BUCKET_S, -1, -1):
@@ -30,7 +31,7 @@ async def write_past_week(path: Path, until: Micros, jobs_an_hour: int = 120) ->
         busy = 0.55 + 0.45 * math.sin(at / SECOND / 86_400 * 2 * math.pi - 2)
         found[at, ALL] = {"samples": 1}
         for service, part in _SERVICES.items():
-            jobs = round(jobs_an_hour * BUCKET_S / 3_600 * part * busy)
+            jobs = round(_JOBS_AN_HOUR * BUCKET_S / 3_600 * part * busy)
             found[at, service] = numbers = _numbers(service, random, part, busy, jobs)
             add(found[at, ALL], numbers)
     database = await Database.open(path, MIGRATIONS)

@@ -25,14 +25,14 @@ Files = Mapping[str, bytes]
 # ---------------------------------------------------------------------------- bundles
 
 
-def write_bundle(path: Path, files: Files, *, chunk: int = 1 << 20) -> BundleSummary:
+def write_bundle(path: Path, files: Files) -> BundleSummary:
     """Write and seal; whatever goes wrong, the writer is aborted."""
     writer = BundleWriter(path, max_files=10_000, max_bytes=1 << 30)
     try:
         for name, content in files.items():
             writer.add(name)
-            for at in range(0, len(content), chunk):
-                writer.write(content[at : at + chunk])
+            for at in range(0, len(content), 1 << 20):
+                writer.write(content[at : at + (1 << 20)])
             writer.end()
         return writer.finish()
     except BaseException:
@@ -104,10 +104,9 @@ def zipped(files: Files, method: int = zipfile.ZIP_DEFLATED) -> bytes:
     return out.getvalue()
 
 
-def tarred(files: Files, mode: str = "w", form: int = tarfile.PAX_FORMAT) -> bytes:
-    return tar_of(
-        [(member(name, size=len(content)), content) for name, content in files.items()], mode, form
-    )
+def tarred(files: Files, mode: str = "w") -> bytes:
+    found = files.items()
+    return tar_of([(member(name, size=len(content)), content) for name, content in found], mode)
 
 
 def member(name: str, **fields: object) -> tarfile.TarInfo:

@@ -25,11 +25,9 @@ async def until(
         await asyncio.sleep(0.003)  # noqa: TID251  # there is no event to wait for
 
 
-async def eventually(
-    ask: Callable[[], Awaitable[T]], wanted: Callable[[T], bool], seconds: float = MOST_S
-) -> T:
+async def eventually(ask: Callable[[], Awaitable[T]], wanted: Callable[[T], bool]) -> T:
     """Ask again until the answer is a wanted one; that answer. The last one is told otherwise."""
-    deadline = asyncio.get_running_loop().time() + seconds
+    deadline = asyncio.get_running_loop().time() + MOST_S
     while not wanted(answer := await ask()):
         assert asyncio.get_running_loop().time() < deadline, f"to the end it was {answer!r}"
     return answer

@@ -166,9 +166,9 @@ async def started(
 
 
 @asynccontextmanager
-async def together(folder: Path, toml: str = "") -> AsyncIterator[Place]:
+async def together(folder: Path) -> AsyncIterator[Place]:
     """Both, for one test, which says itself what each attempt does."""
-    async with started(folder, toml) as found, found.session() as session:
+    async with started(folder) as found, found.session() as session:
         found.sandbox.script = None
         place = Place(found, session)
         place.service = "example"

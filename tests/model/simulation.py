@@ -111,10 +111,17 @@ class World:
             if not states or payload.status in states
         ]
 
-    async def send_and_start(self) -> None:
-        """All that waits is sent, and all that was sent runs."""
+    async def sweep(self) -> None:
+        """What waits is sent."""
         await self.send.run_once()
         await self.settle()
+
+    async def state(self, job_id: int) -> JobState:
+        return (await self.jobs.get(job_id)).state
+
+    async def send_and_start(self) -> None:
+        """All that waits is sent, and all that was sent runs."""
+        await self.sweep()
         for agent, payload in self.payloads(PayloadState.PREPARED):
             agent.start(payload)
         await self.settle()

@@ -39,8 +39,7 @@ async def _scenario(world: World) -> None:
     end_in_each_way(world.payloads(PayloadState.RUNNING))
     await world.settle()
     last = await world.upload("cy", "example")
-    await world.send.run_once()
-    await world.settle()
+    await world.sweep()
     job = await world.cancel(LOCAL, last, 0.0)
     await world.settle()
     if (await world.jobs.get(last)).state is JobState.CANCELLED:
@@ -60,8 +59,7 @@ async def _batches(world: World) -> None:
     cancelled = await world.upload("cy", "example", array="0-2")
     for number in range(5):
         await world.batches.run_once()
-        await world.send.run_once()
-        await world.settle()
+        await world.sweep()
         if number == 1:
             await world.cancel(LOCAL, cancelled, 0.0)
         for agent, payload in world.payloads(PayloadState.PREPARED):
@@ -80,8 +78,7 @@ async def _requests(world: World) -> None:
     for run in (1, 2):
         while not (job := await world.jobs.get(job_id)).ended:
             await world.clock.advance(60.0)
-            await world.send.run_once()
-            await world.settle()
+            await world.sweep()
             prepared = world.payloads(PayloadState.PREPARED)
             agent, payload = next(one for one in prepared if one[1].key.job_id == job_id)
             agent.start(payload)

@@ -166,7 +166,6 @@ async def test_the_cleaner_goes_by_the_end_of_the_job_not_by_a_files_age(world):
 async def test_a_slow_agent_holds_up_nobody_else(world):
     jobs = [await world.upload("ann", "s"), await world.upload("bob", "s")]
     world.agents[0].faults = ["slow"]
-    await world.send.run_once()
-    await world.settle()
+    await world.sweep()
     states = {(await world.jobs.get(job_id)).state for job_id in jobs}
     assert states == {JobState.PROCESSING, JobState.SUBMITTED}

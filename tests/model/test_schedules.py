@@ -101,8 +101,7 @@ async def test_a_bundle_goes_with_the_last_of_a_schedule_and_its_jobs(world):
     assert await world.jobs.stored("ann") < used
     await due(world)
     [job] = await world.jobs_of(number)
-    await world.send.run_once()
-    await world.settle()
+    await world.sweep()
     assert (await world.jobs.get(job.id)).state is not JobState.QUEUED
     assert world.stored(FileKind.BUNDLE, bundle.file).exists()
     await world.schedules.delete(LOCAL, number)

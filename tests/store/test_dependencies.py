@@ -40,11 +40,11 @@ async def claimable(jobs: Store) -> list[int]:
     return sorted(job.id for job in found)
 
 
-async def fail_broken(jobs: Store, at: int = 300) -> list[Job]:
+async def fail_broken(jobs: Store) -> list[Job]:
     """What the stage does, until there is nothing left to do."""
     failed: list[Job] = []
     while broken := await jobs.broken_dependencies():
-        failed += [await jobs.moved(ending.dependency_failed(one, SERVICE, at)) for one in broken]
+        failed += [await jobs.moved(ending.dependency_failed(one, SERVICE, 300)) for one in broken]
     return failed
 
 
