@@ -152,9 +152,7 @@ async def test_a_failure_keeps_its_files_its_logs_and_its_last_lines(agent) -> N
     assert abs((when - datetime.fromisoformat(doc["ended_at"])).total_seconds()) < 2
 
 
-async def test_a_name_that_windows_cannot_store_is_told_and_in_the_receipt(
-    agent,
-) -> None:
+async def test_a_name_that_windows_cannot_store_is_told_and_in_the_receipt(agent) -> None:
     payload_id, process = await agent.started()
     process.write("aux.h", b"")
     process.finish()

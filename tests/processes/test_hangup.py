@@ -45,9 +45,7 @@ def hang_up(config: Path, text: str, said: str, *programs: Program) -> None:
         )
 
 
-def test_nothing_is_lost_or_run_twice_and_a_changed_limit_holds(
-    tmp_path: Path, open_folder: Path
-) -> None:
+def test_nothing_is_lost_or_run_twice_and_a_changed_limit_holds(tmp_path, open_folder) -> None:
     trace, gate = open_folder / "trace", open_folder / "gate"
     trace.touch()
     trace.chmod(0o666)
@@ -94,9 +92,7 @@ url = "http://[::1]:9"
 """
 
 
-def test_a_cancel_is_confirmed_only_when_an_agent_is_back_and_the_process_is_dead(
-    tmp_path: Path,
-) -> None:
+def test_a_cancel_is_confirmed_only_when_an_agent_is_back_and_the_process_is_dead(tmp_path) -> None:
     """It was taken out of the settings while it ran the job: its process is not forgotten."""
     pair, config = Pair(tmp_path, ALONE), tmp_path / "ferryman.toml"
     pair.server._flags = ("--config", str(config))  # the agent is in the file only

@@ -105,9 +105,7 @@ def test_a_database_that_is_damaged_or_of_a_newer_version_is_left_alone(
         ("client_agent", "FERRYMAN_AGENT__SANDBOX=docker", 2, "agent.sandbox"),
     ],
 )
-def test_a_wrong_setting_is_named(
-    tmp_path: Path, name: str, words: str, code: int, said: str
-) -> None:
+def test_a_wrong_setting_is_named(tmp_path, name, words, code, said) -> None:
     if name == "server":
         refused(made(name, tmp_path / uuid.uuid4().hex, *words.split()), code, said)
         return

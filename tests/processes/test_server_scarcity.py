@@ -55,9 +55,7 @@ limits = { disk = "64MiB", memory = "64MiB" }
 LARGE = 8 << 20
 
 
-def test_while_results_find_no_room_it_says_so_everywhere_and_takes_no_new_work(
-    tmp_path: Path,
-) -> None:
+def test_while_results_find_no_room_it_says_so_everywhere_and_takes_no_new_work(tmp_path) -> None:
     """A disk that is not full, and too full for what comes. No job is lost."""
     pair, sleep = Pair(tmp_path, TOO_FULL), Sleep()
     with mounted(pair.server.data, "-t", "tmpfs", "-o", "size=64m", "tmpfs"), pair.running():

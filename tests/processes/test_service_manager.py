@@ -144,9 +144,7 @@ async def test_the_sentence_is_said_when_it_changes_at_an_abstract_address_too()
     notify.socket.close()
 
 
-async def test_more_time_is_asked_for_while_it_starts_and_while_it_may_stop(
-    notify: Systemd,
-) -> None:
+async def test_more_time_is_asked_for_while_it_starts_and_while_it_may_stop(notify) -> None:
     manager, clock = ServiceManager(notify.environ()), SimClock()
     manager.starting(clock)
     await clock.advance(2 * EXTEND_EVERY_S)
@@ -191,14 +189,12 @@ async def test_a_queue_that_is_full_delays_nothing(notify: Systemd) -> None:
 
 
 @pytest.mark.parametrize("name", ["server", "client_agent"])
-def test_it_says_when_it_is_ready_how_it_is_and_when_it_stops(
-    tmp_path: Path, notify: Systemd, name: str
-) -> None:
+def test_it_says_when_it_is_ready_how_it_is_and_when_it_stops(tmp_path, notify, name) -> None:
     notify.socket.settimeout(60)
 
     def until(line: str) -> str:
         while True:
-            message = notify.socket.recv(4096).decode()
+            message: str = notify.socket.recv(4096).decode()
             if any(one.startswith(line) for one in message.splitlines()):
                 return message
 

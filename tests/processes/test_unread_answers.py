@@ -196,9 +196,7 @@ async def test_readers_of_large_contents_hold_little_memory(program: Program) ->
 
 
 @pytest.mark.slow
-async def test_200_readers_who_read_nothing_hold_little_memory_on_any_route(
-    program: Program,
-) -> None:
+async def test_200_readers_who_read_nothing_hold_little_memory_on_any_route(program) -> None:
     with program.running():
         sizes = {name: size_of(program, *where) for name, where in routes(program).items()}
         large = {name for name, size in sizes.items() if size > LARGE}

@@ -53,9 +53,7 @@ async def descriptors_of_the_init(started: Started) -> set[str]:
     return {str(link.readlink()).split(":")[0] for link in folder.iterdir()}
 
 
-def test_the_init_cannot_be_stopped_or_seen_and_holds_nothing_of_the_agents(
-    host: SandboxHost,
-) -> None:
+def test_the_init_cannot_be_stopped_or_seen_and_holds_nothing_of_the_agents(host) -> None:
     program = """
 import os, signal
 for number in (signal.SIGSTOP, signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGINT):
@@ -159,9 +157,7 @@ def test_all_memory_of_a_job_counts(host: SandboxHost, job: Any) -> None:
     assert host.run(job).ended.reason is Reason.MEMORY_LIMIT
 
 
-def test_a_child_killed_for_memory_ends_the_job_whatever_the_exit_code_of_run_sh(
-    host: SandboxHost,
-) -> None:
+def test_a_child_killed_for_memory_ends_the_job_whatever_the_exit_code_of_run_sh(host) -> None:
     script = "head -c 400M /dev/zero | tail -c 390M >/dev/null; sleep 0.2; exit 0\n"
     outcome = host.run(bash(script))
     if offers(host.who, "memory"):

@@ -119,18 +119,14 @@ os.kill(os.getpid(), 9)
         ),
     ],
 )
-def test_a_chain_that_hangs_or_is_killed_early_leaves_no_orphan(
-    program: str, says: list[str], who: Who
-) -> None:
+def test_a_chain_that_hangs_or_is_killed_early_leaves_no_orphan(program, says, who) -> None:
     """Whether or not bwrap reported its child. A child that ends leaves no zombie."""
     said = refusal(SHORT, who, lambda box: use_bwrap(box, program))
     assert any(words in said for words in says), said
 
 
 @child_test
-async def test_a_shortage_when_the_chain_is_spawned_is_no_broken_sandbox(
-    home: Path, who: Who
-) -> None:
+async def test_a_shortage_when_the_chain_is_spawned_is_no_broken_sandbox(home, who) -> None:
     def popen(*_: Any, **__: Any) -> Any:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -186,9 +182,7 @@ def test_cancelled_starts_early_stops_and_ended_jobs_leave_nothing(host: Sandbox
 
 
 @child_test
-async def test_chains_are_spawned_on_the_loops_thread_without_options_that_fork(
-    home: Path, who: Who
-) -> None:
+async def test_chains_are_spawned_on_the_loops_thread_without_options_that_fork(home, who) -> None:
     """A parent-death signal is that of the thread that spawned; a fork of a large agent is slow."""
     seen: list[dict[str, Any]] = []
     real = subprocess.Popen
@@ -320,9 +314,7 @@ async def quarantined(sandbox: Sandbox, job: Job, home: Path) -> AsyncIterator[t
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, ON_DISK], ids=["images", "folders"])
-def test_a_quarantined_attempt_is_removed_when_its_processes_are_dead(
-    agent: tuple[Who, type[Sandbox]], settings: Any
-) -> None:
+def test_a_quarantined_attempt_is_removed_when_its_processes_are_dead(agent, settings) -> None:
     who, backend = agent
     job = replace(UNDYING, settings=replace(settings, death_timeout_s=0.1), backend=backend)
 
@@ -341,9 +333,7 @@ def test_a_quarantined_attempt_is_removed_when_its_processes_are_dead(
 
 
 @child_test
-async def test_processes_that_do_not_die_keep_their_folder_until_the_next_start(
-    home: Path, who: Who
-) -> None:
+async def test_processes_that_do_not_die_keep_their_folder_until_the_next_start(home, who) -> None:
     job = replace(UNDYING, settings=replace(ON_DISK, death_timeout_s=0.1))
     async with opened(job, home) as sandbox, quarantined(sandbox, job, home) as (_, init):
         assert (home / "agent/quarantine/attempt/job/file").read_text() == "precious\n"

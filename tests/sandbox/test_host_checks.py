@@ -69,9 +69,7 @@ HOST = ["not_root_on_host"]
         ({}, 70_000, 1000, HOST),
     ],
 )
-def test_each_failed_check_is_named(
-    seen: dict[str, str], uid: int, allowed: int | None, failed: list[str]
-) -> None:
+def test_each_failed_check_is_named(seen, uid, allowed, failed) -> None:
     checks = selftest.evaluate({**GOOD, **seen}, uid, allowed_uid=allowed)
     assert len(checks) == 7
     assert [name for name, passed in checks.items() if not passed] == failed
@@ -93,9 +91,7 @@ NEW += "else echo bubblewrap 0.9.1; fi"
         ("", 0o644, "does not run"),
     ],
 )
-def test_a_binary_that_cannot_do_it_is_refused(
-    tmp_path: Path, script: str, mode: int, said: str
-) -> None:
+def test_a_binary_that_cannot_do_it_is_refused(tmp_path, script, mode, said) -> None:
     path = tmp_path / "bwrap"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(mode)
@@ -143,9 +139,7 @@ def probed(home: Path) -> Host:
     return probe_host("name", home / "images", home / "work", SandboxSettings(), root=False)
 
 
-def test_the_advice_says_why_limits_are_soft(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_advice_says_why_limits_are_soft(tmp_path, monkeypatch) -> None:
     memory = Hierarchy(2, {"memory": tmp_path})
     monkeypatch.setattr(host_resources, "find_hierarchy", lambda _: memory)
     host = probed(tmp_path)
@@ -161,9 +155,7 @@ def test_the_advice_says_why_limits_are_soft(
 
 
 @each("number, said", [(errno.EINVAL, "Linux 5.8"), (errno.EBUSY, "no free loop device")])
-def test_the_advice_contains_why_loop_devices_are_unavailable(
-    number: int, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_advice_contains_why_loop_devices_are_unavailable(number, said, monkeypatch) -> None:
     """A kernel before 5.8, or another process that is always faster."""
 
     def ioctl(fd: int, request: int, argument: object = 0) -> int:
@@ -214,9 +206,7 @@ def test_two_agents_of_a_host_never_share_a_uid(blocks: list[UidBlock], tmp_path
     assert descriptors() == before
 
 
-def test_no_account_has_the_uid_of_a_job(
-    blocks: list[UidBlock], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_account_has_the_uid_of_a_job(blocks, tmp_path, monkeypatch) -> None:
     """Accounts are looked up for free uids only: it may be a slow server."""
     nobody = pwd.getpwnam("nobody").pw_uid
     assert take(blocks, tmp_path, nobody - 1, 6, 2) == nobody + 1

@@ -285,9 +285,7 @@ async def test_images_are_reset_and_discarded_in_a_thread(home: Path) -> None:
     assert on_loop == [False, False]
 
 
-def test_an_image_that_fills_the_agents_disk_ends_its_job_with_an_agent_error(
-    tmp_path: Path,
-) -> None:
+def test_an_image_that_fills_the_agents_disk_ends_its_job_with_an_agent_error(tmp_path) -> None:
     script = "for i in $(seq 90); do head -c 1M /dev/zero >$i; sync $i; sleep 0.02; done\n"
     limits = SMALL.model_copy(update={"disk": 200 * MIB, "results": MIB})
     settings = replace(SETTINGS, free_floor=96 * MIB)

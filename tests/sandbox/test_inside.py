@@ -8,7 +8,7 @@ import os
 import platform
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,9 +67,7 @@ def results_of_calls(host: SandboxHost, *allow: str) -> dict[str, str]:
 
 
 @x86_only
-def test_dangerous_system_calls_are_refused_unless_a_relaxation_permits_them(
-    host: SandboxHost,
-) -> None:
+def test_dangerous_system_calls_are_refused_unless_a_relaxation_permits_them(host) -> None:
     results = results_of_calls(host)
     enosys = {"io_uring_setup", "clone3", "inotify_init", "inotify_init1", "ustat", "sysfs"}
     expected = dict.fromkeys(results, "Operation not permitted")
@@ -267,9 +265,7 @@ def segment() -> Iterator[int]:
     libc.shmctl(made, 0, None)  # IPC_RMID
 
 
-def test_the_hosts_name_and_what_else_it_names_are_not_visible(
-    host: SandboxHost, segment: int
-) -> None:
+def test_the_hosts_name_and_what_else_it_names_are_not_visible(host, segment) -> None:
     """Memory segments and queues, and paths of cgroups."""
     program = f"import ctypes\nprint(ctypes.CDLL(None).shmget({segment}, 4096, 0o666))\n"
     program += 'print([len(open(f"/proc/sysvipc/{k}").readlines()) for k in ("shm","msg","sem")])\n'
@@ -376,9 +372,7 @@ FULL, NO = " No space left on device", " Operation not permitted"
         (without("--disable-userns"), [NO] * 8),  # the filter alone
     ],
 )
-def test_no_namespace_can_be_made_inside_with_one_protection_less(
-    change: Callable[[], None], kinds: list[str], who: Who
-) -> None:
+def test_no_namespace_can_be_made_inside_with_one_protection_less(change, kinds, who) -> None:
     *made, mount, chroot = run(bash(NEST), who, after=change).stdout.splitlines()
     assert made == kinds
     assert (bool(mount), chroot) == (True, NO)

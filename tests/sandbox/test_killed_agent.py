@@ -90,9 +90,7 @@ def test_nothing_of_a_job_runs_on_after_its_agent_was_killed(home: Path, who: Wh
 
 
 @child_test
-def test_the_recorded_init_of_a_killed_agent_is_killed_at_the_next_start(
-    home: Path, who: Who
-) -> None:
+def test_the_recorded_init_of_a_killed_agent_is_killed_at_the_next_start(home, who) -> None:
     """Where the death of the agent did not: as when bwrap's outer process is killed with it."""
     without_parent_death()
     init, _ = kill_agent(RUNS, home, go=True)
@@ -259,9 +257,7 @@ async def test_a_process_left_in_a_cgroup_is_killed_at_the_next_start(home: Path
 
 
 @child_test
-async def test_an_agent_starts_although_a_process_of_its_last_run_does_not_die(
-    home: Path, who: Who
-) -> None:
+async def test_an_agent_starts_although_a_process_of_its_last_run_does_not_die(home, who) -> None:
     """It keeps its folder, and everything else goes; jobs run; the next start tries again."""
     agent = home / "agent"
     undying = subprocess.Popen(["sleep", "60"])  # noqa: ASYNC220

@@ -71,9 +71,7 @@ async def at_the_end(gauge: Gauge) -> tuple[Reason | None, list[str]]:
         ({"throttled": MIN_THROTTLED_PERIODS}, None, "cpu_limit: 10 times it had used its 0.5 CPU"),
     ],
 )
-async def test_what_the_counters_of_a_cgroup_mean(
-    counters: dict[str, int], reason: Reason | None, warning: str
-) -> None:
+async def test_what_the_counters_of_a_cgroup_mean(counters, reason, warning) -> None:
     group = mock.Mock(**{f"{name}.return_value": counters.get(name, 0) for name in COUNTERS})
     found, warnings = await at_the_end(CgroupGauge(group, LIMITS))
     assert (found, [one[: len(warning)] for one in warnings]) == (reason, [warning] * bool(warning))
@@ -135,9 +133,7 @@ async def test_files_written_after_the_last_look_count_at_the_end(tmp_path: Path
         assert (await at_the_end(gauge))[0] is Reason.DISK_LIMIT
 
 
-def test_a_walk_counts_blocks_and_has_an_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_walk_counts_blocks_and_has_an_end(tmp_path, monkeypatch) -> None:
     """Hard links and sparse files by what they take; it can be cancelled, and says where it was too
     deep."""
 
@@ -165,9 +161,7 @@ def test_a_walk_counts_blocks_and_has_an_end(
 
 
 @each("name", ["process_usage", "exact_memory", "deleted_file_bytes", "directory_usage"])
-async def test_slow_samples_do_not_block_the_event_loop(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
-) -> None:
+async def test_slow_samples_do_not_block_the_event_loop(monkeypatch, tmp_path, name) -> None:
     """Forty processes with a thousand descriptors each took a second."""
     real, threads = getattr(usage, name), []
 
@@ -347,9 +341,7 @@ async def test_all_is_stored_up_to_the_limit_and_beyond_it_start_and_end(
     assert stored == data[:start] + marker + data[size - tail :]
 
 
-async def test_a_line_without_end_takes_no_memory_and_the_tail_is_the_last_lines(
-    tmp_path: Path,
-) -> None:
+async def test_a_line_without_end_takes_no_memory_and_the_tail_is_the_last_lines(tmp_path) -> None:
     """That there was too much is said once."""
     piped = Piped(tmp_path / "log", 1000, 5000)
     await piped.feed(b"a" * 5000)
@@ -365,9 +357,7 @@ async def test_a_line_without_end_takes_no_memory_and_the_tail_is_the_last_lines
     await piped.end()
 
 
-async def test_a_full_disk_does_not_stop_reading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_disk_does_not_stop_reading(tmp_path, monkeypatch) -> None:
     real = os.open
     monkeypatch.setattr(os, "open", lambda p, f, m=0o777: real("/dev/full", os.O_WRONLY))
     piped = Piped(tmp_path / "log")
@@ -393,9 +383,7 @@ async def test_stopping_early_closes_everything_and_no_file_is_overwritten(tmp_p
     assert (tmp_path / "log").read_bytes() == b"x"
 
 
-async def test_single_bytes_are_read_in_larger_pieces_a_little_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_single_bytes_are_read_in_larger_pieces_a_little_later(tmp_path, monkeypatch) -> None:
     """Large pieces are read as they come."""
     monkeypatch.setattr(log_capture, "PAUSE_S", 3600.0)
     piped = Piped(tmp_path / "log")

@@ -17,7 +17,6 @@ from tests.kit.real_sandbox import (
     SETTINGS,
     SMALL,
     Job,
-    Sandbox,
     Sandboxes,
     SandboxHost,
     Started,
@@ -130,9 +129,7 @@ async def shown_by_proc(started: Started) -> list[bytes]:
     return [(folder / name).read_bytes() for folder in folders for name in ("cmdline", "environ")]
 
 
-def test_command_lines_and_environments_of_a_sandbox_show_nothing_private(
-    host: SandboxHost,
-) -> None:
+def test_command_lines_and_environments_of_a_sandbox_show_nothing_private(host) -> None:
     """Of the agent's, and of the job's; pid 1 shows what bwrap was started with."""
     texts = host.run(bash("true\n", env={"JOBS_OWN": "whisper"}, before_go=shown_by_proc)).extra
     (outer, outer_environ), (init, init_environ) = texts[:2], texts[2:4]
@@ -186,9 +183,7 @@ def closed_to(uid: int, path: Path, host: int) -> bool:
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, ON_DISK], ids=["images", "folders"])
-def test_other_users_of_the_host_cannot_reach_a_jobs_files(
-    agent: tuple[Who, type[Sandbox]], settings: Any, tmp_path: Path
-) -> None:
+def test_other_users_of_the_host_cannot_reach_a_jobs_files(agent, settings, tmp_path) -> None:
     """Else a user of the host and a bundle together are the agent: set-uid programs go out, and
     descriptors of the host's folders come in."""
     who, backend = agent

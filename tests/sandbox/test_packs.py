@@ -170,9 +170,7 @@ echo started
 """
 
 
-def test_a_daemon_is_dead_when_its_attempt_has_ended_and_writes_into_no_sibling(
-    host: SandboxHost,
-) -> None:
+def test_a_daemon_is_dead_when_its_attempt_has_ended_and_writes_into_no_sibling(host) -> None:
     first, second = run(host, DAEMON, "sleep 0.1; ls; ps ax | grep -c [s]etsid")
     assert first.ended.exit_code == 0
     assert len(first.alive) <= (2 if host.who == "root" else 3), "bwrap, driver, ourselves"

@@ -223,9 +223,7 @@ async def test_what_nobody_takes_is_removed_after_a_while(agent: Agent) -> None:
 
 
 @with_agent
-async def test_a_job_for_which_something_is_short_gets_what_prepared_starts_have(
-    agent: Agent,
-) -> None:
+async def test_a_job_for_which_something_is_short_gets_what_prepared_starts_have(agent) -> None:
     """What fails without any fails once."""
     problem: Exception
     real, calls, fails = agent.sandbox.make_workspace, list[bool](), lambda: False
@@ -236,7 +234,7 @@ async def test_a_job_for_which_something_is_short_gets_what_prepared_starts_have
             raise problem
         return await real(*given)
 
-    agent.sandbox.make_workspace = make  # type: ignore[method-assign, assignment]
+    agent.sandbox.make_workspace = make
     for problem in (SandboxBroken("x"), OSError(24, "too many open files")):
         await agent.prepared()
         calls.clear()
@@ -362,9 +360,7 @@ def test_only_who_uses_the_network_gets_the_resolvers_and_at_the_end_all_goes(ho
     assert host.made == []
 
 
-def test_a_folder_that_cannot_be_copied_leaves_no_tree(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_copied_leaves_no_tree(host, monkeypatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -397,9 +393,7 @@ def make_nodes(monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
     return made
 
 
-def test_each_has_a_dev_of_its_own_and_leaves_it_to_the_next_as_new(
-    make_nodes: mock.Mock, tmp_path: Path
-) -> None:
+def test_each_has_a_dev_of_its_own_and_leaves_it_to_the_next_as_new(make_nodes, tmp_path) -> None:
     made = DeviceFolders(Folders(tmp_path, separate_uids=False))
     first, second = made.take(), made.take()
     assert first is not None
@@ -417,9 +411,7 @@ IMPOSSIBLE = ("EPERM", "EACCES", "EINVAL", "ENODEV", "ENOSYS", "EOPNOTSUPP")
 
 
 @each("name", [*IMPOSSIBLE, "EMFILE", "ENOMEM", "ENOSPC"])
-def test_where_none_can_be_made_bwrap_makes_its_own(
-    make_nodes: mock.Mock, tmp_path: Path, name: str
-) -> None:
+def test_where_none_can_be_made_bwrap_makes_its_own(make_nodes, tmp_path, name) -> None:
     """One that cannot be made now only is made at the next start."""
     made = DeviceFolders(Folders(tmp_path / name, separate_uids=False))
     works, never = make_nodes.side_effect, name in IMPOSSIBLE

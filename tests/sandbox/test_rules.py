@@ -356,9 +356,7 @@ async def read(*pieces: bytes) -> StatusPipe:
         ),
     ],
 )
-async def test_the_status_is_read_to_the_newline(
-    pieces: list[bytes], pid: int | None, code: int | None
-) -> None:
+async def test_the_status_is_read_to_the_newline(pieces, pid, code) -> None:
     status = await read(*pieces)
     assert (status.child_pid.result(), status.exit_code) == (pid, code)
 
@@ -444,9 +442,7 @@ DEATH_S = 10.0
 
 
 @each("pipes_end", [True, False])
-async def test_who_dies_at_the_last_moment_is_dead_for_certain(
-    pipes_end: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_dies_at_the_last_moment_is_dead_for_certain(pipes_end, monkeypatch) -> None:
     """What is waited for after that, as its pipes, has as much time again and no more."""
     monkeypatch.setattr(pidfd, "kill", lambda *_: None)
     clock, closed = SimClock(), asyncio.get_running_loop().create_future()

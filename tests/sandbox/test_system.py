@@ -369,9 +369,7 @@ while :; do sleep 0.1; done
 """
 
 
-def test_a_restart_in_the_middle_ends_what_will_not_end_and_tries_again(
-    system: WholeSystem, tmp_path: Path
-) -> None:
+def test_a_restart_in_the_middle_ends_what_will_not_end_and_tries_again(system, tmp_path) -> None:
     job_id = submit(system, bash(OUTLIVES), "infra")
 
     def began(attempt: int) -> bool:
