@@ -20,7 +20,7 @@ from client_agent.sandbox.kernel import mounts
 from client_agent.storage import open_beneath
 from client_agent.storage.remove_tree import remove_tree
 from tests.agent.agent_packing import names, opened, pack, read, skipped
-from tests.kit.real_sandbox import Who, can, in_child
+from tests.kit.child import Who, can, in_child
 
 
 @pytest.fixture(params=[True, False], ids=["openat2", "openat"])

@@ -24,8 +24,8 @@ from client_agent.collect.walk import Bounds
 from client_agent.storage import open_beneath
 from shared.wire import Limits
 from tests.agent.agent_packing import MIB, names, opened, pack, read, skipped
+from tests.kit.child import in_child
 from tests.kit.each import each
-from tests.kit.real_sandbox import in_child
 
 
 def test_the_result_contains_the_files_of_the_job(tree: Path) -> None:

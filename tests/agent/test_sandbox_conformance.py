@@ -19,8 +19,9 @@ from client_agent.sandbox.base import Launch, OutputListener, Process
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from shared.clock import RealClock
 from shared.wire import Reason
+from tests.kit.child import in_child
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
-from tests.kit.real_sandbox import SETTINGS, SMALL, in_child, unpack
+from tests.kit.real_sandbox import SETTINGS, SMALL, unpack
 from tests.kit.waiting import until
 
 

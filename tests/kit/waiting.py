@@ -42,3 +42,9 @@ async def until_holds(folder: Path, *names: str) -> None:
         return sorted(path.name for path in folder.iterdir())
 
     await until(lambda: held() == sorted(names), said=held)
+
+
+async def turns(count: int = 1) -> None:
+    """Let others go on."""
+    for _ in range(count):
+        await asyncio.sleep(0)  # noqa: TID251  # no time passes

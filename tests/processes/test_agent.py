@@ -18,7 +18,6 @@ import pytest
 
 from client_agent.sandbox.kernel.pidfd import descendants
 from tests.kit.each import each
-from tests.kit.programs import until
 from tests.processes.agent_process import (
     LIMITS,
     PATIENCE_S,
@@ -97,31 +96,6 @@ def test_run_sh_has_the_documented_environment_and_nothing_of_the_agents(running
     assert {"HOME", "TMPDIR", "PATH", "LANG"} <= set(env)
     assert files["pwd.txt"].decode().strip() == env["HOME"]
     assert b"LEAK" not in b"".join(files.values())
-
-
-def test_a_run_that_is_silent_ends(running) -> None:
-    payload = running.submit(key(), SLEEP, heartbeat_timeout_s=0.5)
-    with watched(running.until(payload["id"], "Running")["pid"]) as init:
-        ended = running.ended(payload["id"])
-        assert not alive(init)
-    assert (ended["status"], ended["reason"]) == ("Failed", "heartbeat_timeout")
-    assert "its heartbeat timeout is 0.5s" in ended["message"]
-
-
-def test_killing_reaches_the_whole_tree_even_what_ignores_sigterm(tmp_path) -> None:
-    with agent(tmp_path, "--slots", "1", FERRYMAN_AGENT__GRACE="0.2s") as running:
-        payload = running.submit(key(), STUBBORN)
-        waiting = running.submit(key(), HELLO)
-        path = f"/payloads/{payload['id']}/logs/stdout"
-        running.until(payload["id"], "Running")
-        until(lambda: running.call("GET", path) == (200, b"begun\n"), "it does not begin")
-        assert running.call("POST", f"/kill/{waiting['id']}")[1]["status"] == "Killed"
-        with watched(running.call("GET", f"/retrieve/{payload['id']}")[1]["pid"]) as init:
-            assert running.call("POST", f"/kill/{payload['id']}")[1]["status"] == "Killed"
-            assert not alive(init)  # the namespace's init: with it every process inside
-        running.ended(running.submit(key(), HELLO)["id"])
-        killed = running.call("GET", f"/retrieve/{waiting['id']}")[1]
-        assert (killed["status"], killed["started_at"]) == ("Killed", None)
 
 
 def test_it_answers_while_jobs_keep_every_slot_busy_and_flood_it_with_commands(running) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from client_agent.sandbox.bubblewrap import command
 from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.none import NoSandbox
-from tests.kit.real_sandbox import Sandbox, SandboxHost, Who, can
+from tests.kit.child import Who, can
+from tests.kit.real_sandbox import Sandbox, SandboxHost
 
 
 def started_as(who: Who) -> Who:
@@ -59,3 +61,13 @@ def without(option: str, length: int = 1) -> Callable[..., None]:
         command.bwrap_options = fewer
 
     return change
+
+
+def use_bwrap(sandbox: Any, text: str) -> None:
+    """Another program in bwrap's place."""
+    home = sandbox.work_folders.images.parents[1]
+    program = home / "bwrap"
+    program.write_text(text)
+    program.chmod(0o755)
+    home.chmod(0o755)
+    sandbox._tools = replace(sandbox.tools, bwrap=str(program))

@@ -15,6 +15,7 @@ import pytest
 
 from client_agent.collect.pack import collect
 from shared.wire import Reason
+from tests.kit.child import Who, child_test
 from tests.kit.real_sandbox import (
     HOSTILE,
     MIB,
@@ -23,9 +24,7 @@ from tests.kit.real_sandbox import (
     Sandboxes,
     SandboxHost,
     Started,
-    Who,
     bash,
-    child_test,
     opened,
     python,
     running,
@@ -247,8 +246,7 @@ for i in range(3000):
 
 def test_deleted_files_that_are_open_count(host: SandboxHost) -> None:
     hard = offers(host.who, "disk")
-    during = Started.is_seen if hard else Started.ends_by_itself
-    outcome = host.run(python(DELETED, during=during))
+    outcome = host.run(python(DELETED, during=Started.is_seen if hard else None))
     if hard:
         assert outcome.stdout == "No space left on device\n"
         assert outcome.ended.warnings[0].startswith("disk_limit: the disk of ")
@@ -260,8 +258,7 @@ def test_a_disk_that_was_full_for_a_while_is_a_warning(host: SandboxHost) -> Non
     script = "for i in $(seq 8); do head -c 8M /dev/zero >$i || break; done; echo full\n"
     script += "for i in $(seq 3000); do [ -e stop ] && break; sleep 0.01; done; rm ?\n"
     hard = offers(host.who, "disk")
-    during = Started.is_seen if hard else Started.ends_by_itself
-    ended = host.run(bash(script, during=during)).ended
+    ended = host.run(bash(script, during=Started.is_seen if hard else None)).ended
     if hard:
         assert (ended.reason, ended.exit_code) == (None, 0)
         assert ended.warnings == ("disk_limit: the disk of 48.0 MiB was full for a while",)
@@ -279,7 +276,7 @@ LEAVES = (
 
 async def one_after_the_other(sandboxes: Sandboxes) -> list[tuple[str, list[str], str]]:
     seen = []
-    sandbox, _, _ = await sandboxes.of(bash(""))
+    sandbox = await sandboxes.of(bash(""))
     for script in LEAVES:
         job = bash("ls -A /tmp /dev/shm | grep left; echo x >/tmp/left >/dev/shm/left; " + script)
         workspace = await sandbox.prepare(sandboxes.name(), 0, job.limits)
@@ -387,7 +384,7 @@ while time.monotonic() < end:
 
 
 async def snapshots(started: Started) -> set[bytes]:
-    await until(lambda: "real" in started.names)
+    await until((started.workspace.path / "real").exists)
     seen = set()
     for i in range(40):
         dest = started.launch.stdout.with_name(f"{i}.zip")

@@ -22,6 +22,7 @@ from client_agent.sandbox.base import Ended
 from client_agent.sandbox.kernel import pidfd
 from client_agent.sandbox.kernel.work_folders import WorkFolders
 from shared.wire import Reason
+from tests.kit.child import Who, child_test, dead_within, descriptors, in_child, processes_of
 from tests.kit.each import each
 from tests.kit.real_sandbox import (
     MIB,
@@ -34,22 +35,15 @@ from tests.kit.real_sandbox import (
     Sandboxes,
     SandboxHost,
     Started,
-    Who,
     alone,
     bash,
-    child_test,
-    dead_within,
-    descriptors,
-    in_child,
     opened,
-    processes_of,
     refusal,
     running,
     start,
-    turns,
-    use_bwrap,
 )
-from tests.kit.waiting import until
+from tests.kit.waiting import turns, until
+from tests.sandbox.conftest import use_bwrap
 
 HELLO = bash("echo hello\n")
 
@@ -140,7 +134,7 @@ async def test_a_shortage_when_the_chain_is_spawned_is_no_broken_sandbox(home, w
 
 
 async def cancel_starts(sandboxes: Sandboxes) -> tuple[list[str], int]:
-    sandbox, _, _ = await sandboxes.of(HELLO)
+    sandbox = await sandboxes.of(HELLO)
     before, uid = descriptors(), os.geteuid()
     for i in range(8):
         task = asyncio.create_task(start(sandbox, HELLO, sandboxes.home, sandboxes.name()))

@@ -28,18 +28,11 @@ from client_agent.sandbox.kernel.cgroup_tree import CgroupsUnavailable, Hierarch
 from client_agent.sandbox.kernel.uids import UidBlock
 from client_agent.sandbox.none import NoSandbox
 from client_agent.sandbox.watch import RETEST_S, TEST_WAIT_S, SandboxWatch
+from tests.kit.child import Who, can, descriptors, in_child
 from tests.kit.clock import SimClock
 from tests.kit.each import each
-from tests.kit.real_sandbox import (
-    SETTINGS,
-    Who,
-    bash,
-    can,
-    descriptors,
-    in_child,
-    opened,
-    use_bwrap,
-)
+from tests.kit.real_sandbox import SETTINGS, bash, opened
+from tests.sandbox.conftest import use_bwrap
 
 GOOD = {
     "NoNewPrivs": "1",

@@ -20,18 +20,9 @@ from client_agent.sandbox.kernel import disk_images, mounts
 from client_agent.sandbox.kernel.disk_images import MAX_TEMPLATES, DiskImage, ImagePool
 from client_agent.sandbox.kernel.loop_ext4 import DiskImagesUnavailable
 from shared.wire import Reason
+from tests.kit.child import can, child_test, in_child
 from tests.kit.disks import mounted
-from tests.kit.real_sandbox import (
-    MIB,
-    SETTINGS,
-    SMALL,
-    bash,
-    can,
-    child_test,
-    in_child,
-    opened,
-    run,
-)
+from tests.kit.real_sandbox import MIB, SETTINGS, SMALL, bash, opened, run
 
 pytestmark = pytest.mark.skipif(not can("root"), reason="not root: disk images are not proved")
 

@@ -17,6 +17,7 @@ import pytest
 
 from client_agent.sandbox.bubblewrap import command, root_tree, seccomp, selftest
 from client_agent.sandbox.kernel import devices, pidfd, start_namespace
+from tests.kit.child import Who, in_child
 from tests.kit.each import each
 from tests.kit.real_sandbox import (
     MIB,
@@ -25,10 +26,8 @@ from tests.kit.real_sandbox import (
     Job,
     SandboxHost,
     Started,
-    Who,
     alone,
     bash,
-    in_child,
     python,
     refusal,
     run,

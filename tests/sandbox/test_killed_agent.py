@@ -18,25 +18,17 @@ import pytest
 
 from client_agent.sandbox.kernel import cgroup_tree, cgroups, pidfd
 from client_agent.sandbox.kernel.work_folders import WorkFolders
-from tests.kit.real_sandbox import (
-    ON_DISK,
-    SMALL,
-    TOPS,
-    Job,
+from tests.kit.child import (
     Who,
-    bash,
     can,
     child_test,
     dead_within,
     in_child,
     kill_after_report,
-    opened,
     processes_of,
-    python,
-    start,
-    turns,
 )
-from tests.kit.waiting import until
+from tests.kit.real_sandbox import ON_DISK, SMALL, TOPS, Job, bash, opened, python, start
+from tests.kit.waiting import turns, until
 from tests.sandbox.conftest import without
 from tests.sandbox.kernel_features import offers
 

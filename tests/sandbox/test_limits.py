@@ -36,8 +36,7 @@ from client_agent.sandbox.process.log_capture import (
 from shared.wire import Limits, Reason
 from tests.kit.clock import SimClock
 from tests.kit.each import each
-from tests.kit.real_sandbox import turns
-from tests.kit.waiting import until
+from tests.kit.waiting import turns, until
 
 LIMITS = Limits(cpus=0.5, memory=1000, pids=7, disk=100_000)
 COUNTERS = ["oom_kills", "at_memory_limit", "refused_forks", "throttled", "cpu_s", "peak_memory"]

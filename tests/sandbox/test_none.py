@@ -10,22 +10,19 @@ from typing import Any
 
 import pytest
 
+from client_agent.sandbox.base import SelfTestReport
 from client_agent.sandbox.none import NoSandbox
 from shared.wire import Reason
+from tests.kit.child import Who, can, child_test, processes_of, uid_base
 from tests.kit.real_sandbox import (
     SETTINGS,
     Outcome,
     Sandboxes,
     SandboxHost,
-    Who,
     bash,
-    can,
-    child_test,
     opened,
-    processes_of,
     refusal,
     running,
-    uid_base,
 )
 from tests.sandbox.conftest import started_as
 from tests.sandbox.kernel_features import offers
@@ -43,6 +40,10 @@ def run(host: SandboxHost, script: str, **more: Any) -> Outcome:
     return host.run(bash(script, backend=NoSandbox, **more))
 
 
+async def self_test(sandboxes: Sandboxes) -> SelfTestReport:
+    return await (await sandboxes.of(bash("", backend=NoSandbox))).self_test()
+
+
 def test_a_job_runs_in_its_directory_with_its_variables_and_not_as_root(plain: SandboxHost) -> None:
     """It is said that there is no isolation."""
     script = "echo x >file; env | cut -d= -f1 | sort | tr '\\n' ' '; readlink /proc/self/fd/0\n"
@@ -53,9 +54,10 @@ def test_a_job_runs_in_its_directory_with_its_variables_and_not_as_root(plain: S
     names, stdin = rest.split(" /")
     allowed = {"FERRYMAN_JOB_ID", "HOME", "LANG", "PATH", "PWD", "SHLVL", "TMPDIR", "_"}
     assert (set(names.split()), stdin) == (allowed, "dev/null\n")
-    assert outcome.report.backend == "none"
-    assert outcome.report.enforcement["network"] == outcome.enforcement["network"] == "none"
-    assert "without isolation" in outcome.report.advice[0]
+    report = plain.do(self_test)
+    assert report.backend == "none"
+    assert report.enforcement["network"] == outcome.enforcement["network"] == "none"
+    assert "without isolation" in report.advice[0]
 
 
 TERM = "trap 'echo t >term' TERM; echo up; while :; do sleep 0.05; done\n"

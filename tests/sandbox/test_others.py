@@ -12,6 +12,7 @@ import pytest
 from client_agent.sandbox.base import Ended
 from client_agent.sandbox.bubblewrap import selftest
 from client_agent.sandbox.kernel import pidfd
+from tests.kit.child import Who
 from tests.kit.real_sandbox import (
     ON_DISK,
     SETTINGS,
@@ -20,7 +21,6 @@ from tests.kit.real_sandbox import (
     Sandboxes,
     SandboxHost,
     Started,
-    Who,
     bash,
     python,
     run,
@@ -105,7 +105,7 @@ def test_no_process_of_a_job_is_root_on_the_host_or_has_its_groups(who: Who) -> 
 
 
 async def uids_of_slots(sandboxes: Sandboxes) -> list[int | None]:
-    sandbox, _, _ = await sandboxes.of(bash(""))
+    sandbox = await sandboxes.of(bash(""))
     workspaces = [await sandbox.prepare(sandboxes.name(), slot, SMALL) for slot in (0, 1)]
     for workspace in workspaces:
         await workspace.destroy()

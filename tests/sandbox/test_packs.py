@@ -12,20 +12,9 @@ from client_agent.sandbox.bubblewrap.backend import Bubblewrap
 from client_agent.sandbox.pack import driver
 from client_agent.sandbox.pack.pack import Pack
 from shared.wire import Reason
+from tests.kit.child import Who, descriptors, in_child, processes_of
 from tests.kit.each import each
-from tests.kit.real_sandbox import (
-    MIB,
-    OVER_S,
-    SMALL,
-    Sandboxes,
-    SandboxHost,
-    Who,
-    bash,
-    descriptors,
-    in_child,
-    processes_of,
-    unpack,
-)
+from tests.kit.real_sandbox import MIB, OVER_S, SMALL, Sandboxes, SandboxHost, bash, unpack
 from tests.kit.waiting import until
 
 
@@ -60,8 +49,9 @@ class Run:
 
 async def packed(sandboxes: Sandboxes, tasks: list[Task], env: dict[str, str]) -> list[Run]:
     """Run them in one pack; in another one where the sandbox has ended."""
-    sandbox, _, clock = await sandboxes.of(bash(""))
+    sandbox = await sandboxes.of(bash(""))
     assert isinstance(sandbox, Bubblewrap)
+    clock: Any = sandbox.clock
     uid = sandbox.settings.uid_base if sandbox.separate_uids else os.geteuid()
     runs, before = list[Run](), descriptors()
     pack: Pack | None = None

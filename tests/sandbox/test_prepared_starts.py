@@ -26,22 +26,10 @@ from client_agent.sandbox.kernel.devices import DeviceFolders
 from client_agent.sandbox.kernel.work_folders import WorkFolders
 from shared.clock import RealClock
 from shared.wire import Limits
+from tests.kit.child import Who, child_test, dead_within, kill_after_report, processes_of, uid_base
 from tests.kit.each import each
-from tests.kit.real_sandbox import (
-    SETTINGS,
-    SMALL,
-    TOPS,
-    LimitClock,
-    Who,
-    child_test,
-    dead_within,
-    kill_after_report,
-    processes_of,
-    turns,
-    uid_base,
-    unpack,
-)
-from tests.kit.waiting import until
+from tests.kit.real_sandbox import SETTINGS, SMALL, TOPS, LimitClock, unpack
+from tests.kit.waiting import turns, until
 
 SAY = {"run.sh": 'echo "$FERRYMAN_JOB_ID $A $(ls) $(id -u)"; echo x >made\n'}
 OTHER = SMALL.model_copy(update={"pids": 40})

@@ -34,7 +34,7 @@ from client_agent.sandbox.process.supervisor import SpawnedProcesses, Supervised
 from shared.wire import Reason
 from tests.kit.clock import SimClock
 from tests.kit.each import each
-from tests.kit.real_sandbox import turns
+from tests.kit.waiting import turns
 
 MACHINES = ("x86_64", "aarch64")
 ALLOW, KILL, ERROR = 0x7FFF0000, 0x80000000, 0x00050000

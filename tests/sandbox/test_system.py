@@ -22,28 +22,18 @@ import pytest
 
 from client_agent import app
 from client_agent.collect.contents import Receipt
-from client_agent.sandbox.base import Ended, SelfTestReport
+from client_agent.sandbox.base import Ended
 from client_agent.settings.agent import load
 from client_agent.storage.remove_tree import remove_tree
 from ferryman import AlreadyEnded
 from ferryman.sync import SyncClient
 from shared.clock import RealClock
 from shared.wire import JobDoc, Limits
+from tests.kit.child import Who, become, unprivileged_uid
 from tests.kit.dev_program import born, descendants, of_jobs, outside
 from tests.kit.memory_folder import new_folder
 from tests.kit.programs import Program, announced, until
-from tests.kit.real_sandbox import (
-    MIB,
-    SETTINGS,
-    SMALL,
-    Job,
-    Outcome,
-    Who,
-    bash,
-    become,
-    contents,
-    unprivileged_uid,
-)
+from tests.kit.real_sandbox import MIB, SETTINGS, SMALL, Job, Outcome, bash, contents
 from tests.sandbox.hostile_bundles import EXPECT, LOUD
 from tests.sandbox.kernel_features import offers
 
@@ -55,7 +45,7 @@ class Agent:
 
     def __init__(self, home: Path, who: Who, settings: str) -> None:
         self.home = home
-        self._uid = unprivileged_uid() if os.geteuid() == 0 and who == "user" else None
+        self._uid = unprivileged_uid(who)
         self._file = home / "agent.toml"
         self._file.write_text(settings)
         if self._uid is not None:
@@ -173,10 +163,8 @@ class WholeSystem:
         too_much = receipt.reason == "results_limit"
         assert receipt.usage is not None
         reason, warnings = None if too_much else receipt.reason, tuple(receipt.warnings)
-        box = receipt.sandbox
         return Outcome(
             Ended(receipt.exit_code, reason, receipt.message, receipt.usage, warnings),
-            SelfTestReport(box.backend, box.version, receipt.enforcement),
             stdout=texts[receipt.logs.stdout],
             stderr=texts[receipt.logs.stderr],
             stdout_bytes=size,
