@@ -12,21 +12,7 @@ from typing import Any
 
 import pytest
 
-from ferryman import (
-    AlreadyEnded,
-    BadArgument,
-    BadWebhook,
-    Client,
-    Conflict,
-    JobState,
-    NoResult,
-    NotAllowed,
-    NotFound,
-    NotReady,
-    Refused,
-    WaitedTooLong,
-    verify_webhook,
-)
+from ferryman import Client, JobState, errors, verify_webhook
 from tests.client import conftest
 from tests.client.conftest import ANN, OPERATOR, PORTAL, both
 from tests.kit.fake_sandbox import FakeProcess
@@ -113,7 +99,7 @@ async def test_a_failure_has_reason_stderr_and_what_was_left(run, place, bundle,
     async with client_of(place) as client:
         result = await client.wait(int(number))
         assert (result.status, result.exit_code) == (JobState.FAILED, 7)
-        with pytest.raises(NoResult, match="exit code 7"):
+        with pytest.raises(errors.NoResult, match="exit code 7"):
             await result.save(tmp_path / "none")
         saved = await result.save(tmp_path / "some", partial=True)
     assert (saved / "half.txt").read_text() == "half\n"
@@ -155,9 +141,9 @@ async def test_each_attempt_can_be_looked_at(run, place, bundle, tmp_path):
         assert (await client.download(number, tmp_path / "1.zip", attempt=1)).checked
         assert names(tmp_path / "1.zip") == left
         for kind, given in (
-            (NotFound, {"attempt": 3}),
-            (Refused, {"attempt": 0}),
-            (BadArgument, {"attempt": 1, "partial": True}),
+            (errors.NotFound, {"attempt": 3}),
+            (errors.Refused, {"attempt": 0}),
+            (errors.BadArgument, {"attempt": 1, "partial": True}),
         ):
             with pytest.raises(kind):
                 await client.download(number, tmp_path, **given)
@@ -179,16 +165,16 @@ async def test_a_running_job_is_followed_and_cancelled(run, place, bundle, tmp_p
     async with client_of(place) as client:
         log = client.follow_log(number)
         assert await anext(log) == b"so far\n"
-        with pytest.raises(NotReady):
+        with pytest.raises(errors.NotReady):
             await client.download(number, tmp_path)
-        with pytest.raises(WaitedTooLong) as caught:
+        with pytest.raises(errors.WaitedTooLong) as caught:
             await client.wait(number, timeout=0.01)
         assert caught.value.job.status is JobState.RUNNING
         done = await client.download(number, tmp_path, partial=True)
         assert {"run.sh", "ferryman.json"} <= names(done.path)
         assert (await run("cancel", number)).err == f"job {number} is cancelled\n"
         assert (await client.cancel(number)).status is JobState.CANCELLED
-        with pytest.raises(NoResult):
+        with pytest.raises(errors.NoResult):
             await client.download(number, tmp_path)
         assert [chunk async for chunk in log] == []
     assert (await run("status", number, "--wait", "-q")).code == 143
@@ -199,20 +185,20 @@ async def test_what_ended_cannot_be_cancelled_and_refusals_carry_codes(run, plac
     async with client_of(place) as client:
         job = await client.submit(RUN, service=place.service, idempotency_key="k1")
         assert (await client.submit(RUN, service=place.service, idempotency_key="k1")).id == job.id
-        with pytest.raises(Refused) as reused:
+        with pytest.raises(errors.Refused) as reused:
             await client.submit({"run.sh": b"x"}, service=place.service, idempotency_key="k1")
         await client.wait(job.id)
-        with pytest.raises(AlreadyEnded, match="Completed"):
+        with pytest.raises(errors.AlreadyEnded, match="Completed"):
             await client.cancel(job.id)
-        with pytest.raises(NotFound) as missing:
+        with pytest.raises(errors.NotFound) as missing:
             await client.status(10**12)
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(errors.Refused) as refused:
             await client.submit(RUN, service="nonsense")
         sent: list[int] = []
         large: Any = {"service": place.service, "progress": lambda done, _: sent.append(done)}
-        with pytest.raises(BadArgument, match="timeout"):
+        with pytest.raises(errors.BadArgument, match="timeout"):
             await client.submit({**RUN, "large": bytes(3 << 20)}, timeout="soon", **large)
-        with pytest.raises(NotFound):
+        with pytest.raises(errors.NotFound):
             await anext(client.events(10**12))
         assert sent == [], "the content was sent"
     codes = [(one.value.status, one.value.code) for one in (reused, missing, refused)]
@@ -271,7 +257,7 @@ async def test_files_are_listed_and_fetched_one_by_one(run, place, tmp_path):
             to = io.BytesIO()
             assert (await client.fetch(number, path, to)).size == len(content)
             assert to.getvalue() == content
-        with pytest.raises(NotFound):
+        with pytest.raises(errors.NotFound):
             await client.fetch(number, "nowhere", io.BytesIO())
         folder = tmp_path / type(client).__name__ / "out"
         result = await client.wait(number)
@@ -297,13 +283,13 @@ async def test_a_schedule_is_added_listed_and_deleted(run, place, bundle):
     assert [number, "nightly", "0 3 * * *", "UTC"] in [line[:4] for line in listed]
     async with client_of(place) as client:
         given: Any = {"service": place.service, "name": "nightly"}
-        with pytest.raises(Conflict, match="nightly"):
+        with pytest.raises(errors.Conflict, match="nightly"):
             await client.add_schedule(RUN, cron="0 3 * * *", **given)
-        with pytest.raises((BadArgument, Refused), match="cron"):
+        with pytest.raises((errors.BadArgument, errors.Refused), match="cron"):
             await client.add_schedule(RUN, cron="never", **given)
         assert (await run("schedule", "delete", number)).err == f"schedule {number} is deleted\n"
         assert number not in [str(one.id) async for one in client.schedules()]
-        with pytest.raises(NotFound):
+        with pytest.raises(errors.NotFound):
             await client.delete_schedule(int(number))
 
 
@@ -321,7 +307,7 @@ async def test_a_service_is_paused_and_resumed(run, place):
     await place.job(number, until="Completed")
     async with client_of(place) as client:
         assert not any(one.paused for one in await client.services())
-        with pytest.raises(NotFound):
+        with pytest.raises(errors.NotFound):
             await client.change_service("nobody", "pause")
 
 
@@ -350,9 +336,9 @@ async def test_a_receiver_verifies_a_webhook_with_the_sdk(run, place):
         (received.body, {}, secret, sent_at, "no header webhook-id"),
         (received.body, {**headers, "webhook-id": "x"}, secret, sent_at, "altered"),
     ):
-        with pytest.raises(BadWebhook, match=why):
+        with pytest.raises(errors.BadWebhook, match=why):
             verify_webhook(body, given_headers, key, now=now)
-    with pytest.raises(BadArgument, match="begins with whsec_"):
+    with pytest.raises(errors.BadArgument, match="begins with whsec_"):
         verify_webhook(received.body, received.headers, "abc")
     old = (await run("webhook-secret")).out.strip()
     replaced = (await run("webhook-secret", "--replace")).out.split()
@@ -380,7 +366,7 @@ async def test_both_clients_follow_wait_and_list(run, place):
         listed = client.jobs(user=place.user)
         assert (await anext(listed)).id == job
         await listed.aclose()
-        with pytest.raises(NotFound, match="not found"):
+        with pytest.raises(errors.NotFound, match="not found"):
             await client.status(10**12)
     assert not [one for one in threading.enumerate() if one.name == "ferryman-sync"]
     lines = (await run("events", job)).out.splitlines()
@@ -417,12 +403,12 @@ async def test_a_user_needs_no_more_than_a_token(place, bundle, tmp_path):
         assert (await portal.status(job.id)).user_id == "bob"
         assert [one.user_id async for one in portal.jobs()] == ["bob"]
     async with Client(place.url, token=PORTAL) as portal:
-        with pytest.raises(Refused, match="user_id"):
+        with pytest.raises(errors.Refused, match="user_id"):
             await portal.submit(RUN, service=place.service)
     async with Client(place.url, user="ada") as nobody:
         assert (await nobody.health()).status == "ok"
         for call in (nobody.status(1), nobody.services(), nobody.submit(RUN, service="s")):
-            with pytest.raises(NotAllowed):
+            with pytest.raises(errors.NotAllowed):
                 await call
 
 

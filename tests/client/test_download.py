@@ -17,29 +17,10 @@ from typing import Any, BinaryIO
 import pytest
 from aiohttp import web
 
-from ferryman import (
-    BadArgument,
-    BadDownload,
-    JobDoc,
-    JobState,
-    NoResult,
-    NotFound,
-    NotReady,
-    NotUnderstood,
-    Unreachable,
-)
+from ferryman import JobDoc, JobState, errors
 from ferryman.download import ObjectSink, leads_elsewhere, target_path, unpack
-from tests.client.fake_server import (
-    HERE,
-    FakeServer,
-    InstantClock,
-    doc,
-    hang_up,
-    job,
-    page,
-    problem,
-    repr_digest,
-)
+from tests.client import fake_server
+from tests.client.fake_server import HERE, FakeServer, doc, hang_up, job, page, problem
 from tests.kit.each import each
 
 CONTENT = bytes(range(251)) * 12_000  # 3 MB
@@ -84,7 +65,7 @@ class Serving:
         if etag:
             response.headers["ETag"] = etag
         if self.digest:
-            response.headers["Repr-Digest"] = repr_digest(CONTENT)
+            response.headers["Repr-Digest"] = fake_server.repr_digest(CONTENT)
         await response.prepare(request)
         if number < self.breaks:
             await response.write(content[start : start + self.cut])
@@ -96,7 +77,9 @@ class Serving:
         return response
 
 
-async def fetch(handler: Serving, to: Path | str | BinaryIO, retry_for: float = 15) -> InstantClock:
+async def fetch(
+    handler: Serving, to: Path | str | BinaryIO, retry_for: float = 15
+) -> fake_server.InstantClock:
     fake = FakeServer().on(RESULT, handler)
     async with fake.serving(), fake.client(retry_for=retry_for) as client:
         done = await client.download(17, to)
@@ -150,7 +133,7 @@ async def test_a_damaged_file_is_fetched_once_more_and_then_leaves_nothing_behin
     await fetch(Serving(content=lambda number: CONTENT if number else DAMAGED), tmp_path)
     (tmp_path / "job-17.zip").write_text("old")
     handler = Serving(content=lambda _: DAMAGED)
-    with pytest.raises(BadDownload, match="arrived damaged") as caught:
+    with pytest.raises(errors.BadDownload, match="arrived damaged") as caught:
         await fetch(handler, tmp_path)
     assert caught.value.expected == hashlib.sha256(CONTENT).hexdigest()
     assert caught.value.got == hashlib.sha256(DAMAGED).hexdigest()
@@ -160,7 +143,7 @@ async def test_a_damaged_file_is_fetched_once_more_and_then_leaves_nothing_behin
 
 
 async def test_what_never_gets_through_is_given_up_and_no_digest_believed(fake, tmp_path):
-    with pytest.raises(Unreachable):
+    with pytest.raises(errors.Unreachable):
         await fetch(Serving(cut=10, breaks=1_000, ranges=False), tmp_path)
     assert list(tmp_path.iterdir()) == []
     await fetch(Serving(digest=False), tmp_path)
@@ -174,13 +157,13 @@ async def test_what_never_gets_through_is_given_up_and_no_digest_believed(fake, 
 @each(
     ("answer", "kind", "why"),
     [
-        (problem(409, "no_result", "the sentence"), NoResult, "the sentence"),
-        (problem(410, "cleaned", "the sentence"), NoResult, "the sentence"),
-        (problem(404, "job_not_found", "the sentence"), NotFound, "the sentence"),
-        (problem(409, "not_started", "the sentence"), NotReady, "the sentence"),
-        (problem(409, "files_move", "the sentence"), NotReady, "the sentence"),
-        (doc({"id": 17}, 202, Retry_After="3"), NotReady, "has not ended"),
-        (page("<h1>Log in</h1>"), NotUnderstood, "expected application/zip"),
+        (problem(409, "no_result", "the sentence"), errors.NoResult, "the sentence"),
+        (problem(410, "cleaned", "the sentence"), errors.NoResult, "the sentence"),
+        (problem(404, "job_not_found", "the sentence"), errors.NotFound, "the sentence"),
+        (problem(409, "not_started", "the sentence"), errors.NotReady, "the sentence"),
+        (problem(409, "files_move", "the sentence"), errors.NotReady, "the sentence"),
+        (doc({"id": 17}, 202, Retry_After="3"), errors.NotReady, "has not ended"),
+        (page("<h1>Log in</h1>"), errors.NotUnderstood, "expected application/zip"),
     ],
 )
 async def test_the_error_says_why_there_is_no_result(fake, tmp_path, answer, kind, why):
@@ -238,7 +221,7 @@ async def test_a_pipe_gets_a_download_that_is_resumed_and_nothing_twice():
         await fetch(Serving(cut=1_000_000, breaks=2), file)
     assert got == [CONTENT]
     damaged = Serving(content=lambda n: CONTENT if n else b"damaged")
-    with pipe(got) as file, pytest.raises(BadDownload):
+    with pipe(got) as file, pytest.raises(errors.BadDownload):
         await fetch(damaged, file)
     assert len(damaged.asked) == 1
 
@@ -246,11 +229,11 @@ async def test_a_pipe_gets_a_download_that_is_resumed_and_nothing_twice():
 async def test_what_failed_leaves_an_open_file_as_it_was_and_one_open_as_text_is_refused():
     file, text = io.BytesIO(b"head"), io.StringIO()
     file.seek(4)
-    with pytest.raises(BadDownload):
+    with pytest.raises(errors.BadDownload):
         await fetch(Serving(content=lambda _: b"damaged"), file)
     assert file.getvalue() == b"head"
     to: Any = text
-    with pytest.raises(BadArgument, match="wb"):
+    with pytest.raises(errors.BadArgument, match="wb"):
         await fetch(Serving(), to)
 
 
@@ -292,11 +275,11 @@ def test_a_name_that_leads_elsewhere_is_refused_before_anything_is_written(tmp_p
     folder = tmp_path / "out"
     folder.mkdir()
     for name in ("../x", "/x", "a/../../x", "a//x", "a/./x", ".."):
-        with pytest.raises(NotUnderstood, match="leads elsewhere"):
+        with pytest.raises(errors.NotUnderstood, match="leads elsewhere"):
             unpack(packed({"good": b"x", name: b"x"}), folder)
-    with pytest.raises(BadArgument, match="leads elsewhere"):
+    with pytest.raises(errors.BadArgument, match="leads elsewhere"):
         target_path(tmp_path, "..")
-    with pytest.raises(NotUnderstood, match="cannot be read"):
+    with pytest.raises(errors.NotUnderstood, match="cannot be read"):
         unpack(io.BytesIO(b"PK\x03\x04 and then something else"), folder)
     assert [*tmp_path.rglob("*")] == [folder]
 

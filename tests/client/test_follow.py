@@ -10,37 +10,17 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from ferryman import (
-    AlreadyEnded,
-    BadArgument,
-    BadBundle,
-    Client,
-    JobDoc,
-    JobState,
-    NotUnderstood,
-    SyncClient,
-    WaitedTooLong,
-)
+from ferryman import Client, JobDoc, JobState, SyncClient, errors
 from ferryman.follow import buffered, in_order
 from ferryman.transport import AT_ONCE
 from shared.clock import yield_to_loop
 from shared.wire import EventPage
-from tests.client.fake_server import (
-    HERE,
-    SCRIPT,
-    FakeServer,
-    accepted,
-    doc,
-    event,
-    hang_up,
-    job,
-    jobs,
-    problem,
-)
+from tests.client import fake_server
+from tests.client.fake_server import HERE, FakeServer, doc, event, hang_up, job, jobs
 from tests.kit.waiting import until
 
 R, C = JobState.RUNNING, JobState.COMPLETED
-LATE = problem(409, "already_ended", "job 17 has already ended as Completed")
+LATE = fake_server.problem(409, "already_ended", "job 17 has already ended as Completed")
 
 
 def paged(fake: FakeServer, count: int = 250) -> FakeServer:
@@ -58,7 +38,7 @@ async def test_waiting_survives_a_restart_of_the_server_and_an_unknown_state_is_
         fake.on(f"GET {HERE}", hang_up, hang_up, hang_up, doc(job(C)))
         assert (await client.wait(17)).status is C
         fake.on(f"GET {HERE}", doc({**job().model_dump(mode="json"), "status": "Levitating"}))
-        with pytest.raises(NotUnderstood, match="status"):
+        with pytest.raises(errors.NotUnderstood, match="status"):
             await client.status(17)
 
 
@@ -69,7 +49,9 @@ async def test_waiting_has_a_limit_and_says_how_the_job_is(fake):
 
     fake.on(f"GET {HERE}", slow)
     async with fake.client() as client:
-        with pytest.raises(WaitedTooLong, match="job 17 is still Running after 70s") as caught:
+        with pytest.raises(
+            errors.WaitedTooLong, match="job 17 is still Running after 70s"
+        ) as caught:
             await client.wait(17, timeout=70)
     assert caught.value.job.status is R
     assert fake.clock.slept == [30, 30, 10]
@@ -83,7 +65,7 @@ async def test_a_server_that_stops_and_holds_nothing_back_is_not_asked_without_p
     nothing, last = (doc(EventPage(items=items)) for items in ([], [event(9, C)]))
     fake.on(f"GET {HERE}/events", *[nothing] * 4, last, nothing)
     async with fake.client() as client:
-        with pytest.raises(WaitedTooLong):
+        with pytest.raises(errors.WaitedTooLong):
             await client.wait(17, timeout=10)
         assert fake.clock.slept == [0.5] * 20
         assert [one.seq async for one in client.events(17)] == [9]
@@ -109,10 +91,10 @@ async def test_a_cancel_is_waited_for_and_one_that_comes_too_late_is_an_error(fa
         fake.on(f"GET {HERE}", doc(job(R)), doc(job(R)), doc(job(JobState.CANCELLED)))
         assert (await client.cancel(17)).status is JobState.CANCELLED
         fake.on(f"GET {HERE}", doc(job(R)), doc(job(C)))
-        with pytest.raises(AlreadyEnded, match="Completed before"):
+        with pytest.raises(errors.AlreadyEnded, match="Completed before"):
             await client.cancel(17)
         fake.on(f"POST {HERE}/cancel", LATE)
-        with pytest.raises(AlreadyEnded, match="as Completed"):
+        with pytest.raises(errors.AlreadyEnded, match="as Completed"):
             await client.cancel(17)
 
 
@@ -123,12 +105,12 @@ async def test_a_client_that_is_not_open_says_how_to_open_it_and_callbacks_do_no
         SyncClient().status(1)
 
     def use() -> None:
-        wrong = pytest.raises(BadArgument, match="callback of this client")
+        wrong = pytest.raises(errors.BadArgument, match="callback of this client")
         with SyncClient(fake.url, user="ada") as client, wrong:
             given: Any = {"progress": lambda *_: client.status(17)}
-            client.submit(SCRIPT, service="example", **given)
+            client.submit(fake_server.SCRIPT, service="example", **given)
 
-    fake.on("POST /upload", accepted())
+    fake.on("POST /upload", fake_server.accepted())
     await asyncio.wait_for(asyncio.to_thread(use), 30)
 
 
@@ -186,7 +168,7 @@ async def test_a_bundle_runs_with_each_input_side_by_side_until_one_that_fails(f
         await request.read()
         await until(lambda: most == 3)  # the others begin meanwhile
         now -= 1
-        return accepted(number).response()
+        return fake_server.accepted(number).response()
 
     async def status(request: web.Request) -> web.StreamResponse:
         return doc(job(C, id=int(request.path.rpartition("/")[2]))).response()
@@ -207,13 +189,13 @@ async def test_a_bundle_runs_with_each_input_side_by_side_until_one_that_fails(f
             assert upload.fields["tags"] == "a"
             assert [name for _, name, _ in upload.files] == ["in.txt", "run.sh"]
         wrong = [{"in.txt": b"1"}, {"../in.txt": b"2"}, {"in.txt": b"3"}]
-        made = client.map(SCRIPT, wrong, service="s", at_once=1)
+        made = client.map(fake_server.SCRIPT, wrong, service="s", at_once=1)
         assert (await anext(made)).id == 1
-        with pytest.raises(BadBundle, match=r"in\.txt"):
+        with pytest.raises(errors.BadBundle, match=r"in\.txt"):
             await anext(made)
         with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
             archive.writestr("run.sh", b"true")
-        with pytest.raises(BadBundle, match="cannot be sent with each job"):
+        with pytest.raises(errors.BadBundle, match="cannot be sent with each job"):
             await anext(client.map(tmp_path / "a.zip", [{}], service="s"))
     assert len(fake.uploads) == 21
 

@@ -11,18 +11,8 @@ from aiohttp import web
 from ferryman import AttemptDoc, BadArgument, JobState, NotUnderstood, Unreachable
 from ferryman.cli import show
 from shared.wire import JobDoc, Reason
-from tests.client.fake_server import (
-    HERE,
-    FakeServer,
-    Reply,
-    attempt,
-    doc,
-    hang_up,
-    job,
-    page,
-    problem,
-    zipped,
-)
+from tests.client import fake_server
+from tests.client.fake_server import HERE, FakeServer, attempt, doc, job, page, problem
 from tests.kit.each import each
 
 LOGS = f"GET {HERE}/logs"
@@ -38,7 +28,7 @@ CANCELLED = job(JobState.CANCELLED, message="cancelled by its user")
 def having(fake: FakeServer, *attempts: AttemptDoc, final: JobDoc | None = None) -> FakeServer:
     """A job with these attempts; a running one has a log, and no result."""
 
-    def refusal(number: int) -> Reply | None:
+    def refusal(number: int) -> fake_server.Reply | None:
         found = next((one for one in attempts if one.number == number), None)
         if found is None:
             return problem(404, "attempt_not_found", f"job 17 has no attempt {number}")
@@ -50,13 +40,13 @@ def having(fake: FakeServer, *attempts: AttemptDoc, final: JobDoc | None = None)
         return problem(409, "no_result", f"attempt {number} of job 17 left nothing: why")
 
     async def result(request: web.Request) -> web.StreamResponse:
-        return (refusal(int(request.query["attempt"])) or zipped()).response()
+        return (refusal(int(request.query["attempt"])) or fake_server.zipped()).response()
 
     async def log(request: web.Request) -> web.StreamResponse:
         number, stream = int(request.query["attempt"]), request.query["stream"]
         refused = None if RUNNING in attempts and number == 2 else refusal(number)
         text = f"{stream} of {number} \x1b[31m".encode() + b"\xff\n"
-        return (refused or Reply(text, kind="text/plain")).response()
+        return (refused or fake_server.Reply(text, kind="text/plain")).response()
 
     document = (final or job()).model_copy(update={"attempts": [*attempts]})
     return fake.on(f"GET {HERE}", doc(document)).on(f"GET {HERE}/result", result).on(LOGS, log)
@@ -139,7 +129,7 @@ async def test_a_log_is_followed_through_breaks_until_its_attempt_has_ended(fake
         await response.prepare(request)
         await response.write(log[start:stop])
         if tries == 2:
-            await hang_up(request)
+            await fake_server.hang_up(request)
         return response
 
     fake.on(LOGS, follow)

@@ -16,21 +16,8 @@ from ferryman import BadArgument, FileChanged, NotAllowed, TryLater
 from ferryman.errors import Unreachable
 from ferryman.upload import BATCH, EARLY, JobOptions, upload_fields
 from server.domain.upload_fields import OPTIONAL
-from tests.client.fake_server import (
-    SCRIPT,
-    Answer,
-    FakeServer,
-    InstantClock,
-    Reply,
-    accepted,
-    doc,
-    hang_up,
-    job,
-    jobs,
-    never,
-    page,
-    problem,
-)
+from tests.client import fake_server
+from tests.client.fake_server import SCRIPT, FakeServer, accepted, doc, hang_up, jobs, page, problem
 from tests.kit.each import each
 
 UPLOAD = "POST /upload"
@@ -145,8 +132,8 @@ async def test_a_lost_answer_is_asked_for_again_under_the_same_key(fake):
 
 
 LOOK_UP = "GET /api/v1/jobs"
-FAILURES: dict[str, Answer] = {
-    "no answer": never,
+FAILURES: dict[str, fake_server.Answer] = {
+    "no answer": fake_server.never,
     "reset": hang_up,
     "503": page("gave up", 503),
     "504": page("gave up", 504),
@@ -171,7 +158,7 @@ async def test_a_job_whose_answer_was_lost_is_looked_for(
     """A server that may still be at work is given time: ``known_after`` look-ups find the job."""
     failure = FAILURES[how]
     # several pauses fit into a time-out that tests can wait for
-    fake.clock = InstantClock(slower=100 if known_after == 3 else 1)
+    fake.clock = fake_server.InstantClock(slower=100 if known_after == 3 else 1)
     async with fake.client(retry_for=options.pop("retry_for", 15)) as client:
         transport = client._transport
         usual = transport.timeout
@@ -179,9 +166,15 @@ async def test_a_job_whose_answer_was_lost_is_looked_for(
 
         async def fail(request: web.Request) -> web.StreamResponse:
             transport.timeout = usual  # nothing else comes too late, however slow this machine is
-            return failure.response() if isinstance(failure, Reply) else await failure(request)
+            return (
+                failure.response()
+                if isinstance(failure, fake_server.Reply)
+                else await failure(request)
+            )
 
-        found = [jobs()] if known_after is None else [jobs()] * known_after + [jobs(job())]
+        found = (
+            [jobs()] if known_after is None else [jobs()] * known_after + [jobs(fake_server.job())]
+        )
         fake.on(UPLOAD, fail, accepted()).on(LOOK_UP, *found)
         if isinstance(end, type):
             with pytest.raises(end) as caught:

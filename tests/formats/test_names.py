@@ -18,17 +18,7 @@ from ferryman.errors import BadArgument, BadBundle
 from ferryman.ignore import Ignore, Pattern, ignore_for
 from shared.files import names
 from shared.files.globs import MAX_LENGTH, Globs, check_pattern
-from shared.files.names import (
-    NonPortableNames,
-    PathSet,
-    UnsafeName,
-    find_root,
-    fold,
-    problems,
-    safe_path,
-    shown,
-    why_not_portable,
-)
+from shared.files.names import PathSet, UnsafeName, safe_path
 from tests.formats.generated_bundles import FINE
 from tests.kit.cost import peak
 from tests.kit.each import each
@@ -77,8 +67,8 @@ def test_what_is_taken_stays_below_its_root_and_is_stable(name):
 
 
 def test_what_is_shown_of_a_name_cannot_play_with_the_terminal():
-    assert shown("a\x1b[2J\u202e\ud800\\") == r"“a\x1b[2J\u202e\ud800\\”"
-    assert len(shown("x" * 10_000)) < 150
+    assert names.shown("a\x1b[2J\u202e\ud800\\") == r"“a\x1b[2J\u202e\ud800\\”"
+    assert len(names.shown("x" * 10_000)) < 150
 
 
 # ---------------------------------------------------------------------------- side by side
@@ -129,8 +119,8 @@ def test_paths_agree_with_comparing_every_prefix_of_every_path(paths):
         with pytest.raises(UnsafeName):
             tree_of(*paths)
     every = above | set(paths)
-    clash = any(fold(a) == fold(b) and a != b for a in every for b in every)
-    found = {one.code for one in problems(list(dict.fromkeys(paths)))}
+    clash = any(names.fold(a) == names.fold(b) and a != b for a in every for b in every)
+    found = {one.code for one in names.problems(list(dict.fromkeys(paths)))}
     assert ("case_clash" in found) == clash
 
 
@@ -159,7 +149,7 @@ def test_a_tree_holds_the_paths_and_nothing_of_their_folders():
     ],
 )
 def test_the_root_is_where_run_sh_lies_or_the_one_folder_that_holds_it(paths, root):
-    assert find_root(paths) == find_root(reversed(paths)) == root
+    assert names.find_root(paths) == names.find_root(reversed(paths)) == root
 
 
 # ---------------------------------------------------------------------------- every system
@@ -176,7 +166,7 @@ FOR_ALL = ["con2", "console", "com10", "a.b/c d", ".x", "..a", "auxiliary.h", "x
 @each(("name", "why"), ODD + [(name, None) for name in FOR_ALL])
 def test_what_other_systems_cannot_store_is_reported_with_the_reason(name, why):
     assert safe_path(name) == name
-    reason = why_not_portable(name)
+    reason = names.why_not_portable(name)
     assert (reason is None) == (why is None)
     assert (why or "") in (reason or "")
 
@@ -188,12 +178,12 @@ def test_what_other_systems_cannot_store_is_reported_with_the_reason(name, why):
 )  # fmt: skip
 def test_names_that_differ_only_in_case_are_reported(first, second):
     for paths in ([first, "b/c", second, "a.a"], [second, first]):
-        (found,) = problems(paths)
+        (found,) = names.problems(paths)
         assert (found.code, "differs only in case" in found.why) == ("case_clash", True)
 
 
 def test_a_warning_is_short_however_many_names_there_are():
-    found = NonPortableNames()
+    found = names.NonPortableNames()
     assert found.warnings() == ()
     for n in range(10_000):
         found.add(f"{n}:" * 200, "it contains a colon")

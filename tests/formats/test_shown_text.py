@@ -9,15 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.web.job.content import (
-    MAX_COLUMNS,
-    MAX_ROWS,
-    hex_rows,
-    is_binary,
-    read_table,
-    read_text,
-    visible,
-)
+from server.web.job import content
 from server.web.job.files import folder_of, folder_page, prefix_of
 from server.web.job.lines import CLASSES, PLAIN, render, stripped, style_after
 from shared.files.archives.zip_index import ListedFile
@@ -117,7 +109,7 @@ def whole(data: bytes, window: int) -> tuple[list[str], int]:
     at = count = 0
     encoding = ""
     while at < len(data):
-        text = read_text(
+        text = content.read_text(
             data[at : at + window], at, at_end=at + window >= len(data), encoding=encoding
         )
         assert text.stop > at
@@ -144,20 +136,20 @@ def test_windows_end_with_lines_where_they_can() -> None:
 @given(st.binary(max_size=300))
 def test_whatever_the_bytes_are_they_can_be_shown(data: bytes) -> None:
     whole(data, 50)
-    is_binary(data)
-    assert len(hex_rows(data)) == (len(data) + 15) // 16
-    table = read_table(data.decode("latin-1"), at_end=True)
-    assert len(table.rows) <= MAX_ROWS
-    assert len(table.numbers) <= MAX_COLUMNS
+    content.is_binary(data)
+    assert len(content.hex_rows(data)) == (len(data) + 15) // 16
+    table = content.read_table(data.decode("latin-1"), at_end=True)
+    assert len(table.rows) <= content.MAX_ROWS
+    assert len(table.numbers) <= content.MAX_COLUMNS
 
 
 def test_what_is_not_seen_is_shown_as_its_number() -> None:
     for odd in "\u202e\u2066\u200b\ufeff\x00\x1b\x7f\x85\u2028\ud800\U000e0041":
-        shown = str(visible(f"<a{odd}b>"))
+        shown = str(content.visible(f"<a{odd}b>"))
         assert odd not in shown
         assert f"\\u{{{ord(odd):x}}}" in shown
         assert shown.startswith("&lt;a")
-    assert visible("plain ü 中") == "plain ü 中"
+    assert content.visible("plain ü 中") == "plain ü 中"
 
 
 @given(

@@ -22,17 +22,8 @@ import pytest
 from ferryman import Client, JobState, SyncClient
 from ferryman.dev import default_data_dir, known_agent, reserved
 from shared.http.sockets import listen
-from tests.kit import command_line
-from tests.kit.dev_program import (
-    DevProgram,
-    born,
-    descendants,
-    launch,
-    marked,
-    ready,
-    started,
-    traces,
-)
+from tests.kit import command_line, dev_program
+from tests.kit.dev_program import DevProgram, born, launch, marked, ready, traces
 from tests.kit.programs import Program
 
 FREE = ("--port", "0", "--agent-port", "0")
@@ -41,7 +32,7 @@ TOKEN = "a-long-random-text-1"
 
 
 def pid_of(system: DevProgram, module: str) -> int:
-    for pid in descendants(system.process.pid):
+    for pid in dev_program.descendants(system.process.pid):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         if module.encode() in words:
             return pid
@@ -61,7 +52,7 @@ def run_a_job(system: DevProgram, token: str | None = None) -> dict[int, str]:
     with SyncClient(system.url, user="ada", retry_for=0, token=token) as client:
         job = client.submit(SLEEP, service="example")
         next(event for event in client.events(job.id) if event.status is JobState.RUNNING)
-    family = descendants(system.process.pid)
+    family = dev_program.descendants(system.process.pid)
     assert len(family) > 2
     return family
 
@@ -131,7 +122,7 @@ def test_when_the_agent_dies_the_server_is_stopped(tmp_path):
     system = ready(launch(tmp_path, *FREE, "--data-dir", str(tmp_path / "data")))
     os.kill(pid_of(system, "client_agent"), signal.SIGKILL)
     assert (system.process.wait(60), system.stop()) == (137, 137)
-    with started(tmp_path):
+    with dev_program.started(tmp_path):
         pass
 
 

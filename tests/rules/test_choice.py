@@ -10,18 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.domain import choose
 from server.domain.allowances import Allowance, Allowances
-from server.domain.choose import (
-    MOST_S,
-    Candidate,
-    Limit,
-    Waiting,
-    before_in_service,
-    pick,
-    place,
-    rounded_at,
-    wait_s,
-)
+from server.domain.choose import Candidate, Limit, Waiting
 from server.domain.service import Service
 from shared.clock import SECOND
 from shared.units.rates import UNLIMITED, Rate, parse_rate
@@ -44,7 +35,7 @@ def queue(*users: str) -> list[Waiting]:
     ],
 )
 def test_a_flood_of_one_user_does_not_hold_up_another(users, held, service, chosen):
-    assert [one.job_id for one in pick(queue(*users), held, service)] == chosen
+    assert [one.job_id for one in choose.pick(queue(*users), held, service)] == chosen
 
 
 @given(
@@ -55,7 +46,7 @@ def test_a_flood_of_one_user_does_not_hold_up_another(users, held, service, chos
 )
 def test_no_quota_is_exceeded_and_no_free_slot_is_wasted(users, held, per_user, most):
     service = Service("s", runs_per_user=per_user, max_runs=most)
-    chosen = pick(queue(*users), held, service)
+    chosen = choose.pick(queue(*users), held, service)
     given_out = Counter(waiting.user_id for waiting in chosen)
     assert all(count + held.get(user, 0) <= per_user for user, count in given_out.items())
     free = max(0, most - sum(held.values()))
@@ -91,7 +82,7 @@ UNBOUNDED, TRIED = Candidate("a", None), Candidate("a", 8, most=1)
     ],
 )
 def test_the_least_busy_agent_gets_the_next_job(candidates, held, jobs, names):
-    assert [one.name for one in place(candidates, held, [1] * jobs)] == [*names]
+    assert [one.name for one in choose.place(candidates, held, [1] * jobs)] == [*names]
 
 
 PACKED = [
@@ -102,7 +93,7 @@ PACKED = [
 
 @each("packs, held, tasks, placed", PACKED)
 def test_tasks_that_share_a_sandbox_take_a_part_of_a_slot(packs, held, tasks, placed):
-    assert len(place([Candidate("a", 2, packs=packs)], {"a": held}, tasks)) == placed
+    assert len(choose.place([Candidate("a", 2, packs=packs)], {"a": held}, tasks)) == placed
 
 
 # -- when a queued job probably starts
@@ -126,21 +117,21 @@ def test_tasks_that_share_a_sandbox_take_a_part_of_a_slot(packs, held, tasks, pl
     ],
 )
 def test_a_job_waits_for_as_many_ends_as_there_are_jobs_before_it(limits, wait):
-    assert wait_s(60.0, limits) == wait
+    assert choose.wait_s(60.0, limits) == wait
 
 
 def test_what_is_more_than_a_week_away_is_not_said_and_users_take_turns() -> None:
-    assert wait_s(MOST_S, [Limit(1, 1, 0)]) == MOST_S
-    assert wait_s(MOST_S, [Limit(1, 1, 1)]) is None
-    assert before_in_service(1, []) == 0
-    assert before_in_service(4, []) == 3
-    assert before_in_service(1, [5, 9]) == 1, "half of the other users are before it"
-    assert before_in_service(3, [1, 2, 9]) == 2 + 1 + 2 + 2.5
+    assert choose.wait_s(choose.MOST_S, [Limit(1, 1, 0)]) == choose.MOST_S
+    assert choose.wait_s(choose.MOST_S, [Limit(1, 1, 1)]) is None
+    assert choose.before_in_service(1, []) == 0
+    assert choose.before_in_service(4, []) == 3
+    assert choose.before_in_service(1, [5, 9]) == 1, "half of the other users are before it"
+    assert choose.before_in_service(3, [1, 2, 9]) == 2 + 1 + 2 + 2.5
 
 
-@given(st.integers(0, 2**52), st.floats(0, MOST_S))
+@given(st.integers(0, 2**52), st.floats(0, choose.MOST_S))
 def test_the_time_is_rounded_up_and_not_more_exact_than_an_estimate(now: int, wait: float) -> None:
-    at = rounded_at(now, wait)
+    at = choose.rounded_at(now, wait)
     later_s = (at - now) / SECOND - wait
     step = 60 if wait < 600 else 300 if wait < 3_600.0 else 3_600
     assert -0.001 <= later_s <= step
