@@ -59,9 +59,8 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
 
     def response(self) -> web.Response:
-        return web.Response(
-            body=self.body, status=self.status, content_type=self.kind, headers=self.headers
-        )
+        how: dict[str, Any] = {"status": self.status, "content_type": self.kind}
+        return web.Response(body=self.body, headers=self.headers, **how)
 
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -47,10 +47,8 @@ def sick(
     said = doc(health, status, Date=format_datetime(date, usegmt=True))
     refused = problem(401, "not_allowed", "no token was sent")
     fake.on("GET /health", said).on(f"{api}/whoami", doc(who) if who else refused)
-    fake.on(
-        f"{api}/services",
-        doc({"items": [json.loads(SERVICE.model_copy(update=service).model_dump_json())]}),
-    )
+    example = SERVICE.model_copy(update=service).model_dump(mode="json")
+    fake.on(f"{api}/services", doc({"items": [example]}))
     fake.on(f"{api}/agents", doc({"items": agents}))
     return fake.on(f"{api}/status", doc({"status": "ok", "troubles": [*troubles]})).url
 
@@ -152,9 +150,7 @@ async def test_what_is_wrong_here_is_said_too(fake, ferryman, monkeypatch, tmp_p
     assert "pip install" not in done.out
 
 
-async def test_on_the_host_of_an_agent_its_sandbox_is_tested(
-    ferryman, monkeypatch, tmp_path
-) -> None:
+async def test_on_the_host_of_an_agent_its_sandbox_is_tested(ferryman, monkeypatch, tmp_path):
     (tmp_path / "agent.toml").write_text("[agent]\n")
     monkeypatch.setattr(doctor, "INSTALLED", tmp_path)
     monkeypatch.setattr(doctor, "DEFAULT_URL", "http://127.0.0.1:1")
@@ -200,9 +196,9 @@ OPEN = "server: warning: server: no tokens: it starts only where"
         ('[agent]\nhost = "0.0.0.0"\n', 2, "", "agent: refusing to listen on 0.0.0.0 without a to"),
     ],
 )
-async def test_a_file_is_checked_by_the_programs_that_have_tables_in_it(
-    ferryman, monkeypatch, tmp_path, content, code, out, err
-) -> None:
+async def test_a_file_is_checked(ferryman, monkeypatch, tmp_path, content, code, out, err) -> None:
+    """By the programs that have tables in it."""
+
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         module, *words = command[3:]
         return forked_programs.run(module, words, dict(os.environ))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import zipfile
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,21 +17,11 @@ from ferryman.transport import AT_ONCE
 from shared.clock import yield_to_loop
 from shared.wire import EventPage
 from tests.client import fake_server
-from tests.client.fake_server import HERE, FakeServer, doc, event, hang_up, job, jobs
+from tests.client.fake_server import HERE, doc, event, hang_up, job, jobs
 from tests.kit.waiting import until
 
 R, C = JobState.RUNNING, JobState.COMPLETED
 LATE = fake_server.problem(409, "already_ended", "job 17 has already ended as Completed")
-
-
-def paged(fake: FakeServer, count: int = 250) -> FakeServer:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        start, limit = int(request.query.get("cursor", "0")), int(request.query["limit"])
-        stop = min(start + limit, count)
-        items = [job(id=number + 1) for number in range(start, stop)]
-        return jobs(*items, following=str(stop) if stop < count else None).response()
-
-    return fake.on("GET /api/v1/jobs", answer)
 
 
 async def test_waiting_survives_a_restart_of_the_server_and_an_unknown_state_is_no_guess(fake):
@@ -49,9 +40,7 @@ async def test_waiting_has_a_limit_and_says_how_the_job_is(fake):
 
     fake.on(f"GET {HERE}", slow)
     async with fake.client() as client:
-        with pytest.raises(
-            errors.WaitedTooLong, match="job 17 is still Running after 70s"
-        ) as caught:
+        with pytest.raises(errors.WaitedTooLong, match="17 is still Running after 70s") as caught:
             await client.wait(17, timeout=70)
     assert caught.value.job.status is R
     assert fake.clock.slept == [30, 30, 10]
@@ -73,7 +62,13 @@ async def test_a_server_that_stops_and_holds_nothing_back_is_not_asked_without_p
 
 
 async def test_lists_are_fetched_page_by_page_and_no_more_than_asked_for(fake):
-    paged(fake)
+    async def answer(request: web.Request) -> web.StreamResponse:
+        start, limit = int(request.query.get("cursor", "0")), int(request.query["limit"])
+        stop = min(start + limit, 250)
+        items = [job(id=number + 1) for number in range(start, stop)]
+        return jobs(*items, following=str(stop) if stop < 250 else None).response()
+
+    fake.on("GET /api/v1/jobs", answer)
     asked = fake.asked["GET /api/v1/jobs"]
     async with fake.client() as client:
         ids = [one.id async for one in client.jobs(user="ada", state=JobState.FAILED, tag="x")]
@@ -200,23 +195,17 @@ async def test_a_bundle_runs_with_each_input_side_by_side_until_one_that_fails(f
     assert len(fake.uploads) == 21
 
 
-def counting(started: list[int], gate: asyncio.Event) -> Iterator[Callable[[], Awaitable[int]]]:
-    def work(number: int) -> Callable[[], Awaitable[int]]:
-        async def run() -> int:
-            started.append(number)
-            await gate.wait()
-            return number
-
-        return run
-
-    return (work(number) for number in range(1_000))
-
-
 async def test_who_stops_early_ends_what_still_runs():
     started: list[int] = []
     gate = asyncio.Event()
     gate.set()
-    results = in_order(counting(started, gate), 4)
+
+    async def work(number: int) -> int:
+        started.append(number)
+        await gate.wait()
+        return number
+
+    results = in_order((partial(work, number) for number in range(1_000)), 4)
     assert [await anext(results), await anext(results)] == [0, 1]
     gate.clear()
     await results.aclose()

@@ -84,9 +84,7 @@ async def test_submit_passes_on_what_it_is_given(fake, ferryman, bundle, tmp_pat
     assert headers == ("k", "Bearer secret")
 
 
-async def test_options_may_stand_before_the_command_or_in_the_environment(
-    fake, ferryman, bundle, monkeypatch
-):
+async def test_options_may_stand_first_or_in_the_environment(fake, ferryman, bundle, monkeypatch):
     hosting(fake, job(JobState.QUEUED))
     names = {"USER": "grace", "SERVICE": "haddock", "TOKEN": "from-env", "URL": fake.url}
     env = {f"FERRYMAN_{name}": value for name, value in names.items()}
@@ -275,9 +273,8 @@ def test_a_narrow_terminal_cuts_messages_before_numbers(monkeypatch, capsys):
         assert line(columns).split()[:2] == ["1234567", "Running"]
         assert len(line(columns)) <= 20
 
-    assert line(50, lambda: show.print_attempts([ATTEMPT])).split() == (
-        ["1", "Failed", "node-3", "1m", "30s", "3", "exit_code"]
-    )
+    attempts = line(50, lambda: show.print_attempts([ATTEMPT]))
+    assert attempts.split() == ["1", "Failed", "node-3", "1m", "30s", "3", "exit_code"]
 
     def audit() -> None:
         heads = ("AT", "STATUS", "WHO", "ACTION", "TARGET")

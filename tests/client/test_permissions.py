@@ -57,10 +57,8 @@ async def test_a_token_is_made_used_rotated_and_revoked(run, place, bundle):
     again = await run("token", "rotate", token_id, "--expires-in", "90d")
     assert again.err.startswith(f"token {token_id} has another secret;")
     ended = await run("token", "revoke", token_id)
-    assert (ended.code, ended.err) == (
-        0,
-        f"token {token_id} of user ann-pc for user ann is revoked\n",
-    )
+    said = f"token {token_id} of user ann-pc for user ann is revoked\n"
+    assert (ended.code, ended.err) == (0, said)
     for secret, why in (
         (token, "was rotated, it has another secret now"),
         (again.out.strip(), f"token {token_id} was revoked on 20"),

@@ -26,6 +26,7 @@ TIMEOUT = {"id": 0, "status": "Unknown", "message": "Invalid timeout: 'soon'", "
 NO_ROUTE = {"code": "no_such_route", "message": "/api/v1/jobs: Not Found"}
 
 
+STATUSES = {403: 77, 404: 1, 429: 75, 503: 75, 507: 75, 400: 65, 422: 65}
 OTHER = "does not answer like a Ferryman server"
 
 
@@ -34,9 +35,7 @@ OTHER = "does not answer like a Ferryman server"
     [
         *(
             ("submit", problem(status, "x", "This will not do."), code, ": This will not do.\n")
-            for status, code in (
-                *((403, 77), (404, 1), (429, 75), (503, 75), (507, 75), (400, 65), (422, 65)),
-            )
+            for status, code in STATUSES.items()
         ),
         ("status 17", ME, 77, "ferryman: no token was given: a token is needed"),
         ("status 17 --token t", ME, 77, "ferryman: the token was not accepted: a token is needed"),

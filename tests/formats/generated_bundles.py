@@ -44,15 +44,10 @@ ODD: Final = (
 """Components that are dangerous, or that Linux cannot store."""
 _LETTERS: Final = "abzABZ09_+=,@#~^&;$()[]{}!'é漢ßñΩя\u0301\u0308 -"
 
-contents = st.one_of(
-    st.binary(max_size=200),
-    st.sampled_from(
-        [b"", PROGRAM, b"\x7fELF\0", b"PK\3\4", b"\r\n------ferr--\r\n", bytes(70_000)]
-    ),
-)
-fine_components = st.one_of(
-    st.sampled_from(FINE), st.text(_LETTERS, max_size=8).map(lambda text: f"{text}x")
-)
+_ODD_CONTENTS = (b"", PROGRAM, b"\x7fELF\0", b"PK\3\4", b"\r\n------ferr--\r\n", bytes(70_000))
+contents = st.binary(max_size=200) | st.sampled_from(_ODD_CONTENTS)
+_texts = st.text(_LETTERS, max_size=8).map(lambda text: f"{text}x")
+fine_components = st.sampled_from(FINE) | _texts
 odd_components = st.sampled_from(ODD)
 
 
@@ -225,13 +220,8 @@ _TAR_KINDS: Final = {
     "unknown": b"Z",
 }
 TAR_KINDS: Final = tuple(kind for kind in _TAR_KINDS if kind not in {"file", "contiguous"})
-_ZIP_MODES: Final = {
-    "folder": 0o040755,
-    "symlink": 0o120777,
-    "FIFO": 0o010644,
-    "device": 0o020644,
-    "socket": 0o140755,
-}
+_ZIP_MODES = {"folder": 0o040755, "symlink": 0o120777, "FIFO": 0o010644}
+_ZIP_MODES |= {"device": 0o020644, "socket": 0o140755}
 _ZIP_LIES: Final[dict[str, dict[str, int | bytes]]] = {
     "encrypted": {"flags": 0x801},
     "bzip2": {"method": 12},
@@ -253,11 +243,8 @@ def filename(one: Item, *, extended: bool) -> bytes:
 
 def parts(bundle: Sequence[Item], *, extended: bool) -> bytes:
     """Every file a part of the form."""
-    names = (filename(one, extended=extended) for one in bundle)
-    files = [
-        part(b'name="files"; ' + name, one.content) for name, one in zip(names, bundle, strict=True)
-    ]
-    return form_of(*_FIELDS, *files)
+    named = ((b'name="files"; ' + filename(one, extended=extended), one) for one in bundle)
+    return form_of(*_FIELDS, *(part(name, one.content) for name, one in named))
 
 
 def archived(name: str, archive: bytes) -> bytes:

@@ -208,9 +208,8 @@ def check(result: Result, made: Sequence[StoredFile]) -> None:
         kept[path] = one
     files = {path: one for path, one in kept.items() if stat.S_ISREG(one.mode)}
     assert result.files == {path: one.content for path, one in files.items()}
-    assert result.modes == {
-        path: 0o755 if one.mode & 0o100 else 0o644 for path, one in files.items()
-    }
+    programs = {path for path, one in files.items() if one.mode & 0o100}
+    assert result.modes == {path: 0o755 if path in programs else 0o644 for path in files}
     empty = {path for path in kept if not any(other.startswith(f"{path}/") for other in kept)}
     assert result.folders == empty - files.keys()
 

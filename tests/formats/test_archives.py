@@ -33,14 +33,12 @@ from tests.kit.raw_archives import (
 )
 
 
-def header_block(
-    name: bytes, size: int = 0, kind: bytes = b"0", *, size_field: bytes | None = None
-) -> bytes:
+def header_block(name: bytes, size: int = 0, kind: bytes = b"0", size_field: bytes = b"") -> bytes:
     """One ustar header with a right checksum, whatever else is wrong with it."""
     block = bytearray(512)
     block[0 : len(name)] = name
     block[100:108] = b"0000644\0"
-    block[124:136] = b"%011o\0" % size if size_field is None else size_field
+    block[124:136] = size_field or b"%011o\0" % size
     block[156:157] = kind
     block[257:265] = b"ustar\00000"
     block[148:156] = b" " * 8

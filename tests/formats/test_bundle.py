@@ -52,9 +52,8 @@ def documented(files: Files) -> str:
 
 @each("files", [HELLO, {"run.sh": b"", "\uffff": b"1", "\U00010000": b"2"}])
 def test_the_digest_is_the_documented_one_whatever_the_order_and_folder(tmp_path, files):
-    for number, sent in enumerate(
-        (files, dict(reversed(files.items())), {f"t/{name}": data for name, data in files.items()})
-    ):
+    in_folder = {f"t/{name}": data for name, data in files.items()}
+    for number, sent in enumerate((files, dict(reversed(files.items())), in_folder)):
         assert write_bundle(tmp_path / f"{number}", sent).digest == documented(files)
         (tmp_path / f"{number}").unlink()
 
@@ -105,9 +104,7 @@ def test_everything_unpacked_belongs_to_the_jobs_user(tmp_path):
         ({"../x": b""}, "unsafe_name", "“../x”: it contains the component '..'"),
     ],
 )
-def test_what_cannot_be_a_bundle_is_refused_by_name_and_leaves_nothing(
-    tmp_path, files, code, words
-):
+def test_what_cannot_be_a_bundle_is_refused_and_leaves_nothing(tmp_path, files, code, words):
     with pytest.raises(BundleError) as caught:
         write_bundle(tmp_path / "b", files)
     assert caught.value.code == code
@@ -241,9 +238,8 @@ def test_one_file_can_be_streamed(tmp_path):
     assert max(map(len, pieces)) == 1000
 
 
-def test_a_sealed_bundle_is_on_the_disk_with_its_last_byte_and_a_large_file_before(
-    tmp_path, monkeypatch
-):
+def test_a_sealed_bundle_is_on_the_disk_with_its_last_byte(tmp_path, monkeypatch):
+    """A large file is before."""
     synced, begun, real = [], [], os.fsync
 
     def fsync(fd: int) -> None:

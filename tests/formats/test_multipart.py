@@ -204,9 +204,8 @@ async def read_parts(staging: Path, count: int, **more: Any) -> None:
         await receive(body(), kind, None, staging=staging, limits=MANY, **more)
 
 
-async def test_a_form_of_many_parts_lets_others_run_and_of_many_such_forms_one_is_parsed_at_a_time(
-    tmp_path, monkeypatch
-):
+async def test_a_form_of_many_parts_lets_others_run_and_forms(tmp_path, monkeypatch):
+    """Of many such forms one is parsed at a time."""
     turns, real, fed = Turns(), FormParser.feed, []
 
     def feed(form: FormParser, chunk: bytes) -> None:

@@ -288,10 +288,8 @@ def ignored(patterns: list[str]) -> set[str]:
     ignore = Ignore(parsed, usual=False)
 
     def out(name: PurePosixPath) -> bool:
-        folders = reversed(name.parents[:-1])
-        return any(ignore(str(one), Path(), True) for one in folders) or ignore(
-            str(name), Path(), False
-        )
+        in_one = any(ignore(str(one), Path(), True) for one in reversed(name.parents[:-1]))
+        return in_one or ignore(str(name), Path(), False)
 
     return {name for name in FILES if out(PurePosixPath(name))}
 

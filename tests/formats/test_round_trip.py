@@ -139,9 +139,7 @@ WAYS = ["reader", pytest.param("slow", marks=SLOW), pytest.param("soak", marks=S
 
 
 @pytest.fixture(params=WAYS)
-def way(
-    request: pytest.FixtureRequest, tmp_path: Path, runner: asyncio.Runner
-) -> Iterator[tuple[Reader, float]]:
+def way(request, tmp_path: Path, runner: asyncio.Runner) -> Iterator[tuple[Reader, float]]:
     """Who takes the uploads, and how many times the usual number of examples."""
     if request.param == "reader":
         yield Reading(tmp_path, runner), 1
@@ -176,12 +174,8 @@ def check(reader: Reader, body: bytes, bundle: Sequence[Item]) -> None:
         assert shown(part) in reply["message"], reply
 
 
-KINDS = {
-    "form": (),
-    "zip": bundles.ZIP_KINDS,
-    "gnu tar": bundles.TAR_KINDS,
-    "pax tar": bundles.TAR_KINDS,
-}
+TAR = bundles.TAR_KINDS
+KINDS = {"form": (), "zip": bundles.ZIP_KINDS, "gnu tar": TAR, "pax tar": TAR}
 
 
 def packed(kind: str, bundle: Sequence[Item], choose: Callable[[int], int], dot: str = "") -> bytes:
@@ -195,9 +189,7 @@ def packed(kind: str, bundle: Sequence[Item], choose: Callable[[int], int], dot:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_sent_comes_back_or_is_refused_by_name(
-    way: tuple[Reader, float], kind: str
-) -> None:
+def test_what_is_sent_comes_back_or_is_refused_by_name(way, kind: str) -> None:
     reader, times = way
 
     @settings(max_examples=int(30 * times))

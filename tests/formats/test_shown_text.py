@@ -17,9 +17,8 @@ from tests.kit.each import each
 
 _TAG = re.compile(r"<[^>]*>")
 _SPAN = re.compile(r'<span class="([a-z0-9 ]+)">')
-_COMPLETE = st.sampled_from(
-    ["\x1b[31m", "\x1b[1;7m", "\x1b[0m", "\x1b[2K", "\x1b]8;;http://x\x1b\\", "\x1bPq\x1b\\"]
-)
+_SEQUENCES = ["[31m", "[1;7m", "[0m", "[2K", "]8;;http://x\x1b\\", "Pq\x1b\\"]
+_COMPLETE = st.sampled_from([f"\x1b{one}" for one in _SEQUENCES])
 _WORDS = re.split(" ", "[31m 1;3 m 38;5; 38;2;1;2;3m 48:2::9:9:9m <script> </span> &lt; 7m text")
 _HALF = st.sampled_from([*_WORDS, *'\x1b"\r\n\x07\x9b\u202e\t', "\x1b[", "\x1bP", "\x1b]"])
 _PIECES = st.one_of(_COMPLETE, _HALF)
@@ -109,9 +108,8 @@ def whole(data: bytes, window: int) -> tuple[list[str], int]:
     at = count = 0
     encoding = ""
     while at < len(data):
-        text = content.read_text(
-            data[at : at + window], at, at_end=at + window >= len(data), encoding=encoding
-        )
+        end = at + window
+        text = content.read_text(data[at:end], at, at_end=end >= len(data), encoding=encoding)
         assert text.stop > at
         found += [html.unescape(_TAG.sub("", line)) for line in text.lines]
         at, encoding, count = text.stop, text.encoding, count + 1

@@ -34,9 +34,7 @@ NO_DURATIONS = [
     *("", " ", "10", "s", "1h junk 5m", "10s;rm -rf5m", "1mm", "1y", "5m1h", "1h1h", "1,5h", ".h"),
     *("1h\n5m", "١h", "1e3s", "nan", "inf", "infs", "+5s", "5 s", "soon"),
 ]
-NO_SIZES = [
-    *("", "MB", "lots", "-1MB", "1XB", "1MB;", "1M B", "1e9", "inf", "nan", "٣MB", "1iB"),
-]
+NO_SIZES = ["", "MB", "lots", "-1MB", "1XB", "1MB;", "1M B", "1e9", "inf", "nan", "٣MB", "1iB"]
 
 
 @each(

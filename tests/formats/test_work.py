@@ -87,13 +87,12 @@ def short(b: bytes, content: bytes = b"") -> bytes:
     return b"--%s\r\n%s\r\n\r\n%s\r\n" % (b, head, content)
 
 
-LONG, FIELD = b"b" * 199, b'--b\r\nContent-Disposition: form-data; name="f"\r\n\r\n'
+LONG, DISPOSITION = b"b" * 199, b"--b\r\nContent-Disposition: form-data"
+ALMOST, FIELD = b"\r\n--" + LONG[:-1], DISPOSITION + b'; name="f"\r\n\r\n'
 FORMS: dict[str, Callable[[int], tuple[bytes, bytes]]] = {
     "a short boundary, almost there": lambda n: (b"b", short(b"b") + b"\r\n--a\r\n--" * n),
     "a short boundary, there but for its end": lambda n: (b"b", short(b"b") + b"\r\n--bx" * n),
-    "a long boundary, almost there": lambda n: (
-        *(LONG, short(LONG) + (b"\r\n--" + LONG[:-1]) * (n // 20)),
-    ),
+    "a long boundary, almost there": lambda n: (LONG, short(LONG) + ALMOST * (n // 20)),
     "returns": lambda n: (b"b", short(b"b") + b"\r" * 4 * n),
     "hyphens": lambda n: (b"b", short(b"b") + b"-" * 4 * n),
     "parts without end": lambda n: (b"b", short(b"b") * (n // 10)),
@@ -102,9 +101,7 @@ FORMS: dict[str, Callable[[int], tuple[bytes, bytes]]] = {
     "headers without end": lambda n: (b"b", b"--b\r\n" + b"a: b\r\n" * n),
     "one header without end": lambda n: (b"b", b"--b\r\na: " + b"b" * 10 * n),
     "a header's name without end": lambda n: (b"b", b"--b\r\n" + b"a" * 10 * n),
-    "a disposition of semicolons": lambda n: (
-        *(b"b", b"--b\r\nContent-Disposition: form-data" + b"; a=b" * n + b"\r\n\r\n"),
-    ),
+    "a disposition of semicolons": lambda n: (b"b", DISPOSITION + b"; a=b" * n + b"\r\n\r\n"),
     "line ends before the first part": lambda n: (b"b", b"\r\n" * n),
     "padding behind a boundary": lambda n: (b"b", short(b"b") + b"\r\n--b" + b" " * 10 * n),
     "what follows the end": lambda n: (b"b", short(b"b") + b"--b--\r\n" + b"x\r\n" * n),
