@@ -8,7 +8,7 @@ import json
 import re
 import subprocess
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -166,49 +166,32 @@ def both(folder: Path) -> Iterator[tuple[Program, Program]]:
         yield server, agent
 
 
-class Prometheus:
-    """One that runs."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def ask(self, path: str) -> Any:
-        with urlopen(f"{self.url}/api/v1/{path}", timeout=30) as answer:
-            return json.loads(answer.read())["data"]
-
-    def query(self, expression: str) -> list[Any]:
-        """The series that an expression has now."""
-        return list(self.ask(f"query?query={quote(expression)}")["result"])
-
-
 @contextmanager
-def running(folder: Path, config: Mapping[str, Any]) -> Iterator[Prometheus]:
-    """A Prometheus with this configuration, until the end."""
-    port = free_port()
-    file = folder / "prometheus.json"  # JSON is YAML, too
-    file.write_text(json.dumps(config))
-    log = folder / "prometheus.log"
-    command = [
-        program("prometheus"),
-        f"--config.file={file}",
-        f"--storage.tsdb.path={folder / 'prometheus'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-    ]
+def running(folder: Path, config: Mapping[str, Any]) -> Iterator[Callable[[str], Any]]:
+    """A Prometheus with this configuration, until the end; what it answers to be asked for."""
+    file, log = folder / "prometheus.json", folder / "prometheus.log"
+    file.write_text(json.dumps(config))  # JSON is YAML, too
+    address, data = f"127.0.0.1:{free_port()}", folder / "prometheus"
+    flags = (f"--config.file={file}", f"--storage.tsdb.path={data}")
+    command = [program("prometheus"), *flags, f"--web.listen-address={address}"]
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
-    found = Prometheus(f"http://127.0.0.1:{port}")
 
     def is_ready() -> bool:
         assert process.poll() is None, log.read_text()
         try:
-            with urlopen(f"{found.url}/-/ready", timeout=5) as answer:
+            with urlopen(f"http://{address}/-/ready", timeout=5) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
 
+    def ask(path: str) -> Any:
+        with urlopen(f"http://{address}/api/v1/{path}", timeout=30) as answer:
+            return json.loads(answer.read())["data"]
+
     try:
         until(is_ready, "Prometheus is not ready", log.read_text)
-        yield found
+        yield ask
     finally:
         process.kill()
         process.wait(30)
@@ -225,13 +208,12 @@ def panels() -> list[tuple[str, str]]:
     return found
 
 
-def job(name: str, port: int, token: str) -> dict[str, Any]:
-    return {
-        "job_name": name,
-        "scrape_interval": "1s",
-        "authorization": {"credentials_file": token},
-        "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
-    }
+def scraped(one: Program, token: Path) -> dict[str, Any]:
+    """What Prometheus needs to read one of the two."""
+    name = {"server": "ferryman-server", "client_agent": "ferryman-agent"}[one.name]
+    how = {"job_name": name, "authorization": {"credentials_file": str(token)}}
+    targets = [{"targets": [f"127.0.0.1:{one.port}"]}]
+    return how | {"scrape_interval": "1s", "static_configs": targets}
 
 
 @pytest.mark.slow
@@ -241,26 +223,22 @@ def test_each_panel_and_each_alert_finds_its_series(tmp_path):
         assert client.wait(job).ended
 
     with both(tmp_path) as (server, agent), SyncClient(server.url, token=ADMIN) as client:
-        jobs = [
-            job(name, one.port, str(tmp_path / "metrics-token"))
-            for name, one in (("ferryman-server", server), ("ferryman-agent", agent))
-        ]
-        config = {
-            "global": {"evaluation_interval": "1s"},
-            "rule_files": [str(RULES)],
-            "scrape_configs": jobs,
-        }
-        with running(tmp_path, config) as prometheus:
+        jobs = [scraped(one, tmp_path / "metrics-token") for one in (server, agent)]
+        config = {"rule_files": [str(RULES)], "scrape_configs": jobs}
+        with running(tmp_path, config | {"global": {"evaluation_interval": "1s"}}) as ask:
+
+            def query(expression: str) -> list[Any]:
+                """The series that an expression has now."""
+                return list(ask(f"query?query={quote(expression)}")["result"])
+
             run(client, b"exit 3\n")
             run(client, b"echo hello\n")
 
             def is_scraped_twice() -> bool:
-                query = "min(count_over_time(ferryman_build_info[5m])) >= 3"
-                return bool(prometheus.query(query)) and len(prometheus.query("up == 1")) == 2
+                twice = query("min(count_over_time(ferryman_build_info[5m])) >= 3")
+                return bool(twice) and len(query("up == 1")) == 2
 
-            until(
-                is_scraped_twice, "Prometheus cannot read both", lambda: str(prometheus.query("up"))
-            )
+            until(is_scraped_twice, "Prometheus cannot read both", lambda: str(query("up")))
             run(client, b"exit 3\n")
             run(client, b"echo hello\n")
             for done in [job for job in client.jobs() if job.status == "Completed"]:
@@ -268,21 +246,17 @@ def test_each_panel_and_each_alert_finds_its_series(tmp_path):
                 request = Request(url, headers={"Authorization": f"Bearer {ADMIN}"})
                 with urlopen(request, timeout=30) as answer:
                     assert answer.read()
-            missing = {"": ""}
 
-            def all_have_data() -> bool:
-                nonlocal missing
-                missing = {title: query for title, query in panels() if not prometheus.query(query)}
-                return not missing
+            def missing() -> list[str]:
+                return [title for title, asked in panels() if not query(asked)]
 
-            until(all_have_data, "panels without data:", lambda: str(missing))
-            groups = prometheus.ask("rules")["groups"]
+            until(lambda: not missing(), "panels without data:", lambda: str(missing()))
+            groups = ask("rules")["groups"]
             rules = {rule["name"]: rule for group in groups for rule in group["rules"]}
             assert rules.keys() == alerts().keys()
             assert [name for name, rule in rules.items() if rule["health"] != "ok"] == []
             asked = set(re.findall(r"\b(?:ferryman|process)_\w+", RULES.read_text()))
-            names = set(prometheus.ask("label/__name__/values"))
+            names = set(ask("label/__name__/values"))
             # The first retry makes its series.
             assert asked - names <= {"ferryman_attempts_retried_total"}
-            told = prometheus.ask("alerts")["alerts"]
-            assert [one for one in told if one["state"] == "firing"] == []
+            assert [one for one in ask("alerts")["alerts"] if one["state"] == "firing"] == []

@@ -57,15 +57,12 @@ class Proxy:
         """Write the configuration; the command that runs it in the foreground."""
         raise NotImplementedError
 
-    def _variables(self) -> dict[str, str]:
-        return dict(os.environ)
-
     @contextmanager
     def running(self) -> Iterator[Proxy]:
         with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command, stdout=log, stderr=log, env=self._variables()
-            )
+            homes = ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")  # in which Caddy keeps things
+            env = os.environ | dict.fromkeys(homes, str(self.folder))
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=log, env=env)
         try:
             until(self._listens, f"{self.kind} does not start", (self.folder / "log").read_text)
             yield self
@@ -81,10 +78,8 @@ class Proxy:
         """Bytes that its processes have written to disks."""
         assert self.process is not None
         pids = (self.process.pid, *descendants(self.process.pid))
-        files = [Path(f"/proc/{pid}/io").read_text() for pid in pids]
-        return sum(
-            int(found) for text in files for found in re.findall(r"write_bytes: (\d+)", text)
-        )
+        text = "".join(Path(f"/proc/{pid}/io").read_text() for pid in pids)
+        return sum(map(int, re.findall(r"write_bytes: (\d+)", text)))
 
     def connect(self) -> ssl.SSLSocket:
         """A connection of our own, for what curl does not do."""
@@ -134,11 +129,9 @@ class Nginx(Proxy):
         (folder / "site.conf").write_text(site)
         paths = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         temporary = "".join(f"{name}_temp_path {folder}/{name};\n" for name in paths)
-        (folder / "nginx.conf").write_text(
-            f"daemon off;\npid {folder}/pid;\nerror_log {folder}/error.log;\n"
-            f"events {{}}\nhttp {{\n{temporary}"
-            f"include {folder}/site.conf;\n}}\n"
-        )
+        head = f"daemon off;\npid {folder}/pid;\nerror_log {folder}/error.log;\nevents {{}}\n"
+        http = f"http {{\n{temporary}include {folder}/site.conf;\n}}\n"
+        (folder / "nginx.conf").write_text(head + http)
         return [self._program, "-p", str(folder), "-c", str(folder / "nginx.conf")]
 
 
@@ -161,10 +154,6 @@ class Caddy(Proxy):
         file.write_text(f"{{\n\tadmin off\n\t{ports}\n}}\n{text}")
         return [self._program, "run", "--adapter", "caddyfile", "--config", str(file)]
 
-    def _variables(self) -> dict[str, str]:
-        homes = ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")
-        return {**os.environ, **dict.fromkeys(homes, str(self.folder))}
-
 
 SETTINGS = """
 [server]
@@ -183,10 +172,11 @@ PIECE = 1 << 20
 def started(top: Path, settings: str) -> Iterator[tuple[Pair, dict[str, Proxy]]]:
     pair = Pair(top, settings)
     with pair.running(), ExitStack() as stack:
-        made = {
-            name: kind(program(name), top / name, pair.server.port) for name, kind in KINDS.items()
-        }
-        yield pair, {name: stack.enter_context(one.running()) for name, one in made.items()}
+        found: dict[str, Proxy] = {}
+        for name, kind in KINDS.items():
+            proxy = kind(program(name), top / name, pair.server.port)
+            found[name] = stack.enter_context(proxy.running())
+        yield pair, found
 
 
 @pytest.fixture(scope="module")
@@ -370,9 +360,7 @@ def test_below_a_path_the_path_is_taken_away_and_put_into_addresses(tmp_path):
             link = json.loads(body)["links"]["self"]
             assert link.endswith(f"/ferry/api/v1/jobs/{job_id}")
             assert proxy.curl(link)[0] == 200
-            status, page = proxy.curl(
-                "/ferry/", "-L", "-H", "Accept: text/html,application/xhtml+xml"
-            )
+            _, page = proxy.curl("/ferry/", "-L", "-H", "Accept: text/html,application/xhtml+xml")
             assert status == 200
             style = re.search(rb'href="(/ferry/[^"]+\.css[^"]*)"', page)
             assert style is not None, page

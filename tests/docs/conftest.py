@@ -43,15 +43,12 @@ def ran(block: Block, home: Path, variables: dict[str, str], places: dict[str, s
     text = block.text
     for place, there in places.items():
         text = text.replace(place, there)
-    words = {
-        "sh": ["bash", "-euo", "pipefail", "-c", text],
-        "python": [sys.executable, "-P", "-c", text],
-    }[block.kind.split()[0]]
+    shell, python = ("bash", "-euo", "pipefail", "-c"), (sys.executable, "-P", "-c")
+    words = (*(shell if block.kind.split()[0] == "sh" else python), text)
     programs = home.parent / "bin"
     programs.mkdir(exist_ok=True)
-    (programs / "ferryman").write_text(
-        f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m ferryman "$@"\n'
-    )
+    quoted = shlex.quote(sys.executable)
+    (programs / "ferryman").write_text(f'#!/bin/sh\nexec {quoted} -P -m ferryman "$@"\n')
     (programs / "ferryman").chmod(0o755)
     env = {**variables, "HOME": str(home), "PATH": f"{programs}:{os.environ['PATH']}"}
     both: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}

@@ -59,9 +59,7 @@ def settings() -> Iterator[tuple[str, str, object]]:
 
 def section(title: str) -> str:
     """A chapter of the operator's page, without the next one of the same level."""
-    found = re.search(
-        rf"^### `{re.escape(title)}`.*?(?=^##|\Z)", OPERATOR, re.MULTILINE | re.DOTALL
-    )
+    found = re.search(rf"(?ms)^### `{re.escape(title)}`.*?(?=^##|\Z)", OPERATOR)
     assert found, f"{title} has no chapter"
     return found[0]
 
@@ -114,15 +112,11 @@ def test_every_command_that_is_named_is_there() -> None:
     groups = {name: set(getattr(one, "commands", ())) for name, one in commands.items()}
     groups = {name: below for name, below in groups.items() if below}
     groups |= {"server": set(), "agent": {"check"}}
-    paths = [
-        path
-        for part in ("server", "client_agent", "shared", "ferryman")
-        for path in (ROOT / part).rglob("*")
-    ]
-    paths += [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*")]
-    named = re.compile(
-        r"(?<!from )(?<![\w./-])ferryman ([a-z][a-z-]*)(?:[ \n]([a-z][a-z-]*)\b(?!\.))?"
-    )
+    paths = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    for part in ("server", "client_agent", "shared", "ferryman", "deploy"):
+        paths += (ROOT / part).rglob("*")
+    word = "([a-z][a-z-]*)"
+    named = re.compile(rf"(?<!from )(?<![\w./-])ferryman {word}(?:[ \n]{word}\b(?!\.))?")
     wrong = []
     for path in paths:
         if path.suffix not in (".py", ".html", ".md", ".yml") or path.name == "completion.py":

@@ -38,8 +38,8 @@ def run_example(tmp_path: Path):
 
 def test_the_generator_makes_exactly_the_inputs_that_are_shipped(tmp_path):
     made = ("contacts/helices.pdb", "csv-stats/measurements.csv")
-    for name in made:
-        (tmp_path / name).parent.mkdir()
+    for name in ("contacts", "csv-stats"):
+        (tmp_path / name).mkdir()
     shutil.copy(EXAMPLES / "make_inputs.py", tmp_path)
     ended(sys.executable, "make_inputs.py", cwd=tmp_path)
     for name in made:
@@ -49,18 +49,13 @@ def test_the_generator_makes_exactly_the_inputs_that_are_shipped(tmp_path):
 # ---------------------------------------------------------------------------- contacts
 
 
-def atom(
-    chain: str, number: int, x: float, *, name: str = "CA", element: str = "C", alt: str = " "
-):
-    return (
-        f"ATOM      1  {name:<3}{alt}ALA {chain}{number:4d}    "
-        f"{x:8.3f}{0:8.3f}{0:8.3f}  1.00  0.00          {element:>2}\n"
-    )
+def atom(chain: str, number: int, x: float, name: str = "CA", element: str = "C", alt: str = " "):
+    at = f"{x:8.3f}{0:8.3f}{0:8.3f}  1.00  0.00          {element:>2}\n"
+    return f"ATOM      1  {name:<3}{alt}ALA {chain}{number:4d}    {at}"
 
 
-def test_no_contacts_are_five_angstrom_hydrogens_other_models_and_second_locations(
-    run_example, tmp_path
-):
+def test_contacts_are_nearer_than_five_angstrom_and_between_heavy_atoms(run_example, tmp_path):
+    """Of the first model and location."""
     near = atom("A", 1, 0.0) + atom("B", 1, 5.0) + atom("B", 2, -4.999)
     other = atom("B", 1, 1.0, name="H", element="H") + atom("B", 2, 4.0, alt="A")
     other = atom("A", 1, 0.0) + other + atom("B", 2, 2.0, alt="B") + "ENDMDL\n"
@@ -106,9 +101,7 @@ def table(path: Path) -> dict[str, dict[str, str]]:
         return {row["column"]: row for row in csv.DictReader(file)}
 
 
-def test_odd_tables_are_read_and_every_file_gets_statistics_that_are_not_cancelled_away(
-    run_example, tmp_path
-):
+def test_odd_tables_are_read_and_no_figure_is_cancelled_away(run_example, tmp_path):
     """Quotes, line ends of Windows, blank lines, a byte order mark."""
     text = '\ufeffplain,"with, comma","a ""quote"""\r\n1,-2e3,x\r\n\r\n 3 ,NaN,"1,5"\r\n'
     run_example("csv-stats", {"measurements.csv": text})
@@ -127,9 +120,7 @@ def test_odd_tables_are_read_and_every_file_gets_statistics_that_are_not_cancell
 # ---------------------------------------------------------------------------- others
 
 
-def test_it_names_every_problem_with_its_remedy_and_succeeds_once_that_is_followed(
-    run_example, tmp_path
-):
+def test_every_problem_is_named_with_a_remedy_that_helps(run_example, tmp_path):
     said = run_example("fails-instructively", status=3).stderr
     complaints = [line for line in said.splitlines() if line.startswith("parameters.txt:")]
     assert [line.split(": ")[0][-1] for line in complaints] == ["3", "4", "5"]

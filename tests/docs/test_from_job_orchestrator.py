@@ -59,17 +59,14 @@ class FormerServer:
             return str((await answer.json())["status"])
 
     async def result(self, payload: int) -> list[str]:
-        found = await eventually(
-            lambda: self.retrieve(payload), lambda answer: answer not in ("Prepared", "Running")
-        )
+        going_on = ("Prepared", "Running")
+        found = await eventually(lambda: self.retrieve(payload), lambda one: one not in going_on)
         assert isinstance(found, list), found
         return found
 
 
 @asynccontextmanager
-async def server(
-    folder: Path, environ: dict[str, str], file: str = ""
-) -> AsyncIterator[ServerClient]:
+async def server(folder: Path, environ: dict[str, str], file: str) -> AsyncIterator[ServerClient]:
     path = folder / "server.toml"
     path.write_text(file)
     flags: dict[str, Any] = {"server": {"data_dir": folder / "data", "getter_interval": 0.02}}
@@ -130,7 +127,7 @@ async def test_the_steps_of_the_page(tmp_path: Path) -> None:
 
         # 1: a server of ours beside the former one; both use the client, with the same variables
         in_flight = await former.submit()
-        async with server(tmp_path, variables(former_client)) as ours:
+        async with server(tmp_path, variables(former_client), "") as ours:
             first = await ours.upload()
             await ours.job(first, until="Running")  # so that it is the client's payload 2
             second = await ours.upload()

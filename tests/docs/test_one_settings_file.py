@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +67,10 @@ def test_the_list_of_the_clients_variables_is_what_it_reads_and_what_its_page_sa
 
 
 _ADMIN: Any = get_command(maintenance).commands["admin"]  # type: ignore[attr-defined]
+_OTHERS = ("check", "backup copy", "restore copy", "doctor")
 COMMANDS: list[tuple[Any, str]] = [
-    (server, "--print-config"),
-    (client_agent, "--print-config"),
-    (maintenance, "check"),
-    (maintenance, "backup copy"),
-    (maintenance, "restore copy"),
-    (maintenance, "doctor"),
-    *((maintenance, f"admin {name}") for name in _ADMIN.commands),
+    *((server, "--print-config"), (client_agent, "--print-config")),
+    *((maintenance, words) for words in (*_OTHERS, *(f"admin {one}" for one in _ADMIN.commands))),
 ]
 
 
@@ -144,17 +141,15 @@ def test_a_command_on_a_host_takes_the_settings_that_are_installed_there(install
 
 
 def test_a_folder_that_is_given_is_not_mixed_with_the_settings_installed(installed, monkeypatch):
-    def file(given: Path | None = None, data_dir: Path | None = None) -> Path | None:
-        return file_of_host(ServerSettings, "server.toml", given, data_dir)
-
+    file = partial(file_of_host, ServerSettings, "server.toml")
     there = installed / "etc/server.toml"
-    assert file() == there
-    assert file(data_dir=Path("elsewhere")) is None
-    assert file(Path("mine.toml")) == Path("mine.toml")
+    assert file(None, None) == there
+    assert file(None, Path("elsewhere")) is None
+    assert file(Path("mine.toml"), None) == Path("mine.toml")
     monkeypatch.setenv("FERRYMAN_AGENT__DATA_DIR", "elsewhere")
-    assert file() == there
+    assert file(None, None) == there
     monkeypatch.setenv("DB_PATH", "elsewhere.sqlite")
-    assert file() is None
+    assert file(None, None) is None
     monkeypatch.delenv("DB_PATH")
     there.unlink()
-    assert file() is None
+    assert file(None, None) is None

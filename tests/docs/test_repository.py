@@ -21,10 +21,12 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 ADRS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
+HEADINGS = ["Status", "Context", "Decision", "Consequences"]
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 # Put together here, so that this file does not hold what it forbids.
 REGISTRIES = ["py" + "pi.org", "python" + "hosted.org", "npm" + "js.org", "npm" + "js.com"]
+SLEEPS = ("time.sleep", "asyncio.sleep")
 LOCAL_PATHS = re.compile(r"(?<![\w.])/(work|opt/wheels|root|home/[a-z]+)/" + r"(?=\w)")
 
 
@@ -127,16 +129,11 @@ def test_every_test_file_has_tests_and_none_sleeps():
     for path in (ROOT / "tests").rglob("test_*.py"):
         text, name = path.read_text(), path.relative_to(ROOT)
         nodes = list(ast.walk(ast.parse(text)))
-        if "RuleBasedStateMachine" not in text and not any(
-            str(getattr(node, "name", "")).startswith("test_") for node in nodes
-        ):
+        tests = [one for one in nodes if str(getattr(one, "name", "")).startswith("test_")]
+        if "RuleBasedStateMachine" not in text and not tests:
             empty.append(name)
-        sleepers += [
-            f"{name}:{node.lineno}"
-            for node in nodes
-            if isinstance(node, ast.Attribute)
-            and ast.unparse(node) in ("time.sleep", "asyncio.sleep")
-        ]
+        used = [node for node in nodes if isinstance(node, ast.Attribute)]
+        sleepers += [f"{name}:{one.lineno}" for one in used if ast.unparse(one) in SLEEPS]
     assert (empty, sleepers) == ([], [])
 
 
@@ -157,13 +154,9 @@ def test_decisions_are_numbered_without_gaps_have_four_headings_and_fit_on_a_pag
     for adr in ADRS:
         text = adr.read_text()
         title = re.match(rf"# {int(adr.name[:4])}\. (\S.*)", text)
-        headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
-        if (
-            title is None
-            or f"]({adr.name}) | {title[1]} |\n" not in table
-            or headings != ["Status", "Context", "Decision", "Consequences"]
-            or len(text.splitlines()) > 80
-        ):
+        listed = title is not None and f"]({adr.name}) | {title[1]} |\n" in table
+        headings = re.findall(r"^## (.+)$", text, re.MULTILINE) == HEADINGS
+        if not (listed and headings and len(text.splitlines()) <= 80):
             wrong.append(adr.name)
     assert ADRS
     assert wrong == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -64,9 +65,12 @@ esac
 
 
 class Machine:
-    """A PATH of its own, a log of the arguments of installers and Python, the project's files."""
+    """A PATH of its own, a log of the arguments of installers and Python, the project's files;
+    Python, an installer and nothing to run jobs with.
+    """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, installer: str = "apt-get") -> None:
+        folder.mkdir(exist_ok=True)
         self.folder = folder
         self.project = folder / "project"
         self.bin = folder / "bin"
@@ -78,6 +82,7 @@ class Machine:
             (self.bin / tool).symlink_to(found)
         self.add("stub", STUB)
         self.add("python3", PYTHON)
+        self.add(installer, INSTALLER)
         self.add("id", "#!/bin/bash\necho $MACHINE_UID\n")
         (self.project / "scripts").mkdir(parents=True)
         shutil.copytree(ROOT / "requirements", self.project / "requirements")
@@ -89,9 +94,8 @@ class Machine:
         policy = "policy=/usr/sbin/policy-rc.d"
         assert script.count(policy) == 1
         self.policy = folder / "policy-rc.d"
-        self.script.write_text(
-            script.replace(own_path, "").replace(policy, f"policy={self.policy}")
-        )
+        script = script.replace(own_path, "").replace(policy, f"policy={self.policy}")
+        self.script.write_text(script)
 
     def add(self, name: str, text: str = STUB) -> None:
         (self.bin / name).write_text(text)
@@ -115,18 +119,10 @@ class Machine:
         return lines
 
 
-def bare(folder: Path, installer: str = "apt-get") -> Machine:
-    """Python, an installer and nothing to run jobs with."""
-    folder.mkdir(exist_ok=True)
-    machine = Machine(folder)
-    machine.add(installer, INSTALLER)
-    return machine
-
-
 @pytest.fixture
 def equipped(tmp_path: Path) -> Machine:
     """Every system program is there."""
-    machine = bare(tmp_path)
+    machine = Machine(tmp_path)
     for name in (*JOB_TOOLS, *DEV_TOOLS):
         machine.add(name)
     return machine
@@ -139,44 +135,42 @@ LINKED = PIP + "--no-deps --no-build-isolation --editable ."
 
 
 def test_a_bare_machine_gets_system_packages_then_locked_ones_then_ferryman_and_no_more(tmp_path):
-    machine = bare(tmp_path)
-    ended = machine.run()
-    assert ended.returncode == 0, ended.stderr
-    assert machine.log() == [
-        "apt-get -y -qq -o DPkg::Lock::Timeout=600 install --no-install-recommends "
-        "bubblewrap util-linux e2fsprogs",
-        *("make venv", LOCKED, LINKED),
-    ]
-    assert "bubblewrap: the sandbox that jobs run in" in ended.stdout
+    machine = Machine(tmp_path)
+    said = machine.run()
+    assert said.returncode == 0, said.stderr
+    install = "apt-get -y -qq -o DPkg::Lock::Timeout=600 install --no-install-recommends"
+    installed = f"{install} bubblewrap util-linux e2fsprogs"
+    assert machine.log() == [installed, "make venv", LOCKED, LINKED]
+    assert "bubblewrap: the sandbox that jobs run in" in said.stdout
     again = machine.run()
     assert (again.returncode, again.stdout, again.stderr, machine.log()) == (0, "", "", [])
 
 
 def test_no_service_is_started_and_only_the_machines_own_policy_stays(tmp_path):
-    machine = bare(tmp_path / "none")
+    machine = Machine(tmp_path / "none")
     machine.done("--dev")
     assert (machine.folder / "policies").read_text() == "no service is started\n"
     assert not machine.policy.exists()
-    machine = bare(tmp_path / "own")
+    machine = Machine(tmp_path / "own")
     machine.policy.write_text(own := "#!/bin/sh\nexit 0\n")
     machine.done("--dev")
     assert machine.policy.read_text() == own
 
 
 def test_package_lists_are_fetched_if_need_be_and_dnf_or_sudo_is_used_where_that_is_there(tmp_path):
-    machine = bare(tmp_path / "lists")
+    machine = Machine(tmp_path / "lists")
     (machine.folder / "no-lists").touch()
     assert [line.split()[5] for line in machine.done()[:3]] == ["install", "update", "install"]
-    machine = bare(tmp_path / "dnf", "dnf")
+    machine = Machine(tmp_path / "dnf", "dnf")
     assert machine.done()[0].endswith("install bubblewrap util-linux e2fsprogs")
-    machine = bare(tmp_path / "sudo")
+    machine = Machine(tmp_path / "sudo")
     machine.add("sudo", '#!/bin/bash\necho sudo >>"$MACHINE/log"\nshift\nexec "$@"\n')
     machine.add("true")
     assert machine.done(uid=1000)[:2] == ["sudo", "sudo"]
 
 
 def test_what_stops_it_is_said_and_nothing_is_made_but_what_is_optional_may_be_missing(tmp_path):
-    machine = bare(tmp_path)
+    machine = Machine(tmp_path)
 
     def refused(said: str, *arguments: str, uid: int = 0, code: int = 1) -> None:
         ended = machine.run(*arguments, uid=uid)
@@ -234,9 +228,9 @@ def test_what_changed_redoes_what_was_made_from_it_and_no_more(equipped):
 
 
 def test_two_at_once_install_once(equipped):
-    words = [str(equipped.bin / "bash"), str(equipped.script)]
-    both = [subprocess.Popen(words, env=equipped.environment) for _ in range(2)]
-    assert [process.wait(timeout=30) for process in both] == [0, 0]
+    with ThreadPoolExecutor() as threads:
+        both = [threads.submit(equipped.run) for _ in range(2)]
+    assert [one.result().returncode for one in both] == [0, 0]
     assert equipped.log() == ["make venv", LOCKED, LINKED]
-    for script in ("scripts/setup", ".ci/run"):
-        assert os.access(ROOT / script, os.X_OK)
+    assert os.access(ROOT / "scripts/setup", os.X_OK)
+    assert os.access(ROOT / ".ci/run", os.X_OK)
