@@ -8,12 +8,12 @@ import json
 import socket
 import threading
 from collections import Counter
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from server.http import files, logs, reads
@@ -24,6 +24,7 @@ from tests.kit.clock import SimClock
 from tests.kit.fake_agent import FakeAgent, serving
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.raw_archives import BOUNDARY, FORM, file_part, form_of, text_part, zipped
+from tests.kit.raw_http import holding
 from tests.kit.server_http import RUN, ServerClient, driving
 from tests.kit.uploads import FIELDS, left, post
 from tests.kit.waiting import eventually, until
@@ -37,39 +38,6 @@ OF_8 = text_part("user_id", "8") + FIELDS[1]
 END = f"\r\n--{BOUNDARY}--\r\n".encode()
 
 SELDOM: dict[str, Any] = {"getter_interval": 10.0, "sender_interval": 10.0}
-
-
-class Sender:
-    """An upload whose sender stops in the middle."""
-
-    def __init__(self, caller: ServerClient, head: bytes, query: str = "") -> None:
-        self._caller, self._head, self._query = caller, head, query
-
-    async def __aenter__(self) -> Sender:
-        host, port = self._caller.url.removeprefix("http://").split(":")
-        self.reader, self.writer = await asyncio.open_connection(host, int(port))
-        head = f"POST /upload{self._query} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {FORM}\r\n"
-        self.writer.write(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
-        if self._head:
-            await self.send(self._head)
-        return self
-
-    async def send(self, data: bytes) -> None:
-        self.writer.write(b"%x\r\n%s\r\n" % (len(data), data))
-        await self.writer.drain()
-
-    async def end(self) -> tuple[int, dict[str, Any]]:
-        """All is sent."""
-        self.writer.write(b"0\r\n\r\n")
-        return await self.answer()
-
-    async def answer(self) -> tuple[int, dict[str, Any]]:
-        head = await self.reader.readuntil(b"\r\n\r\n")
-        length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
-        return int(head.split(b" ")[1]), json.loads(await self.reader.readexactly(length))
-
-    async def __aexit__(self, *_: object) -> None:
-        self.writer.close()
 
 
 async def under_way(data: Path, count: int) -> None:
@@ -95,6 +63,12 @@ class Disk:
         monkeypatch.setattr(FolderScratch, "free_bytes", free_bytes)
 
 
+def begun(body: bytes) -> str:
+    """The head of an upload, and what of it has come."""
+    head = f"POST /upload HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {FORM}\r\n"
+    return f"{head}Content-Length: {9 * MIB}\r\n\r\n{body.decode()}"
+
+
 def archive(content: bytes) -> bytes:
     return form_of(*FIELDS, file_part("b.zip", content, "bundle"))
 
@@ -115,8 +89,8 @@ async def test_only_so_many_uploads_at_once(tmp_path, monkeypatch):
     data = tmp_path / "data"
     monkeypatch.setattr(reads, "AT_ONCE", 3)
     async with taking(tmp_path, uploads_per_user=2) as caller:
-        big = HALF + bytes(MIB)
-        async with Sender(caller, HEAD + big), Sender(caller, HEAD + big):
+        port, big = int(caller.url.rpartition(":")[2]), HALF + bytes(MIB)
+        async with holding(port, begun(HEAD + big)), holding(port, begun(HEAD + big)):
             await under_way(data, 2)
             for body, query in ((SMALL, ""), (b"", "?user_id=7")):
                 status, headers, reply = await post(caller, body, f"/upload{query}")
@@ -124,7 +98,7 @@ async def test_only_so_many_uploads_at_once(tmp_path, monkeypatch):
                 assert headers["Retry-After"] == "1"
                 assert "user 7 has 2 uploads" in reply["message"]
             assert (await post(caller, form_of(OF_8, RUN_SH)))[0] == 201
-            async with Sender(caller, OF_8 + big):
+            async with holding(port, begun(OF_8 + big)):
                 await under_way(data, 3)
                 status, _, reply = await post(caller, form_of(OF_8, RUN_SH))
                 assert (status, reply["code"]) == (429, "too_many_uploads")
@@ -136,27 +110,38 @@ async def test_only_so_many_uploads_at_once(tmp_path, monkeypatch):
 async def test_an_upload_that_stalls_is_cut_off_and_one_that_is_slow_but_steady_goes_on(
     tmp_path, monkeypatch
 ):
-    clock, data = SimClock(), tmp_path / "data"
+    clock, data, sent = SimClock(), tmp_path / "data", asyncio.Queue[bytes]()
     Disk(monkeypatch, data, 6 * MIB)
+
+    async def content() -> AsyncIterator[bytes]:
+        while part := await sent.get():
+            yield part
+
+    async def send() -> Any:
+        kind = {"Content-Type": FORM}
+        return await caller.ask("POST", "/upload", data=content(), headers=kind)
 
     def grows(size: int = 0) -> bool:
         return sum(path.stat().st_size for path in left(data, "staging")) > size
 
     async with taking(tmp_path, machine=clock, min_free=MIB, **SELDOM) as caller:
-        async with Sender(caller, HEAD + HALF + bytes(70_000)) as sender:
-            await under_way(data, 1)
-            for number in range(12):
-                await clock.advance(5)
-                await sender.send(b"x" * 70_000)  # more than a batch, so that it shows on the disk
-                await until(partial(grows, number * 70_000))
-            await sender.send(END)
-            assert (await sender.end())[0] == 201
-        async with Sender(caller, HEAD + HALF + bytes(MIB)) as sender:
-            await under_way(data, 1)
-            with clock.autojump(most_s=300):
-                status, reply = await sender.answer()
-            assert (status, reply["code"]) == (408, "upload_too_slow")
-            assert "less than 1.0 KiB a second of it came for 30 seconds" in reply["message"]
+        sending = asyncio.create_task(send())
+        await sent.put(HEAD + HALF + bytes(70_000))
+        await under_way(data, 1)
+        for number in range(12):
+            await clock.advance(5)
+            await sent.put(b"x" * 70_000)  # more than a batch, so that it shows on the disk
+            await until(partial(grows, number * 70_000))
+        await sent.put(END)
+        await sent.put(b"")
+        assert (await sending)[0] == 201
+        sending = asyncio.create_task(send())
+        await sent.put(HEAD + HALF + bytes(MIB))
+        await under_way(data, 1)
+        with clock.autojump(most_s=300):
+            status, reply = await sending
+        assert (status, reply["code"]) == (408, "upload_too_slow")
+        assert "less than 1.0 KiB a second of it came for 30 seconds" in reply["message"]
         assert left(data, "staging") == set()
         rest = file_part("rest", bytes(7 * MIB // 2))
         await is_taken(caller, form_of(*FIELDS, RUN_SH, rest))  # the room is free again
@@ -227,8 +212,8 @@ async def test_a_disk_that_does_not_say_what_is_free_holds_up_nobody_else(tmp_pa
         giving_up.start()
         try:
             assert await asyncio.to_thread(asked.wait, 10)
-            async with Sender(caller, b"", "?service=my_service&user_id=7") as other:
-                assert (await other.end())[0] == 400  # it had no end
+            query = "?service=my_service&user_id=7"
+            assert (await post(caller, b"", f"/upload{query}"))[0] == 400  # it had no end
             assert (await caller.get("/health"))[0] in (200, 503)
             assert not release.is_set(), "all that was answered while the disk was silent"
         finally:
@@ -329,27 +314,17 @@ async def test_a_result_that_the_server_cannot_store_is_not_given_up_and_names_n
 ANN, BOB = ({"Authorization": f"Bearer the-token-of-{user}"} for user in ("ann", "bob"))
 
 
-async def status(caller: ServerClient, path: str, shown: dict[str, str] | None = None) -> int:
-    async with caller.session.get(f"{caller.url}{path}", headers=shown) as answer:
-        await answer.read()
-        return answer.status
-
-
-async def ended(caller: ServerClient, user: str, who: dict[str, str]) -> int:
-    """A job of the user."""
-    data = aiohttp.FormData({"user_id": user, "service": "my_service"})
-    data.add_field("file", RUN, filename="run.sh")
-    job_id = int((await caller.ask("POST", "/upload", data=data, headers=who))[1]["id"])
-    await status(caller, f"/api/v1/jobs/{job_id}/result?wait=20", who)
-    return job_id
-
-
 async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monkeypatch) -> None:
     begun, end = threading.Semaphore(0), threading.Event()
     listed = files._list
     async with driving(tmp_path, FakeOrchestrator(), principals=PRINCIPALS) as caller:
-        ann, other = [await ended(caller, "ann", ANN) for _ in range(2)]
-        bob = await ended(caller, "bob", BOB)
+        jobs = list[int]()
+        for user in ("ann", "ann", "bob"):
+            caller.session.headers["Authorization"] = f"Bearer the-token-of-{user}"
+            jobs.append(await caller.upload(user_id=user))
+            await caller.job(jobs[-1])
+        del caller.session.headers["Authorization"]
+        ann, other, bob = jobs
         # Whoever has a link to one of ann's jobs takes ann's place.
         links = dict[int, str]()
         for job in (ann, other):
@@ -363,19 +338,19 @@ async def test_reads_of_one_user_do_not_hold_up_those_of_another(tmp_path, monke
 
         monkeypatch.setattr(files, "_list", slow)
         path = f"/api/v1/jobs/{ann}/files"
-        of_ann = [asyncio.create_task(status(caller, path, ANN)) for _ in range(12)]
+        of_ann = [asyncio.create_task(caller.ask("GET", path, headers=ANN)) for _ in range(12)]
         assert await asyncio.to_thread(begun.acquire, timeout=60)
         monkeypatch.setattr(files, "_list", listed)
-        assert await status(caller, f"/api/v1/jobs/{bob}/files", BOB) == 200
+        assert (await caller.ask("GET", f"/api/v1/jobs/{bob}/files", headers=BOB))[0] == 200
         of_ann += [
-            asyncio.create_task(status(caller, f"/api/v1/jobs/{job}/files?link={link}"))
+            asyncio.create_task(caller.ask("GET", f"/api/v1/jobs/{job}/files?link={link}"))
             for job, link in links.items()
         ]
         turns = caller.server.context.reads._each._turns
         await until(lambda: {name: one.callers for name, one in turns.items()} == {"user ann": 14})
         assert not any(one.done() for one in of_ann)
         end.set()
-        assert set(await asyncio.gather(*of_ann)) == {200}
+        assert {code for code, _ in await asyncio.gather(*of_ann)} == {200}
 
 
 async def test_who_reads_no_large_answers_gets_no_more_of_them_until_then(tmp_path, monkeypatch):
