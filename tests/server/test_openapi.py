@@ -33,7 +33,7 @@ from server.http import documents, event_stream, logs, params
 from server.http.params import Param
 from server.http.route import Route
 from server.settings.tables import ServiceTable
-from shared.wire import ChildCounts, JobState, Limits, Progress
+from shared.wire import ChildCounts, JobState, Limits
 from tests.kit.described import followed
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
@@ -190,26 +190,6 @@ def test_every_field_of_a_document_is_filled_by_something() -> None:
     attempt = documents.attempt_doc(Attempt(job_id=1, number=1, **start))
     event = documents.event_doc(Event(1, 1, 0, 1, None, JobState.QUEUED, None, "text"))
     assert [unset(one) for one in (attempt, attempt.links, event)] == [set()] * 3
-
-
-def test_a_job_that_has_completed_is_done_whatever_it_said_last() -> None:
-    for said, shown in ((Progress(current=45, total=100), (100, 100)), (None, (1, 1))):
-        done = documents.job_doc(job(state=JobState.COMPLETED, progress=said), None).progress
-        assert done is not None
-        assert (done.current, done.total) == shown
-
-
-def test_every_link_is_below_the_path_at_which_a_proxy_shows_the_server() -> None:
-    parent, result = job(parent_id=2, attempt=1, state=JobState.COMPLETED), Result("f", 1, "0" * 64)
-    start: dict[str, Any] = {"timeout_s": 1.0, "limits": Limits(), "state": JobState.COMPLETED}
-    attempt = Attempt(job_id=1, number=1, agent="a", claimed_at=0, result=result, **start)
-    counts = ChildCounts(total=2)
-    for document in (
-        documents.job_doc(parent, None, prefix="/below", batch=counts),
-        documents.attempt_doc(attempt, "/below"),
-    ):
-        links = document.links.model_dump().values()
-        assert {one.startswith("/below/") for one in links if one} == {True}
 
 
 # -- as it is served

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -21,6 +22,7 @@ from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.path_proxy import PREFIX, proxied
 from tests.kit.server_http import RUN, driving
+from tests.kit.waiting import eventually
 from tests.server.access import BOUNDARY, formed
 from tests.server.front import PORTAL, TOKEN, guarded, guarding, name, program
 
@@ -240,8 +242,16 @@ async def test_behind_a_proxy_with_a_path_everything_works(behind, tmp_path):
     async with caller.session.post(f"{base}/upload", data=FORM, headers=BOUNDARY) as answer:
         assert answer.status == 201
         job = urljoin(base, answer.headers["Location"])
-    links = json.loads(await text(job))["links"]
-    for link in ("self", "events", "partial"):
+    done = await caller.job(int(job.rpartition("/")[2]))
+    parent = await caller.upload(array="0-1")
+    listed = partial(caller.api, "GET", "/jobs", parent=str(parent))
+    (child, _) = (await eventually(listed, lambda page: len(page["items"]) == 2))["items"]
+    links = dict[str, str]()
+    for document in (await caller.api("GET", f"/jobs/{parent}"), *done["attempts"], child, done):
+        links |= {name: link for name, link in document["links"].items() if link}
+    assert links.keys() >= {"self", "parent", "children", "stdout", "result", "bundle"}
+    assert [link for link in links.values() if not link.startswith(f"{PREFIX}/")] == []
+    for link in ("self", "events", "partial", "parent", "children"):
         await text(urljoin(base, links[link]))
     async with Client(base, user="7") as client:
         (tmp_path / "run.sh").write_bytes(RUN)
