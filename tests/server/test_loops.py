@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 from structlog.testing import capture_logs
@@ -21,7 +21,6 @@ from server.loops.runner import Loop, Supervisor
 from server.loops.wakeups import JobWakeups
 from server.ports import Held, Measures
 from server.stages.statistics import Statistics
-from server.store.statistics import SqlStatistics
 from shared.clock import SECOND, Micros
 from shared.principals import LOCAL
 from shared.sqlite.errors import DatabaseUnavailable
@@ -170,32 +169,21 @@ class Numbers:
 
     def __init__(self) -> None:
         self.clock, self.measures = SimClock(), Measures()
-        self.written: list[Mapping[tuple[Micros, str], Tree]] = []
-        self.broken = False
         self.lately: dict[Micros, Tree] = {}
         self.waiting: dict[str, int] = {}
-        both: Any = self
-        how = resources(jobs=both, clock=self.clock, measures=self.measures)
-        self.statistics = Statistics(how, cast("SqlStatistics", both))
+        store = AsyncMock(read=self._read, waiting_users=self._waiting_users)
+        store.queued.return_value = {"s": (4, None)}
+        store.held.return_value = [Held("s", "ann", "node", 3, 2)]
+        self.add, how = store.add, {"clock": self.clock, "measures": self.measures}
+        self.statistics = Statistics(resources(jobs=store, **how), store)
 
-    async def add(self, counted: Mapping[tuple[Micros, str], Tree], before: Micros) -> None:
-        if self.broken:
-            raise OSError
-        self.written.append(counted)
-
-    async def read(
+    async def _read(
         self, since: Micros, services: Collection[str]
     ) -> list[tuple[Micros, str, Tree]]:
         found = self.lately if services == ("s",) else {}
         return [(at, "s", counts) for at, counts in found.items() if at >= since]
 
-    async def queued(self) -> dict[str, tuple[int, Micros | None]]:
-        return {"s": (4, None)}
-
-    async def held(self) -> list[Held]:
-        return [Held("s", "ann", "node", 3, 2)]
-
-    async def waiting_users(self, service: str, most: int, most_jobs: int) -> dict[str, int]:
+    async def _waiting_users(self, service: str, most: int, most_jobs: int) -> dict[str, int]:
         return dict([*self.waiting.items()][:most])
 
 
@@ -206,17 +194,17 @@ async def test_what_was_counted_is_written_once_or_later_where_it_cannot_be() ->
     await statistics.run_once()
     counted = {"uploaded": 2, "uploaded_bytes": 9, "queued": 4, "running": 2}
     at = now - now % (600 * SECOND)
-    assert numbers.written == [{(at, ALL): {"samples": 1, **counted}, (at, "s"): counted}]
+    written = {(at, ALL): {"samples": 1, **counted}, (at, "s"): counted}
     await statistics.stop()
-    assert numbers.written[1] == {}
+    assert [one.args[0] for one in numbers.add.await_args_list] == [written, {}]
     numbers.measures.jobs.uploaded(now, "s")
-    numbers.broken = True
+    numbers.add.side_effect = OSError
     with pytest.raises(OSError):  # noqa: PT011 - the fake's
         await statistics.stop()
-    numbers.broken = False
+    numbers.add.side_effect = None
     numbers.measures.jobs.uploaded(now, "s")
     await statistics.stop()
-    assert {one["uploaded"] for one in numbers.written[2].values()} == {2}
+    assert {one["uploaded"] for one in numbers.add.await_args.args[0].values()} == {2}
     await numbers.clock.advance(60 - now / SECOND % 60 + 5)
     assert statistics.until_next_s() == 55, "when a minute begins"
 

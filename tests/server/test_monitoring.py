@@ -135,6 +135,10 @@ async def test_the_store_counts_once_for_a_crowd_and_may_be_unreadable(place, mo
         await asyncio.gather(*(scraped(place) for _ in range(10)))
     assert counted.await_count == 1
     place.warm.clock.forward(70)
+    since = place.warm.clock.now() - 30 * SECOND
+    monkeypatch.setattr(Webhooks, "oldest", AsyncMock(return_value=since))
+    assert 40 <= (await samples(place))["ferryman_webhooks_oldest_seconds",] < 600
+    place.warm.clock.forward(70)
     broken = DatabaseUnavailable(sqlite3.OperationalError("disk I/O error"))
     monkeypatch.setattr(SqlStatistics, "queued", AsyncMock(side_effect=broken))
     found = await samples(place)
@@ -142,12 +146,6 @@ async def test_the_store_counts_once_for_a_crowd_and_may_be_unreadable(place, mo
     of_store = {"ferryman_jobs", "ferryman_oldest_waiting_seconds"}
     assert of_store.isdisjoint(name for name, *_ in found)
     assert ("ferryman_agent_up", "local") in found
-
-
-async def test_the_oldest_webhook_is_told_in_seconds(place, monkeypatch) -> None:
-    since = place.warm.clock.now() - 30 * SECOND
-    monkeypatch.setattr(Webhooks, "oldest", AsyncMock(return_value=since))
-    assert 40 <= (await samples(place))["ferryman_webhooks_oldest_seconds",] < 600
 
 
 SAID = ("event", "state", "attempt", "agent", "reason", "exit_code")

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import aiohttp
@@ -147,22 +147,6 @@ async def test_a_wait_is_as_long_as_it_was_asked_for_unless_it_is_over_before(tm
 # -- who may go on waiting
 
 
-@asynccontextmanager
-async def at_work(folder: Any, **more: Principal) -> AsyncIterator[tuple[ServerClient, Any]]:
-    """Job 1 runs, of an operator; and what is to be done for it to end."""
-    host = FakeOrchestrator(then="Running")
-    principals: Mapping[str, Principal] = {"admin": Principal("admin", Role.OPERATOR), **more}
-    async with driving(folder, host, principals=principals) as caller:
-        caller.session.headers["Authorization"] = "Bearer admin"
-        await caller.job(await caller.upload(), until="Running")
-
-        async def end() -> None:
-            host.payloads[1].status = "Completed"
-            await caller.job(1)
-
-        yield caller, end
-
-
 async def said(stream: aiohttp.ClientResponse, until: bytes) -> None:
     seen = b""
     while until not in seen:
@@ -170,57 +154,56 @@ async def said(stream: aiohttp.ClientResponse, until: bytes) -> None:
         assert more, "it has ended"
 
 
-async def test_streams_and_waits_end_with_their_token_or_link(
+async def test_streams_and_waits_end_with_their_token_or_link_and_each_user_sees_its_own(
     tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with at_work(tmp_path) as (caller, end):
+    """Two users listen at once to the end of a job of one of them."""
+    host = FakeOrchestrator(then="Running")
+    principals = {"admin": Principal("admin", Role.OPERATOR)}
+    principals |= {name: Principal(name, Role.USER, name) for name in ("ann", "7")}
+    async with driving(tmp_path, host, principals=principals) as caller, AsyncExitStack() as stack:
+        caller.session.headers["Authorization"] = "Bearer admin"
+        await caller.job(await caller.upload(), until="Running")
         token = await caller.api("POST", "/tokens", {"name": "other-op", "role": "operator"})
         link = (await caller.api("POST", "/jobs/1/links", {}))["link"]
         header = {"Authorization": f"Bearer {token['token']}"}
-        url = f"{caller.url}/api/v1"
-        async with (
-            caller.session.get(f"{url}/events?after=0", headers=SSE | header) as stream,
-            caller.session.get(f"{url}/jobs/1/events?link={link}", headers=SSE) as linked,
-        ):
-            for one in (stream, linked):
-                await said(one, b"job.running")
-            began, of = asyncio.Event(), caller.server.wakeups.of
-
-            def waits(*args: Any, **more: Any) -> Any:
-                began.set()
-                return of(*args, **more)
-
-            monkeypatch.setattr(caller.server.wakeups, "of", waits)
-            waiting = asyncio.create_task(
-                caller.ask("GET", f"{HERE}?wait=20&seen=Running", headers=header)
+        all_events = f"{caller.url}/api/v1/events?after=0"
+        stream, linked, of_ann, of_7 = [
+            await stack.enter_async_context(caller.session.get(path, headers=SSE | more))
+            for path, more in (
+                (all_events, header),
+                (f"{caller.url}{HERE}/events?link={link}", {}),
+                *((all_events, {"Authorization": f"Bearer {name}"}) for name in ("ann", "7")),
             )
-            await began.wait()
-            await caller.api("DELETE", f"/tokens/{token['id']}")
-            permits = caller.server.context.permits
-            read, two_days = permits.read, 2 * 86_400 * SECOND
-            monkeypatch.setattr(
-                permits, "read", lambda kind, text, now: read(kind, text, now + two_days)
-            )
-            await end()
-            for one in (stream, linked):
-                assert b"job.completed" not in await one.content.read()
-            status, answer = await waiting
-            assert (status, "not good any more" in answer["detail"]) == (403, True)
+        ]
+        for one in (stream, linked, of_7):
+            await said(one, b"job.running")
+        began, of = asyncio.Event(), caller.server.wakeups.of
 
+        def waits(*args: Any, **more: Any) -> Any:
+            began.set()
+            return of(*args, **more)
 
-async def test_two_users_who_listen_at_once_see_each_their_own(tmp_path) -> None:
-    users = {name: Principal(name, Role.USER, name) for name in ("ann", "7")}
-    async with at_work(tmp_path, **users) as (caller, end):
-        path = f"{caller.url}/api/v1/events?after=0"
-        asked = [SSE | {"Authorization": f"Bearer {name}"} for name in users]
-        async with (
-            caller.session.get(path, headers=asked[0]) as of_ann,
-            caller.session.get(path, headers=asked[1]) as of_7,
-        ):
-            await end()
-            await said(of_7, b"job.completed")
-            caller.server.wakeups.close()
-            assert b"job." not in await of_ann.content.read()
+        monkeypatch.setattr(caller.server.wakeups, "of", waits)
+        waiting = asyncio.create_task(
+            caller.ask("GET", f"{HERE}?wait=20&seen=Running", headers=header)
+        )
+        await began.wait()
+        await caller.api("DELETE", f"/tokens/{token['id']}")
+        permits = caller.server.context.permits
+        read, two_days = permits.read, 2 * 86_400 * SECOND
+        monkeypatch.setattr(
+            permits, "read", lambda kind, text, now: read(kind, text, now + two_days)
+        )
+        host.payloads[1].status = "Completed"
+        await caller.job(1)
+        for one in (stream, linked):
+            assert b"job.completed" not in await one.content.read()
+        status, answer = await waiting
+        assert (status, "not good any more" in answer["detail"]) == (403, True)
+        await said(of_7, b"job.completed")
+        caller.server.wakeups.close()
+        assert b"job." not in await of_ann.content.read()
 
 
 AT = "2026-01-01T00:00:00Z"

@@ -1,5 +1,5 @@
-"""The fields of an upload and the parameters of queries: what each means, and what is said of a
-wrong one.
+"""The fields of uploads and schedules and the parameters of queries: what each means, and what is
+said of a wrong one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tests.kit.warm import Place
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+SCHEDULES = "/api/v1/schedules"
 SERVER = """
 [services.tight]
 timeout = "1h"
@@ -110,6 +111,8 @@ VALUES = [
     ("batch_policy", "wait", "neither fail_fast nor wait_all"),
     ("after", "17;18", "is not the number of a job"),
     ("inputs_from", ",", "1 to 1000 jobs"),
+    ("callback_url", "ftp://example.org/x", "is not an http:// or https:// address"),
+    ("callback_url", "http://169.254.169.254/latest/meta-data", "is not a public address"),
     ("outputs", "/etc/passwd", ""),
     ("outputs", "../x", ""),
     ("outputs", ",".join(f"a{number}" for number in range(33)), ""),
@@ -140,6 +143,7 @@ async def test_a_wrong_value_is_refused_by_name_with_what_is_allowed(place, fiel
     status, reply = await send(place, **{field: text})
     code = "unknown_service" if field == "service" else f"invalid_{field}"
     code = "unknown_field" if field in UNKNOWN else code
+    code = "callback_refused" if text.startswith("http://169") else code
     assert (status, reply["code"], reply["part"]) == (400, code, field[:64])
     assert says in reply["message"]
     assert len(reply["message"]) < 700
@@ -171,6 +175,71 @@ async def test_limits_are_lowered_never_raised_and_what_was_cut_is_said(place):
         "memory: 1TB was asked for, service tight allows 1.0 GiB",
         "cpus: 64 was asked for, service tight allows 2",
     ]
+
+
+# ---------------------------------------------------------------------------- schedules
+
+
+async def scheduled(place: Place, **fields: str) -> tuple[int, Any]:
+    files = {"run.sh": b"echo hello\n", "params.txt": b"a\n"}
+    given = {"name": "nightly", "cron": "30 2 * * *"} | fields
+    return await place.posted(files, None, SCHEDULES, **given)
+
+
+async def test_a_schedule_is_added_listed_and_deleted(place):
+    status, added = await scheduled(place, time_zone="Europe/Berlin", tags="a")
+    assert status == 201, added
+    assert (added["cron"], added["time_zone"]) == ("30 2 * * *", "Europe/Berlin")
+    fields = {"user_id": place.user, "service": place.service, "name": "nightly", "tags": "a"}
+    assert added["fields"] == fields
+    assert added["next_at"].endswith(":30:00Z")
+    listed = await place.api("GET", "/schedules", user=place.user)
+    assert listed == {"items": [added], "next": None}
+    assert (await place.api("GET", "/jobs", schedule=str(added["id"])))["items"] == []
+    here = f"{SCHEDULES}/{added['id']}"
+    assert (await place.ask("DELETE", here))[0] == 204
+    status, problem = await place.ask("DELETE", here)
+    assert (status, problem["code"]) == (404, "schedule_not_found")
+
+
+@each(
+    "field, value, code, words",
+    [
+        ("cron", "", "invalid_cron", "five fields"),
+        ("cron", "61 * * * *", "invalid_cron", "'61 * * * *' is no cron line (bad minute)"),
+        ("name", "", "missing_name", "a schedule has a name"),
+        ("time_zone", "Middle/Earth", "invalid_time_zone", "'Middle/Earth'"),
+        ("time_zone", "Europe", "invalid_time_zone", "'Europe'"),
+        ("time_zone", "../../etc/passwd", "invalid_time_zone", "Europe/Berlin"),
+        ("array_file", "params.txt", "invalid_array_file", "again and again"),
+        ("after", "1", "invalid_after", "again and again"),
+        ("not_before", "in 2h", "invalid_not_before", "again and again"),
+        ("retries", "many", "invalid_retries", "'many'"),
+        ("color", "red", "unknown_field", "color"),
+        ("user_id", "a b", "invalid_user_id", "user_id"),
+    ],
+)
+async def test_a_wrong_field_is_named_with_its_value(place, field, value, code, words):
+    status, problem = await scheduled(place, **{field: value})
+    assert (status, problem["code"], problem["part"]) == (400, code, field), problem
+    assert words in problem["detail"]
+    assert (await place.api("GET", "/schedules", user=place.user))["items"] == []
+
+
+async def test_a_name_is_a_users_once_and_schedules_are_counted(place, monkeypatch):
+    monkeypatch.setattr("server.store.schedules.MOST_OF_USER", 2)
+    made = [(await scheduled(place))[1]["id"]]
+    status, problem = await scheduled(place)
+    assert (status, problem["code"]) == (409, "schedule_exists")
+    assert (await scheduled(place, user_id=f"{place.user}-other"))[0] == 201
+    made.append((await scheduled(place, name="other"))[1]["id"])
+    status, problem = await scheduled(place, name="third")
+    assert (status, problem["code"]) == (409, "too_many_schedules")
+    query = {"limit": "1", "user": place.user}
+    page = await place.api("GET", "/schedules", **query)
+    rest = await place.api("GET", "/schedules", **query, cursor=page["next"])
+    assert [one["id"] for one in page["items"] + rest["items"]] == made[::-1]
+    assert rest["next"] is None
 
 
 # ---------------------------------------------------------------------------- parameters
