@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
-from server.domain.errors import BadField, RetryRefused
+from server.domain.errors import BadField
 from server.domain.jobs import Hold, Job
 from server.domain.service import Service
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, Reason
 from tests.model.inline_database import CrashPoint
 from tests.model.simulation import World, each_crash, end_in_each_way
-from tests.model.test_job_model import HOW, NUMBER, SERVICE, STEPS, TROUBLE, JobModel, Trouble
+from tests.model.test_job_model import (
+    HOW,
+    NUMBER,
+    SERVICE,
+    STEPS,
+    TROUBLE,
+    RetriedModel,
+    Trouble,
+    retried,
+)
 
 
 async def check(world: World) -> None:
@@ -64,15 +72,7 @@ async def ended_as_they_must(world: World) -> None:
             assert job.state in (JobState.CANCELLED, JobState.CLEANED), job
 
 
-async def retry(world: World, job: Job) -> None:
-    """By hand."""
-    if job.state is JobState.CANCELLED:
-        world.cancelled.discard(job.id)  # also where the answer is not seen
-    with suppress(RetryRefused):
-        await world.retry(LOCAL, job.id)
-
-
-class DependencyModel(JobModel):
+class DependencyModel(RetriedModel):
     """Uploads that wait for earlier ones, and retries by hand, among all that goes wrong."""
 
     more_stages = ("dependencies",)
@@ -91,17 +91,6 @@ class DependencyModel(JobModel):
         if self.world.acknowledged:
             self.expect(trouble)
             self.run(upload())
-
-    @rule(number=NUMBER, trouble=TROUBLE)
-    def retry(self, number: int, trouble: Trouble) -> None:
-        async def again() -> None:
-            job = await self.world.jobs.get(self.some_job(number))
-            if job.state in BROKEN:
-                await retry(self.world, job)
-
-        if self.world.acknowledged:
-            self.expect(trouble)
-            self.run(again())
 
     async def promises(self) -> None:
         await check(self.world)
@@ -131,8 +120,8 @@ async def _scenario(world: World) -> None:
     await world.dependencies.run_once()
     await world.dependencies.run_once()
     assert (await world.jobs.get(last)).reason is Reason.DEPENDENCY_FAILED
-    await retry(world, failed)
-    await retry(world, await world.jobs.get(last))
+    for job_id in (failed.id, last):
+        await retried(world, job_id)
     await world.cancel(LOCAL, failed.id, 0.0)
     await world.settle()
 

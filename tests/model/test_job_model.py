@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 from server.domain.errors import AlreadyEnded, NoSuchJob, RetryRefused
 from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
+from server.ports import Filter
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, Reason
 from tests.kit.agent_model import Payload
@@ -244,7 +245,29 @@ KINDS: Final[list[dict[str, Any]]] = [
 ]
 
 
-class BatchModel(JobModel):
+class RetriedModel(JobModel):
+    """With retries by hand."""
+
+    @rule(number=NUMBER, trouble=TROUBLE)
+    def retry(self, number: int, trouble: Trouble) -> None:
+        if job_id := self.some_job(number):
+            self.expect(trouble)
+            self.run(retried(self.world, job_id))
+
+
+async def retried(world: World, job_id: int) -> None:
+    before = await world.jobs.get(job_id)
+    if before.state is JobState.CANCELLED:
+        world.cancelled.discard(job_id)  # also where the answer is not seen
+    with suppress(RetryRefused):
+        after = await world.retry(LOCAL, job_id)
+        assert after.run == before.run + 1
+        assert (after.retries_used, after.later_used, after.infra_used) == (0, 0, 0)
+        children = await world.jobs.page(Filter(parent_id=job_id), None, 99)
+        world.cancelled -= {child.id for child in children[0]}
+
+
+class BatchModel(RetriedModel):
     """Counters are compared with the children after every step, see ``World.check``."""
 
     more_stages = ("batches",)
@@ -253,22 +276,6 @@ class BatchModel(JobModel):
     def upload_batch(self, service: str, kind: dict[str, Any], trouble: Trouble) -> None:
         self.expect(trouble)
         self.run(self.world.upload("ann", service, **kind))
-
-    @rule(number=NUMBER, trouble=TROUBLE)
-    def retry(self, number: int, trouble: Trouble) -> None:
-        job_id = self.some_job(number)
-
-        async def retry() -> None:
-            with suppress(RetryRefused):
-                await self.world.retry(LOCAL, job_id)
-                children = await self.world.database.rows(
-                    "SELECT id FROM jobs WHERE parent_id = :id", {"id": job_id}
-                )
-                self.world.cancelled -= {job_id, *(row["id"] for row in children)}
-
-        if job_id:
-            self.expect(trouble)
-            self.run(retry())
 
 
 HOW = settings(

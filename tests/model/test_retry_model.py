@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
-from server.domain.errors import NoSuchJob, RetryRefused
+from server.domain.errors import NoSuchJob
 from server.domain.retry_policy import BackoffKind, RetryPolicy
 from shared.principals import LOCAL
 from shared.wire import JobState, PayloadState, RetryLater
@@ -22,7 +22,7 @@ from tests.model.test_job_model import (
     NUMBER,
     SERVICES,
     TROUBLE,
-    JobModel,
+    RetriedModel,
     Trouble,
 )
 
@@ -31,7 +31,7 @@ _EXITS = RetryPolicy(2, backoff=BackoffKind.EXPONENTIAL_JITTER, delay_s=5.0, ret
 _LATER = RetryLater(after_s=40.0, message="busy")
 
 
-class RetryModel(JobModel):
+class RetryModel(RetriedModel):
     """What ends an attempt, and what users do with a job that has ended."""
 
     services: ClassVar = {
@@ -56,23 +56,6 @@ class RetryModel(JobModel):
     def an_agent_is_stopped(self, which: int, trouble: Trouble) -> None:
         self.expect(trouble)
         self.happens(self.world.agents[which].shut_down)
-
-    @rule(number=NUMBER, trouble=TROUBLE)
-    def retry(self, number: int, trouble: Trouble) -> None:
-        job_id = self.some_job(number)
-
-        async def retry() -> None:
-            before = await self.world.jobs.get(job_id)
-            if before.state is JobState.CANCELLED:
-                self.world.cancelled.discard(job_id)  # also where the answer is not seen
-            with suppress(RetryRefused):
-                after = await self.world.retry(LOCAL, job_id)
-                assert after.run == before.run + 1
-                assert (after.retries_used, after.later_used, after.infra_used) == (0, 0, 0)
-
-        if job_id:
-            self.expect(trouble)
-            self.run(retry())
 
     @rule(number=NUMBER, forget=st.booleans(), trouble=TROUBLE)
     def delete(self, number: int, forget: bool, trouble: Trouble) -> None:
