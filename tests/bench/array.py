@@ -45,7 +45,6 @@ async def array(folder: Path, count: int) -> list[Row]:
 
 
 async def _array(session: aiohttp.ClientSession, count: int) -> float:
-    """Children a second."""
     body = form({"run.sh": bare.HELLO}, array=f"0-{count - 1}")
     start = time.perf_counter()
     job_id = await jobs.upload(session, body)

@@ -31,7 +31,6 @@ ENV = {"PATH": "/usr/bin:/bin", "HOME": "/job", "LANG": "C.UTF-8"}
 
 @asynccontextmanager
 async def sandbox(home: Path, settings: SandboxSettings | None = None) -> AsyncIterator[Bubblewrap]:
-    """A sandbox that is ready."""
     home.mkdir(parents=True, exist_ok=True)
     found = Bubblewrap(RealClock(), home, settings)
     await found.clear()
@@ -43,7 +42,6 @@ async def sandbox(home: Path, settings: SandboxSettings | None = None) -> AsyncI
 
 
 def write_script(workspace: HostWorkspace, script: bytes) -> None:
-    """Make ``run.sh``, owned by the job."""
     fd = os.open("run.sh", os.O_WRONLY | os.O_CREAT, 0o755, dir_fd=workspace.fd)
     os.write(fd, script)
     if workspace.uid is not None:
@@ -83,7 +81,6 @@ async def rate(work: Callable[[int, int], Awaitable[object]], at_once: int, coun
 
 
 async def spawns(found: Bubblewrap, logs: Path, at_once: int, count: int) -> float:
-    """Bare spawns a second."""
     return await rate(lambda slot, number: spawn(found, logs, f"r{number}", slot), at_once, count)
 
 

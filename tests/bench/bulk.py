@@ -178,7 +178,6 @@ async def fill(
 
 
 async def queue(folder: Path, short: int, long: int, rounds: int) -> list[Row]:
-    """Choosing and claiming ten jobs from a short and from a long queue."""
     service = Service("example", runs_per_user=1, max_runs=10)
     costs = {}
     for length in (short, long):

@@ -84,7 +84,6 @@ COLUMNS: Final = {
 
 @asynccontextmanager
 async def system(name: str, count: int, folder: Path) -> AsyncIterator[tuple[Program, ...]]:
-    """A server and agents beside so many others."""
     axis = AXES[name]
     if axis.rows is not None:
         database, users = folder / "server" / "ferryman.sqlite", name == "users"
@@ -150,7 +149,6 @@ async def alone(server: Program, bodies: Iterator[bytes]) -> float:
 
 
 def rows(name: str, figures: Mapping[int, Mapping[str, float]]) -> list[str]:
-    """Lines of the table."""
     lines = [f"| {name} | {' | '.join(COLUMNS.values())} |", "|---" * (len(COLUMNS) + 1) + "|"]
     for count, row in figures.items():
         cells = " | ".join(f"{row[key]:.{int('MiB' not in key)}f}" for key in COLUMNS)

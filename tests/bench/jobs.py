@@ -47,7 +47,6 @@ TARGETS_MS: Final = {"server": 5.0, "agent": 6.0, "chain": 7.5}
 async def running(
     folder: Path, agents: int = 1, config: str = CONFIG
 ) -> AsyncIterator[tuple[Program, ...]]:
-    """A real server, and real agents."""
     file, mark = folder / "ferryman.toml", uuid.uuid4().hex
     given = ("--config", str(file))
     server = Program("server", folder, mark, *given)
@@ -78,7 +77,6 @@ async def running(
 
 
 async def upload(session: aiohttp.ClientSession, data: bytes = BODY) -> int:
-    """The job's id."""
     async with session.post("/upload", data=data, headers=HEADERS) as answer:
         assert answer.status == 201, await answer.text()
         return int((await answer.json())["id"])
@@ -126,12 +124,10 @@ async def round_of(
 
 
 def medians(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Of each figure."""
     return {name: median([one[name] for one in rounds]) for name in rounds[0]}
 
 
 def _used(server: Program, agents: Iterable[Program]) -> dict[str, float]:
-    """CPU seconds so far."""
     return {
         "server": cpu_s(server),
         "server main": main_thread_s(server),
@@ -144,7 +140,6 @@ def _used(server: Program, agents: Iterable[Program]) -> dict[str, float]:
 
 
 def cpu_s(program: Program) -> float:
-    """CPU seconds of a program itself, without its children."""
     own = _times(program)
     return own[0] + own[1]
 

@@ -43,7 +43,6 @@ async def pages(folder: Path, few: int, many: int) -> list[Row]:
 
 
 async def _measured(client: ServerClient, jobs: int) -> dict[str, float]:
-    """Seconds (p95) of each page."""
     times = dict[str, float]()
     headers = {"Accept": "text/html,application/xhtml+xml", "Accept-Encoding": "gzip"}
     async with aiohttp.ClientSession(headers=headers, auto_decompress=False) as session:

@@ -56,7 +56,6 @@ def said(*command: str, env: dict[str, str]) -> float:
 
 @contextlib.contextmanager
 def _running(command: Sequence[str], env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is stopped at the end."""
     process = subprocess.Popen(
         command,
         env=env,

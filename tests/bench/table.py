@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One comparison of one run."""
-
     what: str
     ours: str
     against: str
@@ -32,7 +30,6 @@ def show(rows: Sequence[Row]) -> None:
 
 
 async def measured(call: Callable[[], Awaitable[object]]) -> list[float]:
-    """Seconds of each round."""
     times = []
     for _ in range(20):
         begin = time.perf_counter()

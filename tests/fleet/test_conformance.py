@@ -39,7 +39,6 @@ class Side(AgentClient):
         self._by, self.files = by, {"run.sh": server.encode()}
 
     def of(self, key: str, **changed: Any) -> Sent:
-        """An order, with its bundle."""
         return self.sent(key, self.files, **changed)
 
     async def answers(self, *sent: Sent) -> list[Any]:
@@ -61,7 +60,6 @@ class Side(AgentClient):
         return PayloadDoc.model_validate(found)
 
     async def end(self, key: str, exit_code: int = 0) -> PayloadDoc:
-        """Its run.sh ends."""
         if isinstance(self._by, FakeSandbox):
             (await self._by.process(key)).finish(exit_code)
         else:
@@ -72,7 +70,6 @@ class Side(AgentClient):
             return PayloadDoc.model_validate((await stream.until(key))["payload"])
 
     async def over(self, key: str, exit_code: int = 0) -> PayloadDoc:
-        """The payload of a new order, which has ended."""
         await self.runs(key)
         return await self.end(key, exit_code)
 

@@ -321,14 +321,12 @@ async def test_large_words_of_an_agent_take_the_room_of_many_and_give_it_back(wo
 
 
 async def commits(world: World, action: Callable[[], Awaitable[object]]) -> int:
-    """How many transactions it makes."""
     with mock.patch.object(world.database, "write", wraps=world.database.write) as write:
         await action()
     return write.call_count
 
 
 async def many(world: World, count: int) -> None:
-    """Queued jobs."""
     for number in range(count):
         new = NewJob("ann", "s", Bundle(f"b{number}", 1, "d"), Limits(), 60.0, world.steady.now())
         await world.jobs.insert(new, "queued")

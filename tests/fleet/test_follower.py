@@ -37,8 +37,6 @@ from tests.kit.waiting import until
 
 
 class Following:
-    """A follower, and what it hands on."""
-
     def __init__(self, agent: FakeAgent, session: aiohttp.ClientSession) -> None:
         self.clock, self.agent = SimClock(), agent
         sessions = Sessions(session, session, cast(Storage, None))
@@ -96,7 +94,6 @@ class Following:
 
 @asynccontextmanager
 async def following(agent: FakeAgent) -> AsyncIterator[Following]:
-    """From the start."""
     async with agent.listening(), aiohttp.ClientSession() as session:
         found, stop = Following(agent, session), asyncio.Event()
         task = asyncio.create_task(found.follower.run(stop))
@@ -322,8 +319,6 @@ HOUR_S = 3_600
 
 
 class PathsAsNames:
-    """A storage whose files' names are paths."""
-
     @asynccontextmanager
     async def open(self, _: FileKind, name: str) -> AsyncIterator[LocalStream]:
         async with opened(partial(LocalStream, Path(name))) as stream:

@@ -36,7 +36,6 @@ async def get(caller: ServerClient, path: str) -> tuple[int, str]:
 
 
 async def read(caller: ServerClient, path: str) -> str:
-    """The text of a page that there is."""
     status, text = await get(caller, path)
     assert status == 200, (path, text)
     return text

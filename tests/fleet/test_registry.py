@@ -168,7 +168,6 @@ class Run:
 
 @asynccontextmanager
 async def run(folder: Path, machine: SimClock, name: str = "north") -> AsyncIterator[Run]:
-    """With an agent of this name in the settings."""
     clock = PersistentClock(folder, machine)
     database = await Database.open(folder / "server.sqlite", MIGRATIONS, clock)
     client = OrchestratorClient(name, "", "", "", cast(Sessions, None), clock)

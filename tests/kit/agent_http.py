@@ -203,7 +203,6 @@ class AgentClient:
                 return {name: archive.read(name) for name in archive.namelist()}
 
     async def ended(self, payload_id: int) -> dict[str, Any]:
-        """The document of a payload once it has ended."""
         async with self.stream() as stream:
             return dict((await stream.until(payload_id))["payload"])
 
@@ -276,7 +275,6 @@ def numbered(prefix: str = "f") -> Callable[[], str]:
 
 
 def bundle_of(folder: Path, files: Mapping[str, bytes]) -> tuple[bytes, str]:
-    """Bytes of a sealed bundle and its digest."""
     path = folder / "bundle"
     sealed = write_bundle(path, files)
     data = path.read_bytes()

@@ -169,7 +169,6 @@ class AgentModel:
         payload.status = PayloadState.CLEANED  # tests may want to see its result all the same
 
     def held(self, server: str | None = None) -> list[Payload]:
-        """What it has not forgotten."""
         return [
             one
             for one in self.payloads.values()

@@ -12,8 +12,6 @@ _NEW_KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", 
 
 @dataclass(frozen=True)
 class Certificate:
-    """Two files in PEM format."""
-
     cert: Path
     key: Path
 

@@ -71,7 +71,6 @@ class SimClock:
 
     @property
     def sleeping(self) -> int:
-        """How many tasks wait for time to pass."""
         return sum(1 for _, _, future in self._sleepers if not future.done())
 
     async def until_asleep(self, seconds: float) -> None:

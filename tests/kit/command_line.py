@@ -22,8 +22,6 @@ _ONE_AT_A_TIME = threading.Lock()
 
 @dataclass(frozen=True)
 class Said:
-    """What a command came to."""
-
     code: int
     data: bytes
     err: str
@@ -84,7 +82,6 @@ def _exit_code() -> int:
 
 
 async def ferryman(*words: str, cwd: str | Path = "", **variables: Any) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command."""
     said = await asyncio.to_thread(run, *words, cwd=cwd, **variables)
     return said.code, said.out, said.err
 

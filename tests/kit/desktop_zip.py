@@ -20,8 +20,6 @@ _ODD: Final = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 @dataclass(frozen=True)
 class Header:
-    """A line of the table of contents, with 64-bit values in their place."""
-
     name: str
     needed: int
     method: int

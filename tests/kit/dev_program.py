@@ -45,8 +45,6 @@ def ended(*words: object, status: int | None = 0, **how: Any) -> subprocess.Comp
 
 @dataclass
 class DevProgram:
-    """``ferryman dev`` in a folder of its own."""
-
     process: subprocess.Popen[str]
     folder: Path
     mark: str
@@ -202,7 +200,6 @@ def traces(system: DevProgram) -> list[str]:
 
 
 def outside(data: Path) -> list[str]:
-    """Mounts and cgroups of the agent with this folder."""
     name = WorkFolders(data, separate_uids=False).name
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     paths = [*Path("/run").glob(f"*/{name}"), *cgroups_of(name)]

@@ -148,7 +148,6 @@ class FakeAgent:
 
     @property
     def streams(self) -> int:
-        """How many event streams are open."""
         return len(self._streams)
 
     async def write(self, held: HeldPayload, data: bytes, stream: str = "stdout") -> None:
@@ -404,7 +403,6 @@ def said(result: bytes) -> str:
 async def serving(
     folder: Path, *agents: FakeAgent, extra: str = "", **server: Any
 ) -> AsyncIterator[ServerClient]:
-    """A Ferryman server with these agents, and one service ``my_service``."""
     async with AsyncExitStack() as stack:
         lines = ["[services.my_service]", extra]
         for agent in agents:

@@ -116,7 +116,6 @@ class FakeProcess:
         self._end(exit_code, warnings)
 
     def break_down(self, message: str, *, certain: bool = True) -> None:
-        """The sandbox, not the job, ends it."""
         self._cause = (Reason.SANDBOX_ERROR if certain else Reason.AGENT_ERROR, message)
         self._end(None, certain=certain)
 
@@ -212,7 +211,6 @@ class FakeSandbox:
         self.reset()
 
     def reset(self) -> None:
-        """As new, for the next test."""
         self.script: Callable[[FakeProcess], None] | None = None
         self.broken: str | None = None
         self.obeys_sigterm = True

@@ -30,7 +30,6 @@ def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def module_folder() -> Iterator[Path]:
-    """A folder of all tests of a file, for a server that they share."""
     folder = new_folder()
     yield folder
     shutil.rmtree(folder, ignore_errors=True)

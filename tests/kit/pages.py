@@ -70,7 +70,6 @@ class Node:
         return [one["href"] for one in self.all("a") if within in one["href"]]
 
     def rows(self) -> list[list[str]]:
-        """The cells of its tables' bodies."""
         return [
             [one.text for one in row if one.tag in ("th", "td")]
             for row in self.all("tr")
@@ -169,7 +168,6 @@ class Page:
 
     @property
     def text(self) -> str:
-        """What is read in it."""
         return self.main.text
 
     @property
@@ -209,7 +207,6 @@ class Page:
         return next((one["value"] for one in self.tree.all("input", name="csrf")), "")
 
     def jobs(self) -> list[int]:
-        """Of a list."""
         return [int(one["data-id"]) for one in self.main.all("tr") if one["data-id"]]
 
     def scripts(self) -> list[str]:
@@ -272,7 +269,6 @@ class Browser:
         return self.session.get(f"{self.url}{path}", headers={"Accept": "text/event-stream"})
 
     async def csrf(self, page: str = "/login") -> str:
-        """The token of the forms of a page; empty: it has none."""
         return (await self.ask(page)).csrf
 
     async def send(self, page: str, path: str, fields: Any = None, **more: str) -> Page:
@@ -288,7 +284,6 @@ class Browser:
         return await self.send("/login", "/login", token=token, next=there)
 
     def cookie(self, name: str) -> str:
-        """What the cookie says whose name ends so; empty: there is none."""
         jar = self.session.cookie_jar
         return next((one.value for one in jar if one.key.endswith(name)), "")
 

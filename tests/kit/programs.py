@@ -44,8 +44,6 @@ def free_port() -> int:
 
 
 class Program:
-    """One of the two, started, killed and started again on its port and folder."""
-
     def __init__(
         self, name: str, folder: Path, mark: str, *flags: str, host: str = "127.0.0.1"
     ) -> None:
@@ -141,7 +139,6 @@ def announced(begin: Callable[[int], T]) -> tuple[T, str]:
 
 
 def until(true, what: str, more=lambda: "", seconds: float = 80.0) -> None:
-    """Ask until it is true; give up with a sentence."""
     never = threading.Event()
     for _ in range(round(seconds / 0.02)):
         if true():
@@ -188,7 +185,6 @@ def form(files: Mapping[str, bytes | str], **fields: str) -> bytes:
 
 
 def upload(url: str, files: Mapping[str, bytes | str], **fields: str) -> tuple[int, Any]:
-    """Status and document."""
     body = form(files, **fields)
     status, said = call(url, "POST", "/upload", body, {"Content-Type": FORM})
     return status, json.loads(said)
@@ -218,7 +214,6 @@ class Pair:
             return bytes(answer.read())
 
     def json(self, path: str) -> Any:
-        """A document of the server's API."""
         return json.loads(self.get(f"/api/v1{path}"))
 
     def submit(self, script: str, user: str = "1", **fields: str) -> int:

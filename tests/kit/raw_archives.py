@@ -26,7 +26,6 @@ Files = Mapping[str, bytes]
 
 
 def write_bundle(path: Path, files: Files) -> BundleSummary:
-    """Write and seal; whatever goes wrong, the writer is aborted."""
     writer = BundleWriter(path, max_files=10_000, max_bytes=1 << 30)
     try:
         for name, content in files.items():

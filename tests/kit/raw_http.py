@@ -38,7 +38,6 @@ class Answer:
 
 
 async def send(port: int, data: bytes) -> bytes:
-    """Everything that comes back until the program closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(data)

@@ -31,15 +31,12 @@ class Store(SqlJobs):
         return (await self.insert(new(user, service, **fields), message))[0]
 
     async def added(self, *users: str, service: str = "s") -> list[Job]:
-        """A job of each."""
         return [await self.upload(user, service) for user in users]
 
     async def claimed(self, agent: str = "node", **fields: Any) -> Job:
-        """A job that was sent to the agent."""
         return await self.moved(claim(await self.upload(**fields), agent))
 
     async def moved(self, move: Move) -> Job:
-        """Make a move that must be made; the job then."""
         job = await self.move(move)
         assert job is not None
         return job
@@ -80,7 +77,6 @@ def claim(job: Job, agent: str = "node") -> Move:
 def end(
     job: Job, state: JobState, through: tuple[Step, ...] = (), *, expires_at: int = 30, **facts: Any
 ) -> Move:
-    """It ends at 30."""
     changes = {"ended_at": 30, "expires_at": expires_at}
     how: dict[str, Any] = {"changes": changes, "facts": facts, "through": through}
     return Move(job.id, job.attempt, job.state, state, 30, "ended", **how)
@@ -95,13 +91,11 @@ def result(name: str, size: int = 3, **more: Any) -> Result:
 
 
 def service(name: str = "s", **more: Any) -> Service:
-    """That takes many jobs."""
     return Service(name, **({"runs_per_user": 100, "max_runs": 100} | more))
 
 
 @pytest.fixture
 def clock() -> SimClock:
-    """The database's."""
     return SimClock()
 
 
@@ -172,7 +166,6 @@ def job(**fields: Any) -> Job:
 
 
 async def moved(jobs: SqlJobs, move: Move) -> Job:
-    """Make a move; the job then."""
     job = await jobs.move(move)
     assert job is not None
     return job

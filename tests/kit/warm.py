@@ -73,7 +73,6 @@ class Warm:
         self.sandbox.script = self._script
 
     def new(self, word: str) -> str:
-        """A name that no other test has."""
         return f"{word}-{next(self._numbers)}"
 
     def session(self, token: str = "") -> aiohttp.ClientSession:
@@ -118,7 +117,6 @@ class Place(ServerClient):
         path: str = "/upload",
         **fields: str,
     ) -> tuple[int, Any]:
-        """Status and answer of an upload, which may be refused."""
         form = aiohttp.FormData(quote_fields=False)
         given = {"user_id": self.user, "service": self.service} | fields
         self.users.add(given["user_id"])
@@ -204,7 +202,6 @@ async def place(warm: Warm) -> AsyncIterator[Place]:
 
 
 def open_files() -> int:
-    """Of this process, sockets left out."""
     found = 0
     for path in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # it was that of the folder

@@ -160,7 +160,6 @@ class SimAgent(AgentClient):
         self.machine.late.clear()
 
     def drop(self) -> None:
-        """The line is cut."""
         self.up = False
         self._world.registry.mark_down(self, "cut off")
 

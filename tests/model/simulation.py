@@ -112,7 +112,6 @@ class World:
         ]
 
     async def sweep(self) -> None:
-        """What waits is sent."""
         await self.send.run_once()
         await self.settle()
 
@@ -320,7 +319,6 @@ class World:
     # -- what must hold
 
     async def check(self) -> None:
-        """Raise AssertionError where a promise is broken."""
         assert not self.violations, self.violations
         await self.know_children()
         await check_batches(self.database)

@@ -152,7 +152,6 @@ class JobModel(RuleBasedStateMachine):
     # -- agents and the line
 
     def at(self, which: int, state: PayloadState) -> list[tuple[SimAgent, Payload]]:
-        """What one agent has."""
         agent = self.world.agents[which]
         return [one for one in self.world.payloads(state) if one[0] is agent]
 
@@ -246,8 +245,6 @@ KINDS: Final[list[dict[str, Any]]] = [
 
 
 class RetriedModel(JobModel):
-    """With retries by hand."""
-
     @rule(number=NUMBER, trouble=TROUBLE)
     def retry(self, number: int, trouble: Trouble) -> None:
         if job_id := self.some_job(number):

@@ -178,7 +178,6 @@ async def test_an_upload_of_a_server_that_stood_still_is_refused(tmp_path, monke
 
 
 async def sent(first: World, second: World) -> Job:
-    """A job that the first server sent to its agent."""
     await begin(first, second)
     await first.send.run_once()
     await first.clock.settle()

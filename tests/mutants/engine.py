@@ -105,7 +105,6 @@ def _file(test: str) -> str:
 
 
 def record(changes: Sequence[Change], arguments: Sequence[str], jobs: int, folder: Path) -> Map:
-    """Run the tests without a change."""
     places = list(dict.fromkeys(place for change in changes for place in change.places))
     statements = {(one.file, one.spot.place): one.spot.statement for one in changes}
     code, notes = folder / "code", folder / "notes"
@@ -151,8 +150,6 @@ class Verdict:
 
 
 class Engine:
-    """In the process that has collected the tests."""
-
     def __init__(self, session: pytest.Session, known: Map, folder: Path, patience: float) -> None:
         self._patience = patience
         self._session, self._map, self._folder = session, known, folder
@@ -209,7 +206,6 @@ class Engine:
         return Verdict(change, "SURVIVED", how=f"{passed} tests passed{over}", seconds=seconds)
 
     def _limit(self, line: str) -> float:
-        """Seconds until the next line."""
         word, _, name = line.partition(" ")
         if word == "start":
             return self._patience + 10 * self._map.seconds.get(name, 0.0)

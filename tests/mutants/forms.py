@@ -96,8 +96,6 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Change:
-    """A module with a mutant in it."""
-
     rule: str
     what: str
     file: str

@@ -32,7 +32,6 @@ class Instead:
 
 
 def collect(arguments: Sequence[str], work: Callable[[pytest.Session], None]) -> bool:
-    """Whether the tests could be collected."""
     plugin = Instead(work)
     pytest.main([*OPTIONS, *arguments], plugins=[plugin])
     return plugin.called
@@ -111,7 +110,6 @@ def _print_to(log: Path, config: pytest.Config) -> None:
 
 
 def _folder(config: pytest.Config, folder: Path) -> None:
-    """Temporary files of tests: a folder of this process."""
     folder.parent.chmod(0o755)  # tests run programs under other uids
     folder.mkdir(mode=0o700)
     factory: Any = config._tmp_path_factory  # type: ignore[attr-defined]

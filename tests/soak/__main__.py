@@ -107,7 +107,9 @@ def main() -> int:
                 disturbing.one(server_stays=passed > given.seconds * SERVER_STAYS)
             except Exception:  # noqa: BLE001 - what it expected did not happen
                 model.report(f"disturbance {disturbing.done[-1]}: {traceback.format_exc()}")
-                system.start_again(*(p for p in system.programs().values() if not p.runs))
+                for program in system.programs().values():
+                    if not program.runs:
+                        program.start()
         for nuisance in nuisances:
             nuisance.stop.set()
         drain(system, model, users, disturbing)
@@ -122,7 +124,7 @@ def main() -> int:
             if program.runs:
                 program.kill()
         print(f"errors in the logs: {dict(errors(system))}")
-        print(markdown(given.seed, given.seconds, model, sampling.samples, watching.looks))
+        print(markdown(given.seed, given.seconds, model, sampling.lives, watching.looks))
     if model.wrong:
         print(f"{len(model.wrong)} wrong; seed {given.seed}; logs in {system.folder}")
         return 1

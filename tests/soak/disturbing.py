@@ -21,8 +21,6 @@ _MORTAL = tuple(name for name in AGENTS if name != LASTING)
 
 
 class Disturbing:
-    """Draws, does, and writes down what it did and when."""
-
     def __init__(self, system: System, model: Model, mark: str, seed: int, only: str = "") -> None:
         self._system, self._model, self._mark, self._random = system, model, mark, Random(seed)
         self.done: list[tuple[float, str]] = []
@@ -69,25 +67,25 @@ class Disturbing:
     def _killed(self, program: Program, pause_s: float = 0) -> None:
         self._system.kill(program)
         pause(pause_s)
-        program.begin()
         if self._random.random() < 0.3:  # killed again while it starts
+            program.begin()
             pause(self._random.uniform(0.1, 1.5))
             self._system.kill(program)
-            program.begin()
-        self._up(program)
+        program.start()
 
     def stop_server(self) -> None:
         self._stopped(self._system.server)
 
     def _stopped(self, program: Program, number: signal.Signals = signal.SIGTERM) -> None:
         self._system.stop(program, number)
-        self._system.start_again(program)
+        program.start()
 
     def kill_all(self) -> None:
         programs = [self._system.server, *(self._system.agents[name] for name in _MORTAL)]
         for program in programs:
             self._system.kill(program)
-        self._system.start_again(*programs)
+        for program in programs:
+            program.start()
 
     def kill_agent(self) -> None:
         self._killed(self._mortal(), self._random.choice((0, 0, 1, 8)))
@@ -112,7 +110,6 @@ class Disturbing:
         self._model.count("processes of jobs that were killed")
 
     def reload(self) -> None:
-        """Other quotas, timeouts and delays, and SIGHUP."""
         self._system.configure(
             runs_per_user=self._random.choice((2, 3, 4, 6)),
             max_runs=self._random.choice((4, 6, 8, 12)),
@@ -202,7 +199,7 @@ class Disturbing:
         if attempts:
             self._model.count("an agent that had died was called reachable for a moment")
         pause(self._random.uniform(0.2, 4))
-        self._system.start_again(agent)
+        agent.start()
         until(lambda: self._known(name)["up"], f"agent {name} is not used again", seconds=120)
 
     def backup(self) -> None:
@@ -225,15 +222,10 @@ class Disturbing:
         server.data = self._system.disk / f"server-{self._model.generation + 1}"
         self._model.restore(backup)
         self._system.ferryman("restore", backup.path)
-        self._up(server)
+        server.start()
         shutil.rmtree(former)
         for name in AGENTS:
             self._agent(name, "resume", 409)
-
-    def _up(self, program: Program) -> None:
-        if not program.runs:
-            program.begin()
-        until(program._answers, f"{program.name} does not listen", seconds=120)
 
     def calm(self) -> None:
         """All agents are used again."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from client_agent.sandbox.kernel.work_folders import WorkFolders
 from client_agent.storage.remove_tree import remove_tree
 from tests.kit.dev_program import cgroups_of, environment, marked
-from tests.kit.programs import Program, until
+from tests.kit.programs import Program
 from tests.soak.model import EXPIRES_S, FORGOTTEN_S, Wrong
 from tests.soak.watching import VARIABLE, of_jobs
 
@@ -101,7 +101,6 @@ class System:
         new.replace(self._time)
 
     def remove(self) -> None:
-        """Nothing of it is left on this machine."""
         if self.fills:
             subprocess.run(["umount", "--lazy", str(self.disk)], check=True)
         remove_tree(self.folder)
@@ -128,12 +127,6 @@ class System:
         program.kill()
         self.server_kills += program is self.server
 
-    def start_again(self, *programs: Program) -> None:
-        for program in programs:
-            program.begin()
-        for program in programs:
-            until(program._answers, f"{program.name} does not listen", seconds=120)
-
     def stop(self, program: Program, number: signal.Signals = signal.SIGTERM) -> None:
         """Send the signal, and wait for an end with code 0."""
         program.send(number)
@@ -142,7 +135,6 @@ class System:
             raise Wrong(f"{program.name} ended with {code} after {number.name}: {said}")
 
     def ferryman(self, verb: str, path: str) -> None:
-        """A command for the server's own folder."""
         places = ("--config", str(self.config), "--data-dir", str(self.server.data))
         done = subprocess.run(
             [sys.executable, "-P", "-m", "ferryman", verb, path, *places],

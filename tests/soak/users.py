@@ -145,7 +145,6 @@ class User(threading.Thread):
             self._model.count("partial results of running jobs")
 
     def _family(self, known: Known) -> set[int]:
-        """It and its children."""
         if known.bundle.kind not in ("array", "fan-out"):
             return {known.job_id}
         _, answer = self._ask("GET", f"/api/v1/jobs?parent={known.job_id}&limit=50", 200, 404)
@@ -166,7 +165,7 @@ class User(threading.Thread):
         """An ended job: state, history and content."""
         found = (job["status"], job["reason"])
         complaint = self._complaint(known, job, found)
-        known.ended, known.ended_at = job["status"], _moment(job["ended_at"])
+        known.ended, known.ended_at = job["status"], _moment(job)
         if complaint == "gone":
             self._model.count("expired before their result was fetched")
             return
@@ -285,14 +284,14 @@ class User(threading.Thread):
             return
         if before and known.runs == 1:
             self._model.report(f"{known.name} had ended before the backup, and is open: {job}")
-        known.ended, known.ended_at = "", _moment(job["ended_at"]) if job["ended"] else 0.0
+        known.ended, known.ended_at = "", _moment(job) if job["ended"] else 0.0
         known.cancel_after = time.monotonic() + (8 if known.bundle.kind == "hangs" else 240)
         self._model.count("followed again after a restore")
 
 
-def _moment(text: str) -> float:
-    """A time of a document, by this process's clock: both run on one machine."""
-    ago = datetime.now(UTC) - datetime.fromisoformat(text)
+def _moment(job: dict[str, Any]) -> float:
+    """Its end, by this process's clock: both run on one machine."""
+    ago = datetime.now(UTC) - datetime.fromisoformat(job["ended_at"])
     return time.monotonic() - max(0.0, ago.total_seconds())
 
 

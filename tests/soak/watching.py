@@ -8,9 +8,11 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import linear_regression, median
+from statistics import linear_regression
+from typing import NamedTuple
 
 from tests.kit.dev_program import born
 from tests.kit.programs import Program
@@ -88,18 +90,9 @@ class Watching(threading.Thread):
         self._model.report(f"attempts {running} of job {job_id} ran at once: {living}")
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One program at one moment.
-
-    Attributes:
-        life: tells lives of the program apart.
-        at: seconds since the soak began.
-    """
-
-    program: str
-    life: str
+class Sample(NamedTuple):
     at: float
+    """Seconds since the soak began."""
     rss: int
     descriptors: int
 
@@ -109,27 +102,28 @@ class Sampling(threading.Thread):
         super().__init__(daemon=True)
         self._programs, self._begun = programs, begun
         self.stop = threading.Event()
-        self.samples: list[Sample] = []
+        self.lives: dict[tuple[str, str], list[Sample]] = defaultdict(list)
 
     def run(self) -> None:
         while not self.stop.wait(EVERY_S):
             for name, program in self._programs.items():
-                if program.process and (sample := self._sample(name, program.process.pid)):
-                    self.samples.append(sample)
+                with suppress(OSError, KeyError):  # it has ended at this moment
+                    if program.process:
+                        self._look(name, program.process.pid)
 
-    def _sample(self, name: str, pid: int) -> Sample | None:
+    def _look(self, name: str, pid: int) -> None:
         birth, at = born(pid), time.monotonic() - self._begun
-        try:
-            text = Path(f"/proc/{pid}/status").read_text()
-            fields = dict(line.split(":", 1) for line in text.splitlines())
-            descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-            rss = int(fields["VmRSS"].split()[0]) * 1024
-        except (OSError, KeyError):
-            return None  # it has ended at this moment
-        return Sample(name, f"{pid}.{birth}", at, rss, descriptors)
+        text = Path(f"/proc/{pid}/status").read_text()
+        fields = dict(line.split(":", 1) for line in text.splitlines())
+        descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        rss = int(fields["VmRSS"].split()[0]) * 1024
+        self.lives[name, f"{pid}.{birth}"].append(Sample(at, rss, descriptors))
 
 
-def markdown(seed: int, seconds: float, model: Model, samples: Sequence[Sample], looks: int) -> str:
+Lives = Mapping[tuple[str, str], Sequence[Sample]]
+
+
+def markdown(seed: int, seconds: float, model: Model, lives: Lives, looks: int) -> str:
     counts = model.counts
     uploads = sum(n for name, n in counts.items() if name.startswith("uploaded: "))
     lines = [
@@ -140,44 +134,30 @@ def markdown(seed: int, seconds: float, model: Model, samples: Sequence[Sample],
         *(f"| {name} | {counts[name]} |" for name in sorted(counts)),
         f"| looks at all processes for two attempts of one job | {looks} |",
         "",
-        *life_table(samples),
+        *life_table(lives),
         "",
         *(f"- WRONG: {one}" for one in model.wrong),
     ]
     return "\n".join(lines) + "\n"
 
 
-def life_table(samples: Sequence[Sample]) -> list[str]:
-    """A line for each time that a program lived long enough."""
-    grouped: dict[tuple[str, str], list[Sample]] = {}
-    for sample in samples:
-        grouped.setdefault((sample.program, sample.life), []).append(sample)
-    long = [life for life in grouped.values() if life[-1].at - life[0].at >= LONG_S]
+def life_table(lives: Lives) -> list[str]:
+    long = {key: life for key, life in lives.items() if life[-1].at - life[0].at >= LONG_S}
     return [
-        "| program, a life | length | memory, first → last fifth | growth | descriptors (most) |",
+        "| program, a life | length | memory, warm → at the end | growth | descriptors (most) |",
         "|---|---|---|---|---|",
-        *(_line(life) for life in long),
-        f"| {len(grouped) - len(long)} shorter lives | | | | |",
+        *(_line(name, life) for (name, _), life in long.items()),
+        f"| {len(lives) - len(long)} shorter lives | | | | |",
     ]
 
 
-def _line(life: Sequence[Sample]) -> str:
+def _line(name: str, life: Sequence[Sample]) -> str:
     begin = life[0].at
     warm = [one for one in life if one.at - begin >= WARM_S]
     slope = linear_regression([one.at for one in warm], [one.rss for one in warm])[0] * 3600
-    fifth = max(1, len(warm) // 5)
-
-    def ends(name: str, unit: int = 1) -> str:
-        """Medians of the first and of the last fifth."""
-        first, last = (
-            median(getattr(one, name) for one in some) / unit
-            for some in (warm[:fifth], warm[-fifth:])
-        )
-        return f"{first:.{int(unit > 1)}f} → {last:.{int(unit > 1)}f}"
-
-    most = max(one.descriptors for one in life)
+    first, last, most = warm[0], warm[-1], max(one.descriptors for one in life)
     return (
-        f"| {life[0].program}, from minute {begin / 60:.0f} | {(life[-1].at - begin) / 60:.0f} min "
-        f"| {ends('rss', MIB)} MiB | {slope / MIB:+.1f} MiB/h "
-        f"| {ends('descriptors')} ({most}) |"
+        f"| {name}, from minute {begin / 60:.0f} | {(last.at - begin) / 60:.0f} min "
+        f"| {first.rss / MIB:.1f} → {last.rss / MIB:.1f} MiB | {slope / MIB:+.1f} MiB/h "
+        f"| {first.descriptors} → {last.descriptors} ({most}) |"
     )

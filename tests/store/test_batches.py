@@ -42,7 +42,6 @@ async def batch_of(jobs: Store, parent: Job) -> Batch:
 
 
 async def make(jobs: Store, parent: Job, most: int) -> bool:
-    """The next children."""
     seen = await batch_of(jobs, parent)
     return await jobs.make_children(seen, rules.tasks(seen, seen.made, most), 30, "of an array")
 

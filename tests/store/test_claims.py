@@ -20,7 +20,6 @@ ANY = [Candidate("node", None)]
 async def claim(
     jobs: Store, of: Service, most: int = 99, candidates: Sequence[Candidate] = ANY, *ended: Any
 ) -> list[Job]:
-    """In order."""
     return await jobs.claim_fairly(of, candidates, most, 20, *ended)
 
 

@@ -68,8 +68,6 @@ async def test_a_change_that_fails_spoils_no_other_that_shares_its_commit(databa
 
 
 class Elsewhere:
-    """Something that a change must not wait for."""
-
     def __await__(self) -> Generator[None, None, None]:
         yield
 
@@ -231,7 +229,6 @@ async def filled(path: Path) -> None:
 
 
 def damage(path: Path) -> None:
-    """Overwrite a page in the middle of the table."""
     with path.open("r+b") as file:
         file.seek(10 * 4096)
         file.write(b"\xff" * 4096)

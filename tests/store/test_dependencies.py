@@ -18,7 +18,6 @@ SERVICE = Service("s", expires_after_s=60.0)
 
 
 async def run(jobs: Store, job: Job, to: JobState = S.COMPLETED, at: int = 100) -> Job:
-    """Bring a queued job to an end."""
     if to is S.CANCELLED:
         return await jobs.moved(ending.cancelled(await jobs.get(job.id), SERVICE, at, "cancelled"))
     await jobs.moved(claim(await jobs.get(job.id)))
@@ -26,7 +25,6 @@ async def run(jobs: Store, job: Job, to: JobState = S.COMPLETED, at: int = 100) 
 
 
 async def finish(jobs: Store, job: Job, to: JobState = S.COMPLETED, at: int = 100) -> Job:
-    """Bring a job that was claimed to an end."""
     job = await jobs.get(job.id)
     for state in (S.SUBMITTED, S.RUNNING):
         job = await jobs.moved(Move(job.id, job.attempt, job.state, state, 30, "on"))

@@ -31,7 +31,6 @@ async def opened(path: Path, *migrations: Migration) -> Path | None:
 
 
 def version_and_columns(path: Path) -> tuple[int, list[str]]:
-    """Version and columns."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
         columns = [row[1] for row in connection.execute("PRAGMA table_info(things)")]
         return schema_version(connection), columns

@@ -90,7 +90,6 @@ async def put(storage: Storage, content: bytes = b"content", kind: FileKind | No
 
 
 async def names(storage: Storage, kind: FileKind = FileKind.RESULT) -> list[str]:
-    """All that is listed."""
     found: list[str] = []
     while page := await storage.list(kind, found[-1] if found else ""):
         found += page
@@ -98,8 +97,6 @@ async def names(storage: Storage, kind: FileKind = FileKind.RESULT) -> list[str]
 
 
 def rows(*referred: str) -> InUse:
-    """Rows that refer to these files."""
-
     async def in_use(asked: Sequence[str]) -> set[str]:
         return set(referred) & set(asked)
 
