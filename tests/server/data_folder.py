@@ -36,7 +36,7 @@ RESULT = zipped({"out.txt": b"1"})
 
 
 class Folder:
-    """With a completed job of ann, one of bob that an agent has, and a queued one of cy."""
+    """A server's, and the storage that it has."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.database_path = path, path / "ferryman.sqlite"
@@ -68,14 +68,6 @@ class Folder:
             pending.commit()
         return job
 
-    async def fill(self, **users: JobState) -> None:
-        """A new database, with a job of each."""
-        database = await Database.open(self.database_path, MIGRATIONS)
-        await server_identity(database, "the-first")
-        for user, state in users.items():
-            await self.add(Store(database, []), user, to=state)
-        await database.close()
-
     def sql(self, text: str) -> None:
         """Change its database by hand."""
         with closing(sqlite3.connect(self.database_path)) as database, database:
@@ -90,12 +82,21 @@ class Folder:
 def _template(bob: JobState) -> Path:
     folder = Folder(new_folder() / "data")
     atexit.register(shutil.rmtree, folder.path.parent)
-    asyncio.run(folder.fill(ann=JobState.COMPLETED, bob=bob, cy=JobState.QUEUED))
+
+    async def fill() -> None:
+        database = await Database.open(folder.database_path, MIGRATIONS)
+        await server_identity(database, "the-first")
+        users = {"ann": JobState.COMPLETED, "bob": bob, "cy": JobState.QUEUED}
+        for user, state in users.items():
+            await folder.add(Store(database, []), user, to=state)
+        await database.close()
+
+    asyncio.run(fill())
     return folder.path
 
 
 def filled(path: Path, bob: JobState = JobState.SUBMITTED) -> Folder:
-    """A folder as the server leaves it."""
+    """With a completed job of ann, one of bob that an agent has, and a queued one of cy."""
     shutil.copytree(_template(bob), path)
     return Folder(path)
 

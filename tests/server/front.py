@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ PATHS = {
 }
 
 
-@dataclass
 class Program:
     """One of the two.
 
@@ -39,16 +38,13 @@ class Program:
         private: a route for callers with a token.
     """
 
-    name: str
-    port: int
-    caller: Any
-    private: str
-    change: str
-    upload: str
-
-    @classmethod
-    def of(cls, caller: Any, name: str = "server") -> Program:
-        return cls(name, int(caller.url.rpartition(":")[2].strip("/")), caller, *PATHS[name])
+    def __init__(self, caller: Any, name: str = "server") -> None:
+        self.caller, self.name = caller, name
+        self.port = int(caller.url.rpartition(":")[2].strip("/"))
+        self.private, self.change, self.upload = PATHS[name]
+        self.ask = functools.partial(raw_http.ask, self.port)
+        self.send = functools.partial(raw_http.send, self.port)
+        self.holding = functools.partial(raw_http.holding, self.port)
 
     async def unfinished(self) -> str:
         """The path of something that has not ended."""
@@ -58,11 +54,8 @@ class Program:
         assert status == 200
         return f"/retrieve/{reply['id']}"
 
-    def holding(self, data: str) -> contextlib.AbstractAsyncContextManager[None]:
-        return raw_http.holding(self.port, data)
-
     async def timed(self, method: str, path: str, **headers: str) -> Answer:
-        """As :meth:`ask`, where the answer takes time, on the program's own clock."""
+        """As ``ask``, where the answer takes time, on the program's own clock."""
         asked = asyncio.create_task(self.ask(method, path, **headers))
 
         async def over() -> bool:
@@ -74,12 +67,6 @@ class Program:
         await eventually(over, bool)
         return await asked
 
-    async def send(self, data: bytes) -> bytes:
-        return await raw_http.send(self.port, data)
-
-    async def ask(self, method: str, path: str, body: str = "", **headers: str) -> Answer:
-        return await raw_http.ask(self.port, method, path, body, **headers)
-
 
 @contextlib.asynccontextmanager
 async def serving(name: str, folder: Path, **settings: Any) -> AsyncIterator[Program]:
@@ -90,7 +77,7 @@ async def serving(name: str, folder: Path, **settings: Any) -> AsyncIterator[Pro
             caller: Any = await stack.enter_async_context(driving(folder, client, **settings))
         else:
             caller = await stack.enter_async_context(calling(folder, **settings))
-        yield Program.of(caller, name)
+        yield Program(caller, name)
 
 
 def guarding(name: str, folder: Path) -> contextlib.AbstractAsyncContextManager[Program]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import encodings.aliases
+import functools
 import os
 import sqlite3
 from unittest.mock import AsyncMock, Mock
@@ -92,9 +92,7 @@ async def test_what_is_no_body_of_ours_is_refused_by_its_head(program):
     form = "multipart/form-data; boundary=b"
     for headers, code in (
         ({"Content_Encoding": "gzip", "Content_Type": form}, "content_encoding"),
-        # Dear to read.
-        ({"Content_Type": "a/b;" + '"' * 8_000}, "content_type"),
-        ({"Content_Type": "a/b" + "(" * 8_000}, "content_type"),
+        ({"Content_Type": "a/b;" + '"' * 8_000}, "content_type"),  # dear to read
     ):
         answer = await program.ask("POST", program.upload, "x" * 10, **headers)
         assert (answer.status, answer.document["code"]) == (415, code)
@@ -106,30 +104,21 @@ USUAL = ("UTF-8", "utf8", "us-ascii", "ISO-8859-1")
 
 
 async def test_texts_come_in_three_charsets_and_no_other_one_is_looked_up(program):
-    """Of every encoding that Python knows, and some names by which it knows none."""
-    known = {*encodings.aliases.aliases.values(), *USUAL}
-    known |= {name.replace("_", "-") for name in known}
-    none = {"x", "../x", "a.b", "undefined", "idna", "é", "x" * 200, "\0"}
+    """However it is written: tests/rules/test_callers.py."""
     path, kind = "/login", "application/x-www-form-urlencoded"
     if program.name == "agent":
         path, kind = "/submit", "multipart/form-data; boundary=b"
-    look_up, taken = Mock(return_value=None), []
+    look_up = Mock(return_value=None)
     codecs.register(look_up)
     try:
-        for charset in sorted(known | none):
+        for charset in (*USUAL, "punycode", "idna", "utf-16", "undefined", "../x", "é", "x" * 200):
             head = f'{kind}; charset="{charset}"'
             answer = await program.ask("POST", path, "token=x", Content_Type=head)
             assert answer.status < 500, (charset, answer.body)
-            if charset == "\0":
-                assert answer.status == 400  # no HTTP
-            elif answer.status != 415:
-                taken.append(charset)
-            else:
-                assert answer.document["code"] == "charset", charset
+            refused = answer.status == 415 and answer.document["code"] == "charset"
+            assert refused is (charset not in USUAL), charset
     finally:
         codecs.unregister(look_up)
-    assert {codecs.lookup(one).name for one in taken} == {"utf-8", "ascii", "iso8859-1"}
-    assert {*taken} >= {*USUAL}
     look_up.assert_not_called()
 
 
@@ -250,33 +239,34 @@ async def test_whoever_goes_away_leaves_no_traceback(program):
 # -- limits, and how errors are reported
 
 
-async def until_status(ask, status):
-    return await eventually(ask, lambda answer: answer.status == status)
-
-
 async def test_more_requests_and_waits_than_fit_are_sent_away_and_health_is_not(
     name, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 8)
     async with serving(name, tmp_path) as narrow:
+
+        async def until(status, path="", ask=narrow.ask):
+            asked = functools.partial(ask, "GET", path or narrow.private)
+            return await eventually(asked, lambda answer: answer.status == status)
+
         async with contextlib.AsyncExitStack() as held:
             for _ in range(6):
                 await held.enter_async_context(narrow.holding(HALF.format(narrow.upload)))
-            answer = await until_status(lambda: narrow.ask("GET", narrow.private), 503)
+            answer = await until(503)
             assert answer.document["code"] == "too_many_requests"
             assert answer.headers["retry-after"]
             assert (await narrow.ask("GET", "/health")).status == 200
-        await until_status(lambda: narrow.ask("GET", narrow.private), 200)
+        await until(200)
         path = await narrow.unfinished()
         head = f"GET {path}?wait=60 HTTP/1.1\r\nHost: localhost\r\n\r\n"
         waiting = f"{path}?wait=0.01"
         async with narrow.holding(head):
             async with narrow.holding(head):
-                answer = await until_status(lambda: narrow.timed("GET", waiting), 429)
+                answer = await until(429, waiting, narrow.timed)
                 assert answer.document["code"] == "too_many_waits"
                 assert (await narrow.ask("GET", path)).status == 200
             # One of the two is gone, and its wait with it.
-            await until_status(lambda: narrow.timed("GET", waiting), 200)
+            await until(200, waiting, narrow.timed)
 
 
 async def test_a_full_database_is_507_and_another_failure_503(program, monkeypatch):
@@ -296,7 +286,7 @@ async def test_a_download_that_is_broken_off_is_one_line_without_a_traceback(tmp
     async with driving(tmp_path, client) as caller:
         job = await caller.upload()
         assert (await caller.job(job))["status"] == "Completed"
-        program = Program.of(caller)
+        program = Program(caller)
         with capture_logs() as lines:
             async with program.holding(f"GET /download/{job} HTTP/1.1\r\nHost: localhost\r\n\r\n"):
                 await program.ask("GET", "/")
@@ -317,7 +307,7 @@ PRINCIPALS = {
 async def test_each_user_and_portal_may_ask_so_often(tmp_path):
     client = FakeOrchestrator()
     async with driving(tmp_path, client, extra=LIMITED, principals=PRINCIPALS) as caller:
-        program = Program.of(caller)
+        program = Program(caller)
 
         async def ask(token: str, path: str = "/api/v1/jobs", **headers: str) -> int:
             answer = await program.ask("GET", path, Authorization=f"Bearer {token}", **headers)

@@ -278,11 +278,11 @@ async def test_a_server_without_an_agent_that_answers_takes_uploads_until_it_sto
     (tmp_path / "agent").mkdir()
     async with calling(tmp_path / "agent", asked=asked) as caller:
         asked.drain.set()
-        timed = Program.of(caller, "agent").timed
+        timed = Program(caller, "agent").timed
         answer = await eventually(lambda: timed("GET", "/readyz"), lambda it: it.status == 503)
         assert answer.document["reasons"] == ["draining"]
     async with driving(tmp_path, FakeOrchestrator(), gone=True) as caller:
-        program = Program.of(caller)
+        program = Program(caller)
         answer = await program.ask("GET", "/readyz")
         assert (answer.status, answer.document["status"]) == (200, "ok")
         caller.server.wakeups.close()
@@ -296,7 +296,7 @@ async def test_users_see_neither_agents_nor_what_is_wrong(tmp_path):
         (agent,) = caller.server.clients
         for token in ("", *PRINCIPALS):
             shown = {"Authorization": f"Bearer {token}"} if token else {}
-            answers = [await Program.of(caller).ask("GET", path, **shown) for path in PROBES]
+            answers = [await Program(caller).ask("GET", path, **shown) for path in PROBES]
             text = b" ".join(one.body for one in answers)
             is_operator = token == OPERATOR
             assert (agent.encode() in text) == is_operator, token
