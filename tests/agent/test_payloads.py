@@ -25,10 +25,13 @@ from client_agent.intake.submission import STALLED_S
 from client_agent.payloads.store import Payloads
 from client_agent.report.health import CpuLoad, Health
 from client_agent.run.attempt import TICK_S
+from client_agent.run.retention import INTERVAL_S
 from client_agent.storage.folders import Folders
+from shared.clock import SECOND, from_iso
 from shared.wire import PayloadState
 from tests.agent.test_intake import half_sent
-from tests.kit.agent_http import AgentClient, calling, digest
+from tests.kit.agent_http import SERVER, AgentClient, calling, digest
+from tests.kit.clock import SimClock
 from tests.kit.each import each
 from tests.kit.waiting import eventually, until
 
@@ -81,6 +84,30 @@ async def test_retrieve_gives_the_payload_before_its_end_and_the_zip_after_it(ag
     await agent.ended(payload_id)
     assert (await agent.doc(payload_id))["status"] == "Failed"
     assert (await agent.zip(f"/retrieve_partial/{payload_id}"))["partial.txt"] == b"half"
+
+
+@each("jump_s", [-1000 * 86_400.0, 1000 * 86_400.0])
+async def test_results_promises_and_the_order_of_times_are_kept_whoever_sets_the_machines_clock(
+    tmp_path, jump_s
+) -> None:
+    clock = SimClock()
+    async with calling(tmp_path / str(jump_s), clock, retention=4 * INTERVAL_S) as agent:
+        assert await agent.call("POST", f"/keys/{SERVER}/9.1/settle") == (200, {"payload": None})
+        done = await agent.completed()
+        payload_id, process = await agent.started("2.1")
+        clock.jump(jump_s)
+        await clock.advance(59.0)
+        process.finish()
+        ended = await agent.ended(payload_id)
+        took_s = (from_iso(ended["ended_at"]) - from_iso(ended["started_at"])) / SECOND
+        assert 58.0 < took_s < 60.0
+        await clock.advance(INTERVAL_S - clock.monotonic())
+        await clock.until_asleep(INTERVAL_S)  # so it has looked for what expired
+        await clock.advance(INTERVAL_S)
+        await clock.until_asleep(INTERVAL_S)
+        assert "run.sh" in await agent.zip(f"/retrieve/{done}")
+        status, reply = await agent.submit("9.1")
+        assert (status, reply["code"]) == (409, "key_refused")
 
 
 async def test_every_status_is_one_that_a_job_orchestrator_server_can_read() -> None:

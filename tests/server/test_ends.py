@@ -120,6 +120,21 @@ async def test_neither_the_delay_of_a_retry_nor_a_pause_is_time_in_the_queue(pla
     )
 
 
+@each("jump_s", [-1000 * 86_400.0, 1000 * 86_400.0])
+async def test_nothing_is_cleaned_after_somebody_sets_the_machines_clock(
+    place: Place, jump_s: float
+) -> None:
+    before = await place.job(await place.upload())
+    place.warm.clock.jump(jump_s)
+    await place.configure(expires_after="10ms")
+    # So the Cleaner has swept.
+    await is_at(place, (await place.job(await place.upload()))["id"], "Cleaned", 1)
+    after = await place.job(before["id"])
+    assert (after["status"], after["expires_at"]) == ("Completed", before["expires_at"])
+    place.warm.clock.jump(-jump_s)
+    await place.configure()
+
+
 async def test_what_a_running_job_says_stays_with_its_attempt(place: Place) -> None:
     await place.configure(retries=1, retry_delays=["0s"])
     place.does(None)
