@@ -24,8 +24,6 @@ PRINCIPALS = {OPERATOR: Principal("admin", Role.OPERATOR)}
 
 
 class Lists(Browser):
-    """What a user sees."""
-
     place: Place
 
     async def job(self, *, wait: bool = True, **fields: Any) -> int:
@@ -44,7 +42,6 @@ class Lists(Browser):
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def ann(place: Place) -> AsyncIterator[Lists]:
-    """A user of the test's own."""
     made = await place.api("POST", "/tokens", {"name": place.user, "role": "user"})
     async with browsing(place.url, made["token"]) as browser:
         found = Lists(browser.url, browser.session, browser.token)
@@ -54,7 +51,6 @@ async def ann(place: Place) -> AsyncIterator[Lists]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def bobs(ann: Lists) -> int:
-    """A job of somebody else."""
     return await ann.job(user_id=f"bob-{ann.place.user}", name="his-name", tags="t")
 
 

@@ -13,13 +13,12 @@ import pytest
 from aiohttp import web
 
 from server.web.job import log as log_follow
-from tests.kit.fake_agent import FakeAgent, Served, page, served, serving
+from tests.kit.fake_agent import FakeAgent, Served, page, serving
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.pages import Browser, Page, browsing
 from tests.kit.warm import Place
 from tests.server.held_jobs import Setting, followed, log_events, running
 
-__all__ = ["served"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _LINE = re.compile(r'id="L(\d+)".*?<span class="t">(.*?)</span></div>')

@@ -102,12 +102,23 @@ async def test_a_window_has_the_right_lines(data: bytes, line: int, way: str) ->
         assert window.next_line >= window.last
 
 
-async def test_a_window_reads_little_of_a_large_log() -> None:
+async def test_a_window_reads_little_of_a_large_log_and_its_lines_are_made_in_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads, made = set[int](), log_window._rows
+
+    def rows(*given: Any) -> Any:
+        threads.add(threading.get_ident())
+        return made(*given)
+
+    monkeypatch.setattr(log_window, "_rows", rows)
     source = Bytes(b"0123456789abcde\n" * 500_000)
     log = await source.counted()
-    for window in (await window_to(log, 10**9), await window_around(log, 250_000)):
-        assert len(window.rows) == log_window.LINES
+    for way, line in ((window_to, 10**9), (window_around, 250_000), (window_from, 1)):
+        assert len((await way(log, line)).rows) == log_window.LINES
     assert source.read_bytes < 4 << 20
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 async def test_counting_goes_on_where_it_was_in_the_log_that_was_counted() -> None:
@@ -229,23 +240,6 @@ def test_each_character_has_one_in_lower_case() -> None:
     every = "".join(map(chr, range(sys.maxunicode + 1)))
     assert len(log_window._small(every)) == len(every)
     assert all(len(log_window._small(one)) == 1 for one in every)
-
-
-async def test_coloured_lines_are_not_made_on_the_event_loop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    threads, made = set[int](), log_window._rows
-
-    def rows(*given: Any) -> Any:
-        threads.add(threading.get_ident())
-        return made(*given)
-
-    monkeypatch.setattr(log_window, "_rows", rows)
-    log = await Bytes(b"\x1b[1mx\x1b[my\n" * 3).counted()
-    for window in (await window_to(log, 3), await window_around(log, 1), await window_from(log, 1)):
-        assert window.first == 1
-    assert threads
-    assert threading.get_ident() not in threads
 
 
 # -- logs that are in results

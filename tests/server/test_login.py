@@ -34,14 +34,12 @@ WEEK_S: Final = 604_800
 
 
 async def may_see(browser: Browser) -> bool:
-    """Whether its session is good."""
     page = await browser.ask("/jobs")
     assert page.status in (200, 303)
     return page.status == 200
 
 
 async def token_of(place: Place, **fields: Any) -> dict[str, Any]:
-    """A token of a user of the test's own."""
     asked = {"name": place.warm.new("eve"), "role": "user", **fields}
     return dict(await place.api("POST", "/tokens", asked))
 

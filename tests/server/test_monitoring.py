@@ -1,6 +1,4 @@
-"""What machines ask a server and an agent, and the answers: metrics, ``/livez``, ``/readyz``
-and ``/health``; what the log says of each job, and when the watchdog is to start a server again.
-"""
+"""Metrics, ``/livez``, ``/readyz``, ``/health``, the log's lines of jobs, and the watchdog."""
 
 from __future__ import annotations
 

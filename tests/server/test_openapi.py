@@ -70,7 +70,6 @@ def parameters(route: Route) -> dict[tuple[str, str], Any]:
 
 
 def objects(found: Any) -> Iterator[dict[str, Any]]:
-    """Every one in the document."""
     if isinstance(found, dict):
         yield found
     for one in found.values() if isinstance(found, dict) else found:
@@ -254,10 +253,6 @@ async def test_another_method_is_405_and_a_text_that_is_too_long_or_no_number_is
             said = await answer.json()
         assert (answer.status, said["code"]) == (405, "method_not_allowed"), path
         assert set(answer.headers["Allow"].split(",")) == there, path
-    for method, path in ("GET", "/download/"), ("GET", "/api/v1/jobs/"), ("POST", "/terminate/"):
-        status, said = await caller.ask(method, f"{path}abc")
-        assert (status, said["code"]) == (404, "job_not_found")
-        assert "'abc' is not the number of a job" in (said.get("detail") or said["message"])
 
 
 async def run(folder: Path, *arguments: str, tokens: bool) -> str:

@@ -53,7 +53,6 @@ async def admin(place: Place) -> AsyncIterator[Browser]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def past(module_folder: Path) -> AsyncIterator[tuple[ServerClient, Browser]]:
-    """A server with the statistics of a week."""
     (data := module_folder / "past" / "data").mkdir(parents=True)
     clock = SimClock()
     await write_past_week(data / "ferryman.sqlite", clock.now())
@@ -309,7 +308,6 @@ async def test_an_unknown_reason_is_shown_as_text_and_many_are_put_together() ->
 
 
 def setting(page: Page, key: str) -> str:
-    """The text of a setting's row."""
     (found,) = [row for row in page.main.rows() if key in row[0].split()]
     return " ".join(found[1:])
 

@@ -1,6 +1,4 @@
-"""Pages and browsers: whose page may do what at both programs, what trusted pages read, who gets
-pages and who JSON, and a server behind a proxy with a path.
-"""
+"""Which pages may do and read what at both programs; who gets pages; a proxy with a path."""
 
 from __future__ import annotations
 

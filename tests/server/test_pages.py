@@ -1,6 +1,4 @@
-"""All pages, from the table of pages: forms that no page of ours sent, text that people and jobs
-wrote, and what each role is offered.
-"""
+"""All pages: forms that no page of ours sent, what people and jobs wrote, each role's offers."""
 
 from __future__ import annotations
 

@@ -71,7 +71,6 @@ class Portal(Crowd):
         return str(found["url"]).removeprefix(self.place.url)
 
     async def ended(self, **fields: Any) -> int:
-        """A job of ann that has ended."""
         job_id = await self.place.upload(user_id="ann", **fields)
         await self.place.job(job_id)
         return job_id

@@ -1,6 +1,4 @@
-"""Clients that poll, wait and follow: entity tags, when to ask again, how long a wait lasts, tokens
-that end meanwhile; events in pages and streams.
-"""
+"""Clients that poll, wait and follow: tags, the length of waits, tokens that end, events."""
 
 from __future__ import annotations
 
@@ -20,13 +18,12 @@ from shared.http import connections
 from shared.principals import Principal, Role
 from shared.wire import EventDoc
 from tests.kit.clock import SimClock
-from tests.kit.fake_agent import Served, served
+from tests.kit.fake_agent import Served
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import ServerClient, driving
 from tests.kit.waiting import until
 from tests.server.held_jobs import SSE, followed, running
 
-__all__ = ["served"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HERE = "/api/v1/jobs/1"
 

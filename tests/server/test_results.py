@@ -1,6 +1,4 @@
-"""Results on the server's disk: who is tried when there is no room, and what becomes of those that
-are stored: one ZIP of several, inputs of other jobs, children. An agent may have made them up.
-"""
+"""Results without room on the disk, and what is made of those that are stored."""
 
 from __future__ import annotations
 

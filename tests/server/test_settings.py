@@ -1,6 +1,4 @@
-"""What changes while the server runs: settings that are read again, over HTTP, by the SDK and the
-command line; and services that operators make, change, pause and retire.
-"""
+"""What changes while the server runs: settings that are read again, and services."""
 
 from __future__ import annotations
 
@@ -43,8 +41,6 @@ OWN = f'[server]\ntokens = ["{TOKEN}"]\n'
 
 
 class World:
-    """A server with a file."""
-
     def __init__(self, caller: ServerClient, file: Path) -> None:
         self.caller, self.file, self.context = caller, file, caller.server.context
 

@@ -55,7 +55,6 @@ def trusting(ca: Authority, own: Certificate | None = None) -> ssl.SSLContext:
 
 @contextlib.asynccontextmanager
 async def answering(folder: Path, **settings: Any) -> AsyncIterator[int]:
-    """A server with these settings; its port."""
     async with driving(folder, FakeOrchestrator(), **settings) as caller:
         yield int(caller.url.rpartition(":")[2])
 

@@ -27,8 +27,6 @@ SHOWN = re.compile(r"ferryman_[0-9a-z]{10}_[0-9A-Za-z]{38}")
 
 
 class Tokens:
-    """What an operator does with them."""
-
     def __init__(self, caller: ServerClient, operator: str | None = OPERATOR) -> None:
         self.caller, self._operator = caller, operator
 

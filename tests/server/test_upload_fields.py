@@ -1,6 +1,4 @@
-"""The fields of uploads and schedules and the parameters of queries: what each means, and what is
-said of a wrong one.
-"""
+"""The fields of uploads and schedules, the parameters of queries, and wrong ones of each."""
 
 from __future__ import annotations
 
@@ -37,7 +35,6 @@ async def send(place: Place, **fields: str) -> tuple[int, dict[str, Any]]:
 
 
 async def taken(place: Place, **fields: str) -> dict[str, Any]:
-    """The job's document."""
     status, reply = await send(place, **fields)
     assert status == 201, reply
     return dict(await place.api("GET", f"/jobs/{reply['id']}"))
@@ -301,10 +298,15 @@ async def test_errors_are_problems_that_name_what_is_wrong(place, path, status, 
 
 async def test_what_is_no_job_is_not_found_and_a_field_of_a_query_is_given_once(place):
     for text in ("x", "-1", "1.5", str(2**63), str(2**63 - 1), "9" * 5_000):
-        for path in (f"/api/v1/jobs/{text}", f"/download/{text}", f"/download_partial/{text}"):
-            status, said = await place.ask("GET", path)
+        for method, path in (
+            *(("GET", f"/{way}/{text}") for way in ("api/v1/jobs", "download", "download_partial")),
+            ("POST", f"/terminate/{text}"),
+        ):
+            status, said = await place.ask(method, path)
             assert (status, said["code"]) == (404, "job_not_found"), path
-            assert len(said.get("detail") or said["message"]) < 100
+            why = said.get("detail") or said["message"]
+            assert len(why) < 100
+            assert text != "x" or "'x' is not the number of a job" in why
             assert path.startswith("/api") or (said["id"], said["status"]) == (0, "Unknown")
     status, said = await place.ask("POST", "/upload?user_id=a&user_id=b")
     assert (status, said["code"]) == (400, "repeated_parameter")

@@ -37,8 +37,6 @@ LESS = {
 
 
 class Uploads(Browser):
-    """Somebody who uploads with a browser."""
-
     def __init__(self, place: Place, session: aiohttp.ClientSession, token: str = "") -> None:
         super().__init__(place.url, session, token)
         self.place = place
@@ -90,7 +88,6 @@ class Uploads(Browser):
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def ann(place: Place) -> AsyncIterator[Uploads]:
-    """A user of the test's own."""
     async with browsing(place.url) as browser:
         yield await Uploads(place, browser.session).user(place.user)
 

@@ -1,6 +1,4 @@
-"""Uploads over HTTP: what becomes a job, what a user may store, and what is refused with a clear
-4xx that names it and leaves nothing.
-"""
+"""Uploads over HTTP: what becomes a job, and what is refused by its name and leaves nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from tests.kit.server_http import RUN, driving
 from tests.kit.uploads import FIELDS, left, post
 from tests.kit.warm import Place
 
-warm_loop = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SERVER = """
 [server]
@@ -76,7 +74,6 @@ def text(place: Place, user: str = "") -> list[bytes]:
     return [text_part("user_id", user or place.user), text_part("service", place.service)]
 
 
-@warm_loop
 async def test_what_is_refused_is_named_and_leaves_nothing(place: Place) -> None:
     wrong: list[object] = []
     before = left(place.warm.data)
@@ -99,7 +96,6 @@ UNIX = {"run.sh": b"echo\n", "data/run.sh": b"a\r\n", "table.csv": b"1\r\n"}
 WINDOWS = b"#!/bin/bash\r\necho hello\r\n"
 
 
-@warm_loop
 @each(
     "parts, warning",
     [
@@ -121,7 +117,6 @@ async def test_what_may_surprise_is_taken_with_a_lasting_warning(
     await place.end()
 
 
-@warm_loop
 async def test_names_with_a_percent_sign_are_kept(place: Place) -> None:
     """aiohttp, which quotes whole names, is known by what it calls itself."""
     place.does(None)
@@ -135,7 +130,6 @@ async def test_names_with_a_percent_sign_are_kept(place: Place) -> None:
         assert process.read(name) == b""
 
 
-@warm_loop
 async def test_a_key_makes_one_job_and_another_body_under_it_is_422(place: Place) -> None:
     place.does(None)
     key = {"Idempotency-Key": place.user}
@@ -163,7 +157,6 @@ async def begun(
     return reader, writer
 
 
-@warm_loop
 @each("more", ["", "\r\nExpect: 100-continue"])
 @each(
     "length, query, status",
@@ -183,7 +176,6 @@ async def test_what_is_known_from_the_head_is_refused_before_the_body(
     writer.close()
 
 
-@warm_loop
 async def test_an_upload_that_asks_first_gets_100_continue(place: Place) -> None:
     body = form_of(*text(place), *files())
     reader, writer = await begun(place, len(body))
@@ -201,7 +193,6 @@ LONG = [f"{name:0>60}" for name in range(3)]
 """Names count, too: one such bundle fits into 1000 bytes, and not a second."""
 
 
-@warm_loop
 async def test_a_full_queue_is_429_and_says_when_to_come_back(place: Place) -> None:
     await place.configure(queued_per_user=1)
     body = form_of(*text(place), text_part("not_before", LATER), *files())
@@ -216,7 +207,6 @@ async def test_a_full_queue_is_429_and_says_when_to_come_back(place: Place) -> N
     assert (await post(place, body))[0] == 201
 
 
-@warm_loop
 @each(
     "user, status, code, says",
     [

@@ -1,6 +1,4 @@
-"""Webhooks: over HTTP with a real receiver on this machine; and their client against real sockets,
-with the machines that it does not reach.
-"""
+"""Webhooks over HTTP with a real receiver; their client and the machines it does not reach."""
 
 from __future__ import annotations
 
