@@ -30,7 +30,7 @@ from server.stages.stage import Resources, Stage
 from server.stages.unexpected_payloads import UnexpectedPayloads
 from shared.clock import Micros
 from shared.ids import AttemptKey
-from shared.wire import JobState, PayloadDoc, PayloadList, Reason
+from shared.wire import JobState, PayloadDoc, PayloadList, PayloadState, Reason
 
 log = structlog.get_logger()
 _MAX_IN_FLIGHT: Final = 1_000  # payloads of one agent; then no more are read from it
@@ -378,6 +378,8 @@ class Get(Stage):
             key = AttemptKey.parse(payload.key or "")
             job = await self._jobs.get(key.job_id)
             is_current = outcome.is_of(job, payload, agent.name) and not job.deferred
+            if is_current and job.state is JobState.PROCESSING:
+                job = await self._started(agent, job, payload)
             if is_current and JobState.UNKNOWN in states.NEXT[job.state]:
                 await self._move_at_agent(
                     agent.name, outcome.unknown(job, self._clock.now(), message)
@@ -386,6 +388,13 @@ class Get(Stage):
             raise
         except Exception:
             log.exception("payload.not_shown_as_unknown", key=payload.key)
+
+    async def _started(self, agent: Agent, job: Job, payload: PayloadDoc) -> Job:
+        """Its end was reported before its start was written down: do that first."""
+        status = PayloadState.PREPARED if payload.started_at is None else PayloadState.RUNNING
+        before = payload.model_copy(update={"status": status, "result": None})
+        await self.advance(agent, job, before)
+        return await self._jobs.get(job.id)
 
 
 def _is_at_agent(job: Job) -> bool:

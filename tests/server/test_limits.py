@@ -257,6 +257,7 @@ async def test_a_bundle_over_the_services_disk_is_refused_before_it_has_come(tmp
 
 # ---------------------------------------------------------------------------- space for results
 
+TOO_LARGE: dict[str, Any] = {"size": 63 * MIB, "sha256": "0" * 64}
 SOON: dict[str, Any] = {"agent_timeout": 20.0, "agent_lost_after": 60.0, **SELDOM}
 
 
@@ -268,7 +269,7 @@ async def test_what_one_of_two_agents_announces_leaves_the_server_healthy(tmp_pa
             await caller.job(job_id, until="Running")
         held = next(iter(liar.payloads.values()))
         held.status = "Completed"
-        held.more = {"result": {"size": 63 * MIB, "sha256": "0" * 64}}
+        held.more = {"result": TOO_LARGE}
         await liar.say(held)
         job = await caller.job(int(held.key.partition(".")[0]), until="Unknown")
         assert "the result waits for room on the server's disk" in job["message"]
@@ -278,6 +279,20 @@ async def test_what_one_of_two_agents_announces_leaves_the_server_healthy(tmp_pa
         troubles = [(one["kind"], one["about"]) for one in status["troubles"]]
         assert troubles == [("agent_unfit", "liar")]
         assert (await post(caller, SMALL))[0] == 201
+
+
+async def test_a_job_that_ended_at_once_is_shown_as_started_while_its_result_waits_for_room(
+    tmp_path, monkeypatch
+):
+    Disk(monkeypatch, tmp_path / "data", 64 * MIB)
+    agent = FakeAgent(ends="Completed")
+    agent.model.listeners.insert(0, lambda held: held.more.update(result=TOO_LARGE))
+    async with serving(tmp_path, agent, min_free=4 * MIB) as caller:
+        job_id = await caller.upload()
+        job = await caller.job(job_id, until="Unknown")
+        assert "the result waits for room on the server's disk" in job["message"]
+        moves = [one["status"] for one in job["history"]]
+        assert moves == ["Queued", "Processing", "Submitted", "Running", "Unknown"]
 
 
 @pytest.mark.parametrize("kind", ["ferryman", "polled"])
