@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
@@ -93,7 +91,7 @@ async def test_a_cancel_at_an_agent_that_was_taken_out_is_not_confirmed_until_it
     await fleet.now()
     with capture_logs() as logs:
         status, message = await fleet.cancel(job_id)
-        assert await fleet.terminate(job_id) == status == 202
+        assert (await fleet.terminate(job_id))[0] == status == 202
         await fleet.clock.sleep(30.0)
     assert [one["job_id"] for one in logs if one["event"] == "cancel.waits"] == [job_id]
     assert "agent north is not in the server's settings" in message
@@ -104,17 +102,6 @@ async def test_a_cancel_at_an_agent_that_was_taken_out_is_not_confirmed_until_it
     await fleet.now(north=agent)
     assert (await fleet.job(job_id, until="Cancelled"))["status"] == "Cancelled"
     assert agent.killed == [f"{job_id}.1"]
-
-
-async def test_an_agent_without_jobs_is_retired_and_one_that_is_back_is_active(fleet):
-    agent = await north_of(fleet)
-    await fleet.now()
-    assert "north" not in await fleet.agents()
-    found = json.loads((await fleet.get("/api/v1/agents?retired=1"))[2])["items"]
-    assert [one["state"] for one in found if one["name"] == "north"] == ["retired"]
-    await fleet.now(north=agent)
-    await agent.followed()
-    assert (await fleet.agents())["north"]["state"] == "active"
 
 
 async def test_a_bundle_that_is_being_sent_to_an_agent_that_is_taken_out_goes_to_another_one(fleet):
@@ -303,14 +290,12 @@ async def test_a_service_that_no_agent_offers_is_named_to_its_user_and_to_operat
     waiting = await fleet.job(job_id, until="Queued")
     why = "no agent offers the service lonely: the job waits until one does"
     assert (waiting["warnings"], waiting["queue"]["code"]) == ([why], "no_agent")
-    form = aiohttp.FormData({"user_id": "7", "service": "lonely"})
-    form.add_field("file", b"true", filename="run.sh")
-    async with fleet.session.post(f"{fleet.url}/upload", data=form) as answer:
-        assert (answer.status, (await answer.json())["warnings"]) == (201, [why])
+    status, said = await fleet.posted(service="lonely")
+    assert (status, said["warnings"]) == (201, [why])
     page = (await fleet.get(f"/jobs/{job_id}"))[2]
     assert b"no agent of this server offers the service lonely" in page.replace(b"No", b"no")
-    status = json.loads((await fleet.get("/api/v1/status"))[2])
-    assert "lonely" in [one["about"] for one in status["troubles"]]
+    troubles = (await fleet.api("GET", "/status"))["troubles"]
+    assert "lonely" in [one["about"] for one in troubles]
     assert "service lonely: no agent offers it" in (await fleet.cli("doctor"))[1]
 
 

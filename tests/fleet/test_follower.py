@@ -114,16 +114,6 @@ async def followed(agent: FakeAgent) -> AsyncIterator[Following]:
         yield found
 
 
-async def test_it_compares_first_and_then_hears_of_each_change():
-    agent = FakeAgent()
-    agent.payloads[1] = HeldPayload(1, "sim", "1.1", None)
-    async with following(agent) as found:
-        await found.see("listed 1.1", "compared")
-        await agent.followed()
-        await found.hear()
-        assert (found.client.reachable, found.client.accepts_work, found.changes) == (True, True, 1)
-
-
 async def test_health_is_asked_while_the_stream_is_open_and_work_goes_by_it():
     agent, nothing = FakeAgent(), page(404)
 
@@ -155,9 +145,10 @@ async def test_an_agent_that_dies_while_its_stream_is_not_read_is_down_all_the_s
 
 async def test_a_stream_that_ends_is_opened_again_after_a_comparison():
     agent = FakeAgent()
+    agent.payloads[1] = HeldPayload(1, "sim", "1.1", None)
     async with following(agent) as found:
         for _ in range(3):
-            await found.see("compared")
+            await found.see("listed 1.1", "compared")
             await agent.followed()
             assert agent.calls["GET /events"] == found.client.contacts
             await found.clock.advance(5.0)
@@ -165,7 +156,7 @@ async def test_a_stream_that_ends_is_opened_again_after_a_comparison():
             await found.clock.until_asleep(0.1)
             assert found.registry.unreachable_s("fake") == 0.0
             await found.clock.advance(0.1)
-        await found.see("compared")
+        await found.see("listed 1.1", "compared")
         assert found.client.contacts == 4
 
 

@@ -67,7 +67,7 @@ async def test_a_proxy_in_between_ends_no_job_and_calls_none_dead(fleet, trick):
     await fleet.use(agent, infra_retries=0)
     running, cancelled = await fleet.running(2)
     agent.away(trick)
-    assert await fleet.terminate(cancelled) == 202
+    assert (await fleet.terminate(cancelled))[0] == 202
     await agent.asked_twice()
     for job_id in (running, cancelled):
         assert await fleet.states(job_id) == ["Queued", "Processing", "Submitted", "Running"]

@@ -229,7 +229,7 @@ async def test_downloads_that_hang_hold_up_their_own_agent_only(fleet):
     quick.well = True
     for agent in (slow, quick):
         agent.hang_up()
-    assert await fleet.terminate(last) == 200
+    assert (await fleet.terminate(last))[0] == 200
     job = await fleet.job(await fleet.upload())
     assert (job["status"], job["agent"]) == ("Completed", quick.name)
     assert hanging == 8

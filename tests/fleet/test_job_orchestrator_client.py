@@ -31,11 +31,6 @@ async def running(caller: ServerClient) -> int:
     return job_id
 
 
-async def terminate(caller: ServerClient, job_id: int) -> tuple[int, Any]:
-    async with caller.session.post(f"{caller.url}/terminate/{job_id}") as answer:
-        return answer.status, await answer.json()
-
-
 async def unpacked(caller: ServerClient, path: str) -> zipfile.ZipFile:
     status, kind, body = await caller.get(path)
     assert (status, kind) == (200, "application/zip"), body
@@ -102,14 +97,14 @@ async def test_a_cancel_kills_there_and_is_spelled_killed_here(tmp_path, client)
         assert "output.txt" in result.namelist()
         assert "/retrieve_partial/1" in client.asked, "while it runs"
         killed = {"id": job_id, "status": "Killed", "message": "job terminated"}
-        assert await terminate(caller, job_id) == (200, killed)
+        assert await caller.terminate(job_id) == (200, killed)
         assert client.killed == [1]
         assert (await caller.job(job_id))["status"] == "Cancelled"
         assert (await caller.get(f"/download/{job_id}"))[1] == "application/json"
         client.kill_says = True  # that has no key: what polls the client sees what becomes of it
         job_id = await running(caller)
         with capture_logs() as logged:
-            assert (await terminate(caller, job_id))[1]["status"] == "Killed"
+            assert (await caller.terminate(job_id))[1]["status"] == "Killed"
             await running(caller)
         assert "payload.failed" not in [one["event"] for one in logged]
 
@@ -180,10 +175,10 @@ async def test_a_404_alone_does_not_say_that_a_job_is_dead(tmp_path, client, mon
     client.then, client.kill_status = "Running", 404
     async with driving(tmp_path, client) as caller:
         job_id = await running(caller)
-        assert (await terminate(caller, job_id))[0] == 202
+        assert (await caller.terminate(job_id))[0] == 202
         assert "/retrieve/1" in client.asked, "the payload's own address knows better"
         client.payloads.clear()
-        status, found = await terminate(caller, job_id)
+        status, found = await caller.terminate(job_id)
         assert (status, found["status"]) == (200, "Killed")
 
 

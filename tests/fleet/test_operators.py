@@ -55,15 +55,11 @@ async def ask(caller: ServerClient, method: str, path: str = "", **query: str) -
     if method == "POST":
         path, _, action = path.rpartition("/")
         given = {"json": {"action": action, **query}}
-    url = f"{caller.url}/api/v1/agents{path}"
-    async with caller.session.request(method, url, **given) as answer:
-        return answer.status, await answer.json()
+    return await caller.ask(method, f"/api/v1/agents{path}", **given)
 
 
 async def agent_of(caller: ServerClient, name: str) -> dict[str, Any]:
-    status, found = await ask(caller, "GET", f"/{name}")
-    assert status == 200, found
-    return dict(found)
+    return dict(await caller.api("GET", f"/agents/{name}"))
 
 
 async def unreachable(caller: ServerClient, agent: FakeAgent) -> None:
@@ -145,8 +141,7 @@ async def test_an_agent_is_drained_resumed_and_retired_by_every_way(fleet):
     (job_id,) = await fleet.running()
 
     async def trouble_of_service() -> tuple[bool, str]:
-        async with fleet.session.get(f"{fleet.url}/api/v1/services/{fleet.service}") as answer:
-            found = await answer.json()
+        found = await fleet.api("GET", f"/services/{fleet.service}")
         return found["offered"], found["trouble"]
 
     code, out, err = await fleet.cli("agents", "drain", "every", "-m", "new disk")
@@ -287,7 +282,8 @@ async def test_an_agent_that_was_taken_out_of_the_settings_is_declared_lost_and_
         return await fleet.agents()
 
     await eventually(listed_later, lambda found: agent.name not in found)
-    assert (await agent_of(fleet, agent.name))["state"] == "retired"
+    listed = (await fleet.api("GET", "/agents", retired="1"))["items"]
+    assert [one["state"] for one in listed if one["name"] == agent.name] == ["retired"]
     await fleet.now(**{agent.name: agent})
     await agent.followed()
     assert (await agent_of(fleet, agent.name))["state"] == "active"
@@ -376,8 +372,7 @@ async def test_a_sick_agent_looks_sick_wherever_one_looks(fleet, sick, ready, ki
     row = listed.splitlines()[1].split("\t")
     assert (row[2], says in row[8]) == (ready, True)
     assert says in (await fleet.cli("agents", "show", agent.name))[1]
-    async with fleet.session.get(f"{fleet.url}/api/v1/status") as answer:
-        status = await answer.json()
+    status = await fleet.api("GET", "/status")
     named = [(one["kind"], one["about"]) for one in status["troubles"]]
     assert ((kind, agent.name) in named) == bool(kind), named
     assert status["status"] == ("attention" if kind else "ok")
@@ -388,9 +383,8 @@ async def test_a_sick_agent_looks_sick_wherever_one_looks(fleet, sick, ready, ki
     assert line.startswith("PROBLEM" if ready == "no" else "warning")
     page = html.unescape((await fleet.get(f"/agents/{agent.name}"))[2].decode())
     assert says.lower() in page.lower()
-    async with fleet.session.get(f"{fleet.url}/health") as answer:
-        up = {agent.name: "up" if ready == "yes" else "down"}
-        assert (await answer.json())["agents"] == up
+    up = {agent.name: "up" if ready == "yes" else "down"}
+    assert (await fleet.ask("GET", "/health"))[1]["agents"] == up
 
 
 # -- pages

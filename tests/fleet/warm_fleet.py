@@ -123,11 +123,6 @@ class Fleet(ServerClient):
         await self.apply({})
         await self.stack.aclose()
 
-    async def terminate(self, job_id: int) -> int:
-        async with self.session.post(f"{self.url}/terminate/{job_id}") as answer:
-            await answer.read()
-            return answer.status
-
     async def given_up(self, job_id: int, until: str = "") -> dict[str, Any]:
         """The document, once what cannot be asked about it is Unknown, and then lost."""
         await self.job(job_id, until="Unknown")

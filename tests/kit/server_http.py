@@ -32,14 +32,24 @@ class ServerClient:
     async def upload(
         self, files: dict[str, bytes] | None = None, service: str = "my_service", **fields: str
     ) -> int:
+        status, said = await self.posted(files, None, "/upload", service=service, **fields)
+        assert status == 201, said
+        return int(said["id"])
+
+    async def posted(
+        self,
+        files: dict[str, bytes] | None = None,
+        headers: dict[str, str] | None = None,
+        path: str = "/upload",
+        **fields: str,
+    ) -> tuple[int, Any]:
+        """Status and answer of an upload, which may be refused."""
         form = aiohttp.FormData(quote_fields=False)
-        for field, text in ({"user_id": "7", "service": service} | fields).items():
-            form.add_field(field, text)
+        for name, text in ({"user_id": "7"} | fields).items():
+            form.add_field(name, text)
         for name, content in (files or {"run.sh": RUN}).items():
             form.add_field("file", content, filename=name)
-        async with self.session.post(f"{self.url}/upload", data=form) as answer:
-            assert answer.status == 201, await answer.text()
-            return int((await answer.json())["id"])
+        return await self.ask("POST", path, data=form, headers=headers)
 
     async def job(self, job_id: int, *, until: str = "") -> dict[str, Any]:
         """The document, once the job has ended (or is in the state ``until``)."""
@@ -74,6 +84,9 @@ class ServerClient:
         status, found = await self.ask(method, f"/api/v1{path}", json=json, params=query)
         assert status < 300, (status, found)
         return found
+
+    async def terminate(self, job_id: int) -> tuple[int, Any]:
+        return await self.ask("POST", f"/terminate/{job_id}")
 
     async def get(self, path: str) -> tuple[int, str, bytes]:
         async with self.session.get(f"{self.url}{path}") as answer:

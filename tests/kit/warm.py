@@ -32,7 +32,7 @@ from shared.principals import Principal
 from tests.kit.clock import JumpingClock
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
 from tests.kit.memory_folder import module_folder
-from tests.kit.server_http import RUN, ServerClient, served_by
+from tests.kit.server_http import ServerClient, served_by
 
 __all__ = ["Place", "Warm", "module_folder", "place", "started", "together", "warm"]
 
@@ -106,25 +106,12 @@ class Place(ServerClient):
     async def upload(
         self, files: dict[str, bytes] | None = None, service: str = "", **fields: str
     ) -> int:
-        fields.setdefault("user_id", self.user)
-        self.users.add(fields["user_id"])
         return await super().upload(files, service or self.service, **fields)
 
-    async def posted(
-        self,
-        files: dict[str, bytes] | None = None,
-        headers: dict[str, str] | None = None,
-        path: str = "/upload",
-        **fields: str,
-    ) -> tuple[int, Any]:
-        form = aiohttp.FormData(quote_fields=False)
-        given = {"user_id": self.user, "service": self.service} | fields
+    async def posted(self, *how: Any, **given: Any) -> tuple[int, Any]:
+        given = {"user_id": self.user, "service": self.service} | given
         self.users.add(given["user_id"])
-        for name, text in given.items():
-            form.add_field(name, text)
-        for name, content in (files or {"run.sh": RUN}).items():
-            form.add_field("file", content, filename=name)
-        return await self.ask("POST", path, data=form, headers=headers)
+        return await super().posted(*how, **given)
 
     async def process(self, job_id: int, attempt: int = 1) -> FakeProcess:
         """The running attempt: what run.sh does is said to it."""
