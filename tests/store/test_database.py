@@ -107,18 +107,17 @@ async def test_what_is_created_is_closed_to_others_and_a_mode_that_was_given_is_
 # -- what the connections are set to
 
 
-@pytest.mark.parametrize("read", ["rows", "list_rows"])
-async def test_who_reads_cannot_write(database: Database, read: str) -> None:
-    with pytest.raises(DatabaseUnavailable, match="readonly"):
-        await getattr(database, read)("INSERT INTO numbers (n) VALUES (1)")
-    assert await kept(database) == []
-
-
-async def test_a_row_that_refers_to_nothing_is_refused(tmp_path: Path) -> None:
+async def test_who_reads_cannot_write_and_who_writes_is_held_to_keys_and_to_the_disk(tmp_path):
     child = "CREATE TABLE children (n INTEGER REFERENCES numbers (n)) STRICT"
     async with opened(tmp_path / "test.sqlite", (child,)) as database:
+        for read in (database.rows, database.list_rows):
+            with pytest.raises(DatabaseUnavailable, match="readonly"):
+                await read("INSERT INTO numbers (n) VALUES (1)")
+        assert await kept(database) == []
         with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
             await database.write(lambda tx: tx.rows("INSERT INTO children VALUES (7)"))
+        found = await database.write(lambda tx: tx.rows("PRAGMA synchronous"))
+        assert found[0]["synchronous"] == 2  # FULL
 
 
 class Asked(sqlite3.Connection):
@@ -282,8 +281,3 @@ async def test_one_process_has_it_open(tmp_path: Path, linked: bool) -> None:
         with pytest.raises(FolderInUse, match=rf"pid {os.getpid()}\).*choose another database"):
             await (await Database.open(link, MIGRATIONS)).close()
     await (await Database.open(link, MIGRATIONS)).close()
-
-
-async def test_a_commit_is_on_the_disk(database: Database) -> None:
-    found = await database.write(lambda tx: tx.rows("PRAGMA synchronous"))
-    assert found[0]["synchronous"] == 2  # FULL

@@ -29,12 +29,8 @@ async def test_numbers_are_added_and_of_longest_times_the_larger_is_kept(statist
     assert numbers == {"started": 3, "longest_wait_us": 7, "failed": {"timeout": 1}}
     assert await statistics.read(NEXT, [ALL, "b"]) == []
     assert await statistics.read(NEXT, [ALL, "a"]) == [(NEXT, "a", {"started": 9})]
-
-
-async def test_buckets_are_deleted_when_their_time_has_come(statistics) -> None:
-    await statistics.add({(START, ALL): {"started": 1}, (NEXT, ALL): {"started": 2}}, 0)
     await statistics.add({}, NEXT)
-    assert await statistics.read(0, [ALL]) == [(NEXT, ALL, {"started": 2})]
+    assert await statistics.read(0, [ALL, "a"]) == [(NEXT, "a", {"started": 9})], "it is deleted"
 
 
 async def test_jobs_are_counted_by_service_and_state(jobs, statistics) -> None:
