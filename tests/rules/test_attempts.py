@@ -63,9 +63,7 @@ def test_a_payload_is_a_jobs_by_its_agent_its_key_and_its_bundle(agent, key, dig
         ("a", None, "id", True),
     ],
 )
-def test_a_past_attempt_is_known_by_the_id_of_its_agent_or_else_by_its_name(
-    name, agent_id, sent_to_id, is_of
-):
+def test_a_past_attempt_is_known_by_its_agents_id_or_name(name, agent_id, sent_to_id, is_of):
     queued = job(agent=None, state=S.QUEUED)
     sent: dict[str, Any] = {"agent": "a", "agent_id": sent_to_id, "claimed_at": 0}
     past = Attempt(job_id=7, number=1, state=S.FAILED, limits=Limits(), timeout_s=1.0, **sent)
@@ -104,7 +102,7 @@ def test_what_has_ended_does_not_run_again_and_what_runs_is_not_prepared_again()
 
 
 @each("status, reason", [(P.COMPLETED, R.AGENT_ERROR), (P.KILLED, None)])
-def test_a_result_that_is_larger_than_the_limits_allow_is_not_taken(status, reason):
+def test_a_result_larger_than_the_limits_allow_is_not_taken(status, reason):
     found = job(limits=Limits(results=1000, log=10))
     for over, taken in ((0, True), (1, False)):
         size = outcome.most_result(found.limits) + over
@@ -130,9 +128,7 @@ def test_a_result_that_is_larger_than_the_limits_allow_is_not_taken(status, reas
         (None, 0.0, 0.0, None),
     ],
 )
-def test_a_jobs_own_times_are_no_longer_than_its_service_allows_and_files_kept_as_long_as_it_asks(
-    own, most, holds, expires
-):
+def test_own_times_are_as_long_as_the_service_allows_and_files_are_kept(own, most, holds, expires):
     service = Service("s", queue_timeout_s=most, heartbeat_timeout_s=most, expires_after_s=most)
     found = job(queue_timeout_s=own, heartbeat_timeout_s=own, expires_after_s=own)
     assert ending.queue_timeout_s(found, service) == holds
@@ -211,11 +207,8 @@ def test_events_about_progress_stay_few_however_long_an_attempt_runs() -> None:
 
 # -- whether another one follows
 
-SERVICE = Service(
-    "s",
-    retry=RetryPolicy(3, (10.0, 60.0), retry_on=frozenset({"timeout", "exit:3"})),
-    infra_retries=7,
-)
+POLICY = RetryPolicy(3, (10.0, 60.0), retry_on=frozenset({"timeout", "exit:3"}))
+SERVICE = Service("s", retry=POLICY, infra_retries=7)
 BUT_3 = RetryPolicy(1, retry_on=frozenset({"exit_code"}), no_retry_on=frozenset({"exit:3"}))
 OWN = job(retry=RetryPolicy(1, retry_on=frozenset({"exit:9"})))
 
@@ -362,9 +355,7 @@ NO_WAIT = WAITED | {"waited_us": 0, "longest_wait_us": 0}
         (S.RUNNING, S.UNKNOWN, None, RUNS, {}, {}),
     ],
 )
-def test_starts_with_their_waits_and_ends_with_their_time_are_counted_once(
-    before: S, to: S, reason: R | None, seen: Any, how: Any, expected: Tree
-) -> None:
+def test_starts_and_ends_are_counted_once_with_their_time(before, to, reason, seen, how, expected):
     move = Move(7, 1, before, to, 35 * SECOND, "", reason, seen=job(state=before, **seen), **how)
     left = bool(how.get("changes", {}).get("deferred"))
     assert of_move(move, job(state=to, deferred=left)) == expected

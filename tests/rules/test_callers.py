@@ -38,6 +38,7 @@ from tests.kit.each import each
 # -- settings
 
 GOOD = "x" * 16
+GUESSED = ("", " ", "short-secret", "secret" + "x" * 9, "secret in words", "ä" * 20)
 
 
 @pytest.fixture(params=["server", "agent"])
@@ -62,17 +63,7 @@ def loaded(table, tmp_path, monkeypatch):
 @each(
     "setting, file, said",
     [
-        *(
-            (f"tokens = ['{GOOD}', '{token}']", None, "tokens: number 2 has")
-            for token in (
-                "",
-                " ",
-                "short-secret",
-                "secret" + "x" * 9,
-                "secret in words",
-                "ä" * 20,
-            )
-        ),
+        *((f"tokens = ['{GOOD}', '{bad}']", None, "tokens: number 2 has") for bad in GUESSED),
         ("tokens = {{ file = '{}' }}", "", "there is no token in it"),
         ("tokens = {{ file = '{}' }}", "\n \n\n", "there is no token in it"),
         ("tokens = {{ file = '{}' }}", f"{GOOD}\n\nsecret\n", "line 3 has 6 characters"),
@@ -86,9 +77,7 @@ def loaded(table, tmp_path, monkeypatch):
         ),
     ],
 )
-def test_a_token_that_can_be_guessed_and_what_is_no_host_or_origin_are_refused_at_start(
-    loaded, table, tmp_path, setting, file, said
-):
+def test_guessed_tokens_and_no_hosts_are_refused(loaded, table, tmp_path, setting, file, said):
     if table == "agent" and "origins" in setting:
         return  # no page calls an agent
     if file is not None:
@@ -99,9 +88,7 @@ def test_a_token_that_can_be_guessed_and_what_is_no_host_or_origin_are_refused_a
     assert "secret" not in str(refusal.value).replace("import secrets; print(secrets.", "")
 
 
-def test_tokens_come_from_both_places_and_a_variable_may_name_the_file(
-    loaded, table, tmp_path, monkeypatch
-):
+def test_tokens_come_from_settings_and_files(loaded, table, tmp_path, monkeypatch):
     (tmp_path / "tokens").write_text(f"{'y' * 16}\r\n\n  {'z' * 16}\n")
     found = loaded(f"tokens = ['{GOOD}', {{ file = '{tmp_path}/tokens' }}]")
     assert found.all_tokens() == [GOOD, "y" * 16, "z" * 16]
@@ -241,24 +228,10 @@ def test_what_is_dear_to_read_is_refused_and_what_clients_send_is_taken() -> Non
 NOW = 1_000 * SECOND
 PERMITS = Permits(b"k" * 32)
 KINDS: tuple[Any, Any] = (Ticket, Link)
-TICKET = Ticket(
-    id="t1",
-    issued_by="portal",
-    user_id="ann",
-    expires_at=NOW + SECOND,
-    token_id="abc",
-    max_bytes=10,
-    fields={"tags": "ä,b"},
-    return_to="https://portal.example.org/",
-)
-LINK = Link(
-    issued_by="portal",
-    job_id=7,
-    shows=Shows.FILE,
-    expires_at=NOW + SECOND,
-    path="out/ä b.txt",
-    issuer="user ann",
-)
+BOTH: dict[str, Any] = {"issued_by": "portal", "expires_at": NOW + SECOND}
+MORE: dict[str, Any] = {"fields": {"tags": "ä,b"}, "return_to": "https://portal.example.org/"}
+TICKET = Ticket(**BOTH, id="t1", user_id="ann", token_id="abc", max_bytes=10, **MORE)
+LINK = Link(**BOTH, job_id=7, shows=Shows.FILE, path="out/ä b.txt", issuer="user ann")
 
 
 @each("permit", [TICKET, LINK])

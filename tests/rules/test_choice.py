@@ -19,7 +19,6 @@ from shared.units.rates import UNLIMITED, Rate, parse_rate
 from tests.kit.each import each
 
 USERS = st.sampled_from(["ann", "bob", "cy", "dee"])
-Loads = dict[str, float]
 
 
 def queue(*users: str) -> list[Waiting]:
@@ -142,14 +141,9 @@ def test_the_time_is_rounded_up_and_not_more_exact_than_an_estimate(now: int, wa
 
 
 def test_a_service_has_the_nearest_exceptions() -> None:
-    allowances = Allowances(
-        Allowance(),
-        {
-            "ann": Allowance(runs={"": 9}, queued={"s": 0}),
-            "bob": Allowance(runs={"s": 3, "": 4}, queued={"t": 7}),
-            "cy": Allowance(stored=5),
-        },
-    )
+    ann, cy = Allowance(runs={"": 9}, queued={"s": 0}), Allowance(stored=5)
+    bob = Allowance(runs={"s": 3, "": 4}, queued={"t": 7})
+    allowances = Allowances(Allowance(), {"ann": ann, "bob": bob, "cy": cy})
     service = allowances.applied(Service("s", runs_per_user=1, queued_per_user=2))
     assert [service.runs_of(user) for user in ("ann", "bob", "cy", "dee")] == [9, 3, 1, 1]
     assert [service.queued_of(user) for user in ("ann", "bob", "cy")] == [0, 2, 2]

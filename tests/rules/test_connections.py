@@ -20,8 +20,7 @@ from tests.kit.each import each
 
 
 class FakeConnection:
-    def __init__(self) -> None:
-        self.dropped = False
+    dropped = False
 
     def drop(self) -> None:
         self.dropped = True
@@ -147,16 +146,13 @@ def refused(unread: UnreadAnswers, caller: str, size: int) -> tuple[int, str]:
     return caught.value.status, caught.value.code
 
 
-def test_a_caller_gets_no_more_than_it_may_leave_unread() -> None:
+def test_callers_get_no_more_than_they_may_leave_unread_and_one_each_above_that_of_all() -> None:
     unread = UnreadAnswers(of_one=3 * MIB, of_all=100 * MIB)
     held = [hold(unread, "ann", MIB) for _ in range(3)]
     assert refused(unread, "ann", MIB) == (429, "unread_answers")
     hold(unread, "bob", MIB)
     held[0][RELEASE]()
     hold(unread, "ann", MIB)
-
-
-def test_all_together_get_one_answer_each_above_what_they_may_leave_unread() -> None:
     unread = UnreadAnswers(of_one=3 * MIB, of_all=4 * MIB)
     for name in ("ann", "bob"):
         hold(unread, name, 2 * MIB)

@@ -30,18 +30,11 @@ from tests.kit.store import job
 
 NOW = 1_000_000 * SECOND
 HOUR = 3_600 * SECOND
-POLICY = RetryPolicy(
-    2, (10.0, 60.0), retry_on=frozenset({"timeout", "heartbeat_timeout", "exit:3", "shutdown"})
-)
-SERVICE = Service(
-    "s",
-    retry=POLICY,
-    infra_retries=1,
-    timeout_s=60.0,
-    expires_after_s=100.0,
-    retry_later_limit=2,
-    on_shutdown="continue",
-)
+RETRIED = frozenset({"timeout", "heartbeat_timeout", "exit:3", "shutdown"})
+POLICY = RetryPolicy(2, (10.0, 60.0), retry_on=RETRIED)
+LIMITS: dict[str, Any] = {"infra_retries": 1, "timeout_s": 60.0, "retry_later_limit": 2}
+LIMITS |= {"expires_after_s": 100.0, "on_shutdown": "continue"}
+SERVICE = Service("s", retry=POLICY, **LIMITS)
 
 
 def said(found: Job, service: Service = SERVICE, **payload: Any) -> Move | None:
@@ -215,11 +208,9 @@ def test_the_first_start_of_a_run_stays_its_own() -> None:
 def test_an_agents_clock_does_not_matter(skew: int) -> None:
     """It took the attempt 100 s ago, and started it 30 s later."""
     taken = NOW - 100 * SECOND
-    times: dict[str, Any] = {
-        "created_at": iso(taken + skew),
-        "started_at": iso(taken + 30 * SECOND + skew),
-        "ended_at": iso(NOW + skew),
-    }
+    started, ended = iso(taken + 30 * SECOND + skew), iso(NOW + skew)
+    times: dict[str, Any] = {"started_at": started, "ended_at": ended}
+    times["created_at"] = iso(taken + skew)
     found = job(state=S.SUBMITTED, queued_at=taken - SECOND, submitted_at=taken)
     move = after(found, status=P.COMPLETED, **times)
     assert [step.at for step in move.steps] == [taken + 30 * SECOND, NOW]
@@ -412,18 +403,12 @@ LOWERED = {"memory": 64 << 20, "disk": 64 << 20, "pids": 8, "cpus": 0.5}
 OWN_LIMITS = job(limits=Limits().model_copy(update=LOWERED), timeout_s=60.0)
 CRLF = job(upload_warnings=("run.sh has Windows line endings (CRLF): …",))
 ALLOWS = Service("s", timeout_s=3_600.0, heartbeat_timeout_s=600.0)
-NOT_NAMED = (
-    "; it has 2 retries left, but retry_on has only exit:3, heartbeat_timeout, shutdown, timeout"
-)
+NOT_NAMED = f"; it has 2 retries left, but retry_on has only {', '.join(sorted(RETRIED))}"
 CRLF_SAID = "run.sh failed; run.sh has Windows line endings (CRLF), which a shell takes as part of "
 ONLY_75 = Service("s", retry=RetryPolicy(3, retry_on=frozenset({"exit:75"})), retry_later_limit=2)
 ASKED, AGAIN_IN_30_S = "it asked to be tried later: GPU busy", "; it will be tried again in 30s"
-SILENT = {"reason": R.HEARTBEAT_TIMEOUT, "message": "silent"}
+SILENT, X = {"reason": R.HEARTBEAT_TIMEOUT, "message": "silent"}, {"message": "x"}
 OWN_SAID, OF_SERVICE = "x (set at its upload; service s allows {})", "(service s sets this limit)"
-
-
-def over(reason: R) -> dict[str, Any]:
-    return {"reason": reason, "message": "x"}
 
 
 SENTENCES: tuple[tuple[Job, Service, dict[str, Any], str], ...] = (
@@ -447,14 +432,19 @@ SENTENCES: tuple[tuple[Job, Service, dict[str, Any], str], ...] = (
         *(job(), STOP, {**STOPPED, "message": "stopped"}),
         "stopped; it is not tried again, as service s says (on_shutdown)",
     ),
-    (OWN_LIMITS, ALLOWS, over(R.TIMEOUT), OWN_SAID.format("1h")),
-    (job(timeout_s=3_600.0), ALLOWS, over(R.TIMEOUT), f"x {OF_SERVICE}"),
-    (job(heartbeat_timeout_s=60.0), ALLOWS, over(R.HEARTBEAT_TIMEOUT), OWN_SAID.format("10m")),
-    (OWN_LIMITS, ALLOWS, over(R.MEMORY_LIMIT), OWN_SAID.format("2.0 GiB")),
-    (OWN_LIMITS, ALLOWS, over(R.DISK_LIMIT), OWN_SAID.format("2.0 GiB")),
-    (OWN_LIMITS, ALLOWS, over(R.PIDS_LIMIT), OWN_SAID.format("256")),
-    (OWN_LIMITS, ALLOWS, over(R.CPU_LIMIT), OWN_SAID.format("1 CPU")),
-    (job(), ALLOWS, over(R.PIDS_LIMIT), f"x {OF_SERVICE}"),
+    (OWN_LIMITS, ALLOWS, X | {"reason": R.TIMEOUT}, OWN_SAID.format("1h")),
+    (job(timeout_s=3_600.0), ALLOWS, X | {"reason": R.TIMEOUT}, f"x {OF_SERVICE}"),
+    (
+        job(heartbeat_timeout_s=60.0),
+        ALLOWS,
+        X | {"reason": R.HEARTBEAT_TIMEOUT},
+        OWN_SAID.format("10m"),
+    ),
+    (OWN_LIMITS, ALLOWS, X | {"reason": R.MEMORY_LIMIT}, OWN_SAID.format("2.0 GiB")),
+    (OWN_LIMITS, ALLOWS, X | {"reason": R.DISK_LIMIT}, OWN_SAID.format("2.0 GiB")),
+    (OWN_LIMITS, ALLOWS, X | {"reason": R.PIDS_LIMIT}, OWN_SAID.format("256")),
+    (OWN_LIMITS, ALLOWS, X | {"reason": R.CPU_LIMIT}, OWN_SAID.format("1 CPU")),
+    (job(), ALLOWS, X | {"reason": R.PIDS_LIMIT}, f"x {OF_SERVICE}"),
     *((CRLF, ALLOWS, {"exit_code": code}, f"{CRLF_SAID}its commands") for code in (127, 126, 2)),
     (CRLF, ALLOWS, {"exit_code": 1, "stderr_tail": "\r: not"}, f"{CRLF_SAID}its commands"),
     (CRLF, ALLOWS, {"exit_code": 1}, "run.sh failed"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -58,10 +59,8 @@ def test_its_variables_make_services_and_their_agents() -> None:
     assert (service.runs_per_user, service.max_runs) == (2, 3)
     assert [one.expires_after for one in found.services.values()] == [60.0, 60.0]
     assert (agent.services, agent.url) == (("haddock",), None)
-    addresses = agent.upload_url, agent.download_url, agent.terminate_url
-    assert addresses == tuple(
-        f"http://node:1/{name}" for name in ("upload", "download", "terminate")
-    )
+    addresses = [agent.upload_url, agent.download_url, agent.terminate_url]
+    assert addresses == list(URLS.values())
     assert of_variables(MAX_AGE="60").services["example"].expires_after == 60.0
 
 
@@ -98,13 +97,10 @@ def test_what_is_wrong_is_said_with_the_file_or_variable_that_it_stands_in(tmp_p
     monkeypatch.setenv("FERRYMAN_SERVER__MAX_FILES", "none")
     with pytest.raises(SettingsError) as refusal:
         load.read(file, {})
-    lines = str(refusal.value).splitlines()
-    for begin in (
-        f"{file}: server.port: ",
-        f"{file}: services.a.max_run: no such setting",
-        "FERRYMAN_SERVER__MAX_FILES: server.max_files: ",
-    ):
-        assert any(line.startswith(begin) for line in lines), lines
+    said = f"\n{refusal.value}"
+    assert f"\n{file}: server.port: " in said
+    assert f"\n{file}: services.a.max_run: no such setting" in said
+    assert "\nFERRYMAN_SERVER__MAX_FILES: server.max_files: " in said
 
 
 @each("text", [b"\xff\xfe", b"a = " + b"[" * 50_000, b"a = " + b"9" * 5_000])
@@ -160,9 +156,8 @@ def test_every_setting_of_a_service_reaches_it(read: Read) -> None:
     assert names == ServiceTable.model_fields.keys() - {"limits"} | limits
     text = "\n".join(["[services.dock]", *(line for line, _, _ in OF_A_SERVICE)])
     found = read(text).services["dock"].service("dock")
-    assert {field: attrgetter(field)(found) for _, field, _ in OF_A_SERVICE} == {
-        field: value for _, field, value in OF_A_SERVICE
-    }
+    reached = [(line, field, attrgetter(field)(found)) for line, field, _ in OF_A_SERVICE]
+    assert reached == [*OF_A_SERVICE]
     assert {"timeout", "limits.network", "retry_on"} < found.given
 
 
@@ -346,16 +341,11 @@ def test_addresses_that_differ_are_two_agents(read: Read) -> None:
 
 
 async def test_a_reload_may_swap_two_addresses_and_not_make_them_the_same(read: Read) -> None:
-    used = []
-
-    async def use(agents: object) -> None:
-        used.append(agents)
-
+    use = AsyncMock()
     new = [two("http://b", "http://a"), two("http://a", "http://a")]
     before = read(two("http://a", "http://b"))
     reload = Reload(before, lambda: read(new.pop(0)), lambda _old, _new: None, use)
     await reload.run_once()
-    assert (reload.settings.agents["a"].url, len(used)) == ("http://b", 1)
     with pytest.raises(NotReloaded, match="have the same url"):
         await reload.run_once()
-    assert (reload.settings.agents["a"].url, len(used)) == ("http://b", 1)
+    assert (reload.settings.agents["a"].url, use.await_count) == ("http://b", 1)

@@ -46,14 +46,11 @@ def test_a_message_becomes_a_sentence_and_names_stay_as_they_are():
     assert {text: sentence(text) for text in SENTENCES} == SENTENCES
 
 
-def test_times_are_relative():
-    found = [relative(seconds) for seconds in (0, -59, -60, -86_399, 90_000)]
-    assert found == ["just now", "59 s ago", "1 min ago", "23 h ago", "in 1 d"]
-
-
-def test_every_reason_says_what_to_do():
+def test_times_are_relative_and_every_reason_says_what_to_do():
     assert set(ADVICE) == set(Reason)
     assert all(text.endswith(".") for text in ADVICE.values())
+    found = [relative(seconds) for seconds in (0, -59, -60, -86_399, 90_000)]
+    assert found == ["just now", "59 s ago", "1 min ago", "23 h ago", "in 1 d"]
 
 
 # -- the drawing of a job's states
@@ -130,14 +127,11 @@ def test_what_can_be_done_follows_the_state_and_who_looks(fields, who, offered):
 # -- a service's settings in people's words
 
 
-def test_every_setting_of_the_file_is_shown():
+def test_every_setting_of_the_file_is_shown_with_its_default():
     limits = {f"limits.{name}" for name in LimitsTable.model_fields}
     known = {key.partition(".")[0] for key in MEANINGS} | {"env"}
     assert known == ServiceTable.model_fields.keys()
     assert {key for key in MEANINGS if "." in key} == limits
-
-
-def test_the_defaults_are_those_of_the_file():
     rows = settings_of(ServiceTable().service("x"))
     assert values_of(ServiceTable().service("x")) == {one[0]: one[3] for one in rows}
     assert not any(one[4] for one in rows)
@@ -153,15 +147,12 @@ def agent(**health: Any) -> AgentDoc:
     return AgentDoc(name="north", id="abc", created_at=AT, **how, **health)
 
 
-def test_limits_have_their_enforcement_and_their_last_test():
-    check = {
-        "at": "2026-01-01T10:00:00Z",
-        "passed": False,
-        "rows": [
-            {"limit": "memory", "enforcement": "hard", "passed": False, "seen": "exit code 0"},
-            {"limit": "service gpu", "enforcement": "opened", "passed": True, "seen": "has X"},
-        ],
-    }
+def test_limits_have_their_enforcement_and_their_last_test_or_nothing_is_said():
+    rows = [
+        {"limit": "memory", "enforcement": "hard", "passed": False, "seen": "exit code 0"},
+        {"limit": "service gpu", "enforcement": "opened", "passed": True, "seen": "has X"},
+    ]
+    check = {"at": "2026-01-01T10:00:00Z", "passed": False, "rows": rows}
     enforcement = {"memory": "hard", "disk": "soft", "network": "none"}
     found = sandbox_of(agent(health={"sandbox": {"enforcement": enforcement, "check": check}}))
     assert found is not None
@@ -169,9 +160,6 @@ def test_limits_have_their_enforcement_and_their_last_test():
     limits = [(one["name"], one["enforcement"], one["passed"]) for one in found["limits"]]
     rest = [("network", "none", None), ("service gpu", "opened", True)]
     assert limits == [("disk", "soft", None), ("memory", "hard", False), *rest]
-
-
-def test_an_agent_may_say_nothing():
     for health in (None, {}, {"sandbox": None}, {"sandbox": [1]}):
         assert sandbox_of(agent(health=health)) is None
 

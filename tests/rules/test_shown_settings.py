@@ -60,7 +60,6 @@ def test_each_value_has_its_source_and_the_whole_can_be_read_again(file, monkeyp
     monkeypatch.setenv("FERRYMAN_SERVICES__a__MAX_RUNS", "3")
     text = printed(server, "--config", str(file), "--port", "7", "--print-config")
     lines = text.splitlines()
-    assert "port = 7  # flag --port" in lines
     assert "max_files = 9  # variable FERRYMAN_SERVER__MAX_FILES" in lines
     assert "max_runs = 3  # variable FERRYMAN_SERVICES__a__MAX_RUNS" in lines
     assert f"max_upload = 1000000000  # {file}" in lines

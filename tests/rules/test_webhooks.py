@@ -42,11 +42,8 @@ def test_the_end_of_a_job_is_announced_to_its_address_and_nothing_else():
     assert found(failed) == [("ann-laptop", OWN, "job.failed", "Failed")]
     assert not found(failed, callback_url=None)
     assert not found(failed, parent_id=3)
-    for before, to in (
-        (S.SUBMITTED, S.RUNNING),
-        (S.RUNNING, S.QUEUED),
-        (S.COMPLETED, S.CLEANED),
-    ):
+    others = ((S.SUBMITTED, S.RUNNING), (S.RUNNING, S.QUEUED), (S.COMPLETED, S.CLEANED))
+    for before, to in others:
         assert not found(Move(7, 1, before, to, 9, ""))
 
 
@@ -55,11 +52,8 @@ def test_signatures_are_those_of_standard_webhooks():
     body = json.dumps({"type": "job.completed", "text": "ä"}).encode()
     server = b"key" * 11
     keys = [secret_of(server, "ann", number) for number in (1, 0)]
-    headers = {
-        "webhook-id": "msg_1",
-        "webhook-timestamp": str(now),
-        "webhook-signature": signature(keys, "msg_1", now, body),
-    }
+    headers = {"webhook-id": "msg_1", "webhook-timestamp": str(now)}
+    headers["webhook-signature"] = signature(keys, "msg_1", now, body)
     for key in keys:
         assert Webhook(secret_text(key)).verify(body, headers)["text"] == "ä"
     others = [secret_of(server, "bob", 0), secret_of(server, "ann", 2), secret_of(b"k", "ann", 0)]
