@@ -28,9 +28,6 @@ from tests.kit.clock import SimClock
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
 from tests.kit.waiting import eventually, until
 
-# -- stopping
-
-
 STOPPED = ("Failed", "shutdown", True)
 COMPLETED = ("Completed", None, False)
 
@@ -176,9 +173,6 @@ async def test_a_drained_agent_does_not_wait_for_ever(tmp_path, stopped) -> None
     async with calling(tmp_path) as agent:  # nothing was lost
         _, listing = await agent.call("GET", "/payloads")
         assert [one["status"] for one in listing["payloads"]] == ["Completed"]
-
-
-# -- killed
 
 
 KEYS = ("1.1", "2.1")

@@ -393,9 +393,6 @@ async def test_what_is_acknowledged_with_orders_goes_unless_the_lease_is_stale(a
     assert agent.names("results") == []
 
 
-# -- inputs, which come behind the bundle
-
-
 async def with_inputs(agent: AgentClient, inputs: bytes, key="1.1", **announced: Any) -> Any:
     info = {"size": len(inputs), "sha256": hashlib.sha256(inputs).hexdigest()} | announced
     files = {"run.sh": b"true", "a/run.sh": b"echo a", "a/deep/data": b"of a"}

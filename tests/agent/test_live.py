@@ -86,9 +86,6 @@ async def test_stopping_sends_the_last_ends_on_open_streams(tmp_path) -> None:
     assert last["interrupted"]
 
 
-# -- results with it
-
-
 async def test_small_results_come_with_the_stream_to_who_asks(agent) -> None:
     keys = ["1.1", "2.1", "3.1"]
     gone, *ids = [await agent.completed(key) for key in keys]
@@ -180,9 +177,6 @@ async def test_a_new_reader_gets_the_values_of_all_that_run(agent) -> None:
     assert all(one["live"]["progress"]["current"] == 1 for one in found)
 
 
-# -- silence
-
-
 async def test_a_silent_attempt_is_stopped(agent) -> None:
     payload_id, process = await agent.started(heartbeat_timeout_s=60.0, timeout_s=1e6)
     agent.clock.jump(1e6)  # the wall clock is no sign of anything
@@ -219,9 +213,6 @@ async def test_what_is_no_silence(agent) -> None:
     assert process.alive
     await agent.clock.advance(60)
     assert (await agent.ended(payload["id"]))["reason"] == "heartbeat_timeout"
-
-
-# -- later
 
 
 @each(

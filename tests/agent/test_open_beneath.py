@@ -50,9 +50,6 @@ def after_the_first_refusal(
     monkeypatch.setattr(open_beneath, "open_component", open_component)
 
 
-# -- opening
-
-
 def test_openat2_gets_all_resolve_flags(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some flags imply others, so no attack shows one of them: each must be passed."""
     calls: list[tuple[int, int]] = []
@@ -228,9 +225,6 @@ def test_trees_without_any_permission_are_collected_and_deleted(who: Who) -> Non
         return (*found, os.listdir(home))  # noqa: PTH208  # as names
 
     assert in_child(work, who) == (["a/b/f", "ferryman.json"], b"x", ["result.zip"])
-
-
-# -- deleting
 
 
 def test_five_thousand_nested_folders_are_too_deep_to_collect_and_are_deleted(tree: Path) -> None:

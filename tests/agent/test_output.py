@@ -183,9 +183,6 @@ def test_a_line_of_the_longest_length_is_found_and_a_longer_one_is_not(end: byte
     assert reader._begun is None, "its start is not kept"
 
 
-# -- what is kept
-
-
 def said(*lines: str) -> LiveDoc:
     output = LiveOutput(SimClock())
     output.on_output("stdout", "".join(f"{line}\n" for line in lines).encode())

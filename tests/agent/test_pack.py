@@ -5,7 +5,6 @@ bundles ``res-*`` in tests/hostile.
 from __future__ import annotations
 
 import errno
-import hashlib
 import itertools
 import os
 import socket
@@ -26,23 +25,6 @@ from shared.wire import Limits
 from tests.agent.agent_packing import MIB, names, opened, pack, read, skipped
 from tests.kit.child import in_child
 from tests.kit.each import each
-
-
-def test_the_result_contains_the_files_of_the_job(tree: Path) -> None:
-    big = os.urandom(3 * MIB) + bytes(5 * MIB)
-    (tree / "data" / "deep").mkdir(parents=True)
-    (tree / "data" / "deep" / "big.bin").write_bytes(big)
-    (tree / "none").write_bytes(b"")
-    (tree / "empty").mkdir()
-    made = pack(tree)
-    assert names(made) == ["data/deep/big.bin", "empty/", "none", "ferryman.json"]
-    assert read(made, "data/deep/big.bin") == big
-    assert (made.files, made.bytes, made.skipped) == (2, len(big), [])
-    data = made.path.read_bytes()
-    assert (made.size, made.sha256) == (len(data), hashlib.sha256(data).hexdigest())
-
-
-# -- kinds of things
 
 
 def test_only_files_and_folders_are_packed_and_nothing_blocks(tree, tmp_path, monkeypatch) -> None:
@@ -69,9 +51,6 @@ def test_only_files_and_folders_are_packed_and_nothing_blocks(tree, tmp_path, mo
         (tree / f"l{number}").symlink_to("x")
     made = pack(tree, name="other.zip")
     assert (len(made.skipped), made.skipped_more) == (MAX_LISTED, len(expected))
-
-
-# -- limits
 
 
 def test_hard_links_and_sparse_files_count_in_full_and_are_not_read(tree: Path) -> None:
@@ -348,9 +327,6 @@ def test_other_readers_of_the_directory_do_not_take_names_from_the_result(tree: 
         assert walked.count(MIB).entries == 3000
         next(other)
         assert len(list(walked.entries(left.__setitem__))) == 3000
-
-
-# -- the end of a log
 
 
 LINES = [f"line {number}" for number in range(1000)]

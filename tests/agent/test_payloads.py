@@ -38,9 +38,6 @@ from tests.kit.waiting import eventually, until
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-# -- results
-
-
 async def test_a_result_comes_with_its_length_and_digest_and_in_ranges(agent) -> None:
     payload_id = await agent.completed()
     async with agent.http.get(f"/retrieve/{payload_id}") as response:
@@ -113,9 +110,6 @@ async def test_results_promises_and_the_order_of_times_are_kept_whoever_sets_the
 async def test_every_status_is_one_that_a_job_orchestrator_server_can_read() -> None:
     states = {"Prepared", "Running", "Completed", "Failed", "Invalid", "Killed", "Cleaned"}
     assert {state.value for state in PayloadState} <= states
-
-
-# -- settling
 
 
 @contextlib.asynccontextmanager
@@ -278,9 +272,6 @@ async def test_a_disk_that_does_not_answer_holds_up_only_who_removes(agent, monk
     go_on.set()
     await forgetting
     assert agent.names("results") == []
-
-
-# -- the list
 
 
 async def listed(agent: AgentClient) -> list[list[int]]:

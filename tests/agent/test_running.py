@@ -51,9 +51,6 @@ def following(agent: AgentClient, payload_id: int, stream: str = "stdout") -> An
     return agent.http.get(f"/payloads/{payload_id}/logs/{stream}?follow=1")
 
 
-# -- files
-
-
 async def test_the_files_of_an_attempt_that_runs_are_listed_in_pages(agent) -> None:
     payload_id, process = await agent.started()
     process.log(b"hello\n")
@@ -153,9 +150,6 @@ async def test_a_slow_reader_does_not_keep_the_directory_of_an_attempt_that_ends
         await until(lambda: not process.workspace.path.exists())
 
 
-# -- logs
-
-
 async def test_what_is_written_so_far_comes_byte_by_byte_from_any_offset(agent) -> None:
     payload_id, process = await agent.started()
     process.log(ODD, b"error")
@@ -242,9 +236,6 @@ async def test_a_reader_that_is_stuck_costs_only_itself(agent) -> None:
         process.finish()
         assert (await agent.ended(payload_id))["status"] == "Completed"
         stuck.close()
-
-
-# -- of what does not run
 
 
 async def test_what_is_unknown_or_has_ended_has_neither(agent) -> None:

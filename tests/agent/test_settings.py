@@ -11,7 +11,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-import structlog
 import typer
 from aiohttp import web
 from pydantic import ValidationError
@@ -206,9 +205,6 @@ def test_a_mistake_in_a_grant_is_reported(given, message):
         assert message in str(refused.value)
 
 
-# -- the command line
-
-
 @each(
     "given, parsed",
     [
@@ -249,18 +245,22 @@ def test_only_problems_of_its_folders_exit_as_such(monkeypatch, capsys, problem,
     assert message in capsys.readouterr().err
 
 
-async def test_limits_that_are_soft_on_this_host_are_logged_at_the_start(tmp_path, monkeypatch):
+async def test_soft_limits_and_services_with_the_network_are_logged_at_the_start(
+    tmp_path, monkeypatch
+):
     report = replace(REPORT, enforcement={"disk": "soft", "pids": "hard"}, advice=("run as root",))
 
     async def self_test(_):
         return report
 
     monkeypatch.setattr(FakeSandbox, "self_test", self_test)
-    with structlog.testing.capture_logs() as logs:
-        async with calling(tmp_path):
+    with capture_logs() as logs:
+        async with calling(tmp_path, sandboxing={"services": {"fetch": {"network": True}}}):
             pass
     (line,) = [one for one in logs if one["event"] == "sandbox.soft_limits"]
     assert (line["limits"], line["advice"]) == (["disk"], ["run as root"])
+    (line,) = [one for one in logs if one["event"] == "sandbox.network"]
+    assert (line["log_level"], [*line["services"]]) == ("warning", ["fetch"])
 
 
 # -- a reload
@@ -268,16 +268,6 @@ async def test_limits_that_are_soft_on_this_host_are_logged_at_the_start(tmp_pat
 
 OLD, NEW = "a-long-random-text", "another-long-random-text"
 OPEN = {"/", "/health", "/livez", "/readyz"}
-
-
-def test_an_operator_is_warned_of_services_with_the_hosts_network() -> None:
-    grants = SandboxingSection.model_validate({"services": {"fetch": {"network": True}}}).grants()
-    with capture_logs() as logs:
-        app.warn("bubblewrap", REPORT, grants)
-    told = {
-        (one["log_level"], *one["services"]) for one in logs if one["event"] == "sandbox.network"
-    }
-    assert told == {("warning", "fetch")}
 
 
 SCRAPER, ANOTHER = "a-token-for-metrics", "another-token-for-metrics"
@@ -400,7 +390,7 @@ REFUSED = [("settings.not_reloaded", None)]
 async def test_tokens_and_services_are_applied_and_the_rest_is_said(new, applied) -> None:
     before = AgentSection.model_validate({"slots": 4, "tokens": [OLD]})
     reload = Reload(before, lambda: AgentSection.model_validate(new), lambda _: None)
-    with structlog.testing.capture_logs() as lines:
+    with capture_logs() as lines:
         done = await reload.run_once()
     said = [(one["event"], one.get("key")) for one in lines]
     assert (done, said) == (applied, APPLIED if applied else REFUSED)

@@ -18,8 +18,6 @@ from tests.kit.clock import SimClock
 from tests.kit.each import each
 from tests.kit.fake_sandbox import FakeProcess
 
-# -- sandboxes
-
 
 @pytest.fixture
 async def agent(tmp_path, monkeypatch) -> AsyncIterator[AgentClient]:
@@ -105,9 +103,6 @@ async def test_a_sandbox_that_cannot_be_used_again_is_followed_by_another(agent)
     first.finish()
     assert await counts(agent, *ids) == [1, 2]
     assert agent.sandbox.packs[0].closed
-
-
-# -- bundles
 
 
 A, B = ("server", "a"), ("server", "b")

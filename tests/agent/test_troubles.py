@@ -193,9 +193,6 @@ async def test_what_waits_stays_prepared_until_there_is_space(tmp_path, monkeypa
         assert (await agent.ended(3))["status"] == "Completed"
 
 
-# -- folders that are mounted for jobs
-
-
 async def test_a_file_server_that_does_not_answer_blocks_nothing():
     checked, answer = [], threading.Event()
 

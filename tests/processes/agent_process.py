@@ -6,8 +6,6 @@ import contextlib
 import io
 import json
 import os
-import select
-import signal
 import subprocess
 import sys
 import urllib.request
@@ -134,15 +132,3 @@ def watched(pid: int) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
-
-
-def died(pidfd: int) -> bool:
-    return bool(select.select([pidfd], [], [], PATIENCE_S)[0])
-
-
-def alive(pidfd: int) -> bool:
-    try:
-        signal.pidfd_send_signal(pidfd, 0)
-    except ProcessLookupError:
-        return False
-    return not select.select([pidfd], [], [], 0)[0]

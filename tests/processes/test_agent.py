@@ -17,14 +17,13 @@ from typing import Any
 import pytest
 
 from client_agent.sandbox.kernel.pidfd import descendants
+from tests.kit.child import dead_within
 from tests.kit.each import each
 from tests.processes.agent_process import (
     LIMITS,
     PATIENCE_S,
     AgentProcess,
     agent,
-    alive,
-    died,
     watched,
 )
 
@@ -62,9 +61,6 @@ def run(running: AgentProcess, script: bytes, **more: Any) -> tuple[dict[str, An
     files = {"run.sh": script} | more.pop("files", {})
     ended = running.ended(running.submit(key(), files, **more)["id"])
     return ended, running.files(ended["id"])
-
-
-# -- jobs
 
 
 def test_a_bundle_runs_and_its_result_comes_back_with_what_ran_where(running) -> None:
@@ -175,7 +171,7 @@ def test_sigterm_stops_what_runs_as_interrupted_and_exits_0(tmp_path) -> None:
         assert listening == [f"0100007F:{running.port:04X}"], "on loopback only"
         with watched(started["pid"]) as init:
             assert running.terminate() == 0
-            assert not alive(init)
+            assert dead_within(init, 0)
         assert "very-secret" not in running.log()
     with agent(tmp_path) as running:
         ended = running.ended(payload["id"])
@@ -202,7 +198,7 @@ def test_what_ignores_sigterm_is_killed_in_time_or_at_once_by_a_second_signal(
             if again:
                 running.process.terminate()
             assert running.process.wait(PATIENCE_S) == (128 + signal.SIGTERM if again else 0)
-            assert died(init) if again else not alive(init)
+            assert dead_within(init, PATIENCE_S if again else 0)
     with agent(home) as running:
         assert running.ended(started["id"])["interrupted"]
 
@@ -242,7 +238,7 @@ def test_killed_the_job_dies_with_it_ends_are_kept_and_what_waits_runs_later(tmp
         waiting.append(running.submit(key(), HELLO))
         with watched(started["pid"]) as init:
             running.process.kill()
-            assert died(init)
+            assert dead_within(init)
     with agent(tmp_path, "--slots", "1") as running:
         assert [running.files(one["id"])["stdout.log"] for one in done] == [b"done\n"] * 3
         ended = running.ended(started["id"])

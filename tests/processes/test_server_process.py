@@ -72,10 +72,7 @@ def files(server: Program) -> list[Path]:
 def test_sigterm_finishes_an_upload_in_flight_and_ends_waits(server: Program) -> None:
     server.start()
     assert upload(server)[0] == 201
-    with (
-        socket.create_connection(("127.0.0.1", server.port)) as waiting,
-        begun(server) as sending,
-    ):
+    with socket.create_connection(("127.0.0.1", server.port)) as waiting, begun(server) as sending:
         waiting.sendall(b"GET /download/1?wait=100 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         server.send(signal.SIGTERM)
         assert b" 200 " in waiting.recv(4096)  # answered at once with its state
@@ -199,9 +196,6 @@ def test_a_server_killed_while_it_forgets_a_user_goes_on_when_asked_again(server
             content = path.read_bytes() if path.is_file() else b""
             assert USER.encode() not in content, path
             assert b"the-planted-words" not in content, path
-
-
-# -- the doctor
 
 
 def doctor(url: str, file: Path) -> tuple[int, dict[str, dict[str, Any]]]:

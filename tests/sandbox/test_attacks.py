@@ -314,9 +314,6 @@ async def test_a_job_cannot_make_its_image_grow_for_the_next(home: Path, root: W
         assert stored() < 64 * MIB
 
 
-# ---------------------------------------------------------------- logs
-
-
 def test_both_streams_can_flood_at_once(host: SandboxHost) -> None:
     script = "(yes out | head -c 400M) & (yes err | head -c 400M >&2) & wait\n"
     outcome = host.run(bash(script))
@@ -399,9 +396,6 @@ async def snapshots(started: Started) -> set[bytes]:
 
 def test_snapshots_of_a_job_that_swaps_files_never_leave_its_directory(host: SandboxHost) -> None:
     assert host.run(python(RACE, during=snapshots)).extra <= {b"", b"fine"}
-
-
-# ---------------------------------------------------------------- hostile bundles
 
 
 def test_every_hostile_bundle_has_an_expectation() -> None:

@@ -159,9 +159,6 @@ def test_empty_groups_of_other_agents_are_removed(tmp_path: Path) -> None:
     assert cgroups.subgroups(tmp_path / "gone") == []
 
 
-# ---------------------------------------------------------------- version 2's counters
-
-
 @pytest.fixture
 def v2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cgroup:
     """A version 2 group; writing makes the files that the kernel would have made."""

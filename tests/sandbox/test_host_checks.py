@@ -125,9 +125,6 @@ def test_the_advice_names_what_forbids_bwrap(tmp_path: Path) -> None:
         assert "procMount: Unmasked" in advice
 
 
-# ---------------------------------------------------------------- limits that are soft
-
-
 def probed(home: Path) -> Host:
     return probe_host("name", home / "images", home / "work", SandboxSettings(), root=False)
 
@@ -296,9 +293,6 @@ async def test_closing_cancels_a_running_test() -> None:
     await question
     await sandbox.watch.close()
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "sandbox self-test"]
-
-
-# ---------------------------------------------------------------- ferryman agent check
 
 
 LIMITS = ("isolation", "memory", "pids", "cpu", "wall", "disk", "log", "results", "files")

@@ -39,7 +39,6 @@ x86_only = pytest.mark.skipif(
     platform.machine() != "x86_64", reason="not x86_64: refused calls are not proved"
 )
 
-# ---------------------------------------------------------------- system calls
 
 CALLS = """
 import ctypes, os, sys
@@ -105,8 +104,6 @@ def test_filter_and_no_new_privileges_hold_for_the_init_too(host: SandboxHost) -
         found = [fields[name] for name in ("Seccomp", "NoNewPrivs", "CapBnd", "CapPrm")]
         assert found == ["2", "1", "0" * 16, "0" * 16]
 
-
-# ---------------------------------------------------------------- network
 
 CALLS_OUT = r"""
 import socket

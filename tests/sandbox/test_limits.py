@@ -8,9 +8,8 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -34,6 +33,7 @@ from client_agent.sandbox.process.log_capture import (
     LogSettings,
 )
 from shared.wire import Limits, Reason
+from tests.agent.agent_packing import opened
 from tests.kit.clock import SimClock
 from tests.kit.each import each
 from tests.kit.waiting import turns, until
@@ -109,15 +109,6 @@ async def test_soft_memory_limits_are_checked_twice_before_the_job_is_ended(
     monkeypatch.setattr(usage, "deleted_file_bytes", lambda *_: 0)
     gauge = ProcessGauge(LIMITS, 10.0, SimClock(), memory=sampled, cpu=sampled)
     assert (await stops(gauge), exactly) == (reasons, [])
-
-
-@contextmanager
-def opened(folder: Path) -> Iterator[int]:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def directory_gauge(fd: int) -> DirectoryGauge:
@@ -239,9 +230,6 @@ async def test_gauges_are_read_at_the_interval_and_at_the_end_whatever_fails(
     assert meter.warnings() == [error] * (fails == FINAL_READ_TRIES)
     await clock.advance(5.0)
     assert (first.polled, clock.sleeping) == (3, 0)
-
-
-# ---------------------------------------------------------------- logs
 
 
 _THREADS = ThreadPoolExecutor(1)

@@ -83,9 +83,6 @@ def test_many_processes_in_one_sandbox_do_not_count_in_another(host: SandboxHost
     assert (full, stderr, ended.exit_code) == ("full\n", "", 0)
 
 
-# ---------------------------------------------------------------- never the host's root
-
-
 async def uids_and_groups(started: Started) -> tuple[set[int], list[Any]]:
     inits = (started.process.pid, *pidfd.descendants(started.process.pid))
     uids = {selftest.real_uid(pid) for pid in (*inits, started.outer)}
@@ -116,9 +113,6 @@ def test_two_slots_of_a_root_agent_have_different_uids(host: SandboxHost) -> Non
     first, second = host.do(uids_of_slots)
     assert (first, second) == (None, None) if host.who == "user" else first != second
     assert 0 not in (first, second)
-
-
-# ---------------------------------------------------------------- what the host's users see
 
 
 async def shown_by_proc(started: Started) -> list[bytes]:

@@ -358,9 +358,6 @@ def test_a_folder_that_cannot_be_copied_leaves_no_tree(host, monkeypatch) -> Non
     assert host.made == []
 
 
-# ---------------------------------------------------------------- /dev
-
-
 class Folders(WorkFolders):
     """Of an agent with mounts, which are plain folders here."""
 

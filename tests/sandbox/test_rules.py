@@ -320,9 +320,6 @@ def test_only_what_a_shell_cannot_take_otherwise_is_given_through_the_gate() -> 
     assert (len(longest), opening({})) == (select.PIPE_BUF, b"go\n")
 
 
-# ---------------------------------------------------------------- bwrap's status
-
-
 async def read(*pieces: bytes) -> StatusPipe:
     """What is made of a status that arrives in these pieces."""
     source, write = os.pipe()
@@ -359,9 +356,6 @@ async def read(*pieces: bytes) -> StatusPipe:
 async def test_the_status_is_read_to_the_newline(pieces, pid, code) -> None:
     status = await read(*pieces)
     assert (status.child_pid.result(), status.exit_code) == (pid, code)
-
-
-# ---------------------------------------------------------------- pidfds
 
 
 @contextmanager
@@ -435,8 +429,6 @@ def test_odd_names_do_not_confuse_the_reader_of_stat() -> None:
     assert fields is not None
     assert int(fields[1]) == os.getpid()
 
-
-# ---------------------------------------------------------------- an end
 
 DEATH_S = 10.0
 
