@@ -1,5 +1,5 @@
 """Failures of the database, disks, file servers, descriptors and the agent itself cost no attempt.
-With a real disk and real descriptors: tests/processes/test_agent_scarcity.py.
+With a real disk and real descriptors: tests/processes/test_scarcity.py.
 """
 
 from __future__ import annotations
