@@ -3,26 +3,98 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import re
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from server.domain import ending
+from server.domain.batch import begun, tasks
+from server.domain.jobs import BatchRequest, Bundle, Job, Move, NewJob
 from shared.clock import SECOND
-from shared.wire import Progress, Reason, Usage
-from tests.kit.pages import Node, Page
-from tests.server.access import BOUNDARY, formed
-from tests.server.job_pages import S, World, serving
+from shared.wire import JobState as S
+from shared.wire import Limits, Progress, Reason, Usage
+from tests.kit.fake_orchestrator import FakeOrchestrator
+from tests.kit.pages import Browser, Node, Page, browsing
+from tests.kit.server_http import ServerClient, driving
+from tests.server.access import BOUNDARY, PRINCIPALS, formed
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+NUMBERS = itertools.count(1)
 EVIL = "<img src=x onerror=alert(1)>\"'&{{7*7}}"
+
+
+class World(Browser):
+    """A server, and ann's browser."""
+
+    def __init__(self, caller: ServerClient, session: Any) -> None:
+        super().__init__(caller.url, session, "the-token-of-ann")
+        self.caller, self.context = caller, caller.server.context
+        self.jobs = self.context.jobs
+
+    async def new(self, **fields: Any) -> Job:
+        """A job of a service that the server does not have: it stays as it is."""
+        number = next(NUMBERS)
+        start: dict[str, Any] = {
+            "bundle": Bundle(f"b{number}", 100, f"d{number}"),
+            "limits": Limits(),
+            "timeout_s": 60.0,
+            "created_at": self.context.clock.now() - 60 * SECOND,
+            "user_id": "ann",
+            "service": "gone",
+        }
+        return (await self.jobs.insert(NewJob(**(start | fields)), "accepted"))[0]
+
+    async def move(self, job: Job, to: S, **how: Any) -> Job:
+        message = how.pop("message", f"now {to}")
+        now = self.context.clock.now()
+        moved = await self.jobs.move(Move(job.id, job.attempt, job.state, to, now, message, **how))
+        assert moved is not None
+        return moved
+
+    async def running(self, **changes: Any) -> Job:
+        """At an agent that does not answer: no sweep moves its jobs for an hour."""
+        job = await self.new()
+        job = await self.move(job, S.PROCESSING, changes={"agent": "away"})
+        job = await self.move(job, S.SUBMITTED, changes={"payload_id": job.id})
+        return await self.move(job, S.RUNNING, changes=changes)
+
+    async def ended(self, job: Job, to: S, **more: Any) -> Job:
+        now = self.context.clock.now()
+        changes = {"ended_at": now, "expires_at": now + 3600 * SECOND} | more.pop("changes", {})
+        return await self.move(job, to, **{"facts": {}, "changes": changes} | more)
+
+    async def parent(self, count: int) -> tuple[Job, list[Job]]:
+        """With so many children, and the first of them."""
+        parent = await self.new(batch=BatchRequest(((0, count - 1, 1),)), name="sweep")
+        batch = await self.jobs.batch(parent.id)
+        assert batch is not None
+        started = await self.jobs.begin_batch(begun(parent, batch, self.context.clock.now()))
+        assert started is not None
+        while (batch := await self.jobs.batch(parent.id)) is not None and batch.made < count:
+            some = tasks(batch, batch.made, min(1_000, count - batch.made))
+            await self.jobs.make_children(batch, some, 30, "a child")  # or the server was quicker
+        children = await self.jobs.children(parent.id, 9)
+        return started, [await self.jobs.get(one.id) for one in children]
+
+
+@asynccontextmanager
+async def serving(folder: Path, **settings: Any) -> AsyncIterator[World]:
+    settings |= {"extra": "[agents.away]\nurl = 'http://[::1]:9'\n", "agent_timeout": 3600.0}
+    async with (
+        driving(folder, FakeOrchestrator(), principals=PRINCIPALS, **settings) as caller,
+        browsing(caller.url) as browser,
+    ):
+        yield World(caller, browser.session)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

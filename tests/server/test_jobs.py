@@ -10,7 +10,6 @@ import json
 import random  # noqa: TID251  # with a seed
 import zipfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,15 +17,10 @@ import pytest
 from ferryman import Client, NotAllowed
 from server.domain.jobs import Move
 from shared.principals import Principal, Role
-from shared.sqlite.database import Database
 from shared.wire import JobState
 from tests.kit.command_line import ferryman
 from tests.kit.each import each
-from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.fake_sandbox import FakeProcess
-from tests.kit.raw_archives import file_part, form_of
-from tests.kit.server_http import driving
-from tests.kit.uploads import FIELDS, post
 from tests.kit.waiting import eventually
 from tests.kit.warm import Place
 
@@ -271,38 +265,6 @@ async def test_a_result_that_goes_while_it_is_asked_for_is_no_fault_of_the_serve
         patch.setattr("server.http.results.send_file", gone)
         found, problem = await place.ask("GET", f"/api/v1/jobs/{job_id}/result")
     assert (found, problem["code"]) == (status, code)
-
-
-async def test_a_full_database_is_reported_as_507_and_health_recovers_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[Database] = []
-    real = Database.open
-
-    async def keep(*args: object) -> Database:
-        opened.append(await real(*args))  # type: ignore[arg-type]
-        return opened[-1]
-
-    monkeypatch.setattr(Database, "open", keep)
-    async with driving(tmp_path, FakeOrchestrator(), gone=True, cleaner_interval=0.02) as caller:
-        (database,) = opened
-        kept = await caller.upload()
-        (used,) = (await database.rows("PRAGMA page_count"))[0]
-        await database._writer.rows(f"PRAGMA max_page_count = {used}")
-
-        found, refused, body = 201, dict[str, Any](), form_of(*FIELDS, file_part("run.sh"))
-        while found == 201:
-            found, _, refused = await post(caller, body)
-        assert (found, refused["code"]) == (507, "database_unavailable")
-        status, _, body = await caller.get("/health")
-        reply = json.loads(body)
-        assert (status, reply["database"]) == (503, "error")
-        assert "no space left for the database" in reply["message"]
-        assert (await caller.get(f"/api/v1/jobs/{kept}"))[0] == 200
-        await database._writer.rows("PRAGMA max_page_count = 1000000")
-        # Nobody uploads to a server that says that it is full: it has to find out itself.
-        await eventually(lambda: caller.get("/health"), lambda it: it[0] == 200)
-        await caller.upload()
 
 
 async def bulk(place: Place, token: str = OPERATOR, **asked: Any) -> tuple[int, Any]:

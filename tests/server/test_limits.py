@@ -28,8 +28,8 @@ from tests.kit.raw_http import holding
 from tests.kit.server_http import RUN, ServerClient, driving
 from tests.kit.uploads import FIELDS, left, post
 from tests.kit.waiting import eventually, until
+from tests.server.access import PRINCIPALS
 from tests.server.held_jobs import running
-from tests.server.job_pages import PRINCIPALS
 
 MIB = 1 << 20
 HEAD, RUN_SH, HALF = b"".join(FIELDS), file_part("run.sh", RUN), file_part("run.sh")[:-2]

@@ -238,6 +238,7 @@ async def test_a_failure_of_the_database_is_a_reason_and_its_words_are_the_opera
             operator = await guarded.timed("GET", "/health", **SHOWN)
             assert (stranger.status, operator.status) == (503, 503)
             assert (stranger.document["status"], b"I/O" in stranger.body) == ("error", False)
+            assert stranger.document["database"] == "error"
             assert "disk I/O error" in str(operator.document["message"])
             ready = await guarded.timed("GET", "/readyz", **SHOWN)
             (reason,) = ready.document["reasons"]

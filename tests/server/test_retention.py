@@ -36,6 +36,7 @@ from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND
 from shared.principals import LOCAL, Role
 from shared.sqlite.database import Database
+from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import JobState
 from tests.kit.clock import SimClock
 from tests.kit.command_line import ferryman
@@ -271,6 +272,22 @@ async def test_where_the_database_is_is_written_down_once_a_minute(world):
         await world.clean.run_once()
         await world.clock.advance(30)
     assert world.keep.await_count == 2
+
+
+async def test_a_sweep_finds_out_that_a_full_database_has_room_again(world):
+    """Nobody uploads to a server that says that it is full."""
+    database, before = world.jobs.database, await world.add()
+    (used,) = (await database.rows("PRAGMA page_count"))[0]
+    await database.write(lambda tx: tx.rows(f"PRAGMA max_page_count = {used}"))
+    with pytest.raises(DatabaseUnavailable, match="no space left for the database"):
+        await database.write(lambda tx: tx.rows("CREATE TABLE x AS SELECT zeroblob(100000)"))
+    with pytest.raises(DatabaseUnavailable):
+        await world.clean.run_once()
+    assert database.failure is not None
+    assert (await world.jobs.get(before.id)).id == before.id, "it can be read"
+    await database.write(lambda tx: tx.rows("PRAGMA max_page_count = 1000000"))
+    await world.clean.run_once()
+    assert database.failure is None
 
 
 # -- by hand
