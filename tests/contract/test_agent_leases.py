@@ -67,48 +67,8 @@ async def test_a_large_repeat_under_a_stale_lease_is_refused_before_it_has_come(
 
 
 async def test_leases_of_different_servers_are_counted_apart(agent):
-    assert (await agent.submit("1.1", lease=9))[0] == 200
-    status, other = await agent.submit("1.1", server="server-two", lease=1)
-    assert status == 200
-    for _ in range(2):
+    for server, lease in ((SERVER, 9), ("server-two", 1)):
+        status, payload = await agent.submit("1.1", server=server, lease=lease)
+        assert status == 200
         (await agent.sandbox.process("1.1")).finish()
-        await agent.clock.settle()
-    await agent.ended(other["id"])
-    assert (await agent.call("DELETE", f"/payloads/{other['id']}?lease=1"))[0] == 204
-
-
-async def test_a_restored_server_speaks_under_its_own_name_for_the_one_before(agent):
-    ended = await agent.completed("1.1")
-    await settle(agent, lease="40")
-    assert (await agent.call("DELETE", f"/payloads/{ended}?lease=1"))[0] == 409
-    path = f"/payloads/{ended}?lease=1&server=restored"
-    assert (await agent.call("DELETE", path))[0] == 204
-
-
-async def test_a_kill_or_an_acknowledgement_of_another_attempt_is_of_an_unknown_payload(agent):
-    _, body = await agent.submit("1.1")
-    process = await agent.sandbox.process("1.1")
-    status, answer = await agent.call("POST", f"/kill/{body['id']}?key=1.2")
-    assert (status, answer["code"]) == (404, "payload_not_found")
-    assert process.alive
-    process.finish()
-    await agent.ended(body["id"])
-    status, answer = await agent.call("DELETE", f"/payloads/{body['id']}?key=2.1")
-    assert (status, answer["code"]) == (404, "payload_not_found")
-    assert (await agent.call("DELETE", f"/payloads/{body['id']}?key=1.1"))[0] == 204
-    assert (await agent.call("DELETE", "/payloads/77?key=1.1"))[0] == 204
-
-
-async def test_jobs_of_a_job_orchestrator_server_need_no_lease(agent):
-    await settle(agent, lease="3")
-    status, body = await agent.submit_plain({"run.sh": b"true"})
-    assert status == 200
-    assert (await agent.call("POST", f"/kill/{body['id']}"))[0] == 200
-
-
-@pytest.mark.parametrize("lease", ["-1", "x", "1.5", "9" * 30])
-async def test_a_lease_that_is_no_number_is_refused(agent, lease):
-    for method, path in (("POST", "/kill/1"), ("DELETE", "/payloads/1")):
-        status, answer = await agent.call(method, path, params={"lease": lease})
-        assert (status, answer["code"]) == (400, "invalid_query")
-    assert (await settle(agent, lease=lease))[0] == 400
+        await agent.ended(payload["id"])
