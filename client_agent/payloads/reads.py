@@ -70,7 +70,7 @@ class PayloadReads:
     """
 
     def __init__(self, database: Database, last: int) -> None:
-        self._database = database
+        self._database, self._committed = database, last
         self._recent = RecentPayloads(last)
 
     async def get(self, payload_id: int) -> Payload:
@@ -111,6 +111,9 @@ class PayloadReads:
             """,  # noqa: S608 - fixed words
             {"after": after, "server": server, "limit": limit},
         )
+        if rows and rows[-1]["changed"] > self._committed:
+            # Committed a moment ago, and not known here yet: what is asked next must not be older.
+            await self._database.write(lambda tx: tx.rows("SELECT 1"))
         return [from_row(row) for row in rows]
 
     async def held_for_servers(self) -> bool:

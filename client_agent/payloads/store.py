@@ -175,7 +175,6 @@ class Payloads(PayloadReads):
     def __init__(self, database: Database, clock: Clock, last: int) -> None:
         super().__init__(database, last)
         self._clock, self._last = clock, last
-        self._committed = last
         self.wakeups = Wakeups()
         self._ends = counter(
             "ferryman_attempts_ended", "Attempts that ended, and why.", "state", "reason"

@@ -22,15 +22,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from client_agent.api import routes
 from client_agent.intake.submission import STALLED_S
-from client_agent.payloads.store import Payloads
+from client_agent.payloads.payload import NewPayload, Outcome
+from client_agent.payloads.store import Payloads, open_database
 from client_agent.report.health import CpuLoad, Health
 from client_agent.run.attempt import TICK_S
 from client_agent.run.retention import INTERVAL_S
 from client_agent.storage.folders import Folders
 from shared.clock import SECOND, from_iso
+from shared.sqlite.database import Connection, Database
 from shared.wire import PayloadState
 from tests.agent.test_intake import half_sent
-from tests.kit.agent_http import SERVER, AgentClient, calling, digest
+from tests.kit.agent_http import LIMITS, SERVER, AgentClient, calling, digest
 from tests.kit.clock import SimClock
 from tests.kit.each import each
 from tests.kit.waiting import eventually, until
@@ -302,6 +304,36 @@ async def test_the_list_comes_in_pages_and_has_what_changes_meanwhile(agent, mon
     monkeypatch.setattr(routes, "BATCH", 2)
     monkeypatch.setattr(Payloads, "changed_after", two_at_a_time)
     assert await listed(agent) == [ids[:2], ids[2:4], changed]
+
+
+async def test_what_a_list_says_is_what_is_said_of_the_payload_then(tmp_path, monkeypatch) -> None:
+    database = await open_database(tmp_path / "agent.sqlite")
+    new = NewPayload(None, None, "example", "1", 60.0, LIMITS, "file", 1, "digest")
+    added, _ = await (await Payloads.open(database, SimClock())).add(new)
+    payloads = await Payloads.open(database, SimClock())  # lists what was before from the file
+    await payloads.start(added.id, 7, "", {})
+    run, rows, known = Connection.run, Database.rows, asyncio.Event()
+
+    async def committed_and_not_known_yet(self: Connection, work: Any) -> Any:
+        value = await run(self, work)
+        await known.wait()
+        return value
+
+    async def known_after_it_was_read(self: Database, *how: Any) -> Any:
+        found = await rows(self, *how)
+        asyncio.get_running_loop().call_soon(known.set)
+        return found
+
+    monkeypatch.setattr(Connection, "run", committed_and_not_known_yet)
+    done = Outcome(PayloadState.COMPLETED)
+    end = asyncio.create_task(payloads.end(added.id, PayloadState.RUNNING, done))
+    with closing(sqlite3.connect(tmp_path / "agent.sqlite")) as file:
+        await until(lambda: file.execute("SELECT state FROM payloads").fetchone() == ("Completed",))
+    monkeypatch.setattr(Database, "rows", known_after_it_was_read)
+    (listed_state,) = [one.state for one in await payloads.changed_after(0, None)]
+    assert listed_state == (await payloads.get(added.id)).state == "Completed"
+    await end
+    await database.close()
 
 
 EVERYTHING = {

@@ -198,7 +198,7 @@ class AgentClient:
     async def zip(self, path: str) -> dict[str, bytes]:
         async with self.http.get(path) as response:
             assert response.status == 200, await response.text()
-            assert response.content_type == "application/zip"
+            assert response.content_type == "application/zip", await response.text()
             with zipfile.ZipFile(io.BytesIO(await response.read())) as archive:
                 return {name: archive.read(name) for name in archive.namelist()}
 
