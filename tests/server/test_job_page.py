@@ -111,9 +111,6 @@ def card(page: Page, name: str) -> Node:
     return page.main.one(aria_labelledby=f"{name}-title")
 
 
-# -- what is shown
-
-
 async def test_a_job_that_waits_says_why_and_for_what(world: World) -> None:
     first = await world.new()
     job = await world.new(after=(first.id,), name="docking")
@@ -213,9 +210,6 @@ async def test_a_page_is_told_what_it_does_not_know_until_the_end(world: World) 
     assert (await world.ask(f"/live/{job.id}?after={newest}")).status == 204
 
 
-# -- children
-
-
 def grid(page: Page) -> list[str]:
     """Title of each child shown: its name, its state and its job."""
     return [one["title"] for one in page.main.all("a") if one["data-state"]]
@@ -257,9 +251,6 @@ async def test_thousands_of_children_come_page_by_page(world: World) -> None:
         assert len(page.source) < 600_000
         path = next(iter(page.main.links("after=")), "")
     assert len(set(seen)) == 2_500
-
-
-# -- what the forms do
 
 
 async def test_a_job_is_cancelled_retried_and_deleted(world: World) -> None:
@@ -320,9 +311,6 @@ async def test_a_link_to_a_file_is_to_that_file_and_a_wrong_wish_is_said(world: 
     page = await world.ask(share, "POST", fields)
     (link,) = [one.text for one in page.main.one(id="share").all("pre")]
     assert link.startswith(f"{world.url}/api/v1/jobs/{job.id}/files/a%20b/%3Cc%3E.txt?link=")
-
-
-# -- from a script
 
 
 def ways_of(page: Page) -> dict[str, list[str]]:

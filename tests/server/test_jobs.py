@@ -89,13 +89,9 @@ async def test_a_document_shows_the_times_that_hold_and_no_limit_as_none(
 
 async def test_lists_are_chosen_by_what_the_upload_said(place: Place) -> None:
     plain = await running(place)
-    more = {"name": "nightly", "tags": "a,b", "priority": "7", "meta": '{"sample": [1, null]}'}
+    more = {"name": "nightly", "tags": "a,b", "priority": "7"}
     named = await running(place, **more)
     later = await place.upload(not_before="in 2h", tags="a", after=str(plain))
-    shown = await place.api("GET", f"/jobs/{named}")
-    assert (shown["priority"], shown["meta"]) == (7, {"sample": [1, None]})
-    document = await place.api("GET", f"/jobs/{later}")
-    assert (document["status"], document["not_before"][-1]) == ("Queued", "Z")
     for query, expected in [
         ("name=nightly", [named]),
         ("tag=a", [later, named]),
@@ -368,9 +364,6 @@ async def test_what_is_wrong_is_named_and_nothing_is_done(
     assert words in problem["detail"]
     shown = await place.api("GET", f"/jobs/{job_id}")
     assert (shown["cancel_requested_at"], shown["tags"]) == (None, [])
-
-
-# -- what a user has used
 
 
 async def test_what_is_used_and_what_is_left(place: Place) -> None:

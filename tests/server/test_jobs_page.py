@@ -168,9 +168,6 @@ async def test_a_row_says_when_a_job_starts(ann: Lists, monkeypatch: pytest.Monk
         assert not re.search(r"\d\d:\d\d\.\d+Z", text)
 
 
-# -- many at once
-
-
 async def test_ticked_jobs_are_named_before_they_are_deleted(ann: Lists) -> None:
     one, two, kept = [await ann.job(name=name) for name in ("first", "second", "kept")]
     fields = [("action", "delete"), ("id", str(one)), ("ids", f"{two},{one}"), ("query", "tag=")]
@@ -253,9 +250,6 @@ async def test_a_wrong_form_is_refused(ann: Lists, fields: list[Any], status: in
     assert (page.status, page.location) == (303, "/jobs?tag=a%26b&done=nothing&number=0")
     assert "No job was chosen" in (await ann.see(page.location)).notice
     assert (await ann.see("/jobs?done=%3Cb%3E&number=%3Cb%3E")).notice == ""
-
-
-# -- batches
 
 
 async def batch(ann: Lists, **fields: Any) -> int:

@@ -82,9 +82,6 @@ async def is_taken(caller: ServerClient, body: bytes) -> None:
     await eventually(lambda: post(caller, body), lambda answer: answer[0] == 201)
 
 
-# ---------------------------------------------------------------------------- places and time
-
-
 async def test_only_so_many_uploads_at_once(tmp_path, monkeypatch):
     data = tmp_path / "data"
     monkeypatch.setattr(reads, "AT_ONCE", 3)
@@ -189,9 +186,6 @@ async def test_archives_wait_for_each_other_and_nobody_for_them(tmp_path, monkey
     assert {most[f"u{n}.zip"] for n in range(3)} == {1}
 
 
-# ---------------------------------------------------------------------------- space
-
-
 async def test_a_disk_that_does_not_say_what_is_free_holds_up_nobody_else(tmp_path, monkeypatch):
     asked, release, on_loop = threading.Event(), threading.Event(), []
     free_bytes = FolderScratch.free_bytes
@@ -254,8 +248,6 @@ async def test_a_bundle_over_the_services_disk_is_refused_before_it_has_come(tmp
         fits = form_of(*FIELDS, RUN_SH, file_part("a", bytes(7 * MIB)))
         assert (await post(caller, fits))[0] == 201
 
-
-# ---------------------------------------------------------------------------- space for results
 
 TOO_LARGE: dict[str, Any] = {"size": 63 * MIB, "sha256": "0" * 64}
 SOON: dict[str, Any] = {"agent_timeout": 20.0, "agent_lost_after": 60.0, **SELDOM}

@@ -186,9 +186,6 @@ def test_what_of_a_long_line_is_shown() -> None:
         assert "\ufffd" not in row.text, "a character was cut"
 
 
-# -- searching
-
-
 @given(CONTENT, st.sampled_from(["a", "BC", "x", "É", "xxx", "\u00ff"]), st.integers(1, 30))
 async def test_every_line_with_the_text_is_found(data: bytes, text: str, line: int) -> None:
     with small():
@@ -241,8 +238,6 @@ def test_each_character_has_one_in_lower_case() -> None:
     assert len(log_window._small(every)) == len(every)
     assert all(len(log_window._small(one)) == 1 for one in every)
 
-
-# -- logs that are in results
 
 _LINES = b"".join(b"%d %x\n" % (number, number * 7919) for number in range(60_000))
 

@@ -223,9 +223,6 @@ async def test_wrong_tokens_are_limited_for_each_address(people: People) -> None
         csrf = await browser.csrf("/login")
 
 
-# -- what a session is good for
-
-
 async def test_a_session_alone_changes_nothing_by_the_api(people: People) -> None:
     """Another page of the same site can make the browser send the cookie, with any body."""
     people.place.does(None)
@@ -279,9 +276,6 @@ async def test_the_account_says_who_one_is_and_what_one_may_do(people: People) -
         text = (await (await people.logged_in(token)).see("/account")).text
         assert [one for one in says if one not in text] == []
         assert [one for one in says_not if one in text] == []
-
-
-# -- links that log in once
 
 
 async def login_link(people: People, token: str = ANN) -> str:
@@ -341,9 +335,6 @@ async def test_a_link_that_is_not_good_logs_nobody_in(people: People) -> None:
     for query, status in (("", 401), (f"?link={signed}", 403)):
         page = await session.ask(f"/api/v1/login-links{query}", "POST", Accept="*/*")
         assert page.status == status
-
-
-# -- servers of their own: restarts, and settings
 
 
 async def test_sessions_outlive_a_restart_while_their_token_is_good(tmp_path: Path) -> None:

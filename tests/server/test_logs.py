@@ -70,9 +70,7 @@ async def test_the_log_of_a_job_that_has_ended_is_in_its_result(served: Served) 
             assert (await here.get(f"logs?{query}"))[2] == part, query
 
 
-async def test_what_each_attempt_left_is_kept_and_read_apart(
-    served: Served,
-) -> None:
+async def test_what_each_attempt_left_is_kept_and_read_apart(served: Served) -> None:
     one_left, two_left = left("line\n" * 200_000, "no luck\n"), left("fine\n", "")
     async with running(served) as here:
         assert await here.refused("result?attempt=1") == (409, "not_ended")

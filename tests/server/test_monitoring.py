@@ -193,8 +193,6 @@ async def test_each_attempt_and_each_end_is_one_line_that_can_be_charged_and_exp
     assert len([one for one in ended if one["run_s"] is not None]) <= SLOTS
 
 
-# -- probes
-
 PROBES = ("/livez", "/readyz", "/health")
 
 

@@ -63,9 +63,6 @@ async def past(module_folder: Path) -> AsyncIterator[tuple[ServerClient, Browser
         yield caller, browser
 
 
-# -- status
-
-
 def verdict(page: Page) -> tuple[str, str]:
     found = page.main.one(kind="verdict")
     return found["data-kind"], found.text
@@ -169,9 +166,6 @@ async def test_stored_files_to_look_at_are_named_and_stop_no_upload(tmp_path: Pa
         assert (await caller.get("/readyz"))[0] == 200
 
 
-# -- users
-
-
 async def test_users_are_listed_with_what_they_have_of_their_quotas(
     place: Place, admin: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,9 +201,6 @@ async def test_users_are_listed_with_what_they_have_of_their_quotas(
             "has no jobs, and nothing in the settings" in (await admin.see(f"/users/{user}")).text
         )
         assert said is not known, user
-
-
-# -- charts
 
 
 def tables(page: Page) -> dict[str, list[list[str]]]:
@@ -302,9 +293,6 @@ async def test_an_unknown_reason_is_shown_as_text_and_many_are_put_together() ->
     assert found["failures"].series[-1].values == [4 + 3 + 2]
     assert "hostile" not in found["failures"].body([(0, "11:00")])
     assert found["waiting"].empty
-
-
-# -- services
 
 
 def setting(page: Page, key: str) -> str:

@@ -115,9 +115,6 @@ async def test_a_trusted_page_may_call_and_read_the_answer_and_others_may_not(gu
         assert (answer.status, answer.headers["access-control-allow-origin"]) == (status, PORTAL)
 
 
-# -- what a trusted page reads
-
-
 def words(text: str) -> set[str]:
     return set(text.split(", "))
 
@@ -169,8 +166,6 @@ async def test_a_trusted_page_reads_streams_parts_and_refusals(trusting):
     async with trusting.session.get(address, headers={"Origin": PORTAL}) as answer:
         assert words(answer.headers["Vary"]) == {"Accept-Encoding", "Origin"}
 
-
-# -- browsers
 
 PROGRAMS = {
     "Java HttpURLConnection": "text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2",

@@ -32,9 +32,6 @@ async def test_a_user_has_a_user_id_and_nobody_else(role: Role, user_id: str | N
         Principal("x", role, user_id)
 
 
-# -- uploads
-
-
 async def test_nobody_uploads_for_another(crowd: Crowd) -> None:
     query = f"/upload?user_id=bob&service={crowd.place.service}"
     for expect in ({}, {"Expect": "100-continue"}):
@@ -126,9 +123,6 @@ async def test_a_job_that_has_just_moved_is_shown_from_memory_to_who_may_see_it(
     assert [(await one).status for one in asked] == [200, 200, 404, 404]
 
 
-# -- lists
-
-
 async def test_lists_and_events_hold_what_their_reader_may_see(crowd: Crowd) -> None:
     service = crowd.place.service
     pairs = (("ann", "ann"), ("portal", "ann"), ("portal", "bob"), ("stranger", "bob"))
@@ -189,9 +183,6 @@ async def test_a_portal_acts_only_for_the_users_of_its_token(crowd: Crowd) -> No
     assert (await crowd.upload("", "bob", shown)).code == "not_allowed"
     assert (await crowd.upload("", "lab-1", shown)).status == 201
     crowd.place.users.add("lab-1")
-
-
-# -- log and trail
 
 
 async def denied(

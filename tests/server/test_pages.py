@@ -37,9 +37,6 @@ async def of(people: People, who: str) -> Browser:
     return browser
 
 
-# -- forms
-
-
 async def test_a_form_that_no_page_of_ours_sent_changes_nothing(people: People) -> None:
     place = people.place
     place.does(None)
@@ -84,9 +81,6 @@ async def test_a_form_that_no_page_of_ours_sent_changes_nothing(people: People) 
     assert sent > 60
     assert await state() == before
     assert "Log out" in (await browser.see("/jobs")).tree.buttons()
-
-
-# -- what people and jobs wrote
 
 
 def writes(process: FakeProcess) -> None:
@@ -189,9 +183,6 @@ def fits(pattern: str, path: str) -> bool:
     )
 
 
-# -- what each role is offered
-
-
 MENU: Final = {
     "/new": {"ann", "bob", "portal", "stranger", "admin", "reader", "watcher"},
     "/status": {"admin", "watcher"},
@@ -246,9 +237,6 @@ async def test_each_role_is_offered_what_it_may_do(people: People, crowd: Crowd)
         for path, allowed in MENU.items():
             if page.status == 200:
                 assert (path in links) is (who in allowed), (who, path)
-
-
-# -- what goes wrong
 
 
 SECRET: Final = "what-nobody-should-see"

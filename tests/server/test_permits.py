@@ -91,9 +91,6 @@ async def browser(place: Place) -> AsyncIterator[Browser]:
         yield found
 
 
-# -- uploads by a ticket
-
-
 async def test_whoever_has_a_ticket_uploads_and_follows_the_job(portal: Portal) -> None:
     """And neither ticket nor link is in the log or in the trail."""
     with capture_logs() as lines:
@@ -236,12 +233,7 @@ async def test_a_browser_is_sent_on_to_the_job_or_to_where_its_ticket_says(
         ("ticket", {"fields": {"tmeout": "1s"}}, "unknown_field", "did you mean timeout?"),
         ("ticket", {"fields": {"user_id": "bob"}}, "invalid_fields", "beside"),
         ("ticket", {"fields": {"idempotency_key": "k"}}, "invalid_fields", "idempotency_key"),
-        (
-            "ticket",
-            {"fields": {"meta": LONG}},
-            "invalid_fields",
-            "too many",
-        ),
+        ("ticket", {"fields": {"meta": LONG}}, "invalid_fields", "too many"),
         ("ticket", {"return_to": "https://evil.example/"}, "invalid_return_to", PORTAL),
         ("ticket", {"return_to": f"{PORTAL}@evil.example/"}, "invalid_return_to", PORTAL),
         ("ticket", {"return_to": f"{PORTAL}.evil.example/"}, "invalid_return_to", PORTAL),
@@ -269,9 +261,6 @@ async def test_a_wrong_wish_is_said(
     said = await portal.ask(who, "POST", path, asked)
     assert (said.status, said.code) == (403 if code == "not_allowed" else 400, code)
     assert says in said.document["detail"]
-
-
-# -- how they end
 
 
 async def test_an_altered_or_expired_permit_is_refused(portal: Portal, browser: Browser) -> None:
@@ -405,10 +394,7 @@ async def test_whoever_has_a_link_sees_what_it_shows(portal: Portal, browser: Br
             ("Referrer-Policy", "no-referrer"),
             ("Cache-Control", "no-store"),
             ("Cross-Origin-Opener-Policy", "same-origin"),
-            (
-                "Content-Security-Policy",
-                "default-src 'none'; script-src 'self'; style-src 'self';",
-            ),
+            ("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self';"),
         ):
             assert page.headers[header].startswith(start)
     page = await browser.see(f"/jobs/{job_id}?{links[job_id].partition('?')[2]}")

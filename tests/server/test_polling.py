@@ -82,8 +82,6 @@ async def test_the_tag_of_a_job_changes_with_it_and_says_when_to_ask_again(tmp_p
             assert (await ask(caller, path))[1]["Retry-After"] == "60", path
 
 
-# -- how long a wait lasts
-
 INTERVAL_S = 10.0
 """Seconds between two looks at the client."""
 SLACK_S = 3 * INTERVAL_S
@@ -139,9 +137,6 @@ async def test_a_wait_is_as_long_as_it_was_asked_for_unless_it_is_over_before(tm
             stopping = asyncio.create_task(after(5, caller.server.wakeups.close))
             assert await get(f"/download/{later}?wait=90", 5) == (200, "Running")
             await asyncio.gather(ending, stopping)
-
-
-# -- who may go on waiting
 
 
 async def said(stream: aiohttp.ClientResponse, until: bytes) -> None:

@@ -290,9 +290,6 @@ async def test_a_sweep_finds_out_that_a_full_database_has_room_again(world):
     assert database.failure is None
 
 
-# -- by hand
-
-
 async def test_a_dead_letter_is_listed_retried_and_dropped(place: Place) -> None:
     await place.configure(dead_letter=True)
     place.does(lambda process: process.finish(3))

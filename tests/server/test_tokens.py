@@ -223,9 +223,6 @@ async def test_a_name_is_one_principals_only(
     assert (await tokens.ask("POST", TOKENS, {"name": name, **second}))[0] == later
 
 
-# -- servers of their own: restarts, and settings
-
-
 async def test_without_tokens_who_says_nothing_is_an_operator(tmp_path: Path) -> None:
     """And what was made then outlives the server."""
     async with driving(tmp_path, FakeOrchestrator()) as caller:
@@ -246,9 +243,6 @@ async def test_without_tokens_who_says_nothing_is_an_operator(tmp_path: Path) ->
         assert "was revoked" in await tokens.why(made["token"])
         (shown,) = await tokens.listed(id=made["id"], ended="1")
         assert (shown["last_used_from"], shown["last_used_at"] is None) == ("127.0.0.1", False)
-
-
-# -- pages
 
 
 async def test_a_token_is_made_rotated_and_revoked_by_its_page(

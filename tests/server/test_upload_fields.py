@@ -174,9 +174,6 @@ async def test_limits_are_lowered_never_raised_and_what_was_cut_is_said(place):
     ]
 
 
-# ---------------------------------------------------------------------------- schedules
-
-
 async def scheduled(place: Place, **fields: str) -> tuple[int, Any]:
     files = {"run.sh": b"echo hello\n", "params.txt": b"a\n"}
     given = {"name": "nightly", "cron": "30 2 * * *"} | fields
@@ -237,9 +234,6 @@ async def test_a_name_is_a_users_once_and_schedules_are_counted(place, monkeypat
     rest = await place.api("GET", "/schedules", **query, cursor=page["next"])
     assert [one["id"] for one in page["items"] + rest["items"]] == made[::-1]
     assert rest["next"] is None
-
-
-# ---------------------------------------------------------------------------- parameters
 
 
 async def test_a_misspelt_parameter_is_refused_on_every_route_with_the_nearest_name(place):

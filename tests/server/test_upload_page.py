@@ -280,9 +280,6 @@ async def test_for_whom_one_may_upload_is_said_beside_the_user(ann: Uploads) -> 
     assert (await ann.send_form({"user_id": "bob"}, {"run.sh": RUN})).status == 400
 
 
-# -- again, with changes
-
-
 async def test_a_job_is_run_again_with_changes(ann: Uploads) -> None:
     asked = {
         "name": "first",

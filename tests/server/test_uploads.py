@@ -142,9 +142,6 @@ async def test_a_key_makes_one_job_and_another_body_under_it_is_422(place: Place
     assert (status, reply["code"]) == (422, "idempotency_key_reused")
 
 
-# ---------------------------------------------------------------------------- before the body
-
-
 async def begun(
     place: Place, length: int, query: str = "", more: str = "\r\nExpect: 100-continue"
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -186,8 +183,6 @@ async def test_an_upload_that_asks_first_gets_100_continue(place: Place) -> None
     assert b"Location: /api/v1/jobs/" in answer
     writer.close()
 
-
-# ---------------------------------------------------------------------------- allowances
 
 LONG = [f"{name:0>60}" for name in range(3)]
 """Names count, too: one such bundle fits into 1000 bytes, and not a second."""
@@ -235,9 +230,6 @@ async def test_a_user_who_has_stored_or_uploaded_enough_is_told_what_is_left(
     found, headers, reply = await post(place, form_of(*text(place, "small"), *files(*LONG)))
     assert (found, reply["code"]) == (413, "upload_over_quota"), "no day allows it"
     assert "Retry-After" not in headers
-
-
-# ---------------------------------------------------------------------------- other servers
 
 
 async def test_an_operator_may_refuse_names_that_only_linux_can_store(tmp_path) -> None:
