@@ -53,7 +53,6 @@ def main() -> None:
     )
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--slow", action="store_true", help="slow tests may notice, too")
-    parser.add_argument("--reuse-map", action="store_true", help="as recorded by the run before")
     parser.add_argument("--old", action="store_true", help="those in the old form, by night")
     parser.add_argument("--mutants", type=Path, help="a file of others")
     parser.add_argument("--patience", type=float, default=10.0, help="seconds until a test hangs")
@@ -69,20 +68,12 @@ def main() -> None:
     os.environ[TEMPORARY] = str(folder)
     began = time.monotonic()
     try:
-        if given.reuse_map:
-            known = engine.Map.kept()
-            if not all(map(known.knows, changes)):
-                raise SystemExit("some come by where nothing was recorded: leave out --reuse-map")
-        else:
-            (folder / "record").mkdir()
-            all_of_them = not (given.only or given.words or given.tests)
-            recorded = [change_of(one) for one in mutants] if all_of_them else changes
-            known = engine.record(recorded, arguments, given.jobs, folder / "record")
-            known.save()
-            took = time.monotonic() - began
-            print(f"{len(known.seconds)} tests passed without a change in {took:.0f} s")
-            for name in known.unproved:
-                print(f"did not pass, and proves nothing: {name}")
+        (folder / "record").mkdir()
+        known = engine.record(changes, arguments, given.jobs, folder / "record")
+        took = time.monotonic() - began
+        print(f"{len(known.seconds)} tests passed without a change in {took:.0f} s")
+        for name in known.unproved:
+            print(f"did not pass, and proves nothing: {name}")
         began = time.monotonic()
         verdicts = engine.run(changes, known, arguments, given.jobs, folder, given.patience)
     finally:

@@ -43,14 +43,6 @@ class Map:
     reached: dict[str, list[str]] = field(default_factory=dict)
     """The tests by place, "" for the import; empty where none comes by."""
 
-    def save(self) -> None:
-        KEPT.mkdir(exist_ok=True)
-        (KEPT / "map.json").write_text(json.dumps(vars(self)))
-
-    @classmethod
-    def kept(cls) -> Map:
-        return cls(**json.loads((KEPT / "map.json").read_text()))
-
     def ordered(self, change: Change) -> list[str]:
         """The tests that may notice: those that come by nearest to it, the quick ones and those
         that come by little else first, and those that import the module; then the rest of their
@@ -77,9 +69,6 @@ class Map:
             return steps.get(name, 99), (self.seconds[name] + 0.02) * self._places[name] / alike**3
 
         return sorted(steps, key=cost) + sorted(rest, key=cost)
-
-    def knows(self, change: Change) -> bool:
-        return all(_name(place) in self.reached for place in change.places)
 
     def at_import(self, change: Change) -> bool:
         return any("" in self.reached.get(_name(place), ()) for place in change.places)
@@ -162,10 +151,9 @@ class Engine:
 
     def run(self, changes: Iterable[Change], jobs: int) -> Iterable[Verdict]:
         for verdict in side_by_side((self._attempt(one) for one in changes), jobs):
-            label = f"{verdict.change.rule} · {verdict.change.what}"
-            self._noticed.pop(label, None)
+            self._noticed.pop(verdict.change.label, None)
             if verdict.word == "noticed":
-                self._noticed[label] = verdict.test
+                self._noticed[verdict.change.label] = verdict.test
             KEPT.mkdir(exist_ok=True)
             kept = json.dumps(self._noticed, indent=1, sort_keys=True)
             (KEPT / "noticed.json").write_text(kept)
@@ -173,7 +161,7 @@ class Engine:
 
     def _attempt(self, change: Change) -> Work[Verdict]:
         names = [name for name in self._map.ordered(change) if name in self._items]
-        last = self._noticed.get(f"{change.rule} · {change.what}")
+        last = self._noticed.get(change.label)
         if last in names:
             names = [last, *(name for name in names if name != last)]
         if not names:
@@ -309,6 +297,5 @@ def run(
 
 
 def line_of(verdict: Verdict) -> str:
-    change = verdict.change
     more = " ".join(filter(None, (verdict.test, f"({verdict.how})" if verdict.how else "")))
-    return f"{verdict.word:9} {change.rule} · {change.what} · {more or change.file}"
+    return f"{verdict.word:9} {verdict.change.label} · {more or verdict.change.file}"

@@ -104,6 +104,10 @@ class Change:
     """Of the module as it is."""
 
     @property
+    def label(self) -> str:
+        return f"{self.rule} · {self.what}"
+
+    @property
     def module(self) -> str:
         return module_of(self.file)
 
