@@ -15,7 +15,8 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, s
 
 from tests.kit.installed import program
 
-_FLAGS: Final = ("--disable-gpu", "--disable-dev-shm-usage", "--font-render-hinting=none")
+_FLAGS: Final = ["--disable-gpu", "--disable-dev-shm-usage", "--font-render-hinting=none"]
+_HOW: Final[dict[str, Any]] = {"args": _FLAGS, "chromium_sandbox": False}
 AXE: Final = Path(__file__).with_name("axe") / "axe-4.14.1.min.js"
 WIDTHS: Final = (390, 1024, 1600)
 PATIENCE_MS: Final = 60_000
@@ -32,9 +33,7 @@ def browser() -> Iterator[Browser]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # playwright's own, at its end
         with sync_playwright() as playwright:
-            chromium = playwright.chromium.launch(
-                executable_path=path, args=list(_FLAGS), chromium_sandbox=False
-            )
+            chromium = playwright.chromium.launch(executable_path=path, **_HOW)
             try:
                 yield chromium
             finally:
@@ -119,9 +118,7 @@ async def tab() -> AsyncIterator[tuple[Tab, list[str]]]:
             errors.append(f"{message.text} {message.location}")
 
     async with async_playwright() as playwright:
-        chromium = await playwright.chromium.launch(
-            executable_path=program("chromium"), args=list(_FLAGS), chromium_sandbox=False
-        )
+        chromium = await playwright.chromium.launch(executable_path=program("chromium"), **_HOW)
         try:
             page = await chromium.new_page()
             page.set_default_timeout(PATIENCE_MS)
@@ -135,9 +132,8 @@ def violations(page: Page) -> list[str]:
     """What axe-core finds wrong with the page for people who do not see or use a mouse."""
     # Not by a script element: the page's own policy would refuse that, as it should.
     page.evaluate(AXE.read_text())
-    found: dict[str, Any] = page.evaluate(
-        "axe.run(document, {resultTypes: ['violations']}).then(found => found)"
-    )
+    asked = "axe.run(document, {resultTypes: ['violations']}).then(found => found)"
+    found: dict[str, Any] = page.evaluate(asked)
     return [
         f"{one['id']}: {one['help']}: {node['target']} {node['html'][:200]}"
         for one in found["violations"]
@@ -154,6 +150,5 @@ def picture(page: Page) -> bytes:
 
 
 def too_wide(page: Page) -> bool:
-    return bool(
-        page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
-    )
+    top = "document.documentElement"
+    return bool(page.evaluate(f"{top}.scrollWidth > {top}.clientWidth"))

@@ -49,17 +49,11 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevProgram]:
 
 
 @pytest.fixture
-def ferryman(
-    system: DevProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Said]:
+def ferryman(system: DevProgram, tmp_path: Path, monkeypatch) -> Callable[..., Said]:
     """The command line in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {
-        "FERRYMAN_URL": system.url,
-        "FERRYMAN_USER": "ada",
-        "FERRYMAN_SERVICE": "example",
-    }
-    return partial(command_line.run, **names)
+    names: Any = {"FERRYMAN_USER": "ada", "FERRYMAN_SERVICE": "example"}
+    return partial(command_line.run, FERRYMAN_URL=system.url, **names)
 
 
 @pytest.fixture

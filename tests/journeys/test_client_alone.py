@@ -101,9 +101,8 @@ def link(distribution: metadata.Distribution, site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_wheel_alone_sends_bundles_and_says_what_a_server_needs(
-    system: DevProgram, folder, tmp_path_factory
-):
+def test_the_wheel_alone_sends_bundles(system: DevProgram, folder, tmp_path_factory):
+    """And says what a server needs."""
     programs = installed(tmp_path_factory.mktemp("alone"))
     python, ferryman = programs / "python", programs / "ferryman"
     done = ended(python, "job.py", system.url, cwd=folder)

@@ -70,7 +70,9 @@ def test_what_it_prints_can_be_pasted(system, tmp_path):
         assert archive.read("hello.txt").decode() == f"hello from job {match[1]}\n"
 
 
-def test_settings_come_from_a_file(system):
+def test_settings_come_from_a_file_and_it_has_one_thread(system):
+    threads = list(Path(f"/proc/{system.process.pid}/task").iterdir())
+    assert len(threads) == 1, "each thread's end would send the two programs one more SIGTERM"
     with SyncClient(system.url, user="ada") as client:
         services = {one.name: one for one in client.services()}
         assert services.keys() == {"dock", "example"}
@@ -79,11 +81,6 @@ def test_settings_come_from_a_file(system):
         assert client.wait(job.id, timeout=60).agent == "mine"
         # After a job: slots are known from an agent's first answer on.
         assert {one.name: one.slots for one in client.agents()} == {"mine": 5, "far": None}
-
-
-def test_it_has_one_thread(system):
-    threads = list(Path(f"/proc/{system.process.pid}/task").iterdir())
-    assert len(threads) == 1, "each thread's end would send the two programs one more SIGTERM"
 
 
 def test_when_it_or_one_of_the_two_dies_the_others_are_stopped(tmp_path):

@@ -48,9 +48,7 @@ def test_gather_gets_what_the_children_left_and_each_task_of_an_array_gets_that(
     assert logs == [f"{index} {first} a b\n" for index in (0, 1)]
 
 
-def test_run_sh_and_children_find_the_meta_of_their_upload_and_no_result_has_it(
-    ferryman, bundle, tmp_path
-):
+def test_jobs_find_the_meta_of_their_upload_and_no_result_has_it(ferryman, bundle, tmp_path):
     script = 'mkdir -p d; cd d; cat "${FERRYMAN_META-none}"; ls -A .. | sort | tr "\\n" " "'
     meta = {"sample": "Überprobe", "of": ['"', 7]}
     words = ("submit", bundle(script), "--meta", json.dumps(meta))

@@ -13,6 +13,8 @@ from ferryman import SyncClient
 from tests.journeys.browser import Visitor, browser, visitor
 from tests.kit.dev_program import DevProgram, started
 
+TOKEN = "the-token-of-the-operator"
+
 
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
@@ -27,6 +29,14 @@ def chromium() -> Iterator[Browser]:
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevProgram]:
     """Without tokens: whoever comes is an operator."""
     with started(tmp_path_factory.mktemp("system")) as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevProgram]:
+    """A system that asks for a token."""
+    folder = tmp_path_factory.mktemp("guarded")
+    with started(folder, FERRYMAN_SERVER__TOKENS=TOKEN, FERRYMAN_TOKEN=TOKEN) as running:
         yield running
 
 

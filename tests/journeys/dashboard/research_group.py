@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +43,7 @@ name = "node-1"
 slots = 3
 labels = { room = "B-114", gpu = "none" }
 """
+NAMES: Final = ("ana", "ben", "chen")
 ENDING: Final = 40
 """Children of the array that end; the others run on."""
 RUNNING: Final = r"""
@@ -93,16 +94,12 @@ def research_group(folder: Path) -> Iterator[ResearchGroup]:
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "ferryman.toml"
     config.write_text(CONFIG)
-    given: dict[str, Any] = {"FERRYMAN_TOKEN": OPERATOR_TOKEN}
-    given |= {"FERRYMAN_SERVER__TOKENS": OPERATOR_TOKEN}
+    given: Any = dict.fromkeys(("FERRYMAN_TOKEN", "FERRYMAN_SERVER__TOKENS"), OPERATOR_TOKEN)
     with (
         started(folder, "--config", str(config), **given) as system,
         SyncClient(system.url, token=OPERATOR_TOKEN) as operator,
     ):
-        tokens = {
-            name: operator.create_token(name, "user", user=name).token
-            for name in ("ana", "ben", "chen")
-        }
+        tokens = {name: operator.create_token(name, "user", user=name).token for name in NAMES}
         portal = operator.create_token("haddock-portal", "portal", users=["guest-*"])
         tokens |= {"operator": OPERATOR_TOKEN, "portal": portal.token}
         group = ResearchGroup(system, tokens)
@@ -112,11 +109,9 @@ def research_group(folder: Path) -> Iterator[ResearchGroup]:
 
 def _fill(group: ResearchGroup) -> None:
     url, jobs = group.system.url, group.jobs
-    with (
-        SyncClient(url, token=group.tokens["ana"]) as ana,
-        SyncClient(url, token=group.tokens["ben"]) as ben,
-        SyncClient(url, token=group.tokens["chen"]) as chen,
-    ):
+    with ExitStack() as stack:
+        people = (SyncClient(url, token=group.tokens[name]) for name in NAMES)
+        ana, ben, chen = (stack.enter_context(one) for one in people)
 
         def run(client: SyncClient, files: Any, **options: Any) -> int:
             return client.submit(files, **{"service": "example"} | options).id

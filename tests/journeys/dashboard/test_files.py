@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Dialog, Error, Page, Response
+from playwright.sync_api import Dialog, Error, Page
 
 from ferryman import SyncClient
 from tests.journeys.browser import Visitor
-from tests.journeys.dashboard.conftest import submit
-from tests.kit.dev_program import DevProgram, started
+from tests.journeys.dashboard.conftest import TOKEN, submit
+from tests.kit.dev_program import DevProgram
 
-TOKEN = "the-token-of-the-operator-of-files"
 DO = "fetch('/pwned');new Image().src='/pwned';alert(document.cookie);top.location='/pwned'"
 SCRIPT = f"<script>{DO}</script>"
 MORE = (
@@ -67,54 +65,43 @@ ATTACKS = {
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DevProgram, int]]:
-    """A server with tokens, and a job that has left files that attack."""
-    folder: Path = tmp_path_factory.mktemp("guarded")
-    with (
-        started(folder, FERRYMAN_SERVER__TOKENS=TOKEN, FERRYMAN_TOKEN=TOKEN) as system,
-        SyncClient(system.url, user="ada", token=TOKEN) as client,
-    ):
-        job = client.submit({"run.sh": b"true\n", **ATTACKS}, service="example")
-        yield system, client.wait(job.id).id
+def job(guarded: DevProgram) -> int:
+    """It has left files that attack."""
+    with SyncClient(guarded.url, user="ada", token=TOKEN) as client:
+        accepted = client.submit({"run.sh": b"true\n", **ATTACKS}, service="example")
+        return client.wait(accepted.id).id
 
 
-class Watched:
+def watched(person: Visitor) -> tuple[Page, list[str]]:
     """A page of somebody who is logged in, and what runs in it that should not."""
+    page, ran = person.log_in(TOKEN), list[str]()
 
-    def __init__(self, person: Visitor) -> None:
-        self.ran: list[str] = []
-        self.page: Page = person.log_in(TOKEN)
-        person.context.on("response", self._response)
-        self.page.on("dialog", self._dialog)
-
-    def _dialog(self, dialog: Dialog) -> None:
-        self.ran.append(dialog.message)
+    def dismiss(dialog: Dialog) -> None:
+        ran.append(dialog.message)
         dialog.dismiss()
 
-    def _response(self, response: Response) -> None:
-        """Of the server; what the browser refuses to ask for has none."""
-        if "pwned" in response.url:
-            self.ran.append(response.url)
+    page.on("dialog", dismiss)
+    # Of the server; what the browser refuses to ask for has no answer.
+    person.context.on("response", lambda one: ran.append(one.url) if "pwned" in one.url else None)
+    return page, ran
 
 
 @pytest.mark.slow
-def test_opened_by_its_address_no_file_runs_anything(guarded, visit):
-    system, job = guarded
-    here = Watched(visit(system.url, may_complain=True))
+def test_opened_by_its_address_no_file_runs_anything(guarded, job, visit):
+    page, ran = watched(visit(guarded.url, may_complain=True))
     for name in ATTACKS.keys() - {ODD}:
         for query in ("", "?inline=1"):
-            url = f"{system.url}/api/v1/jobs/{job}/files/{name}{query}"
+            url = f"{guarded.url}/api/v1/jobs/{job}/files/{name}{query}"
             with suppress(Error):  # it begins to be saved, which ends the visit
-                here.page.goto(url)
-            assert here.ran == [], url
-            assert "pwned" not in here.page.url
+                page.goto(url)
+            assert ran == [], url
+            assert "pwned" not in page.url
 
 
-def test_no_preview_runs_anything(guarded, visit):
-    system, job = guarded
-    here = Watched(person := visit(system.url, may_complain=True))
-    page, found = here.page, list[str]()
-    page.goto(f"{system.url}/jobs/{job}/files")
+def test_no_preview_runs_anything(guarded, job, visit):
+    person, found = visit(guarded.url, may_complain=True), list[str]()
+    page, ran = watched(person)
+    page.goto(f"{guarded.url}/jobs/{job}/files")
     names = page.locator("#files tbody th a").evaluate_all("all => all.map(one => one.href)")
     assert len(names) == len(ATTACKS) + 4  # run.sh, the logs, ferryman.json
     for url in names:
@@ -127,25 +114,24 @@ def test_no_preview_runs_anything(guarded, visit):
                 page.wait_for_load_state("networkidle")
                 found += person.problems
                 person.problems.clear()
-        assert here.ran == [], url
-        assert page.url.startswith(f"{system.url}/jobs/{job}/files/")
+        assert ran == [], url
+        assert page.url.startswith(f"{guarded.url}/jobs/{job}/files/")
     said = " ".join(found)
     assert "Blocked script execution" in said
     assert "Refused to execute the redirect" in said
     assert "Loading the stylesheet" in said
 
 
-def test_a_rendered_page_is_seen_and_saved_and_can_lead_nowhere(guarded, visit):
-    system, job = guarded
-    here = Watched(visit(system.url, may_complain=True))
-    here.page.goto(f"{system.url}/jobs/{job}/files/page.html?view=rendered")
-    here.page.frame_locator("iframe").get_by_role("heading", name="Report").wait_for()
+def test_a_rendered_page_is_seen_and_saved_and_can_lead_nowhere(guarded, job, visit):
+    page, ran = watched(visit(guarded.url, may_complain=True))
+    page.goto(f"{guarded.url}/jobs/{job}/files/page.html?view=rendered")
+    page.frame_locator("iframe").get_by_role("heading", name="Report").wait_for()
     # By its own address it is not shown outside of the frame.
-    here.page.goto(f"{system.url}/jobs/{job}/rendered/page.html")
-    assert here.page.url.endswith("/files/page.html?view=rendered")
-    assert here.ran == []
-    with here.page.expect_download() as saving:
-        here.page.get_by_role("button", name="Save").click()
+    page.goto(f"{guarded.url}/jobs/{job}/rendered/page.html")
+    assert page.url.endswith("/files/page.html?view=rendered")
+    assert ran == []
+    with page.expect_download() as saving:
+        page.get_by_role("button", name="Save").click()
     assert saving.value.suggested_filename == "page.html"
     assert Path(saving.value.path()).read_bytes() == ATTACKS["page.html"]
 

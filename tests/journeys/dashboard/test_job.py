@@ -114,21 +114,12 @@ def test_an_array_is_a_grid_that_fills_while_it_is_open(system, visit):
 
 
 def test_without_scripts_the_page_loads_itself_again_and_its_forms_work(system, visit):
+    """Those that make links and change tags: tests/server/test_job_page.py."""
     job_id = submit(system, LONG)
     page = visit(system.url, scripts=False).open(f"/jobs/{job_id}")
     expect(page.locator("h1 .state")).to_have_text("Running")
-    page.get_by_text("Change", exact=True).click()
-    page.get_by_label("Tags").fill("red, blue")
-    page.get_by_role("button", name="Save").click()
-    expect(page.get_by_role("link", name="red")).to_be_visible()
     page.get_by_role("button", name="Cancel").click()
     expect(page.locator("h1 .state")).to_have_text("Cancelled")
-    page.get_by_text("Make a link to share").click()
-    page.get_by_role("button", name="Make a link").click()
-    there = page.locator("#copy-link").inner_text()
-    stranger = visit(system.url, scripts=False).open(there.removeprefix(system.url))
-    expect(stranger.locator("h1 .state")).to_have_text("Cancelled")
-    expect(stranger.locator("form")).to_have_count(0)
 
 
 @pytest.mark.slow

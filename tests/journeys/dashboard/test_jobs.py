@@ -45,10 +45,6 @@ def until(page: Page, condition: str) -> None:
     page.evaluate(f"async () => {{ while (!({condition})) await {wait}; }}")
 
 
-def in_document(page: Page) -> list[int]:
-    return page.locator("tr[data-id]").evaluate_all("rows => rows.map((row) => +row.dataset.id)")  # type: ignore[no-any-return]
-
-
 def test_rows_change_in_two_tabs_while_a_job_runs(system, visit):
     kept = submit(system, "true", name="kept")
     person = visit(system.url)
@@ -86,10 +82,7 @@ def test_rows_change_in_two_tabs_while_a_job_runs(system, visit):
 
 @pytest.mark.slow
 def test_the_list_follows_what_is_typed(system, visit):
-    wanted, other = (
-        submit(system, "true", name="wanted one"),
-        submit(system, "true", name="another"),
-    )
+    wanted, other = (submit(system, "true", name=name) for name in ("wanted one", "another"))
     person = visit(system.url)
     page = person.open("/jobs")
     expect(page.locator(f"#job-{other}")).to_be_visible()
@@ -98,16 +91,15 @@ def test_the_list_follows_what_is_typed(system, visit):
     expect(page.locator(f"#job-{wanted}")).to_be_visible()
     expect(page).to_have_url(f"{system.url}/jobs?text=WANTED")
     assert page.evaluate("document.activeElement.name") == "text"
-    page.get_by_label("Uploaded since").fill("never")
+    since = page.get_by_label("Uploaded since")
+    since.fill("never")
     expect(page.locator("#problem")).to_contain_text("is not a time")
-    expect(page.get_by_label("Uploaded since")).to_have_attribute("aria-invalid", "true")
-    expect(page.get_by_label("Uploaded since")).to_have_accessible_description(
-        re.compile("is not a time")
-    )
-    page.get_by_label("Uploaded since").fill("1h")
+    expect(since).to_have_attribute("aria-invalid", "true")
+    expect(since).to_have_accessible_description(re.compile("is not a time"))
+    since.fill("1h")
     expect(page.locator(f"#job-{wanted}")).to_be_visible()
     expect(page.locator("#problem")).to_be_hidden()
-    assert page.get_by_label("Uploaded since").get_attribute("aria-invalid") is None
+    assert since.get_attribute("aria-invalid") is None
     person.problems.clear()  # the browser reports the 400
 
 
@@ -149,5 +141,6 @@ def test_new_jobs_are_announced_to_whoever_reads_further_down(filled, visit):
     button.click()
     expect(page.locator(f"#job-{job_id}")).to_be_in_viewport()
     expect(button).to_be_hidden()
-    assert in_document(page) == list(range(job_id, job_id - 50, -1))
+    rows = page.locator("tr[data-id]").evaluate_all("rows => rows.map((row) => +row.dataset.id)")
+    assert rows == list(range(job_id, job_id - 50, -1))
     expect(page.locator("#selected")).to_have_text("1 chosen")

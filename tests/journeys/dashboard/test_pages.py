@@ -16,7 +16,7 @@ from playwright.sync_api import Dialog, expect
 
 from ferryman import SyncClient
 from shared.clock import RealClock
-from tests.journeys.dashboard.conftest import submit
+from tests.journeys.dashboard.conftest import TOKEN, submit
 from tests.kit.dev_program import DevProgram, started
 from tests.kit.past_week import write_past_week
 from tests.kit.path_proxy import PREFIX, proxied
@@ -28,17 +28,6 @@ def test_the_keyboard_alone_reaches_the_content(system, visit):
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
-
-
-TOKEN = "the-token-of-the-operator"
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevProgram]:
-    """A system that asks for a token."""
-    folder = tmp_path_factory.mktemp("guarded")
-    with started(folder, FERRYMAN_SERVER__TOKENS=TOKEN) as running:
-        yield running
 
 
 def test_a_login_leads_back_and_a_logout_ends_it(guarded, visit):
@@ -129,9 +118,8 @@ def test_a_page_stays_as_it_is_while_a_proxy_answers_for_the_server(system, visi
     page = visit(system.url, may_complain=True).open(address)
     title, heading = page.title(), page.locator("h1").inner_text()
     everything = re.compile(rf".*(/live.*|{re.escape(address)}(\?.*)?)$")
-    page.route(
-        everything, lambda asked: asked.fulfill(status=502, body=PROXY, content_type="text/html")
-    )
+    answer: dict[str, Any] = {"status": 502, "body": PROXY, "content_type": "text/html"}
+    page.route(everything, lambda asked: asked.fulfill(**answer))
     # As a lost connection does: what listens has to begin again.
     page.evaluate("document.body.dispatchEvent(new CustomEvent('live'))")
     expect(page.locator("#connection")).to_contain_text("an error (502)")
@@ -184,18 +172,14 @@ def test_the_pointer_shows_the_numbers_of_the_table(past, visit):
 
 
 @pytest.mark.slow
-def test_charts_follow_the_theme(past, visit):
-    page = visit(past.url).open("/charts?period=week")
+def test_charts_follow_the_theme_and_the_time(past, visit):
+    person = visit(past.url)
+    page = person.open("/charts?period=week")
     page.wait_for_selector(_DRAWN)
     draw = "document.querySelector('#chart-jobs canvas').toDataURL()"
     light = page.evaluate(draw)
     page.emulate_media(color_scheme="dark")
     page.wait_for_function(f"before => {draw} !== before", arg=light)
-
-
-@pytest.mark.slow
-def test_a_page_that_stays_open_shows_the_next_minute(past, visit):
-    person = visit(past.url)
     person.context.clock.install()
     page = person.open("/charts")
     page.wait_for_selector(_DRAWN)
