@@ -219,7 +219,7 @@ async def test_a_result_has_the_files_that_were_asked_for_and_the_logs(
 
 async def test_where_no_agent_can_leave_files_out_the_job_says_so(tmp_path) -> None:
     async with driving(tmp_path, FakeOrchestrator()) as caller:
-        cases: list[tuple[dict[str, Any], int]] = [({}, 0), ({"outputs": "a"}, 1)]
-        for fields, warned in [*cases, ({"result_files": "changed"}, 1)]:
-            job = await caller.job(await caller.upload(**fields))
-            assert sum("job-orchestrator" in text for text in job["warnings"]) == warned
+        for field, text in (("name", "a"), ("outputs", "a"), ("result_files", "changed")):
+            job = await caller.job(await caller.upload(None, "my_service", **{field: text}))
+            warned = sum("job-orchestrator" in said for said in job["warnings"])
+            assert warned == (field != "name"), field
