@@ -189,6 +189,9 @@ async def test_what_waits_stays_prepared_until_there_is_space(tmp_path, monkeypa
             for _ in range(5):
                 await agent.clock.advance(RETRY_S)
             assert await state(agent, "3.1") == "Prepared"
+            status, health = await agent.call("GET", "/health")
+            assert (status, health["ready"]) == (200, False), "what it has can be fetched"
+            assert "must stay free" in health["message"]
         (await starts(agent, "3.1")).finish()
         assert (await agent.ended(3))["status"] == "Completed"
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import pytest
 
 from client_agent import app
 from client_agent.settings.agent import AgentSection
+from client_agent.storage.remove_tree import remove_tree
 from server import lifecycle
 from server.settings.tables import ServerSettings
 from shared.clock import RealClock
@@ -28,12 +30,22 @@ from shared.http.sockets import CannotListen
 from tests.kit.certificates import Certificate, authority
 from tests.kit.clock import SimClock
 from tests.kit.fake_sandbox import FakeSandbox
+from tests.kit.memory_folder import new_folder
 from tests.kit.programs import PATIENCE_S, Pair, Program, until
 from tests.processes.sleeping import Sleep
 
 FIRST, JOBS = 3, 8
 RUNS = "[services.example]\nenv = {{ KEY = 'hunter{}' }}\nmax_runs = {}\nruns_per_user = {}\n"
 AGENT = '[agent]\nslots = 4\nsandbox = "none"\n'
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that jobs may enter and write to, whoever they run as; pytest's own are not."""
+    folder = new_folder()
+    folder.chmod(0o777)
+    yield folder
+    remove_tree(folder)
 
 
 def hang_up(config: Path, text: str, said: str, *programs: Program) -> None:

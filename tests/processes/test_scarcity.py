@@ -89,16 +89,6 @@ def test_an_end_on_a_full_disk_is_stored_once_there_is_space(tmp_path, small):
         assert running.call("GET", "/health")[0] == 200
 
 
-def test_min_free_is_kept_free(tmp_path, small):
-    with agent(tmp_path, wrap=small, FERRYMAN_AGENT__MIN_FREE="1GiB") as running:
-        status, health = running.call("GET", "/health")
-        assert status == 200  # what it has can be fetched
-        assert "must stay free" in health["message"]
-        assert not health["ready"]  # so it gets no new jobs
-        status, refusal = running.call("POST", "/submit", form_of(), **KIND)
-        assert (status, refusal["code"]) == (507, "disk_full")
-
-
 @pytest.mark.parametrize("prepared", [True, False])
 def test_a_shortage_of_descriptors_costs_no_result_and_leaks_nothing(tmp_path, prepared):
     """The agent can open nothing from when its job runs until it is to be collected."""
