@@ -86,10 +86,7 @@ async def spawns(found: Bubblewrap, logs: Path, at_once: int, count: int) -> flo
 
 class Chain:
     """Each method runs one start, from nothing to the exit of what it spawned; seconds. They may
-    be called from several threads at once.
-
-    Args:
-        workspace: gives the directory and the uid; ``run.sh`` is in it.
+    be called from several threads at once. ``run.sh`` is in the workspace.
     """
 
     def __init__(self, found: Bubblewrap, workspace: HostWorkspace, tree: RootTree) -> None:

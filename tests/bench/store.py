@@ -18,11 +18,7 @@ from tests.bench.table import Row, measured, median, percentile
 
 
 def choices(newest: int) -> list[Filter]:
-    """Filters of lists: none, each, and several at once.
-
-    Args:
-        newest: when the last job was uploaded; the one before, a microsecond earlier.
-    """
+    """None, each, and several at once. Jobs came up to ``newest``, one in each microsecond."""
     found = [
         Filter(user, service, state, tag)
         for user, service, state, tag in itertools.product(

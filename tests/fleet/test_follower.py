@@ -317,10 +317,8 @@ class PathsAsNames:
 
 
 class Line:
-    """A client that sends a bundle to an agent, on simulated time.
-
-    The agent, on a slow disk, takes the whole body unless it is stuck, and answers when the test
-    says so.
+    """A client that sends a bundle, on simulated time, to an agent on a slow disk. That takes the
+    whole body unless it is stuck, and answers when the test says so.
     """
 
     def __init__(self, session: aiohttp.ClientSession, *, stuck: bool) -> None:

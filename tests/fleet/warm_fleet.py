@@ -30,12 +30,7 @@ NUMBERS = itertools.count(1)
 
 
 class Fleet(ServerClient):
-    """One test's part of the server.
-
-    Attributes:
-        service: no other test has jobs of it.
-        data: the server's folder.
-    """
+    """One test's part of the server, with a service of its own; ``data``: the server's folder."""
 
     def __init__(self, caller: ServerClient, clock: SimClock, data: Path) -> None:
         super().__init__(caller.url, caller.session, caller.server)
@@ -44,11 +39,8 @@ class Fleet(ServerClient):
         self._agents: list[FakeAgent] = []
 
     async def use(self, *agents: FakeAgent, three: bool = False, **settings: Any) -> None:
-        """From now on the server has these agents, and the service these settings. An agent whose
-        name no test asks for gets one that no other has.
-
-        Args:
-            three: they are given as job-orchestrator clients, by three addresses.
+        """From now on the server has these agents, by one address or by a job-orchestrator client's
+        three, and the service these settings. An agent that no test named gets a name of its own.
         """
         if not self._jumps:
             self.stack.enter_context(self.clock.autojump(MOST_S))

@@ -81,12 +81,7 @@ def digest(result: bytes) -> dict[str, Any]:
 
 
 class AgentClient:
-    """Speaks to one agent.
-
-    Attributes:
-        server: for which it speaks.
-        data: the agent's folder.
-    """
+    """Speaks to one agent, for one server; ``data`` is the agent's folder."""
 
     def __init__(
         self,
@@ -217,11 +212,7 @@ class AgentClient:
 async def calling(
     home: Path, clock: SimClock | None = None, asked: EndRequests | None = None, **settings: Any
 ) -> AsyncIterator[AgentClient]:
-    """A started agent and a caller of it.
-
-    Args:
-        asked: how it is to end.
-    """
+    """A started agent, which is ended as ``asked`` says, and a caller of it."""
     clock = clock or SimClock()
     data_dir = home / "agent"
     sandbox = FakeSandbox(clock, data_dir)

@@ -52,11 +52,9 @@ class _Stream(io.TextIOWrapper):
 def run(
     *words: object, cwd: str | Path = "", terminal: bool = False, **variables: str | None
 ) -> Said:
-    """The command in this thread.
+    """The command in this thread, where stdout and stderr may be a ``terminal``.
 
-    Args:
-        terminal: stdout and stderr are one.
-        variables: of its environment, beside those of this process; None: without that one.
+    ``variables`` are of its environment, beside those of this process; None: without that one.
     """
     changed = {name: value for name, value in variables.items() if value is not None}
     gone = variables.keys() - changed.keys()

@@ -33,11 +33,7 @@ def _is_time(value: object) -> bool:
 
 
 class Described:
-    """Looks at what an application sends.
-
-    Attributes:
-        wrong: what the document does not say, in sentences.
-    """
+    """Looks at what an application sends; ``wrong`` is what the document does not say."""
 
     def __init__(self, application: web.Application) -> None:
         self.wrong: dict[str, None] = {}

@@ -113,10 +113,8 @@ def started(
     stop: signal.Signals = signal.SIGTERM,
     **variables: str,
 ) -> Iterator[DevProgram]:
-    """A system on free ports; afterwards its processes, mounts and cgroups must be gone.
-
-    Args:
-        stop: the signal that ends it.
+    """A system on free ports, ended by the signal ``stop``; afterwards its processes, mounts and
+    cgroups must be gone.
     """
     flags = ("--port", "0", "--agent-port", "0", "--data-dir", str(folder / "data"))
     system = launch(folder, *flags, *words, program=program, **variables)

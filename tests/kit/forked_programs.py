@@ -82,10 +82,8 @@ def _database_is_open() -> bool:
 def _run_module(
     module: str, arguments: Sequence[str], env: Mapping[str, str], keep: Sequence[int] = ()
 ) -> NoReturn:
-    """Do in this process what ``python -m module`` does, and end it.
-
-    Args:
-        keep: descriptors that stay open, beside those of stdin, stdout and stderr.
+    """Do in this process what ``python -m module`` does, and end it. The descriptors ``keep`` stay
+    open, beside those of stdin, stdout and stderr.
     """
     code: object = 1
     try:

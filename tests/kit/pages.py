@@ -47,11 +47,7 @@ class Node:
         return " ".join("".join(parts).split())
 
     def all(self, tag: str = "", kind: str = "", **attributes: str) -> list[Node]:
-        """Those that are so; of an attribute's name ``_`` is ``-``.
-
-        Args:
-            kind: one of its classes.
-        """
+        """Those that are so and have a class ``kind``; of an attribute's name ``_`` is ``-``."""
         wanted = {name.replace("_", "-"): value for name, value in attributes.items()}
         return [
             one
@@ -229,20 +225,13 @@ def _shown(node: Node) -> bool:
 
 
 class Browser:
-    """Keeps cookies and sends forms.
-
-    Attributes:
-        token: sent with each request; empty: none.
-    """
+    """Keeps cookies and sends forms; with each request its token, if it has one."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession, token: str = "") -> None:
         self.url, self.session, self.token = url, session, token
 
     async def ask(self, path: str, method: str = "GET", fields: Any = None, **headers: str) -> Page:
-        """Args:
-        fields: of a form, in the body.
-        headers: a name has ``_`` for ``-``.
-        """
+        """``fields`` are of a form, in the body; a header's name has ``_`` for ``-``."""
         given = {name.replace("_", "-"): text for name, text in headers.items()}
         if self.token:
             given.setdefault("Authorization", f"Bearer {self.token}")
@@ -272,11 +261,7 @@ class Browser:
         return (await self.ask(page)).csrf
 
     async def send(self, page: str, path: str, fields: Any = None, **more: str) -> Page:
-        """Send a form of a page.
-
-        Args:
-            fields: pairs, where a name comes more than once.
-        """
+        """Send a form of a page; ``fields`` are pairs, where a name comes more than once."""
         given = [*(fields or []), *more.items()]
         return await self.ask(path, "POST", [("csrf", await self.csrf(page)), *given])
 

@@ -65,11 +65,7 @@ class Program:
         return self._log.read_text()
 
     def begin(self, tell: int | None = None) -> None:
-        """Start it; do not wait.
-
-        Args:
-            tell: a descriptor that gets its port once it listens.
-        """
+        """Start it; do not wait. The descriptor ``tell`` gets its port once it listens."""
         ours = ["--host", self.host, "--port", str(self.port), "--data-dir", str(self.data)]
         with self._log.open("ab") as log:
             how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
@@ -194,12 +190,7 @@ PATIENCE_S = 60.0
 
 
 class Pair:
-    """Server and agent.
-
-    Args:
-        settings: the server's TOML.
-        host: where both listen.
-    """
+    """Server, with this TOML, and agent; both listen at ``host``."""
 
     def __init__(self, folder: Path, settings: str, host: str = "127.0.0.1") -> None:
         config = folder / "ferryman.toml"

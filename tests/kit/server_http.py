@@ -97,12 +97,8 @@ class ServerClient:
 async def driving(
     folder: Path, client: FakeOrchestrator, *, extra: str = "", gone: bool = False, **how: Any
 ) -> AsyncIterator[ServerClient]:
-    """A Ferryman server, which knows the client by job-orchestrator's own variables.
-
-    Args:
-        extra: TOML of its settings.
-        gone: the client does not listen any more.
-        how: as :func:`served_by`.
+    """A Ferryman server, which knows the client by job-orchestrator's own variables; ``extra`` is
+    TOML of its settings, and ``gone``: the client does not listen any more.
     """
     async with AsyncExitStack() as stack:
         if gone:

@@ -14,11 +14,7 @@ MOST_S = 50.0
 async def until(
     condition: Callable[[], bool], seconds: float = MOST_S, said: Callable[[], object] = str
 ) -> None:
-    """Ask until it is true.
-
-    Args:
-        said: what there is in its place.
-    """
+    """Ask until it is true; ``said`` tells what there is in its place."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, f"it did not happen {said()}"

@@ -20,11 +20,7 @@ class SimulatedCrash(BaseException):
 
 
 class CrashPoint:
-    """Counts steps; at the chosen one, and at each after it, the server has crashed.
-
-    Args:
-        at: number of the step that does not happen; None: never.
-    """
+    """Counts steps; from step ``at`` on the server has crashed, at None never."""
 
     def __init__(self, at: int | None = None) -> None:
         self.at, self.steps = at, 0

@@ -64,11 +64,8 @@ class Machine(AgentModel):
 
 
 class SimAgent(AgentClient):
-    """An agent that keeps its promises, at the far end of a line that does not.
-
-    Attributes:
-        up: the line is there.
-        well: it takes new work; if not, it can be talked to all the same.
+    """An agent that keeps its promises, at the far end of a line that does not, and that is there
+    while it is ``up``. Where it is not ``well`` it can be talked to, and takes no new work.
     """
 
     def __init__(self, name: str, world: World, slots: int, machine: Machine) -> None:

@@ -138,11 +138,7 @@ class World:
             yield
 
     async def start(self, *agents: str) -> None:
-        """A life of the server begins.
-
-        Args:
-            agents: those that it uses first; none: all.
-        """
+        """A life of the server begins, which uses these agents first; none: all."""
         self.steady = PersistentClock(self.folder, self.clock, "boot")
         self.steady.save()
         self.database = InlineDatabase(
@@ -249,13 +245,8 @@ class World:
         same: str = "",
         **optional: str,
     ) -> int:
-        """Upload a bundle.
-
-        Args:
-            gather: it has a gather.sh.
-            fan_out: its run.sh leaves children.
-            same: uploads of the same have the same content.
-            optional: fields of the form.
+        """Upload a bundle with a gather.sh, with a run.sh that leaves children, or with the content
+        of all uploads of the ``same``; and optional fields of the form.
         """
         number = next(self.names)
         token = same or (f"token {number}" if key is None else f"token of {key}")
@@ -444,17 +435,11 @@ async def each_crash(
     first: int = 1,
     every: int = 1,
 ) -> int:
-    """Crash at each step of the story, start the server again, and check what it left.
+    """Crash at each step of the story, start the server again, and check what it left, with the
+    step at which it crashed; None: it did not. Returns about how many steps the story has.
 
-    Args:
-        world_of: a world in a folder, that crashes at the point.
-        check: gets the world once its server has started again, and the step at which it crashed;
-            None: it did not.
-        first: number of the first step to crash at.
-        every: of so many steps one; the runs that begin at 1, 2 … ``every`` are all of them.
-
-    Returns:
-        The number of the last step that was tried: the story has about so many.
+    Of ``every`` so many steps it is one, from ``first`` on: the runs that begin at 1, 2 … ``every``
+    are all of them.
     """
     at, crashed = first - every, True
     while crashed:

@@ -66,10 +66,7 @@ class Mutant:
         return file_of(self.where.partition(":")[0]) if self.is_new else self.where
 
     def change(self) -> Change:
-        """
-        Raises:
-            LookupError: it does not fit the code.
-        """
+        """Raises LookupError where it does not fit the code."""
         if not (ROOT / self.file).is_file():
             raise LookupError(f"there is no {self.file}")
         if self.old == self.new:
@@ -175,10 +172,8 @@ def all_of_them() -> tuple[Mutant, ...]:
 
 
 def edit(tree: ast.Module, name: str, old: str, new: str) -> int:
-    """Put the new text in the place of the old one; the line where it was.
-
-    Raises:
-        LookupError: it is not there exactly once.
+    """Put the new text in the place of the old one; the line where it was. Raises LookupError where
+    the old one is not there exactly once.
     """
     edits = [one for scope in _scopes(tree, name) for one in _edits(scope, old, new)]
     if len(edits) != 1:

@@ -42,11 +42,7 @@ _FIELDS = {
 
 @dataclass
 class Bundle:
-    """One upload.
-
-    Attributes:
-        data: digest of its data.bin; empty if it has none.
-    """
+    """One upload, with the digest of its data.bin, if it has one."""
 
     kind: str
     token: str

@@ -35,11 +35,7 @@ class _Restored(Exception):
 
 
 class User(threading.Thread):
-    """One after the other, until it is stopped; then until everything has ended.
-
-    Args:
-        most: uploads that it has under way at once.
-    """
+    """Has ``most`` uploads under way until it is stopped; then goes on until all have ended."""
 
     def __init__(self, name: str, url: str, model: Model, mark: str, seed: int, most: int) -> None:
         super().__init__(name=name, daemon=True)

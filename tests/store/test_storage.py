@@ -34,11 +34,7 @@ LARGE = hashlib.shake_128(b"large").digest(2_500_000)
 
 
 class Place:
-    """Where stored files outlive the run that stored them.
-
-    Attributes:
-        first: the storage of the first run.
-    """
+    """Where stored files outlive the run that stored them; ``first`` is the first run's storage."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
