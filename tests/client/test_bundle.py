@@ -145,8 +145,6 @@ def test_one_archive_is_sent_as_it_is_and_looked_into_where_it_is_a_zip(folder, 
         gather(path)
 
 
-# ------------------------------------------------------------------ what is left out
-
 SIZES = {
     "run.sh": 8,
     ".git/config": 0,

@@ -172,9 +172,6 @@ async def test_the_error_says_why_there_is_no_result(fake, tmp_path, answer, kin
     assert list(tmp_path.iterdir()) == []
 
 
-# ------------------------------------------------------------------ into open files
-
-
 @each(
     "handler",
     [
@@ -240,9 +237,6 @@ def test_a_file_that_takes_less_than_it_is_given_gets_all():
     sink.open()
     sink.write(b"0123456789" * 3)
     assert file.getvalue() == b"0123456789" * 3
-
-
-# ------------------------------------------------------------------ unpacked
 
 
 def packed(files: dict[str, bytes], mode: int = 0o644) -> io.BytesIO:

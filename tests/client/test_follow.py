@@ -149,9 +149,6 @@ async def test_waiting_for_many_jobs_keeps_nobody_else_waiting(fake):
     assert 14 < min(asked) < 16  # each has its turn within half a minute
 
 
-# ------------------------------------------------------------------ one bundle, many inputs
-
-
 async def test_a_bundle_runs_with_each_input_side_by_side_until_one_that_fails(fake, tmp_path):
     now = most = 0
 

@@ -203,9 +203,6 @@ async def test_a_cancel_that_takes_long_says_what_it_waits_for(fake, ferryman, m
     assert "not confirmed by the agent yet" in shown.out
 
 
-# ------------------------------------------------------------------ lists
-
-
 async def test_lists_are_lines_with_tabs_where_nobody_looks(fake, ferryman):
     soon = wall_clock() + timedelta(minutes=20, seconds=30)
     waits = [
@@ -285,9 +282,6 @@ def test_a_narrow_terminal_cuts_messages_before_numbers(monkeypatch, capsys):
     assert line(40, audit).split()[-2:] == ["/api/v1/tokens", "a1b2c3d4e5"]  # is typed: never cut
 
 
-# ------------------------------------------------------------------ events
-
-
 @each(
     ("more", "text"),
     [
@@ -345,8 +339,6 @@ async def test_waiting_says_once_why_a_job_waits(fake, ferryman, monkeypatch):
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "\n", moving.err).splitlines()
     assert "   +2.50s  Completed   two" in [line.rstrip() for line in plain]
 
-
-# ------------------------------------------------------------------ several jobs
 
 ENDS = {1: DONE, 2: FAILED.model_copy(update={"message": "m"}), 3: job(JobState.CANCELLED)}
 

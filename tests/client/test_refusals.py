@@ -291,9 +291,6 @@ def test_every_command_that_a_hint_names_exists():
     assert named - {words[0] for words in commands()} == set()
 
 
-# ------------------------------------------------------------------ the programs
-
-
 async def test_programs_take_the_place_of_this_process(ferryman, monkeypatch):
     became: list[list[str]] = []
 

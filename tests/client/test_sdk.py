@@ -58,8 +58,6 @@ def test_every_error_has_a_code_of_its_own_where_the_server_gave_none():
     assert len({kind.code for kind in kinds}) == len(kinds)
 
 
-# ------------------------------------------------------------------ documents
-
 TIMES = {"at", "until", "not_before", "since", "timestamp"}
 EVENT = '{"seq":1,"at":"2026-11-20T10:00:00.25%s","attempt":1,"before":null,"status":"Queued"}'
 
@@ -86,8 +84,6 @@ def test_a_time_knows_its_offset_and_goes_back_to_the_wire_as_it_came():
     with pytest.raises(ValidationError, match="timezone"):
         EventDoc.model_validate_json(EVENT % "")
 
-
-# ------------------------------------------------------------------ types
 
 RIGHT = """
 import asyncio
@@ -189,8 +185,6 @@ def test_both_kinds_have_the_same_surface(one, other):
     ]
     assert properties[0] == properties[1]
 
-
-# ------------------------------------------------------------------ words
 
 DURATIONS = "0 0s, 0.0004 1ms, 0.043 43ms, 0.31 0.3s, 4 4s, 48.2 48s, 90 1m 30s, 5400 1h 30m"
 ESTIMATES = "-5 1 min, 0 1 min, 100 2 min, 564 9 min, 720 10 min, 3504 1 h, 3420 55 min, 6000 2 h"

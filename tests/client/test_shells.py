@@ -118,8 +118,6 @@ async def test_the_script_is_printed_or_the_shells_are_named(ferryman) -> None:
         assert done.err.splitlines()[1] == "for bash: ferryman completion bash --install"
 
 
-# ------------------------------------------------------------------ what is imported
-
 RUN = """
 import json, sys
 from ferryman.cli import main

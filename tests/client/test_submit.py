@@ -112,9 +112,6 @@ def test_every_optional_field_of_an_upload_is_an_option() -> None:
     assert set(JobOptions.__annotations__) >= EARLY
 
 
-# ------------------------------------------------------------------ answers that do not come
-
-
 async def test_a_lost_answer_is_asked_for_again_under_the_same_key(fake):
     fake.on(UPLOAD, hang_up, hang_up, accepted())
     async with fake.client() as client:
@@ -198,9 +195,6 @@ async def test_tries_end_after_retry_for_and_where_nothing_arrived_nothing_is_sa
     assert not hasattr(caught.value, "__notes__")
 
 
-# ------------------------------------------------------------------ refusals
-
-
 @each(
     ("status", "code", "retry_after", "pauses"),
     [(503, "starting", 2, [2.0, 2.0]), (429, "too_many_uploads", 1, [1.0, 2.0])],
@@ -249,8 +243,6 @@ async def test_a_file_that_changes_while_it_is_sent_is_an_error(fake, tmp_path, 
             await client.submit(tmp_path, service="example", progress=change)
     assert len(fake.uploads) <= 1
 
-
-# ------------------------------------------------------------------ memory
 
 SIZE = 128 << 20
 MOST_GROWTH = 32 << 20

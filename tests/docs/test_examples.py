@@ -46,9 +46,6 @@ def test_the_generator_makes_exactly_the_inputs_that_are_shipped(tmp_path):
         assert (tmp_path / name).read_bytes() == (EXAMPLES / name).read_bytes()
 
 
-# ---------------------------------------------------------------------------- contacts
-
-
 def atom(chain: str, number: int, x: float, name: str = "CA", element: str = "C", alt: str = " "):
     at = f"{x:8.3f}{0:8.3f}{0:8.3f}  1.00  0.00          {element:>2}\n"
     return f"ATOM      1  {name:<3}{alt}ALA {chain}{number:4d}    {at}"
@@ -71,8 +68,6 @@ def test_contacts_are_nearer_than_five_angstrom_and_between_heavy_atoms(run_exam
         assert "::progress value=" in said
 
 
-# ---------------------------------------------------------------------------- what is refused
-
 PDB, CSV = "helices.pdb", "measurements.csv"
 
 
@@ -91,9 +86,6 @@ def test_input_that_cannot_be_used_is_explained(run_example, name, changes, comp
     said = run_example(name, changes, 2).stderr
     assert complaint in said
     assert "Traceback" not in said
-
-
-# ---------------------------------------------------------------------------- csv-stats
 
 
 def table(path: Path) -> dict[str, dict[str, str]]:
@@ -115,9 +107,6 @@ def test_odd_tables_are_read_and_no_figure_is_cancelled_away(run_example, tmp_pa
     assert said.splitlines()[-1] == "::progress value=2,total=2::other.csv"
     spread = table(tmp_path / "job" / "other.stats.csv")["x"]["sd"]
     assert float(spread) == pytest.approx(statistics.stdev([4, 7, 13, 16]), rel=1e-9)
-
-
-# ---------------------------------------------------------------------------- others
 
 
 def test_every_problem_is_named_with_a_remedy_that_helps(run_example, tmp_path):

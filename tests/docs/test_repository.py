@@ -59,9 +59,6 @@ def wanted(group: str | None) -> list[Requirement]:
     return found
 
 
-# -- requirements
-
-
 @each("lock", LOCKS)
 def test_a_lock_pins_and_hashes_everything_and_says_nothing_of_its_origin(lock):
     text = lock.read_text()
@@ -91,9 +88,6 @@ def test_what_is_tested_is_what_is_run():
     assert run.items() | build.items() <= dev.items()
 
 
-# -- packages
-
-
 def test_what_is_shipped_imports_says_that_it_is_typed_and_has_its_command():
     assert PACKAGES == ["server", "client_agent", "shared", "ferryman"]
     for package in PACKAGES:
@@ -106,9 +100,6 @@ def test_what_is_shipped_imports_says_that_it_is_typed_and_has_its_command():
     (target,) = PROJECT["project"]["scripts"].values()
     module, function = target.split(":")
     assert callable(getattr(importlib.import_module(module), function))
-
-
-# -- files
 
 
 def test_no_file_names_a_registry_or_a_path_of_somebodys_machine():
@@ -142,9 +133,6 @@ def test_the_licence_is_apache_2_in_full():
     assert "Apache License\n                           Version 2.0, January 2004" in text
     assert "END OF TERMS AND CONDITIONS" in text
     assert PROJECT["project"]["license"] == "Apache-2.0"
-
-
-# -- pages
 
 
 def test_decisions_are_numbered_without_gaps_have_four_headings_and_fit_on_a_page():

@@ -330,9 +330,6 @@ def test_a_damaged_or_continued_gzip_is_refused(tmp_path, change, code):
     assert refusal(change(packed), tmp_path).code == code
 
 
-# ---------------------------------------------------------------------------- lists of sealed ones
-
-
 def sealed(names: list[str]) -> bytes:
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:

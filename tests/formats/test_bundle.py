@@ -15,6 +15,7 @@ from shared.files.durable import WRITEBACK_BYTES
 from shared.files.names import BundleError
 from tests.kit.each import each
 from tests.kit.raw_archives import Files, RawZip, on_disk, unpacked, write_bundle, zipped
+from tests.kit.warm import open_files
 
 HELLO = {"run.sh": b"echo hello\n", "data/in.txt": b"1 2 3\n"}
 
@@ -126,9 +127,6 @@ def test_bundles_beyond_the_old_limits_of_zip_can_be_read(tmp_path, monkeypatch)
     assert unpacked(tmp_path / "b", tmp_path / "out") == files
 
 
-# ---------------------------------------------------------------------------- reading
-
-
 @pytest.fixture
 def bundle(tmp_path):
     write_bundle(tmp_path / "b", HELLO)
@@ -206,10 +204,6 @@ def test_what_is_no_sealed_bundle_is_not_opened(tmp_path, archive, code, part):
     assert part in (None, caught.value.part)
 
 
-def descriptors() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - not of interest as paths
-
-
 @each("trap", ["run.sh", "data"])
 def test_unpacking_follows_no_link_that_is_in_the_way(bundle, tmp_path, trap):
     outside, out = tmp_path / f"outside {trap}", tmp_path / f"out {trap}"
@@ -217,14 +211,14 @@ def test_unpacking_follows_no_link_that_is_in_the_way(bundle, tmp_path, trap):
     out.mkdir()
     (outside / "run.sh").write_text("precious")
     (out / trap).symlink_to(outside / trap if trap == "run.sh" else outside)
-    before = descriptors()
+    before = open_files()
     fd = os.open(out, os.O_RDONLY)
     with BundleReader(bundle) as reader, pytest.raises(FileExistsError):
         reader.unpack(fd)
     os.close(fd)
     assert on_disk(outside) == {"run.sh": b"precious"}
     unpacked(bundle, out)
-    assert descriptors() == before, "left open"
+    assert open_files() == before, "left open"
 
 
 def test_one_file_can_be_streamed(tmp_path):

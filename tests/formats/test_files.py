@@ -26,6 +26,7 @@ from shared.files.durable import FolderInUse, FolderLock
 from shared.files.opened import opened
 from shared.files.staged_file import BLOCK, StagedFile
 from tests.kit.each import each
+from tests.kit.warm import open_files
 
 PWRITE = os.pwrite
 DIRECT_FROM = 2 * BLOCK
@@ -40,10 +41,6 @@ def _soon_direct(monkeypatch):
 def content(size: int) -> bytes:
     """No two pages of it are alike."""
     return b"".join(b"%015d\n" % at for at in range(0, size, 16))[:size]
-
-
-def descriptors() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
 def written(path, data: bytes, chunk: int, *reserve) -> None:
@@ -120,15 +117,12 @@ def test_a_disk_that_fills_up_is_an_error_before_the_file_is_whole(tmp_path, wri
 
 def test_space_is_asked_for_before_each_write_and_nothing_is_left_open(tmp_path, writes):
     seen, asked = writes(), []
-    before = descriptors()
+    before = open_files()
     data = content(DIRECT_FROM + 4 * BLOCK + 9)
     written(*(tmp_path / "f", data, 300_000), lambda count: asked.append((len(seen), count)))
     assert asked == [(number, length) for number, (_, _, length) in enumerate(seen)]
     assert sum(length for _, length in asked) == len(data)
-    assert descriptors() == before
-
-
-# ---------------------------------------------------------------------------- durable names
+    assert open_files() == before
 
 
 def test_the_content_is_synced_before_the_name_and_then_the_folder(tmp_path, monkeypatch):
@@ -170,8 +164,6 @@ def test_a_name_that_is_not_durable_is_taken_back_and_removing_says_nothing(tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-# ---------------------------------------------------------------------------- one process a folder
-
 HOLD = (
     "import sys; from pathlib import Path; from shared.files.durable import FolderLock; "
     "lock = FolderLock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
@@ -211,9 +203,6 @@ def test_a_program_that_is_started_does_not_inherit_the_lock(tmp_path):
         FolderLock(tmp_path).close()
 
 
-# ---------------------------------------------------------------------------- opened in threads
-
-
 @pytest.mark.parametrize("loop_ends", [False, True])
 def test_a_file_that_is_opened_for_somebody_who_has_gone_is_closed(tmp_path, loop_ends):
     files: list[IO[bytes]] = []
@@ -245,9 +234,6 @@ def test_a_file_that_is_opened_for_somebody_who_has_gone_is_closed(tmp_path, loo
 
     asyncio.run(main())
     assert files[0].closed
-
-
-# ---------------------------------------------------------------------------- a part of a file
 
 
 def test_a_part_of_a_file_is_read_like_a_file_of_its_own(tmp_path):

@@ -123,7 +123,7 @@ def test_an_agent_that_lists_keys_without_end_does_not_fill_the_log(event: str) 
     assert shown[4:] == [("trouble.over", agent, 4_000) for agent in agents]
 
 
-def test_what_comes_once_is_forgotten_without_a_word_and_what_comes_seldom_is_folded() -> None:
+def test_what_comes_once_is_forgotten_what_comes_seldom_is_folded_and_so_many_are_known() -> None:
     log = Log()
     log.write("warning", "payload.lost", payload_id=1)
     log.pass_time(MAX_S + 1)
@@ -131,9 +131,6 @@ def test_what_comes_once_is_forgotten_without_a_word_and_what_comes_seldom_is_fo
     log.repeat(100, 300, "warning", "agent.down", agent="north")
     log.pass_time(1_000)
     assert (len(log.lines) < 20, log.lines[-1]["times"]) == (True, 100)
-
-
-def test_only_so_many_troubles_are_remembered() -> None:
     log = Log()
     log.repeat(2, 1, "warning", "agent.down", agent="first")
     for number in range(10 * REMEMBERED):
@@ -150,9 +147,6 @@ def test_each_event_that_is_named_here_is_logged_somewhere() -> None:
         for path in (ROOT / package).rglob("*.py")
     )
     assert [event for event in {*SUBJECTS, *NEVER} if product.count(f'"{event}"') < 2] == []
-
-
-# ---------------------------------------------------------------------------- what a program writes
 
 
 def ran(program: str, *words: str) -> tuple[str, str]:

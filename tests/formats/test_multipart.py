@@ -28,8 +28,6 @@ from tests.kit.raw_archives import (
     zipped,
 )
 
-# ---------------------------------------------------------------------------- refused
-
 LIMITS = FormLimits(
     max_bytes=100_000, max_files=20, max_fields=3, max_field_bytes=50, max_header_bytes=1000
 )
@@ -175,8 +173,6 @@ async def test_a_field_or_a_file_that_the_caller_refuses_ends_the_form_there(tmp
         assert (taken, list(tmp_path.iterdir())) == (0, [])
 
 
-# ---------------------------------------------------------------------------- many parts
-
 PART = b'--b\r\nContent-Disposition: form-data; name="x"; filename="f"\r\n\r\n\r\n'
 MANY = FormLimits(max_bytes=1 << 30, max_files=100_000)
 
@@ -222,8 +218,6 @@ async def test_a_form_of_many_parts_lets_others_run_and_forms(tmp_path, monkeypa
     assert len(fed) > 16 * 5
     assert max(fed.count(number) for number in set(fed)) <= 2
 
-
-# ---------------------------------------------------------------------------- headers
 
 NAMES = st.lists(st.sampled_from(["%", "%2F", "%22", "%0A", "2F", "a", '"', "é", "/", " "]))
 NAMED = NAMES.map("".join) | st.text(max_size=30)

@@ -193,9 +193,6 @@ def test_a_warning_is_short_however_many_names_there_are():
     assert len(warning) < 700
 
 
-# ---------------------------------------------------------------------------- work
-
-
 class Unread(str):
     """A name that nobody may go through."""
 
@@ -265,8 +262,6 @@ def test_the_order_of_paths_means_nothing(pattern):
     for path in (*PATHS, *reversed(PATHS)):
         assert globs.matching(path) == Globs([pattern]).matching(path), path
 
-
-# ---------------------------------------------------------------------------- what is left out
 
 FILES = (
     *("run.sh", "a.o", "src/a.o", "src/a.c", "src/build/x", "build/y", "build/keep/z", "a b"),

@@ -270,8 +270,6 @@ def test_every_cut_is_noticed(tmp_path: Path, runner: asyncio.Runner, kind: str)
         assert 400 <= status < 500, end
 
 
-# ---------------------------------------------------------------------------- what run.sh leaves
-
 LENGTHS = [pytest.param(1, id="short"), pytest.param(_SOAK, id="long", marks=SOAK)]
 
 

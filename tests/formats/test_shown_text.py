@@ -99,9 +99,6 @@ def test_the_style_behind_text_is_the_same_whether_it_is_shown_or_not(one, two):
     assert render(two, style)[1] == style_after(two, style)
 
 
-# ---------------------------------------------------------------------------- files
-
-
 def whole(data: bytes, window: int) -> tuple[list[str], int]:
     """All windows of a file, one behind another, and how many there are."""
     found: list[str] = []

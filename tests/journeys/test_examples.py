@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
 import statistics
@@ -50,25 +51,17 @@ def heavy(text: str) -> Iterator[tuple[str, int, tuple[float, float, float]]]:
 def brute_force(*texts: str) -> dict[tuple[int, int], float]:
     """Residue pairs closer than 5 Å, and how close, every atom against every other."""
     atoms = [atom for text in texts for atom in heavy(text)]
-    first = atoms[0][0]
-    left = [atom for atom in atoms if atom[0] == first]
-    right = [atom for atom in atoms if atom[0] != first]
     closest: dict[tuple[int, int], float] = {}
-    for _, one, here in left:
-        for _, other, there in right:
-            distance = math.dist(here, there)
-            if distance < 5:
-                pair = (one, other)
-                closest[pair] = min(distance, closest.get(pair, math.inf))
+    for (chain, one, here), (other_chain, other, there) in itertools.combinations(atoms, 2):
+        if chain != other_chain and (distance := math.dist(here, there)) < 5:
+            closest[one, other] = min(distance, closest.get((one, other), math.inf))
     return closest
 
 
 def check_contacts(archive: zipfile.ZipFile, expected: dict[tuple[int, int], float]) -> None:
     table = csv.DictReader(io.StringIO(archive.read("contacts.csv").decode()))
-    found = {
-        (int(row["number_1"]), int(row["number_2"])): float(row["closest_angstrom"])
-        for row in table
-    }
+    rows = ((int(row["number_1"]), int(row["number_2"]), row) for row in table)
+    found = {(one, other): float(row["closest_angstrom"]) for one, other, row in rows}
     assert len(expected) > 5
     assert found == pytest.approx(expected, abs=0.0006)
 

@@ -97,8 +97,6 @@ def test_tokens_come_from_settings_and_files(loaded, table, tmp_path, monkeypatc
     assert loaded(f"tokens = ['{GOOD}']").all_tokens() == ["y" * 16, "z" * 16]
 
 
-# -- proxies
-
 HERE, NETWORKS = "127.0.0.1", ("127.0.0.1", "10.0.0.0/8", "fd00::/8")
 
 
@@ -131,9 +129,6 @@ def test_the_list_is_believed_as_far_as_trusted_proxies_wrote_it(peer, trusted, 
 def test_what_is_no_network_is_refused() -> None:
     with pytest.raises(ValidationError, match=r"'proxy\.example\.org' is neither an address nor a"):
         ServerTable(trusted_proxies=("127.0.0.1", "proxy.example.org"))
-
-
-# -- how often
 
 
 def limits(rate: Rate, clock: SimClock) -> RateLimits:
@@ -274,8 +269,6 @@ def test_who_has_one_may_do_that_only() -> None:
     of_old_servers = [replace(LINK, issuer="", job_id=job).principal() for job in (7, 8)]
     assert {one.caller for one in of_old_servers} == {"link portal"}
 
-
-# -- API tokens
 
 IDS = st.text(ID_LETTERS, min_size=ID_LENGTH, max_size=ID_LENGTH)
 SECRETS = st.text(LETTERS, min_size=SECRET_LENGTH, max_size=SECRET_LENGTH)

@@ -95,9 +95,6 @@ def test_tasks_that_share_a_sandbox_take_a_part_of_a_slot(packs, held, tasks, pl
     assert len(choose.place([Candidate("a", 2, packs=packs)], {"a": held}, tasks)) == placed
 
 
-# -- when a queued job probably starts
-
-
 @each(
     "limits, wait",
     [
@@ -135,9 +132,6 @@ def test_the_time_is_rounded_up_and_not_more_exact_than_an_estimate(now: int, wa
     step = 60 if wait < 600 else 300 if wait < 3_600.0 else 3_600
     assert -0.001 <= later_s <= step
     assert at % (step * SECOND) == 0
-
-
-# -- how much one user may have
 
 
 def test_a_service_has_the_nearest_exceptions() -> None:

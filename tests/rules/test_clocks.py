@@ -8,7 +8,6 @@ import json
 import socket
 import threading
 from datetime import datetime
-from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -194,36 +193,28 @@ async def test_time_passes_by_itself_when_all_wait_for_it() -> None:
     assert clock.now() == START + 110_000_000
 
 
-async def test_no_time_passes_while_a_thread_or_a_database_works(tmp_path: Path) -> None:
+async def test_no_time_passes_while_threads_and_databases_work_and_bytes_are_on_their_way(tmp_path):
     clock = SimClock()
     database = await Database.open(tmp_path / "here.sqlite", [("CREATE TABLE t (n INTEGER)",)])
     alarm = asyncio.create_task(clock.sleep(5))
     goes_on = threading.Event()
-
+    near, far = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=near)
+    echo_reader, echo_writer = await asyncio.open_connection(sock=far)
     asyncio.get_running_loop().call_later(0.02, goes_on.set)  # real time, in which the thread waits
     with clock.autojump():
         await asyncio.to_thread(goes_on.wait)
         for _ in range(20):
             await database.rows("SELECT * FROM t")
         assert clock.monotonic() == 0
-        await alarm
-    assert clock.monotonic() == 5
-    await database.close()
-
-
-async def test_no_time_passes_while_bytes_are_on_their_way() -> None:
-    clock = SimClock()
-    alarm = asyncio.create_task(clock.sleep(5))
-    near, far = socket.socketpair()
-    reader, writer = await asyncio.open_connection(sock=near)
-    echo_reader, echo_writer = await asyncio.open_connection(sock=far)
-    with clock.autojump():
         for _ in range(50):
             writer.write(b"x")
             echo_writer.write(await echo_reader.readexactly(1))
             assert await reader.readexactly(1) == b"x"
         assert clock.monotonic() == 0
         await alarm
+    assert clock.monotonic() == 5
+    await database.close()
     for one in (writer, echo_writer):
         one.close()
         await one.wait_closed()

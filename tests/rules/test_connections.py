@@ -67,15 +67,12 @@ def test_an_address_at_its_limit_loses_an_idle_connection_of_its_own_or_gets_no_
     assert connect(connections, B)
 
 
-def test_when_all_are_busy_no_more_are_accepted_and_this_machines_own_do_not_count():
+def test_when_all_are_busy_no_more_are_accepted_and_only_what_is_open_of_others_counts():
     connections = table(connections=2)
     assert len(connect(connections, A, B, busy=True)) == 2
     assert not connect(connections, C)
     lines = connect(table(connections=10), *["127.0.0.1"] * 5)
-    assert [line.dropped for line in lines] == [False] * 5
-
-
-def test_closed_connections_are_not_counted_and_one_counts_from_its_admission():
+    assert [line.dropped for line in lines] == [False] * 5, "of this machine"
     connections = table(connections=2)
     for _ in range(10):
         (connection,) = connect(connections, A)
@@ -126,8 +123,6 @@ def test_costly_reading_gets_a_quarter_of_the_time_all_together():
 def test_a_peer_is_an_address_or_a_network_of_one_host(address, peer):
     assert peer_of(address) == peer
 
-
-# -- answers in memory that nobody reads
 
 MIB = 1 << 20
 

@@ -48,9 +48,6 @@ def after(found: Job, service: Service = SERVICE, **payload: Any) -> Move:
     return move
 
 
-# -- the table
-
-
 def test_every_state_has_a_row_and_is_reached_and_what_is_cleaned_stays_so() -> None:
     assert set(states.NEXT) == set(S)
     assert {states.FIRST} | {to for after in states.NEXT.values() for to in after} == set(S)
@@ -218,8 +215,6 @@ def test_an_agents_clock_does_not_matter(skew: int) -> None:
     assert (move.changes["ended_at"], move.changes["expires_at"]) == (NOW, NOW + 100 * SECOND)
 
 
-# -- the property
-
 JOBS = st.builds(
     job,
     state=st.sampled_from([S.QUEUED, S.PROCESSING, S.SUBMITTED, S.RUNNING, S.UNKNOWN]),
@@ -327,9 +322,6 @@ def test_an_unreachable_agents_jobs_are_unknown_and_later_lost(state, unreachabl
     if move is not None:
         assert move.message.startswith("cancelled; " * cancelled + "agent n is away for ")
         assert ("whether its processes are dead is not known" in move.message) is cancelled
-
-
-# -- by hand
 
 
 @each(

@@ -88,9 +88,6 @@ def test_its_numbers_are_numbers_and_its_addresses_three(wrong: dict[str, str], 
         of_variables(**given)
 
 
-# -- where values come from
-
-
 def test_what_is_wrong_is_said_with_the_file_or_variable_that_it_stands_in(tmp_path, monkeypatch):
     file = tmp_path / "server.toml"
     file.write_text('[server]\nport = 99999\n[services.a]\nmax_run = "5m"\n')

@@ -26,8 +26,6 @@ from tests.kit.store import job
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
-# -- values as people read them
-
 
 SENTENCES = {
     "the agent is draining": "The agent is draining.",
@@ -53,9 +51,6 @@ def test_times_are_relative_and_every_reason_says_what_to_do():
     assert found == ["just now", "59 s ago", "1 min ago", "23 h ago", "in 1 d"]
 
 
-# -- the drawing of a job's states
-
-
 def entry(state: S, seconds: float, attempt: int = 1) -> HistoryEntry:
     return HistoryEntry(status=state, at=AT, seconds=seconds, attempt=attempt)
 
@@ -67,12 +62,10 @@ def test_pieces_are_as_long_as_the_states_lasted_and_each_is_visible():
     assert 2 < queued < 4
     assert [one.room for one in found] == ["shape", "long", "word"]
     assert [one.going_on for one in found] == [False, False, True]
-
-
-def test_how_long_ago_it_ended_takes_no_room_and_a_state_that_follows_itself_is_one_piece():
+    # How long ago it ended takes no room, and a state that follows itself is one piece.
     history = [entry(S.RUNNING, 10), entry(S.COMPLETED, 1e6)]
-    running, end = pieces(history)
-    assert end.width < 4 < running.width
+    ran, end = pieces(history)
+    assert end.width < 4 < ran.width
     assert (end.going_on, took_s(history)) == (False, 10)
     (one,) = pieces([entry(S.RUNNING, 1), entry(S.RUNNING, 2)])
     assert (one.entry.seconds, one.going_on) == (3, True)
@@ -90,9 +83,6 @@ def test_any_history_fits_into_the_drawing(history):
     for one, after in itertools.pairwise(found):
         assert one.x + one.width <= after.x + 0.1
     assert all(one.x >= 0 and one.x + one.width <= 100.1 and one.width > 0 for one in found)
-
-
-# -- what a page of a job offers
 
 
 ANN = Principal("ann", Role.USER, "ann")
@@ -122,9 +112,6 @@ ALWAYS = {"share", "again", "tag"}
 )
 def test_what_can_be_done_follows_the_state_and_who_looks(fields, who, offered):
     assert possible_actions(job(**fields), who) == offered
-
-
-# -- a service's settings in people's words
 
 
 def test_every_setting_of_the_file_is_shown_with_its_default():

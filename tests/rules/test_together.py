@@ -63,18 +63,15 @@ async def test_one_that_comes_alone_does_not_wait() -> None:
     assert work.groups == [[2], [4], [6, 8]]
 
 
-async def test_a_failure_of_all_is_everybodys() -> None:
+async def test_a_failure_of_all_is_everybodys_and_groups_are_bounded_by_size() -> None:
+    """One that is larger goes alone."""
     work = Work()
     work.go.set()
     together = Together(work, at_once=1, most=9)
     answers = await asyncio.gather(together(99), together(2), return_exceptions=True)
     assert [str(one) for one in answers] == ["all of them"] * 2
     assert await together(4) == 40
-
-
-async def test_groups_are_bounded_by_size_but_a_large_one_goes_alone() -> None:
-    work = Work()
-    work.go.set()
+    work.groups.clear()
     together = Together(work, at_once=1, most=9, size=lambda item: item, most_size=10)
     await asyncio.gather(*(together(n) for n in (50, 4, 6, 2, 20)))
     assert work.groups == [[50], [4, 6], [2], [20]]
@@ -96,9 +93,6 @@ async def test_work_goes_on_while_somebody_waits_for_it() -> None:
         await calls[0]
     work.go.set()
     assert await together(8) == 80
-
-
-# -- a health check
 
 
 async def test_a_check_that_hangs_is_itself_the_problem() -> None:
