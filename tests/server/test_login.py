@@ -357,24 +357,3 @@ async def test_sessions_outlive_a_restart_while_their_token_is_good(tmp_path: Pa
     cookies = await answers(readers)
     fewer = {token: one for token, one in readers.items() if token != BOB}
     assert await answers(fewer, tuple(cookies)) == [True, False, False]
-
-
-async def test_on_a_server_without_tokens_nobody_needs_to_log_in(tmp_path: Path) -> None:
-    async with driving(tmp_path, FakeOrchestrator()) as caller, browsing(caller.url) as browser:
-        page = await browser.ask("/login?next=/jobs?state=Failed")
-        assert (page.status, page.location) == (303, "/jobs?state=Failed")
-        assert (await browser.ask("/account")).location == "/"
-        assert "No login needed here" in (await browser.see("/jobs")).tree.text
-        link = await browser.json("/api/v1/login-links", "POST")
-        assert (link["url"], link["expires_at"]) == (f"{caller.url}/", None)
-
-
-async def test_behind_https_the_cookies_are_sent_by_https_only(tmp_path: Path) -> None:
-    public = "https://jobs.example.org"
-    async with driving(
-        tmp_path, FakeOrchestrator(), principals=PRINCIPALS, public_url=public
-    ) as caller:
-        async with browsing(caller.url) as browser:
-            page = await browser.ask("/login")
-        assert page.set_cookies
-        assert all("Secure" in one for one in page.set_cookies)

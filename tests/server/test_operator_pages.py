@@ -45,12 +45,6 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 SECRET = "hunter2-and-more"
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def admin(place: Place) -> AsyncIterator[Browser]:
-    async with browsing(place.url, OPERATOR) as found:
-        yield found
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def past(module_folder: Path) -> AsyncIterator[tuple[ServerClient, Browser]]:
     (data := module_folder / "past" / "data").mkdir(parents=True)

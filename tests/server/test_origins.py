@@ -215,15 +215,6 @@ async def test_programs_get_no_pages_whatever_they_accept_and_browsers_do(closed
     assert (await closed("GET", "/jobs/1", script))[:2] == (401, "application/json")
 
 
-async def test_a_plain_form_is_sent_on_to_its_job(trusting):
-    shown = {"Accept": FIREFOX} | BOUNDARY
-    url = f"{trusting.url}/upload"
-    async with trusting.session.post(url, data=FORM, headers=shown) as answer:
-        path = answer.url.path
-        assert ([one.status for one in answer.history], answer.status) == ([303], 200)
-        assert f"Job {path.removeprefix('/jobs/')}: " in await answer.text()
-
-
 async def test_behind_a_proxy_with_a_path_everything_works(behind, tmp_path):
     caller, base = behind
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +70,6 @@ class Tokens:
 @pytest_asyncio.fixture(loop_scope="module")
 async def tokens(place: Place) -> Tokens:
     return Tokens(place)
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def admin(place: Place) -> AsyncIterator[Browser]:
-    async with browsing(place.url, OPERATOR) as found:
-        yield found
 
 
 async def test_a_token_is_good_until_it_is_revoked(place: Place, tokens: Tokens) -> None:
@@ -224,8 +217,14 @@ async def test_a_name_is_one_principals_only(
 
 
 async def test_without_tokens_who_says_nothing_is_an_operator(tmp_path: Path) -> None:
-    """And what was made then outlives the server."""
-    async with driving(tmp_path, FakeOrchestrator()) as caller:
+    """Nobody needs to log in there; and what was made then outlives the server."""
+    async with driving(tmp_path, FakeOrchestrator()) as caller, browsing(caller.url) as browser:
+        page = await browser.ask("/login?next=/jobs?state=Failed")
+        assert (page.status, page.location) == (303, "/jobs?state=Failed")
+        assert (await browser.ask("/account")).location == "/"
+        assert "No login needed here" in (await browser.see("/jobs")).tree.text
+        link = await browser.json("/api/v1/login-links", "POST")
+        assert (link["url"], link["expires_at"]) == (f"{caller.url}/", None)
         tokens = Tokens(caller, None)
         _, me = await tokens.ask("GET", "/api/v1/whoami")
         assert (me["name"], me["role"], me["token_needed"]) == ("local", "operator", False)
