@@ -35,7 +35,6 @@ MIB = 1 << 20
 HEAD, RUN_SH, HALF = b"".join(FIELDS), file_part("run.sh", RUN), file_part("run.sh")[:-2]
 SMALL = form_of(*FIELDS, RUN_SH)
 OF_8 = text_part("user_id", "8") + FIELDS[1]
-END = f"\r\n--{BOUNDARY}--\r\n".encode()
 
 SELDOM: dict[str, Any] = {"getter_interval": 10.0, "sender_interval": 10.0}
 
@@ -129,7 +128,7 @@ async def test_an_upload_that_stalls_is_cut_off_and_one_that_is_slow_but_steady_
             await clock.advance(5)
             await sent.put(b"x" * 70_000)  # more than a batch, so that it shows on the disk
             await until(partial(grows, number * 70_000))
-        await sent.put(END)
+        await sent.put(f"\r\n--{BOUNDARY}--\r\n".encode())
         await sent.put(b"")
         assert (await sending)[0] == 201
         sending = asyncio.create_task(send())
@@ -250,7 +249,6 @@ async def test_a_bundle_over_the_services_disk_is_refused_before_it_has_come(tmp
 
 
 TOO_LARGE: dict[str, Any] = {"size": 63 * MIB, "sha256": "0" * 64}
-SOON: dict[str, Any] = {"agent_timeout": 20.0, "agent_lost_after": 60.0, **SELDOM}
 
 
 async def test_what_one_of_two_agents_announces_leaves_the_server_healthy(tmp_path, monkeypatch):
@@ -299,8 +297,10 @@ async def test_a_result_that_the_server_cannot_store_is_not_given_up_and_names_n
 
     clock, agent = SimClock(), FakeAgent(ends="Running")
     client = FakeOrchestrator(then="Running")
-    own = serving(tmp_path, agent, machine=clock, **SELDOM) if kind == "ferryman" else None
-    async with own or taking(tmp_path, client, machine=clock, **SOON) as caller:
+    how: dict[str, Any] = {"machine": clock, **SELDOM}
+    soon = {"agent_timeout": 20.0, "agent_lost_after": 60.0}
+    own = serving(tmp_path, agent, **how) if kind == "ferryman" else None
+    async with own or taking(tmp_path, client, **how, **soon) as caller:
         with clock.autojump():
             job_id = await caller.upload()
             await caller.job(job_id, until="Running")

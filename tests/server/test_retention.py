@@ -360,13 +360,13 @@ async def test_a_delete_cancels_and_keeps_what_has_not_ended_and_deletes_what_ha
 USER, OTHER = "wilhelmina", "otto"
 SECRET = "the-planted-words"
 FORGET = ("admin", "forget-user", USER)
-SLOW: dict[str, Any] = {"agent_timeout": 3_600.0, "agent_lost_after": 86_400.0}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def north(module_folder: Path) -> AsyncIterator[tuple[ServerClient, FakeAgent]]:
     agent = FakeAgent("north", "abc")
-    async with serving(module_folder, agent, **SLOW) as caller:
+    slow: dict[str, Any] = {"agent_timeout": 3_600.0, "agent_lost_after": 86_400.0}
+    async with serving(module_folder, agent, **slow) as caller:
         yield caller, agent
 
 
