@@ -36,14 +36,13 @@ def can(who: Who) -> bool:
 
 
 class Child:
-    """A fork of the test that is ``who``, with an empty home in memory: a sandbox writes hundreds
-    of small files, which on a disk cost five times as much."""
+    """A fork of the test with that uid, with an empty home in memory: a sandbox writes hundreds of
+    small files, which on a disk cost five times as much."""
 
     def __init__(
-        self, body: Callable[[Child], object], who: Who, folder: Path | None = None
+        self, body: Callable[[Child], object], uid: int | None, folder: Path | None = None
     ) -> None:
         self.home, self._own_folder = folder or new_folder(), folder is None
-        uid = unprivileged_uid(who)
         if uid is not None:
             os.chown(self.home, uid, uid)
         self.line, theirs = multiprocessing.Pipe()
@@ -51,6 +50,7 @@ class Child:
             warnings.simplefilter("ignore")  # threads of other tests: the child touches none
             self.pid = os.fork()
         if self.pid == 0:
+            code = 1
             try:
                 self.line.close()
                 self.line = theirs
@@ -59,8 +59,9 @@ class Child:
                 os.environ["HOSTILE_TOKEN"] = "the agent's own secret"
                 warnings.simplefilter("ignore")
                 body(self)
+                code = 0
             finally:
-                os._exit(0)
+                os._exit(code)
         theirs.close()
 
     def answer(self, work: Callable[[], Any]) -> None:
@@ -97,7 +98,8 @@ def in_child(work: Callable[[Path], Any], who: Who, folder: Path | None = None) 
         result = work(home)
         return asyncio.run(result) if inspect.iscoroutine(result) else result
 
-    child = Child(lambda child: child.answer(lambda: whole(child.home)), who, folder)
+    uid = unprivileged_uid(who)
+    child = Child(lambda child: child.answer(lambda: whole(child.home)), uid, folder)
     try:
         return child.returned()
     finally:

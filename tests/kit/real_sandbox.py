@@ -26,7 +26,7 @@ from client_agent.sandbox.none import NoSandbox
 from client_agent.sandbox.workspace import HostWorkspace
 from shared.clock import RealClock
 from shared.wire import Limits
-from tests.kit.child import Child, Who, in_child, processes_of, uid_base
+from tests.kit.child import Child, Who, in_child, processes_of, uid_base, unprivileged_uid
 from tests.kit.waiting import until
 
 MIB = 1 << 20
@@ -120,7 +120,7 @@ class SandboxHost:
 
     def __init__(self, who: Who) -> None:
         self.who = who
-        self._child = Child(_serve, who)
+        self._child = Child(_serve, unprivileged_uid(who))
 
     def run(self, job: Job) -> Outcome:
         outcome: Outcome = self.do(attempt, replace(job, bundle=contents(job.bundle)))

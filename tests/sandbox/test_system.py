@@ -29,10 +29,10 @@ from ferryman import AlreadyEnded
 from ferryman.sync import SyncClient
 from shared.clock import RealClock
 from shared.wire import JobDoc, Limits
-from tests.kit.child import Who, become, unprivileged_uid
+from tests.kit.child import Child, Who, unprivileged_uid
 from tests.kit.dev_program import born, descendants, of_jobs, outside
 from tests.kit.memory_folder import new_folder
-from tests.kit.programs import Program, announced, until
+from tests.kit.programs import Program, until
 from tests.kit.real_sandbox import MIB, SETTINGS, SMALL, Job, Outcome, bash, contents
 from tests.sandbox.hostile_bundles import EXPECT, LOUD
 from tests.sandbox.kernel_features import offers
@@ -44,12 +44,9 @@ class Agent:
     """An agent in a child of the test, which can be another user than the test."""
 
     def __init__(self, home: Path, who: Who, settings: str) -> None:
-        self.home = home
-        self._uid = unprivileged_uid(who)
+        self.home, self._uid = home, unprivileged_uid(who)
         self._file = home / "agent.toml"
         self._file.write_text(settings)
-        if self._uid is not None:
-            os.chown(home, self._uid, self._uid)
         self.pid = self.port = 0
 
     @property
@@ -58,35 +55,25 @@ class Agent:
 
     def start(self) -> None:
         """Start it, on the port that it had before; wait until it listens."""
-        given = {"data_dir": self.home / "data", "port": self.port}
-        section = load(self._file, given)
+        section = load(self._file, {"data_dir": self.home / "data", "port": self.port})
 
-        def begin(tell: int) -> None:
-            self.pid = os.fork()
-            if self.pid == 0:
-                self._be(section, tell)
-
-        _, port = announced(begin)
-        assert port, f"the agent did not start: {self.log}"
-        self.port = int(port)
-
-    def _be(self, section: Any, tell: int) -> None:
-        code = 1
-
-        def ready(port: int) -> None:
-            os.write(tell, f"{port}\n".encode())
-
-        try:
+        def be(child: Child) -> None:
             log = os.open(self.home / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            become(self._uid)
-            asyncio.run(app.serve(section, RealClock(), ready))
-            code = 0
-        except BaseException:  # noqa: BLE001  # the test finds it in the log
-            traceback.print_exc()
-        finally:
-            os._exit(code)
+            try:
+                asyncio.run(app.serve(section, RealClock(), child.line.send))
+            except BaseException:
+                traceback.print_exc()
+                raise
+
+        child = Child(be, self._uid, self.home)
+        self.pid = child.pid
+        try:
+            assert child.line.poll(PATIENCE_S), "the agent neither listens nor ends"
+            self.port = child.line.recv()
+        except EOFError:
+            raise AssertionError(f"the agent did not start: {self.log}") from None
 
     @property
     def log(self) -> str:
