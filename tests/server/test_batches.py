@@ -9,22 +9,16 @@ from typing import Any
 
 import pytest
 
-from shared.principals import Principal, Role
 from tests.kit.each import each
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.server_http import RUN
 from tests.kit.waiting import eventually
 from tests.kit.warm import Place
+from tests.server.access import OPERATOR, PRINCIPALS, Crowd, crowd
 
+__all__ = ["OPERATOR", "PRINCIPALS", "crowd"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SERVER = "[server]\ncleaner_interval = '50ms'\nsender_interval = '50ms'\n"
-OPERATOR, PORTAL, OTHER, ANN = (letter * 20 for letter in "opqa")
-PRINCIPALS = {
-    OPERATOR: Principal("operator", Role.OPERATOR),
-    PORTAL: Principal("portal", Role.PORTAL),
-    OTHER: Principal("other-portal", Role.PORTAL),
-    ANN: Principal("ann-laptop", Role.USER, "ann"),
-}
 GATHERED = {"run.sh": RUN, "gather.sh": RUN}
 
 
@@ -274,23 +268,20 @@ async def test_a_job_gets_what_others_left_and_gather_what_its_children_did(plac
 
 
 @each("name", ["after", "inputs_from"])
-async def test_jobs_of_others_are_as_if_there_were_none(place: Place, name: str) -> None:
-    async def posted(token: str, user: str, **fields: str) -> tuple[int, Any]:
-        headers = {"Authorization": f"Bearer {token}"}
-        return await place.posted(None, headers, user_id=user, **fields)
-
-    of_bob, by_other = await place.upload(user_id="bob"), (await posted(OTHER, place.user))[1]["id"]
-    own = await place.upload(user_id="ann")
-    assert (await posted(ANN, "ann", **{name: str(own)}))[0] == 201
-    for token, user, wanted in (
-        (ANN, "ann", 99_999),
-        (ANN, "ann", of_bob),
-        (PORTAL, place.user, by_other),
-        (OPERATOR, "ann", of_bob),
+async def test_jobs_of_others_are_as_if_there_were_none(crowd: Crowd, name: str) -> None:
+    user = crowd.place.user
+    of_bob, by_other = await crowd.made("admin", "bob"), await crowd.made("stranger", user)
+    await crowd.made("ann", "ann", **{name: str(await crowd.made("admin", "ann"))})
+    for who, of, wanted in (
+        ("ann", "ann", 99_999),
+        ("ann", "ann", of_bob),
+        ("portal", user, by_other),
+        ("admin", "ann", of_bob),
     ):
-        status, refused = await posted(token, user, **{name: str(wanted)})
-        assert (status, refused["code"], refused["part"]) == (400, f"invalid_{name}", name)
-        assert refused["message"] == f"Invalid {name}: job {wanted} does not exist"
+        said = await crowd.upload(who, of, **{name: str(wanted)})
+        assert (said.status, said.code) == (400, f"invalid_{name}"), said
+        assert said.document["part"] == name
+        assert said.document["message"] == f"Invalid {name}: job {wanted} does not exist"
 
 
 async def test_what_is_waited_for_is_not_deleted_and_no_repeat_needs_it(place: Place) -> None:

@@ -15,12 +15,12 @@ import structlog
 from structlog.testing import capture_logs
 
 from shared.http import connections
-from shared.principals import Principal, Role
 from shared.sqlite.errors import DatabaseUnavailable
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import driving
 from tests.kit.waiting import eventually
+from tests.server.access import PRINCIPALS
 from tests.server.front import OTHER, PORTAL, SHOWN, TOKEN, Program, guarding, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -296,12 +296,6 @@ async def test_a_download_that_is_broken_off_is_one_line_without_a_traceback(tmp
 
 
 LIMITED = '[server]\nrate_limit = "2/h"\n[users.portal]\nrate_limit = "5/h"\n'
-PRINCIPALS = {
-    "laptop": Principal("ann-laptop", Role.USER, "ann"),
-    "desktop": Principal("ann-desktop", Role.USER, "ann"),
-    "portal": Principal("portal", Role.PORTAL),
-    "operator": Principal("operator", Role.OPERATOR),
-}
 
 
 async def test_each_user_and_portal_may_ask_so_often(tmp_path):
@@ -309,18 +303,19 @@ async def test_each_user_and_portal_may_ask_so_often(tmp_path):
     async with driving(tmp_path, client, extra=LIMITED, principals=PRINCIPALS) as caller:
         program = Program(caller)
 
-        async def ask(token: str, path: str = "/api/v1/jobs", **headers: str) -> int:
-            answer = await program.ask("GET", path, Authorization=f"Bearer {token}", **headers)
+        async def ask(who: str, path: str = "/api/v1/jobs", **headers: str) -> int:
+            headers["Authorization"] = f"Bearer the-token-of-{who}"
+            answer = await program.ask("GET", path, **headers)
             if answer.status == 429:
                 assert answer.document["code"] == "rate_limited"
                 assert 0 < int(answer.headers["retry-after"]) <= 1_800
             return answer.status
 
         with capture_logs() as logs:
-            assert [await ask("laptop") for _ in range(2)] == [200, 200]
-            assert await ask("desktop", "/health") == 200  # is always answered
-            assert await ask("desktop") == 429  # it is the same user
+            assert [await ask("ann") for _ in range(2)] == [200, 200]
+            assert await ask("reader", "/health") == 200  # is always answered
+            assert await ask("reader") == 429  # it is the same user
         assert "rate_limited" in [one.get("code") for one in logs]
         acting = {"Ferryman-Act-As": "ann"}
         assert [await ask("portal", **acting) for _ in range(6)] == [200] * 5 + [429]
-        assert {await ask("operator") for _ in range(9)} == {200}
+        assert {await ask("admin") for _ in range(9)} == {200}
