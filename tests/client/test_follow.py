@@ -24,22 +24,19 @@ R, C = JobState.RUNNING, JobState.COMPLETED
 LATE = fake_server.problem(409, "already_ended", "job 17 has already ended as Completed")
 
 
-async def test_waiting_survives_a_restart_of_the_server_and_an_unknown_state_is_no_guess(fake):
+async def test_waiting_survives_a_restart_has_a_limit_and_says_how_the_job_is(fake):
+    async def slow(request: web.Request) -> web.StreamResponse:
+        await fake.clock.sleep(float(request.query["wait"]))
+        return doc(job(R)).response()
+
     async with fake.client() as client:
         fake.on(f"GET {HERE}", hang_up, hang_up, hang_up, doc(job(C)))
         assert (await client.wait(17)).status is C
         fake.on(f"GET {HERE}", doc({**job().model_dump(mode="json"), "status": "Levitating"}))
         with pytest.raises(errors.NotUnderstood, match="status"):
             await client.status(17)
-
-
-async def test_waiting_has_a_limit_and_says_how_the_job_is(fake):
-    async def slow(request: web.Request) -> web.StreamResponse:
-        await fake.clock.sleep(float(request.query["wait"]))
-        return doc(job(R)).response()
-
-    fake.on(f"GET {HERE}", slow)
-    async with fake.client() as client:
+        fake.on(f"GET {HERE}", slow)
+        fake.clock.slept.clear()
         with pytest.raises(errors.WaitedTooLong, match="17 is still Running after 70s") as caught:
             await client.wait(17, timeout=70)
     assert caught.value.job.status is R

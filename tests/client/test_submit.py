@@ -207,7 +207,8 @@ async def test_a_refusal_that_passes_by_itself_is_tried_again(status, code, retr
     assert fake.clock.slept == pauses
 
 
-async def test_refusals_carry_what_the_server_said(fake):
+async def test_refusals_carry_what_was_said_and_a_limit_of_requests_is_waited_for(fake):
+    """But not for longer than asked."""
     fake.on(UPLOAD, problem(403, "some_code", "This will not do.", Retry_After="7"))
     async with fake.client() as client:
         with pytest.raises(NotAllowed, match=r"^This will not do\.$") as caught:
@@ -215,16 +216,13 @@ async def test_refusals_carry_what_the_server_said(fake):
     error = caught.value
     assert (error.status, error.code, error.request_id) == (403, "some_code", "r-1")
     assert error.retry_after == 7
-
-
-async def test_a_limit_of_requests_is_waited_for_but_not_for_longer_than_asked(fake):
     again, later = (problem(429, "rate_limited", "slower", Retry_After=s) for s in ("2", "60"))
     fake.on("GET /health", again, again, doc({"status": "ok"}), later)
     async with fake.client() as client:
         assert (await client.health()).status == "ok"
-        with pytest.raises(TryLater, match="slower") as caught:
+        with pytest.raises(TryLater, match="slower") as late:
             await client.health()
-    assert (caught.value.retry_after, fake.clock.slept) == (60, [2, 2])
+    assert (late.value.retry_after, fake.clock.slept) == (60, [2, 2])
 
 
 @each("grows", [True, False])

@@ -128,11 +128,15 @@ def test_every_test_file_has_tests_and_none_sleeps():
     assert (empty, sleepers) == ([], [])
 
 
-def test_the_licence_is_apache_2_in_full():
+def test_the_licence_is_apache_2_in_full_and_each_example_has_its_line_in_the_table():
     text = (ROOT / "LICENSE").read_text()
     assert "Apache License\n                           Version 2.0, January 2004" in text
     assert "END OF TERMS AND CONDITIONS" in text
     assert PROJECT["project"]["license"] == "Apache-2.0"
+    found = {path.parent.name for path in (ROOT / "examples").glob("*/run.sh")}
+    assert found >= {"contacts", "mandelbrot", "csv-stats", "fails-instructively"}
+    table = (ROOT / "examples" / "README.md").read_text()
+    assert found <= set(re.findall(r"^\| \[`([^`]+)`\]", table, re.MULTILINE))
 
 
 def test_decisions_are_numbered_without_gaps_have_four_headings_and_fit_on_a_page():
@@ -148,13 +152,6 @@ def test_decisions_are_numbered_without_gaps_have_four_headings_and_fit_on_a_pag
             wrong.append(adr.name)
     assert ADRS
     assert wrong == []
-
-
-def test_each_example_has_its_line_in_the_table():
-    found = {path.parent.name for path in (ROOT / "examples").glob("*/run.sh")}
-    assert found >= {"contacts", "mandelbrot", "csv-stats", "fails-instructively"}
-    table = (ROOT / "examples" / "README.md").read_text()
-    assert found <= set(re.findall(r"^\| \[`([^`]+)`\]", table, re.MULTILINE))
 
 
 def test_every_make_target_that_a_page_mentions_and_that_ci_runs_exists():

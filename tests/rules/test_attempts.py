@@ -158,7 +158,7 @@ def test_each_state_lasts_until_the_next_and_the_last_one_until_now() -> None:
 NOW = 1_000_000 * SECOND
 
 
-def test_a_report_is_taken_within_bounds() -> None:
+def test_a_report_is_taken_within_bounds_and_names_no_event_of_the_servers() -> None:
     line = {"level": "warning", "text": "a\0b" * 9_999, "at": "never"}
     said = {
         "progress": {"current": float("nan"), "total": 1},
@@ -173,6 +173,10 @@ def test_a_report_is_taken_within_bounds() -> None:
     assert len(live.notices) == 200
     assert {len(value) for value in live.output.values()} == {4_096}
     assert all(len(one.message) == 4_096 and "\0" not in one.message for one in live.notices)
+    names = ("pages.done", "job.completed", "", "no event")  # the second is one of the server's
+    lines = [{"level": "notice", "text": "x", "at": "", "event": name} for name in names]
+    live = live_of(LiveDoc.model_validate({"notices": lines}), NOW)
+    assert [one.event for one in live.notices] == ["pages.done", *["job.notice"] * 3]
 
 
 @each(
@@ -187,13 +191,6 @@ def test_a_report_is_taken_within_bounds() -> None:
 def test_numbers_are_numbers_and_times_are_past(said, progress, heartbeat_at):
     live = live_of(LiveDoc.model_validate(said), NOW)
     assert (live.progress, live.heartbeat_at) == (progress, heartbeat_at)
-
-
-def test_no_event_of_a_bundle_has_the_name_of_one_of_the_servers() -> None:
-    names = ("pages.done", "job.completed", "", "no event")
-    lines = [{"level": "notice", "text": "x", "at": "", "event": name} for name in names]
-    live = live_of(LiveDoc.model_validate({"notices": lines}), NOW)
-    assert [one.event for one in live.notices] == ["pages.done", *["job.notice"] * 3]
 
 
 def test_events_about_progress_stay_few_however_long_an_attempt_runs() -> None:
@@ -239,7 +236,7 @@ def paid(found: retry.Retry | None) -> Any:
     return found and (found.delay_s, found.used)
 
 
-def test_each_retry_waits_longer_and_the_last_delay_repeats_until_none_are_left() -> None:
+def test_retries_and_interruptions_have_budgets_of_their_own_and_wait_longer_each_time() -> None:
     def retries(service: Service) -> list[Any]:
         return [
             paid(retry.after_failure(found, service, R.TIMEOUT, None, highest))
@@ -250,9 +247,6 @@ def test_each_retry_waits_longer_and_the_last_delay_repeats_until_none_are_left(
     assert retries(SERVICE) == [*((s, {"retries_used": n}) for n, s in enumerate(delays, 1)), None]
     at_once = Service("s", retry=RetryPolicy(1, (), retry_on=frozenset({"timeout"})))
     assert retries(at_once) == [(0.0, {"retries_used": 1}), None, None, None]
-
-
-def test_an_interruption_has_a_budget_of_its_own_and_waits_longer_each_time() -> None:
     jobs = (job(infra_used=used, retries_used=1) for used in range(8))
     found = [paid(retry.after_interruption(one, SERVICE)) for one in jobs]
     delays = [0.0, 1.0, 5.0, 15.0, 60.0, 60.0, 60.0]

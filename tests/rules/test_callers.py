@@ -251,15 +251,12 @@ def test_any_other_text_is_refused(text) -> None:
                 PERMITS.read(kind, one, NOW)
 
 
-def test_a_ticket_is_no_link_and_another_server_is_not_believed() -> None:
+def test_a_ticket_is_no_link_no_other_server_is_believed_and_who_has_one_may_do_that_only() -> None:
     with pytest.raises(PermitRefused, match="not valid"):
         PERMITS.read(Link, PERMITS.text(TICKET), NOW)
     for text in (PERMITS.text(LINK), Permits(b"o" * 32).text(TICKET)):
         with pytest.raises(PermitRefused, match="not valid"):
             PERMITS.read(Ticket, text, NOW)
-
-
-def test_who_has_one_may_do_that_only() -> None:
     ticket, link = TICKET.principal(), LINK.principal()
     assert (link.name, link.caller) == ("portal (link to job 7)", "user ann")
     assert (ticket.name, ticket.role, ticket.acts_as) == ("portal", Role.TICKET, "ann")

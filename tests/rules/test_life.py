@@ -48,14 +48,11 @@ def after(found: Job, service: Service = SERVICE, **payload: Any) -> Move:
     return move
 
 
-def test_every_state_has_a_row_and_is_reached_and_what_is_cleaned_stays_so() -> None:
+def test_every_state_has_a_row_and_is_reached_and_other_moves_are_refused_when_made() -> None:
     assert set(states.NEXT) == set(S)
     assert {states.FIRST} | {to for after in states.NEXT.values() for to in after} == set(S)
     assert states.NEXT[S.COMPLETED] == {S.CLEANED}
     assert not states.NEXT[S.CLEANED]
-
-
-def test_a_move_that_the_table_lacks_is_refused_when_it_is_made() -> None:
     with pytest.raises(IllegalTransition, match="job 17 is Completed, so it cannot become Running"):
         Move(17, 1, S.COMPLETED, S.RUNNING, 0, "")
     with pytest.raises(IllegalTransition):

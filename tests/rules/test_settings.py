@@ -326,13 +326,10 @@ def test_what_makes_no_sense_is_refused_by_its_name(read, table, text, said):
         assert secret not in str(caught.value)
 
 
-def test_an_address_of_the_command_line_is_http_too() -> None:
+def test_an_address_of_the_command_line_is_http_too_and_other_ones_are_other_agents(read) -> None:
     for url in ("node:9000", "ftp://node", "", "http://node:70000"):
         with pytest.raises(SettingsError, match=r"--agent-url: .* is not an http"):
             load.agent_at(url)
-
-
-def test_addresses_that_differ_are_two_agents(read: Read) -> None:
     for other in ("https://n:9000", "http://m:9000", "http://n:9001", "http://n:9000/x"):
         assert len(read(two("http://n:9000", other)).agents) == 2
 

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from client_agent.__main__ import cli as agent
 from server.__main__ import program as server
-from server.maintenance.__main__ import program as maintenance
 from server.maintenance.doctor import warnings
 from server.settings import load
 from shared.settings.effective import differences
@@ -114,9 +113,3 @@ def test_what_is_probably_not_meant_is_said(file: Path, text: str, words: str) -
     said = warnings(load.read(file, {}, {}), file)
     assert words in "\n".join(said)
     assert bool(said) is bool(words)
-
-
-def test_the_check_of_a_file_says_what_is_refused_in_it(file: Path) -> None:
-    file.write_text("[server]\nport = -1\n")
-    done = CliRunner().invoke(maintenance, ["check", "--config", str(file)])
-    assert (done.exit_code, f"{file}: server.port" in done.output) == (2, True)
