@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,17 @@ from shared.sqlite.database import Database
 from shared.wire import JobState, Reason
 from tests.bench.bulk import fill
 from tests.bench.table import Row, measured, median, percentile
+from tests.kit.store import every
 
 
 def choices(newest: int) -> list[Filter]:
     """None, each, and several at once. Jobs came up to ``newest``, one in each microsecond."""
-    found = [
-        Filter(user, service, state, tag)
-        for user, service, state, tag in itertools.product(
-            (None, "user3", "nobody"),
-            (None, "example"),
-            (None, JobState.COMPLETED, JobState.FAILED),
-            (None, "each", "rare", "none"),
-        )
-    ]
+    found = every(
+        user_id=(None, "user3", "nobody"),
+        service=(None, "example"),
+        state=(None, JobState.COMPLETED, JobState.FAILED),
+        tag=(None, "each", "rare", "none"),
+    )
     further: tuple[dict[str, Any], ...] = (
         {"name": "nightly"},
         {"reason": Reason.TIMEOUT},
@@ -46,7 +43,9 @@ def choices(newest: int) -> list[Filter]:
         {"state": JobState.COMPLETED, "service": "example"},
         {"since": newest // 2, "user_id": "nobody"},
     )
-    return found + [Filter(**{**more, **given}) for given in further for more in beside]
+    return [
+        Filter(**one) for one in [*found, *(more | given for given in further for more in beside)]
+    ]
 
 
 async def lists(folder: Path, few: int, many: int) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -169,6 +170,15 @@ async def moved(jobs: SqlJobs, move: Move) -> Job:
     job = await jobs.move(move)
     assert job is not None
     return job
+
+
+def every(**choices: tuple[Any, ...]) -> list[dict[str, Any]]:
+    """Each combination; None: not asked for."""
+    found = itertools.product(*choices.values())
+    return [
+        {name: one for name, one in zip(choices, values, strict=True) if one is not None}
+        for values in found
+    ]
 
 
 async def chunks(*content: bytes) -> AsyncIterator[bytes]:

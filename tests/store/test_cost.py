@@ -5,7 +5,6 @@ Counted in steps of SQLite's machine, of the statements that the store really ru
 
 from __future__ import annotations
 
-import itertools
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -25,7 +24,7 @@ from server.store.statistics import SqlStatistics
 from server.store.webhooks import SqlDeliveries
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits, Reason
-from tests.kit.store import Store
+from tests.kit.store import Store, every
 
 FEW, MANY = 3_000, 15_000
 """More than one page looks at, in any case."""
@@ -115,13 +114,6 @@ SWEEPS: dict[str, Call] = {
     "files_in_use": lambda jobs: jobs.files_in_use(["a", "b"]),
     "statistics of what is under way": lambda jobs: SqlStatistics(jobs.database).under_way(),
 }
-BY_ONE: dict[str, tuple[Any, ...]] = {
-    "user_id": (None, "ann", "bob"),
-    "service": (None, "s", "t"),
-    "state": (None, JobState.FAILED, JobState.RUNNING),
-    "tag": (None, "x", "y"),
-    "submitted_by": (None, "portal", "other"),
-}
 CHOICES: tuple[dict[str, Any], ...] = (
     {"name": "nightly"},
     {"name": "other"},
@@ -138,25 +130,27 @@ CHOICES: tuple[dict[str, Any], ...] = (
 )
 BESIDE: tuple[dict[str, Any], ...] = ({}, {"user_id": "bob"}, {"tag": "x"}, {"submitted_by": "p"})
 TOP_LEVEL: tuple[dict[str, Any], ...] = (
-    {},
-    {"user_id": "ann"},
-    {"user_id": "bob"},
-    {"service": "s"},
-    {"user_id": "ann", "service": "s"},
+    *every(user_id=(None, "ann", "bob"), service=(None, "s")),
     {"state": JobState.COMPLETED},
     {"state": JobState.RUNNING},
     {"tag": "x"},
     {"text": "nowhere"},
     {"among": (JobState.FAILED, JobState.RUNNING)},
 )
-LISTS = (
-    *(
-        Filter(**dict(zip(BY_ONE, given, strict=True)))
-        for given in itertools.product(*BY_ONE.values())
-    ),
-    *(Filter(**(given | more)) for given in CHOICES for more in BESIDE),
-    *(Filter(top_level=True, **given) for given in TOP_LEVEL),
-)
+LISTS = [
+    Filter(**given)
+    for given in (
+        *every(
+            user_id=(None, "ann", "bob"),
+            service=(None, "s", "t"),
+            state=(None, JobState.FAILED, JobState.RUNNING),
+            tag=(None, "x", "y"),
+            submitted_by=(None, "portal", "other"),
+        ),
+        *(given | more for given in CHOICES for more in BESIDE),
+        *(given | {"top_level": True} for given in TOP_LEVEL),
+    )
+]
 
 
 def listing(where: Filter) -> Call:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from server.domain.jobs import Job
 from server.ports import Filter
 from server.store import pages
 from shared.wire import JobState, Reason
-from tests.kit.store import Store, claim, new
+from tests.kit.store import Store, claim, every, new
 
 
 async def test_pages_hold_each_job_once_while_others_arrive(jobs: Store) -> None:
@@ -45,15 +44,6 @@ def passes(job: Job, where: dict[str, Any]) -> bool:
         and not (asked.pop("top_level", False) and job.parent_id is not None)
         and all(getattr(job, name) == value for name, value in asked.items())
     )
-
-
-def every(**choices: tuple[Any, ...]) -> list[dict[str, Any]]:
-    """Each combination; None: not asked for."""
-    found = itertools.product(*choices.values())
-    return [
-        {name: one for name, one in zip(choices, values, strict=True) if one is not None}
-        for values in found
-    ]
 
 
 CHOICES = [
