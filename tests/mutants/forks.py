@@ -23,8 +23,7 @@ CLEANS_UP_S = 15.0
 
 @dataclass
 class Job:
-    """What one process does; where it is not forked, a module and its
-    arguments, before which it is told where to write its lines."""
+    """What one process does; not forked, a module is told where its lines go, and its arguments."""
 
     work: Callable[[Tell], None] | None
     command: tuple[str, ...] = ()

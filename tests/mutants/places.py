@@ -74,7 +74,6 @@ def _first_line(node: ast.stmt) -> int:
 
 
 def _below(node: ast.AST) -> Iterator[ast.stmt]:
-    """Statements directly below this one."""
     for one in ast.iter_child_nodes(node):
         if isinstance(one, ast.stmt):
             yield one
@@ -83,7 +82,6 @@ def _below(node: ast.AST) -> Iterator[ast.stmt]:
 
 
 def targets(node: ast.stmt) -> Iterator[str]:
-    """The names that a statement binds."""
     for one in ast.walk(node):
         if isinstance(one, Function | ast.ClassDef):
             yield one.name

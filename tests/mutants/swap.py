@@ -25,8 +25,6 @@ def key(code: CodeType) -> Key:
 
 
 class Functions:
-    """Every function of this process, by its code."""
-
     def __init__(self) -> None:
         gc.unfreeze()
         self._by_code: dict[Key, list[FunctionType]] = defaultdict(list)
