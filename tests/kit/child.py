@@ -135,8 +135,10 @@ def kill_after_report(
         async def run() -> None:
             await agent(lambda report: os.write(write, report.encode()))
 
-        with suppress(BaseException):
+        try:
             asyncio.run(run())
+        except BaseException:  # noqa: BLE001 - it says why, and ends
+            traceback.print_exc()
         os._exit(1)
     os.close(write)
     init, _, text = os.read(read, 200).decode().partition(" ")
