@@ -16,12 +16,10 @@ import structlog
 from aiohttp import web
 
 from server.agents.agent_client import AgentClient
-from server.agents.lease_holder import LeaseHolder
 from server.agents.registry import Registry
 from server.api.routes import OPEN_PATHS, add_routes
 from server.callers import callers, rate_limits
 from server.data_folder import UNKNOWN, database_path, lock_folder, open_data
-from server.domain.leases import RENEW_EVERY_S, of_server
 from server.domain.webhook_targets import AllowedTargets
 from server.domain.webhooks import secret_bytes, secret_text
 from server.fleet import Fleet, agent_sessions
@@ -53,17 +51,12 @@ from server.stages.send import Send
 from server.stages.services import Services, gone
 from server.stages.stage import Resources
 from server.stages.statistics import Statistics
+from server.stages.tokens import USES_EVERY_S
 from server.stages.webhooks import Webhooks
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
-from server.store.agents import SqlAgents
-from server.store.forgotten import SqlForgotten
-from server.store.identity import csrf_key, is_rehearsal, server_identity, webhook_secret
+from server.store.identity import csrf_key, is_rehearsal, new_start, server_identity, webhook_secret
 from server.store.jobs import SqlJobs
-from server.store.leases import SqlLeases
-from server.store.services import SqlServices
-from server.store.statistics import SqlStatistics
-from server.store.webhooks import SqlDeliveries
 from server.web import routes as pages
 from server.web.site import CsrfTokens, LoginTries, Site, error_page
 from server.webhooks.client import HttpWebhookClient
@@ -85,12 +78,10 @@ _REPORT_DELAY_S: Final = 0.05
 """What an agent says of an attempt that goes on is written so much later at most."""
 _UPLOADS_CHECKED_S: Final = 5.0
 """Between two looks for uploads that are too slow."""
-_DECIDED_EVERY_S: Final = 10.0
-"""Between two looks at what was decided about agents and services elsewhere."""
+_AGENTS_EVERY_S: Final = 10.0
+"""Between two writes of for how long agents were unreachable."""
 _AUDIT_EVERY_S: Final = 0.4
 """Between two writes of the audit trail."""
-_TOKENS_EVERY_S: Final = 2.0
-"""Between two looks at what was decided about tokens elsewhere."""
 _PROGRESS_EVERY_S: Final = 0.4
 """Between two writes of what running jobs say. An agent reports it twice a second, and it is to be
 seen within one."""
@@ -157,26 +148,24 @@ async def compose(
     clock, database, keeper = await open_data(table, machine, stack, new_database=new_database)
     identity, former = await server_identity(database, secrets.token_hex(16))
     wakeups = JobWakeups(clock)
-    owner, token = secrets.token_hex(6), functools.partial(secrets.token_hex, 10)
+    start = await new_start(database, clock.now(), secrets.token_hex(8))
+    new_name = functools.partial(secrets.token_hex, 16)
     min_free = table.least_free(shutil.disk_usage(table.data_dir).total)
-    scratch = FolderScratch(table.data_dir / "staging", owner, token, min_free)
-    storage = FolderStorage(table.data_dir, scratch, owner, token)
-
-    async def running_servers() -> set[str]:
-        return {owner}  # the lock on the folder proves that there is no other
+    scratch = FolderScratch(table.data_dir / "staging", new_name, min_free)
+    storage = FolderStorage(table.data_dir, scratch, new_name)
 
     who = await callers(table, database, clock, principals, identity)
     measures = Measures()
     sessions = await agent_sessions(storage, measures, stack)
     allowed = allowances(table, settings.users)
     services = Services(
-        SqlServices(database),
+        database,
         of_record,
         clock,
         in_file(settings),
         wakeups.services_changed,
     )
-    await services.run_once()
+    await services.read()
     jobs = SqlJobs(database, wakeups.changed, wakeups.noted, services, measures.jobs.moved)
     registry = Registry([], clock)
     resources = Resources(
@@ -192,10 +181,8 @@ async def compose(
         report_delay_s=_REPORT_DELAY_S,
         hints=wakeups.hints,
     )
-    agents = Agents(resources, SqlAgents(database), on_change=wakeups.agent_changed)
-    leases = SqlLeases(database, owner)
-    await leases.acquire([of_server(owner)], alone=True)
-    accept = Accept(resources, leases, allowed)
+    agents = Agents(resources, database, on_change=wakeups.agent_changed)
+    accept = Accept(resources, allowed)
     get = Get(resources, on_slot=wakeups.send)
     poll = Poll(resources, get)
     deliver = Deliver(resources, get)
@@ -209,7 +196,7 @@ async def compose(
     receivers = HttpWebhookClient(AllowedTargets(table.webhook_allow or ()), clock)
     stack.push_async_callback(receivers.close)
     webhooks = Webhooks(
-        SqlDeliveries(database),
+        database,
         receivers,
         secret_bytes(webhook_key),
         clock,
@@ -222,27 +209,19 @@ async def compose(
     batches = Batches(resources, wakeups.batches.set)
     delete = Delete(resources, cancel)
     retry = RetryByHand(resources)
-    statistics = Statistics(resources, SqlStatistics(database))
-    clean = Clean(resources, running_servers, delete.finish, wakeups.cleaner.set, keeper.keep)
-    await recover(jobs, scratch, running_servers)
-    holder = LeaseHolder(
-        leases,
-        jobs,
-        registry,
-        [deliver.stop, poll.stop, get.stop],
-        deliver.resume_interrupted,
-        alone=True,  # the lock on the folder proves it
-        on_change=wakeups.leases.set,
-    )
+    statistics = Statistics(resources, database)
+    clean = Clean(resources, delete.finish, wakeups.cleaner.set, keeper.keep)
+    await recover(jobs, scratch)
     fleet = Fleet(
         registry,
         agents,
         get,
-        holder,
         sessions,
         (identity, former),
+        start,
         clock,
-        not_followed=[poll.stop, get.stop],
+        sending=deliver.stop,
+        receiving=[poll.stop, get.stop],
         on_change=wakeups.agent_changed,
     )
     await fleet.apply(settings.agents)
@@ -260,15 +239,13 @@ async def compose(
 
     supervisor = Supervisor(
         [
-            loop("leases", holder, RENEW_EVERY_S, wakeups.leases),
             loop("sender", send, table.sender_interval, wakeups.sender),
             loop("progress", get.progress, _PROGRESS_EVERY_S),
             loop("getter", poll, table.getter_interval, wakeups.getter),
             loop("canceller", cancel, _CANCEL_AGAIN_S, wakeups.canceller),
-            loop("agents", agents, _DECIDED_EVERY_S),
-            loop("services", services, _DECIDED_EVERY_S),
+            loop("agents", agents, _AGENTS_EVERY_S),
             loop("audit", who.audit, _AUDIT_EVERY_S),
-            loop("tokens", who, _TOKENS_EVERY_S),
+            loop("tokens", who.tokens, USES_EVERY_S),
             loop("uploads", upload_limits, _UPLOADS_CHECKED_S),
             loop("dependencies", dependencies, _DEPENDENCIES_EVERY_S, wakeups.dependencies),
             loop("webhooks", webhooks, _AT_LEAST_EVERY_S, wakeups.webhooks),
@@ -277,19 +254,17 @@ async def compose(
             loop("statistics", statistics, _AT_LEAST_EVERY_S),
             loop("schedules", schedules, _AT_LEAST_EVERY_S, wakeups.schedules),
         ],
-        [clock.keep_saved, lag.run],
+        [clock.keep_saved, lag.run, fleet.run],
         [
             webhooks.stop,
-            holder.stop,
             deliver.stop,
             cancel.stop,
             poll.stop,
             get.stop,
             agents.stop,
             statistics.stop,
-            who.write_uses,
+            who.tokens.write_uses,
             who.audit.stop,
-            leases.release,
         ],
     )
     waiting = get.results.waiting
@@ -390,7 +365,7 @@ async def compose(
         delete=delete,
         retry=retry,
         forget_user=ForgetUser(
-            resources, SqlForgotten(database), delete, schedules, who.take_up, copies
+            resources, database, delete, schedules, who.tokens, who.audit, copies
         ),
         bulk=Bulk(resources, retry, delete),
         upload_limits=upload_limits,

@@ -17,9 +17,7 @@ from server.settings.tables import ServerTable
 from server.stages.audit import AuditTrail
 from server.stages.sessions import Sessions
 from server.stages.tokens import Tokens
-from server.store.audit import SqlAudit
 from server.store.identity import signing_key
-from server.store.tokens import SqlTokens
 from server.web.routes import ROUTES as PAGES
 from shared.clock import Clock
 from shared.http import authentication
@@ -65,20 +63,6 @@ class Callers:
         found = authentication.of_settings(table.all_tokens(), table.all_metrics_tokens())
         self.known.use(found, needed=table.needs_token)
 
-    async def run_once(self) -> int:
-        """Take up what was decided about tokens elsewhere."""
-        return await self.tokens.run_once()
-
-    async def take_up(self) -> None:
-        """Write all that is known only here, and take up what was decided elsewhere."""
-        await self.write_uses()
-        await self.run_once()
-        await self.audit.write()
-
-    async def write_uses(self) -> None:
-        """Keep when and from where tokens were used."""
-        await self.tokens.write_uses()
-
 
 async def callers(
     table: ServerTable,
@@ -92,11 +76,11 @@ async def callers(
     Args:
         principals: token -> whose it is, in place of the operators' in the settings.
     """
-    tokens = Tokens(SqlTokens(database), clock, _random_text)
-    await tokens.run_once()
+    tokens = Tokens(database, clock, _random_text)
+    await tokens.load()
     permits = Permits(await signing_key(database, secrets.token_bytes(32)), tokens.revoked)
     known = authentication.Tokens(principals or {}, tokens)
-    audit = AuditTrail(SqlAudit(database), clock, table.audit_expires_after)
+    audit = AuditTrail(database, clock, table.audit_expires_after)
     areas = {(route.method, route.path): route.area for route in ROUTES}
     areas |= {(route.method, route.path): route.area for route in PAGES}
     recorder = Recorder(audit, areas, clock)

@@ -1,17 +1,16 @@
 """The agents of the settings, while the server runs: they come, go, and change.
 
-What is changed only in whether and how many jobs an agent gets is changed where it is. An agent
-with another address, token or certificate is given up, as if another server had taken its lease,
-and taken again: what was in flight is cut off, and settled by the keys of the attempts. An agent
-that was taken out is not contacted any more. A bundle that was being sent to it is queued again if
+What is changed only in whether and how many jobs an agent gets is changed where it is. With an
+agent that has another address, token or certificate all work is ended and begun again: what was in
+flight is cut off, and settled by the keys of the attempts. An agent that was taken out is not
+contacted any more. A bundle that was being sent to it is queued again if
 its last byte was not sent. Its other jobs are Unknown until it is back.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,7 +22,6 @@ import structlog
 from server.agents.agent_client import AgentClient, Sessions
 from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.follower import Follower
-from server.agents.lease_holder import LeaseHolder
 from server.agents.orchestrator_client import OrchestratorClient
 from server.agents.registry import Registry
 from server.domain.agents import Contact
@@ -32,6 +30,7 @@ from server.settings.agents import AgentTable
 from server.stages.agents import Agents
 from server.stages.get import Get
 from shared.clock import Clock
+from shared.ids import Start
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 _TRANSFERS_PER_HOST: Final = 64
@@ -55,7 +54,9 @@ class Fleet:
 
     Args:
         identity: of the server, and of those that it was restored in place of.
-        not_followed: each ends what is in flight from an agent that was taken out.
+        start: of the server.
+        sending: ends the deliveries to an agent.
+        receiving: each ends what is in flight from an agent.
         on_change: called when agents may get jobs, or jobs have to be looked at.
     """
 
@@ -64,21 +65,23 @@ class Fleet:
         registry: Registry,
         agents: Agents,
         get: Get,
-        holder: LeaseHolder,
         sessions: Sessions,
         identity: tuple[str, tuple[str, ...]],
+        start: Start,
         clock: Clock,
         *,
-        not_followed: Sequence[Callable[[str], Awaitable[None]]],
+        sending: Callable[[str], Awaitable[None]],
+        receiving: Sequence[Callable[[str], Awaitable[None]]],
         on_change: Callable[[], None],
     ) -> None:
-        self._registry, self._agents, self._get, self._holder = registry, agents, get, holder
-        self._sessions, self._identity, self._clock = sessions, identity, clock
-        self._not_followed, self._on_change = not_followed, on_change
+        self._registry, self._agents, self._get = registry, agents, get
+        self._sessions, self._identity, self._start = sessions, identity, start
+        self._clock, self._on_change = clock, on_change
+        self._sending, self._receiving = sending, receiving
         self._known: dict[str, _Known] = {}
         self._applying = asyncio.Lock()
-        self._never = asyncio.Event()
-        self._used = False
+        self._following: dict[str, asyncio.Task[None]] | None = None
+        """By agent; None: the server does not run yet."""
 
     @property
     def clients(self) -> Mapping[str, AgentClient]:
@@ -102,32 +105,71 @@ class Fleet:
                 if before[name].client is not known[name].client
             }
             addresses = {one.address for one in known.values()}
-            moved = {name for name in removed if before[name].address in addresses}
-            added = known.keys() - before.keys()
-            # Under its new name an agent must not see a token that it has seen a higher one of.
-            again = sorted(replaced | moved | (added if moved else set()))
-            await self._holder.use(functools.partial(self._exchange, known), again)
-            if self._used:
+            renamed = {name for name in removed if before[name].address in addresses}
+            try:
+                await self._end_work(sorted(replaced | renamed))
+                contacts = [contact(name, one.table) for name, one in known.items()]
+                records = await self._agents.use(contacts)
+                await self._stop_following(removed)
+                self._known = known
+                self._registry.use([one.client for one in known.values()])
+                self._registry.remember(records)
+                for one in known.values():
+                    _change_in_place(one.client, one.table)
+            finally:
+                running = self._following is not None
+                if running:
+                    self._follow()
+                self._on_change()
+            if running:
                 _log(before, known)
-            self._used = True
             for name in sorted(removed):
                 before[name].client.cut_off()
-                for stop in self._not_followed:
+                for stop in self._receiving:
                     await stop(name)
             if removed:
                 await self._agents.run_once()
             self._on_change()
 
-    async def _exchange(self, known: dict[str, _Known]) -> dict[str, Callable[[], Any]]:
-        """Use these. Returns what follows them."""
-        contacts = [contact(name, one.table) for name, one in known.items()]
-        records = await self._agents.use(contacts)
-        self._known = known
-        self._registry.use([one.client for one in known.values()])
-        self._registry.remember(records)
-        for one in known.values():
-            _change_in_place(one.client, one.table)
-        return {name: self._follow(one.client) for name, one in known.items()}
+    async def _end_work(self, names: Sequence[str]) -> None:
+        """With agents that are connected to in another way from now on."""
+        for name in names:
+            self._registry.mark_down(self._known[name].client, f"agent {name} is connected again")
+        await self._stop_following(names)
+        for name in names:
+            for stop in (self._sending, *self._receiving):
+                await stop(name)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Follow the agents until ``stop``, or until it is cancelled."""
+        self._following = {}
+        self._follow()
+        try:
+            await stop.wait()
+        finally:
+            await self._stop_following(self._following)
+
+    def _follow(self) -> None:
+        """Whoever is not followed yet."""
+        assert self._following is not None, "it runs"
+        for name, one in self._known.items():
+            if name not in self._following:
+                follower = Follower(
+                    one.client,
+                    self._registry,
+                    self._get,
+                    self._agents,
+                    self._clock,
+                    on_change=self._on_change,
+                )
+                self._following[name] = asyncio.create_task(follower.run())
+
+    async def _stop_following(self, names: Collection[str]) -> None:
+        following = self._following or {}
+        tasks = [following.pop(name) for name in list(names) if name in following]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _use(self, name: str, table: AgentTable) -> _Known:
         """The agent as it is known, or else newly made. Reads files, in a thread."""
@@ -136,15 +178,9 @@ class Fleet:
         if known is not None and known.connection == connection:
             return _Known(table, connection, known.client, known.address)
         made = await asyncio.to_thread(
-            client, name, table, self._sessions, self._identity, self._clock
+            client, name, table, self._sessions, self._identity, self._start, self._clock
         )
         return _Known(table, connection, made, contact(name, table).address)
-
-    def _follow(self, one: AgentClient) -> Callable[[], Any]:
-        follower = Follower(
-            one, self._registry, self._get, self._agents, self._clock, on_change=self._on_change
-        )
-        return functools.partial(follower.run, self._never)
 
 
 def _connection(table: AgentTable) -> dict[str, Any]:
@@ -182,6 +218,7 @@ def client(
     agent: AgentTable,
     sessions: Sessions,
     identity: tuple[str, tuple[str, ...]],
+    start: Start,
     clock: Clock,
 ) -> AgentClient:
     """Talks to the agent.
@@ -204,6 +241,7 @@ def client(
             clock,
             server=server,
             former=former,
+            start=start,
             **more,
         )
     addresses = (agent.upload_url or "", agent.download_url or "", agent.terminate_url or "")

@@ -16,7 +16,7 @@ from server.domain.service import Service
 from server.domain.troubles import SERVER_TROUBLES, Trouble
 from server.http.context import Context
 from server.ports import Agent, Fleet, Vitals
-from server.store.statistics import SqlStatistics
+from server.store import statistics
 from shared.clock import SECOND, Micros
 from shared.metrics import Labels, ProgramMetrics, gauge, known
 from shared.sqlite.database import Database
@@ -52,7 +52,7 @@ class ServerMetrics(ProgramMetrics):
         database: Database,
         collectors: Iterable[Collector],
     ) -> None:
-        self._of, self._records = of, SqlStatistics(database)
+        self._of, self._database = of, database
         counting = [*collectors, *database.measured.collectors, *of.measures.collectors]
         super().__init__("server", of.version, counting)
         self._stored: list[Metric] = []
@@ -85,8 +85,8 @@ class ServerMetrics(ProgramMetrics):
     async def _read(self, services: Mapping[str, Service]) -> None:
         of, began = self._of, self._of.clock.monotonic()
         try:
-            queued = await self._records.queued()
-            under_way = await self._records.under_way()
+            queued = await self._database.read_list(statistics.queued)
+            under_way = await self._database.read_list(statistics.under_way)
             oldest = await of.webhooks.oldest()
             self._agents = await of.agents.all()
         except DatabaseUnavailable:

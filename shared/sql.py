@@ -8,9 +8,10 @@ defines. ``shared.sqlite`` is the adapter of today.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 T = TypeVar("T")
+P = ParamSpec("P")
 Params: TypeAlias = Mapping[str, Any]
 
 
@@ -25,6 +26,14 @@ class Row(Protocol):
 
     def __iter__(self) -> Iterator[Any]:
         """Its values, in the order of the columns."""
+        ...
+
+
+class Tx(Protocol):
+    """A transaction, in the database's thread. All that is done with it is kept, or nothing is."""
+
+    def rows(self, sql: str, params: Params = ...) -> Sequence[Row]:
+        """Run one statement; the rows it returns."""
         ...
 
 
@@ -58,8 +67,26 @@ class Database(Protocol):
         """As :meth:`rows`, for a caller's list: calls of :meth:`rows` never wait for it."""
         ...
 
-    async def write(self, change: Change[T]) -> T:
-        """Run ``change`` in a transaction; return its value once that is durable."""
+    async def read(
+        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
+    ) -> T:
+        """Run ``work`` on one committed state of the database."""
+        ...
+
+    async def read_list(
+        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
+    ) -> T:
+        """As :meth:`read`, for a caller's list: calls of :meth:`read` never wait for it."""
+        ...
+
+    async def write(
+        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
+    ) -> T:
+        """Run ``work`` in a transaction; return its value once that is durable."""
+        ...
+
+    async def change(self, change: Change[T]) -> T:
+        """As :meth:`write`, for a coroutine."""
         ...
 
     async def size(self) -> int:

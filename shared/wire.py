@@ -85,6 +85,8 @@ class PackTask(Wire):
 
 Int64: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """An integer that a database column can hold."""
+START: Final = "Ferryman-Start"
+"""Header of each request to a Ferryman agent, see :class:`shared.ids.Start`."""
 LOG_SIZE: Final = "Ferryman-Log-Size"
 """Header of an agent's answer with a log: how many bytes there are so far."""
 OWN_EVENT: Final = re.compile(
@@ -140,8 +142,6 @@ class Order(Wire):
     """SHA-256 of the content, hex, see :mod:`shared.files.bundles.format`."""
     bundle_size: int
     """Bytes of the sealed ZIP."""
-    lease: Int64 = 0
-    """Token of the lease under which it is sent: the agent refuses one below what it has seen."""
     heartbeat_timeout_s: float = Field(0, ge=0)
     """Longest time without a sign of life (output, progress, heartbeat); 0: any."""
     on_shutdown: OnShutdown = "stop"
@@ -443,7 +443,6 @@ class PayloadsRequest(Wire):
     """Of each order's bundle in this request, in bytes; 0: the agent has it."""
     server: str
     """Identity of the server that acknowledges."""
-    lease: Int64 = 0
     acknowledge: list[PayloadRef] = Field(default_factory=list)
 
 

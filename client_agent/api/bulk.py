@@ -13,15 +13,14 @@ from typing import Final, TypeAlias, TypeVar
 from aiohttp import hdrs, web
 from pydantic import ValidationError
 
-from client_agent.api.requests import reply_to
+from client_agent.api.requests import caller, reply_to, start_of
 from client_agent.intake.many import ManyIntake
 from client_agent.intake.orders import parse_orders, parse_with_bundles
 from client_agent.payloads.attempt_keys import Caller
-from client_agent.payloads.errors import Refused, StaleLease
+from client_agent.payloads.errors import Refused, StaleStart
 from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads
 from client_agent.storage.folders import Folders
-from shared.http.numbers import whole_number
 from shared.http.request_body import send_continue
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import (
@@ -115,7 +114,7 @@ class Bulk:
         refs = _distinct(head.acknowledge)
         # Not cancelled with the request: a payload that has a row must reach the runner.
         found, refused = await asyncio.shield(
-            self._take(sent, refs, Caller(head.lease, head.server))
+            self._take(sent, refs, Caller(start_of(request), head.server))
         )
         answers = [_answer(request, one) for one in found]
         return _json(PayloadsAnswer(answers=answers, refused=dict(refused)))
@@ -126,7 +125,7 @@ class Bulk:
         checked = await self._intake.store(sent)
         # Both in one commit.
         refused, found = await asyncio.gather(
-            self._try_to_forget(refs, caller), self._intake.add(checked)
+            self._try_to_forget(refs, caller), self._intake.add(checked, caller.start)
         )
         return found, refused
 
@@ -134,7 +133,7 @@ class Bulk:
         """As :meth:`_forget`. What becomes of the orders does not depend on it."""
         try:
             return await self._forget(refs, caller)
-        except StaleLease as problem:
+        except StaleStart as problem:
             code = problem.code
         except DatabaseUnavailable:
             code = "database_unavailable"
@@ -145,7 +144,7 @@ class Bulk:
         orders = parse_orders(await self._bodies.read(request))
         await self._intake.check_ready(0)
         checked = await self._intake.store([(one, None) for one in orders])
-        found = await asyncio.shield(self._intake.add(checked))
+        found = await asyncio.shield(self._intake.add(checked, start_of(request)))
         answers = OrderAnswers(answers=[_answer(request, one) for one in found])
         return _json(answers)
 
@@ -174,12 +173,7 @@ class Bulk:
 
     async def acknowledge(self, request: web.Request) -> web.StreamResponse:
         """Their server needs them no more."""
-        lease, server = request.query.get("lease") or "0", request.query.get("server")
-        number = whole_number(lease)
-        if number is None:
-            message = f"lease: {lease[:32]!r} is not a number from 0 up"
-            raise Refused(400, "invalid_query", message)
-        refused = await self._forget(await self._refs(request), Caller(number, server))
+        refused = await self._forget(await self._refs(request), caller(request))
         return _json(Acknowledged(refused=refused))
 
     async def _refs(self, request: web.Request) -> Refs:

@@ -16,8 +16,9 @@ from shared.http.middleware import Handler
 from shared.http.numbers import whole_number
 from shared.http.refusals import Denied
 from shared.http.request_log import ERROR_CODE
+from shared.ids import NO_START, Start
 from shared.sqlite.errors import DatabaseUnavailable
-from shared.wire import Wire
+from shared.wire import START, Wire
 
 ID: Final = "{id:[0-9]{1,18}}"
 """Of a payload, in a path."""
@@ -55,11 +56,18 @@ async def keyed(request: web.Request, payloads: Payloads) -> Payload:
 
 
 def caller(request: web.Request) -> Caller:
-    return Caller(lease(request), request.query.get("server"), request.query.get("key"))
+    return Caller(start_of(request), request.query.get("server"), request.query.get("key"))
 
 
-def lease(request: web.Request) -> int:
-    return int_param(request, "lease")
+def start_of(request: web.Request) -> Start:
+    """Of the server that asks."""
+    text = request.headers.get(START)
+    if text is None:
+        return NO_START
+    try:
+        return Start.parse(text)
+    except ValueError as problem:
+        raise Refused(400, "invalid_start", f"{START}: {problem}") from None
 
 
 def int_param(request: web.Request, name: str) -> int:

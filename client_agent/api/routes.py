@@ -20,8 +20,8 @@ from client_agent.api.requests import (
     int_param,
     json_answer,
     keyed,
-    lease,
     seconds_param,
+    start_of,
     stream,
 )
 from client_agent.intake.admission import Admission
@@ -183,7 +183,7 @@ class Api:
 
     async def submit(self, request: web.Request) -> web.StreamResponse:
         await send_continue(request)
-        payload = await self._intake.submit(request)
+        payload = await self._intake.submit(request, start_of(request))
         request[UPLOADED_ID] = payload.id
         return json_answer(payload.doc())
 
@@ -240,7 +240,7 @@ class Api:
         server, kill = request.match_info["server"], request.query.get("kill") in ("1", "true")
         if not kill:  # a submit that is cancelled is refused, however much of it has arrived
             await self._intake.wait_for_submission(server, key)
-        payload = await self._payloads.settle(server, key, lease(request))
+        payload = await self._payloads.settle(server, key, start_of(request))
         if payload is not None and kill:
             payload = await self._runner.kill(payload.id)
         return json_answer(Settled(payload=None if payload is None else payload.doc()))
@@ -248,6 +248,7 @@ class Api:
     async def list(self, request: web.Request) -> web.StreamResponse:
         """A page, in the order of changes. A payload that changes while pages are read may be in
         two of them: the later one counts."""
+        await self._check_start(request)
         seq = self._payloads.seq  # read before the rows, which may be newer, but not older
         rows = await self._payloads.changed_after(
             int_param(request, "after"), request.query.get("server")
@@ -264,6 +265,7 @@ class Api:
         return json_answer(PayloadList(seq=seq, payloads=page, next=last if goes_on else None))
 
     async def events(self, request: web.Request) -> web.StreamResponse:
+        await self._check_start(request)
         wanted = Wanted(
             int_param(request, "after"),
             request.query.get("server"),
@@ -292,6 +294,12 @@ class Api:
         return response
 
     # -- helpers
+
+    async def _check_start(self, request: web.Request) -> None:
+        """Raises StaleStart."""
+        server = request.query.get("server")
+        if server is not None:
+            await self._payloads.check_start(server, start_of(request))
 
     async def _wait_for_end(self, request: web.Request) -> Payload:
         """The payload; with ``?wait=`` once it has ended or these seconds have passed."""

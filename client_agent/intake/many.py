@@ -19,7 +19,7 @@ from client_agent.payloads.store import Payloads
 from client_agent.storage.folders import Folders
 from client_agent.storage.shared_bundles import SharedBundles
 from shared.files.names import BundleError
-from shared.ids import AttemptKey
+from shared.ids import AttemptKey, Start
 from shared.multipart.parser import FilePart, FormRefused
 from shared.multipart.sinks import RawSink
 from shared.wire import Order
@@ -136,20 +136,22 @@ class ManyIntake:
             return Refused(413, "too_large", why)
         return Checked(order, key)
 
-    async def add(self, checked: Sequence[Checked | Exception]) -> list[Payload | Exception]:
+    async def add(
+        self, checked: Sequence[Checked | Exception], start: Start
+    ) -> list[Payload | Exception]:
         """Store the rows. Not to be cancelled: a payload that has a row must reach the runner."""
-        return list(await asyncio.gather(*map(_caught, map(self._add, checked))))
+        return list(await asyncio.gather(*[_caught(self._add(one, start)) for one in checked]))
 
-    async def _add(self, one: Checked | Exception) -> Payload:
+    async def _add(self, one: Checked | Exception, start: Start) -> Payload:
         if isinstance(one, Exception):
             raise one
         if one.bundle is None:
-            return await self._add_without_bundle(one)
+            return await self._add_without_bundle(one, start)
         order, file = one.order, one.bundle
         try:
             self._admission.check_running()
             bundle = file, order.bundle_size, order.bundle_digest
-            payload, created = await self._payloads.add(ordered(order, bundle))
+            payload, created = await self._payloads.add(ordered(order, bundle), start)
         except Exception:
             self._folders.remove_file(self._folders.bundle(file))
             raise
@@ -162,21 +164,21 @@ class ManyIntake:
         self._accepted(payload)
         return payload
 
-    async def _add_without_bundle(self, one: Checked) -> Payload:
+    async def _add_without_bundle(self, one: Checked, start: Start) -> Payload:
         order = one.order
         content = order.server, order.bundle_digest
         with self._bundles.pin(content) as file:
             if file is None:
                 # A key that is known is answered all the same: the order may be a repeat.
                 known = await self._payloads.look_up(
-                    order.server, one.key, order.bundle_digest, order.lease
+                    order.server, one.key, order.bundle_digest, start
                 )
                 if known is None:
                     raise BundleMissing(order.bundle_digest)
                 return known
             self._admission.check_running()
             bundle = file, order.bundle_size, order.bundle_digest
-            payload, created = await self._payloads.add(ordered(order, bundle))
+            payload, created = await self._payloads.add(ordered(order, bundle), start)
             if created:
                 self._bundles.use(file, content, order.bundle_size, payload.id)
                 self._accepted(payload)

@@ -20,7 +20,7 @@ from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.writer import Data
 from shared.files.durable import remove_quietly, write_all
 from shared.files.names import BundleError
-from shared.ids import AttemptKey
+from shared.ids import AttemptKey, Start
 from shared.multipart.parser import FilePart, FormLimits, FormRefused
 from shared.multipart.sinks import BundleSink, RawSink, Sink
 from shared.wire import InputsInfo, Limits, Order
@@ -121,13 +121,17 @@ class Submission:
     """What has arrived of one submit.
 
     Attributes:
+        start: of the server that sends it.
         bundle, inputs: file names of the stored bundle and inputs; "" until they are stored.
         last_data_at: monotonic time at which the last bytes arrived.
         complete: all bytes have arrived; what is left to do is the agent's work.
         finished: set when the request is answered.
     """
 
-    def __init__(self, folders: Folders, admission: Admission, limits: FormLimits) -> None:
+    def __init__(
+        self, folders: Folders, admission: Admission, limits: FormLimits, start: Start
+    ) -> None:
+        self.start = start
         self.staging = folders.staging()
         self.bundle = self.inputs = ""
         self.staged_inputs: Path | None = None

@@ -28,7 +28,7 @@ from client_agent.storage.shared_bundles import SharedBundles
 from shared.clock import Clock, wait_for
 from shared.files.bundles.format import BundleSummary
 from shared.files.bundles.reader import MAX_FILES
-from shared.ids import AttemptKey
+from shared.ids import AttemptKey, Start
 from shared.multipart.parser import FormLimits, FormRefused
 from shared.multipart.receive import receive
 
@@ -73,14 +73,14 @@ class Intake:
         self._submissions: set[Submission] = set()
         self.many = ManyIntake(payloads, folders, bundles, admission, self.accepted)
 
-    async def submit(self, request: web.Request) -> Payload:
+    async def submit(self, request: web.Request, start: Start) -> Payload:
         """The payload of the request's key, new or not; the bundle of a new one is stored. Raises
-        Refused, DigestMismatch, KeyRefused, StaleAttempt, StaleLease or DatabaseUnavailable."""
+        Refused, DigestMismatch, KeyRefused, StaleAttempt, StaleStart or DatabaseUnavailable."""
         await self._admission.check_ready(request.content_length or 0)
         limits = FormLimits(
             max_bytes=MAX_BUNDLE, max_files=MAX_FILES, max_field_bytes=MAX_ORDER_BYTES
         )
-        submission = Submission(self._folders, self._admission, limits)
+        submission = Submission(self._folders, self._admission, limits, start)
         self._submissions.add(submission)
         try:
             return await self._receive(request, submission)
@@ -135,7 +135,7 @@ class Intake:
                 look_up = False
                 order = submission.order
                 known = await self._payloads.look_up(
-                    order.server, submission.key, order.bundle_digest, order.lease
+                    order.server, submission.key, order.bundle_digest, submission.start
                 )
                 if known is not None:
                     raise _AlreadyAccepted(known)
@@ -146,7 +146,7 @@ class Intake:
         try:
             self._admission.check_running()
             payload, created = await self._payloads.add(
-                submission.new_payload(summary, self._defaults)
+                submission.new_payload(summary, self._defaults), submission.start
             )
         except Exception:
             submission.remove_files()

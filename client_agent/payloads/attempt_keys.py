@@ -19,11 +19,11 @@ from client_agent.payloads.errors import (
     KeyRefused,
     NoSuchPayload,
     StaleAttempt,
-    StaleLease,
+    StaleStart,
 )
 from client_agent.payloads.payload import ENDED, Payload, from_row
 from shared.clock import SECOND, Micros
-from shared.ids import AttemptKey
+from shared.ids import NO_START, AttemptKey, Start
 from shared.sql import Transaction, listed
 
 NO_PAYLOAD: Final = "payload_not_found"
@@ -34,33 +34,32 @@ NO_PAYLOAD: Final = "payload_not_found"
 class Caller:
     """Who asks for a change of a payload, as far as the request says."""
 
-    lease: int = 0
-    """Its token; 0: none, as from servers that have no leases."""
+    start: Start = NO_START
     server: str | None = None
     """Identity of the server; None: the one that the payload came from."""
     key: str | None = None
     """Key of the payload that is meant; None: whatever payload has the number."""
 
 
-async def check(tx: Transaction, server: str, token: int) -> None:
-    """Remember the highest token of a server. Raises StaleLease if a higher one was seen before."""
-    rows = await tx.rows("SELECT token FROM leases WHERE server = :server", {"server": server})
-    seen = rows[0]["token"] if rows else 0
-    if token < seen:
-        raise StaleLease(token, seen)
-    if token > seen:
+async def check(tx: Transaction, server: str, start: Start) -> None:
+    """Remember the latest start of a server. Raises StaleStart if it is not this one."""
+    rows = await tx.rows("SELECT number, id FROM starts WHERE server = :server", {"server": server})
+    seen = Start(*rows[0]) if rows else NO_START
+    if start.number < seen.number or (start.number == seen.number and start.id != seen.id):
+        raise StaleStart(start, seen)
+    if start.number > seen.number:
         await tx.rows(
             """
-            INSERT INTO leases (server, token) VALUES (:server, :token)
-            ON CONFLICT (server) DO UPDATE SET token = :token
+            INSERT INTO starts (server, number, id) VALUES (:server, :number, :id)
+            ON CONFLICT (server) DO UPDATE SET number = :number, id = :id
             """,
-            {"server": server, "token": token},
+            {"server": server, "number": start.number, "id": start.id},
         )
 
 
 async def check_payload(tx: Transaction, payload_id: int, caller: Caller) -> None:
     """Whether the caller may change the payload, if there is one. Raises NoSuchPayload if
-    another payload has the number, or StaleLease."""
+    another payload has the number, or StaleStart."""
     rows = await tx.rows("SELECT server, key FROM payloads WHERE id = :id", {"id": payload_id})
     if not rows:
         return
@@ -68,14 +67,14 @@ async def check_payload(tx: Transaction, payload_id: int, caller: Caller) -> Non
         raise NoSuchPayload(payload_id)
     server = caller.server or rows[0]["server"]
     if server is not None:
-        await check(tx, server, caller.lease)
+        await check(tx, server, caller.start)
 
 
 async def split_ended(
     tx: Transaction, keys: Mapping[int, str | None], caller: Caller
 ) -> tuple[list[int], dict[int, str]]:
     """Which of some payloads have ended, and for the others the code of why they are kept; those
-    that are not known are neither. Raises StaleLease.
+    that are not known are neither. Raises StaleStart.
 
     Args:
         keys: payload -> its key; None: whatever payload has the number.
@@ -87,7 +86,7 @@ async def split_ended(
     )
     meant = [row for row in rows if keys[row["id"]] in (None, row["key"])]
     for server in {caller.server or row["server"] for row in meant} - {None}:
-        await check(tx, server, caller.lease)
+        await check(tx, server, caller.start)
     refused = {row["id"]: NO_PAYLOAD for row in rows if row not in meant}
     refused |= {row["id"]: "not_ended" for row in meant if row["state"] not in ENDED}
     return [row["id"] for row in rows if row["id"] not in refused], refused

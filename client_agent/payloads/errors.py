@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shared.ids import AttemptKey
+from shared.ids import AttemptKey, Start
 from shared.wire import PayloadState
 
 RETRY_AFTER_S: Final = 10
@@ -55,12 +55,12 @@ class KeyRefused(Refused):
         super().__init__(409, "key_refused", f"attempt {key} was settled: it will never run here")
 
 
-class StaleLease(Refused):
-    """Another process of the same server has taken over."""
+class StaleStart(Refused):
+    """A later start of the same server, or of a copy of it, has taken over."""
 
-    def __init__(self, token: int, seen: int) -> None:
-        why = f"lease {token} is stale: lease {seen} of the same server was seen here"
-        super().__init__(409, "stale_lease", why)
+    def __init__(self, start: Start, seen: Start) -> None:
+        why = f"start {start} of the server is stale: start {seen} of it was seen here"
+        super().__init__(409, "stale_start", why)
 
 
 class DigestMismatch(Refused):

@@ -49,8 +49,6 @@ class NewPayload:
     bundle_file: str
     bundle_size: int
     bundle_digest: str
-    lease: int = 0
-    """Token of the lease under which it was sent."""
     heartbeat_timeout_s: float = 0.0
     """0: none."""
     folder: str = ""

@@ -32,7 +32,7 @@ from client_agent.payloads.payload import (
 from client_agent.payloads.reads import BATCH as BATCH
 from client_agent.payloads.reads import PayloadReads
 from shared.clock import SECOND, Clock, Micros
-from shared.ids import AttemptKey
+from shared.ids import NO_START, AttemptKey, Start
 from shared.metrics import counter
 from shared.sql import Row, Transaction, listed
 from shared.sqlite.database import Database
@@ -92,11 +92,12 @@ _1: Final[Migration] = (
     "CREATE TABLE sequence (value INTEGER NOT NULL) STRICT",
     "INSERT INTO sequence (value) VALUES (0)",
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
-    # The highest token of a lease that was seen from each server.
+    # The latest start that was seen of each server.
     """
-    CREATE TABLE leases (
+    CREATE TABLE starts (
         server TEXT PRIMARY KEY,
-        token INTEGER NOT NULL
+        number INTEGER NOT NULL,
+        id TEXT NOT NULL
     ) STRICT, WITHOUT ROWID
     """,
 )
@@ -206,7 +207,7 @@ class Payloads(PayloadReads):
         if rows:
             return str(rows[0]["value"])
         statement = "INSERT INTO meta (key, value) VALUES ('agent', :new)"
-        await self._database.write(lambda tx: tx.rows(statement, {"new": new}))
+        await self._database.change(lambda tx: tx.rows(statement, {"new": new}))
         return new
 
     @property
@@ -219,21 +220,21 @@ class Payloads(PayloadReads):
         if self._database.failure is None:
             return None
         try:  # it may have recovered
-            await self._database.write(lambda tx: tx.rows("UPDATE sequence SET value = value"))
+            await self._database.change(lambda tx: tx.rows("UPDATE sequence SET value = value"))
         except DatabaseUnavailable as problem:
             return str(problem)
         return None
 
     # -- accepting
 
-    async def add(self, new: NewPayload) -> tuple[Payload, bool]:
+    async def add(self, new: NewPayload, start: Start = NO_START) -> tuple[Payload, bool]:
         """Store a new attempt as Prepared. Returns the payload, and whether it is new: a known
         key gives the payload that it has. Raises DigestMismatch, KeyRefused, StaleAttempt or
-        StaleLease."""
+        StaleStart."""
 
         async def change(tx: Transaction) -> tuple[Payload, bool]:
             if new.server is not None and new.key is not None:
-                await attempt_keys.check(tx, new.server, new.lease)
+                await attempt_keys.check(tx, new.server, start)
                 key = AttemptKey.parse(new.key)
                 known = await attempt_keys.look_up(tx, new.server, key, new.bundle_digest)
                 if known is not None:
@@ -249,32 +250,36 @@ class Payloads(PayloadReads):
             if created:  # nobody is woken: its server gets it as the answer
                 self._keep(payload)
 
-        return await self._database.write(change, committed)
+        return await self._database.change(change, committed)
 
     async def look_up(
-        self, server: str, key: AttemptKey, digest: str, lease: int = 0
+        self, server: str, key: AttemptKey, digest: str, start: Start = NO_START
     ) -> Payload | None:
         """The payload under a key; None: :meth:`add` would store a new one. Raises DigestMismatch,
-        KeyRefused, StaleAttempt or StaleLease."""
+        KeyRefused, StaleAttempt or StaleStart."""
 
         async def change(tx: Transaction) -> Payload | None:
-            await attempt_keys.check(tx, server, lease)
+            await attempt_keys.check(tx, server, start)
             return await attempt_keys.look_up(tx, server, key, digest)
 
-        return await self._database.write(change)
+        return await self._database.change(change)
 
-    async def settle(self, server: str, key: AttemptKey, lease: int = 0) -> Payload | None:
+    async def settle(self, server: str, key: AttemptKey, start: Start = NO_START) -> Payload | None:
         """The payload under a key; None: there is none, and from now on the key is refused. Raises
-        StaleLease."""
+        StaleStart."""
 
         async def change(tx: Transaction) -> Payload | None:
-            await attempt_keys.check(tx, server, lease)
+            await attempt_keys.check(tx, server, start)
             payload = await attempt_keys.find(tx, server, key)
             if payload is None:
                 await attempt_keys.refuse(tx, server, key, self._clock.now())
             return payload
 
-        return await self._database.write(change)
+        return await self._database.change(change)
+
+    async def check_start(self, server: str, start: Start) -> None:
+        """Raises StaleStart."""
+        await self._database.change(lambda tx: attempt_keys.check(tx, server, start))
 
     # -- changes of state
 
@@ -317,12 +322,12 @@ class Payloads(PayloadReads):
 
     async def check_caller(self, payload_id: int, caller: Caller) -> None:
         """Whether the caller may end or forget the payload, if there is one. Raises NoSuchPayload
-        or StaleLease."""
-        await self._database.write(lambda tx: attempt_keys.check_payload(tx, payload_id, caller))
+        or StaleStart."""
+        await self._database.change(lambda tx: attempt_keys.check_payload(tx, payload_id, caller))
 
     async def acknowledge(self, payload_id: int, caller: Caller) -> None:
         """Its server needs it no more: only a tombstone stays. Repeats are harmless. Raises
-        NoSuchPayload, NotEnded or StaleLease."""
+        NoSuchPayload, NotEnded or StaleStart."""
         code = (await self.acknowledge_all({payload_id: caller.key}, caller)).get(payload_id)
         if code == NO_PAYLOAD:
             raise NoSuchPayload(payload_id)
@@ -334,7 +339,7 @@ class Payloads(PayloadReads):
         self, keys: Mapping[int, str | None], caller: Caller
     ) -> dict[int, str]:
         """As :meth:`acknowledge`, for several payloads in one transaction. Returns the codes of
-        those that were not. Raises StaleLease.
+        those that were not. Raises StaleStart.
 
         Args:
             keys: payload -> its key; None: whatever payload has the number.
@@ -353,7 +358,7 @@ class Payloads(PayloadReads):
             for payload_id in ended:
                 self._recent.forget(payload_id)
 
-        _, _, refused = await self._database.write(change, committed)
+        _, _, refused = await self._database.change(change, committed)
         return refused
 
     async def expire(self, retention_s: float) -> list[int]:
@@ -370,7 +375,7 @@ class Payloads(PayloadReads):
             for one in cleaned:
                 self._publish(one)
 
-        return [one.id for one in await self._database.write(change, committed)]
+        return [one.id for one in await self._database.change(change, committed)]
 
     async def prune(self, retention_s: float) -> int:
         """Remove older tombstones, at most one batch, and refusals, and from the disk what was
@@ -389,7 +394,7 @@ class Payloads(PayloadReads):
                 self._recent.forget(payload_id)
 
         await self._database.empty_log()
-        removed = await self._database.write(change, committed)
+        removed = await self._database.change(change, committed)
         return len(removed)
 
     # -- change numbers
@@ -434,7 +439,7 @@ class Payloads(PayloadReads):
                 payload = from_row(row) if known is None else replace(known, **new)
                 self._publish(payload)
 
-        await self._database.write(
+        await self._database.change(
             lambda tx: tx.rows(
                 f"UPDATE payloads SET state = :to, changed = :changed, {sets} "  # noqa: S608 - fixed words
                 "WHERE id = :id AND state = :before RETURNING *",

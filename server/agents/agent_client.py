@@ -71,8 +71,7 @@ class AgentClient(Agent):
         state_changed: set when that has become another.
         prefetch: how many jobs it may get beyond its slots.
         max_runs: service -> most jobs of it that it may have at once; missing: any number.
-        lease: token of the lease under which it is talked to; 0: none.
-        stale_lease: the token that it refused, because it has seen a higher one.
+        taken_over: it has seen a later start of this server, or of a copy.
     """
 
     agent_id: str | None = None
@@ -103,10 +102,9 @@ class AgentClient(Agent):
         self.state_changed = asyncio.Event()
         self.prefetch = 0
         self.max_runs: Mapping[str, int] = {}
-        self.lease = 0
         self._posts: set[asyncio.Task[bytes]] = set()
         self._cut_off = False
-        self.stale_lease: int | None = None
+        self.taken_over = False
 
     @property
     def not_reached_yet(self) -> str:
@@ -125,7 +123,7 @@ class AgentClient(Agent):
         """Why this server must not contact it, in a sentence; empty: it may."""
         if self.operator_state is AgentState.RETIRED:
             return f"agent {self.name} is retired"
-        if self.lease == self.stale_lease:
+        if self.taken_over:
             return (
                 f"agent {self.name} was taken over by another server, or by a copy of this data "
                 "folder: stop that one, then start this one again"

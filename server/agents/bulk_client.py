@@ -35,8 +35,10 @@ from server.ports import (
     ScratchFile,
     Unreachable,
 )
+from shared.ids import Start
 from shared.together import Together
 from shared.wire import (
+    START,
     Acknowledged,
     Order,
     OrderAnswer,
@@ -59,11 +61,13 @@ class BulkClient(AgentClient):
 
     Args:
         server: identity of our database, scopes our keys.
+        start: of our server.
     """
 
-    def __init__(self, *args: Any, server: str, **more: Any) -> None:
+    def __init__(self, *args: Any, server: str, start: Start, **more: Any) -> None:
         super().__init__(*args, **more)
         self._server = server
+        self._headers = {**self._headers, START: str(start)}
         self._deliveries = Deliveries(self._submit, self._order_many)
         self._combined = Together(
             self._send,
@@ -97,9 +101,7 @@ class BulkClient(AgentClient):
         self, job: Job, service: Service, keep_bundle: bool, inputs: Inputs | None = None
     ) -> PayloadDoc:
         assert job.bundle is not None, "only Cleaned jobs have none"
-        order = order_of(
-            job, service, self._server, self.lease, inputs=inputs, keep_bundle=keep_bundle
-        )
+        order = order_of(job, service, self._server, inputs=inputs, keep_bundle=keep_bundle)
         if (
             inputs is None
             and job.bundle.size <= combined_submits.MAX_BUNDLE
@@ -132,7 +134,7 @@ class BulkClient(AgentClient):
         contact = self.contacts
         try:
             return await combined_submits.send(
-                some, self._post_combined, self._acknowledgements, self._server, self.lease
+                some, self._post_combined, self._acknowledgements, self._server
             )
         except RefusedByAgent as no:
             if no.code != NO_ROUTE:
@@ -149,7 +151,7 @@ class BulkClient(AgentClient):
     async def _order_many(
         self, orders: Sequence[tuple[Job, Service]]
     ) -> list[PayloadDoc | Exception]:
-        made = [order_of(*one, self._server, self.lease, keep_bundle=True) for one in orders]
+        made = [order_of(*one, self._server, keep_bundle=True) for one in orders]
         given: Sequence[OrderAnswer] | None = None
         if self._takes_combined:
             with suppress(SubmitSeparately):
@@ -242,7 +244,7 @@ class BulkClient(AgentClient):
 
     @abstractmethod
     def _judge(self, problem: AgentError) -> AgentError:
-        """What a refusal means; a stale lease is noted."""
+        """What a refusal means; a stale start is noted."""
 
     @abstractmethod
     def _caller(self, key: str | None) -> dict[str, str]:

@@ -41,14 +41,13 @@ async def send(
     post: Callable[[Form], Awaitable[bytes]],
     acknowledgements: Acknowledgements,
     server: str,
-    lease: int,
 ) -> list[OrderAnswer]:
     """An answer for each of the orders.
 
     Args:
         post: makes the request.
         acknowledgements: of these some go with it.
-        server, lease: who acknowledges.
+        server: who acknowledges.
 
     Raises:
         SubmitSeparately, AgentError
@@ -59,7 +58,6 @@ async def send(
         orders=[one.order for one in orders],
         sizes=[len(one.bundle) for one in orders],
         server=server,
-        lease=lease,
         acknowledge=[ref for ref, _ in taken],
     )
     form = forms.together(head.model_dump_json(), [one.bundle for one in orders if one.bundle])

@@ -77,7 +77,7 @@ class FerrymanAgent(LiveClient):
 
     async def settle(self, job: Job, *, kill: bool = False) -> PayloadDoc | None:
         url = f"{self.base}/keys/{self._server}/{job.key}/settle"
-        params = {"lease": str(self.lease)} | ({"kill": "1"} if kill else {})
+        params = {"kill": "1"} if kill else {}
         async with self._call("POST", url, params=params) as answer:
             payload = (await answers.document(answer, Settled)).payload
             return None if payload is None else self._of(payload, job)
@@ -171,18 +171,17 @@ class FerrymanAgent(LiveClient):
         return self._judge(await super()._refusal(answer))
 
     def _judge(self, problem: AgentError) -> AgentError:
-        if isinstance(problem, RefusedByAgent) and problem.code == "stale_lease":
-            self.stale_lease = self.lease
+        if isinstance(problem, RefusedByAgent) and problem.code == "stale_start":
+            self.taken_over = True
             self.state_changed.set()
             return Unreachable(self.excluded, sent=False)
         return problem
 
     def _caller(self, key: str | None) -> dict[str, str]:
-        """This server and its lease, and the payload's key. A restored server uses its own name
-        and lease for payloads of the server that it replaces, too.
+        """This server, and the payload's key. A restored server uses its own name for payloads of
+        the server that it replaces, too.
         """
-        caller = {"server": self._server, "lease": str(self.lease)}
-        return caller if key is None else caller | {"key": key}
+        return {"server": self._server} | ({} if key is None else {"key": key})
 
     def _is_ours(self, payload: PayloadDoc) -> bool:
         """Whether it can be a payload of this server at all."""

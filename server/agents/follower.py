@@ -50,10 +50,10 @@ class Follower:
         self._ask_now = False
         """Whether it has changed in a way that only its health document says."""
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Until ``stop``."""
+    async def run(self) -> None:
+        """Until it is cancelled."""
         client, failures = self._client, 0
-        while not stop.is_set():
+        while True:
             if client.excluded:
                 log.warning("agent.excluded", agent=client.name, why=client.excluded)
                 self._registry.mark_down(client, client.not_reached_yet)  # when it is in use again
@@ -66,7 +66,7 @@ class Follower:
                 if isinstance(client, FerrymanAgent):
                     await self._follow(client)
                 else:
-                    await self._poll(stop)
+                    await self._poll()
                 continue
             except AgentError as problem:
                 why = str(problem)
@@ -80,12 +80,12 @@ class Follower:
             self._registry.mark_down(client, why)
             steady = client.contacts != contacts and self._clock.monotonic() - since >= _STEADY_S
             failures = 0 if steady else failures + 1
-            await wait_for(stop, _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)], self._clock)
+            await self._clock.sleep(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
 
-    async def _poll(self, stop: asyncio.Event) -> None:
+    async def _poll(self) -> None:
         """A job-orchestrator client: whether it answers is all there is to know."""
         await self._contacted(await self._client.ask_health())
-        await wait_for(stop, _POLL_EVERY_S, self._clock)
+        await self._clock.sleep(_POLL_EVERY_S)
 
     async def _follow(self, client: FerrymanAgent) -> None:
         """Compare, then follow the events until the agent is excluded.

@@ -26,7 +26,6 @@ def order_of(
     job: Job,
     service: Service,
     server: str,
-    lease: int,
     *,
     inputs: Inputs | None = None,
     keep_bundle: bool = False,
@@ -35,7 +34,6 @@ def order_of(
 
     Args:
         server: identity of the server's database.
-        lease: token under which it is sent.
         inputs: that are sent along.
         keep_bundle: more orders of its bundle may come.
     """
@@ -52,7 +50,6 @@ def order_of(
         limits=job.limits,
         bundle_digest=job.bundle.digest,
         bundle_size=job.bundle.size,
-        lease=lease,
         heartbeat_timeout_s=heartbeat_timeout_s(job, service),
         on_shutdown=service.on_shutdown,
         env=dict(service.env),

@@ -10,7 +10,6 @@ from typing import Final
 from server.agents.agent_client import AgentClient
 from server.domain.agents import REPLACED, AgentRecord
 from server.domain.choose import Candidate
-from server.domain.leases import Lease
 from server.domain.retry_policy import Backoff
 from shared.clock import Clock
 from shared.wire import AgentHealth, AgentState, AgentStatus
@@ -39,8 +38,6 @@ class Registry:
 
     def __init__(self, clients: Sequence[AgentClient], clock: Clock) -> None:
         self._clients: dict[str, AgentClient] = {}
-        self._leases: dict[str, Lease] = {}
-        """agent -> the lease under which this server uses it"""
         self._unreachable_before: dict[str, float] = {}
         """agent -> for how long it could not be reached, as its record says"""
         self._clock = clock
@@ -65,10 +62,6 @@ class Registry:
                 self._unreachable_since[name] = self._clock.monotonic()
             for which in [one for one in self._refusals if one[0] == name]:
                 self.accepted(*which)
-        for client in clients:
-            held = self._leases.get(client.name)
-            if former.get(client.name) is not client and held is not None:
-                client.lease = held.token
 
     # -- whom to give a job
 
@@ -77,14 +70,12 @@ class Registry:
             Candidate(
                 client.name,
                 client.slots,
-                self._leases[client.name],
                 client.prefetch,
                 most=1 if (client.name, service) in self._refusals else None,
                 max_runs=client.max_runs.get(service),
                 packs=client.packs,
             )
             for client in self._able(service)
-            if client.name in self._leases
         ]
 
     def _able(self, service: str) -> list[AgentClient]:
@@ -163,27 +154,6 @@ class Registry:
         reasons = [client.trouble or self._refuses(client, service) for client in offering]
         return "; ".join(filter(None, reasons))
 
-    # -- to whom this server talks
-
-    def lease(self, agent: str) -> Lease | None:
-        return self._leases.get(agent)
-
-    def take(self, lease: Lease) -> None:
-        """This server uses the agent from now on, and counts for how long it cannot be reached."""
-        self._leases[lease.agent] = lease
-        unreachable_s = self._unreachable_before.get(lease.agent, 0.0)
-        self._unreachable_since[lease.agent] = self._clock.monotonic() - unreachable_s
-        client = self._clients.get(lease.agent)
-        if client is not None:
-            client.lease = lease.token
-
-    def give_up(self, agent: str, why: str) -> None:
-        """Another server uses it."""
-        self._leases.pop(agent, None)
-        client = self._clients.get(agent)
-        if client is not None:
-            self.mark_down(client, why)
-
     # -- who is there
 
     def named(self, name: str) -> AgentClient | None:
@@ -206,9 +176,11 @@ class Registry:
 
     def unreachable_s(self, name: str) -> float | None:
         client = self._clients.get(name)
-        if name not in self._leases or (client is not None and client.reachable):
+        if client is not None and client.reachable:
             return None
-        return self._clock.monotonic() - self._unreachable_since[name]
+        now = self._clock.monotonic()
+        since = now - self._unreachable_before.get(name, 0.0)
+        return now - self._unreachable_since.setdefault(name, since)
 
     def silent_s(self, name: str) -> float | None:
         heard = self._heartbeats.get(name)

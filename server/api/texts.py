@@ -171,7 +171,6 @@ CODES: Final[Mapping[int, Mapping[str, str]]] = {
         "database_unavailable": "the database cannot be read or written",
         "too_many_open_files": "the server has too many files open",
         "storage_unavailable": "the server cannot write its data folder",
-        "server_paused": "the server stood still: send it again",
         "agent_unreachable": "the agent that has it cannot be reached",
         "too_many_snapshots": "too many snapshots of running jobs are being sent",
     },

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from server.domain.leases import Lease
 from server.domain.service import Service
 from shared.clock import SECOND, Micros
 
@@ -74,8 +73,6 @@ class Candidate:
     name: str
     slots: int | None
     """How many jobs it runs at once; None: it does not say."""
-    lease: Lease | None = None
-    """Under which it gets them."""
     prefetch: int = 0
     """How many it takes beyond its slots."""
     most: int | None = None

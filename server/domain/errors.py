@@ -191,15 +191,6 @@ class BundleGone(FerrymanError):
         super().__init__("the stored bundle is gone")
 
 
-class ServerPaused(FerrymanError):
-    """The server stood still for so long that others took it for dead, and removed its files."""
-
-    code = "server_paused"
-
-    def __init__(self) -> None:
-        super().__init__("the server stood still, and the upload was not stored: send it again")
-
-
 class StorageFull(FerrymanError):
     """The user's bundles and results take all the room that one user has."""
 

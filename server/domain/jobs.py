@@ -10,7 +10,6 @@ from typing import Any, Final
 from server.domain import states
 from server.domain.agents import id_by_name
 from server.domain.errors import IllegalTransition
-from server.domain.leases import Lease
 from server.domain.live import Live
 from server.domain.retry_policy import RetryPolicy
 from shared.clock import SECOND, Micros, utc
@@ -306,8 +305,6 @@ class Move:
     """Fields of the attempt to set; those of a job that ends by this move, too."""
     through: tuple[Step, ...] = ()
     """Steps on the way from ``before`` to ``to``."""
-    lease: Lease | None = None
-    """Made only while this lease is the one that holds."""
     event: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Of the last step, as :class:`Step` has them."""
@@ -393,8 +390,6 @@ class Attempt(Execution):
     agent: str
     claimed_at: Micros
     agent_id: str | None = None
-    lease: int = 0
-    """Token of the lease under which it was sent."""
     stdout_bytes: int | None = None
     stderr_bytes: int | None = None
     """What its logs hold in the result."""

@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from server.domain.leases import Lease
 from shared import json_text
 from shared.clock import Micros, from_iso
 from shared.ids import AttemptKey
@@ -75,7 +74,6 @@ class Report:
 
     key: AttemptKey
     agent: str
-    lease: Lease
     at: Micros
     live: Live
     news: bool

@@ -64,7 +64,6 @@ class TokenRecord:
         name: of the principal whose it is; several tokens may have the same.
         scopes: None: all of its role's.
         former_digest: of the secret before the latest rotation, good until ``former_until``.
-        version: the number of the change that made the row what it is, among all tokens.
     """
 
     id: str
@@ -82,7 +81,6 @@ class TokenRecord:
     former_until: Micros | None = None
     last_used_at: Micros | None = None
     last_used_from: str | None = None
-    version: int = 0
 
     @property
     def principal(self) -> Principal:

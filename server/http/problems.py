@@ -28,7 +28,6 @@ from server.domain.errors import (
     NotReloaded,
     QueueFull,
     RetryRefused,
-    ServerPaused,
     ServiceRefusal,
     StillNeeded,
     StorageFull,
@@ -69,7 +68,6 @@ _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
     RetryRefused: HTTPStatus.CONFLICT,
     BundleTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
-    ServerPaused: HTTPStatus.SERVICE_UNAVAILABLE,
     StorageFull: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     OverDay: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     DayUsed: HTTPStatus.TOO_MANY_REQUESTS,
@@ -77,7 +75,6 @@ _STATUS: Final[dict[type[FerrymanError], HTTPStatus]] = {
 }
 _RETRY_AFTER_S: Final[dict[type[FerrymanError], int]] = {
     QueueFull: 30,
-    ServerPaused: 30,
 }
 _LOGGED_A_SECOND: Final = 10.0
 

@@ -28,7 +28,6 @@ class JobWakeups(Wakeups):
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__()
         self._clock = clock or RealClock()
-        self.leases = asyncio.Event()
         self.sender = asyncio.Event()
         self.canceller = asyncio.Event()
         self.getter = asyncio.Event()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from server.domain.agents import AgentError, NoSuchPayload, RefusedByAgent, Unreachable
 from server.ports.agents import Agent, Fetched, Fleet, Inputs
-from server.ports.leases import LeaseLost, Leases
 from server.ports.lists import EventsPage, Filter, Held
 from server.ports.measures import Disk, LoopState, Measures, Vitals
 from server.ports.storage import (
@@ -12,7 +11,6 @@ from server.ports.storage import (
     InUse,
     NewScratchFile,
     PendingFiles,
-    RunningServers,
     Scratch,
     ScratchFile,
     Storage,
@@ -31,15 +29,12 @@ __all__ = [
     "Held",
     "InUse",
     "Inputs",
-    "LeaseLost",
-    "Leases",
     "LoopState",
     "Measures",
     "NewScratchFile",
     "NoSuchPayload",
     "PendingFiles",
     "RefusedByAgent",
-    "RunningServers",
     "Scratch",
     "ScratchFile",
     "Storage",

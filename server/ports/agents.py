@@ -9,7 +9,6 @@ from typing import Protocol
 from server.domain.agents import AgentRecord
 from server.domain.choose import Candidate
 from server.domain.jobs import Job
-from server.domain.leases import Lease
 from server.domain.service import Service
 from server.ports.storage import FileStream, ScratchFile
 from shared.clock import Micros
@@ -212,14 +211,10 @@ class Agent(Protocol):
 
 
 class Fleet(Protocol):
-    """The agents. This server uses those whose lease it holds."""
-
-    def lease(self, agent: str) -> Lease | None:
-        """The lease of the agent; None: another server talks to it."""
-        ...
+    """The agents."""
 
     def candidates(self, service: str) -> list[Candidate]:
-        """The agents that this server uses and that take jobs of the service now."""
+        """The agents that take jobs of the service now."""
         ...
 
     def claimed(self, name: str, service: str) -> None:
@@ -262,9 +257,7 @@ class Fleet(Protocol):
         ...
 
     def unreachable_s(self, name: str) -> float | None:
-        """For how many seconds it could not be reached; None: it can be, or another server talks
-        to it.
-        """
+        """For how many seconds it could not be reached; None: it can be."""
         ...
 
     def why_none(

@@ -10,8 +10,6 @@ from typing import Protocol
 from server.domain.jobs import FileKind
 from shared.clock import Micros
 
-RunningServers = Callable[[], Awaitable[set[str]]]
-"""The owners (runs of servers) that still go on."""
 InUse = Callable[[Sequence[str]], Awaitable[set[str]]]
 """Those of the files' names that a row refers to."""
 
@@ -26,7 +24,7 @@ class PendingFiles(Protocol):
         for what is small.
 
         Returns:
-            Its name: 32 hex digits, of which the last 12 name the run of the server (its owner).
+            Its name: 32 hex digits.
 
         Raises:
             OSError: it was not stored.
@@ -104,13 +102,10 @@ class Storage(Protocol):
         """
         ...
 
-    async def orphans(
-        self, kind: FileKind, names: Sequence[str], in_use: InUse, running_servers: RunningServers
-    ) -> Sequence[str]:
+    async def orphans(self, kind: FileKind, names: Sequence[str], in_use: InUse) -> Sequence[str]:
         """Those of the listed files that no row refers to, nor will.
 
-        A file that this run has stored is none while it is pending. A file of another run that
-        is alive is none: only that run knows whether a row is still to come.
+        A file that this run has stored is none while it is pending.
         """
         ...
 
@@ -120,9 +115,7 @@ class Storage(Protocol):
         """Those of the files that were stored before that time."""
         ...
 
-    async def delete_orphans(
-        self, kind: FileKind, names: Sequence[str], in_use: InUse, running_servers: RunningServers
-    ) -> int:
+    async def delete_orphans(self, kind: FileKind, names: Sequence[str], in_use: InUse) -> int:
         """Delete the orphans among the listed files; how many."""
         ...
 
@@ -196,10 +189,6 @@ class Scratch(Protocol):
         """Raises OSError if a file cannot be made and written."""
         ...
 
-    async def clear(self, running_servers: RunningServers) -> int:
-        """At start: remove the files of earlier runs of a server; how many.
-
-        Args:
-            running_servers: names the runs that still go on; their files are left alone.
-        """
+    def clear(self) -> int:
+        """At start: remove the files of earlier runs of the server; how many. Blocking."""
         ...

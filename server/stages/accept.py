@@ -26,10 +26,9 @@ from server.domain.errors import (
     no_such_dependency,
 )
 from server.domain.jobs import BatchRequest, Bundle, FileKind, Job, NewJob, UsedTicket, Wanted
-from server.domain.leases import Lease
 from server.domain.permits import Ticket, TicketUsed
 from server.domain.upload_fields import UploadRequest, check_children, given
-from server.ports import Leases, ScratchFile
+from server.ports import ScratchFile
 from server.stages.stage import Resources, Stage
 from shared.clock import Micros
 from shared.files.bundles.format import META, BundleSummary
@@ -167,11 +166,9 @@ class Accept(Stage):
         allowances: what each user may have.
     """
 
-    def __init__(
-        self, resources: Resources, leases: Leases, allowances: Allowances | None = None
-    ) -> None:
+    def __init__(self, resources: Resources, allowances: Allowances | None = None) -> None:
         super().__init__(resources)
-        self._leases, self._allowances = leases, allowances or Allowances()
+        self._allowances = allowances or Allowances()
         self._stored: dict[tuple[str, int], None] = {}
         """Contents that were stored lately, by digest and size, which are not looked for again. A
         hint: the insert finds out whether they are there."""
@@ -243,7 +240,7 @@ class Accept(Stage):
 
         Raises:
             BadField: the bundle does not have the array's file, or that holds no tasks.
-            BundleTooLarge, QueueFull, StorageFull, DayUsed, OverDay, KeyReused, ServerPaused,
+            BundleTooLarge, QueueFull, StorageFull, DayUsed, OverDay, KeyReused,
             OSError, TicketUsed
             BadField: it depends on a job that the caller cannot see.
         """
@@ -254,7 +251,7 @@ class Accept(Stage):
 
         allowed = self._allowances.of(request.user_id)
 
-        async def insert(stored: Bundle, lease: Lease | None) -> tuple[tuple[Job, bool], bool]:
+        async def insert(stored: Bundle) -> tuple[tuple[Job, bool], bool]:
             job, is_new = await self._jobs.insert(
                 new_job(
                     request,
@@ -267,7 +264,6 @@ class Accept(Stage):
                 QUEUED,
                 request.service.queued_of(request.user_id),
                 allowed.stored,
-                lease,
                 allowed.uploaded,
             )
             refers = is_new and job.bundle is not None and job.bundle.file == stored.file
@@ -308,7 +304,7 @@ class Accept(Stage):
         self,
         content: ScratchFile,
         bundle: BundleSummary,
-        insert: Callable[[Bundle, Lease | None], Awaitable[tuple[Row, bool]]],
+        insert: Callable[[Bundle], Awaitable[tuple[Row, bool]]],
     ) -> Row:
         """Store a bundle's file, unless one with the same content is there, and insert a row.
 
@@ -361,7 +357,7 @@ class Accept(Stage):
         self,
         content: ScratchFile | None,
         bundle: BundleSummary,
-        insert: Callable[[Bundle, Lease | None], Awaitable[tuple[Row, bool]]],
+        insert: Callable[[Bundle], Awaitable[tuple[Row, bool]]],
     ) -> Row:
         """Insert a row that refers to it.
 
@@ -371,13 +367,12 @@ class Accept(Stage):
         Raises:
             BundleGone: there is none any more.
         """
-        lease = self._leases.own  # before the file is there: until it ends, it is no orphan
         async with self._storage.pending(FileKind.BUNDLE) as pending:
             file = ""
             if content is not None:
                 file = await pending.put(content if bundle.content is None else bundle.content)
             stored = Bundle(file, bundle.size, bundle.digest, bundle.own_modes)
-            row, refers = await insert(stored, lease)
+            row, refers = await insert(stored)
             if refers:
                 pending.commit()  # else it shares the file of an earlier upload
         return row

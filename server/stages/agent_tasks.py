@@ -1,4 +1,4 @@
-"""Tasks for agents. Those of one agent are cancelled when its lease is lost."""
+"""Tasks for agents. Those of one agent are cancelled when its connection is replaced."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Callable, Coroutine, Hashable, Iterator
 from typing import Any, Generic, TypeVar
 
 import structlog
-
-from server.ports import LeaseLost
 
 log = structlog.get_logger()
 Key = TypeVar("Key", bound=Hashable)
@@ -44,8 +42,6 @@ class AgentTasks(Generic[Key]):
     async def _run(self, key: Key, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await work()
-        except LeaseLost as lost:
-            log.warning("lease.lost", agent=lost.agent)
         except Exception:
             log.exception(self._failed, key=str(key))
         finally:

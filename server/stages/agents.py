@@ -1,7 +1,7 @@
 """The agents: what the server remembers of each, and what operators decide about them.
 
 An agent of the settings needs no registration by an operator. It is known by its own id after it
-was reached. Its state is in the store, where several servers read it every ten seconds.
+was reached.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from server.domain import ending, states
 from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact
 from server.domain.errors import AgentRefusal, NoSuchAgent
 from server.stages.stage import Resources, Stage
-from server.store.agents import SqlAgents
+from server.store import agents
 from shared.clock import SECOND, Micros
+from shared.sql import Database
 from shared.units.sizes import say_count
 from shared.wire import AgentHealth, AgentState, Reason
 
@@ -42,11 +43,11 @@ class Agents(Stage):
     def __init__(
         self,
         resources: Resources,
-        records: SqlAgents,
+        database: Database,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(resources)
-        self._records, self._on_change = records, on_change
+        self._database, self._on_change = database, on_change
         self._settings: dict[str, Contact] = {}
         self._contacts: dict[str, Contact] = {}
         """What each agent said last, as it was written."""
@@ -56,7 +57,7 @@ class Agents(Stage):
         """Register the agents of the settings, as far as these say what they are. Returns the
         records of all.
         """
-        records = await self._records.register(settings, self._clock.now())
+        records = await self._database.write(agents.register, settings, self._clock.now())
         self._settings = {one.name: one for one in settings}
         self._contacts.clear()
         return records
@@ -78,7 +79,7 @@ class Agents(Stage):
         written = self._contacts.get(name) == contact and not self._fleet.unreachable_s(name)
         if written and now - self._heard[name] < _HEARD_EVERY_S * SECOND:
             return
-        record = await self._records.contacted(contact, self._settings, now)
+        record = await self._database.write(agents.contacted, contact, self._settings, now)
         if contact.own_id not in (None, record.id):
             advice = "each agent needs a data folder of its own that was not copied from another"
             log.warning("agent.same_id", agent=name, agent_id=contact.own_id, advice=advice)
@@ -88,23 +89,23 @@ class Agents(Stage):
     # -- the sweep
 
     async def run_once(self) -> int:
-        """Take up what other servers wrote, store for how long agents were unreachable, and do
-        what their states ask for. Returns how many jobs were moved.
+        """Store for how long agents were unreachable, and do what their states ask for. Returns how
+        many jobs were moved.
         """
-        records = await self._records.all()
-        self._fleet.remember(records)
+        records = await self._database.read(agents.all_agents)
         await self._store_unreachable(records)
         moved = 0
         for record in records:
             if record.state is AgentState.LOST:
                 moved += await self._end_attempts(record.name)
             if record.state is not AgentState.RETIRED and record.name not in self._settings:
-                await self._records.set_state(record.id, AgentState.RETIRED, REMOVED, idle=True)
+                retired = AgentState.RETIRED
+                await self._database.write(agents.set_state, record.id, retired, REMOVED, idle=True)
         return moved
 
     async def stop(self) -> None:
         """Store for how long agents were unreachable."""
-        await self._store_unreachable(await self._records.all(), 0.0)
+        await self._store_unreachable(await self._database.read(agents.all_agents), 0.0)
 
     async def _store_unreachable(
         self, records: Sequence[AgentRecord], least_s: float = _UNREACHABLE_S
@@ -120,7 +121,7 @@ class Agents(Stage):
             if unreachable_s is not None and unreachable_s > record.unreachable_s + more:
                 unreachable[record.id] = unreachable_s
         if unreachable:
-            await self._records.add_unreachable(unreachable)
+            await self._database.write(agents.add_unreachable, unreachable)
 
     # -- operators
 
@@ -129,11 +130,11 @@ class Agents(Stage):
 
     async def all(self) -> list[AgentRecord]:
         """Each agent, retired ones included, by name."""
-        return await self._records.all()
+        return await self._database.read(agents.all_agents)
 
     async def find(self, name: str) -> AgentRecord:
         """The agent with this name, or else this id. Raises NoSuchAgent."""
-        records = await self._records.all()
+        records = await self._database.read(agents.all_agents)
         named = [one for one in records if one.name == name]
         matches = named or [one for one in records if one.id == name]
         if not matches:
@@ -172,7 +173,9 @@ class Agents(Stage):
             NoSuchAgent, AgentRefusal: it has jobs.
         """
         record = await self.find(name)
-        retired = await self._records.set_state(record.id, AgentState.RETIRED, message, idle=True)
+        retired = await self._database.write(
+            agents.set_state, record.id, AgentState.RETIRED, message, idle=True
+        )
         if retired is None:
             held = sum(one.slots for one in await self._jobs.held() if one.agent == record.name)
             raise AgentRefusal(
@@ -209,16 +212,11 @@ class Agents(Stage):
         return lost, ended
 
     def _is_reached(self, record: AgentRecord) -> bool:
-        """Whether this server reaches it, or another one has not long ago."""
         agent = self._fleet.named(record.name)
-        if agent is None or self._fleet.lease(record.name) is not None:
-            return agent is not None and agent.reachable
-        heard_at, now = record.last_heard_at, self._clock.now()
-        recent = heard_at is not None and now - heard_at < 2 * _HEARD_EVERY_S * SECOND
-        return recent and not record.unreachable_s
+        return agent is not None and agent.reachable
 
     async def _set(self, record: AgentRecord, state: AgentState, message: str) -> AgentRecord:
-        changed = await self._records.set_state(record.id, state, message)
+        changed = await self._database.write(agents.set_state, record.id, state, message)
         if changed is None:
             raise NoSuchAgent(record.name)
         self._fleet.remember([changed])

@@ -9,8 +9,10 @@ from typing import Final
 
 import structlog
 
-from server.store.audit import AuditEntry, AuditFilter, SqlAudit
+from server.store import audit
+from server.store.audit import AuditEntry, AuditFilter
 from shared.clock import SECOND, Clock
+from shared.sql import Database
 
 log = structlog.get_logger()
 _AT_ONCE: Final = 1_000
@@ -29,8 +31,8 @@ class AuditTrail:
         expires_after_s: 0: never.
     """
 
-    def __init__(self, records: SqlAudit, clock: Clock, expires_after_s: float) -> None:
-        self._records, self._clock = records, clock
+    def __init__(self, database: Database, clock: Clock, expires_after_s: float) -> None:
+        self._database, self._clock = database, clock
         self._expires_after_s = expires_after_s
         self._waiting: deque[AuditEntry] = deque()
         self._dropped = 0
@@ -55,7 +57,7 @@ class AuditTrail:
         while self._waiting:
             entries = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
             try:
-                await self._records.keep(entries)
+                await self._database.write(audit.keep, entries)
             except BaseException as problem:
                 self._waiting.extendleft(reversed(entries))
                 if not isinstance(problem, Exception):
@@ -79,14 +81,15 @@ class AuditTrail:
             self._cleaned = now
             before = self._clock.now() - round(expires_after_s * SECOND)
             for _ in range(_REMOVALS):
-                if await self._records.remove(before, _AT_ONCE) < _AT_ONCE:
+                removed = await self._database.write(audit.remove, before, _AT_ONCE)
+                if removed < _AT_ONCE:
                     break
         return written
 
     async def page(self, which: AuditFilter, limit: int, before: int) -> Sequence[AuditEntry]:
         """Entries with a lower number, the newest first, up to this moment."""
         await self.write()
-        return await self._records.page(which, limit, before)
+        return await self._database.read_list(audit.page, which, limit, before)
 
     async def stop(self) -> None:
         """Write what there is."""

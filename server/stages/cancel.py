@@ -19,7 +19,7 @@ import structlog
 from server.domain import ending, outcome
 from server.domain.errors import AlreadyEnded, NoSuchJob
 from server.domain.jobs import Job
-from server.ports import AgentError, LeaseLost, NoSuchPayload, Watch
+from server.ports import AgentError, NoSuchPayload, Watch
 from server.stages.get import Get
 from server.stages.read import read_job
 from server.stages.stage import Resources, Stage
@@ -31,7 +31,7 @@ log = structlog.get_logger()
 PATIENCE_S: Final = 25.0
 """For which a cancel waits for the death of the processes: proxies wait for an answer for 30 s."""
 _CHECK_AGAIN_S: Final = 5.0
-"""Until a job is read again that another stage or server has to move, if no move is seen."""
+"""Until a job is read again that another stage has to move, if no move is seen."""
 
 
 class Cancel(Stage):
@@ -46,8 +46,6 @@ class Cancel(Stage):
         self._watch, self._on_payload = watch, get.on_payload
         self._no_room = get.results.waiting
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._without_lease: dict[int, asyncio.Event] = {}
-        """job -> wakes its task, which waits for the server that uses the job's agent"""
         self._waiting: dict[int, str] = {}  # why, as logged: a job is tried every few seconds
 
     async def __call__(
@@ -85,8 +83,6 @@ class Cancel(Stage):
             del self._waiting[over]
         for job in jobs:
             self._start(job)
-            if job.id in self._without_lease and self._fleet.lease(job.agent or "") is not None:
-                self._without_lease.pop(job.id).set()
         return 0
 
     async def stop(self) -> None:
@@ -108,8 +104,6 @@ class Cancel(Stage):
                     if (job := await self._jobs.get(job_id)).ended:
                         break
                     if not await self._try(job):
-                        if self._fleet.lease(job.agent or "") is None:
-                            self._without_lease[job_id] = changed
                         await wait_for(changed, _CHECK_AGAIN_S, self._clock)
         except AgentError as problem:
             if self._waiting.get(job_id) != str(problem):
@@ -117,16 +111,13 @@ class Cancel(Stage):
                 log.info("cancel.waits", job_id=job_id, error=str(problem))
         except NoSuchJob:
             pass  # deleted as soon as it had ended
-        except LeaseLost as lost:
-            log.info("cancel.waits", job_id=job_id, error=str(lost))
         except Exception:
             log.exception("cancel.failed", job_id=job_id)
         finally:
-            self._without_lease.pop(job_id, None)
             del self._tasks[job_id]
 
     async def _try(self, job: Job) -> bool:
-        """One try. False: another stage or server has to move the job first.
+        """One try. False: another stage has to move the job first.
 
         Raises:
             AgentError: the agent cannot do it now.
@@ -135,8 +126,6 @@ class Cancel(Stage):
             return await self._cancelled(job, "cancelled before it was started")
         if job.deferred:
             return False  # its children are cancelled; it ends with the last of them
-        if self._fleet.lease(job.agent or "") is None:
-            return False  # the server that uses its agent cancels it
         agent = self._fleet.named(job.agent or "")
         if agent is None:
             raise AgentError(f"agent {job.agent} is not in the server's settings")
@@ -168,6 +157,4 @@ class Cancel(Stage):
 
     async def _cancelled(self, job: Job, message: str) -> bool:
         move = self._decide(ending.cancelled, job, message)
-        if job.state is JobState.QUEUED:
-            return await self._jobs.move(move) is not None
-        return await self._move_at_agent(job.agent or "", move) is not None
+        return await self._jobs.move(move) is not None

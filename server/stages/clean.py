@@ -6,6 +6,7 @@ Row before files: a crash in between leaves orphans, never a job whose files are
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -14,7 +15,7 @@ import structlog
 from server.domain import ending, states
 from server.domain.errors import FerrymanError
 from server.domain.jobs import FileKind, Job
-from server.ports import RunningServers, Scratch
+from server.ports import Scratch
 from server.stages.stage import Resources, Stage
 from server.store.jobs import SqlJobs
 from shared.clock import SECOND
@@ -40,7 +41,6 @@ class Clean(Stage):
     """The Cleaner.
 
     Args:
-        running_servers: the runs of servers that are alive; what they store is no orphan.
         finish: deletes an ended job.
         more: called when a sweep has left something to the next one, which should come at once.
         keep_record: writes down in the data folder where the database is in its life.
@@ -52,13 +52,12 @@ class Clean(Stage):
     def __init__(
         self,
         resources: Resources,
-        running_servers: RunningServers,
         finish: Callable[[Job], Awaitable[None]],
         more: Callable[[], None] = lambda: None,
         keep_record: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__(resources)
-        self._running_servers, self._finish, self._more = running_servers, finish, more
+        self._finish, self._more = finish, more
         self._keep_record = keep_record
         self._orphans_due = self._record_due = self._clock.monotonic()
         self._unlisted: list[tuple[FileKind, str]] = []
@@ -144,9 +143,7 @@ class Clean(Stage):
         return 0 if self._unlisted else await self._end_sweep()
 
     async def _look_at(self, kind: FileKind, names: Sequence[str]) -> None:
-        orphans = await self._storage.orphans(
-            kind, names, self._jobs.files_in_use, self._running_servers
-        )
+        orphans = await self._storage.orphans(kind, names, self._jobs.files_in_use)
         before = self._clock.now() - round(_ORPHAN_AGE_S * SECOND)
         old = await self._storage.stored_before(kind, orphans, before) if orphans else []
         self._files += len(names)
@@ -161,9 +158,7 @@ class Clean(Stage):
         removed = 0
         for kind in FileKind:
             chosen = [name for of, name in due[:most] if of is kind]
-            removed += await self._storage.delete_orphans(
-                kind, chosen, self._jobs.files_in_use, self._running_servers
-            )
+            removed += await self._storage.delete_orphans(kind, chosen, self._jobs.files_in_use)
         self._found_before = frozenset(self._found)
         self.orphans_left = self._unknown - removed if len(due) > most else 0
         if self.orphans_left:
@@ -173,9 +168,9 @@ class Clean(Stage):
         return removed
 
 
-async def recover(jobs: SqlJobs, scratch: Scratch, running_servers: RunningServers) -> None:
+async def recover(jobs: SqlJobs, scratch: Scratch) -> None:
     """Remove the scratch files of earlier runs, and log what is resumed."""
-    removed = await scratch.clear(running_servers)
+    removed = await asyncio.to_thread(scratch.clear)
     taken_up = await jobs.in_states(states.HOLDS_SLOT)
     sending = sum(job.state is JobState.PROCESSING for job in taken_up)
     log.info("server.recovered", jobs=len(taken_up), sending=sending, half_files=removed)

@@ -134,7 +134,7 @@ class Deferral(Stage):
         super().__init__(resources)
         self._children_of = children_of
 
-    async def __call__(self, job: Job, ended: Move, result: Result, agent: str) -> Move | bool:
+    async def __call__(self, job: Job, ended: Move, result: Result) -> Move | bool:
         """Defer the job.
 
         Args:
@@ -144,7 +144,7 @@ class Deferral(Stage):
             Whether it was made. A move: to be made instead, because the children are not run.
 
         Raises:
-            LeaseLost, OSError
+            OSError
         """
         if not batch.may_fan_out(job):
             if job.gather:
@@ -164,7 +164,7 @@ class Deferral(Stage):
             except BundleError as problem:
                 message = f"the children that it left cannot be run: {problem}"
                 return self._instead(job, ended, JobState.FAILED, message, Reason.INVALID_BUNDLE)
-            return await self._defer(job, ended, children, content, agent)
+            return await self._defer(job, ended, children, content)
 
     def _instead(
         self, job: Job, ended: Move, to: JobState, message: str, reason: Reason | None = None
@@ -182,15 +182,11 @@ class Deferral(Stage):
             live=ended.live,
         )
 
-    async def _defer(
-        self, job: Job, ended: Move, children: Children, content: ScratchFile, agent: str
-    ) -> bool:
+    async def _defer(self, job: Job, ended: Move, children: Children, content: ScratchFile) -> bool:
         async with self._storage.pending(FileKind.BUNDLE) as pending:
             own = children.bundle
             file = await pending.put(content)
-            move = dataclasses.replace(
-                batch.deferred(job, ended, len(children.names)), lease=self._held_lease(agent)
-            )
+            move = batch.deferred(job, ended, len(children.names))
             bundle = Bundle(file, own.size, own.digest)
             kept = await self._jobs.defer(move, len(children.names), bundle)
             if kept is None:
@@ -203,7 +199,7 @@ class Deferral(Stage):
             user_id=job.user_id,
             service=job.service,
             attempt=job.attempt,
-            agent=agent,
+            agent=job.agent,
             run_s=ended.run_s,
             children=len(children.names),
         )

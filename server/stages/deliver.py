@@ -39,6 +39,9 @@ class Deliver(Stage):
 
     Args:
         get: is handed payloads that are past Prepared.
+
+    Attributes:
+        interrupted: there may be deliveries to take up.
     """
 
     def __init__(self, resources: Resources, get: Get) -> None:
@@ -48,33 +51,32 @@ class Deliver(Stage):
         self._deliveries = AgentTasks[AttemptKey]("delivery.failed")
         self._resends = Backoff[int](1.0, _RESEND_LONGEST_S, free=1)
         """By job: what was sent and not taken, through no fault of its own."""
+        self.interrupted = True
 
     def start(self, job: Job) -> None:
         """Begin the delivery of a job that has just been claimed."""
         self._deliveries.start(job.agent or "", job.key, functools.partial(self._deliver, job))
 
     async def resume_interrupted(self) -> None:
-        """Take up deliveries that another run of the server began, or that an error broke
-        off.
+        """Take up deliveries that an earlier run of the server, or an earlier connection to the
+        agent, began, or that an error broke off.
         """
+        self.interrupted = False
         for job in await self._jobs.in_states([JobState.PROCESSING]):
-            agent = job.agent or ""
-            under_way = job.key in self._deliveries or self._get.has_taken(job.key)
-            if not under_way and self._fleet.lease(agent) is not None:
+            if job.key not in self._deliveries and not self._get.has_taken(job.key):
                 what = "the delivery was interrupted"
                 work = functools.partial(self._resolve_ambiguous, job, what)
-                self._deliveries.start(agent, job.key, work)
+                self._deliveries.start(job.agent or "", job.key, work)
 
     async def stop(self, agent: str | None = None) -> None:
-        """Cancel the deliveries to the agent (None: to all). The next server that uses it asks what
+        """Cancel the deliveries to the agent (None: to all). :meth:`resume_interrupted` asks what
         became of them.
         """
+        self.interrupted = True
         await self._deliveries.stop(agent)
 
     async def _deliver(self, job: Job) -> None:
         agent = self._fleet.named(job.agent or "")
-        if self._fleet.lease(job.agent or "") is None:
-            return  # whoever uses the agent next asks it for the key
         if agent is None:
             what = f"agent {job.agent} was taken out of the server's settings"
             await self._requeue(job, what, 0.0)
@@ -184,7 +186,7 @@ class Deliver(Stage):
             self._get.taken(agent, job, payload, now)
         else:
             move = outcome.submitted(job, agent.name, payload.id, now)
-            await self._move_at_agent(agent.name, move)
+            await self._jobs.move(move)
 
     async def _refused(self, job: Job, no: RefusedByAgent) -> None:
         if no.code == "submit_in_progress":
@@ -227,7 +229,7 @@ class Deliver(Stage):
         self._measures.dispatches.labels(job.agent or "", outcome).inc()
 
     async def _move(self, job: Job, move: Move) -> None:
-        moved = await self._move_at_agent(job.agent or "", move)
+        moved = await self._jobs.move(move)
         log.info(
             "job.not_sent",
             job_id=move.job_id,

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 
 from server.domain.errors import FerrymanError, NoSuchJob
+from server.stages.audit import AuditTrail
 from server.stages.by_hand import Delete
 from server.stages.schedules import Schedules
 from server.stages.stage import Resources, Stage
-from server.store.forgotten import SqlForgotten
+from server.stages.tokens import Tokens
+from server.store import forgotten
 from shared.principals import Principal
+from shared.sql import Database
 
 log = structlog.get_logger()
 _AT_ONCE: Final = 200
@@ -48,28 +51,29 @@ class ForgetUser(Stage):
     """Forgets users.
 
     Args:
-        take_up: makes this server know what was done to tokens, and writes the audit trail.
         copies: names of copies of the database that hold what it held.
     """
 
     def __init__(
         self,
         resources: Resources,
-        records: SqlForgotten,
+        database: Database,
         delete: Delete,
         schedules: Schedules,
-        take_up: Callable[[], Awaitable[None]],
+        tokens: Tokens,
+        audit: AuditTrail,
         copies: Callable[[], list[str]],
     ) -> None:
         super().__init__(resources)
-        self._records, self._delete, self._schedules = records, delete, schedules
-        self._take_up, self._copies = take_up, copies
+        self._database, self._delete, self._schedules = database, delete, schedules
+        self._tokens, self._audit, self._copies = tokens, audit, copies
         self._instead: dict[str, str] = {}
 
     async def look(self, user: str) -> Counter[str]:
         """Kind -> how much there is."""
-        await self._take_up()
-        return await self._records.found(user)
+        await self._tokens.write_uses()
+        await self._audit.write()
+        return await self._database.read_list(forgotten.found, user)
 
     def instead(self, user: str) -> str:
         """The name that stands for the user in the audit trail. It is made by chance and kept in
@@ -82,21 +86,23 @@ class ForgetUser(Stage):
         run: none is waiting when all is done. Raises NotAllowed.
         """
         before, instead = await self.look(user), self.instead(user)
-        await self._records.end_access(user, instead, self._clock.now())
-        await self._take_up()
-        for number in await self._records.schedules(user):
+        await self._database.write(forgotten.end_access, user, instead, self._clock.now())
+        await self._tokens.load()
+        for number in await self._database.read(forgotten.schedules, user):
             await self._schedules.delete(principal, number)
         until = self._clock.monotonic() + PATIENCE_S
         while waiting := await self._delete_jobs(principal, user):
             if self._clock.monotonic() >= until:
                 break
             await self._clock.sleep(_AGAIN_S)
-        await self._records.remove_rest(user, instead)
+        await self._database.write(forgotten.rename, user, instead)
+        while await self._database.write(forgotten.remove_some, user, instead):
+            pass
         await self._schedules.load()  # who submitted them has another name now
-        report = Forgotten(before - await self._records.found(user), waiting)
+        report = Forgotten(before - await self._database.read_list(forgotten.found, user), waiting)
         report.kept += [
             f"token {name} of another principal names the user"
-            for name in await self._records.tokens_that_name(user)
+            for name in await self._database.read(forgotten.tokens_that_name, user)
         ]
         report.kept += [
             f"{name}, a copy that was made before an upgrade: remove it when you do not want to go "
@@ -104,7 +110,7 @@ class ForgetUser(Stage):
             for name in self._copies()
         ]
         if not waiting:
-            if not await self._records.empty_log():
+            if not await self._database.empty_log():
                 report.kept.append(
                     "remains of deleted rows in the log of the database, for some minutes: it was "
                     "read"
@@ -119,7 +125,7 @@ class ForgetUser(Stage):
         """Delete all that can be deleted, the newest first; why the others cannot, yet."""
         waiting: dict[int, str] = {}
         below: int | None = None
-        while numbers := await self._records.jobs(user, below, _AT_ONCE):
+        while numbers := await self._database.read(forgotten.jobs, user, below, _AT_ONCE):
             for number in numbers:
                 below = number
                 try:

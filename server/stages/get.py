@@ -19,7 +19,7 @@ import structlog
 from server.domain import ending, outcome, states
 from server.domain.errors import NoSuchAttempt, NoSuchJob
 from server.domain.jobs import Attempt, FileKind, Job, Move, Result
-from server.ports import Agent, AgentError, LeaseLost
+from server.ports import Agent, AgentError
 from server.stages.agent_tasks import AgentTasks
 from server.stages.deferral import Deferral
 from server.stages.delayed_reports import DelayedReports
@@ -205,7 +205,7 @@ class Get(Stage):
         if move is None:
             return True
         if payload.status not in outcome.ENDED:
-            return await self._move_at_agent(agent.name, move) is not None
+            return await self._jobs.move(move) is not None
         self.progress.forget(job.key)
         if have is None and payload.result is not None:
             await self.results.waiting.check((agent.name, payload.id), payload.result.size)
@@ -232,13 +232,13 @@ class Get(Stage):
                 result = await self.results.fetch(agent, payload, pending)
             move = dataclasses.replace(move, facts={**move.facts, "result": result})
             if outcome.left_children(payload):
-                deferred = await self._deferral(job, move, result, agent.name)
+                deferred = await self._deferral(job, move, result)
                 if isinstance(deferred, bool):
                     if deferred:
                         pending.commit()
                     return deferred
                 move = deferred
-            moved = await self._move_at_agent(agent.name, move)
+            moved = await self._jobs.move(move)
             if moved is not None:
                 pending.commit()
         return moved
@@ -246,7 +246,7 @@ class Get(Stage):
     async def lost(self, agent: Agent, job: Job, message: str) -> None:
         """The attempt is gone without a trace."""
         move = self._decide(ending.interrupted, job, Reason.AGENT_LOST, message)
-        await self._move_at_agent(agent.name, move)
+        await self._jobs.move(move)
 
     # -- one payload
 
@@ -266,8 +266,6 @@ class Get(Stage):
                 tries = 0
                 waiting.done(which)
                 continue
-            except LeaseLost:
-                raise
             except (AgentError, OSError) as problem:
                 why = f"the result cannot be fetched: {problem}"
                 if isinstance(problem, OSError):
@@ -381,11 +379,7 @@ class Get(Stage):
             if is_current and job.state is JobState.PROCESSING:
                 job = await self._started(agent, job, payload)
             if is_current and JobState.UNKNOWN in states.NEXT[job.state]:
-                await self._move_at_agent(
-                    agent.name, outcome.unknown(job, self._clock.now(), message)
-                )
-        except LeaseLost:
-            raise
+                await self._jobs.move(outcome.unknown(job, self._clock.now(), message))
         except Exception:
             log.exception("payload.not_shown_as_unknown", key=payload.key)
 

@@ -15,7 +15,7 @@ import structlog
 
 from server.domain import outcome, states
 from server.domain.jobs import FileKind, Job, Move
-from server.ports import Agent, AgentError, LeaseLost, NoSuchPayload
+from server.ports import Agent, AgentError, NoSuchPayload
 from server.stages.agent_tasks import AgentTasks
 from server.stages.get import Get
 from server.stages.results import WAITS_FOR_ROOM, is_disk_full, not_stored, store
@@ -50,8 +50,6 @@ class Poll(Stage):
         moved = 0
         polled = set()
         for name in {one.agent for one in await self._jobs.held()}:
-            if self._fleet.lease(name) is None:
-                continue  # another server uses it
             agent, unreachable_s = self._fleet.named(name), self._fleet.unreachable_s(name)
             if unreachable_s is not None:
                 moved += await self._move_unreachable(name, unreachable_s)
@@ -80,13 +78,9 @@ class Poll(Stage):
         if gone:
             what = f"agent {name} has not been in the server's settings"
         jobs = await self._jobs.in_states(judged, name)
-        try:
-            if gone and unreachable_s <= self._lost_after_s:
-                return await self._move_all(map(self._not_in_settings, jobs), name)
-            moves = (self._unreached(job, unreachable_s, what) for job in jobs)
-            return await self._move_all(moves, name)
-        except LeaseLost:
-            return 0
+        if gone and unreachable_s <= self._lost_after_s:
+            return await self._move_all(map(self._not_in_settings, jobs))
+        return await self._move_all(self._unreached(job, unreachable_s, what) for job in jobs)
 
     def _not_in_settings(self, job: Job) -> Move | None:
         then = "is cancelled" if job.cancel_requested_at is not None else "goes on"
@@ -123,7 +117,7 @@ class Poll(Stage):
             now = self._clock.monotonic()
             unreachable_s = now - self._failing_since.setdefault(job.key, now)
             what = f"agent {agent.name} has had no good answer ({problem})"
-            await self._move_all([self._unreached(job, unreachable_s, what)], agent.name)
+            await self._move_all([self._unreached(job, unreachable_s, what)])
         else:
             self._failing_since.pop(job.key, None)
             if job.key in self._no_room:
@@ -140,7 +134,7 @@ class Poll(Stage):
             why = f"{WAITS_FOR_ROOM} {no_room}"
         if JobState.UNKNOWN in states.NEXT[job.state]:
             move = outcome.unknown(job, self._clock.now(), why)
-            await self._move_at_agent(agent.name, move)
+            await self._jobs.move(move)
         if full:
             await self._get.results.waiting.turn(which)
         else:

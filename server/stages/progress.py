@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from server.domain.live import Live, Report, live_of, progress_event_due
-from server.ports import LeaseLost
 from server.stages.stage import Resources, Stage
 from shared.ids import AttemptKey
 from shared.wire import LiveDoc, PayloadDoc, PayloadState
@@ -99,10 +98,7 @@ class Progress(Stage):
             known = self._followed.get(key)
             if known is None:
                 continue
-            try:
-                reports.append(self._report(key, known, live_of(document, self._clock.now())))
-            except LeaseLost:
-                self.forget(key)
+            reports.append(self._report(key, known, live_of(document, self._clock.now())))
         if not reports:
             return 0
         running = await self._jobs.record_live(reports)
@@ -119,7 +115,6 @@ class Progress(Stage):
         return Report(
             key=key,
             agent=known.agent,
-            lease=self._held_lease(known.agent),
             at=self._clock.now(),
             live=live,
             news=_said(live) != known.said,

@@ -20,7 +20,6 @@ from server.domain import access
 from server.domain.allowances import Allowances
 from server.domain.errors import BadField, FerrymanError
 from server.domain.jobs import BatchRequest, Bundle, FileKind, Job, NewJob
-from server.domain.leases import Lease
 from server.domain.schedules import NoSuchSchedule, Schedule, job_fields, next_time
 from server.domain.upload_fields import upload_request
 from server.ports import ScratchFile
@@ -107,7 +106,7 @@ class Schedules(Stage):
             new = new_job(request, schedule.bundle, now, by, schedule_id=schedule.id)
             most_queued = request.service.queued_of(request.user_id)
         most_stored = self._allowances.of(schedule.user_id).stored
-        self._known[schedule.id], made = await self._database.write(
+        self._known[schedule.id], made = await self._database.change(
             lambda tx: rows.fire(tx, schedule, next_at, new, most_queued, most_stored)
         )
         if isinstance(made, Job):
@@ -149,8 +148,8 @@ class Schedules(Stage):
             "created_at": now,
         }
 
-        async def insert(stored: Bundle, _: Lease | None) -> tuple[Schedule, bool]:
-            made = await self._database.write(lambda tx: rows.insert(tx, new, stored, allowed))
+        async def insert(stored: Bundle) -> tuple[Schedule, bool]:
+            made = await self._database.change(lambda tx: rows.insert(tx, new, stored, allowed))
             if isinstance(made, FerrymanError):
                 raise made
             return made, made.bundle.file == stored.file
@@ -181,7 +180,7 @@ class Schedules(Stage):
         async with self._changing:
             if number not in self._known or not visible.has(self._known[number]):
                 raise NoSuchSchedule(number)
-            file = await self._database.write(lambda tx: rows.delete(tx, number))
+            file = await self._database.change(lambda tx: rows.delete(tx, number))
             del self._known[number]
         if file is not None:
             await self._storage.delete([(FileKind.BUNDLE, file)])

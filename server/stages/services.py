@@ -18,10 +18,11 @@ from server.domain.access import Visible
 from server.domain.allowances import Allowances
 from server.domain.errors import BadField, NoSuchService, ServiceRefusal
 from server.domain.service import SERVICE_NAME, Service, ServiceLoad, ServiceRecord
+from server.store import services
 from server.store.jobs import SqlJobs
-from server.store.services import SqlServices
 from shared.clock import Clock
 from shared.settings.base import SettingsError
+from shared.sql import Database
 
 log = structlog.get_logger()
 PAUSED: Final = "paused by an operator"
@@ -49,15 +50,15 @@ class Services(Mapping[str, Service]):
 
     def __init__(
         self,
-        records: SqlServices,
+        database: Database,
         parse: Parse,
         clock: Clock,
         in_file: Mapping[str, Service],
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        self._records, self._parse, self._clock = records, parse, clock
+        self._database, self._parse, self._clock = database, parse, clock
         self._in_file, self._on_change = in_file, on_change
-        self._known: list[ServiceRecord] = []
+        self._known: dict[str, ServiceRecord] = {}
         self._allowances = Allowances()  # those of the file: see use_file
         self._now: Mapping[str, Service] = MappingProxyType(dict(in_file))
         self._replace(set())
@@ -80,20 +81,16 @@ class Services(Mapping[str, Service]):
     def items(self) -> ItemsView[str, Service]:
         return self._now.items()
 
-    async def run_once(self) -> int:
-        """Take up what was decided elsewhere. Returns how many rows have changed."""
-        records = await self._records.all()
-        known = {one.name: one for one in self._known}
-        changed = [one for one in records if known.get(one.name) != one]
-        if changed:
-            self._known = records
-            self._replace({one.name for one in changed})
-        return len(changed)
+    async def read(self) -> None:
+        """Read what operators decided before this start."""
+        records = await self._database.read(services.all_services)
+        self._known = {one.name: one for one in records}
+        self._replace(set(self._known))
 
     def use_file(self, in_file: Mapping[str, Service], allowances: Allowances) -> None:
         """Use what the file says now for new work, in place of what it said before."""
         self._in_file, self._allowances = in_file, allowances
-        self._replace({one.name for one in self._known})
+        self._replace(set(self._known))
 
     def _replace(self, to_read: set[str]) -> None:
         """Put the services together again.
@@ -101,16 +98,16 @@ class Services(Mapping[str, Service]):
         Args:
             to_read: those whose rows have to be read again.
         """
-        services = dict(self._in_file)
-        for record in self._known:
+        now = dict(self._in_file)
+        for record in self._known.values():
             in_file = self._in_file.get(record.name)
             before = self._now.get(record.name)
             if in_file is not None:
-                services[record.name] = _decided(in_file, record)
+                now[record.name] = _decided(in_file, record)
             elif record.settings is None:
                 continue
             elif before is not None and not before.in_file and record.name not in to_read:
-                services[record.name] = before
+                now[record.name] = before
             else:
                 try:
                     service = self._parse(record)
@@ -123,8 +120,8 @@ class Services(Mapping[str, Service]):
                             record, paused=True, paused_message=_UNREADABLE, retired=True
                         )
                 service = dataclasses.replace(service, in_file=False)
-                services[record.name] = _decided(service, record)
-        applied = {name: self._allowances.applied(one) for name, one in services.items()}
+                now[record.name] = _decided(service, record)
+        applied = {name: self._allowances.applied(one) for name, one in now.items()}
         self._now = MappingProxyType(applied)
         self._on_change()
 
@@ -132,7 +129,7 @@ class Services(Mapping[str, Service]):
         """How many jobs it has in each state, of those that somebody may see; counts no further
         than ``most``.
         """
-        return await self._records.load(name, most, where)
+        return await self._database.read_list(services.load, name, most, where)
 
     # -- operators
 
@@ -164,7 +161,6 @@ class Services(Mapping[str, Service]):
         if not re.fullmatch(SERVICE_NAME, name):
             why = "a service's name is up to 64 of A-Z a-z 0-9 _ -, the first one no _ or -"
             raise BadField("name", "invalid_name", f"Invalid name {name[:64]!r}: {why}")
-        await self.run_once()
         self._refuse_in_file(name, "change")
         known = self._now.get(name)
         in_use = sum(not one.retired for one in self.values())
@@ -182,8 +178,8 @@ class Services(Mapping[str, Service]):
         except SettingsError as problem:
             key = str(problem).partition(":")[0]
             raise BadField(key, "invalid_settings", str(problem)) from None
-        await self._records.put(name, settings, env, self._clock.now())
-        await self.run_once()
+        now = self._clock.now()
+        self._keep(await self._database.write(services.put, name, settings, env, now))
         log.info("service.changed", service=name, by=by, settings=dict(settings))
         return self.find(name), known is None
 
@@ -191,11 +187,9 @@ class Services(Mapping[str, Service]):
         """Take no new jobs; those that there are go on to their end. Raises NoSuchService,
         ServiceRefusal.
         """
-        await self.run_once()
         self.find(name)
         self._refuse_in_file(name, "remove")
-        await self._records.retire(name, self._clock.now())
-        await self.run_once()
+        self._keep(await self._database.write(services.retire, name, self._clock.now()))
         log.info("service.retired", service=name, by=by)
         return self.find(name)
 
@@ -208,13 +202,16 @@ class Services(Mapping[str, Service]):
         return await self._set_paused(name, None, by)
 
     async def _set_paused(self, name: str, message: str | None, by: str) -> Service:
-        await self.run_once()
         self.find(name)
-        await self._records.set_paused(name, message, self._clock.now())
-        await self.run_once()
+        now = self._clock.now()
+        self._keep(await self._database.write(services.set_paused, name, message, now))
         paused = message is not None
         log.info("service.paused" if paused else "service.resumed", service=name, by=by)
         return self.find(name)
+
+    def _keep(self, record: ServiceRecord) -> None:
+        self._known[record.name] = record
+        self._replace({record.name})
 
     def _refuse_in_file(self, name: str, what: str) -> None:
         if name in self._in_file:
@@ -222,11 +219,11 @@ class Services(Mapping[str, Service]):
             raise ServiceRefusal("service_in_file", f"{why}, then reload the server (SIGHUP)")
 
 
-async def gone(services: Services, jobs: SqlJobs) -> dict[str, ServiceLoad]:
+async def gone(known: Services, jobs: SqlJobs) -> dict[str, ServiceLoad]:
     """Services that are in no settings any more, and have jobs that have not ended."""
     names = {*await jobs.queued_services(), *(one.service for one in await jobs.held())}
-    missing = sorted(names - services.keys())
-    return {name: await services.load(name, _COUNTED, Visible()) for name in missing}
+    missing = sorted(names - known.keys())
+    return {name: await known.load(name, _COUNTED, Visible()) for name in missing}
 
 
 def _decided(service: Service, record: ServiceRecord) -> Service:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from server.domain.jobs import FileKind, Job, Move, Result
-from server.ports import Agent, AgentError, Fetched, LeaseLost, PendingFiles, ScratchFile
+from server.ports import Agent, AgentError, Fetched, PendingFiles, ScratchFile
 from server.stages.results import Results
 from server.stages.stage import Resources, Stage
 from shared.together import Together
@@ -70,7 +70,6 @@ class SmallResults(Stage):
 
         Raises:
             AgentError, OSError: the result could not be fetched or stored.
-            LeaseLost
         """
         came = self._results.reported.has(agent.name, payload)
         if not _is_small(payload) or not (came or agent.hands_over_many):
@@ -100,7 +99,7 @@ class SmallResults(Stage):
             if payload.result is not None:
                 result = await self._results.fetch(agent, payload, pending)
                 move = _with_result(move, result)
-            moved = await self._move_at_agent(agent.name, move)
+            moved = await self._jobs.move(move)
             if moved is not None:
                 pending.commit()
         return moved
@@ -116,8 +115,6 @@ class SmallResults(Stage):
         except (AgentError, OSError):
             if came or agent.hands_over_many:
                 raise
-        except LeaseLost:
-            raise
         except Exception:
             log.exception("results.not_moved_together", agent=agent.name)
         return [_Alone()] * len(ended)
@@ -163,14 +160,14 @@ class SmallResults(Stage):
         answers: list[Job | Exception | None] = [_Alone() for _ in ended]
         if not any(found):
             return answers
-        name, lease = await pending.put(content), self._held_lease(agent.name)
+        name = await pending.put(content)
         came, moves = list[int](), list[Move]()
         for number, (part, (_, move)) in enumerate(zip(found, ended, strict=True)):
             if part is not None:
                 offset, fetched = part
                 result = Result(name, fetched.size, fetched.sha256, offset)
                 came.append(number)
-                moves.append(dataclasses.replace(_with_result(move, result), lease=lease))
+                moves.append(_with_result(move, result))
         moved = await self._jobs.move_all(moves)
         if any(moved):
             pending.commit()

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from server.domain.jobs import Job, Move
-from server.domain.leases import Lease
 from server.domain.retry import Uniform
 from server.domain.service import Service
-from server.ports import Fleet, LeaseLost, Measures, Scratch, Storage
+from server.ports import Fleet, Measures, Scratch, Storage
 from server.stages.hints import Hints
 from server.store.jobs import SqlJobs
 from shared.clock import RANDOM, Clock, Micros
@@ -75,43 +74,13 @@ class Stage:
         """What a rule of :mod:`server.domain` says of the job now."""
         return rule(job, self._service(job.service), self._clock.now(), *args, **more)
 
-    def _held_lease(self, agent: str) -> Lease:
-        """Raises LeaseLost."""
-        lease = self._fleet.lease(agent)
-        if lease is None:
-            raise LeaseLost(agent)
-        return lease
-
-    async def _move_at_agent(self, agent: str, move: Move) -> Job | None:
-        """Make a move of a job that the agent has, or is to have.
-
-        Returns:
-            None: the job is no longer as the move saw it.
-
-        Raises:
-            LeaseLost: another server talks to the agent. Nothing was changed.
-        """
-        return await self._jobs.move(dataclasses.replace(move, lease=self._held_lease(agent)))
-
-    async def _move_all(self, moves: Iterable[Move | None], agent: str | None = None) -> int:
-        """Make many moves, some in each transaction, so that uploads and ends get in between.
-
-        Args:
-            agent: that has the jobs; None: the moves need no lease.
-
-        Returns:
-            How many were made.
-
-        Raises:
-            LeaseLost
+    async def _move_all(self, moves: Iterable[Move | None]) -> int:
+        """Make many moves, some in each transaction, so that uploads and ends get in between; how
+        many were made.
         """
         wanted = [move for move in moves if move is not None]
         moved = 0
         for start in range(0, len(wanted), _MOVED_AT_ONCE):
-            lease = None if agent is None else self._held_lease(agent)
-            some = wanted[start : start + _MOVED_AT_ONCE]
-            jobs = await self._jobs.move_all(
-                [dataclasses.replace(one, lease=lease) for one in some]
-            )
+            jobs = await self._jobs.move_all(wanted[start : start + _MOVED_AT_ONCE])
             moved += sum(job is not None for job in jobs)
         return moved

@@ -11,8 +11,9 @@ from server.domain.choose import LEAST_RUNS, Recent
 from server.domain.errors import NoSuchService
 from server.domain.statistics import ALL, KEPT_S, Tree, add, begin_of
 from server.stages.stage import Resources, Stage
-from server.store.statistics import SqlStatistics
+from server.store import statistics
 from shared.clock import SECOND, Micros
+from shared.sql import Database
 
 Period: TypeAlias = Literal["day", "week"]
 PERIODS: Final[Mapping[Period, tuple[int, int]]] = {
@@ -55,9 +56,9 @@ class History:
 class Statistics(Stage):
     """Writes, and reads for the charts and for the estimates of starts."""
 
-    def __init__(self, resources: Resources, records: SqlStatistics) -> None:
+    def __init__(self, resources: Resources, database: Database) -> None:
         super().__init__(resources)
-        self._records, self._counts = records, resources.measures.jobs
+        self._database, self._counts = database, resources.measures.jobs
         self._recent: dict[str, tuple[float, Recent]] = {}
 
     async def run_once(self) -> int:
@@ -78,7 +79,8 @@ class Statistics(Stage):
     async def _write(self) -> int:
         taken = self._counts.take()
         try:
-            await self._records.add(taken, self._clock.now() - KEPT_S * SECOND)
+            before = self._clock.now() - KEPT_S * SECOND
+            await self._database.write(statistics.add_counted, taken, before)
         except BaseException:
             for (at, service), counts in taken.items():
                 self._counts.add(at, service, counts)
@@ -87,7 +89,7 @@ class Statistics(Stage):
 
     async def _gauges(self) -> Mapping[str, Counter[str]]:
         found: defaultdict[str, Counter[str]] = defaultdict(Counter, {ALL: Counter(samples=1)})
-        for service, (jobs, _) in (await self._records.queued()).items():
+        for service, (jobs, _) in (await self._database.read_list(statistics.queued)).items():
             for name in (ALL, service):
                 found[name]["queued"] += jobs
         for one in await self._jobs.held():
@@ -97,7 +99,7 @@ class Statistics(Stage):
 
     async def queued(self) -> int:
         """Jobs that wait now."""
-        return sum(jobs for jobs, _ in (await self._records.queued()).values())
+        return sum(jobs for jobs, _ in (await self._database.read_list(statistics.queued)).values())
 
     async def last_day(self) -> tuple[int, int]:
         """Jobs that were uploaded in it, and bytes of bundles and results that were stored."""
@@ -114,7 +116,7 @@ class Statistics(Stage):
         since = begin_of(self._clock.now() - seconds * SECOND, step_s)
         samples, numbers = Counter[Micros](), defaultdict[Micros, Tree](dict)
         total: Tree = {}
-        for at, name, counts in await self._records.read(since, (ALL, service or ALL)):
+        for at, name, counts in await self._buckets(since, ALL, service or ALL):
             begin = begin_of(at, step_s)
             if name == ALL:
                 samples[begin] += counts.get("samples", 0)
@@ -145,6 +147,9 @@ class Statistics(Stage):
     async def _total(self, service: str, seconds: int) -> Tree:
         total: Tree = {}
         since = begin_of(self._clock.now() - seconds * SECOND)
-        for _, _, counts in await self._records.read(since, (service,)):
+        for _, _, counts in await self._buckets(since, service):
             add(total, counts)
         return total
+
+    async def _buckets(self, since: Micros, *services: str) -> list[tuple[Micros, str, Tree]]:
+        return await self._database.read_list(statistics.buckets, since, services)

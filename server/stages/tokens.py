@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from typing import Final
 
 import structlog
 
+from server.domain.permits import MAX_LINK_S
 from server.domain.tokens import (
     ID_LENGTH,
     ID_LETTERS,
@@ -23,13 +25,18 @@ from server.domain.tokens import (
     read,
     text_of,
 )
-from server.store.tokens import SqlTokens, TokenFilter
+from server.store import tokens
+from server.store.tokens import TokenFilter
 from shared.clock import SECOND, Clock, Micros, say_time
 from shared.principals import Principal, Role, Scope
+from shared.sql import Database
 
 log = structlog.get_logger()
 USES_EVERY_S: Final = 60.0
 """Between two writes of when tokens were used."""
+_ENDED_KEPT_S: Final = MAX_LINK_S + 86_400.0
+"""For so long one that was revoked or has expired is kept: what was made with it has ended by then.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +52,23 @@ class NewToken:
 
 
 class Tokens:
-    """All tokens of the database, in memory; a change on this server is known at once.
+    """All tokens, in memory as in the database.
 
     Args:
         random_text: so many letters, chosen at random from an alphabet, that nobody can guess.
     """
 
     def __init__(
-        self, records: SqlTokens, clock: Clock, random_text: Callable[[str, int], str]
+        self, database: Database, clock: Clock, random_text: Callable[[str, int], str]
     ) -> None:
-        self._records, self._clock, self._random = records, clock, random_text
+        self._database, self._clock, self._random = database, clock, random_text
         self._known: dict[str, tuple[TokenRecord, Principal]] = {}
-        self._version = 0
         self._uses: dict[str, tuple[Micros, str]] = {}
-        self._uses_written = clock.monotonic()
+
+    async def load(self) -> None:
+        """Read them all."""
+        records = await self._database.read(tokens.all_tokens)
+        self._known = {one.id: (one, one.principal) for one in records}
 
     # -- every request
 
@@ -135,26 +145,20 @@ class Tokens:
     # -- the loop
 
     async def run_once(self) -> int:
-        """Take up what was changed elsewhere, and now and then write when tokens were used."""
-        changed = await self._take_up()
-        if self._clock.monotonic() - self._uses_written >= USES_EVERY_S:
-            await self.write_uses()
-        return changed
-
-    async def _take_up(self) -> int:
-        changed = await self._records.changed(self._version)
-        for record in changed:
-            self._known[record.id] = record, record.principal
-            self._version = max(self._version, record.version)
-        return len(changed)
+        """Write when tokens were used, and remove those that ended long ago; how many."""
+        await self.write_uses()
+        before = self._clock.now() - round(_ENDED_KEPT_S * SECOND)
+        removed = await self._database.write(tokens.remove_ended, before)
+        for token_id in removed:
+            self._known.pop(token_id, None)
+        return len(removed)
 
     async def write_uses(self) -> None:
         """Keep when and from where tokens were used."""
-        self._uses_written = self._clock.monotonic()
         uses, self._uses = self._uses, {}
         if uses:
             try:
-                await self._records.used(uses)
+                await self._database.write(tokens.used, uses)
             except BaseException:
                 self._uses = uses | self._uses
                 raise
@@ -181,8 +185,9 @@ class Tokens:
             by,
             _after(now, new.lifetime_s),
         )
-        await self._records.insert(record, lambda others: _same_principal(record, others, now))
-        await self._take_up()
+        check = functools.partial(_same_principal, record, now=now)
+        await self._database.write(tokens.insert, record, check)
+        self._keep(record)
         log.info("token.created", token=token_id, name=new.name, role=new.role, by=by)
         return self._now(token_id), text_of(token_id, secret)
 
@@ -229,7 +234,7 @@ class Tokens:
 
     async def find(self, token_id: str) -> TokenRecord:
         """Raises NoSuchToken."""
-        record = await self._records.get(token_id)
+        record = await self._database.read(tokens.get, token_id)
         if record is None:
             raise NoSuchToken(token_id)
         return self._with_use(record)
@@ -238,7 +243,7 @@ class Tokens:
         self, which: TokenFilter, limit: int, before: tuple[Micros, str] | None
     ) -> Sequence[TokenRecord]:
         """Tokens, the newest first; ``before`` is the last one of the page before."""
-        found = await self._records.page(which, limit, before)
+        found = await self._database.read_list(tokens.page, which, limit, before)
         return [self._with_use(one) for one in found]
 
     def now(self) -> Micros:
@@ -246,9 +251,13 @@ class Tokens:
         return self._clock.now()
 
     async def _change(self, token_id: str, change: Callable[[TokenRecord], TokenRecord]) -> None:
-        if await self._records.change(token_id, change) is None:
+        record = await self._database.write(tokens.change, token_id, change)
+        if record is None:
             raise NoSuchToken(token_id)
-        await self._take_up()
+        self._keep(record)
+
+    def _keep(self, record: TokenRecord) -> None:
+        self._known[record.id] = record, record.principal
 
     def _now(self, token_id: str) -> TokenRecord:
         return self._with_use(self._known[token_id][0])
@@ -272,7 +281,7 @@ def _after(now: Micros, seconds: float | None) -> Micros | None:
     return None if seconds is None else now + round(seconds * SECOND)
 
 
-def _same_principal(new: TokenRecord, others: Sequence[TokenRecord], now: Micros) -> None:
+def _same_principal(new: TokenRecord, others: Sequence[TokenRecord], *, now: Micros) -> None:
     """Refuse a name that is another principal's: what it submitted would be the new one's, too.
     Raises TokenRefusal.
     """

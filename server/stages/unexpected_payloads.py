@@ -59,8 +59,7 @@ class UnexpectedPayloads(Stage):
         if lacks_result and payload.result is not None:
             async with self._storage.pending(FileKind.RESULT) as pending:
                 result = await self._results.fetch(agent, payload, pending)
-                lease = self._held_lease(agent.name)
-                kept = await self._jobs.attach_result(key, result, lease)
+                kept = await self._jobs.attach_result(key, result)
                 if kept:
                     pending.commit()
         if not kept and (job is None or job.state not in states.ENDED):

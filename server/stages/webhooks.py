@@ -23,8 +23,9 @@ from server.domain.webhooks import (
     signature,
 )
 from server.ports import Measures
-from server.store.webhooks import SqlDeliveries
+from server.store import webhooks
 from shared.clock import RANDOM, SECOND, Clock, Micros
+from shared.sql import Database
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 _AT_ONCE: Final = 32
@@ -59,7 +60,7 @@ class Webhooks:
 
     def __init__(
         self,
-        deliveries: SqlDeliveries,
+        database: Database,
         client: WebhookClient,
         secret: bytes,
         clock: Clock,
@@ -71,7 +72,8 @@ class Webhooks:
         uniform: Uniform = RANDOM.uniform,
         rehearsal: bool = False,
     ) -> None:
-        self._deliveries, self._client = deliveries, client
+        self._database, self._client = database, client
+        self._walked: webhooks.Walked = ("", "")
         self._secret, self._server = secret, server
         self._clock, self._machine = clock, machine
         self._on_change, self._uniform = on_change, uniform
@@ -82,12 +84,12 @@ class Webhooks:
 
     async def oldest(self) -> Micros | None:
         """When the oldest was announced that is to be sent, now or again later; None: none is."""
-        return await self._deliveries.oldest()
+        return await self._database.read_list(webhooks.oldest)
 
     async def run_once(self) -> int:
         """Begin what is due, as far as there is room; how many."""
         begun = await self._begin_due()
-        self._next_at = await self._deliveries.next_at()
+        self._next_at = await self._database.read(webhooks.next_at)
         return begun
 
     def until_next_s(self) -> float:
@@ -108,9 +110,11 @@ class Webhooks:
         while room := _AT_ONCE - len(self._sending):
             targets = Counter(str(one.target) for one in self._sending.values())
             principals = Counter(one.principal for one in self._sending.values())
-            due = await self._deliveries.due(
+            due, self._walked = await self._database.read(
+                webhooks.due,
                 self._clock.now(),
                 room,
+                self._walked,
                 targets=[target for target, count in targets.items() if count >= _PER_TARGET],
                 principals=[name for name, count in principals.items() if count >= _PER_PRINCIPAL],
             )
@@ -124,7 +128,7 @@ class Webhooks:
             if not chosen:
                 break
             until = self._clock.now() + round(_SENDING_S * SECOND)
-            for one in await self._deliveries.begin(chosen, until):
+            for one in await self._database.write(webhooks.begin, chosen, until):
                 task = asyncio.create_task(self._deliver(one))
                 self._sending[task] = one
                 task.add_done_callback(self._done)
@@ -140,7 +144,7 @@ class Webhooks:
     async def _deliver(self, delivery: Delivery) -> None:
         if self._rehearsal:
             refused = Try(delivery.tries, self._clock.now(), 0.0, None, NOT_SENT)
-            await self._deliveries.end(delivery, refused, None)
+            await self._database.write(webhooks.end, delivery, refused, None)
             return
         webhook_id, at_s = self.webhook_id(delivery), self._machine.now() // SECOND
         keys = await self._keys(delivery.principal)
@@ -154,13 +158,13 @@ class Webhooks:
             "tries": delivery.tries,
         }
         if done.problem is None:
-            await self._deliveries.end(delivery, done, None)
+            await self._database.write(webhooks.end, delivery, done, None)
             self._tries.labels("delivered").inc()
             log.info("webhook.delivered", **shown, status=done.status)
             return
         wait_s = next_try_s(done, self._uniform)
         next_at = None if wait_s is None else self._clock.now() + round(wait_s * SECOND)
-        await self._deliveries.end(delivery, done, next_at)
+        await self._database.write(webhooks.end, delivery, done, next_at)
         self._tries.labels("failed" if wait_s is None else "postponed").inc()
         if wait_s is None:
             log.warning("webhook.failed", **shown, why=done.problem)
@@ -169,7 +173,7 @@ class Webhooks:
 
     async def _keys(self, principal: str) -> list[bytes]:
         """The secrets that sign for what a principal uploads, the one in use first."""
-        number, at = await self._deliveries.replaced(principal)
+        number, at = await self._database.read(webhooks.replaced, principal)
         keys = [secret_of(self._secret, principal, number)]
         if number and self._clock.now() - at < REPLACED_S * SECOND:
             keys.append(secret_of(self._secret, principal, number - 1))
@@ -196,9 +200,9 @@ class Webhooks:
             replace: there is to be another one.
         """
         if replace:
-            await self._deliveries.replace(principal, self._clock.now())
+            await self._database.write(webhooks.replace, principal, self._clock.now())
         return [secret_text(key) for key in await self._keys(principal)]
 
     async def of_job(self, job_id: int) -> list[Delivery]:
         """The newest of a job, the first one first, with their latest tries."""
-        return await self._deliveries.of_job(job_id)
+        return await self._database.read(webhooks.of_job, job_id)

@@ -9,39 +9,20 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from server.domain.jobs import FileKind
-from server.ports import InUse, PendingFiles, RunningServers
+from server.ports import InUse, PendingFiles
 
 NAME: Final = re.compile(r"[0-9a-f]{32}")
-_OWNER_LEN: Final = 12
-
-
-def owner_of(name: str) -> str:
-    """The run of a server that made the file."""
-    return name[32 - _OWNER_LEN : 32]
-
-
-def new_name(owner: str, token: Callable[[], str]) -> str:
-    """A name that was never given before.
-
-    Args:
-        owner: the run of a server that makes the file; 12 hex digits.
-        token: gives 20 hex digits, others each time.
-    """
-    name = token() + owner
-    assert NAME.fullmatch(name), name
-    return name
 
 
 class BaseStorage(ABC):
     """The part of ``ports.Storage`` that does not depend on where the files are.
 
     Args:
-        owner: names this run of the server.
-        token: see :func:`new_name`.
+        new_name: gives 32 hex digits, others each time.
     """
 
-    def __init__(self, owner: str, token: Callable[[], str]) -> None:
-        self._owner, self._token = owner, token
+    def __init__(self, new_name: Callable[[], str]) -> None:
+        self._new_name = new_name
         self._pending = set[str]()
 
     @abstractmethod
@@ -65,21 +46,14 @@ class BaseStorage(ABC):
         # It stays pending, so only the next run can find it to be an orphan.
         await files.discard()
 
-    async def orphans(
-        self, kind: FileKind, names: Sequence[str], in_use: InUse, running_servers: RunningServers
-    ) -> Sequence[str]:
-        others = await running_servers() - {self._owner}
-        candidates = [
-            name for name in names if name not in self._pending and owner_of(name) not in others
-        ]
+    async def orphans(self, kind: FileKind, names: Sequence[str], in_use: InUse) -> Sequence[str]:
+        candidates = [name for name in names if name not in self._pending]
         # Asked last: a candidate that was pending when it was listed has its row by now, or none.
         used = await in_use(candidates)
         return [name for name in candidates if name not in used]
 
-    async def delete_orphans(
-        self, kind: FileKind, names: Sequence[str], in_use: InUse, running_servers: RunningServers
-    ) -> int:
-        orphans = await self.orphans(kind, names, in_use, running_servers)
+    async def delete_orphans(self, kind: FileKind, names: Sequence[str], in_use: InUse) -> int:
+        orphans = await self.orphans(kind, names, in_use)
         await self.delete((kind, name) for name in orphans)
         return len(orphans)
 
@@ -90,7 +64,7 @@ class _Pending:
 
     async def put(self, content: AsyncIterable[bytes] | bytes) -> str:
         storage = self._storage
-        name = new_name(storage._owner, storage._token)
+        name = storage._new_name()
         # First: from the moment it can be listed, it must be known to be no orphan.
         storage._pending.add(name)
         self._names.append(name)

@@ -51,16 +51,14 @@ class FolderStorage(BaseStorage):
     Args:
         folder: made if missing.
         scratch: on the same file system.
-        owner, token: see :func:`server.storage.base.new_name`.
+        new_name: see :class:`server.storage.base.BaseStorage`.
 
     Raises:
         OSError: the folder cannot be written.
     """
 
-    def __init__(
-        self, folder: Path, scratch: FolderScratch, owner: str, token: Callable[[], str]
-    ) -> None:
-        super().__init__(owner, token)
+    def __init__(self, folder: Path, scratch: FolderScratch, new_name: Callable[[], str]) -> None:
+        super().__init__(new_name)
         self._folder, self._scratch = folder, scratch
         self._recent = RecentFiles()
         for kind in FileKind:

@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from server.ports import RunningServers
-from server.storage.base import new_name, owner_of
 from server.storage.space import Reservation, Space
 from server.storage.stream import LocalStream
 from shared.files import durable
@@ -78,17 +76,15 @@ class FolderScratch:
 
     Args:
         folder: made if missing.
-        owner, token: see :func:`server.storage.base.new_name`.
+        new_name: see :class:`server.storage.base.BaseStorage`.
         min_free: bytes of disk that stay free.
 
     Raises:
         OSError: the folder cannot be written.
     """
 
-    def __init__(
-        self, folder: Path, owner: str, token: Callable[[], str], min_free: int = 0
-    ) -> None:
-        self._folder, self._owner, self._token = folder, owner, token
+    def __init__(self, folder: Path, new_name: Callable[[], str], min_free: int = 0) -> None:
+        self._folder, self._new_name = folder, new_name
         self._min_free = min_free
         self._space = Space(lambda: self.free_bytes(), min_free)
         self.available_bytes = self._space.available
@@ -97,7 +93,7 @@ class FolderScratch:
         self._space.measure()
 
     def file(self, name: str | None = None) -> NewScratchFile:
-        path = self._folder / (name or new_name(self._owner, self._token))
+        path = self._folder / (name or self._new_name())
         return NewScratchFile(path, self._space)
 
     async def too_full_for(self, count: int) -> int | None:
@@ -133,10 +129,8 @@ class FolderScratch:
         with self.file() as file:
             file.path.write_bytes(b"ferryman")
 
-    async def clear(self, running_servers: RunningServers) -> int:
-        names = await asyncio.to_thread(os.listdir, self._folder)
-        running = await running_servers()
-        left = [name for name in names if owner_of(name) not in running]
-        for name in left:
-            durable.remove_quietly(self._folder / name)
+    def clear(self) -> int:
+        left = list(self._folder.iterdir())
+        for path in left:
+            durable.remove_quietly(path)
         return len(left)

@@ -17,7 +17,7 @@ from server.domain.agents import (
 )
 from server.store.statements import HELD
 from shared.clock import Micros
-from shared.sql import Database, Row, Transaction
+from shared.sql import Row, Tx
 from shared.wire import AgentState
 
 _ALL: Final = "SELECT * FROM agents ORDER BY name, created_at, id"
@@ -40,137 +40,125 @@ _REGISTER_NAMED_BY_JOBS: Final = f"""
 """  # noqa: S608 - no user input
 
 
-class SqlAgents:
-    """A row for each agent, also for those that are gone. Of the agents with the same name at
-    most one is not retired.
+def all_agents(tx: Tx) -> list[AgentRecord]:
+    """Each agent, the retired ones included, by name. Of those with the same name at most one is
+    not retired.
     """
+    return [_record(row) for row in tx.rows(_ALL)]
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
-    async def all(self) -> list[AgentRecord]:
-        """Each agent, the retired ones included, by name."""
-        return [_record(row) for row in await self._database.rows(_ALL)]
+def register(tx: Tx, agents: Sequence[Contact], at: Micros) -> list[AgentRecord]:
+    """Make rows for the agents of the settings, and for agents that only jobs name. An agent
+    that was retired because it was taken out of the settings, and is back, is active again.
+    If an agent has another name at the same address, its jobs get that name.
 
-    async def register(self, agents: Sequence[Contact], at: Micros) -> list[AgentRecord]:
-        """Make rows for the agents of the settings, and for agents that only jobs name. An agent
-        that was retired because it was taken out of the settings, and is back, is active again.
-        If an agent has another name at the same address, its jobs get that name.
+    Returns:
+        As :func:`all_agents`.
+    """
+    _rename_by_address(tx, agents)
+    for agent in agents:
+        there = _current(tx, agent.name)
+        if there is None:
+            values = {"id": id_by_name(agent.name), "name": agent.name, "at": at}
+            tx.rows(_INSERT, values | {"kind": agent.kind, "address": agent.address})
+        elif there.state is AgentState.RETIRED and there.message == REMOVED:
+            set_state(tx, there.id, AgentState.ACTIVE, "")
+    tx.rows(_REGISTER_NAMED_BY_JOBS, {"at": at})
+    return all_agents(tx)
 
-        Returns:
-            As :meth:`all`.
+
+def contacted(tx: Tx, contact: Contact, settings: Collection[str], at: Micros) -> AgentRecord:
+    """An agent was reached. If it has a new name, its jobs get that name. If another agent has
+    its name now, the former one is retired. A lost agent is active again.
+
+    Args:
+        settings: the names of all agents of the settings. An id that one of them has said is
+            given to no other name: whoever says it under another keeps its own, or gets one
+            made of its name.
+
+    Returns:
+        Its record.
+    """
+    there, state, message = _current(tx, contact.name), AgentState.ACTIVE, ""
+    known = _with_id(tx, contact.own_id) if contact.own_id else None
+    own_id = contact.own_id
+    if known is not None and known.name != contact.name and known.name in settings:
+        own_id = None  # a copy of another agent's folder, or that agent itself
+    if there is not None:
+        if there.state is AgentState.DRAINING or there.state is AgentState.RETIRED:
+            state, message = there.state, there.message
+        if own_id is None:
+            own_id = there.id
+        elif there.id == id_by_name(contact.name) != own_id:
+            _take_id(tx, there, own_id, known is not None)
+        elif there.id != own_id:
+            set_state(tx, there.id, AgentState.RETIRED, REPLACED)
+    own_id = own_id or id_by_name(contact.name)
+    known = _with_id(tx, own_id)
+    if known is None:
+        values = {"id": own_id, "name": contact.name, "at": at}
+        tx.rows(_INSERT, values | {"kind": contact.kind, "address": contact.address})
+    elif known.name != contact.name:
+        _rename_in_jobs(tx, known.name, contact.name)
+        if known.state is AgentState.DRAINING:
+            state, message = known.state, known.message
+    values = {
+        "id": own_id,
+        "name": contact.name,
+        "kind": contact.kind,
+        "address": contact.address,
+        "version": contact.version,
+        "resources": json.dumps(dict(contact.resources)),
+        "labels": json.dumps(dict(contact.labels)),
+        "state": state,
+        "message": message,
+        "at": at,
+    }
+    rows = tx.rows(
         """
+        UPDATE agents SET name = :name, kind = :kind, address = :address, state = :state,
+               message = :message, version = :version, resources = :resources,
+               labels = :labels,
+               last_heard_at = :at, unreachable_s = 0
+        WHERE id = :id RETURNING *
+        """,
+        values,
+    )
+    return _record(rows[0])
 
-        async def change(tx: Transaction) -> Sequence[Row]:
-            await _rename_by_address(tx, agents)
-            for agent in agents:
-                there = await _current(tx, agent.name)
-                if there is None:
-                    values = {"id": id_by_name(agent.name), "name": agent.name, "at": at}
-                    await tx.rows(_INSERT, values | {"kind": agent.kind, "address": agent.address})
-                elif there.state is AgentState.RETIRED and there.message == REMOVED:
-                    await _set_state(tx, there.id, AgentState.ACTIVE, "")
-            await tx.rows(_REGISTER_NAMED_BY_JOBS, {"at": at})
-            return await tx.rows(_ALL)
 
-        return [_record(row) for row in await self._database.write(change)]
+def set_state(
+    tx: Tx, agent_id: str, state: AgentState, message: str, *, idle: bool = False
+) -> AgentRecord | None:
+    """Change its state.
 
-    async def contacted(
-        self, contact: Contact, settings: Collection[str], at: Micros
-    ) -> AgentRecord:
-        """An agent was reached. If it has a new name, its jobs get that name. If another agent has
-        its name now, the former one is retired. A lost agent is active again.
+    Args:
+        idle: only if it has no jobs.
 
-        Args:
-            settings: the names of all agents of the settings. An id that one of them has said is
-                given to no other name: whoever says it under another keeps its own, or gets one
-                made of its name.
+    Returns:
+        None: it has jobs.
+    """
+    rows = tx.rows(
+        f"""
+        UPDATE agents SET state = :state, message = :message
+        WHERE id = :id AND {_IDLE if idle else "1 = 1"}
+        RETURNING *
+        """,  # noqa: S608 - no user input
+        {"id": agent_id, "state": state, "message": message},
+    )
+    return _record(rows[0]) if rows else None
 
-        Returns:
-            Its record.
-        """
 
-        async def change(tx: Transaction) -> Row:
-            there, state, message = await _current(tx, contact.name), AgentState.ACTIVE, ""
-            known = await _with_id(tx, contact.own_id) if contact.own_id else None
-            own_id = contact.own_id
-            if known is not None and known.name != contact.name and known.name in settings:
-                own_id = None  # a copy of another agent's folder, or that agent itself
-            if there is not None:
-                if there.state is AgentState.DRAINING or there.state is AgentState.RETIRED:
-                    state, message = there.state, there.message
-                if own_id is None:
-                    own_id = there.id
-                elif there.id == id_by_name(contact.name) != own_id:
-                    await _take_id(tx, there, own_id, known is not None)
-                elif there.id != own_id:
-                    await _set_state(tx, there.id, AgentState.RETIRED, REPLACED)
-            own_id = own_id or id_by_name(contact.name)
-            known = await _with_id(tx, own_id)
-            if known is None:
-                values = {"id": own_id, "name": contact.name, "at": at}
-                await tx.rows(_INSERT, values | {"kind": contact.kind, "address": contact.address})
-            elif known.name != contact.name:
-                await _rename_in_jobs(tx, known.name, contact.name)
-                if known.state is AgentState.DRAINING:
-                    state, message = known.state, known.message
-            values = {
-                "id": own_id,
-                "name": contact.name,
-                "kind": contact.kind,
-                "address": contact.address,
-                "version": contact.version,
-                "resources": json.dumps(dict(contact.resources)),
-                "labels": json.dumps(dict(contact.labels)),
-                "state": state,
-                "message": message,
-                "at": at,
-            }
-            rows = await tx.rows(
-                """
-                UPDATE agents SET name = :name, kind = :kind, address = :address, state = :state,
-                       message = :message, version = :version, resources = :resources,
-                       labels = :labels,
-                       last_heard_at = :at, unreachable_s = 0
-                WHERE id = :id RETURNING *
-                """,
-                values,
-            )
-            return rows[0]
-
-        return _record(await self._database.write(change))
-
-    async def set_state(
-        self, agent_id: str, state: AgentState, message: str, *, idle: bool = False
-    ) -> AgentRecord | None:
-        """Change its state.
-
-        Args:
-            idle: only if it has no jobs, found out in the same transaction.
-
-        Returns:
-            None: it has jobs.
-        """
-
-        async def change(tx: Transaction) -> AgentRecord | None:
-            return await _set_state(tx, agent_id, state, message, _IDLE if idle else "1 = 1")
-
-        return await self._database.write(change)
-
-    async def add_unreachable(self, unreachable_s: Mapping[str, float]) -> None:
-        """Keep for how long agents, by id, could not be reached; less than is known is ignored."""
-
-        async def change(tx: Transaction) -> None:
-            for agent_id, seconds in unreachable_s.items():
-                await tx.rows(
-                    """
-                    UPDATE agents SET unreachable_s = :seconds
-                    WHERE id = :id AND unreachable_s < :seconds
-                    """,
-                    {"id": agent_id, "seconds": seconds},
-                )
-
-        await self._database.write(change)
+def add_unreachable(tx: Tx, unreachable_s: Mapping[str, float]) -> None:
+    """Keep for how long agents, by id, could not be reached; less than is known is ignored."""
+    for agent_id, seconds in unreachable_s.items():
+        tx.rows(
+            """
+            UPDATE agents SET unreachable_s = :seconds
+            WHERE id = :id AND unreachable_s < :seconds
+            """,
+            {"id": agent_id, "seconds": seconds},
+        )
 
 
 _IDLE: Final = f"""
@@ -178,7 +166,7 @@ _IDLE: Final = f"""
 """  # noqa: S608 - no user input
 
 
-async def _rename_by_address(tx: Transaction, agents: Sequence[Contact]) -> None:
+def _rename_by_address(tx: Tx, agents: Sequence[Contact]) -> None:
     """Rename agents that have another name at the same address in the settings, and their jobs.
 
     All at once, because two agents may have exchanged their names. If one of them was renamed
@@ -187,7 +175,7 @@ async def _rename_by_address(tx: Transaction, agents: Sequence[Contact]) -> None
     names: dict[str, list[str]] = {}
     for agent in agents:
         names.setdefault(agent.address, []).append(agent.name)
-    current = [_record(row) for row in await tx.rows(_ALL) if row["state"] != AgentState.RETIRED]
+    current = [_record(row) for row in tx.rows(_ALL) if row["state"] != AgentState.RETIRED]
     by_address = Counter(one.address for one in current)
     moving = {
         one.name: (one, names[one.address][0])
@@ -202,48 +190,34 @@ async def _rename_by_address(tx: Transaction, agents: Sequence[Contact]) -> None
             del moving[old]
             stay.add(old)
     for one, _ in moving.values():  # no two have the same name meanwhile
-        await _rename(tx, one.id, one.name, f":{one.id}")
+        _rename(tx, one.id, one.name, f":{one.id}")
     for one, name in moving.values():
-        await _rename(tx, one.id, f":{one.id}", name)
+        _rename(tx, one.id, f":{one.id}", name)
 
 
-async def _rename(tx: Transaction, agent_id: str, old: str, new: str) -> None:
-    await tx.rows("UPDATE agents SET name = :new WHERE id = :id", {"id": agent_id, "new": new})
-    await _rename_in_jobs(tx, old, new)
+def _rename(tx: Tx, agent_id: str, old: str, new: str) -> None:
+    tx.rows("UPDATE agents SET name = :new WHERE id = :id", {"id": agent_id, "new": new})
+    _rename_in_jobs(tx, old, new)
 
 
-async def _current(tx: Transaction, name: str) -> AgentRecord | None:
-    rows = await tx.rows(_CURRENT, {"name": name, "replaced": REPLACED})
+def _current(tx: Tx, name: str) -> AgentRecord | None:
+    rows = tx.rows(_CURRENT, {"name": name, "replaced": REPLACED})
     return _record(rows[0]) if rows else None
 
 
-async def _with_id(tx: Transaction, agent_id: str) -> AgentRecord | None:
-    rows = await tx.rows("SELECT * FROM agents WHERE id = :id", {"id": agent_id})
+def _with_id(tx: Tx, agent_id: str) -> AgentRecord | None:
+    rows = tx.rows("SELECT * FROM agents WHERE id = :id", {"id": agent_id})
     return _record(rows[0]) if rows else None
 
 
-async def _set_state(
-    tx: Transaction, agent_id: str, state: AgentState, message: str, only_if: str = "1 = 1"
-) -> AgentRecord | None:
-    values = {"id": agent_id, "state": state, "message": message}
-    rows = await tx.rows(
-        f"""
-        UPDATE agents SET state = :state, message = :message WHERE id = :id AND {only_if}
-        RETURNING *
-        """,  # noqa: S608 - no user input
-        values,
-    )
-    return _record(rows[0]) if rows else None
-
-
-async def _take_id(tx: Transaction, there: AgentRecord, own_id: str, taken: bool) -> None:
+def _take_id(tx: Tx, there: AgentRecord, own_id: str, taken: bool) -> None:
     """Give an agent that had an id made of its name the id that it says now.
 
     Args:
         taken: there is a record with that id.
     """
     values = {"old": there.id, "id": own_id, "name": there.name}
-    await tx.rows(
+    tx.rows(
         f"""
         UPDATE attempts SET agent_id = :id WHERE agent_id = :old AND (job_id, number) IN (
             SELECT id, attempt FROM jobs WHERE {HELD} AND agent = :name
@@ -252,15 +226,15 @@ async def _take_id(tx: Transaction, there: AgentRecord, own_id: str, taken: bool
         values,
     )
     if taken:
-        await tx.rows("DELETE FROM agents WHERE id = :old", values)
+        tx.rows("DELETE FROM agents WHERE id = :old", values)
     else:
-        await tx.rows("UPDATE agents SET id = :id WHERE id = :old", values)
+        tx.rows("UPDATE agents SET id = :id WHERE id = :old", values)
 
 
-async def _rename_in_jobs(tx: Transaction, old: str, new: str) -> None:
+def _rename_in_jobs(tx: Tx, old: str, new: str) -> None:
     """Rename an agent in the jobs that it has. Jobs that have ended keep the old name."""
     values = {"old": old, "new": new}
-    await tx.rows(
+    tx.rows(
         f"""
         UPDATE attempts SET agent = :new WHERE (job_id, number) IN (
             SELECT id, attempt FROM jobs WHERE {HELD} AND agent = :old
@@ -268,7 +242,7 @@ async def _rename_in_jobs(tx: Transaction, old: str, new: str) -> None:
         """,  # noqa: S608 - no user input
         values,
     )
-    await tx.rows(f"UPDATE jobs SET agent = :new WHERE {HELD} AND agent = :old", values)  # noqa: S608
+    tx.rows(f"UPDATE jobs SET agent = :new WHERE {HELD} AND agent = :old", values)  # noqa: S608
 
 
 def _record(row: Row) -> AgentRecord:

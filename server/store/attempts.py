@@ -7,8 +7,7 @@ from typing import Any, Final
 from server.domain import states
 from server.domain.errors import NoSuchAttempt
 from server.domain.jobs import Attempt, Job, Move, Result
-from server.domain.leases import Lease
-from server.store import leases, records
+from server.store import records
 from server.store.statements import Part
 from shared.ids import AttemptKey
 from shared.sql import Transaction
@@ -30,11 +29,11 @@ async def record_attempt(tx: Transaction, job: Job, move: Move) -> None:
     if move.before is JobState.QUEUED:  # a claim, or an attempt that was given up and is back
         await tx.rows(
             """
-            INSERT INTO attempts (job_id, number, state, agent, agent_id, lease, limits, timeout_s,
+            INSERT INTO attempts (job_id, number, state, agent, agent_id, limits, timeout_s,
                                   claimed_at, message)
             SELECT :job_id, :number, :state, :agent, (
                 SELECT id FROM agents WHERE name = :agent AND state != 'retired'
-            ), :lease, limits, timeout_s, :at, :message
+            ), limits, timeout_s, :at, :message
             FROM jobs WHERE id = :job_id
             ON CONFLICT (job_id, number) DO NOTHING
             """,
@@ -42,7 +41,6 @@ async def record_attempt(tx: Transaction, job: Job, move: Move) -> None:
             | {
                 "state": job.state,
                 "agent": job.agent or "",
-                "lease": move.lease.token if move.lease else 0,
                 "at": move.at,
                 "message": move.message,
             },
@@ -69,9 +67,7 @@ async def record_attempt(tx: Transaction, job: Job, move: Move) -> None:
     )
 
 
-async def attach_result(
-    tx: Transaction, key: AttemptKey, result: Result, lease: Lease | None = None
-) -> Job | None:
+async def attach_result(tx: Transaction, key: AttemptKey, result: Result) -> Job | None:
     """Add a result that came after its attempt had ended; None: it has one, or its job is gone."""
     values = {
         "job_id": key.job_id,
@@ -82,16 +78,15 @@ async def attach_result(
         "offset": result.offset,
     }
     added = await tx.rows(
-        f"""
+        """
         UPDATE attempts SET result_file = :file, result_size = :size, result_sha256 = :sha256,
             result_offset = :offset
         WHERE job_id = :job_id AND number = :number AND result_file IS NULL
         AND ended_at IS NOT NULL
         AND EXISTS (SELECT 1 FROM jobs WHERE id = :job_id AND state != 'Cleaned')
-        AND {leases.HELD if lease else "1 = 1"}
         RETURNING number
-        """,  # noqa: S608 - no user input
-        values | (leases.held(lease) if lease else {}),
+        """,
+        values,
     )
     if not added:
         return None

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from shared.clock import Micros
 from shared.principals import Role
-from shared.sql import Database, Row, Transaction
+from shared.sql import Row, Tx
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,42 +79,32 @@ _WHERE: Final = {
 }
 
 
-class SqlAudit:
-    """Entries, numbered in the order in which they were kept; nobody changes one."""
+def keep(tx: Tx, entries: Sequence[AuditEntry]) -> None:
+    """Add entries. They are numbered in the order in which they are kept; nobody changes one."""
+    for entry in entries:
+        tx.rows(_INSERT, {name: getattr(entry, name) for name in _COLUMNS})
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
-    async def keep(self, entries: Sequence[AuditEntry]) -> None:
-        """All of them in one transaction, or none."""
+def page(tx: Tx, which: AuditFilter, limit: int, before: int) -> Sequence[AuditEntry]:
+    """Entries with a lower number than ``before``, the newest first."""
+    params: dict[str, Any] = {
+        name: value for name in _WHERE if (value := getattr(which, name)) is not None
+    }
+    where = " AND ".join(["seq < :before", *(_WHERE[name] for name in params)])
+    if which.action is not None:
+        params["action"] = f"%{_plain(which.action.lower())}%"
+    sql = f"SELECT * FROM audit WHERE {where} ORDER BY seq DESC LIMIT :limit"  # noqa: S608
+    return [_entry(row) for row in tx.rows(sql, params | {"limit": limit, "before": before})]
 
-        async def change(tx: Transaction) -> None:
-            for entry in entries:
-                await tx.rows(_INSERT, {name: getattr(entry, name) for name in _COLUMNS})
 
-        await self._database.write(change)
-
-    async def page(self, which: AuditFilter, limit: int, before: int) -> Sequence[AuditEntry]:
-        """Entries with a lower number than ``before``, the newest first."""
-        params: dict[str, Any] = {
-            name: value for name in _WHERE if (value := getattr(which, name)) is not None
-        }
-        where = " AND ".join(["seq < :before", *(_WHERE[name] for name in params)])
-        if which.action is not None:
-            params["action"] = f"%{_plain(which.action.lower())}%"
-        sql = f"SELECT * FROM audit WHERE {where} ORDER BY seq DESC LIMIT :limit"  # noqa: S608
-        rows = await self._database.list_rows(sql, params | {"limit": limit, "before": before})
-        return [_entry(row) for row in rows]
-
-    async def remove(self, before: Micros, most: int) -> int:
-        """Remove entries of an earlier time, ``most`` at most. Returns how many."""
-        sql = """
-            DELETE FROM audit WHERE seq IN
-                (SELECT seq FROM audit WHERE at < :before ORDER BY at LIMIT :most)
-            RETURNING seq
-        """
-        values = {"before": before, "most": most}
-        return len(await self._database.write(lambda tx: tx.rows(sql, values)))
+def remove(tx: Tx, before: Micros, most: int) -> int:
+    """Remove entries of an earlier time, ``most`` at most. Returns how many."""
+    sql = """
+        DELETE FROM audit WHERE seq IN
+            (SELECT seq FROM audit WHERE at < :before ORDER BY at LIMIT :most)
+        RETURNING seq
+    """
+    return len(tx.rows(sql, {"before": before, "most": most}))
 
 
 def _entry(row: Row) -> AuditEntry:

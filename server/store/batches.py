@@ -10,8 +10,7 @@ from typing import Any, Final
 from server.domain import ending
 from server.domain.batch import NAMED, Batch, Child, NewChild
 from server.domain.jobs import Bundle, Job, Move, Result
-from server.ports import LeaseLost
-from server.store import bundles, children, leases, records
+from server.store import bundles, children, records
 from server.store.children import cancel_children, insert_children, queue_again
 from server.store.moves import get_job, make_move
 from server.store.queue import DEFERRED
@@ -126,7 +125,7 @@ class Batches(Part):
             )
             return True
 
-        made = await self._database.write(change)
+        made = await self._database.change(change)
         if made:
             self._changed(await get_job(self._database, parent_id))
         return made
@@ -140,15 +139,12 @@ class Batches(Part):
         Returns:
             The stored bundle that they share, which may have been there before. None: the job was
             no longer as the move saw it.
-
-        Raises:
-            LeaseLost: the move's lease has another owner by now.
         """
 
-        async def change(tx: Transaction) -> tuple[Job | None, Bundle | None, bool]:
+        async def change(tx: Transaction) -> tuple[Job, Bundle] | None:
             parent = await make_move(tx, move)
             if parent is None:
-                return None, None, move.lease is None or await leases.is_held(tx, move.lease)
+                return None
             kept = await bundles.refer_to(tx, bundle, move.at)
             assert kept is not None, "it has a file"
             await tx.rows(
@@ -166,13 +162,13 @@ class Batches(Part):
                     "digest": kept.digest,
                 },
             )
-            return parent, kept, True
+            return parent, kept
 
-        parent, kept, ours = await self._database.write(change)
-        if not ours:
-            raise LeaseLost(move.lease.agent if move.lease else "")
-        if parent is not None:
-            self._moved(move, parent)
+        done = await self._database.change(change)
+        if done is None:
+            return None
+        parent, kept = done
+        self._moved(move, parent)
         return kept
 
     async def end_batch(self, move: Move, seen: Batch) -> Job | None:
@@ -197,7 +193,7 @@ class Batches(Part):
         def some(tx: Transaction) -> Awaitable[list[Job]]:
             return cancel_children(tx, parent_id, at, message)
 
-        while jobs := await self._database.write(some):
+        while jobs := await self._database.change(some):
             for job in jobs:
                 if job.ended:
                     was = dataclasses.replace(job, state=JobState.QUEUED)
@@ -282,7 +278,7 @@ class Batches(Part):
         return [(row["child_name"], records.result(row)) for row in rows]
 
     async def _moved_batch(self, move: Move, change: Any) -> Job | None:
-        job: Job | None = await self._database.write(change)
+        job: Job | None = await self._database.change(change)
         if job is not None:
             self._moved(move, job)
         return job

@@ -84,7 +84,6 @@ class Claims(Part):
                     at,
                     f"being sent to agent {candidate.name}",
                     changes={"agent": candidate.name},
-                    lease=candidate.lease,
                 )
                 job = await make_move(tx, move)
                 if job is not None:
@@ -96,7 +95,7 @@ class Claims(Part):
                 )
             return claimed
 
-        jobs = await self._database.write(change)
+        jobs = await self._database.change(change)
         for job in jobs:
             self._changed(job)
         return jobs

@@ -244,4 +244,4 @@ class Dependencies(Part):
             await _release(tx, [row["job_id"] for row in rows], at)
             return len(rows)
 
-        return await self._database.write(change)
+        return await self._database.change(change)

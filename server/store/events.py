@@ -11,20 +11,20 @@ from server.domain.errors import NoSuchJob
 from server.domain.jobs import FIRST_EVENT, Event
 from server.domain.live import NOTICES, Live, NewEvent, Report
 from server.ports import EventsPage, Filter
-from server.store import leases, records
+from server.store import records
 from server.store.statements import Part
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.sql import Transaction
 from shared.wire import JobState
 
-_JOB: Final = f"""
+_JOB: Final = """
     UPDATE jobs SET progress = :progress, output = :output,
         heartbeat_at = coalesce(:heartbeat_at, heartbeat_at),
         message = CASE WHEN :message = '' THEN message ELSE :message END
     WHERE id = :id AND attempt = :attempt AND agent = :agent AND state = 'Running'
-    AND deferred = 0 AND {leases.HELD} RETURNING id
-"""  # noqa: S608 - no user input
+    AND deferred = 0 RETURNING id
+"""
 _ATTEMPT: Final = """
     UPDATE attempts SET progress = :progress, output = :output
     WHERE job_id = :id AND number = :attempt
@@ -195,8 +195,8 @@ class Events(Part):
         """Store what attempts say while they run, with events about what is new.
 
         Returns:
-            The attempts that do run at the agent that reports them, under that lease. Nothing was
-            written about the others.
+            The attempts that do run at the agent that reports them. Nothing was written about the
+            others.
         """
 
         async def change(tx: Transaction) -> tuple[set[AttemptKey], set[int]]:
@@ -213,22 +213,21 @@ class Events(Part):
                     noted.add(report.key.job_id)
             return running, noted
 
-        running, noted = await self._database.write(change)
+        running, noted = await self._database.change(change)
         for job_id in noted:
             self._noted(job_id)
         return running
 
 
 async def _record(tx: Transaction, report: Report) -> bool:
-    """Whether the attempt runs at that agent, which is followed under that lease."""
+    """Whether the attempt runs at that agent."""
     live = report.live
     values = records.columns({"progress": live.progress, "output": live.output})
     values |= {"id": report.key.job_id, "attempt": report.key.attempt}
     written = await tx.rows(
         _JOB,
         values
-        | {"agent": report.agent, "message": live.message, "heartbeat_at": live.heartbeat_at}
-        | leases.held(report.lease),
+        | {"agent": report.agent, "message": live.message, "heartbeat_at": live.heartbeat_at},
     )
     if written:
         await tx.rows(_ATTEMPT, values)

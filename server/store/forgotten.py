@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from server.store.tokens import NEXT_VERSION
 from shared.clock import Micros
-from shared.sql import Database, Transaction
+from shared.sql import Tx
 
 _AUDIT: Final = """
     UPDATE audit SET {} WHERE seq IN (
@@ -43,7 +42,7 @@ _KINDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     ),
 }
 """Kind -> the rows, and the statements that remove some of them, or give them another name; none:
-the stage does it, or :meth:`SqlForgotten.end_access`."""
+the stage does it, or :func:`end_access`."""
 _ALSO: Final = (
     "UPDATE services SET last_user = '' WHERE last_user = :user",
     "UPDATE jobs SET submitted_by = :instead WHERE submitted_by = :user",
@@ -51,85 +50,71 @@ _ALSO: Final = (
 )
 
 
-class SqlForgotten:
-    """Finds what there is of a user, and removes it."""
+def found(tx: Tx, user: str) -> Counter[str]:
+    """Kind -> rows that there are of the user."""
+    counts = Counter[str]()
+    for kind, (where, _) in _KINDS.items():
+        (row,) = tx.rows(f"SELECT count(*) AS n FROM {where}", {"user": user})  # noqa: S608
+        counts[kind] = int(row["n"])
+    return counts
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
-    async def found(self, user: str) -> Counter[str]:
-        """Kind -> rows that there are."""
-        counts = Counter[str]()
-        for kind, (where, _) in _KINDS.items():
-            sql = f"SELECT count(*) AS n FROM {where}"  # noqa: S608
-            (row,) = await self._database.list_rows(sql, {"user": user})
-            counts[kind] = int(row["n"])
-        return counts
+def end_access(tx: Tx, user: str, instead: str, at: Micros) -> None:
+    """End the user's tokens, and give them another name."""
+    tx.rows(
+        """
+        UPDATE tokens SET name = :instead, user_id = :instead, digest = '',
+            former_digest = NULL, last_used_from = NULL, revoked_at = coalesce(revoked_at, :at)
+        WHERE role = 'user' AND user_id = :user
+        """,
+        {"user": user, "instead": instead, "at": at},
+    )
 
-    async def end_access(self, user: str, instead: str, at: Micros) -> None:
-        """End the user's tokens, and give them another name."""
-        values = {"user": user, "instead": instead, "at": at}
 
-        async def change(tx: Transaction) -> None:
-            version = int((await tx.rows(NEXT_VERSION))[0]["value"])
-            await tx.rows(
-                """
-                UPDATE tokens SET name = :instead, user_id = :instead, digest = '',
-                    former_digest = NULL, last_used_from = NULL, version = :version,
-                    revoked_at = coalesce(revoked_at, :at)
-                WHERE role = 'user' AND user_id = :user
-                """,
-                values | {"version": version},
-            )
+def schedules(tx: Tx, user: str) -> list[int]:
+    rows = tx.rows("SELECT id FROM schedules WHERE user_id = :user ORDER BY id", {"user": user})
+    return [row["id"] for row in rows]
 
-        await self._database.write(change)
 
-    async def schedules(self, user: str) -> list[int]:
-        rows = await self._database.rows(
-            "SELECT id FROM schedules WHERE user_id = :user ORDER BY id", {"user": user}
+def jobs(tx: Tx, user: str, below: int | None, most: int) -> list[int]:
+    """Numbers of its jobs that are no children, the newest first, below a number."""
+    rows = tx.rows(
+        """
+        SELECT id FROM jobs WHERE user_id = :user AND parent_id IS NULL AND id < :below
+        ORDER BY id DESC LIMIT :most
+        """,
+        {"user": user, "below": 2**62 if below is None else below, "most": most},
+    )
+    return [row["id"] for row in rows]
+
+
+def rename(tx: Tx, user: str, instead: str) -> None:
+    """Where rows that stay name the user."""
+    for sql in _ALSO:
+        tx.rows(sql, {"user": user, "instead": instead})
+
+
+def remove_some(tx: Tx, user: str, instead: str) -> bool:
+    """Remove some of the rest of its rows, or give them another name. False: there are none."""
+    for where, statements in _KINDS.values():
+        sql = f"SELECT 1 FROM {where} LIMIT 1"  # noqa: S608
+        if statements and tx.rows(sql, {"user": user}):
+            for statement in statements:
+                tx.rows(statement, {"user": user, "instead": instead})
+            return True
+    return False
+
+
+def tokens_that_name(tx: Tx, user: str) -> list[str]:
+    """Names and ids of other principals' live tokens that name the user."""
+    rows = tx.rows(
+        """
+        SELECT id, name, users FROM tokens
+        WHERE revoked_at IS NULL AND role <> 'user' AND (
+            name = :user OR EXISTS (SELECT 1 FROM json_each(users) WHERE value = :user)
         )
-        return [row["id"] for row in rows]
-
-    async def jobs(self, user: str, below: int | None, most: int) -> list[int]:
-        """Numbers of its jobs that are no children, the newest first, below a number."""
-        rows = await self._database.rows(
-            """
-            SELECT id FROM jobs WHERE user_id = :user AND parent_id IS NULL AND id < :below
-            ORDER BY id DESC LIMIT :most
-            """,
-            {"user": user, "below": 2**62 if below is None else below, "most": most},
-        )
-        return [row["id"] for row in rows]
-
-    async def remove_rest(self, user: str, instead: str) -> None:
-        """Remove the rest of its rows, some in a transaction, or give them another name."""
-        values = {"user": user, "instead": instead}
-
-        async def run(statements: tuple[str, ...]) -> None:
-            async def change(tx: Transaction) -> None:
-                for sql in statements:
-                    await tx.rows(sql, values)
-
-            await self._database.write(change)
-
-        await run(_ALSO)
-        for where, statements in _KINDS.values():
-            sql = f"SELECT 1 FROM {where} LIMIT 1"  # noqa: S608
-            while statements and await self._database.rows(sql, {"user": user}):
-                await run(statements)
-
-    async def tokens_that_name(self, user: str) -> list[str]:
-        """Names and ids of other principals' live tokens that name the user."""
-        rows = await self._database.rows(
-            """
-            SELECT id, name, users FROM tokens
-            WHERE revoked_at IS NULL AND role <> 'user' AND (name = :user OR users LIKE :within)
-            ORDER BY id
-            """,
-            {"user": user, "within": f'%"{user}"%'},
-        )
-        return [f"{row['name']} ({row['id']})" for row in rows]
-
-    async def empty_log(self) -> bool:
-        """Cut off the database's log of changes. False: somebody reads, so part of it is there."""
-        return await self._database.empty_log()
+        ORDER BY id
+        """,
+        {"user": user},
+    )
+    return [f"{row['name']} ({row['id']})" for row in rows]

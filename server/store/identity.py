@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from shared.clock import SECOND, Micros
+from shared.ids import Start
 from shared.sql import Database, Transaction
 
 _WEBHOOKS: Final = "webhook_secret"
@@ -27,8 +29,28 @@ async def server_identity(database: Database, candidate: str) -> tuple[str, tupl
         rows = await tx.rows("SELECT key, value FROM meta WHERE key IN ('server', 'former')")
         return {row["key"]: row["value"] for row in rows}
 
-    names = await database.write(change)
+    names = await database.change(change)
     return names["server"], tuple(json.loads(names.get("former", "[]")))
+
+
+async def new_start(database: Database, now: Micros, random_id: str) -> Start:
+    """The start of this run of the server: higher than that of any earlier one, and than that of
+    an earlier run of a copy of its data folder.
+    """
+
+    async def change(tx: Transaction) -> int:
+        rows = await tx.rows("SELECT value FROM meta WHERE key = 'start'")
+        number = max(int(rows[0]["value"]) + 1 if rows else 1, now // SECOND)
+        await tx.rows(
+            """
+            INSERT INTO meta (key, value) VALUES ('start', :value)
+            ON CONFLICT (key) DO UPDATE SET value = :value
+            """,
+            {"value": str(number)},
+        )
+        return number
+
+    return Start(await database.change(change), random_id)
 
 
 async def is_rehearsal(database: Database) -> bool:
@@ -60,4 +82,4 @@ async def _kept(database: Database, key: str, candidate: str) -> str:
         rows = await tx.rows("SELECT value FROM meta WHERE key = :key", values)
         return str(rows[0]["value"])
 
-    return await database.write(change)
+    return await database.change(change)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 
-from server.domain.errors import BundleGone, FerrymanError, QueueFull, ServerPaused, StorageFull
+from server.domain.errors import BundleGone, FerrymanError, QueueFull, StorageFull
 from server.domain.jobs import BatchRequest, Hold, Job, NewJob, Step
-from server.domain.leases import Lease
 from server.domain.permits import TicketUsed
-from server.store import bundles, dependencies, leases, records, users
+from server.store import bundles, dependencies, records, users
 from server.store.moves import append_event
 from server.store.permits import forget_ticket, use_ticket
 from server.store.queue import count_queued
@@ -21,7 +20,6 @@ async def insert_job(
     message: str,
     most_queued: int = 0,
     most_stored: int = 0,
-    lease: Lease | None = None,
     most_uploaded: int = 0,
 ) -> tuple[Job, bool] | FerrymanError:
     """Insert a job as :meth:`SqlJobs.insert` says.
@@ -72,16 +70,11 @@ async def insert_job(
     row = await tx.rows(
         f"""
         INSERT INTO jobs ({", ".join(values)})
-        SELECT {", ".join(f":{name}" for name in values)}
-        {f"WHERE {leases.HELD}" if lease is not None else ""}
+        VALUES ({", ".join(f":{name}" for name in values)})
         RETURNING *
-        """,
-        values | (leases.held(lease) if lease is not None else {}),
+        """,  # noqa: S608 - names of columns
+        values,
     )
-    if not row:
-        await bundles.forget_reference(tx, bundle.file)
-        await _forget_use(tx, new)
-        return ServerPaused()
     job = records.job(row[0])
     if counts:
         await users.count_upload(tx, new.user_id, new.bundle.size, new.created_at)

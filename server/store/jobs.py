@@ -7,9 +7,7 @@ from collections.abc import Iterable, Sequence
 from server.domain.batch import cancelled_with
 from server.domain.errors import FerrymanError
 from server.domain.jobs import Bundle, Job, Move, NewJob, Result
-from server.domain.leases import Lease
-from server.ports import LeaseLost
-from server.store import bundles, leases, users
+from server.store import bundles, users
 from server.store.attempts import Attempts, attach_result
 from server.store.batches import Batches
 from server.store.claims import Claims
@@ -53,7 +51,6 @@ class SqlJobs(
         message: str,
         most_queued: int = 0,
         most_stored: int = 0,
-        lease: Lease | None = None,
         most_uploaded: int = 0,
     ) -> tuple[Job, bool]:
         """Add a job as Queued, with its first event.
@@ -62,8 +59,6 @@ class SqlJobs(
             most_queued: jobs of the user and service that may wait, this one included; 0: any
                 number. Counted in the transaction of the insert, as is
             most_stored: bytes that bundles and results of the user may take; 0: any number.
-            lease: of the server that stored the bundle, from before: while it holds, the file is
-                no orphan.
             most_uploaded: bytes of bundles that may be uploaded for the user on one day, this one
                 included; 0: any number.
 
@@ -74,16 +69,13 @@ class SqlJobs(
         Raises:
             QueueFull, StorageFull, DayUsed, OverDay
             TicketUsed: another job was made by its upload ticket.
-            ServerPaused: the lease has ended.
             BundleGone: the bundle names no file, and there is none to share any more.
         """
 
         async def change(tx: Transaction) -> tuple[Job, bool] | FerrymanError:
-            return await insert_job(
-                tx, new, message, most_queued, most_stored, lease, most_uploaded
-            )
+            return await insert_job(tx, new, message, most_queued, most_stored, most_uploaded)
 
-        inserted = await self._database.write(change)
+        inserted = await self._database.change(change)
         if not isinstance(inserted, tuple):
             raise inserted
         if inserted[1]:
@@ -107,63 +99,42 @@ class SqlJobs(
 
         Returns:
             The job after it, or None where it was no longer as the move saw it.
-
-        Raises:
-            LeaseLost: the move's lease has another owner by now.
         """
-
-        async def change(tx: Transaction) -> tuple[Job | None, bool]:
-            job = await make_move(tx, move)
-            if job is not None or move.lease is None:
-                return job, True
-            return None, await leases.is_held(tx, move.lease)
-
-        job, ours = await self._database.write(change)
-        if not ours:
-            raise LeaseLost(move.lease.agent if move.lease else "")
+        job = await self._database.change(lambda tx: make_move(tx, move))
         if job is not None:
             self._moved(move, job)
         return job
 
     async def move_all(self, moves: Sequence[Move]) -> list[Job | None]:
-        """As :meth:`move`, for some moves under the same lease, in one transaction.
+        """As :meth:`move`, for some moves in one transaction.
 
         Returns:
             For each the job after it, or None.
         """
-        lease = moves[0].lease
 
-        async def change(tx: Transaction) -> tuple[list[Job | None], bool]:
-            jobs = [await make_move(tx, move) for move in moves]
-            if lease is None or any(jobs):
-                return jobs, True
-            return jobs, bool(await tx.rows(f"SELECT 1 WHERE {leases.HELD}", leases.held(lease)))
+        async def change(tx: Transaction) -> list[Job | None]:
+            return [await make_move(tx, move) for move in moves]
 
-        jobs, held = await self._database.write(change)
-        if not held:
-            raise LeaseLost(lease.agent if lease else "")
+        jobs = await self._database.change(change)
         for move, job in zip(moves, jobs, strict=True):
             if job is not None:
                 self._moved(move, job)
         return jobs
 
-    async def attach_result(
-        self, key: AttemptKey, result: Result, lease: Lease | None = None
-    ) -> bool:
+    async def attach_result(self, key: AttemptKey, result: Result) -> bool:
         """Add a result that came after its attempt had ended.
 
         Returns:
-            False: the attempt has one, is not over, the job's files are removed, or the lease has
-            another owner by now.
+            False: the attempt has one, is not over, or the job's files are removed.
         """
-        job = await self._database.write(lambda tx: attach_result(tx, key, result, lease))
+        job = await self._database.change(lambda tx: attach_result(tx, key, result))
         if job is not None:
             self._changed(job)
         return job is not None
 
     async def stop_sharing(self, bundle: Bundle) -> None:
         """Its bytes are damaged or gone: the next upload of the same content is stored again."""
-        await self._database.write(lambda tx: bundles.stop_sharing(tx, bundle.file))
+        await self._database.change(lambda tx: bundles.stop_sharing(tx, bundle.file))
 
     async def request_cancel(self, job_id: int, at: Micros, by: str = "") -> Job:
         """Store that the job is to be cancelled, unless it has ended. It is not claimed any more.
@@ -176,7 +147,7 @@ class SqlJobs(
         Raises:
             NoSuchJob
         """
-        job = await self._database.write(lambda tx: request_cancel(tx, job_id, at, by))
+        job = await self._database.change(lambda tx: request_cancel(tx, job_id, at, by))
         if job is None:
             return await self.get(job_id)
         self._changed(job)

@@ -224,7 +224,6 @@ _1: Migration = (
         agent TEXT NOT NULL,
         agent_id TEXT,
         payload_id INTEGER,
-        lease INTEGER NOT NULL DEFAULT 0,
         limits TEXT NOT NULL,
         timeout_s REAL NOT NULL,
         claimed_at INTEGER NOT NULL,
@@ -279,14 +278,6 @@ _1: Migration = (
     ) STRICT, WITHOUT ROWID
     """,
     "CREATE UNIQUE INDEX agents_by_name ON agents (name) WHERE state != 'retired'",
-    """
-    CREATE TABLE leases (
-        name TEXT PRIMARY KEY,
-        owner TEXT NOT NULL,
-        token INTEGER NOT NULL,
-        until INTEGER NOT NULL
-    ) STRICT, WITHOUT ROWID
-    """,
     # last_user: who was served last, so the next one in order is due. Services that operators made
     # at run time have settings here.
     """
@@ -369,13 +360,11 @@ _1: Migration = (
         last_used_from TEXT,
         revoked_at INTEGER,
         former_digest TEXT,
-        former_until INTEGER,
-        version INTEGER NOT NULL
+        former_until INTEGER
     ) STRICT, WITHOUT ROWID
     """,
     "CREATE INDEX tokens_by_name ON tokens (name)",
     "CREATE INDEX tokens_by_time ON tokens (created_at, id)",
-    "CREATE INDEX tokens_by_version ON tokens (version)",
     # Upload tickets that were used; the tickets themselves are signed, and not stored.
     """
     CREATE TABLE used_tickets (

@@ -9,7 +9,7 @@ from typing import Any, Final
 from server.domain import states
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job, Move, Step
-from server.store import children, dependencies, events, leases, records, webhooks
+from server.store import children, dependencies, events, records, webhooks
 from server.store.attempts import record_attempt
 from shared.ids import AttemptKey
 from shared.sql import Database, Transaction
@@ -73,9 +73,6 @@ async def make_move(tx: Transaction, move: Move) -> Job | None:
         only_if += f" AND {children.PARENT_WAITS}"
     if move.to is JobState.CLEANED:
         only_if += f" AND NOT {dependencies.RESULT_NEEDED}"
-    if move.lease is not None:
-        only_if += f" AND {leases.HELD}"
-        values |= leases.held(move.lease)
     rows = await tx.rows(
         f"""
         UPDATE jobs SET {", ".join(setting)} WHERE {only_if}

@@ -45,7 +45,7 @@ class Tickets(Part):
         )
         if not found:  # nearly always: no transaction then
             return 0
-        rows = await self._database.write(
+        rows = await self._database.change(
             lambda tx: tx.rows(
                 "DELETE FROM used_tickets WHERE expires_at < :before RETURNING id",
                 {"before": before},
@@ -74,4 +74,4 @@ async def end(tx: Transaction, token: str) -> int:
 
 async def log_in_once(database: Database, once: UsedTicket) -> bool:
     """Use a link that logs in; False: it was used before."""
-    return await database.write(lambda tx: use_ticket(tx, once))
+    return await database.change(lambda tx: use_ticket(tx, once))

@@ -61,7 +61,7 @@ class Queue(Part):
         due = await self._database.rows(f"{_DUE} LIMIT 1", {"now": now})
         if not due:
             return 0
-        released = await self._database.write(
+        released = await self._database.change(
             lambda tx: tx.rows(
                 f"UPDATE jobs SET not_before = 0 WHERE id IN ({_DUE} LIMIT {_AT_ONCE}) "  # noqa: S608 - no user input
                 "RETURNING id",

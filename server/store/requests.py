@@ -72,7 +72,7 @@ class Requests(Part):
                     return QueueFull(job.user_id, job.service, most_queued, again)
             return await make_move(tx, move)
 
-        queued = await self._database.write(change)
+        queued = await self._database.change(change)
         if isinstance(queued, QueueFull):
             raise queued
         if queued is not None:
@@ -100,7 +100,7 @@ class Requests(Part):
             await append_new_event(tx, job.key, job.state, job.agent, at, event)
             return job
 
-        job = await self._database.write(change)
+        job = await self._database.change(change)
         if job is None:
             return await get_job(self._database, job_id)
         self._changed(job)
@@ -124,7 +124,7 @@ class Requests(Part):
             await append_new_event(tx, job.key, job.state, job.agent, at, event)
             return job
 
-        job = await self._database.write(change)
+        job = await self._database.change(change)
         if job is None:
             return await get_job(self._database, job_id)
         self._changed(job)
@@ -178,7 +178,7 @@ class Requests(Part):
             await append_new_event(tx, job.key, job.state, job.agent, at, event)
             return records.job(changed[0])
 
-        job = await self._database.write(change)
+        job = await self._database.change(change)
         if not isinstance(job, Job):
             raise job
         self._changed(job)

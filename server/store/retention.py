@@ -85,7 +85,7 @@ class Retention(Part):
                 )
             return cleaned, await release_files(tx, ids)
 
-        cleaned, files = await self._database.write(change)
+        cleaned, files = await self._database.change(change)
         for job in cleaned:
             self._changed(job)
         return len(cleaned), files
@@ -94,7 +94,7 @@ class Retention(Part):
         """Forget what was uploaded on the days before."""
         day = {"day": day_of(before)}
         if await self._database.rows("SELECT 1 FROM uploaded WHERE day < :day LIMIT 1", day):
-            await self._database.write(
+            await self._database.change(
                 lambda tx: tx.rows("DELETE FROM uploaded WHERE day < :day", day)
             )
 
@@ -132,7 +132,7 @@ class Retention(Part):
         files: list[tuple[FileKind, str]] = []
         deleted = 1
         while deleted and await self._database.rows(_CHILDREN, {"id": job_id}):
-            deleted, released = await self._database.write(change)
+            deleted, released = await self._database.change(change)
             files += released
         return files
 
@@ -149,7 +149,7 @@ class Retention(Part):
                 await _delete(tx, [job_id])
             return job, waiting, files
 
-        job, waiting, files = await self._database.write(change)
+        job, waiting, files = await self._database.change(change)
         if job is None:
             raise NoSuchJob(job_id)
         if not job.ended:
@@ -188,10 +188,10 @@ class Retention(Part):
             await _delete(tx, ids)
             return len(ids)
 
-        return await self._database.write(change)
+        return await self._database.change(change)
 
     async def forget_idempotency_keys(self, before: Micros) -> int:
-        rows = await self._database.write(
+        rows = await self._database.change(
             lambda tx: tx.rows(
                 "DELETE FROM idempotency_keys WHERE created_at < :before RETURNING key",
                 {"before": before},

@@ -11,7 +11,7 @@ from server.domain.service import ServiceLoad, ServiceRecord
 from server.store import listed
 from server.store.statements import HELD, HOLDS, WAITS_SINCE
 from shared.clock import Micros
-from shared.sql import Database, Row
+from shared.sql import Row, Tx
 from shared.wire import JobState
 
 _PUT: Final = """
@@ -19,16 +19,19 @@ _PUT: Final = """
     VALUES (:name, :settings, coalesce(:env, '{}'), 0, :at)
     ON CONFLICT (name) DO UPDATE SET settings = :settings, retired = 0, changed_at = :at,
         env = coalesce(:env, services.env)
+    RETURNING *
 """
 _RETIRE: Final = """
     UPDATE services SET retired = 1, changed_at = :at
     WHERE name = :name AND settings IS NOT NULL
+    RETURNING *
 """
 _PAUSE: Final = """
     INSERT INTO services (name, paused, paused_message, changed_at)
     VALUES (:name, :paused, :message, :at)
     ON CONFLICT (name) DO UPDATE
     SET paused = :paused, paused_message = :message, changed_at = :at
+    RETURNING *
 """
 _OF_SUBMITTER: Final = """
     SELECT state, count(*) AS jobs FROM (
@@ -49,66 +52,59 @@ _OLDEST_OF_SUBMITTER: Final = """
 """
 
 
-class SqlServices:
-    """A row for each service that was ever used or changed."""
+def all_services(tx: Tx) -> list[ServiceRecord]:
+    """A row for each that was ever used or changed."""
+    return [_record(row) for row in tx.rows("SELECT * FROM services")]
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
-    async def all(self) -> list[ServiceRecord]:
-        return [_record(row) for row in await self._database.rows("SELECT * FROM services")]
+def put(
+    tx: Tx, name: str, settings: Mapping[str, Any], env: Mapping[str, str] | None, at: Micros
+) -> ServiceRecord:
+    """Make a service, or change all of its settings. A retired one is in use again.
 
-    async def put(
-        self,
-        name: str,
-        settings: Mapping[str, Any],
-        env: Mapping[str, str] | None,
-        at: Micros,
-    ) -> None:
-        """Make a service, or change all of its settings. A retired one is in use again.
+    Args:
+        env: None: as they are.
+    """
+    values = {
+        "name": name,
+        "settings": json.dumps(dict(settings)),
+        "env": None if env is None else json.dumps(dict(env)),
+        "at": at,
+    }
+    return _record(tx.rows(_PUT, values)[0])
 
-        Args:
-            env: None: as they are.
-        """
-        values = {
-            "name": name,
-            "settings": json.dumps(dict(settings)),
-            "env": None if env is None else json.dumps(dict(env)),
-            "at": at,
-        }
-        await self._database.write(lambda tx: tx.rows(_PUT, values))
 
-    async def retire(self, name: str, at: Micros) -> None:
-        """It takes no new jobs."""
-        await self._database.write(lambda tx: tx.rows(_RETIRE, {"name": name, "at": at}))
+def retire(tx: Tx, name: str, at: Micros) -> ServiceRecord:
+    """It takes no new jobs."""
+    return _record(tx.rows(_RETIRE, {"name": name, "at": at})[0])
 
-    async def set_paused(self, name: str, message: str | None, at: Micros) -> None:
-        """Let its queued jobs wait, and say why; None: let them be sent again."""
-        paused = int(message is not None)
-        values = {"name": name, "paused": paused, "message": message or "", "at": at}
-        await self._database.write(lambda tx: tx.rows(_PAUSE, values))
 
-    async def load(self, name: str, most: int, where: Visible) -> ServiceLoad:
-        """How many jobs it has in each state, of those that somebody may see; counts no further
-        than ``most``, and of all that one portal submitted its latest ``most``.
-        """
-        chosen = {"user_id": where.user_id, "submitted_by": where.submitted_by}
-        own = {column: value for column, value in chosen.items() if value is not None}
-        which = " AND ".join(["service = :name", *(f"{column} = :{column}" for column in own)])
-        values = {"name": name, **own}
-        counted = listed.counted({"service": ":name"} | {column: f":{column}" for column in own})
-        oldest = _OLDEST.format(where=which)
-        if where.user_id is None and where.submitted_by is not None:
-            counted, oldest = _OF_SUBMITTER, _OLDEST_OF_SUBMITTER
-        rows = await self._database.list_rows(counted, values | {"most": most})
-        queued = await self._database.list_rows(oldest, values | {"most": most})
-        held = f"SELECT count(*) AS slots FROM jobs WHERE {HELD} AND {which}"  # noqa: S608
-        (slots,) = await self._database.list_rows(held, values)
-        by_state = dict.fromkeys(JobState, 0) | {
-            JobState(row["state"]): row["jobs"] for row in rows
-        }
-        since = [row["queued_at"] for row in queued if row["queued_at"] is not None]
-        return ServiceLoad(by_state, min(since, default=None), slots["slots"])
+def set_paused(tx: Tx, name: str, message: str | None, at: Micros) -> ServiceRecord:
+    """Let its queued jobs wait, and say why; None: let them be sent again."""
+    paused = int(message is not None)
+    values = {"name": name, "paused": paused, "message": message or "", "at": at}
+    return _record(tx.rows(_PAUSE, values)[0])
+
+
+def load(tx: Tx, name: str, most: int, where: Visible) -> ServiceLoad:
+    """How many jobs it has in each state, of those that somebody may see; counts no further
+    than ``most``, and of all that one portal submitted its latest ``most``.
+    """
+    chosen = {"user_id": where.user_id, "submitted_by": where.submitted_by}
+    own = {column: value for column, value in chosen.items() if value is not None}
+    which = " AND ".join(["service = :name", *(f"{column} = :{column}" for column in own)])
+    values = {"name": name, **own}
+    counted = listed.counted({"service": ":name"} | {column: f":{column}" for column in own})
+    oldest = _OLDEST.format(where=which)
+    if where.user_id is None and where.submitted_by is not None:
+        counted, oldest = _OF_SUBMITTER, _OLDEST_OF_SUBMITTER
+    rows = tx.rows(counted, values | {"most": most})
+    queued = tx.rows(oldest, values | {"most": most})
+    held = f"SELECT count(*) AS slots FROM jobs WHERE {HELD} AND {which}"  # noqa: S608
+    (slots,) = tx.rows(held, values)
+    by_state = dict.fromkeys(JobState, 0) | {JobState(row["state"]): row["jobs"] for row in rows}
+    since = [row["queued_at"] for row in queued if row["queued_at"] is not None]
+    return ServiceLoad(by_state, min(since, default=None), slots["slots"])
 
 
 def _record(row: Row) -> ServiceRecord:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -10,7 +9,7 @@ from typing import Final
 from server.domain.statistics import Tree, add
 from server.store.statements import HELD, batches
 from shared.clock import Micros
-from shared.sql import Database, Transaction
+from shared.sql import Tx
 from shared.wire import JobState
 
 _PUT: Final = """
@@ -35,58 +34,44 @@ _QUEUED: Final = """
 """It steps from service to service through an index, and counts in it."""
 
 
-class SqlStatistics:
-    """The buckets in a database: one for each begin and service."""
+def add_counted(tx: Tx, counted: Mapping[tuple[Micros, str], Tree], before: Micros) -> None:
+    """Add to the buckets, one for each begin and service, and delete those that began before
+    ``before``.
+    """
+    for (at, service), more in counted.items():
+        key = {"at": at, "service": service}
+        rows = tx.rows("SELECT document FROM statistics WHERE at = :at AND service = :service", key)
+        numbers: Tree = json.loads(rows[0]["document"]) if rows else {}
+        add(numbers, more)
+        document = json.dumps(numbers, separators=(",", ":"))
+        tx.rows(_PUT, key | {"document": document})
+    tx.rows("DELETE FROM statistics WHERE at < :before", {"before": before})
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
-    async def add(self, counted: Mapping[tuple[Micros, str], Tree], before: Micros) -> None:
-        """Add to the buckets, and delete those that began before ``before``."""
+def buckets(tx: Tx, since: Micros, services: Collection[str]) -> list[tuple[Micros, str, Tree]]:
+    """Begin, service and numbers of those that begin since then."""
+    ((names, params),) = batches(list(services))
+    rows = tx.rows(
+        f"""
+        SELECT at, service, document FROM statistics
+        WHERE at >= :since AND service IN ({names})
+        """,  # noqa: S608 - placeholders
+        params | {"since": since},
+    )
+    return [(row["at"], row["service"], json.loads(row["document"])) for row in rows]
 
-        async def change(tx: Transaction) -> None:
-            for (at, service), more in counted.items():
-                key = {"at": at, "service": service}
-                rows = await tx.rows(
-                    "SELECT document FROM statistics WHERE at = :at AND service = :service", key
-                )
-                numbers: Tree = json.loads(rows[0]["document"]) if rows else {}
-                add(numbers, more)
-                document = json.dumps(numbers, separators=(",", ":"))
-                await tx.rows(_PUT, key | {"document": document})
-            await tx.rows("DELETE FROM statistics WHERE at < :before", {"before": before})
 
-        await self._database.write(change)
+def queued(tx: Tx) -> dict[str, tuple[int, Micros | None]]:
+    """Service -> its queued jobs, and since when the one waits that waits longest, children
+    that are held back left out.
+    """
+    return {row["service"]: (row["jobs"], row["since"]) for row in tx.rows(_QUEUED)}
 
-    async def read(
-        self, since: Micros, services: Collection[str]
-    ) -> list[tuple[Micros, str, Tree]]:
-        """Begin, service and numbers of those that begin since then."""
-        ((names, params),) = batches(list(services))
-        rows = await self._database.list_rows(
-            f"""
-            SELECT at, service, document FROM statistics
-            WHERE at >= :since AND service IN ({names})
-            """,  # noqa: S608 - placeholders
-            params | {"since": since},
-        )
 
-        def parsed() -> list[tuple[Micros, str, Tree]]:
-            return [(row["at"], row["service"], json.loads(row["document"])) for row in rows]
-
-        return await asyncio.to_thread(parsed)
-
-    async def queued(self) -> dict[str, tuple[int, Micros | None]]:
-        """Service -> its queued jobs, and since when the one waits that waits longest, children
-        that are held back left out.
-        """
-        rows = await self._database.list_rows(_QUEUED)
-        return {row["service"]: (row["jobs"], row["since"]) for row in rows}
-
-    async def under_way(self) -> dict[tuple[str, JobState], int]:
-        """Service and state -> jobs that hold a slot."""
-        rows = await self._database.list_rows(
-            f"SELECT service, state, count(*) AS jobs FROM jobs WHERE {HELD} "  # noqa: S608
-            "GROUP BY service, state"
-        )
-        return {(row["service"], JobState(row["state"])): row["jobs"] for row in rows}
+def under_way(tx: Tx) -> dict[tuple[str, JobState], int]:
+    """Service and state -> jobs that hold a slot."""
+    rows = tx.rows(
+        f"SELECT service, state, count(*) AS jobs FROM jobs WHERE {HELD} "  # noqa: S608
+        "GROUP BY service, state"
+    )
+    return {(row["service"], JobState(row["state"])): row["jobs"] for row in rows}

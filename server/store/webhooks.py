@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from server.domain.jobs import Job, Move
 from server.domain.webhook_targets import webhook_target
 from server.domain.webhooks import Delivery, Try, deliveries_of
 from shared.clock import Micros
-from shared.sql import Database, Row, Transaction
+from shared.sql import Row, Transaction, Tx
 
 _LOOKED_AT: Final = 64
 """Deliveries that are due longest, of which some are left out."""
@@ -53,170 +53,157 @@ async def announce(tx: Transaction, job: Job, move: Move) -> None:
         )
 
 
-class SqlDeliveries:
-    """What is to be delivered; every change is durable when the call returns. Deliveries are added
-    in the transaction of the move that they are about.
+Walked: TypeAlias = tuple[str, str]
+"""The principal and target up to which a call of :func:`due` has looked; empty: to the end."""
+
+
+def due(
+    tx: Tx,
+    now: Micros,
+    limit: int,
+    walked: Walked,
+    *,
+    targets: Collection[str],
+    principals: Collection[str],
+) -> tuple[list[Delivery], Walked]:
+    """Those whose time has come, the longest due first.
+
+    Args:
+        walked: of the call before.
+        targets, principals: whose deliveries are left out.
     """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._walked = ("", "")
-        """The principal and target up to which the last call has looked."""
-
-    async def due(
-        self, now: Micros, limit: int, *, targets: Collection[str], principals: Collection[str]
-    ) -> list[Delivery]:
-        """Those whose time has come, the longest due first.
-
-        Args:
-            targets, principals: whose deliveries are left out.
+    # Few are left out, unless a receiver does not answer.
+    rows = tx.rows(
         """
-        # Few are left out, unless a receiver does not answer.
-        rows = await self._database.rows(
+        SELECT * FROM deliveries WHERE next_at IS NOT NULL AND next_at <= :now
+        ORDER BY next_at LIMIT :looked_at
+        """,
+        {"now": now, "looked_at": _LOOKED_AT},
+    )
+    found = {row["id"]: row for row in rows if _may(row, targets, principals)}
+    if len(found) < limit and len(rows) == _LOOKED_AT:
+        first, walked = _first_of_each(tx, now, walked)
+        found |= {row["id"]: row for row in first if _may(row, targets, principals)}
+    return [_delivery(row) for row in list(found.values())[:limit]], walked
+
+
+def _first_of_each(tx: Tx, now: Micros, walked: Walked) -> tuple[list[Row], Walked]:
+    """What is due longest for each principal and target, however much waits for one of them. Of
+    very many targets only some; the next call goes on behind them.
+    """
+    name, target = walked
+    rows = tx.rows(
+        f"""
+        WITH RECURSIVE line (id, name, target) AS (
+            SELECT id, principal, target FROM deliveries
+            WHERE id = {_NEXT_TARGET.format(name=":name", target=":target")}
+            UNION ALL
+            SELECT found.id, found.principal, found.target
+            FROM line JOIN deliveries AS found ON found.id =
+            {_NEXT_TARGET.format(name="line.name", target="line.target")}
+            LIMIT :most
+        )
+        SELECT deliveries.* FROM line JOIN deliveries ON deliveries.id = line.id
+        """,  # noqa: S608 - no user input
+        {"name": name, "target": target, "most": _TARGETS_WALKED},
+    )
+    walked = ("", "")
+    if len(rows) == _TARGETS_WALKED:
+        walked = rows[-1]["principal"], rows[-1]["target"]
+    ready = [row for row in rows if row["next_at"] <= now]
+    return sorted(ready, key=lambda row: row["next_at"]), walked
+
+
+def next_at(tx: Tx) -> Micros | None:
+    """When one is due next; None: never."""
+    rows = tx.rows("SELECT min(next_at) AS next_at FROM deliveries WHERE next_at IS NOT NULL")
+    found: Micros | None = rows[0]["next_at"]
+    return found
+
+
+def oldest(tx: Tx) -> Micros | None:
+    """When the oldest was announced that has not ended; None: all have."""
+    rows = tx.rows("SELECT min(created_at) AS oldest FROM deliveries WHERE next_at IS NOT NULL")
+    found: Micros | None = rows[0]["oldest"]
+    return found
+
+
+def begin(tx: Tx, deliveries: Sequence[Delivery], until: Micros) -> list[Delivery]:
+    """Count one more try of each that is still as it was seen, and let it be due again at
+    ``until``, for the case that this server dies.
+
+    Returns:
+        Those, as they are now.
+    """
+    begun: list[Delivery] = []
+    for one in deliveries:
+        rows = tx.rows(
             """
-            SELECT * FROM deliveries WHERE next_at IS NOT NULL AND next_at <= :now
-            ORDER BY next_at LIMIT :looked_at
+            UPDATE deliveries SET tries = tries + 1, next_at = :until
+            WHERE id = :id AND tries = :tries AND next_at = :seen RETURNING *
             """,
-            {"now": now, "looked_at": _LOOKED_AT},
+            {"id": one.id, "tries": one.tries, "seen": one.next_at, "until": until},
         )
-        found = {row["id"]: row for row in rows if _may(row, targets, principals)}
-        if len(found) < limit and len(rows) == _LOOKED_AT:
-            first = await self._first_of_each(now)
-            found |= {row["id"]: row for row in first if _may(row, targets, principals)}
-        return [_delivery(row) for row in list(found.values())[:limit]]
+        begun += map(_delivery, rows)
+    return begun
 
-    async def _first_of_each(self, now: Micros) -> list[Row]:
-        """What is due longest for each principal and target, however much waits for one of them. Of
-        very many targets only some; the next call goes on behind them.
+
+def end(tx: Tx, delivery: Delivery, done: Try, again_at: Micros | None) -> bool:
+    """Write down how a try went.
+
+    Args:
+        again_at: when it is tried again; None: it has ended.
+
+    Returns:
+        Whether it was still this try; else nothing was changed.
+    """
+    ended = again_at is None
+    tried = [*delivery.tried, done][-_TRIES_KEPT:]
+    rows = tx.rows(
         """
-        name, target = self._walked
-        rows = await self._database.rows(
-            f"""
-            WITH RECURSIVE line (id, name, target) AS (
-                SELECT id, principal, target FROM deliveries
-                WHERE id = {_NEXT_TARGET.format(name=":name", target=":target")}
-                UNION ALL
-                SELECT found.id, found.principal, found.target
-                FROM line JOIN deliveries AS found ON found.id =
-                {_NEXT_TARGET.format(name="line.name", target="line.target")}
-                LIMIT :most
-            )
-            SELECT deliveries.* FROM line JOIN deliveries ON deliveries.id = line.id
-            """,  # noqa: S608 - no user input
-            {"name": name, "target": target, "most": _TARGETS_WALKED},
-        )
-        self._walked = ("", "")
-        if len(rows) == _TARGETS_WALKED:
-            self._walked = rows[-1]["principal"], rows[-1]["target"]
-        due = [row for row in rows if row["next_at"] <= now]
-        return sorted(due, key=lambda row: row["next_at"])
-
-    async def next_at(self) -> Micros | None:
-        """When one is due next; None: never."""
-        rows = await self._database.rows(
-            "SELECT min(next_at) AS next_at FROM deliveries WHERE next_at IS NOT NULL"
-        )
-        found: Micros | None = rows[0]["next_at"]
-        return found
-
-    async def oldest(self) -> Micros | None:
-        """When the oldest was announced that has not ended; None: all have."""
-        (row,) = await self._database.list_rows(
-            "SELECT min(created_at) AS oldest FROM deliveries WHERE next_at IS NOT NULL"
-        )
-        oldest: Micros | None = row["oldest"]
-        return oldest
-
-    async def begin(self, deliveries: Sequence[Delivery], until: Micros) -> list[Delivery]:
-        """Count one more try of each that is still as it was seen, and let it be due again at
-        ``until``, for the case that this server dies.
-
-        Returns:
-            Those, as they are now.
-        """
-
-        async def change(tx: Transaction) -> list[Delivery]:
-            begun: list[Delivery] = []
-            for one in deliveries:
-                rows = await tx.rows(
-                    """
-                    UPDATE deliveries SET tries = tries + 1, next_at = :until
-                    WHERE id = :id AND tries = :tries AND next_at = :seen RETURNING *
-                    """,
-                    {"id": one.id, "tries": one.tries, "seen": one.next_at, "until": until},
-                )
-                begun += map(_delivery, rows)
-            return begun
-
-        return await self._database.write(change)
-
-    async def end(self, delivery: Delivery, done: Try, next_at: Micros | None) -> bool:
-        """Write down how a try went.
-
-        Args:
-            next_at: when it is tried again; None: it has ended.
-
-        Returns:
-            Whether it was still this try; else nothing was changed.
-        """
-        ended = next_at is None
-        values = {
+        UPDATE deliveries SET state = :state, message = :message, next_at = :next,
+            ended_at = :ended, tried = :tried
+        WHERE id = :id AND tries = :tries AND state = 'pending' RETURNING id
+        """,
+        {
             "id": delivery.id,
             "tries": delivery.tries,
             "state": "pending" if not ended else "delivered" if done.problem is None else "failed",
             "message": done.problem or f"delivered, answered {done.status}",
-            "next": next_at,
+            "next": again_at,
             "ended": done.at + round(done.seconds * 1_000_000) if ended else None,
-        }
+            "tried": json.dumps([[getattr(one, name) for name in _TRY] for one in tried]),
+        },
+    )
+    return bool(rows)
 
-        tried = [*delivery.tried, done][-_TRIES_KEPT:]
-        values["tried"] = json.dumps([[getattr(one, name) for name in _TRY] for one in tried])
 
-        async def change(tx: Transaction) -> bool:
-            rows = await tx.rows(
-                """
-                UPDATE deliveries SET state = :state, message = :message, next_at = :next,
-                    ended_at = :ended, tried = :tried
-                WHERE id = :id AND tries = :tries AND state = 'pending' RETURNING id
-                """,
-                values,
-            )
-            return bool(rows)
+def of_job(tx: Tx, job_id: int) -> list[Delivery]:
+    """The newest of a job, the first one first."""
+    rows = tx.rows(
+        "SELECT * FROM deliveries WHERE job_id = :id ORDER BY id DESC LIMIT :most",
+        {"id": job_id, "most": _SHOWN},
+    )
+    return [_delivery(row) for row in reversed(rows)]
 
-        return await self._database.write(change)
 
-    async def of_job(self, job_id: int) -> list[Delivery]:
-        """The newest of a job, the first one first."""
-        rows = await self._database.rows(
-            "SELECT * FROM deliveries WHERE job_id = :id ORDER BY id DESC LIMIT :most",
-            {"id": job_id, "most": _SHOWN},
-        )
-        return [_delivery(row) for row in reversed(rows)]
+def replaced(tx: Tx, principal: str) -> tuple[int, Micros]:
+    """How often the secret of a principal was replaced, and when last."""
+    rows = tx.rows("SELECT value FROM meta WHERE key = :key", {"key": f"{_REPLACED}{principal}"})
+    number, _, at = str(rows[0]["value"]).partition(" ") if rows else ("0", "", "0")
+    return int(number), int(at)
 
-    async def replaced(self, principal: str) -> tuple[int, Micros]:
-        """How often the secret of a principal was replaced, and when last."""
-        rows = await self._database.rows(
-            "SELECT value FROM meta WHERE key = :key", {"key": f"{_REPLACED}{principal}"}
-        )
-        number, _, at = str(rows[0]["value"]).partition(" ") if rows else ("0", "", "0")
-        return int(number), int(at)
 
-    async def replace(self, principal: str, at: Micros) -> None:
-        """Give a principal another secret."""
-        key = {"key": f"{_REPLACED}{principal}"}
-
-        async def change(tx: Transaction) -> None:
-            rows = await tx.rows("SELECT value FROM meta WHERE key = :key", key)
-            number = int(str(rows[0]["value"]).partition(" ")[0]) if rows else 0
-            await tx.rows(
-                """
-                INSERT INTO meta (key, value) VALUES (:key, :value)
-                ON CONFLICT (key) DO UPDATE SET value = :value
-                """,
-                key | {"value": f"{number + 1} {at}"},
-            )
-
-        await self._database.write(change)
+def replace(tx: Tx, principal: str, at: Micros) -> None:
+    """Give a principal another secret."""
+    number, _ = replaced(tx, principal)
+    tx.rows(
+        """
+        INSERT INTO meta (key, value) VALUES (:key, :value)
+        ON CONFLICT (key) DO UPDATE SET value = :value
+        """,
+        {"key": f"{_REPLACED}{principal}", "value": f"{number + 1} {at}"},
+    )
 
 
 _TRY: Final = ("number", "at", "seconds", "status", "problem")

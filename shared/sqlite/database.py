@@ -16,7 +16,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Concatenate, Final, NamedTuple, TypeAlias
 
 import aiosqlite
 from prometheus_client.registry import Collector
@@ -24,10 +24,33 @@ from prometheus_client.registry import Collector
 from shared.clock import Clock, RealClock
 from shared.files.durable import FileLock
 from shared.metrics import seconds
-from shared.sql import Change, Params, T, Transaction
+from shared.sql import Change, P, Params, T, Transaction, Tx
 from shared.sqlite.copies import check_structure, empty_log, file_size
 from shared.sqlite.errors import DatabaseUnavailable, NoRoomForCopy
 from shared.sqlite.migrations import Migration, migrate
+
+
+class Transacting:
+    """``shared.sql.Tx`` over a connection, in its thread."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def rows(self, sql: str, params: Params | None = None) -> Sequence[sqlite3.Row]:
+        return self._connection.execute(sql, params or {}).fetchall()
+
+
+def read_in(
+    connection: sqlite3.Connection, work: Callable[Concatenate[Tx, P], T], *args: Any, **how: Any
+) -> T:
+    """Run it on one state of the database, in the connection's thread."""
+    connection.execute("BEGIN")
+    try:
+        return work(Transacting(connection), *args, **how)
+    finally:
+        connection.execute("ROLLBACK")
 
 
 class InThreadTransaction:
@@ -42,24 +65,47 @@ class InThreadTransaction:
     locked_rows = rows  # there is one writer
 
 
+class Failed(NamedTuple):
+    """In place of the value of a change of which nothing is kept."""
+
+    problem: Exception
+
+
 def commit_together(
-    connection: sqlite3.Connection, changes: Sequence[Change[Any]]
+    connection: sqlite3.Connection, changes: Sequence[Callable[[sqlite3.Connection], Any]]
 ) -> tuple[list[Any], bool]:
-    """Run all changes in one transaction, in the connection's thread.
+    """Run all changes in one transaction, in the connection's thread. What one raises undoes that
+    one, unless SQLite has given the whole transaction up.
 
     Returns:
-        The values of the changes, and whether anything was written.
+        The values of the changes, or why they failed, and whether anything was written.
     """
     before = connection.total_changes
     connection.execute("BEGIN IMMEDIATE")
     try:
-        values = [_run(change(InThreadTransaction(connection))) for change in changes]
+        if len(changes) == 1:
+            values = [changes[0](connection)]
+        else:
+            values = [_savepoint(connection, change) for change in changes]
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.rollback()
         raise
     return values, connection.total_changes > before
+
+
+def _savepoint(connection: sqlite3.Connection, change: Callable[[sqlite3.Connection], Any]) -> Any:
+    connection.execute("SAVEPOINT change")
+    try:
+        value = change(connection)
+    except Exception as problem:
+        if not connection.in_transaction:
+            raise
+        connection.execute("ROLLBACK TO change")
+        value = Failed(problem)
+    connection.execute("RELEASE change")
+    return value
 
 
 def _run(change: Awaitable[T]) -> T:
@@ -136,7 +182,9 @@ _MAX_CHECKED_BYTES: Final = 1 << 30
 _PROBE_BYTES: Final = 1 << 16
 """Written to find out whether there is space again."""
 _MAX_BATCH: Final = 256  # changes in one commit: bounds how long the first of them waits
-_Waiting: TypeAlias = tuple[Change[Any], asyncio.Future[Any], Callable[[Any], None] | None]
+_Waiting: TypeAlias = tuple[
+    Callable[[sqlite3.Connection], Any], asyncio.Future[Any], Callable[[Any], None] | None
+]
 """A change, who waits for it, and what is called after its commit."""
 
 
@@ -256,7 +304,7 @@ class Database:
         made, and after a full disk only if there is space for more. Raises DatabaseUnavailable.
         """
         if "space" in self._failures:
-            await self.write(_fill)
+            await self.change(_fill)
             await self.write(lambda tx: tx.rows("DROP TABLE probe"))
             self._failures.pop("space", None)
         await self.write(lambda tx: tx.rows("UPDATE schema_version SET version = version"))
@@ -311,16 +359,64 @@ class Database:
         script = f"PRAGMA incremental_vacuum({pages:d})"
         await self.run(lambda connection: connection.executescript(script))
 
-    async def write(self, change: Change[T], committed: Callable[[T], None] | None = None) -> T:
-        """Run ``change`` in a transaction; return its value once that is durable.
+    async def read(
+        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
+    ) -> T:
+        """Run ``work`` on one committed state of the database. Raises DatabaseUnavailable."""
+        return await self._read_in(self._reader, work, *args, **how)
 
-        A change that was handed in is made even if its caller is cancelled. Then, too,
-        ``committed`` is called with the value, in the order of the commits; it must not raise.
+    async def read_list(
+        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
+    ) -> T:
+        """As :meth:`read`, for a caller's list. Such reads take long, so they have a connection of
+        their own: whoever calls :meth:`read` never waits for one.
+        """
+        return await self._read_in(self._lists, work, *args, **how)
+
+    async def _read_in(
+        self,
+        connection: Connection,
+        work: Callable[Concatenate[Tx, P], T],
+        *args: P.args,
+        **how: P.kwargs,
+    ) -> T:
+        try:
+            value = await connection.run(lambda raw: read_in(raw, work, *args, **how))
+        except sqlite3.DatabaseError as problem:
+            raise self._unavailable("read", problem) from problem
+        self._failures.pop("read", None)
+        return value
+
+    async def write(
+        self,
+        work: Callable[Concatenate[Tx, P], T],
+        *args: P.args,
+        **how: P.kwargs,
+    ) -> T:
+        """Run ``work`` in a transaction; return its value once that is durable.
+
+        A change that was handed in is made even if its caller is cancelled.
 
         Raises:
             DatabaseUnavailable: nothing was kept.
-            Whatever ``change`` raises: nothing of it was kept.
+            Whatever ``work`` raises: nothing of it was kept.
         """
+        return await self._hand_in(lambda raw: work(Transacting(raw), *args, **how), None)
+
+    async def change(self, change: Change[T], committed: Callable[[T], None] | None = None) -> T:
+        """As :meth:`write`, for a coroutine that waits for its transaction only.
+
+        Args:
+            committed: called with the value, in the order of the commits, also where the caller is
+                cancelled; it must not raise.
+        """
+        return await self._hand_in(lambda raw: _run(change(InThreadTransaction(raw))), committed)
+
+    async def _hand_in(
+        self,
+        change: Callable[[sqlite3.Connection], T],
+        committed: Callable[[T], None] | None,
+    ) -> T:
         if self._closed:
             raise DatabaseUnavailable(sqlite3.ProgrammingError("it is closed"))
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -352,24 +448,29 @@ class Database:
                     lambda connection: commit_together(connection, [one for one, *_ in changes])
                 )
         except Exception as problem:  # noqa: BLE001 - handed to whoever asked for the change
-            if len(changes) == 1:
-                error = (
-                    self._unavailable("write", problem)
-                    if isinstance(problem, sqlite3.DatabaseError)
-                    and not isinstance(problem, sqlite3.IntegrityError)
-                    else problem
-                )
-                if not changes[0][1].cancelled():
-                    changes[0][1].set_exception(error)
+            if len(changes) == 1 and not changes[0][1].cancelled():
+                changes[0][1].set_exception(self._say(problem))
             return False
         if written:  # a change of nothing succeeds on a full disk, too
             self._failures.pop("write", None)
         for (_, future, committed), value in zip(changes, values, strict=True):
+            if isinstance(value, Failed):
+                if not future.cancelled():
+                    future.set_exception(self._say(value.problem))
+                continue
             if committed is not None:
                 committed(value)
             if not future.cancelled():
                 future.set_result(value)
         return True
+
+    def _say(self, problem: Exception) -> Exception:
+        """What the caller of a change that failed gets."""
+        if isinstance(problem, sqlite3.IntegrityError):
+            return problem
+        if isinstance(problem, sqlite3.DatabaseError):
+            return self._unavailable("write", problem)
+        return problem
 
     def _unavailable(self, operation: str, problem: sqlite3.Error) -> DatabaseUnavailable:
         error = DatabaseUnavailable(problem)

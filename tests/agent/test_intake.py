@@ -208,7 +208,7 @@ async def test_what_is_wrong_with_one_of_many_concerns_that_one(agent) -> None:
 
 LIES: list[dict[str, Any]] = [
     *({"sizes": sizes} for sizes in ([5], [10**12], [-1], [2**63], [], [0, 0], "x")),
-    *({"orders": [{}]}, {"orders": None}, {"server": None}, {"lease": -1.5}),
+    *({"orders": [{}]}, {"orders": None}, {"server": None}),
     {"acknowledge": [{"id": "x"}]},
 ]
 
@@ -381,15 +381,10 @@ async def test_with_a_broken_sandbox_it_is_unhealthy_and_takes_nothing(agent, wa
     (await agent.sandbox.process("2.1")).finish()
 
 
-async def test_what_is_acknowledged_with_orders_goes_unless_the_lease_is_stale(agent) -> None:
+async def test_what_is_acknowledged_with_orders_goes(agent) -> None:
     done = await agent.completed("1.1")
-    refs = [{"id": done, "key": "1.1"}]
-    await agent.post(agent.sent("2.1", lease=3), lease=3)
-    stale = await agent.post(agent.sent("3.1", lease=2), acknowledge=refs, lease=2)
-    assert stale["answers"][0]["code"] == "stale_lease"
-    assert stale["refused"] == {str(done): "stale_lease"}
     assert agent.names("results") == [f"{done}.zip"]
-    assert (await agent.post(acknowledge=refs, lease=3))["refused"] == {}
+    assert (await agent.post(acknowledge=[{"id": done, "key": "1.1"}]))["refused"] == {}
     assert agent.names("results") == []
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -104,75 +103,13 @@ async def test_each_order_is_judged_by_itself(agent) -> None:
     await agent.sandbox.finish("1.1", "2.1", "7.1")
 
 
-async def test_an_order_under_a_stale_lease_is_refused(agent) -> None:
-    await agent.submit("1.1", keep_bundle=True, lease=5)
-    (answer,) = await post_orders(agent, order(agent, "2.1", lease=4))
-    assert (answer["status"], answer["code"]) == (409, "stale_lease")
-    await agent.sandbox.finish("1.1")
-
-
-async def test_the_same_order_twice_at_once_is_one_payload(agent, tmp_path) -> None:
-    await agent.submit("1.1", keep_bundle=True)
-    both = await asyncio.gather(*(post_orders(agent, order(agent, "2.1")) for _ in range(5)))
-    assert len({answers[0]["payload"]["id"] for answers in both}) == 1
-    await agent.sandbox.finish("1.1", "2.1")
-    await agent.ended(both[0][0]["payload"]["id"])
-    assert agent.sandbox.starts == {"1.1": 1, "2.1": 1}
-
-
-async def test_what_waits_for_a_kept_bundle_runs_after_a_restart(tmp_path) -> None:
-    async with calling(tmp_path, slots=1) as agent:
-        await agent.submit("1.1", keep_bundle=True)
-        await agent.sandbox.process("1.1")
-        await post_orders(
-            agent, order(agent, "2.1"), order(agent, "3.1", env={"A": "b"}, array={"index": 4})
-        )
-        agent.sandbox.hook = None
-    async with calling(tmp_path, slots=1) as agent:
-        assert bundles(tmp_path) == 1
-        # Both are prepared at once, so either may be the first to run.
-        other = asyncio.create_task(agent.sandbox.finish("2.1"))
-        env = (await agent.sandbox.process("3.1")).launch.env
-        assert (env["A"], env["FERRYMAN_ARRAY_INDEX"]) == ("b", "4")
-        (answer,) = await post_orders(agent, order(agent, "4.1"))
-        assert answer["payload"]["status"] == "Prepared"
-        await agent.sandbox.finish("3.1", "4.1")
-        await agent.ended(answer["payload"]["id"])
-        await other
-
-
-async def test_results_come_together_and_each_says_which_it_is(agent, tmp_path) -> None:
-    ids = [await agent.completed(f"{n}.1") for n in range(1, 4)]
-    (tmp_path / "agent" / "results" / f"{ids[1]}.zip").unlink()
-    running = (await agent.submit("9.1"))[1]["id"]
-    refs = [{"id": ids[0], "key": "1.1"}, {"id": ids[1]}, {"id": 999}, {"id": running}]
-    refs += [{"id": ids[2], "key": "7.1"}, {"id": ids[2], "key": "3.1"}]
-    heads, body = await fetch(agent, *refs)
-    sizes = [(one.id, one.size) for one in heads.results]
-    first, last = sizes[0][1], sizes[-1][1]
-    assert sizes == [(ids[0], first), (ids[1], 0), (999, 0), (running, 0), (ids[2], last)]
-    assert len(body) == first + last
-    for head, content in ((heads.results[0], body[:first]), (heads.results[-1], body[first:])):
-        assert head.sha256 == hashlib.sha256(content).hexdigest()
-    await agent.sandbox.finish("9.1")
-
-
-async def test_no_more_results_come_than_fit_into_memory(agent, monkeypatch) -> None:
-    ids = [await agent.completed(f"{n}.1") for n in range(1, 4)]
-    heads, _ = await fetch(agent, *({"id": one} for one in ids))
-    monkeypatch.setattr(bulk, "MAX_BYTES", sum(one.size for one in heads.results[:2]))
-    some, body = await fetch(agent, *({"id": one} for one in ids))
-    assert [one.size > 0 for one in some.results] == [True, True, False]
-    assert len(body) == bulk.MAX_BYTES
-
-
 async def test_many_are_acknowledged_at_once(agent, tmp_path) -> None:
     ids = [await agent.completed(f"{n}.1") for n in range(1, 4)]
     running = (await agent.submit("9.1"))[1]["id"]
     refs = [{"id": one, "key": f"{n}.1"} for n, one in enumerate(ids, 1)]
     refs[2]["key"] = "7.1"
     refs += [{"id": running}, {"id": 999}]
-    query = {"server": SERVER, "lease": "3"}
+    query = {"server": SERVER}
     call = ("POST", "/payloads/acknowledge")
     for _ in range(2):
         status, body = await agent.call(*call, json={"payloads": refs}, params=query)
@@ -180,9 +117,6 @@ async def test_many_are_acknowledged_at_once(agent, tmp_path) -> None:
         assert (status, body["refused"]) == (200, refused)
     left = {path.name for path in (tmp_path / "agent" / "results").iterdir()}
     assert left == {f"{ids[2]}.zip"}
-    query["lease"] = "2"
-    status, body = await agent.call(*call, json={"payloads": refs}, params=query)
-    assert (status, body["code"]) == (409, "stale_lease")
     await agent.sandbox.finish("9.1")
 
 
@@ -198,13 +132,6 @@ async def test_what_is_no_list_or_too_long_is_refused(agent, route, monkeypatch)
     assert (await agent.call("POST", route, json=many))[0] == 413
     monkeypatch.setattr(bulk, "MAX_BODY", 10)
     assert (await agent.call("POST", route, json=many))[0] == 413
-
-
-@pytest.mark.parametrize("lease", ["9" * 19, "9" * 5_000, "-1", "x"])
-async def test_a_lease_is_a_number_that_can_be_stored(agent, lease) -> None:
-    listed = {"payloads": [{"id": 1, "key": "1.1"}]}
-    answer = await agent.call("POST", f"/payloads/acknowledge?lease={lease}", json=listed)
-    assert (answer[0], answer[1]["code"]) == (400, "invalid_query")
 
 
 async def test_an_order_has_a_key_that_can_be_stored(agent) -> None:

@@ -25,11 +25,10 @@ from server.ports import RefusedByAgent, Unreachable
 from server.storage.folder import FolderStorage, stored_path
 from server.storage.scratch import FolderScratch
 from shared.clock import RealClock, yield_to_loop
+from shared.ids import Start
 from shared.wire import PayloadDoc, PayloadState
 from tests.kit.agent_http import LIMITS, SERVER, AgentClient, calling, numbered
 from tests.unit.server.agents.test_deliveries import child
-
-OWNER = "0" * 12
 
 
 class Pair:
@@ -59,13 +58,18 @@ class Pair:
 @asynccontextmanager
 async def connected(tmp_path: Any) -> AsyncIterator[Pair]:
     token = numbered("")
-    names = (OWNER, lambda: f"{int(token()):020x}")
-    scratch = FolderScratch(tmp_path / "staging", *names)
-    storage = FolderStorage(tmp_path, scratch, *names)
+
+    def new_name() -> str:
+        return f"{int(token()):032x}"
+
+    scratch = FolderScratch(tmp_path / "staging", new_name)
+    storage = FolderStorage(tmp_path, scratch, new_name)
     async with calling(tmp_path, slots=20) as agent, aiohttp.ClientSession() as http:
         sessions = Sessions(http, http, storage)
-        client = FerrymanAgent("node", agent.url, sessions, RealClock(), server=SERVER)
-        client.unreachable, client.lease = "", 3
+        client = FerrymanAgent(
+            "node", agent.url, sessions, RealClock(), server=SERVER, start=Start(3, "a")
+        )
+        client.unreachable = ""
         pair = Pair(agent, client, scratch)
         data, digest = agent.bundle({"run.sh": b"true", "a/run.sh": b"of a"})
         async with storage.pending(FileKind.BUNDLE) as pending:

@@ -201,12 +201,11 @@ async def test_an_agent_with_another_token_or_name_is_connected_again_and_keeps_
     assert {token for _, token in seen} == {"Bearer a long secret"}
 
 
-async def test_two_agents_that_exchange_their_names_keep_their_jobs_and_get_higher_tokens(fleet):
+async def test_two_agents_that_exchange_their_names_keep_their_jobs(fleet):
     one, two = (FakeAgent(name, f"id-{name}", ends="Running", slots=1) for name in ("one", "two"))
     await fleet.use(one, two)
     jobs = await fleet.running(2)
     mine, others = (agent.payloads[1].key for agent in (one, two))
-    before = {agent.orders[0]["lease"] for agent in (one, two)}
     await fleet.now(one=two, two=one)
     await one.followed(2)
     await two.followed(2)
@@ -215,8 +214,6 @@ async def test_two_agents_that_exchange_their_names_keep_their_jobs_and_get_high
         for key in (mine, others)
     }
     assert names == {mine: "two", others: "one"}
-    tokens = {agent.lease for agent in fleet.server.clients.values()}
-    assert min(tokens) > max(before), "an agent refuses a lower one than it has seen"
     for agent in (one, two):
         await agent.end(agent.payloads[1])
     for job_id in jobs:

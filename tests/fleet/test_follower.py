@@ -22,14 +22,14 @@ from server.agents.ferryman_agent import FerrymanAgent
 from server.agents.follower import Follower
 from server.agents.registry import Registry
 from server.domain.jobs import Bundle, FileKind
-from server.domain.leases import Lease, of_agent
 from server.domain.service import Service
 from server.ports import Storage, Unreachable
 from server.stages.agents import Agents
 from server.stages.get import Get
 from server.storage.stream import LocalStream
 from shared.files.opened import opened
-from shared.wire import AgentHealth
+from shared.ids import Start
+from shared.wire import START, AgentHealth
 from tests.kit.clock import SimClock
 from tests.kit.fake_agent import FakeAgent, HeldPayload, Trick, page
 from tests.kit.store import job
@@ -40,9 +40,10 @@ class Following:
     def __init__(self, agent: FakeAgent, session: aiohttp.ClientSession) -> None:
         self.clock, self.agent = SimClock(), agent
         sessions = Sessions(session, session, cast(Storage, None))
-        self.client = FerrymanAgent("fake", agent.url, sessions, self.clock, server="sim")
+        self.client = FerrymanAgent(
+            "fake", agent.url, sessions, self.clock, server="sim", start=Start(7, "a")
+        )
         self.registry = Registry([self.client], self.clock)
-        self.registry.take(Lease(of_agent("fake"), "a", 1))
         self.seen: asyncio.Queue[str] = asyncio.Queue()
         self.changes = 0
         self.room = asyncio.Event()
@@ -95,12 +96,11 @@ class Following:
 @asynccontextmanager
 async def following(agent: FakeAgent) -> AsyncIterator[Following]:
     async with agent.listening(), aiohttp.ClientSession() as session:
-        found, stop = Following(agent, session), asyncio.Event()
-        task = asyncio.create_task(found.follower.run(stop))
+        found = Following(agent, session)
+        task = asyncio.create_task(found.follower.run())
         try:
             yield found
         finally:
-            stop.set()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -225,14 +225,14 @@ async def test_others_have_their_turn_however_much_an_agent_sends():
         over.set()
 
 
-async def test_an_agent_that_has_seen_a_newer_lease_is_left_alone_until_ours_is_newer():
+async def test_an_agent_that_has_seen_a_later_start_is_left_alone():
     agent = FakeAgent()
 
     async def trick(request: web.Request) -> web.StreamResponse | None:
         if not request.path.endswith("/settle"):
             return None
-        assert request.query["lease"] == "1"
-        return web.json_response({"code": "stale_lease", "message": "1 is stale"}, status=409)
+        assert request.headers[START] == "7-a"
+        return web.json_response({"code": "stale_start", "message": "7-a is stale"}, status=409)
 
     agent.trick = trick
     async with followed(agent) as found:
@@ -246,8 +246,6 @@ async def test_an_agent_that_has_seen_a_newer_lease_is_left_alone_until_ours_is_
         await found.clock.advance(3_600.0)
         assert agent.calls["GET /health"] == asked
         assert found.registry.unreachable_s("fake") == 3_600.0
-        found.registry.take(Lease(of_agent("fake"), "a", 2))
-        assert (found.client.excluded, "another server" in found.client.trouble) == ("", False)
 
 
 async def test_slots_and_load_are_as_the_latest_heartbeat_says_and_more_slots_get_jobs():
@@ -331,7 +329,9 @@ class Line:
 
     async def begin(self, bundle: Path) -> None:
         sessions = Sessions(self._session, self._session, cast(Storage, PathsAsNames()))
-        self.client = FerrymanAgent("fake", self.agent.url, sessions, self.clock, server="sim")
+        self.client = FerrymanAgent(
+            "fake", self.agent.url, sessions, self.clock, server="sim", start=Start(7, "a")
+        )
         self.registry = Registry([self.client], self.clock)
         await self.connect()
         stored = Bundle(str(bundle), bundle.stat().st_size, "d" * 64)

@@ -19,12 +19,10 @@ from server.agents.orders import order_of
 from server.agents.registry import Registry
 from server.domain.agents import Contact
 from server.domain.choose import place
-from server.domain.errors import AgentRefusal
 from server.domain.jobs import Bundle, NewJob
-from server.domain.leases import Lease, of_agent
 from server.domain.service import Service
 from server.stages.agents import Agents
-from server.store.agents import SqlAgents
+from server.store import agents as rows
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database
@@ -32,7 +30,7 @@ from shared.steady_clock import PersistentClock
 from shared.wire import AgentHealth, AgentState, JobState, Limits, PackTask
 from tests.kit.clock import SimClock
 from tests.kit.each import each
-from tests.kit.store import job, resources
+from tests.kit.store import Calls, job, resources
 
 
 class Fleet:
@@ -46,7 +44,6 @@ class Fleet:
         }
         self.registry = Registry(list(self.clients.values()), self.clock)
         for name, count in slots.items():
-            self.registry.take(Lease(of_agent(name), "a", 1))
             self.up(name, slots=count)
 
     def up(self, name: str, **health: Any) -> None:
@@ -96,20 +93,6 @@ async def test_who_refuses_rests_longer_each_time_and_then_one_job_tries_it_out(
     assert fleet.refuse("a", at_least_s=7.0) == 7.0
 
 
-async def test_an_agent_that_another_server_talks_to_gets_no_job_here_and_is_not_judged() -> None:
-    fleet = Fleet(a=1)
-    await fleet.clock.advance(5.0)
-    fleet.registry.give_up("a", "another server uses agent a")
-    assert fleet.registry.candidates("s") == []
-    assert fleet.registry.lease("a") is None
-    assert fleet.registry.why_none("s", {}) == "another server uses agent a"
-    await fleet.clock.advance(90_000.0)
-    assert fleet.registry.unreachable_s("a") is None
-    fleet.registry.take(Lease(of_agent("a"), "b", 2))
-    assert fleet.registry.unreachable_s("a") == 0.0, "it has been talked to all along"
-    assert fleet.clients["a"].lease == 2
-
-
 @each(
     "of_job, pack, wanted",
     [
@@ -120,13 +103,13 @@ async def test_an_agent_that_another_server_talks_to_gets_no_job_here_and_is_not
     ],
 )
 def test_only_tasks_of_an_array_are_packed(of_job, pack, wanted):
-    assert order_of(job(**of_job), Service("s", pack=pack), "server", 1).pack == wanted
+    assert order_of(job(**of_job), Service("s", pack=pack), "server").pack == wanted
 
 
 def test_an_order_says_what_the_agent_has_to_watch_and_do() -> None:
     service = Service("s", heartbeat_timeout_s=60.0, on_shutdown="resubmit")
     for own, holds in ((None, 60.0), (5.0, 5.0)):
-        order = order_of(job(heartbeat_timeout_s=own), service, "server", 1)
+        order = order_of(job(heartbeat_timeout_s=own), service, "server")
         assert (order.heartbeat_timeout_s, order.on_shutdown) == (holds, "resubmit")
 
 
@@ -143,7 +126,7 @@ class Run:
     agents: Agents
     registry: Registry
     client: OrchestratorClient
-    store: SqlAgents
+    store: Calls
     jobs: SqlJobs
     database: Database
 
@@ -163,7 +146,7 @@ class Run:
             bundle = Bundle(f"b{number}", 1, "d")
             await self.jobs.insert(NewJob("ann", "s", bundle, Limits(), 1.0, created_at=1), "")
         sent = "UPDATE jobs SET state = 'Running', attempt = 1, agent = 'north'"
-        await self.database.write(lambda tx: tx.rows(sent))
+        await self.database.change(lambda tx: tx.rows(sent))
 
 
 @asynccontextmanager
@@ -171,13 +154,11 @@ async def run(folder: Path, machine: SimClock, name: str = "north") -> AsyncIter
     clock = PersistentClock(folder, machine)
     database = await Database.open(folder / "server.sqlite", MIGRATIONS, clock)
     client = OrchestratorClient(name, "", "", "", cast(Sessions, None), clock)
-    registry, store = Registry([client], clock), SqlAgents(database)
+    registry, store = Registry([client], clock), Calls(database, rows)
     jobs = SqlJobs(database, lambda job: None)
-    agents = Agents(resources(jobs=jobs, fleet=registry, clock=clock), store)
+    agents = Agents(resources(jobs=jobs, fleet=registry, clock=clock), database)
     try:
         registry.remember(await agents.use([Contact(name, "job-orchestrator", "")]))
-        for one in {name, "north"}:
-            registry.take(Lease(of_agent(one), "a", 1))
         yield Run(agents, registry, client, store, jobs, database)
     finally:
         clock.save()
@@ -229,7 +210,7 @@ async def test_what_goes_on_for_long_is_written_seldom(tmp_path: Path) -> None:
     async with run(tmp_path, machine) as server:
 
         async def record() -> Any:
-            return (await server.store.all())[0]
+            return (await server.store.all_agents())[0]
 
         seen, kept = set(), set()
         for _ in range(13):
@@ -248,40 +229,24 @@ async def test_what_goes_on_for_long_is_written_seldom(tmp_path: Path) -> None:
         assert len(kept) < 450
 
 
-async def test_what_a_crash_left_of_a_lost_agent_and_another_server_wrote_is_taken_up(tmp_path):
+async def test_what_a_crash_left_of_a_lost_agent_is_taken_up(tmp_path):
     async with run(tmp_path, SimClock()) as server:
         await server.running(1)
         await server.store.set_state("name:north", AgentState.LOST, "gone")
+        server.registry.remember(await server.store.all_agents())
         assert await server.agents.run_once() == 1
         ended = await server.jobs.get(1)
         assert (ended.state, ended.infra_used) == (JobState.QUEUED, 1)
         assert server.client.operator_state is AgentState.LOST
         await server.reached()
         assert server.client.accepts_work
-        await server.store.set_state("name:north", AgentState.DRAINING, "")
-        await server.agents.run_once()
+        await server.agents.drain("north", "")
         assert not server.client.accepts_work
-
-
-async def test_an_agent_to_which_another_server_talks_is_not_declared_lost(tmp_path: Path) -> None:
-    machine = SimClock()
-    async with run(tmp_path, machine) as server:
-        await server.reached()
-        server.registry.give_up("north", "another server uses it")
-        with pytest.raises(AgentRefusal, match="agent north can be reached"):
-            await server.agents.declare_lost("north", "gone")
-        await server.store.add_unreachable({"name:north": 20.0})
-        record, ended = await server.agents.declare_lost("north", "gone")
-        assert (record.state, ended) == (AgentState.LOST, 0)
-        await server.reached()
-        server.registry.give_up("north", "another server uses it")
-        await machine.advance(121.0)  # nor has the other one talked to it for long
-        assert (await server.agents.declare_lost("north", ""))[0].state is AgentState.LOST
 
 
 async def test_all_jobs_of_a_lost_agent_are_ended_in_few_transactions(tmp_path: Path) -> None:
     async with run(tmp_path, SimClock()) as server:
         await server.running(200)
-        with mock.patch.object(server.database, "write", wraps=server.database.write) as write:
+        with mock.patch.object(server.database, "change", wraps=server.database.change) as write:
             _, ended = await server.agents.declare_lost("north", "gone")
         assert (ended, write.call_count <= 4) == (200, True)

@@ -20,7 +20,8 @@ import pytest_asyncio
 from client_agent import app
 from client_agent.run.runner import EndRequests
 from client_agent.settings.agent import AgentSection
-from shared.wire import Limits, Order
+from shared.ids import Start
+from shared.wire import START, Limits, Order
 from tests.kit.clock import SimClock
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
 from tests.kit.raw_archives import FORM, file_part, form_of, text_part, write_bundle
@@ -40,7 +41,7 @@ Sent: TypeAlias = tuple[dict[str, Any], bytes]
 def in_lines(*sent: Sent, server: str = SERVER, **head: Any) -> bytes:
     """The body of ``POST /payloads``."""
     orders, sizes = [order for order, _ in sent], [len(data) for _, data in sent]
-    line = {"orders": orders, "sizes": sizes, "server": server, "lease": 0} | head
+    line = {"orders": orders, "sizes": sizes, "server": server} | head
     return json.dumps(line).encode() + b"\n" + b"".join(data for _, data in sent)
 
 
@@ -81,7 +82,7 @@ def digest(result: bytes) -> dict[str, Any]:
 
 
 class AgentClient:
-    """Speaks to one agent, for one server; ``data`` is the agent's folder."""
+    """Speaks to one agent, for one server and its ``start``; ``data`` is the agent's folder."""
 
     def __init__(
         self,
@@ -96,6 +97,7 @@ class AgentClient:
         self.port = int(url.rpartition(":")[2])
         self.http, self.sandbox, self.clock, self._tmp = http, sandbox, clock, tmp
         self._kept = set[str]()
+        self.start: Start | None = None
 
     def bundle(self, files: Mapping[str, bytes] = HELLO) -> tuple[bytes, str]:
         return bundle_of(self._tmp, files)
@@ -157,11 +159,11 @@ class AgentClient:
         while after is not None:
             _, listed = await self.call("GET", f"/payloads?after={after}")
             for one in listed["payloads"]:
-                above = {"lease": str(1 << 40)} if one["server"] else {}  # every test's
+                self.start = Start(1 << 40, "a") if one["server"] else None  # above every test's
                 for method, path in (("POST", "/kill/"), ("DELETE", "/payloads/")):
-                    await self.call(method, f"{path}{one['id']}", params=above)
+                    await self.call(method, f"{path}{one['id']}")
             after = listed["next"]
-        self.server = f"server-{next(_NUMBERS)}"
+        self.server, self.start = f"server-{next(_NUMBERS)}", None
         assert violations == []
         # Those that were sent to be kept are, for a while.
         self._kept |= set(self.names("bundles"))
@@ -186,6 +188,8 @@ class AgentClient:
         return await self._submit(*parts)
 
     async def call(self, method: str, path: str, **more: Any) -> tuple[int, Any]:
+        if self.start is not None:
+            more["headers"] = {START: str(self.start)} | more.get("headers", {})
         async with self.http.request(method, path, **more) as response:
             text = await response.text()
             return response.status, json.loads(text) if text else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared.clock import SECOND, Micros, iso
-from shared.ids import AttemptKey
+from shared.ids import AttemptKey, Start
 from shared.wire import LiveDoc, PayloadDoc, PayloadState, Reason, ResultInfo, RetryLater
 
 ALIVE = frozenset({PayloadState.PREPARED, PayloadState.RUNNING})
@@ -99,24 +99,25 @@ class AgentModel:
     Attributes:
         settled: server and key of what it refuses for good.
         bundles: server and digest -> content of those that it keeps.
-        leases: server -> the highest lease that it has seen.
+        starts: server -> the latest start that it has seen.
         listeners: hear of each change.
     """
 
     payloads: dict[int, Payload] = field(default_factory=dict)
     settled: set[tuple[str, str]] = field(default_factory=set)
     bundles: dict[tuple[str, str], Any] = field(default_factory=dict)
-    leases: dict[str, int] = field(default_factory=dict)
+    starts: dict[str, Start] = field(default_factory=dict)
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     seq: int = 0
     listeners: list[Callable[[Payload], None]] = field(default_factory=list)
 
     # -- what a server asks for
 
-    def check_lease(self, server: str, lease: int) -> None:
-        if lease < self.leases.get(server, 0):
-            raise No(409, "stale_lease")
-        self.leases[server] = lease
+    def check_start(self, server: str, start: Start) -> None:
+        seen = self.starts.get(server, start)
+        if start.number < seen.number or (start.number == seen.number and start != seen):
+            raise No(409, "stale_start")
+        self.starts[server] = start
 
     def find(self, server: str, key: Any) -> Payload | None:
         held = self.payloads.values()

@@ -135,10 +135,8 @@ def kill_after_report(
         async def run() -> None:
             await agent(lambda report: os.write(write, report.encode()))
 
-        try:
+        with suppress(BaseException):
             asyncio.run(run())
-        except BaseException:  # noqa: BLE001 - it says why, and ends
-            traceback.print_exc()
         os._exit(1)
     os.close(write)
     init, _, text = os.read(read, 200).decode().partition(" ")

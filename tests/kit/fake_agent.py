@@ -18,8 +18,10 @@ import pytest_asyncio
 from aiohttp import BodyPartReader, web
 
 from shared.clock import SECOND, Clock, RealClock
+from shared.ids import Start
 from shared.wire import (
     LOG_SIZE,
+    START,
     AgentEvent,
     Order,
     OrderAnswer,
@@ -253,7 +255,7 @@ class FakeAgent:
         answers, refused = list[OrderAnswer](), dict[int, str]()
         for ref in head.acknowledge:
             try:
-                self.model.check_lease(head.server, head.lease)
+                self._change(request, head.server)
                 self.model.forget(ref.id, ref.key)
             except No as no:
                 refused[ref.id] = no.code
@@ -270,7 +272,6 @@ class FakeAgent:
     def _take(self, order: Order, size: int) -> HeldPayload:
         """Raises No."""
         self.orders.append(order.model_dump(mode="json"))
-        self.model.check_lease(order.server, order.lease)
         key, digest = order.key, order.bundle_digest
         known = self.model.find(order.server, key)
         kept = (order.server, order.bundle_digest)
@@ -287,8 +288,8 @@ class FakeAgent:
         return held
 
     def _change(self, request: web.Request, server: str) -> None:
-        if "lease" in request.query:
-            self.model.check_lease(server, int(request.query["lease"]))
+        if START in request.headers:
+            self.model.check_start(server, Start.parse(request.headers[START]))
 
     async def settle(self, request: web.Request) -> web.StreamResponse:
         server, key = request.match_info["server"], request.match_info["key"]

@@ -8,8 +8,8 @@ from random import Random  # noqa: TID251 - seeded
 from typing import Final
 
 from server.domain.statistics import ALL, BUCKET_S, Tree, add, begin_of
+from server.store import statistics
 from server.store.migrations import MIGRATIONS
-from server.store.statistics import SqlStatistics
 from shared.clock import SECOND, Micros
 from shared.sqlite.database import Database
 
@@ -36,7 +36,7 @@ async def write_past_week(path: Path, until: Micros) -> None:
             add(found[at, ALL], numbers)
     database = await Database.open(path, MIGRATIONS)
     try:
-        await SqlStatistics(database).add(found, 0)
+        await database.write(statistics.add_counted, found, 0)
     finally:
         await database.close()
 

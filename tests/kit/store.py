@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import pytest
@@ -19,6 +21,16 @@ from shared.sql import Row
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
 from tests.kit.clock import SimClock
+
+
+class Calls:
+    """The functions of a module of the store, each in a transaction of its own."""
+
+    def __init__(self, database: Database, module: ModuleType) -> None:
+        self._database, self._module = database, module
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        return functools.partial(self._database.write, getattr(self._module, name))
 
 
 class Store(SqlJobs):
@@ -54,7 +66,7 @@ class Store(SqlJobs):
         return await self.database.rows(sql)
 
     async def sql(self, sql: str) -> None:
-        await self.database.write(lambda tx: tx.rows(sql))
+        await self.database.change(lambda tx: tx.rows(sql))
 
     async def check(self) -> None:
         await check_batches(self.database)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate
 
 from shared.clock import Clock
-from shared.sql import Change, Params, Row, T
+from shared.sql import Change, P, Params, Row, T, Transaction, Tx
+from shared.sqlite.database import Transacting
 from shared.sqlite.migrations import Migration
 
 
@@ -24,29 +24,11 @@ class CrashPoint:
 
     def __init__(self, at: int | None = None) -> None:
         self.at, self.steps = at, 0
-        self.pause_at: int | None = None
-        """Number of the operation at which the process stands still; None: it does not."""
-        self.operations = 0
-        self._goes_on = asyncio.Event()
 
     def step(self) -> None:
         self.steps += 1
         if self.at is not None and self.steps >= self.at:
             raise SimulatedCrash(f"step {self.steps}")
-
-    async def operation(self) -> None:
-        """Before the database or an agent is asked for anything."""
-        self.operations += 1
-        if self.paused:
-            await self._goes_on.wait()
-
-    @property
-    def paused(self) -> bool:
-        return self.pause_at is not None and self.operations >= self.pause_at
-
-    def go_on(self) -> None:
-        self.pause_at = None
-        self._goes_on.set()
 
     @property
     def crashed(self) -> bool:
@@ -83,7 +65,6 @@ class InlineDatabase:
         return self._connection.execute(sql, params or {}).fetchall()
 
     async def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
-        await self._crash_point.operation()
         if self._crash_point.crashed:
             raise SimulatedCrash("crashed before")
         return self._run(sql, params)
@@ -95,8 +76,24 @@ class InlineDatabase:
 
     free_bytes = empty_log = maintain = size
 
-    async def write(self, change: Change[T]) -> T:
-        await self._crash_point.operation()
+    async def read(
+        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
+    ) -> T:
+        if self._crash_point.crashed:
+            raise SimulatedCrash("crashed before")
+        return work(Transacting(self._connection), *args, **how)
+
+    read_list = read
+
+    async def write(
+        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
+    ) -> T:
+        async def change(_: Transaction) -> T:
+            return work(Transacting(self._connection), *args, **how)
+
+        return await self.change(change)
+
+    async def change(self, change: Change[T]) -> T:
         self._run("BEGIN IMMEDIATE", None)
         try:
             self._crash_point.step()

@@ -17,7 +17,7 @@ from server.domain.jobs import FileKind, Job
 from server.domain.service import Service
 from server.ports import Fetched, Inputs, NoSuchPayload, RefusedByAgent, ScratchFile, Unreachable
 from shared.clock import SECOND, Micros
-from shared.ids import AttemptKey
+from shared.ids import AttemptKey, Start
 from shared.together import Together
 from shared.wire import (
     AgentHealth,
@@ -57,10 +57,8 @@ SERVER = "sim"
 class Machine(AgentModel):
     """An agent, whichever server uses it."""
 
-    late: list[tuple[AttemptKey, str, int]] = field(default_factory=list)
-    """Submits that are still on their way, with their leases."""
-    newest: int = 0
-    """The highest lease that a server had that called, whatever it said."""
+    late: list[tuple[AttemptKey, str, Start]] = field(default_factory=list)
+    """Submits that are still on their way, with the starts of the server."""
 
 
 class SimAgent(AgentClient):
@@ -96,7 +94,7 @@ class SimAgent(AgentClient):
         return self._world.clock.now() + round(self.skew_s * SECOND)
 
     def _report(self, payload: Payload) -> None:
-        if self.up and self._world.follows(self.name):
+        if self.up:
             self._send_result(payload)
             self._world.get.on_payload(self, payload.doc(self._now()))
 
@@ -151,8 +149,8 @@ class SimAgent(AgentClient):
 
     def take_late(self) -> None:
         """What was still on its way arrives."""
-        for key, token, lease in self.machine.late:
-            if lease >= self.machine.leases.get(SERVER, 0):
+        for key, token, start in self.machine.late:
+            if start == self.machine.starts.get(SERVER, start):
                 self.arrive(key, token)
         self.machine.late.clear()
 
@@ -192,10 +190,9 @@ class SimAgent(AgentClient):
     # -- ports.Agent
 
     @asynccontextmanager
-    async def _talk(self, *, lease: bool = True) -> AsyncIterator[str]:
+    async def _talk(self) -> AsyncIterator[str]:
         """A call, and what goes wrong with it on the way there and on the way back."""
         world = self._world
-        await world.crash_point.operation()
         world.crash_point.step()
         if self.faults[:1] == ["slow"]:
             self.faults.pop(0)
@@ -205,25 +202,13 @@ class SimAgent(AgentClient):
         fault = self.faults.pop(0) if self.faults else ""
         if fault in _REFUSALS:
             raise _REFUSALS[fault]()
-        if lease:
-            self._check_lease()
+        self.machine.check_start(SERVER, world.started)
         yield fault
         world.crash_point.step()
         if fault == "cut":
             self.drop()
         if fault in ("reply_lost", "cut"):
             raise Unreachable("reset before the answer", sent=True)
-
-    def _check_lease(self) -> None:
-        try:
-            self.machine.check_lease(SERVER, self.lease)
-        except No:
-            raise Unreachable(f"agent {self.name} has seen a newer lease", sent=False) from None
-        held = self._world.registry.lease(self.name)
-        token = held.token if held else 0
-        if token < self.machine.newest:
-            self._world.violations.append(f"{self.name} obeys a server that was taken over")
-        self.machine.newest = max(token, self.machine.newest)
 
     @property
     def hands_over_many(self) -> bool:
@@ -256,7 +241,7 @@ class SimAgent(AgentClient):
         token = self._world.stored(FileKind.BUNDLE, job.bundle.file).read_text()
         if self.faults[:1] == ["late"] and self.up:
             self.faults.pop(0)
-            self.machine.late.append((job.key, token, self.lease))
+            self.machine.late.append((job.key, token, self._world.started))
             raise Unreachable("timeout", sent=True)
         async with self._talk() as fault:
             if fault == "cut":
@@ -294,7 +279,7 @@ class SimAgent(AgentClient):
         return None if payload is None or gone else payload.result
 
     async def fetch(self, payload_id: int, to: ScratchFile, most: int | None = None) -> Fetched:
-        async with self._talk(lease=False) as fault:
+        async with self._talk() as fault:
             body = self._result(payload_id)
             if body is None:
                 raise NoSuchPayload(str(payload_id))
@@ -306,7 +291,7 @@ class SimAgent(AgentClient):
         self, payloads: Sequence[PayloadDoc], to: ScratchFile
     ) -> list[tuple[int, Fetched] | None]:
         body, found = b"", list[tuple[int, Fetched] | None]()
-        async with self._talk(lease=False) as fault:
+        async with self._talk() as fault:
             for number, doc in enumerate(payloads):
                 result = self._result(doc.id)
                 if result is None or (fault == "damaged" and not number):

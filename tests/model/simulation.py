@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 from unittest import mock
 
-from server.agents.lease_holder import LeaseHolder
 from server.agents.registry import Registry
 from server.domain import states
 from server.domain.allowances import Allowances
@@ -36,8 +34,8 @@ from server.stages.schedules import Schedules
 from server.stages.send import Send
 from server.stages.stage import Resources
 from server.storage import folder, scratch
+from server.store.identity import new_start
 from server.store.jobs import SqlJobs
-from server.store.leases import SqlLeases
 from server.store.migrations import MIGRATIONS
 from shared.files.bundles.format import BundleSummary
 from shared.principals import LOCAL
@@ -83,8 +81,6 @@ class World:
     """Attempts say something while they run."""
     report_delay_s: float = 0.0
     """Reports of attempts that go on wait so long for newer ones."""
-    alone: bool = True
-    """No other server is beside it."""
     alive: bool = False
 
     def __post_init__(self) -> None:
@@ -92,14 +88,6 @@ class World:
             SimAgent(name, self, count, machine)
             for (name, count), machine in zip(self.slots.items(), self.machines, strict=True)
         ]
-
-    def beside(self) -> World:
-        """Another server over the same store, with the same agents."""
-        self.alone = False
-        return replace(self, crash_point=CrashPoint(), agents=[], alone=False, alive=False)
-
-    def follows(self, agent: str) -> bool:
-        return self.alive and self.registry.lease(agent) is not None
 
     # -- the agents
 
@@ -137,8 +125,8 @@ class World:
         ):
             yield
 
-    async def start(self, *agents: str) -> None:
-        """A life of the server begins, which uses these agents first; none: all."""
+    async def start(self) -> None:
+        """A life of the server begins."""
         self.steady = PersistentClock(self.folder, self.clock, "boot")
         self.steady.save()
         self.database = InlineDatabase(
@@ -147,11 +135,13 @@ class World:
         self.wakeups = wakeups = JobWakeups()
         self.jobs = SqlJobs(self.database, wakeups.changed, wakeups.noted)
         self.registry = Registry(self.agents, self.steady)
-        owner = f"{next(self.names):012x}"
-        names = (owner, lambda: f"{next(self.names):020x}")
-        self.scratch = scratch.FolderScratch(self.folder / "staging", *names)
-        self.storage = folder.FolderStorage(self.folder, self.scratch, *names)
-        self.leases = SqlLeases(self.database, owner)
+        self.started = await new_start(self.database, self.steady.now(), f"{next(self.names):x}")
+
+        def new_name() -> str:
+            return f"{next(self.names):032x}"
+
+        self.scratch = scratch.FolderScratch(self.folder / "staging", new_name)
+        self.storage = folder.FolderStorage(self.folder, self.scratch, new_name)
         resources = Resources(
             jobs=self.jobs,
             storage=self.storage,
@@ -164,7 +154,7 @@ class World:
             report_delay_s=self.report_delay_s,
             hints=wakeups.hints,
         )
-        self.accept = Accept(resources, self.leases)
+        self.accept = Accept(resources)
         self.get = Get(resources, deferral=Deferral(resources, self.children_of))
         self.poll = Poll(resources, self.get)
         self.deliver = Deliver(resources, self.get)
@@ -181,31 +171,14 @@ class World:
         self.dependencies = Dependencies(resources)
         self.delete = Delete(resources, self.cancel)
         self.retry = RetryByHand(resources)
-        self.clean = Clean(resources, self.running_servers, self.delete.finish)
-        every = {agent.name: functools.partial(self._talk_to, agent) for agent in self.agents}
-        followers = {name: every[name] for name in agents or every}
-        self.holder = LeaseHolder(
-            self.leases,
-            self.jobs,
-            self.registry,
-            [self.deliver.stop, self.poll.stop, self.get.stop],
-            self.deliver.resume_interrupted,
-            alone=self.alone,
-        )
+        self.clean = Clean(resources, self.delete.finish)
         self.alive = True
-
-        async def settings() -> dict[str, Any]:
-            return followers
-
-        await self.holder.use(settings)
-        await self.holder.run_once()
-        followers |= every
-        await recover(self.jobs, self.scratch, self.running_servers)
+        await recover(self.jobs, self.scratch)
+        for agent in self.agents:
+            if agent.up:
+                await self.reconnect(agent)
+        await self.deliver.resume_interrupted()
         await self.settle()
-
-    async def _talk_to(self, agent: SimAgent) -> None:
-        if agent.up:
-            await self.reconnect(agent)
 
     async def reconnect(self, agent: SimAgent) -> None:
         try:
@@ -213,16 +186,13 @@ class World:
         except (Unreachable, RefusedByAgent):
             agent.drop()
 
-    async def running_servers(self) -> set[str]:
-        """As the server is composed: one that is alone on its folder asks nobody."""
-        return {self.leases.owner} if self.alone else await self.leases.running_servers()
-
     async def die(self) -> None:
         """Everything that was under way is gone at once."""
         self.alive = False
         self.crash_point.at = 0
-        for stage in (self.holder, self.deliver, self.cancel, self.poll, self.get):
-            await stage.stop()
+        for name in ("deliver", "cancel", "poll", "get"):
+            if hasattr(self, name):  # it may have died in its first start
+                await getattr(self, name).stop()
         self.database.close()
         self.crash_point.at, self.crash_point.steps = None, 0
 
@@ -302,9 +272,7 @@ class World:
         removed = 0
         for kind in FileKind:
             names = await self.storage.list(kind)
-            removed += await self.storage.delete_orphans(
-                kind, names, self.jobs.files_in_use, self.running_servers
-            )
+            removed += await self.storage.delete_orphans(kind, names, self.jobs.files_in_use)
         return removed
 
     # -- what must hold
@@ -381,7 +349,6 @@ class World:
                 agent.toggle_health()
         await self.send.run_once()
         await self.clock.advance(60.0)
-        await self.holder.run_once()
         for agent in self.agents:
             agent.take_late()
             if not agent.up:
@@ -390,7 +357,6 @@ class World:
         held: list[Payload] = []
         stages = (self.send, self.poll, self.cancel, self.get.progress)
         for _ in range(60):
-            await self.holder.run_once()
             for stage in (*stages, self.batches, self.dependencies):
                 await stage.run_once()
             await self.clock.advance(61.0)
@@ -454,7 +420,7 @@ async def each_crash(
                 crashed = False
             except SimulatedCrash:
                 pass
-            if hasattr(world, "holder"):
+            if hasattr(world, "database"):
                 await world.die()
         with world.inline():
             await world.start()

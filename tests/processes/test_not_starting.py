@@ -23,8 +23,8 @@ from client_agent.payloads.store import MIGRATIONS as OF_AGENT
 from server.__main__ import program as server
 from server.domain.tokens import TokenRecord
 from server.maintenance.__main__ import program as maintenance
+from server.store import tokens
 from server.store.migrations import MIGRATIONS
-from server.store.tokens import SqlTokens
 from shared.clock import RealClock
 from shared.command_line import run_command
 from shared.principals import Role
@@ -125,7 +125,7 @@ async def test_a_server_that_asks_for_tokens_starts_if_there_is_one_for_an_opera
     refused(program, 69, "nobody could use it. Set server.tokens")
     database = await Database.open(program.data / "ferryman.sqlite", MIGRATIONS, RealClock())
     token = TokenRecord("i", "digest", "boss", Role.OPERATOR, None, (), None, 1, "test")
-    await SqlTokens(database).insert(token, lambda _: None)
+    await database.write(tokens.insert, token, lambda _: None)
     await database.close()
     with program.running():
         pass

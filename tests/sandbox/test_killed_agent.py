@@ -156,7 +156,7 @@ async def stop_the_init(home: Path, report: Callable[[str], object]) -> None:
         sleep = sandbox.clock.sleep
 
         async def noted(seconds: float) -> None:
-            if seconds < 0.1 and inits:
+            if seconds < 0.1:
                 waits.set()
             await sleep(seconds)
 

@@ -42,9 +42,8 @@ class Folder:
         self.path, self.database_path = path, path / "ferryman.sqlite"
         path.mkdir(mode=0o755, parents=True, exist_ok=True)
         numbers = itertools.count(len(list(path.iterdir())) * 1_000)  # above those of a copy
-        names = ("0123456789ab", lambda: f"{next(numbers):020x}")
-        self.scratch = FolderScratch(path / "staging", *names)
-        self.storage = FolderStorage(path, self.scratch, *names)
+        self.scratch = FolderScratch(path / "staging", lambda: f"{next(numbers):032x}")
+        self.storage = FolderStorage(path, self.scratch, lambda: f"{next(numbers):032x}")
 
     async def add(self, jobs: Store, user: str, *, to: JobState = JobState.QUEUED) -> Job:
         """A job with its files, moved to the state."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -13,9 +13,10 @@ from urllib.parse import urlencode
 import pytest
 from structlog.testing import capture_logs
 
-from server.stages import audit
+from server.stages import audit as stage
 from server.stages.audit import AuditTrail
-from server.store.audit import AuditEntry, AuditFilter, SqlAudit
+from server.store import audit
+from server.store.audit import AuditEntry, AuditFilter
 from server.store.migrations import MIGRATIONS
 from server.web.site import SITE, CsrfTokens
 from shared.clock import yield_to_loop
@@ -58,7 +59,8 @@ async def test_what_changes_something_is_in_the_trail_and_reads_are_not(crowd: C
     await crowd.ask("ann", "POST", "/api/v1/jobs/bulk", {"action": "delete", "ids": [job]})
     await crowd.ask("admin", "POST", pause)
     # What an operator changes is there before the answer; the page would write what waits.
-    (entry,) = await place.server.context.audit._records.page(AuditFilter(), 1, 2**62)
+    database = place.server.context.audit._database
+    (entry,) = await database.read(audit.page, AuditFilter(), 1, 2**62)
     assert entry.action == "POST /api/v1/services/{name}/pause"
     await crowd.ask("ann", "POST", pause)
     await crowd.ask("ann", "POST", "/api/v1/nowhere")
@@ -153,28 +155,31 @@ async def test_the_trail_outlives_the_server_and_sees_behind_proxies(tmp_path: P
 DAY_S = 86_400
 
 
-class Records(SqlAudit):
-    """The real ones, which can fail or wait."""
+class Records(Database):
+    """The real one, where entries can fail or wait."""
 
-    def __init__(self, database: Database) -> None:
-        super().__init__(database)
-        self.fails = False
+    fails = False
+
+    def prepare(self) -> None:
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
         self.sizes: list[int] = []
 
-    async def keep(self, entries: Sequence[AuditEntry]) -> None:
-        await self.may_go_on.wait()
-        if self.fails:
-            raise DatabaseUnavailable(sqlite3.OperationalError("disk is full"))
-        self.sizes.append(len(entries))
-        await super().keep(entries)
+    async def write(self, work: Any, *args: Any, **how: Any) -> Any:
+        if work is audit.keep:
+            await self.may_go_on.wait()
+            if self.fails:
+                raise DatabaseUnavailable(sqlite3.OperationalError("disk is full"))
+            self.sizes.append(len(args[0]))
+        return await super().write(work, *args, **how)
 
 
 @pytest.fixture
 async def records(tmp_path: Path) -> AsyncIterator[Records]:
-    database = await Database.open(tmp_path / "server.sqlite", MIGRATIONS)
-    yield Records(database)
+    database = await Records.open(tmp_path / "server.sqlite", MIGRATIONS)
+    assert isinstance(database, Records)
+    database.prepare()
+    yield database
     await database.close()
 
 
@@ -208,8 +213,8 @@ async def test_who_waits_for_an_entry_waits_for_a_write_under_way(records: Recor
 async def test_what_cannot_be_kept_is_kept_later_bounded_without_the_oldest(
     records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit, "_MOST", 3)
-    monkeypatch.setattr(audit, "_AT_ONCE", 2)
+    monkeypatch.setattr(stage, "_MOST", 3)
+    monkeypatch.setattr(stage, "_AT_ONCE", 2)
     trail = written(records)
     records.fails = True
     with capture_logs() as lines:

@@ -115,8 +115,8 @@ def test_a_restored_server_is_another_which_signs_anew_and_a_rehearsal_delivers_
     folder.sql("INSERT INTO meta VALUES ('signing_key', 'ab')")
     for token in ("'live', 'live', NULL, NULL", "'t2', 't2', 3, NULL", "'t3', 't3', NULL, 2"):
         folder.sql(
-            "INSERT INTO tokens (digest, role, created_at, created_by, version, id, name, "
-            f"expires_at, revoked_at) VALUES ('', 'operator', 1, 'x', 1, {token})"
+            "INSERT INTO tokens (digest, role, created_at, created_by, id, name, "
+            f"expires_at, revoked_at) VALUES ('', 'operator', 1, 'x', {token})"
         )
     folder.sql(A_DELIVERY.format(2))
     backup(folder)

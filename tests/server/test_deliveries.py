@@ -16,7 +16,6 @@ from server.domain.webhooks import Delivery, Try, secret_of, secret_text
 from server.stages.webhooks import NOT_SENT, Webhooks
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
-from server.store.webhooks import SqlDeliveries
 from shared.clock import SECOND
 from shared.wire import JobState, Limits
 from tests.kit.clock import START, SimClock
@@ -66,12 +65,11 @@ class World:
         self.database = database
         self.clock, self.receivers = clock, Receivers(clock)
         self.jobs = SqlJobs(database, lambda _: None)
-        self.deliveries = SqlDeliveries(database)
         self.woken = asyncio.Event()
         self.stage = self.new_stage()
 
     def new_stage(self, *, rehearsal: bool = False) -> Webhooks:
-        given = self.deliveries, self.receivers, KEY, self.clock, self.clock
+        given = self.database, self.receivers, KEY, self.clock, self.clock
         how: dict[str, Any] = {"server": "5e44e4" * 5, "on_change": self.woken.set}
         return Webhooks(
             *given, **how, uniform=lambda low, high: (low + high) / 2, rehearsal=rehearsal
@@ -202,14 +200,6 @@ async def test_what_a_server_that_died_was_sending_is_sent_again(world):
     (done,) = await world.shown()
     assert (done.state, done.tries) == ("delivered", 2)
     assert len({webhook_id for _, webhook_id, _ in world.receivers.signed}) == 1
-
-
-async def test_two_servers_do_not_send_the_same_twice(world):
-    await world.ended(*(f"https://h{number}.example.org/" for number in range(5)))
-    now = world.clock.now()
-    seen = [await world.deliveries.due(now, 10, targets=(), principals=()) for _ in range(2)]
-    begun = [await world.deliveries.begin(one, now + 60 * SECOND) for one in seen]
-    assert [len(one) for one in begun] == [5, 0]
 
 
 async def test_a_secret_that_was_replaced_signs_for_a_day(world):

@@ -7,6 +7,7 @@ import math
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
@@ -21,6 +22,7 @@ from server.loops.runner import Loop, Supervisor
 from server.loops.wakeups import JobWakeups
 from server.ports import Held, Measures
 from server.stages.statistics import Statistics
+from server.store import statistics as rows
 from shared.clock import SECOND, Micros
 from shared.principals import LOCAL
 from shared.sqlite.errors import DatabaseUnavailable
@@ -171,15 +173,15 @@ class Numbers:
         self.clock, self.measures = SimClock(), Measures()
         self.lately: dict[Micros, Tree] = {}
         self.waiting: dict[str, int] = {}
-        store = AsyncMock(read=self._read, waiting_users=self._waiting_users)
-        store.queued.return_value = {"s": (4, None)}
-        store.held.return_value = [Held("s", "ann", "node", 3, 2)]
-        self.add, how = store.add, {"clock": self.clock, "measures": self.measures}
-        self.statistics = Statistics(resources(jobs=store, **how), store)
+        jobs = AsyncMock(waiting_users=self._waiting_users)
+        jobs.held.return_value = [Held("s", "ann", "node", 3, 2)]
+        database = AsyncMock(read_list=self._read)
+        self.add, how = database.write, {"clock": self.clock, "measures": self.measures}
+        self.statistics = Statistics(resources(jobs=jobs, **how), database)
 
-    async def _read(
-        self, since: Micros, services: Collection[str]
-    ) -> list[tuple[Micros, str, Tree]]:
+    async def _read(self, work: object, since: Micros = 0, services: Collection[str] = ()) -> Any:
+        if work is rows.queued:
+            return {"s": (4, None)}
         found = self.lately if services == ("s",) else {}
         return [(at, "s", counts) for at, counts in found.items() if at >= since]
 
@@ -196,7 +198,7 @@ async def test_what_was_counted_is_written_once_or_later_where_it_cannot_be() ->
     at = now - now % (600 * SECOND)
     written = {(at, ALL): {"samples": 1, **counted}, (at, "s"): counted}
     await statistics.stop()
-    assert [one.args[0] for one in numbers.add.await_args_list] == [written, {}]
+    assert [one.args[1] for one in numbers.add.await_args_list] == [written, {}]
     numbers.measures.jobs.uploaded(now, "s")
     numbers.add.side_effect = OSError
     with pytest.raises(OSError):  # noqa: PT011 - the fake's
@@ -204,7 +206,7 @@ async def test_what_was_counted_is_written_once_or_later_where_it_cannot_be() ->
     numbers.add.side_effect = None
     numbers.measures.jobs.uploaded(now, "s")
     await statistics.stop()
-    assert {one["uploaded"] for one in numbers.add.await_args.args[0].values()} == {2}
+    assert {one["uploaded"] for one in numbers.add.await_args.args[1].values()} == {2}
     await numbers.clock.advance(60 - now / SECOND % 60 + 5)
     assert statistics.until_next_s() == 55, "when a minute begins"
 

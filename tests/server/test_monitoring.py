@@ -24,7 +24,7 @@ from server.lifecycle import Supervision
 from server.loops.runner import Loop, Supervisor
 from server.stages.webhooks import Webhooks
 from server.storage.scratch import FolderScratch
-from server.store.statistics import SqlStatistics
+from server.store import statistics
 from shared import probe
 from shared.clock import SECOND
 from shared.principals import Principal, Role, Scope
@@ -125,20 +125,20 @@ async def test_the_text_comes_as_it_was_asked_for_to_who_may_read_services_and_a
 
 
 async def test_the_store_counts_once_for_a_crowd_and_may_be_unreadable(place, monkeypatch):
-    counted = AsyncMock(return_value={})
+    counted = Mock(return_value={})
     with monkeypatch.context() as patched:
         patched.setattr(metrics, "_FRESH_S", 60.0)
-        patched.setattr(SqlStatistics, "under_way", counted)
+        patched.setattr(statistics, "under_way", counted)
         place.warm.clock.forward(70)
         await asyncio.gather(*(scraped(place) for _ in range(10)))
-    assert counted.await_count == 1
+    assert counted.call_count == 1
     place.warm.clock.forward(70)
     since = place.warm.clock.now() - 30 * SECOND
     monkeypatch.setattr(Webhooks, "oldest", AsyncMock(return_value=since))
     assert 40 <= (await samples(place))["ferryman_webhooks_oldest_seconds",] < 600
     place.warm.clock.forward(70)
     broken = DatabaseUnavailable(sqlite3.OperationalError("disk I/O error"))
-    monkeypatch.setattr(SqlStatistics, "queued", AsyncMock(side_effect=broken))
+    monkeypatch.setattr(statistics, "queued", Mock(side_effect=broken))
     found = await samples(place)
     assert found["ferryman_store_readable",] == 0
     of_store = {"ferryman_jobs", "ferryman_oldest_waiting_seconds"}
@@ -230,6 +230,7 @@ async def test_a_failure_of_the_database_is_a_reason_and_its_words_are_the_opera
 
     with monkeypatch.context() as broken, capture_logs():  # each loop logs it at each sweep
         broken.setattr(Database, "failure", property(failure))
+        broken.setattr(Database, "change", fail)
         broken.setattr(Database, "write", fail)
         for _ in range(2):  # it does not come and go
             stranger = await guarded.timed("GET", "/health")

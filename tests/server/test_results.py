@@ -177,10 +177,13 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         numbers = count(1)
-        name = ("0" * 12, lambda: f"{next(numbers):020}")
+
+        def new_name() -> str:
+            return f"{next(numbers):032}"
+
         self.folder, self.staging = folder, folder / "staging"
-        self.scratch = FolderScratch(self.staging, *name)
-        self.storage = FolderStorage(folder, self.scratch, *name)
+        self.scratch = FolderScratch(self.staging, new_name)
+        self.storage = FolderStorage(folder, self.scratch, new_name)
         self.known: dict[int, Job] = {}
         self.inputs = Inputs(resources(jobs=self, storage=self.storage, scratch=self.scratch))
 

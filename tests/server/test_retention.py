@@ -46,7 +46,6 @@ from tests.kit.store import Store, chunks, resources
 from tests.kit.warm import Place
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-OWNER = "0123456789ab"
 DAY = 86_400
 SERVICES = {
     "short": Service("short", expires_after_s=10.0, forget_after_s=100.0),
@@ -73,7 +72,7 @@ class World:
     def cleaner(self, more: Callable[[], None]) -> Clean:
         how = resources(jobs=self.jobs, storage=self.storage, services=SERVICES, clock=self.clock)
         self.delete = Delete(how, Cancel(how, JobWakeups(), Get(how)))
-        return Clean(how, AsyncMock(return_value={OWNER}), self.delete.finish, more, self.keep)
+        return Clean(how, self.delete.finish, more, self.keep)
 
     async def add(self, service: str = "short", key: str | None = None) -> Job:
         """A queued job with its file."""
@@ -127,9 +126,12 @@ class World:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    numbers = iter(range(10_000))
-    names = (OWNER, lambda: f"{next(numbers) * 0x1234567:020x}"[::-1])
-    storage = FolderStorage(tmp_path, FolderScratch(tmp_path / "staging", *names), *names)
+    numbers = iter(range(1, 10_000))
+
+    def new_name() -> str:
+        return f"{next(numbers) * 0x1234567:032x}"[::-1]
+
+    storage = FolderStorage(tmp_path, FolderScratch(tmp_path / "staging", new_name), new_name)
     database = await Database.open(tmp_path / "x.sqlite", MIGRATIONS)
     yield World(database, storage, tmp_path)
     await database.close()
@@ -147,8 +149,8 @@ async def test_many_expire_in_few_commits_and_a_stop_does_not_wait_for_all(world
 
     await Loop("cleaner", world.cleaner(more), 60.0, wakeup, world.clock).run(stop)
     assert len(await world.jobs.expired(world.clock.now(), 1_000)) == 50
-    commits = Mock(side_effect=world.jobs.database.write)
-    monkeypatch.setattr(world.jobs.database, "write", commits)
+    commits = Mock(side_effect=world.jobs.database.change)
+    monkeypatch.setattr(world.jobs.database, "change", commits)
     assert await world.clean.run_once() >= 50
     assert commits.call_count <= 3
     await world.sweep()
@@ -278,14 +280,14 @@ async def test_a_sweep_finds_out_that_a_full_database_has_room_again(world):
     """Nobody uploads to a server that says that it is full."""
     database, before = world.jobs.database, await world.add()
     (used,) = (await database.rows("PRAGMA page_count"))[0]
-    await database.write(lambda tx: tx.rows(f"PRAGMA max_page_count = {used}"))
+    await database.change(lambda tx: tx.rows(f"PRAGMA max_page_count = {used}"))
     with pytest.raises(DatabaseUnavailable, match="no space left for the database"):
-        await database.write(lambda tx: tx.rows("CREATE TABLE x AS SELECT zeroblob(100000)"))
+        await database.change(lambda tx: tx.rows("CREATE TABLE x AS SELECT zeroblob(100000)"))
     with pytest.raises(DatabaseUnavailable):
         await world.clean.run_once()
     assert database.failure is not None
     assert (await world.jobs.get(before.id)).id == before.id, "it can be read"
-    await database.write(lambda tx: tx.rows("PRAGMA max_page_count = 1000000"))
+    await database.change(lambda tx: tx.rows("PRAGMA max_page_count = 1000000"))
     await world.clean.run_once()
     assert database.failure is None
 

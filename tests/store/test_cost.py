@@ -17,11 +17,11 @@ import pytest
 from server.domain import states
 from server.domain.choose import Candidate
 from server.domain.service import Service
+from server.domain.webhooks import Delivery
 from server.ports import Filter
+from server.store import statistics, webhooks
 from server.store.migrations import MIGRATIONS
 from server.store.queue import READY
-from server.store.statistics import SqlStatistics
-from server.store.webhooks import SqlDeliveries
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits, Reason
 from tests.kit.store import Store, every
@@ -112,7 +112,7 @@ SWEEPS: dict[str, Call] = {
     "users": lambda jobs: jobs.users("", 50),
     "waiting_users": lambda jobs: jobs.waiting_users("s", 50, 100),
     "files_in_use": lambda jobs: jobs.files_in_use(["a", "b"]),
-    "statistics of what is under way": lambda jobs: SqlStatistics(jobs.database).under_way(),
+    "statistics of what is under way": lambda jobs: jobs.database.read_list(statistics.under_way),
 }
 CHOICES: tuple[dict[str, Any], ...] = (
     {"name": "nightly"},
@@ -178,7 +178,7 @@ async def test_to_count_what_waits_costs_the_same_however_much_has_ended(tmp_pat
         async with opened(tmp_path / f"{many}.sqlite") as (jobs, steps):
             await fill(jobs, many, *ENDED)
             before = steps()
-            assert await SqlStatistics(jobs.database).queued() == {}
+            assert await jobs.database.read_list(statistics.queued) == {}
             costs.append(steps() - before)
     assert costs[1] <= costs[0] + 2
 
@@ -221,8 +221,9 @@ async def test_a_dead_receiver_makes_no_look_for_webhooks_longer(tmp_path, of_on
             await deliver(jobs, "ann", "late", 1, 1_000)
             await deliver(jobs, other, "well", 3, 2)
             before = steps()
-            due = SqlDeliveries(jobs.database).due
-            found = await due(10, 32, targets=targets, principals=principals)
+            found, _ = await jobs.database.read(
+                webhooks.due, 10, 32, ("", ""), targets=targets, principals=principals
+            )
             costs.append(steps() - before)
             assert {one.url for one in found} == {"https://well/"}
     assert costs[1] <= costs[0] + 2
@@ -232,7 +233,10 @@ async def test_a_receiver_is_found_however_many_others_have_to_wait(jobs: Store)
     await deliver(jobs, "ann", "dead", 1_000, 1)
     await deliver(jobs, "ann", "a", 1_000, 1_000, each_its_own=True)
     await deliver(jobs, "ann", "well", 1, 2)
-    due, found = SqlDeliveries(jobs.database).due, []
+    found, walked, dead = list[Delivery](), ("", ""), {"https://dead:443"}
     for _ in range(10):
-        found += await due(10, 32, targets={"https://dead:443"}, principals=())
+        some, walked = await jobs.database.read(
+            webhooks.due, 10, 32, walked, targets=dead, principals=()
+        )
+        found += some
     assert {one.url for one in found} == {"https://well/"}

@@ -21,19 +21,18 @@ from shared.files import durable
 from tests.kit.store import chunks, read
 
 R = FileKind.RESULT
-OWNER = "0000000000a1"
 
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> FolderScratch:
     numbers = iter(range(1_000))
-    return FolderScratch(tmp_path / "staging", OWNER, lambda: f"{next(numbers):020x}")
+    return FolderScratch(tmp_path / "staging", lambda: f"{next(numbers):032x}")
 
 
 @pytest.fixture
 def storage(tmp_path: Path, scratch: FolderScratch) -> FolderStorage:
     numbers = iter(range(1_000))
-    return FolderStorage(tmp_path, scratch, OWNER, lambda: f"{next(numbers):020x}")
+    return FolderStorage(tmp_path, scratch, lambda: f"{next(numbers):032x}")
 
 
 async def put(storage: FolderStorage, content: bytes | AsyncIterator[bytes] = b"content") -> str:

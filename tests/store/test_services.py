@@ -9,41 +9,41 @@ import pytest
 from server.domain.access import Visible
 from server.domain.choose import Candidate
 from server.domain.service import Service, ServiceRecord
-from server.store.services import SqlServices
+from server.store import services as rows
 from shared.sqlite.database import Database
 from shared.wire import JobState
-from tests.kit.store import Store, claim
+from tests.kit.store import Calls, Store, claim
 
 ANY = [Candidate("node", None)]
 
 
 @pytest.fixture
-def services(database: Database) -> SqlServices:
-    return SqlServices(database)
+def services(database: Database) -> Calls:
+    return Calls(database, rows)
 
 
 async def test_a_service_keeps_its_variables_and_is_in_use_again_once_it_is_put(services):
     await services.put("gpu", {"timeout": "1h"}, {"A": "1"}, 10)
     await services.put("gpu", {"timeout": "2h"}, None, 20)
     known = ServiceRecord("gpu", {"timeout": "2h"}, {"A": "1"}, changed_at=20)
-    assert await services.all() == [known]
+    assert await services.all_services() == [known]
     await services.retire("gpu", 30)
-    assert await services.all() == [replace(known, retired=True, changed_at=30)]
+    assert await services.all_services() == [replace(known, retired=True, changed_at=30)]
     await services.put("gpu", {"timeout": "2h"}, None, 40)
-    assert await services.all() == [replace(known, changed_at=40)]
+    assert await services.all_services() == [replace(known, changed_at=40)]
 
 
 async def test_nothing_of_a_paused_service_is_claimed_whatever_the_caller_knows(jobs, services):
     await jobs.added("ann", "bob")
     await services.set_paused("s", "new disks", 10)
-    (record,) = await services.all()
+    (record,) = await services.all_services()
     assert (record.paused, record.paused_message, record.settings) == (True, "new disks", None)
     assert await jobs.claim_fairly(Service("s"), ANY, 99, 20) == []
     await services.set_paused("s", None, 30)
     assert len(await jobs.claim_fairly(Service("s"), ANY, 99, 40)) == 2
 
 
-async def test_a_pause_keeps_whose_turn_it_is(jobs: Store, services: SqlServices) -> None:
+async def test_a_pause_keeps_whose_turn_it_is(jobs: Store, services: Calls) -> None:
     await jobs.added("ann", "ann", "bob", "bob")
     served = await jobs.claim_fairly(Service("s"), ANY, 1, 20)
     await services.set_paused("s", "", 30)

@@ -19,7 +19,7 @@ import pytest
 
 from server.agents import answers
 from server.domain.jobs import FileKind
-from server.ports import InUse, RunningServers, ScratchFile, Storage
+from server.ports import InUse, ScratchFile, Storage
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
 from shared.clock import RealClock
@@ -28,28 +28,26 @@ from tests.kit.store import chunks, read
 from tests.model.inline_database import SimulatedCrash
 
 B, R = FileKind.BUNDLE, FileKind.RESULT
-FIRST, SECOND = "0000000000a1", "0000000000b2"
-"""Two runs of a server."""
 LARGE = hashlib.shake_128(b"large").digest(2_500_000)
 
 
 class Place:
-    """Where stored files outlive the run that stored them; ``first`` is the first run's storage."""
+    """Where stored files outlive the run that stored them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._numbers = itertools.count()
-        self.first = self.run(FIRST)
+        self.first = self.run()
 
-    def token(self) -> str:
-        return f"{next(self._numbers) * 0x123456789ABCDEF:020x}"[::-1][:20]
+    def new_name(self) -> str:
+        return f"{next(self._numbers) * 0x123456789ABCDEF:032x}"[::-1][:32]
 
-    def scratch(self, owner: str) -> FolderScratch:
-        return FolderScratch(self.folder / "staging", owner, self.token)
+    def scratch(self) -> FolderScratch:
+        return FolderScratch(self.folder / "staging", self.new_name)
 
-    def run(self, owner: str) -> Storage:
-        """The storage as another run of a server sees it."""
-        return FolderStorage(self.folder, self.scratch(owner), owner, self.token)
+    def run(self) -> Storage:
+        """The storage as another run of the server sees it."""
+        return FolderStorage(self.folder, self.scratch(), self.new_name)
 
     @contextmanager
     def full(self) -> Iterator[None]:
@@ -99,17 +97,10 @@ def rows(*referred: str) -> InUse:
     return in_use
 
 
-def running(*owners: str) -> RunningServers:
-    async def running_servers() -> set[str]:
-        return set(owners)
-
-    return running_servers
-
-
-async def sweep(storage: Storage, in_use: InUse, running_servers: RunningServers) -> int:
+async def sweep(storage: Storage, in_use: InUse) -> int:
     """Delete the orphans among all results."""
     listed = await names(storage)
-    return await storage.delete_orphans(FileKind.RESULT, listed, in_use, running_servers)
+    return await storage.delete_orphans(FileKind.RESULT, listed, in_use)
 
 
 # -- put and open
@@ -130,21 +121,21 @@ async def test_what_was_put_can_be_read(storage: Storage, content: list[bytes]) 
 
 
 async def test_a_scratch_file_is_stored_with_its_content(place: Place) -> None:
-    scratch = place.scratch(FIRST)
+    scratch = place.scratch()
     async with place.first.pending(B) as pending:
         with scratch.file() as file:
             file.path.write_bytes(LARGE)
             name = await pending.put(file)
         pending.commit()
     assert await read(place.first, B, name) == LARGE
-    assert await scratch.clear(running()) == 0  # nothing of it is left over
+    assert scratch.clear() == 0  # nothing of it is left over
 
 
-async def test_a_name_says_who_stored_the_file_and_is_never_given_again(storage: Storage) -> None:
+async def test_a_name_is_never_given_again(storage: Storage) -> None:
     async with storage.pending(R) as pending:
         names = [await pending.put(chunks(b"same")) for _ in range(20)]
     assert len(set(names)) == 20
-    assert all(re.fullmatch(rf"[0-9a-f]{{20}}{FIRST}", name) for name in names)
+    assert all(re.fullmatch("[0-9a-f]{32}", name) for name in names)
 
 
 async def test_the_range_ends_before_its_end(storage: Storage) -> None:
@@ -161,7 +152,7 @@ async def test_the_range_ends_before_its_end(storage: Storage) -> None:
 
 async def test_a_file_that_is_not_there_says_so(storage: Storage) -> None:
     of_another_kind = await put(storage, kind=B)
-    for missing in ("f" * 20 + FIRST, of_another_kind):
+    for missing in ("f" * 32, of_another_kind):
         with pytest.raises(FileNotFoundError):
             await read(storage, R, missing)
         with pytest.raises(FileNotFoundError):
@@ -181,7 +172,7 @@ async def test_files_that_are_stored_at_once_do_not_mix(storage: Storage) -> Non
 
 
 async def test_each_file_of_any_run_is_listed_once_and_in_order(place: Place) -> None:
-    storage, other = place.first, place.run(SECOND)
+    storage, other = place.first, place.run()
     for name in ("notes.txt", "aa/notes.txt", "aa/" + "b" * 32, "zz/" + "z" * 32):
         place.put_stranger(R, name)
     stored = sorted([await put(one) for one in (storage, other) for _ in range(15)])
@@ -204,7 +195,7 @@ async def test_each_file_of_any_run_is_listed_once_and_in_order(place: Place) ->
 
 async def test_only_the_files_that_were_named_are_deleted(storage: Storage) -> None:
     bundle, first, second = await put(storage, kind=B), await put(storage), await put(storage)
-    missing = "f" * 20 + FIRST
+    missing = "f" * 32
     for _ in range(2):  # what is not there can be deleted
         await storage.delete([(B, bundle), (R, first), (R, missing), (B, second)])
         with pytest.raises(FileNotFoundError):
@@ -241,56 +232,42 @@ async def test_what_is_not_committed_is_deleted_at_the_end_or_an_error(storage: 
 # -- orphans
 
 
-@each(
-    "owner, alive, goes",
-    [
-        (FIRST, [FIRST], True),
-        (FIRST, [], True),  # this run knows its own files, whether it has its lease or not
-        (SECOND, [FIRST, SECOND], False),
-        (SECOND, [FIRST], True),
-        ("123456789abc", [FIRST, SECOND], True),  # no run: digits by chance, of older releases
-    ],
-)
-async def test_a_file_without_a_row_goes_unless_its_run_is_alive(place, owner, alive, goes):
+async def test_a_file_without_a_row_goes(place):
     place.put_stranger(R, "notes.txt")
     place.put_stranger(R, "aa/notes.txt")
-    storage = place.first if owner == FIRST else place.run(owner)
-    with_row, without = await put(storage), await put(storage)
-    assert await sweep(place.first, rows(with_row), running(*alive)) == goes
-    assert await names(place.first) == sorted([with_row] if goes else [with_row, without])
-    await storage.delete([(R, with_row), (R, without)])
+    with_row = [await put(place.first), await put(place.run())]
+    for storage in (place.first, place.run()):
+        await put(storage)
+    assert await sweep(place.first, rows(*with_row)) == 2
+    assert await names(place.first) == sorted(with_row)
+    await place.first.delete([(R, name) for name in with_row])
     assert (place.folder / R / "notes.txt").exists()
     assert (place.folder / R / "aa/notes.txt").exists()
 
 
 async def test_a_pending_file_is_no_orphan(place: Place) -> None:
-    """Also where a run has lost its lease for a moment, it knows what it is about to refer to."""
-    for alive in ([FIRST], []):
-        async with place.first.pending(R) as pending:
-            name = await pending.put(chunks(b"x"))
-            assert await sweep(place.first, rows(), running(*alive)) == 0
-            pending.commit()
-        assert await sweep(place.first, rows(name), running(FIRST)) == 0
-        assert await names(place.first) == [name]
-        assert await sweep(place.first, rows(), running(*alive)) == 1
+    async with place.first.pending(R) as pending:
+        name = await pending.put(chunks(b"x"))
+        assert await sweep(place.first, rows()) == 0
+        pending.commit()
+    assert await sweep(place.first, rows(name)) == 0
+    assert await names(place.first) == [name]
+    assert await sweep(place.first, rows()) == 1
 
 
 async def test_a_row_that_is_written_during_the_sweep_counts(storage: Storage) -> None:
     referred = set[str]()
 
-    async def in_use(asked: Sequence[str]) -> set[str]:
-        return referred & set(asked)
-
     async with storage.pending(R) as pending:
         name = await pending.put(chunks(b"x"))
         listed = await names(storage)
 
-        async def running_servers() -> set[str]:
+        async def in_use(asked: Sequence[str]) -> set[str]:
             referred.add(name)  # meanwhile the row is written
             pending.commit()
-            return {FIRST}
+            return referred & set(asked)
 
-        assert await storage.delete_orphans(R, listed, in_use, running_servers) == 0
+        assert await storage.delete_orphans(R, listed, in_use) == 0
     assert await names(storage) == [name]
 
 
@@ -301,29 +278,25 @@ async def test_if_the_rows_cannot_be_read_nothing_is_deleted(storage: Storage) -
         raise OSError(5, "Input/output error")
 
     with pytest.raises(OSError, match="Input/output"):
-        await sweep(storage, fails, running(FIRST))
+        await sweep(storage, fails)
     assert await names(storage) == [name]
 
 
-async def test_sweeps_of_two_servers_take_nothing_from_uploads_under_way(place: Place) -> None:
-    first, second = place.first, place.run(SECOND)
+async def test_sweeps_take_nothing_from_uploads_under_way(storage: Storage) -> None:
     referred = set[str]()
 
     async def in_use(asked: Sequence[str]) -> set[str]:
         return referred & set(asked)
 
-    async def upload(storage: Storage, other: Storage, number: int) -> None:
+    async def upload(number: int) -> None:
         async with storage.pending(R) as pending:
             name = await pending.put(chunks(b"%d" % number))
-            assert await sweep(other, in_use, running(FIRST, SECOND)) == 0
-            assert await sweep(storage, in_use, running(FIRST, SECOND)) == 0
+            assert await sweep(storage, in_use) == 0
             referred.add(name)
             pending.commit()
 
-    uploads = [upload(first, second, number) for number in range(10)]
-    uploads += [upload(second, first, number) for number in range(10)]
-    await asyncio.gather(*uploads)
-    assert set(await names(first)) == referred
+    await asyncio.gather(*map(upload, range(20)))
+    assert set(await names(storage)) == referred
     assert len(referred) == 20
 
 
@@ -340,7 +313,7 @@ async def test_half_a_stream_is_no_file(place: Place, error: BaseException) -> N
     with pytest.raises(type(error)):
         async with place.first.pending(R) as pending:
             await pending.put(breaking(error))
-    assert await names(place.first) == await names(place.run(SECOND)) == []
+    assert await names(place.first) == await names(place.run()) == []
 
 
 async def dies_after_storing(storage: Storage, stored: list[str]) -> None:
@@ -353,9 +326,9 @@ async def test_a_crash_before_the_row_leaves_an_orphan_for_the_next_run(place: P
     stored: list[str] = []
     with pytest.raises(SimulatedCrash):
         await dies_after_storing(place.first, stored)
-    following = place.run(SECOND)
+    following = place.run()
     assert await read(following, R, stored[0]) == b"whole"
-    assert await sweep(following, rows(), running(SECOND)) == 1
+    assert await sweep(following, rows()) == 1
     assert await names(following) == []
 
 
@@ -371,19 +344,17 @@ async def test_a_cancelled_write_may_still_come_so_its_file_stays(storage: Stora
     await stored.wait()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert await sweep(storage, rows(), running(FIRST)) == 0
+    assert await sweep(storage, rows()) == 0
     assert len(await names(storage)) == 1
 
 
 async def test_scratch_files_go_with_their_run(place: Place) -> None:
-    one, other = place.scratch(FIRST), place.scratch(SECOND)
-    with one.file() as dead, other.file() as living:
-        for file in (dead, living):
-            file.path.write_bytes(b"half")
+    with place.scratch().file() as dead:
+        dead.path.write_bytes(b"half")
         archive = dead.path.with_name(f"{dead.path.name}.archive")
         archive.write_bytes(b"half an archive")
-        assert await place.scratch("0000000000c3").clear(running(SECOND)) == 2
-        assert (dead.path.exists(), archive.exists(), living.path.exists()) == (False, False, True)
+        assert place.scratch().clear() == 2
+        assert (dead.path.exists(), archive.exists()) == (False, False)
 
 
 @pytest.mark.parametrize("of_an_agent", [False, True])
@@ -404,7 +375,7 @@ async def test_a_scratch_file_of_a_cancelled_caller_is_not_left(tmp_path, monkey
         await answers.store(unread, file, RealClock())
 
     monkeypatch.setattr(Path, "open", slow)
-    storing = asyncio.create_task(store(FolderScratch(tmp_path, FIRST, lambda: "0" * 20)))
+    storing = asyncio.create_task(store(FolderScratch(tmp_path, lambda: "0" * 32)))
     await asyncio.to_thread(begun.wait, 30)
     storing.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -419,7 +390,7 @@ async def test_a_scratch_file_of_a_cancelled_caller_is_not_left(tmp_path, monkey
 
 async def test_what_does_not_fit_is_refused_and_leaves_nothing_and_later_there_is_room(place):
     kept = await put(place.first, b"kept")
-    with place.scratch(FIRST).file() as file:
+    with place.scratch().file() as file:
         file.path.write_bytes(b"x")
         for content in (chunks(b"x" * 100_000), file):
             with place.full(), pytest.raises(OSError, match="No space left") as caught:

@@ -8,22 +8,13 @@ from typing import Any
 import pytest
 
 from server.domain.jobs import Event, Job, Move
-from server.domain.leases import Lease, of_agent
 from server.domain.live import Live, NewEvent, Report
 from server.store.jobs import SqlJobs
-from server.store.leases import SqlLeases
 from shared.ids import AttemptKey
-from shared.sql import Database
 from shared.wire import JobState, Progress
 from tests.contract.store.conftest import added, claim
 
 LINES = (NewEvent("job.notice", "one", "notice"), NewEvent("job.warning", "two", "warning"))
-
-
-@pytest.fixture
-async def lease(database: Database) -> Lease:
-    (lease,) = await SqlLeases(database, "a" * 12).acquire([of_agent("node")])
-    return lease
 
 
 async def running(jobs: SqlJobs) -> Job:
@@ -36,7 +27,7 @@ async def running(jobs: SqlJobs) -> Job:
     return moved
 
 
-def report(job: Job, held: Lease, **what: Any) -> Report:
+def report(job: Job, **what: Any) -> Report:
     live = Live(
         progress=Progress(current=45, total=100),
         message="step 45",
@@ -44,7 +35,7 @@ def report(job: Job, held: Lease, **what: Any) -> Report:
         heartbeat_at=40,
         notices=LINES,
     )
-    usual = Report(job.key, "node", held, 50, live, news=True, sampled=True)
+    usual = Report(job.key, "node", 50, live, news=True, sampled=True)
     return replace(usual, **what)
 
 
@@ -59,11 +50,11 @@ SAID = [
 ]
 
 
-async def test_what_a_running_attempt_says_is_in_its_rows_and_its_events(jobs, lease) -> None:
+async def test_what_a_running_attempt_says_is_in_its_rows_and_its_events(jobs) -> None:
     job = await running(jobs)
     noted: list[int] = []
     jobs._noted = noted.append
-    assert await jobs.record_live([report(job, lease)]) == {job.key}
+    assert await jobs.record_live([report(job)]) == {job.key}
     job = await jobs.get(job.id)
     assert (job.progress, job.message) == (Progress(current=45, total=100), "step 45")
     assert (job.output, job.heartbeat_at, job.state) == ({"score": "0.93"}, 40, JobState.RUNNING)
@@ -82,12 +73,12 @@ async def test_what_a_running_attempt_says_is_in_its_rows_and_its_events(jobs, l
     assert [one.state for one in await jobs.moves(job.id, 2)] == ["Submitted", "Running"]
 
 
-async def test_what_was_said_before_is_no_event_again(jobs, lease) -> None:
+async def test_what_was_said_before_is_no_event_again(jobs) -> None:
     job = await running(jobs)
     first = Live(notices=LINES[:1], output={"a": "1"})
-    await jobs.record_live([report(job, lease, live=first, sampled=False)])
+    await jobs.record_live([report(job, live=first, sampled=False)])
     more = Live(notices=LINES, output={"a": "2", "b": "3"}, message="")
-    await jobs.record_live([report(job, lease, live=more)])
+    await jobs.record_live([report(job, live=more)])
     assert notes(await jobs.events(job.id)) == [
         ("job.notice", "notice", "one"),
         ("job.output", "info", "a: 1"),
@@ -98,8 +89,8 @@ async def test_what_was_said_before_is_no_event_again(jobs, lease) -> None:
     assert (job.output, job.message) == ({"a": "2", "b": "3"}, "Running")
 
 
-@pytest.mark.parametrize("wrong", ["attempt", "agent", "lease", "state"])
-async def test_nothing_is_written_about_what_does_not_run_there(jobs, lease, wrong) -> None:
+@pytest.mark.parametrize("wrong", ["attempt", "agent", "state"])
+async def test_nothing_is_written_about_what_does_not_run_there(jobs, wrong) -> None:
     job = await running(jobs)
     if wrong == "state":
         assert await jobs.move(Move(job.id, 1, job.state, JobState.UNKNOWN, 60, "gone"))
@@ -107,17 +98,16 @@ async def test_nothing_is_written_about_what_does_not_run_there(jobs, lease, wro
     what: dict[str, dict[str, Any]] = {
         "attempt": {"key": AttemptKey(job.id, 2)},
         "agent": {"agent": "other"},
-        "lease": {"lease": replace(lease, token=lease.token - 1)},
         "state": {},
     }
-    assert await jobs.record_live([report(job, lease, **what[wrong])]) == set()
+    assert await jobs.record_live([report(job, **what[wrong])]) == set()
     now = await jobs.get(job.id), await jobs.attempt(job.key), await jobs.events(job.id)
     assert now == before
 
 
-async def test_the_end_of_an_attempt_writes_what_it_said_last(jobs, lease) -> None:
+async def test_the_end_of_an_attempt_writes_what_it_said_last(jobs) -> None:
     job = await running(jobs)
-    await jobs.record_live([report(job, lease, live=Live(notices=LINES[:1]), sampled=False)])
+    await jobs.record_live([report(job, live=Live(notices=LINES[:1]), sampled=False)])
     said = Live(progress=Progress(current=100), notices=LINES, output={"score": "0.93"})
     facts = {"progress": said.progress, "output": said.output}
     end = Move(job.id, 1, job.state, JobState.COMPLETED, 60, "ended", facts=facts, live=said)
@@ -129,7 +119,7 @@ async def test_the_end_of_an_attempt_writes_what_it_said_last(jobs, lease) -> No
     events = await jobs.events(job.id)
     assert notes(events) == SAID
     assert events[-1].event == "job.completed"
-    assert await jobs.record_live([report(job, lease)]) == set()
+    assert await jobs.record_live([report(job)]) == set()
 
 
 async def test_sends_that_fail_alike_are_folded_around_other_events(jobs, database) -> None:
@@ -141,7 +131,7 @@ async def test_sends_that_fail_alike_are_folded_around_other_events(jobs, databa
         assert queued is not None
         job = queued
         values = {"id": job.id, "at": at, "attempt": job.attempt}
-        await database.write(
+        await database.change(
             lambda tx, values=values: tx.rows(
                 "INSERT INTO events (job_id, at, attempt, state, message, event)"
                 " VALUES (:id, :at, :attempt, 'Queued', '', 'job.tagged')",

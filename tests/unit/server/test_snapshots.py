@@ -36,7 +36,7 @@ class Making:
 def rig(tmp_path):
     names = iter(range(1000))
     clock = SimClock()
-    snapshots = Snapshots(FolderScratch(tmp_path, "0" * 12, lambda: f"{next(names):020x}"), clock)
+    snapshots = Snapshots(FolderScratch(tmp_path, lambda: f"{next(names):032x}"), clock)
     return snapshots, Making(), clock, tmp_path
 
 

@@ -10,13 +10,15 @@ from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact
 from server.domain.choose import Candidate
 from server.domain.jobs import Job
 from server.domain.service import Service
-from server.store.agents import SqlAgents
+from server.store import agents as rows
+from server.store.identity import new_start
 from server.store.jobs import SqlJobs
-from shared.ids import AttemptKey
+from shared.clock import SECOND
+from shared.ids import AttemptKey, Start
 from shared.sqlite.database import Database
 from shared.wire import AgentState, JobState
 from tests.contract.store.conftest import claim, new
-from tests.kit.store import moved
+from tests.kit.store import Calls, moved
 
 S_QUEUED = JobState.QUEUED
 ADDRESS = "http://north:9000"
@@ -25,8 +27,8 @@ SETTINGS = {"north": ADDRESS}
 
 
 @pytest.fixture
-def agents(database: Database) -> SqlAgents:
-    return SqlAgents(database)
+def agents(database: Database) -> Calls:
+    return Calls(database, rows)
 
 
 async def held(jobs: SqlJobs, agent: str) -> Job:
@@ -35,9 +37,10 @@ async def held(jobs: SqlJobs, agent: str) -> Job:
 
 
 async def reached(
-    agents: SqlAgents, contact: Contact = NORTH, settings: dict[str, str] = SETTINGS, at: int = 50
+    agents: Calls, contact: Contact = NORTH, settings: dict[str, str] = SETTINGS, at: int = 50
 ) -> AgentRecord:
-    return await agents.contacted(contact, settings, at)
+    record: AgentRecord = await agents.contacted(contact, settings, at)
+    return record
 
 
 def shown(records: list[AgentRecord]) -> list[tuple[str, str, str]]:
@@ -45,7 +48,7 @@ def shown(records: list[AgentRecord]) -> list[tuple[str, str, str]]:
 
 
 async def test_agents_of_the_settings_and_of_jobs_appear_by_themselves(
-    agents: SqlAgents, jobs: SqlJobs
+    agents: Calls, jobs: SqlJobs
 ) -> None:
     await held(jobs, "gone")
     first = await agents.register([NORTH], 40)
@@ -62,7 +65,7 @@ async def test_agents_of_the_settings_and_of_jobs_appear_by_themselves(
 
 
 async def test_an_agent_is_known_by_its_own_id_from_its_first_contact_on(
-    agents: SqlAgents, jobs: SqlJobs
+    agents: Calls, jobs: SqlJobs
 ) -> None:
     await agents.register([NORTH], 40)
     job = await held(jobs, "north")
@@ -74,31 +77,31 @@ async def test_an_agent_is_known_by_its_own_id_from_its_first_contact_on(
     assert (record.version, record.resources) == ("1.2", {"slots": 4})
     assert record.labels == {"gpu": "a100"}
     assert (record.created_at, record.last_heard_at) == (40, 50)
-    assert await agents.all() == [record]
+    assert await agents.all_agents() == [record]
     attempt = await jobs.attempt(AttemptKey(job.id, 1))
     assert (attempt.agent, attempt.agent_id) == ("north", "x1")
 
 
 @pytest.mark.parametrize("said", [None, "", "name:other", "x" * 65, "a b"])
 async def test_an_agent_without_an_id_of_its_own_has_one_by_its_name(
-    agents: SqlAgents, said: str | None
+    agents: Calls, said: str | None
 ) -> None:
     for _ in range(2):
         assert (await reached(agents, replace(NORTH, agent_id=said))).id == "name:north"
 
 
-async def test_an_older_agent_that_learns_to_say_its_id_is_the_same(agents: SqlAgents) -> None:
+async def test_an_older_agent_that_learns_to_say_its_id_is_the_same(agents: Calls) -> None:
     await reached(agents)
     await agents.set_state("name:north", AgentState.DRAINING, "drained")
     record = await reached(agents, replace(NORTH, agent_id="x1"))
     assert (record.id, record.state, record.message) == ("x1", AgentState.DRAINING, "drained")
     assert (await reached(agents)).id == "x1"  # and one that forgets it again, too
-    assert shown(await agents.all()) == [("north", "x1", "draining")]
+    assert shown(await agents.all_agents()) == [("north", "x1", "draining")]
 
 
 @pytest.mark.parametrize("address", [ADDRESS, "http://elsewhere:9000"])
 async def test_a_known_id_under_a_new_name_is_a_rename_with_all_its_jobs(
-    agents: SqlAgents, jobs: SqlJobs, address: str
+    agents: Calls, jobs: SqlJobs, address: str
 ) -> None:
     await reached(agents, replace(NORTH, agent_id="x1"))
     await agents.set_state("x1", AgentState.DRAINING, "drained")
@@ -107,14 +110,14 @@ async def test_a_known_id_under_a_new_name_is_a_rename_with_all_its_jobs(
     await agents.register([south], 60)
     record = await reached(agents, south, {"south": address}, 70)
     assert (record.id, record.name, record.state) == ("x1", "south", AgentState.DRAINING)
-    assert [one.name for one in await agents.all()] == ["south", "west"]
+    assert [one.name for one in await agents.all_agents()] == ["south", "west"]
     assert (await jobs.get(job.id)).agent == "south"
     assert (await jobs.attempt(AttemptKey(job.id, 1))).agent == "south"
     assert (await jobs.get(other.id)).agent == "west"
 
 
 async def test_names_that_change_places_in_the_settings_keep_jobs_apart(
-    agents: SqlAgents, jobs: SqlJobs
+    agents: Calls, jobs: SqlJobs
 ) -> None:
     places = {name: Contact(name, "ferryman", f"http://{name}:9000") for name in "abc"}
     await agents.register(list(places.values()), 40)
@@ -133,7 +136,7 @@ async def test_names_that_change_places_in_the_settings_keep_jobs_apart(
     for contact, agent_id in zip(now, ("id-a", "id-b", "id-c", "id-new"), strict=True):
         settings = {one.name: one.address for one in now}
         await reached(agents, replace(contact, agent_id=agent_id), settings)
-    assert shown(await agents.all()) == [
+    assert shown(await agents.all_agents()) == [
         ("a", "id-b", "active"),
         ("b", "id-a", "active"),
         ("c", "id-new", "active"),
@@ -145,9 +148,7 @@ async def test_names_that_change_places_in_the_settings_keep_jobs_apart(
         assert (await jobs.attempt(AttemptKey(job_id, 1))).agent == name
 
 
-async def test_a_name_that_is_in_use_is_not_given_by_address(
-    agents: SqlAgents, jobs: SqlJobs
-) -> None:
+async def test_a_name_that_is_in_use_is_not_given_by_address(agents: Calls, jobs: SqlJobs) -> None:
     south = Contact("south", "ferryman", "http://south:9000")
     settings = {"north": NORTH.address, "south": south.address}
     for contact in (NORTH, south):
@@ -169,26 +170,29 @@ async def test_a_name_that_is_in_use_is_not_given_by_address(
     assert {("w", "name:w", "active"), ("west", "name:west", "active")} < set(last)
 
 
-async def test_another_id_under_a_known_name_retires_the_agent_before(agents: SqlAgents) -> None:
+async def test_another_id_under_a_known_name_retires_the_agent_before(agents: Calls) -> None:
     await reached(agents, replace(NORTH, agent_id="x1"))
     record = await reached(agents, replace(NORTH, agent_id="x2"), at=70)
     assert (record.id, record.state, record.created_at) == ("x2", AgentState.ACTIVE, 70)
-    old, fresh = await agents.all()
+    old, fresh = await agents.all_agents()
     assert (old.id, old.state, old.message) == ("x1", AgentState.RETIRED, REPLACED)
     assert fresh == record
     back = await reached(agents, replace(NORTH, agent_id="x1"), at=80)
     assert (back.id, back.state) == ("x1", AgentState.ACTIVE)
-    assert [one.state for one in await agents.all()] == [AgentState.ACTIVE, AgentState.RETIRED]
+    assert [one.state for one in await agents.all_agents()] == [
+        AgentState.ACTIVE,
+        AgentState.RETIRED,
+    ]
 
 
-async def test_who_replaces_an_agent_that_is_drained_is_drained(agents: SqlAgents) -> None:
+async def test_who_replaces_an_agent_that_is_drained_is_drained(agents: Calls) -> None:
     await reached(agents, replace(NORTH, agent_id="x1"))
     await agents.set_state("x1", AgentState.DRAINING, "for repair")
     record = await reached(agents, replace(NORTH, agent_id="x2"))
     assert (record.state, record.message) == (AgentState.DRAINING, "for repair")
 
 
-async def test_two_names_with_one_id_are_two_agents(agents: SqlAgents, jobs: SqlJobs) -> None:
+async def test_two_names_with_one_id_are_two_agents(agents: Calls, jobs: SqlJobs) -> None:
     """A copied data folder, or one agent under two names: neither takes jobs of the other."""
     settings = {"north": ADDRESS, "south": "http://south:9000"}
     south = Contact("south", "ferryman", settings["south"], "x1")
@@ -202,7 +206,7 @@ async def test_two_names_with_one_id_are_two_agents(agents: SqlAgents, jobs: Sql
 
 @pytest.mark.parametrize("how", ["edited", "replaced", "retired"])
 async def test_an_id_whose_name_is_in_the_settings_is_given_to_no_other_name(
-    agents: SqlAgents, jobs: SqlJobs, how: str
+    agents: Calls, jobs: SqlJobs, how: str
 ) -> None:
     settings = {"north": ADDRESS, "south": "http://south:9000"}
     south = Contact("south", "ferryman", settings["south"], "x3")
@@ -214,13 +218,13 @@ async def test_an_id_whose_name_is_in_the_settings_is_given_to_no_other_name(
     else:
         settings["north"] = "http://moved:9000"
     await reached(agents, south, settings)
-    job, before = await held(jobs, "north"), await agents.all()
+    job, before = await held(jobs, "north"), await agents.all_agents()
     record = await reached(agents, replace(south, agent_id="x1"), settings)
-    assert (record.id, await agents.all()) == ("x3", before)
+    assert (record.id, await agents.all_agents()) == ("x3", before)
     assert (await jobs.get(job.id)).agent == "north"
 
 
-async def test_a_lost_agent_is_active_again_once_it_is_reached(agents: SqlAgents) -> None:
+async def test_a_lost_agent_is_active_again_once_it_is_reached(agents: Calls) -> None:
     await reached(agents)
     await agents.add_unreachable({"name:north": 90.0})
     lost = await agents.set_state("name:north", AgentState.LOST, "its disk burned")
@@ -234,11 +238,11 @@ async def test_a_lost_agent_is_active_again_once_it_is_reached(agents: SqlAgents
     assert (record.state, record.message, record.unreachable_s) == (AgentState.ACTIVE, "", 0.0)
 
 
-async def test_an_agent_that_has_jobs_is_not_retired(agents: SqlAgents, jobs: SqlJobs) -> None:
+async def test_an_agent_that_has_jobs_is_not_retired(agents: Calls, jobs: SqlJobs) -> None:
     await reached(agents)
     job = await held(jobs, "north")
     assert await agents.set_state("name:north", AgentState.RETIRED, "", idle=True) is None
-    assert (await agents.all())[0].state is AgentState.ACTIVE
+    assert (await agents.all_agents())[0].state is AgentState.ACTIVE
     await held(jobs, "west")
     await jobs.move(replace(claim(job), before=job.state, attempt=1, to=S_QUEUED, changes={}))
     retired = await agents.set_state("name:north", AgentState.RETIRED, "old", idle=True)
@@ -247,7 +251,7 @@ async def test_an_agent_that_has_jobs_is_not_retired(agents: SqlAgents, jobs: Sq
 
 
 async def test_who_was_retired_by_an_operator_stays_so_and_who_was_removed_comes_back(
-    agents: SqlAgents,
+    agents: Calls,
 ) -> None:
     for message, state in (("by an operator", AgentState.RETIRED), (REMOVED, AgentState.ACTIVE)):
         await reached(agents, replace(NORTH, agent_id="x1"))
@@ -255,15 +259,15 @@ async def test_who_was_retired_by_an_operator_stays_so_and_who_was_removed_comes
         assert shown(await agents.register([NORTH], 60)) == [("north", "x1", str(state))]
 
 
-async def test_unreachable_time_only_grows_until_the_agent_is_reached(agents: SqlAgents) -> None:
+async def test_unreachable_time_only_grows_until_the_agent_is_reached(agents: Calls) -> None:
     await reached(agents)
     for seconds, kept in ((50.0, 50.0), (20.0, 50.0), (60.5, 60.5)):
         await agents.add_unreachable({"name:north": seconds, "nobody": 5.0})
-        assert (await agents.all())[0].unreachable_s == kept
+        assert (await agents.all_agents())[0].unreachable_s == kept
 
 
 async def test_an_agent_that_is_not_active_any_more_gets_no_jobs_however_the_claim_came_about(
-    agents: SqlAgents, jobs: SqlJobs
+    agents: Calls, jobs: SqlJobs
 ) -> None:
     await reached(agents, replace(NORTH, agent_id="x1"))
     candidates = [Candidate("north", 4), Candidate("unknown", 0)]
@@ -274,3 +278,12 @@ async def test_an_agent_that_is_not_active_any_more_gets_no_jobs_however_the_cla
     await agents.set_state("x1", AgentState.RETIRED, REPLACED)
     await reached(agents, replace(NORTH, agent_id="x2"))
     assert len(await jobs.claim_fairly(Service("s"), candidates, 10, 20)) == 3
+
+
+async def test_a_start_is_higher_than_any_before_and_than_that_of_a_copy(database: Database):
+    now = 1_764_003_600 * SECOND
+    starts = [await new_start(database, at, "a") for at in (now, now, now - 90 * SECOND)]
+    first = 1_764_003_600
+    assert starts == [Start(first, "a"), Start(first + 1, "a"), Start(first + 2, "a")]
+    # The copy that was put back is from before, and its next start is later.
+    assert (await new_start(database, now + 60 * SECOND, "b")).number == first + 60
