@@ -7,7 +7,7 @@ defines. ``shared.sqlite`` is the adapter of today.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -36,24 +36,11 @@ class Tx(Protocol):
         """Run one statement; the rows it returns."""
         ...
 
-
-class Transaction(Protocol):
-    """What a change works with. Everything it does is kept, or nothing is."""
-
-    async def rows(self, sql: str, params: Params = ...) -> Sequence[Row]:
-        """Run one statement; the rows it returns."""
-        ...
-
-    async def locked_rows(self, sql: str, params: Params = ...) -> Sequence[Row]:
-        """Run a SELECT of one table; nobody else locks or changes its rows until the end of this
-        transaction. A database with several writers adds ``FOR UPDATE``.
+    def after(self, call: Callable[[], None]) -> None:
+        """To be called in the event loop once the transaction is durable, in the order of the
+        commits, whatever has become of the caller; it must not raise.
         """
         ...
-
-
-Change: TypeAlias = Callable[[Transaction], Awaitable[T]]
-"""May wait for its transaction only. May be run a second time from the start, when another change
-made a shared transaction fail."""
 
 
 class Database(Protocol):
@@ -83,10 +70,6 @@ class Database(Protocol):
         self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
     ) -> T:
         """Run ``work`` in a transaction; return its value once that is durable."""
-        ...
-
-    async def change(self, change: Change[T]) -> T:
-        """As :meth:`write`, for a coroutine."""
         ...
 
     async def size(self) -> int:

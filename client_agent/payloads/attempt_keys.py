@@ -24,7 +24,7 @@ from client_agent.payloads.errors import (
 from client_agent.payloads.payload import ENDED, Payload, from_row
 from shared.clock import SECOND, Micros
 from shared.ids import NO_START, AttemptKey, Start
-from shared.sql import Transaction, listed
+from shared.sql import Tx, listed
 
 NO_PAYLOAD: Final = "payload_not_found"
 """Code: another payload has the number."""
@@ -41,14 +41,14 @@ class Caller:
     """Key of the payload that is meant; None: whatever payload has the number."""
 
 
-async def check(tx: Transaction, server: str, start: Start) -> None:
+def check(tx: Tx, server: str, start: Start) -> None:
     """Remember the latest start of a server. Raises StaleStart if it is not this one."""
-    rows = await tx.rows("SELECT number, id FROM starts WHERE server = :server", {"server": server})
+    rows = tx.rows("SELECT number, id FROM starts WHERE server = :server", {"server": server})
     seen = Start(*rows[0]) if rows else NO_START
     if start.number < seen.number or (start.number == seen.number and start.id != seen.id):
         raise StaleStart(start, seen)
     if start.number > seen.number:
-        await tx.rows(
+        tx.rows(
             """
             INSERT INTO starts (server, number, id) VALUES (:server, :number, :id)
             ON CONFLICT (server) DO UPDATE SET number = :number, id = :id
@@ -57,21 +57,21 @@ async def check(tx: Transaction, server: str, start: Start) -> None:
         )
 
 
-async def check_payload(tx: Transaction, payload_id: int, caller: Caller) -> None:
+def check_payload(tx: Tx, payload_id: int, caller: Caller) -> None:
     """Whether the caller may change the payload, if there is one. Raises NoSuchPayload if
     another payload has the number, or StaleStart."""
-    rows = await tx.rows("SELECT server, key FROM payloads WHERE id = :id", {"id": payload_id})
+    rows = tx.rows("SELECT server, key FROM payloads WHERE id = :id", {"id": payload_id})
     if not rows:
         return
     if caller.key is not None and caller.key != rows[0]["key"]:
         raise NoSuchPayload(payload_id)
     server = caller.server or rows[0]["server"]
     if server is not None:
-        await check(tx, server, caller.start)
+        check(tx, server, caller.start)
 
 
-async def split_ended(
-    tx: Transaction, keys: Mapping[int, str | None], caller: Caller
+def split_ended(
+    tx: Tx, keys: Mapping[int, str | None], caller: Caller
 ) -> tuple[list[int], dict[int, str]]:
     """Which of some payloads have ended, and for the others the code of why they are kept; those
     that are not known are neither. Raises StaleStart.
@@ -80,13 +80,13 @@ async def split_ended(
         keys: payload -> its key; None: whatever payload has the number.
     """
     names, params = listed(list(keys))
-    rows = await tx.rows(
+    rows = tx.rows(
         f"SELECT id, server, key, state FROM payloads WHERE id IN ({names})",  # noqa: S608 - names
         params,
     )
     meant = [row for row in rows if keys[row["id"]] in (None, row["key"])]
     for server in {caller.server or row["server"] for row in meant} - {None}:
-        await check(tx, server, caller.start)
+        check(tx, server, caller.start)
     refused = {row["id"]: NO_PAYLOAD for row in rows if row not in meant}
     refused |= {row["id"]: "not_ended" for row in meant if row["state"] not in ENDED}
     return [row["id"] for row in rows if row["id"] not in refused], refused
@@ -96,23 +96,23 @@ _MIN_RETENTION_S: Final = 86_400.0
 """Refusals are kept at least this long, so that they outlive every request with their key."""
 
 
-async def find(tx: Transaction, server: str, key: AttemptKey) -> Payload | None:
+def find(tx: Tx, server: str, key: AttemptKey) -> Payload | None:
     """The payload under a key."""
-    rows = await tx.rows(
+    rows = tx.rows(
         "SELECT * FROM payloads WHERE server = :server AND key = :key",
         {"server": server, "key": str(key)},
     )
     return from_row(rows[0]) if rows else None
 
 
-async def look_up(tx: Transaction, server: str, key: AttemptKey, digest: str) -> Payload | None:
+def look_up(tx: Tx, server: str, key: AttemptKey, digest: str) -> Payload | None:
     """The payload under a key; None: there is none, and the key may be used. Raises DigestMismatch,
     KeyRefused or StaleAttempt.
 
     Args:
         digest: of the bundle in the submit.
     """
-    rows = await tx.rows(
+    rows = tx.rows(
         """
         SELECT
             EXISTS (SELECT 1 FROM payloads WHERE server = :server AND key = :key) AS known,
@@ -128,7 +128,7 @@ async def look_up(tx: Transaction, server: str, key: AttemptKey, digest: str) ->
     )
     row = rows[0]
     if row["known"]:
-        payload = await find(tx, server, key)
+        payload = find(tx, server, key)
         if payload is not None and payload.bundle_digest != digest:
             raise DigestMismatch(key, payload.bundle_digest)
         return payload
@@ -139,9 +139,9 @@ async def look_up(tx: Transaction, server: str, key: AttemptKey, digest: str) ->
     return None
 
 
-async def refuse(tx: Transaction, server: str, key: AttemptKey, now: Micros) -> None:
+def refuse(tx: Tx, server: str, key: AttemptKey, now: Micros) -> None:
     """Refuse this key from now on. Repeats are harmless."""
-    await tx.rows(
+    tx.rows(
         """
         INSERT INTO refusals (server, key, job_id, attempt, at)
         VALUES (:server, :key, :job_id, :attempt, :now)
@@ -157,9 +157,9 @@ async def refuse(tx: Transaction, server: str, key: AttemptKey, now: Micros) -> 
     )
 
 
-async def prune(tx: Transaction, now: Micros, retention_s: float) -> None:
+def prune(tx: Tx, now: Micros, retention_s: float) -> None:
     """Remove refusals that are old enough."""
-    await tx.rows(
+    tx.rows(
         "DELETE FROM refusals WHERE at <= :before",
         {"before": now - round(max(retention_s, _MIN_RETENTION_S) * SECOND)},
     )

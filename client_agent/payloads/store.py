@@ -6,6 +6,7 @@ numbers: whoever has seen number N has seen every change up to N.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -34,7 +35,7 @@ from client_agent.payloads.reads import PayloadReads
 from shared.clock import SECOND, Clock, Micros
 from shared.ids import NO_START, AttemptKey, Start
 from shared.metrics import counter
-from shared.sql import Row, Transaction, listed
+from shared.sql import Row, Tx, listed
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.sqlite.migrations import Migration
@@ -121,9 +122,9 @@ _TOMBSTONE: Final = """
 """Makes a tombstone of a row: it says only that the attempt was here, and how it ended."""
 
 
-async def _due(tx: Transaction, before: Micros, limit: int) -> list[int]:
+def _due(tx: Tx, before: Micros, limit: int) -> list[int]:
     """Ids of the payloads that ended before that time and are not cleaned yet, oldest first."""
-    rows = await tx.rows(
+    rows = tx.rows(
         """
         SELECT id FROM payloads WHERE ended_at <= :before AND cleaned_at IS NULL
         ORDER BY ended_at LIMIT :limit
@@ -133,19 +134,19 @@ async def _due(tx: Transaction, before: Micros, limit: int) -> list[int]:
     return [row["id"] for row in rows]
 
 
-async def _clean(tx: Transaction, payload_id: int, changed: int, now: Micros) -> Payload:
+def _clean(tx: Tx, payload_id: int, changed: int, now: Micros) -> Payload:
     """Make a tombstone of a payload."""
-    rows = await tx.rows(
+    rows = tx.rows(
         f"UPDATE payloads SET {_TOMBSTONE} WHERE id = :id RETURNING *",  # noqa: S608 - fixed words
         {"id": payload_id, "changed": changed, "now": now},
     )
     return from_row(rows[0])
 
 
-async def _acknowledge(tx: Transaction, ids: Sequence[int], changed: int, now: Micros) -> None:
+def _acknowledge(tx: Tx, ids: Sequence[int], changed: int, now: Micros) -> None:
     """Make unlisted tombstones of ended payloads."""
     names, params = listed(ids)
-    await tx.rows(
+    tx.rows(
         f"UPDATE payloads SET {_TOMBSTONE}, acknowledged = 1, "  # noqa: S608 - names
         "given = json_set(given, '$.user_id', '') "
         f"WHERE id IN ({names})",
@@ -153,9 +154,9 @@ async def _acknowledge(tx: Transaction, ids: Sequence[int], changed: int, now: M
     )
 
 
-async def _prune(tx: Transaction, before: Micros, limit: int) -> list[int]:
+def _prune(tx: Tx, before: Micros, limit: int) -> list[int]:
     """Remove tombstones that are older; returns their ids."""
-    rows = await tx.rows(
+    rows = tx.rows(
         """
         DELETE FROM payloads WHERE id IN (
             SELECT id FROM payloads WHERE cleaned_at <= :before LIMIT :limit
@@ -207,7 +208,7 @@ class Payloads(PayloadReads):
         if rows:
             return str(rows[0]["value"])
         statement = "INSERT INTO meta (key, value) VALUES ('agent', :new)"
-        await self._database.change(lambda tx: tx.rows(statement, {"new": new}))
+        await self._database.write(lambda tx: tx.rows(statement, {"new": new}))
         return new
 
     @property
@@ -220,7 +221,7 @@ class Payloads(PayloadReads):
         if self._database.failure is None:
             return None
         try:  # it may have recovered
-            await self._database.change(lambda tx: tx.rows("UPDATE sequence SET value = value"))
+            await self._database.write(lambda tx: tx.rows("UPDATE sequence SET value = value"))
         except DatabaseUnavailable as problem:
             return str(problem)
         return None
@@ -232,25 +233,23 @@ class Payloads(PayloadReads):
         key gives the payload that it has. Raises DigestMismatch, KeyRefused, StaleAttempt or
         StaleStart."""
 
-        async def change(tx: Transaction) -> tuple[Payload, bool]:
+        def change(tx: Tx) -> tuple[Payload, bool]:
             if new.server is not None and new.key is not None:
-                await attempt_keys.check(tx, new.server, start)
+                attempt_keys.check(tx, new.server, start)
                 key = AttemptKey.parse(new.key)
-                known = await attempt_keys.look_up(tx, new.server, key, new.bundle_digest)
+                known = attempt_keys.look_up(tx, new.server, key, new.bundle_digest)
                 if known is not None:
                     return known, False
             changed, now = self._next(), self._clock.now()
             stored = {"state": FIRST, "changed": changed, "now": now}
-            rows = await tx.rows(INSERT, new.params() | stored)
+            rows = tx.rows(INSERT, new.params() | stored)
             own = {"id": rows[0]["id"], "state": FIRST, "changed": changed}
-            return added(new, **own, created_at=now), True
+            payload = added(new, **own, created_at=now)
+            # Nobody is woken: its server gets it as the answer.
+            tx.after(functools.partial(self._keep, payload))
+            return payload, True
 
-        def committed(done: tuple[Payload, bool]) -> None:
-            payload, created = done
-            if created:  # nobody is woken: its server gets it as the answer
-                self._keep(payload)
-
-        return await self._database.change(change, committed)
+        return await self._database.write(change)
 
     async def look_up(
         self, server: str, key: AttemptKey, digest: str, start: Start = NO_START
@@ -258,28 +257,28 @@ class Payloads(PayloadReads):
         """The payload under a key; None: :meth:`add` would store a new one. Raises DigestMismatch,
         KeyRefused, StaleAttempt or StaleStart."""
 
-        async def change(tx: Transaction) -> Payload | None:
-            await attempt_keys.check(tx, server, start)
-            return await attempt_keys.look_up(tx, server, key, digest)
+        def change(tx: Tx) -> Payload | None:
+            attempt_keys.check(tx, server, start)
+            return attempt_keys.look_up(tx, server, key, digest)
 
-        return await self._database.change(change)
+        return await self._database.write(change)
 
     async def settle(self, server: str, key: AttemptKey, start: Start = NO_START) -> Payload | None:
         """The payload under a key; None: there is none, and from now on the key is refused. Raises
         StaleStart."""
 
-        async def change(tx: Transaction) -> Payload | None:
-            await attempt_keys.check(tx, server, start)
-            payload = await attempt_keys.find(tx, server, key)
+        def change(tx: Tx) -> Payload | None:
+            attempt_keys.check(tx, server, start)
+            payload = attempt_keys.find(tx, server, key)
             if payload is None:
-                await attempt_keys.refuse(tx, server, key, self._clock.now())
+                attempt_keys.refuse(tx, server, key, self._clock.now())
             return payload
 
-        return await self._database.change(change)
+        return await self._database.write(change)
 
     async def check_start(self, server: str, start: Start) -> None:
         """Raises StaleStart."""
-        await self._database.change(lambda tx: attempt_keys.check(tx, server, start))
+        await self._database.write(lambda tx: attempt_keys.check(tx, server, start))
 
     # -- changes of state
 
@@ -323,7 +322,7 @@ class Payloads(PayloadReads):
     async def check_caller(self, payload_id: int, caller: Caller) -> None:
         """Whether the caller may end or forget the payload, if there is one. Raises NoSuchPayload
         or StaleStart."""
-        await self._database.change(lambda tx: attempt_keys.check_payload(tx, payload_id, caller))
+        await self._database.write(lambda tx: attempt_keys.check_payload(tx, payload_id, caller))
 
     async def acknowledge(self, payload_id: int, caller: Caller) -> None:
         """Its server needs it no more: only a tombstone stays. Repeats are harmless. Raises
@@ -345,21 +344,21 @@ class Payloads(PayloadReads):
             keys: payload -> its key; None: whatever payload has the number.
         """
 
-        async def change(tx: Transaction) -> tuple[int, list[int], dict[int, str]]:
-            ended, refused = await attempt_keys.split_ended(tx, keys, caller)
+        def change(tx: Tx) -> dict[int, str]:
+            ended, refused = attempt_keys.split_ended(tx, keys, caller)
             changed = self._next()
-            await _acknowledge(tx, ended, changed, self._clock.now())
-            return changed, ended, refused
+            _acknowledge(tx, ended, changed, self._clock.now())
+            tx.after(functools.partial(self._forget, ended, changed))
+            return refused
 
-        def committed(done: tuple[int, list[int], dict[int, str]]) -> None:
-            changed, ended, _ = done
-            if ended:
-                self._committed = max(self._committed, changed)
-            for payload_id in ended:
-                self._recent.forget(payload_id)
+        return await self._database.write(change)
 
-        _, _, refused = await self._database.change(change, committed)
-        return refused
+    def _forget(self, payload_ids: Sequence[int], changed: int) -> None:
+        """To be called after the commit of a change that has taken them away."""
+        if payload_ids:
+            self._committed = max(self._committed, changed)
+        for payload_id in payload_ids:
+            self._recent.forget(payload_id)
 
     async def expire(self, retention_s: float) -> list[int]:
         """Ended payloads that nobody acknowledged in time become Cleaned; at most one batch.
@@ -367,35 +366,31 @@ class Payloads(PayloadReads):
         now = self._clock.now()
         before = now - round(retention_s * SECOND)
 
-        async def change(tx: Transaction) -> list[Payload]:
-            due = await _due(tx, before, BATCH)
-            return [await _clean(tx, one, self._next(), now) for one in due]
+        def change(tx: Tx) -> list[int]:
+            due = _due(tx, before, BATCH)
+            for payload_id in due:
+                cleaned = _clean(tx, payload_id, self._next(), now)
+                tx.after(functools.partial(self._publish, cleaned))
+            return due
 
-        def committed(cleaned: list[Payload]) -> None:
-            for one in cleaned:
-                self._publish(one)
-
-        return [one.id for one in await self._database.change(change, committed)]
+        return await self._database.write(change)
 
     async def prune(self, retention_s: float) -> int:
         """Remove older tombstones, at most one batch, and refusals, and from the disk what was
         deleted before; returns how many tombstones."""
         now = self._clock.now()
 
-        async def change(tx: Transaction) -> list[int]:
-            await tx.rows(
+        def change(tx: Tx) -> list[int]:
+            tx.rows(
                 "UPDATE sequence SET value = :value WHERE value < :value", {"value": self._last}
             )
-            await attempt_keys.prune(tx, now, retention_s)
-            return await _prune(tx, now - round(retention_s * SECOND), BATCH)
-
-        def committed(removed: list[int]) -> None:
-            for payload_id in removed:
-                self._recent.forget(payload_id)
+            attempt_keys.prune(tx, now, retention_s)
+            removed = _prune(tx, now - round(retention_s * SECOND), BATCH)
+            tx.after(functools.partial(self._forget, removed, 0))
+            return removed
 
         await self._database.empty_log()
-        removed = await self._database.change(change, committed)
-        return len(removed)
+        return len(await self._database.write(change))
 
     # -- change numbers
 
@@ -429,18 +424,17 @@ class Payloads(PayloadReads):
         """
         if to not in NEXT[before]:
             raise ValueError(f"{before} does not become {to}")
-        payload: Payload | None = None
 
-        def committed(rows: Sequence[Row]) -> None:
-            nonlocal payload
-            for row in rows:
-                known = self._recent.get(payload_id)
-                new = {"state": to, "changed": row["changed"], **changes(row)}
-                payload = from_row(row) if known is None else replace(known, **new)
-                self._publish(payload)
+        moved = list[Payload]()
 
-        await self._database.change(
-            lambda tx: tx.rows(
+        def committed(row: Row) -> None:
+            known = self._recent.get(payload_id)
+            new = {"state": to, "changed": row["changed"], **changes(row)}
+            moved.append(from_row(row) if known is None else replace(known, **new))
+            self._publish(moved[0])
+
+        def change(tx: Tx) -> None:
+            rows = tx.rows(
                 f"UPDATE payloads SET state = :to, changed = :changed, {sets} "  # noqa: S608 - fixed words
                 "WHERE id = :id AND state = :before RETURNING *",
                 params
@@ -451,7 +445,9 @@ class Payloads(PayloadReads):
                     "changed": self._next(),
                     "now": self._clock.now(),
                 },
-            ),
-            committed,
-        )
-        return payload
+            )
+            if rows:
+                tx.after(functools.partial(committed, rows[0]))
+
+        await self._database.write(change)
+        return moved[0] if moved else None

@@ -106,7 +106,7 @@ class Schedules(Stage):
             new = new_job(request, schedule.bundle, now, by, schedule_id=schedule.id)
             most_queued = request.service.queued_of(request.user_id)
         most_stored = self._allowances.of(schedule.user_id).stored
-        self._known[schedule.id], made = await self._database.change(
+        self._known[schedule.id], made = await self._database.write(
             lambda tx: rows.fire(tx, schedule, next_at, new, most_queued, most_stored)
         )
         if isinstance(made, Job):
@@ -149,7 +149,7 @@ class Schedules(Stage):
         }
 
         async def insert(stored: Bundle) -> tuple[Schedule, bool]:
-            made = await self._database.change(lambda tx: rows.insert(tx, new, stored, allowed))
+            made = await self._database.write(lambda tx: rows.insert(tx, new, stored, allowed))
             if isinstance(made, FerrymanError):
                 raise made
             return made, made.bundle.file == stored.file
@@ -180,7 +180,7 @@ class Schedules(Stage):
         async with self._changing:
             if number not in self._known or not visible.has(self._known[number]):
                 raise NoSuchSchedule(number)
-            file = await self._database.change(lambda tx: rows.delete(tx, number))
+            file = await self._database.write(lambda tx: rows.delete(tx, number))
             del self._known[number]
         if file is not None:
             await self._storage.delete([(FileKind.BUNDLE, file)])

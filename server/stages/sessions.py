@@ -91,7 +91,7 @@ class Sessions:
         principal = self.principal_of(text, peer)
         if principal is not None:
             token = _token(self._permits.read(Session, text, self._clock.now()))
-            self._ended[token] = await self._database.change(lambda tx: rows.end(tx, token))
+            self._ended[token] = await self._database.write(lambda tx: rows.end(tx, token))
             log.info("session.ended", principal=principal.name)
 
     def configured_digest(self, principal: Principal) -> str | None:

@@ -10,7 +10,7 @@ from server.domain.jobs import Attempt, Job, Move, Result
 from server.store import records
 from server.store.statements import Part
 from shared.ids import AttemptKey
-from shared.sql import Transaction
+from shared.sql import Tx
 from shared.wire import JobState
 
 _ALL: Final = 2**62
@@ -18,7 +18,7 @@ _FROM_THE_JOB: Final = ("agent", "payload_id", "submitted_at", "started_at")
 """Fields that a move sets in both rows."""
 
 
-async def record_attempt(tx: Transaction, job: Job, move: Move) -> None:
+def record_attempt(tx: Tx, job: Job, move: Move) -> None:
     """Write what a move that was just made says about the job's current attempt."""
     key = {"job_id": job.id, "number": job.attempt}
     if not states.HOLDS_SLOT & {move.before, move.to, *(step.to for step in move.through)}:
@@ -27,7 +27,7 @@ async def record_attempt(tx: Transaction, job: Job, move: Move) -> None:
     if deferred is False or (job.deferred and not deferred):
         return  # a parent without an attempt under way
     if move.before is JobState.QUEUED:  # a claim, or an attempt that was given up and is back
-        await tx.rows(
+        tx.rows(
             """
             INSERT INTO attempts (job_id, number, state, agent, agent_id, limits, timeout_s,
                                   claimed_at, message)
@@ -49,7 +49,7 @@ async def record_attempt(tx: Transaction, job: Job, move: Move) -> None:
         return
     if move.before is JobState.PROCESSING and job.state is JobState.QUEUED and not move.reason:
         # No agent took it. Nothing happened that its history does not say.
-        await tx.rows("DELETE FROM attempts WHERE job_id = :job_id AND number = :number", key)
+        tx.rows("DELETE FROM attempts WHERE job_id = :job_id AND number = :number", key)
         return
     known = {name: move.changes[name] for name in _FROM_THE_JOB if move.changes.get(name)}
     values: dict[str, Any] = {"state": job.state, "message": move.message, "reason": move.reason}
@@ -61,13 +61,13 @@ async def record_attempt(tx: Transaction, job: Job, move: Move) -> None:
     elif deferred:
         values |= {"state": JobState.COMPLETED, "ended_at": move.at}
     setting = ", ".join(f"{name} = :{name}" for name in values)
-    await tx.rows(
+    tx.rows(
         f"UPDATE attempts SET {setting} WHERE job_id = :job_id AND number = :number",  # noqa: S608 - names come from Move
         values | key,
     )
 
 
-async def attach_result(tx: Transaction, key: AttemptKey, result: Result) -> Job | None:
+def attach_result(tx: Tx, key: AttemptKey, result: Result) -> Job | None:
     """Add a result that came after its attempt had ended; None: it has one, or its job is gone."""
     values = {
         "job_id": key.job_id,
@@ -77,7 +77,7 @@ async def attach_result(tx: Transaction, key: AttemptKey, result: Result) -> Job
         "sha256": result.sha256,
         "offset": result.offset,
     }
-    added = await tx.rows(
+    added = tx.rows(
         """
         UPDATE attempts SET result_file = :file, result_size = :size, result_sha256 = :sha256,
             result_offset = :offset
@@ -90,8 +90,8 @@ async def attach_result(tx: Transaction, key: AttemptKey, result: Result) -> Job
     )
     if not added:
         return None
-    await tx.rows("UPDATE jobs SET results_size = results_size + :size WHERE id = :job_id", values)
-    await tx.rows(
+    tx.rows("UPDATE jobs SET results_size = results_size + :size WHERE id = :job_id", values)
+    tx.rows(
         """
         UPDATE jobs SET result_file = :file, result_size = :size, result_sha256 = :sha256,
             result_offset = :offset
@@ -99,7 +99,7 @@ async def attach_result(tx: Transaction, key: AttemptKey, result: Result) -> Job
         """,
         values,
     )
-    return records.job((await tx.rows("SELECT * FROM jobs WHERE id = :job_id", values))[0])
+    return records.job((tx.rows("SELECT * FROM jobs WHERE id = :job_id", values))[0])
 
 
 class Attempts(Part):

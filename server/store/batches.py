@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from server.domain import ending
@@ -16,7 +16,7 @@ from server.store.moves import get_job, make_move
 from server.store.queue import DEFERRED
 from server.store.statements import Part, batches
 from shared.clock import Micros
-from shared.sql import Row, Transaction
+from shared.sql import Row, Tx
 from shared.wire import JobState, Reason
 
 _DUE: Final = f"""
@@ -68,7 +68,7 @@ class Batches(Part):
         for row in await self._database.rows(sql, params | {"limit": limit}):
             batch = await self.batch(row["id"])
             if batch is not None:
-                found.append((await get_job(self._database, row["id"]), batch))
+                found.append((await self._database.read(get_job, row["id"]), batch))
         return found
 
     async def begin_batch(self, move: Move) -> Job | None:
@@ -76,10 +76,10 @@ class Batches(Part):
         are queued again, each with an event, in the same transaction.
         """
 
-        async def change(tx: Transaction) -> Job | None:
-            parent = await make_move(tx, move)
+        def change(tx: Tx) -> Job | None:
+            parent = make_move(tx, move)
             if parent is not None:
-                await queue_again(tx, parent, move.at)
+                queue_again(tx, parent, move.at)
             return parent
 
         return await self._moved_batch(move, change)
@@ -95,8 +95,8 @@ class Batches(Part):
         """
         parent_id = batch.parent_id
 
-        async def change(tx: Transaction) -> bool:
-            counted = await tx.rows(
+        def change(tx: Tx) -> bool:
+            counted = tx.rows(
                 """
                 UPDATE batches SET made = made + :count
                 WHERE parent_id = :parent AND made = :made AND EXISTS (
@@ -114,20 +114,20 @@ class Batches(Part):
             for start in range(0, len(children), _AT_ONCE):
                 some = children[start : start + _AT_ONCE]
                 without_hold = max(0, most - before - start)
-                await insert_children(tx, batch, some, without_hold, at, message)
-            file = await tx.rows(
+                insert_children(tx, batch, some, without_hold, at, message)
+            file = tx.rows(
                 "SELECT coalesce(:own, bundle_file) AS file FROM jobs WHERE id = :parent",
                 {"own": batch.bundle.file if batch.bundle else None, "parent": parent_id},
             )
-            await tx.rows(
+            tx.rows(
                 "UPDATE bundles SET refs = refs + :count WHERE file = :file",
                 {"count": len(children), "file": file[0]["file"]},
             )
             return True
 
-        made = await self._database.change(change)
+        made = await self._database.write(change)
         if made:
-            self._changed(await get_job(self._database, parent_id))
+            self._changed(await self._database.read(get_job, parent_id))
         return made
 
     async def defer(self, move: Move, total: int, bundle: Bundle) -> Bundle | None:
@@ -141,13 +141,13 @@ class Batches(Part):
             no longer as the move saw it.
         """
 
-        async def change(tx: Transaction) -> tuple[Job, Bundle] | None:
-            parent = await make_move(tx, move)
+        def change(tx: Tx) -> tuple[Job, Bundle] | None:
+            parent = make_move(tx, move)
             if parent is None:
                 return None
-            kept = await bundles.refer_to(tx, bundle, move.at)
+            kept = bundles.refer_to(tx, bundle, move.at)
             assert kept is not None, "it has a file"
-            await tx.rows(
+            tx.rows(
                 """
                 INSERT INTO batches (parent_id, total, bundle_file, bundle_size, bundle_digest)
                 VALUES (:parent, :total, :file, :size, :digest)
@@ -164,7 +164,7 @@ class Batches(Part):
             )
             return parent, kept
 
-        done = await self._database.change(change)
+        done = await self._database.write(change)
         if done is None:
             return None
         parent, kept = done
@@ -175,13 +175,13 @@ class Batches(Part):
         """Make a move of a parent, if the counters are as ``seen``."""
         values = {name: getattr(seen, name) for name in ("made", *children.COUNTED.values())}
 
-        async def change(tx: Transaction) -> Job | None:
+        def change(tx: Tx) -> Job | None:
             same = " AND ".join(f"{name} = :{name}" for name in values)
-            unchanged = await tx.rows(
+            unchanged = tx.rows(
                 f"SELECT 1 FROM batches WHERE parent_id = :parent AND {same}",  # noqa: S608
                 values | {"parent": move.job_id},
             )
-            return await make_move(tx, move) if unchanged else None
+            return make_move(tx, move) if unchanged else None
 
         return await self._moved_batch(move, change)
 
@@ -189,11 +189,7 @@ class Batches(Part):
         """Cancel the queued children, and request the cancel of the others that have not ended, in
         one transaction.
         """
-
-        def some(tx: Transaction) -> Awaitable[list[Job]]:
-            return cancel_children(tx, parent_id, at, message)
-
-        while jobs := await self._database.change(some):
+        while jobs := await self._database.write(cancel_children, parent_id, at, message):
             for job in jobs:
                 if job.ended:
                     was = dataclasses.replace(job, state=JobState.QUEUED)
@@ -278,7 +274,7 @@ class Batches(Part):
         return [(row["child_name"], records.result(row)) for row in rows]
 
     async def _moved_batch(self, move: Move, change: Any) -> Job | None:
-        job: Job | None = await self._database.change(change)
+        job: Job | None = await self._database.write(change)
         if job is not None:
             self._moved(move, job)
         return job

@@ -7,19 +7,19 @@ from collections.abc import Collection, Sequence
 from server.domain.jobs import Bundle, FileKind
 from server.store.statements import batches
 from shared.clock import Micros
-from shared.sql import Database, Transaction
+from shared.sql import Tx
 
 
-async def can_share(source: Database, digest: str, size: int) -> bool:
+def can_share(tx: Tx, digest: str, size: int) -> bool:
     """Whether there is a file that an upload of this content would share now."""
-    rows = await source.rows(
+    rows = tx.rows(
         "SELECT 1 FROM bundles WHERE digest = :digest AND size = :size AND shared = 1",
         {"digest": digest, "size": size},
     )
     return bool(rows)
 
 
-async def refer_to(tx: Transaction, bundle: Bundle, at: Micros) -> Bundle | None:
+def refer_to(tx: Tx, bundle: Bundle, at: Micros) -> Bundle | None:
     """Count one job more.
 
     Returns:
@@ -27,7 +27,7 @@ async def refer_to(tx: Transaction, bundle: Bundle, at: Micros) -> Bundle | None
         the one that it was to share is gone.
     """
     if not bundle.file:
-        shared = await tx.rows(
+        shared = tx.rows(
             """
             UPDATE bundles SET refs = refs + 1
             WHERE digest = :digest AND size = :size AND shared = 1 RETURNING file
@@ -35,7 +35,7 @@ async def refer_to(tx: Transaction, bundle: Bundle, at: Micros) -> Bundle | None
             {"digest": bundle.digest, "size": bundle.size},
         )
         return Bundle(shared[0]["file"], bundle.size, bundle.digest) if shared else None
-    rows = await tx.rows(
+    rows = tx.rows(
         """
         INSERT INTO bundles (file, digest, size, refs, created_at, shared)
         VALUES (:file, :digest, :size, 1, :at, :shared)
@@ -53,35 +53,35 @@ async def refer_to(tx: Transaction, bundle: Bundle, at: Micros) -> Bundle | None
     return Bundle(rows[0]["file"], bundle.size, bundle.digest)
 
 
-async def refer_again(tx: Transaction, bundle: Bundle) -> Bundle | None:
+def refer_again(tx: Tx, bundle: Bundle) -> Bundle | None:
     """Count one more for a file that is referred to; None: it is not any more."""
-    rows = await tx.rows(
+    rows = tx.rows(
         "UPDATE bundles SET refs = refs + 1 WHERE file = :file RETURNING file",
         {"file": bundle.file},
     )
     return bundle if rows else None
 
 
-async def forget_reference(tx: Transaction, file: str) -> bool:
+def forget_reference(tx: Tx, file: str) -> bool:
     """Take one reference back; whether it was the last one."""
-    await tx.rows("UPDATE bundles SET refs = refs - 1 WHERE file = :file", {"file": file})
-    gone = await tx.rows(
+    tx.rows("UPDATE bundles SET refs = refs - 1 WHERE file = :file", {"file": file})
+    gone = tx.rows(
         "DELETE FROM bundles WHERE file = :file AND refs <= 0 RETURNING file", {"file": file}
     )
     return bool(gone)
 
 
-async def stop_sharing(tx: Transaction, file: str) -> None:
+def stop_sharing(tx: Tx, file: str) -> None:
     """Its bytes are damaged or gone: the next upload of the same content is stored again."""
-    await tx.rows("UPDATE bundles SET shared = 0 WHERE file = :file", {"file": file})
+    tx.rows("UPDATE bundles SET shared = 0 WHERE file = :file", {"file": file})
 
 
-async def release_files(tx: Transaction, job_ids: Sequence[int]) -> list[tuple[FileKind, str]]:
+def release_files(tx: Tx, job_ids: Sequence[int]) -> list[tuple[FileKind, str]]:
     """Let go of the files of jobs; kind and name of those that nothing refers to any more."""
     files: list[tuple[FileKind, str]] = []
     released = set[str]()
     for names, params in batches(job_ids):
-        bundles = await tx.rows(
+        bundles = tx.rows(
             f"""
             SELECT file, count(*) AS jobs FROM (
                 SELECT bundle_file AS file FROM jobs WHERE id IN ({names})
@@ -92,14 +92,14 @@ async def release_files(tx: Transaction, job_ids: Sequence[int]) -> list[tuple[F
             params,
         )
         for row in bundles:
-            left = await tx.rows(
+            left = tx.rows(
                 "UPDATE bundles SET refs = refs - :jobs WHERE file = :file RETURNING refs",
                 {"file": row["file"], "jobs": row["jobs"]},
             )
             if not left or left[0]["refs"] <= 0:
-                await tx.rows("DELETE FROM bundles WHERE file = :file", {"file": row["file"]})
+                tx.rows("DELETE FROM bundles WHERE file = :file", {"file": row["file"]})
                 files.append((FileKind.BUNDLE, row["file"]))
-        results = await tx.rows(
+        results = tx.rows(
             f"""
             SELECT result_file AS file FROM attempts
             WHERE job_id IN ({names}) AND result_file IS NOT NULL
@@ -107,28 +107,28 @@ async def release_files(tx: Transaction, job_ids: Sequence[int]) -> list[tuple[F
             params,
         )
         released.update(row["file"] for row in results)
-        await tx.rows(
+        tx.rows(
             f"UPDATE attempts SET result_file = NULL WHERE job_id IN ({names})",  # noqa: S608
             params,
         )
-        await tx.rows(
+        tx.rows(
             f"UPDATE jobs SET bundle_file = NULL, result_file = NULL WHERE id IN ({names})",  # noqa: S608
             params,
         )
-        await tx.rows(
+        tx.rows(
             f"UPDATE batches SET bundle_file = NULL WHERE parent_id IN ({names})",  # noqa: S608
             params,
         )
     # Last, because a file may hold results of several jobs.
-    unused = sorted(released - await _with_results(tx, released))
+    unused = sorted(released - _with_results(tx, released))
     return files + [(FileKind.RESULT, file) for file in unused]
 
 
-async def _with_results(tx: Transaction, files: Collection[str]) -> set[str]:
+def _with_results(tx: Tx, files: Collection[str]) -> set[str]:
     """Those in which an attempt has its result."""
     found = set[str]()
     for names, params in batches(list(files)):
-        rows = await tx.rows(
+        rows = tx.rows(
             f"""
             SELECT DISTINCT result_file AS file FROM attempts
             WHERE result_file IS NOT NULL AND result_file IN ({names})

@@ -15,7 +15,7 @@ from server.domain.jobs import Hold, Job, Move
 from server.store import records
 from server.store.statements import batches
 from shared.clock import Micros
-from shared.sql import Transaction
+from shared.sql import Tx
 from shared.wire import JobState
 
 COUNTED: Final[Mapping[JobState, str]] = {
@@ -48,13 +48,13 @@ _COPIED: Final = (
 """What a child has from its parent."""
 
 
-async def cancel_children(tx: Transaction, parent_id: int, at: Micros, message: str) -> list[Job]:
+def cancel_children(tx: Tx, parent_id: int, at: Micros, message: str) -> list[Job]:
     """Cancel some of what has not ended: queued children at once, the others are asked for.
 
     Returns:
         Those children; none: there are no more.
     """
-    open_ones = await tx.rows(
+    open_ones = tx.rows(
         """
         SELECT id, state FROM jobs WHERE parent_id = :parent AND ended_at IS NULL
         AND cancel_requested_at IS NULL ORDER BY id LIMIT :most
@@ -64,7 +64,7 @@ async def cancel_children(tx: Transaction, parent_id: int, at: Micros, message: 
     values = {"parent": parent_id, "at": at, "message": message}
     changed: list[Job] = []
     for names, ids in batches([row["id"] for row in open_ones if row["state"] == "Queued"]):
-        await tx.rows(
+        tx.rows(
             f"""
             INSERT INTO events (job_id, at, attempt, before, state, reason, message, event, level,
                                 agent, fields)
@@ -74,7 +74,7 @@ async def cancel_children(tx: Transaction, parent_id: int, at: Micros, message: 
             """,  # noqa: S608 - placeholders
             values | ids,
         )
-        cancelled = await tx.rows(
+        cancelled = tx.rows(
             f"""
             UPDATE jobs SET state = 'Cancelled', message = :message, reason = NULL, ended_at = :at,
                 cancel_requested_at = :at
@@ -82,13 +82,13 @@ async def cancel_children(tx: Transaction, parent_id: int, at: Micros, message: 
             """,  # noqa: S608 - placeholders
             values | ids,
         )
-        await tx.rows(
+        tx.rows(
             "UPDATE batches SET cancelled = cancelled + :count WHERE parent_id = :parent",
             {"parent": parent_id, "count": len(cancelled)},
         )
         changed += map(records.job, cancelled)
     for names, ids in batches([row["id"] for row in open_ones if row["state"] != "Queued"]):
-        asked = await tx.rows(
+        asked = tx.rows(
             f"UPDATE jobs SET cancel_requested_at = :at WHERE id IN ({names}) RETURNING *",  # noqa: S608
             values | ids,
         )
@@ -96,10 +96,10 @@ async def cancel_children(tx: Transaction, parent_id: int, at: Micros, message: 
     return changed
 
 
-async def queue_again(tx: Transaction, parent: Job, at: Micros) -> None:
+def queue_again(tx: Tx, parent: Job, at: Micros) -> None:
     """A parent that was retried by hand: a new run of the children that have not completed."""
     values = {"parent": parent.id, "at": at, "message": f"queued again with job {parent.id}"}
-    await tx.rows(
+    tx.rows(
         """
         INSERT INTO events (job_id, at, attempt, before, state, reason, message, event, level,
                             agent, fields)
@@ -108,7 +108,7 @@ async def queue_again(tx: Transaction, parent: Job, at: Micros) -> None:
         """,
         values,
     )
-    again = await tx.rows(
+    again = tx.rows(
         """
         UPDATE jobs SET state = 'Queued', message = :message, queued_at = :at, waits_since = NULL,
             run = run + 1,
@@ -124,15 +124,15 @@ async def queue_again(tx: Transaction, parent: Job, at: Micros) -> None:
     )
     if not again:
         return
-    rows = await tx.rows(
+    rows = tx.rows(
         "UPDATE batches SET failed = 0, cancelled = 0 WHERE parent_id = :parent RETURNING *", values
     )
     if rows[0]["max_parallel"]:
-        await release_children(tx, parent.id, rows[0]["max_parallel"], at)
+        release_children(tx, parent.id, rows[0]["max_parallel"], at)
 
 
-async def insert_children(
-    tx: Transaction,
+def insert_children(
+    tx: Tx,
     batch: Batch,
     children: Sequence[NewChild],
     without_hold: int,
@@ -150,7 +150,7 @@ async def insert_children(
         given = {"n": child.name, "i": child.array_index, "f": child.folder, "h": hold}
         values |= {f"{name}{n}": value for name, value in given.items()}
         rows.append(f"(:n{n}, :i{n}, :f{n}, :h{n}, {n})")
-    added = await tx.rows(
+    added = tx.rows(
         f"""
         WITH child (name, array_index, folder, hold, number) AS (VALUES {", ".join(rows)})
         INSERT INTO jobs (state, created_at, queued_at, message, parent_id, child_name, name,
@@ -169,7 +169,7 @@ async def insert_children(
         values,
     )
     values = {"parent": batch.parent_id, "first": min(row["id"] for row in added)}
-    await tx.rows(
+    tx.rows(
         """
         INSERT INTO events (job_id, at, attempt, before, state, reason, message, event, level,
                             agent, fields)
@@ -178,7 +178,7 @@ async def insert_children(
         """,
         values,
     )
-    await tx.rows(
+    tx.rows(
         """
         INSERT INTO job_tags (tag, job_id) SELECT tag, jobs.id FROM job_tags
         JOIN jobs ON jobs.parent_id = job_tags.job_id
@@ -188,7 +188,7 @@ async def insert_children(
     )
 
 
-async def count_child(tx: Transaction, child: Job, parent_id: int, move: Move) -> Job:
+def count_child(tx: Tx, child: Job, parent_id: int, move: Move) -> Job:
     """Count a child that has ended, or is queued again after its end.
 
     Of a batch with ``max_parallel``, as many of the children that have not ended are without
@@ -202,7 +202,7 @@ async def count_child(tx: Transaction, child: Job, parent_id: int, move: Move) -
         return child
     changes = [f"{was} = {was} - 1"] if was else []
     changes += [f"{now} = {now} + 1"] if now else []
-    rows = await tx.rows(
+    rows = tx.rows(
         f"""
         UPDATE batches SET {", ".join(changes)} WHERE parent_id = :parent
         RETURNING max_parallel, made - completed - failed - cancelled AS unended
@@ -213,18 +213,18 @@ async def count_child(tx: Transaction, child: Job, parent_id: int, move: Move) -
     if not most:
         return child
     if now and child.hold is None:
-        await release_children(tx, parent_id, 1, move.at)
+        release_children(tx, parent_id, 1, move.at)
     elif was:
         hold = Hold.PARALLEL if rows[0]["unended"] > most else None
         held = {"hold": hold, "id": child.id}
-        await tx.rows("UPDATE jobs SET hold = :hold WHERE id = :id", held)
+        tx.rows("UPDATE jobs SET hold = :hold WHERE id = :id", held)
         return replace(child, hold=hold)
     return child
 
 
-async def release_children(tx: Transaction, parent_id: int, most: int, at: Micros) -> None:
+def release_children(tx: Tx, parent_id: int, most: int, at: Micros) -> None:
     """Let the first ``most`` of the children be claimed that are held back."""
-    await tx.rows(
+    tx.rows(
         """
         UPDATE jobs SET hold = NULL, waits_since = :at WHERE id IN (
             SELECT id FROM jobs WHERE parent_id = :parent AND state = 'Queued'

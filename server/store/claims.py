@@ -16,7 +16,7 @@ from server.store.queue import READY
 from server.store.statements import HELD, Part, batches
 from shared.clock import Micros
 from shared.ids import AttemptKey
-from shared.sql import Row, Transaction
+from shared.sql import Row, Tx
 from shared.wire import JobState
 
 _NEXT_USER: Final = f"""
@@ -60,17 +60,17 @@ class Claims(Part):
             an agent's slots are exceeded. Its cost does not depend on the length of the queue.
         """
 
-        async def change(tx: Transaction) -> list[Job]:
-            last_user = await _lock(tx, service.name)
+        def change(tx: Tx) -> list[Job]:
+            last_user = _lock(tx, service.name)
             if last_user is None:
                 return []
             packing = [one.name for one in candidates if one.packs]
-            held = await _held(tx, service.name, ended, packing, self._services)
+            held = _held(tx, service.name, ended, packing, self._services)
             users, agents, runs, retired = held
             free = min(most, choose.free_slots(service, users))
             active = [one for one in candidates if one.name not in retired]
             places = choose.place(active, agents, [max(1, service.pack)] * free, runs)
-            chosen = await _due(tx, service, users, len(places), last_user) if places else []
+            chosen = _due(tx, service, users, len(places), last_user) if places else []
             if service.pack > 1:  # some may be no tasks of an array, and need a slot each
                 packs = [service.pack_of(one.array_index) for one in chosen]
                 places = choose.place(active, agents, packs, runs)
@@ -85,46 +85,46 @@ class Claims(Part):
                     f"being sent to agent {candidate.name}",
                     changes={"agent": candidate.name},
                 )
-                job = await make_move(tx, move)
+                job = make_move(tx, move)
                 if job is not None:
-                    claimed.append(job if job.attempt == 1 else await _with_starts(tx, job))
+                    claimed.append(job if job.attempt == 1 else _with_starts(tx, job))
             if claimed and claimed[-1].user_id != last_user:
-                await tx.rows(
+                tx.rows(
                     "UPDATE services SET last_user = :user WHERE name = :service",
                     {"service": service.name, "user": claimed[-1].user_id},
                 )
             return claimed
 
-        jobs = await self._database.change(change)
+        jobs = await self._database.write(change)
         for job in jobs:
             self._changed(job)
         return jobs
 
 
-async def _with_starts(tx: Transaction, job: Job) -> Job:
+def _with_starts(tx: Tx, job: Job) -> Job:
     started = "SELECT count(*) AS count FROM attempts WHERE job_id = :id AND started_at IS NOT NULL"
-    (row,) = await tx.rows(started, {"id": job.id})
+    (row,) = tx.rows(started, {"id": job.id})
     return dataclasses.replace(job, earlier_starts=row["count"])
 
 
-async def _lock(tx: Transaction, service: str) -> str | None:
+def _lock(tx: Tx, service: str) -> str | None:
     """The user who was served last; None: the service is paused. Other claims for the service wait
     until the end of this transaction. It is a separate statement, so what is counted after it
     cannot change.
     """
     find = "SELECT last_user, paused FROM services WHERE name = :service"
-    rows = await tx.locked_rows(find, {"service": service})
+    rows = tx.rows(find, {"service": service})
     if not rows:
-        await tx.rows(
+        tx.rows(
             "INSERT INTO services (name) VALUES (:service) ON CONFLICT DO NOTHING",
             {"service": service},
         )
-        rows = await tx.locked_rows(find, {"service": service})
+        rows = tx.rows(find, {"service": service})
     return None if rows[0]["paused"] else str(rows[0]["last_user"])
 
 
-async def _held(
-    tx: Transaction,
+def _held(
+    tx: Tx,
     service: str,
     ended: Collection[AttemptKey],
     packing: Sequence[str],
@@ -138,7 +138,7 @@ async def _held(
     """
     users, agents, runs = Counter[str](), Counter[str](), Counter[str]()
     retired = set[str]()
-    for row in await tx.rows(_HELD):
+    for row in tx.rows(_HELD):
         if row["service"] is None:
             retired.add(row["agent"])
             continue
@@ -146,9 +146,9 @@ async def _held(
         if row["service"] == service:
             users[row["user_id"]] += row["jobs"]
             runs[row["agent"] or ""] += row["jobs"]
-    tasks = await _packed_tasks(tx, packing, services)
+    tasks = _packed_tasks(tx, packing, services)
     for names, params in batches([key.job_id for key in ended]):
-        for row in await tx.rows(
+        for row in tx.rows(
             f"SELECT id, attempt, agent, service, array_index FROM jobs "  # noqa: S608
             f"WHERE id IN ({names}) AND {HELD}",
             params,
@@ -167,14 +167,14 @@ async def _held(
     return users, slots, runs, retired
 
 
-async def _packed_tasks(
-    tx: Transaction, packing: Sequence[str], services: Mapping[str, Service]
+def _packed_tasks(
+    tx: Tx, packing: Sequence[str], services: Mapping[str, Service]
 ) -> Counter[tuple[str, str]]:
     """Tasks of arrays that these agents have of services that pack: agent and service -> jobs."""
     packed = [one.name for one in services.values() if one.pack > 1]
     tasks = Counter[tuple[str, str]]()
     for agents, params in batches(packing if packed else []):
-        rows = await tx.rows(
+        rows = tx.rows(
             f"""
             SELECT agent, service, count(*) AS jobs FROM jobs
             WHERE {HELD} AND agent IN ({agents}) AND array_index IS NOT NULL
@@ -186,22 +186,22 @@ async def _packed_tasks(
     return tasks
 
 
-async def _due(
-    tx: Transaction, service: Service, held: Mapping[str, int], free: int, last_user: str
+def _due(
+    tx: Tx, service: Service, held: Mapping[str, int], free: int, last_user: str
 ) -> list[Waiting]:
     """Whose turn it is: goes round the users once, from the one behind whom was served last."""
     queue: list[Waiting] = []
     after, up_to = last_user, None
     while True:
         each = min(free, service.runs_per_user)
-        rows, last = await _waiting(
+        rows, last = _waiting(
             tx,
             service.name,
             (after, up_to),
             users=free + len(held),
             each=each,
         )
-        queue += await _with_exceptions(tx, service, rows, each, free)
+        queue += _with_exceptions(tx, service, rows, each, free)
         chosen = choose.pick(queue, held, service, free)
         # Nobody gets two while another waits for one.
         if len({one.user_id for one in chosen}) == free:
@@ -214,8 +214,8 @@ async def _due(
             return chosen
 
 
-async def _with_exceptions(
-    tx: Transaction, service: Service, rows: list[Waiting], each: int, free: int
+def _with_exceptions(
+    tx: Tx, service: Service, rows: list[Waiting], each: int, free: int
 ) -> list[Waiting]:
     """The jobs, and more of the users who may run more than others. Only these cost a statement."""
     counts = Counter(one.user_id for one in rows) if service.runs_by_user.values else {}
@@ -223,7 +223,7 @@ async def _with_exceptions(
         most = min(free, service.runs_of(user))
         if count < each or most <= each:
             continue
-        more = await tx.rows(
+        more = tx.rows(
             f"""
             SELECT id, user_id, attempt, array_index FROM jobs
             WHERE {READY} AND service = :service AND user_id = :user
@@ -235,8 +235,8 @@ async def _with_exceptions(
     return rows
 
 
-async def _waiting(
-    tx: Transaction, service: str, between: tuple[str, str | None], users: int, each: int
+def _waiting(
+    tx: Tx, service: str, between: tuple[str, str | None], users: int, each: int
 ) -> tuple[list[Waiting], str | None]:
     """Jobs that may be sent: the first ``each`` of the next ``users`` users.
 
@@ -249,7 +249,7 @@ async def _waiting(
     """
     after, up_to = between
     bound = "" if up_to is None else "AND user_id <= :up_to"
-    rows = await tx.rows(
+    rows = tx.rows(
         f"""
         WITH RECURSIVE line (user_id, number) AS (
             SELECT ({_NEXT_USER.format(after=":after", bound=bound)}), 1

@@ -17,7 +17,7 @@ from server.domain.errors import BadField, no_such_dependency
 from server.domain.jobs import Hold, Job, Move, NewJob
 from server.store import records
 from server.store.statements import Part, batches
-from shared.sql import Database, Transaction
+from shared.sql import Tx
 from shared.wire import JobState
 
 _STATE: Final = """
@@ -49,14 +49,14 @@ _AT_ONCE: Final = 200
 _REPAIRED_AT_ONCE: Final = 1_000
 
 
-async def check(tx: Transaction, new: NewJob) -> dict[int, str] | BadField:
+def check(tx: Tx, new: NewJob) -> dict[int, str] | BadField:
     """The jobs that a new one depends on, and what each dependency is now; or what is wrong."""
     wanted = list(dict.fromkeys((*new.after, *new.inputs_from)))
     found: dict[int, str] = {}
     parents: dict[int, int] = {}
     cleaned = set[int]()
     for names, params in batches(wanted):
-        for row in await tx.rows(
+        for row in tx.rows(
             f"""
             SELECT id, state, parent_id, {_STATE} AS dependency FROM jobs AS prior
             WHERE id IN ({names}) AND user_id = :user_id
@@ -82,10 +82,10 @@ async def check(tx: Transaction, new: NewJob) -> dict[int, str] | BadField:
     return found
 
 
-async def add(tx: Transaction, job_id: int, new: NewJob, found: Mapping[int, str]) -> None:
+def add(tx: Tx, job_id: int, new: NewJob, found: Mapping[int, str]) -> None:
     """Store the dependencies of a job that was just inserted."""
     for on_id, state in found.items():
-        await tx.rows(
+        tx.rows(
             """
             INSERT INTO dependencies (job_id, on_id, inputs, state)
             VALUES (:job_id, :on_id, :inputs, :state)
@@ -99,7 +99,7 @@ async def add(tx: Transaction, job_id: int, new: NewJob, found: Mapping[int, str
         )
 
 
-async def follow_move(tx: Transaction, job: Job, move: Move, *, awaited: bool) -> Job:
+def follow_move(tx: Tx, job: Job, move: Move, *, awaited: bool) -> Job:
     """What a move that was just made means for jobs that depend on the job, and for itself.
 
     The end of a job settles the dependencies on it; those that wait for nothing any more may be
@@ -113,14 +113,14 @@ async def follow_move(tx: Transaction, job: Job, move: Move, *, awaited: bool) -
     """
     if job.ended and move.before not in states.ENDED:
         if awaited:
-            await _settle(tx, job.id, job.state is JobState.COMPLETED, move.at)
+            _settle(tx, job.id, job.state is JobState.COMPLETED, move.at)
     elif move.before in states.ENDED and job.state is JobState.QUEUED:
-        return await _look_again(tx, job)
+        return _look_again(tx, job)
     return job
 
 
-async def _settle(tx: Transaction, on_id: int, met: bool, at: int) -> None:
-    rows = await tx.rows(
+def _settle(tx: Tx, on_id: int, met: bool, at: int) -> None:
+    rows = tx.rows(
         """
         UPDATE dependencies SET state = :state WHERE on_id = :on_id AND state = 'waiting'
         RETURNING job_id
@@ -128,13 +128,13 @@ async def _settle(tx: Transaction, on_id: int, met: bool, at: int) -> None:
         {"on_id": on_id, "state": "met" if met else "failed"},
     )
     if met and rows:
-        await _release(tx, [row["job_id"] for row in rows], at)
+        _release(tx, [row["job_id"] for row in rows], at)
 
 
-async def _release(tx: Transaction, job_ids: Sequence[int], at: int) -> None:
+def _release(tx: Tx, job_ids: Sequence[int], at: int) -> None:
     """Those whose dependencies are all met wait in the queue from now on."""
     for names, params in batches(job_ids):
-        await tx.rows(
+        tx.rows(
             f"""
             UPDATE jobs SET hold = NULL,
                 waits_since = CASE WHEN not_before > :at THEN not_before ELSE :at END
@@ -147,8 +147,8 @@ async def _release(tx: Transaction, job_ids: Sequence[int], at: int) -> None:
         )
 
 
-async def _look_again(tx: Transaction, job: Job) -> Job:
-    await tx.rows(
+def _look_again(tx: Tx, job: Job) -> Job:
+    tx.rows(
         f"""
         UPDATE dependencies SET state = coalesce(
             (SELECT {_STATE} FROM jobs AS prior WHERE prior.id = dependencies.on_id), 'failed'
@@ -156,19 +156,19 @@ async def _look_again(tx: Transaction, job: Job) -> Job:
         """,  # noqa: S608 - no user input
         {"id": job.id},
     )
-    open_ones = await tx.rows(
+    open_ones = tx.rows(
         "SELECT 1 FROM dependencies WHERE job_id = :id AND state != 'met' LIMIT 1", {"id": job.id}
     )
     if not open_ones and job.hold is not Hold.DEPENDENCY:
         return job
     hold = Hold.DEPENDENCY if open_ones else None
-    await tx.rows("UPDATE jobs SET hold = :hold WHERE id = :id", {"id": job.id, "hold": hold})
+    tx.rows("UPDATE jobs SET hold = :hold WHERE id = :id", {"id": job.id, "hold": hold})
     return replace(job, hold=hold)
 
 
-async def waiting_for(source: Database | Transaction, job_id: int) -> list[int]:
+def waiting_for(tx: Tx, job_id: int) -> list[int]:
     """The first jobs that have not ended and depend on the job."""
-    rows = await source.rows(
+    rows = tx.rows(
         f"""
         SELECT job_id FROM dependencies JOIN jobs ON jobs.id = job_id
         WHERE on_id = :id AND jobs.ended_at IS NULL ORDER BY job_id LIMIT {_SHOWN}
@@ -194,7 +194,7 @@ class Dependencies(Part):
 
     async def waiting_for(self, job_id: int) -> list[int]:
         """The jobs that depend on it and have not ended; the first hundred."""
-        return await waiting_for(self._database, job_id)
+        return await self._database.read(waiting_for, job_id)
 
     async def broken_dependencies(self) -> list[BrokenDependency]:
         """Queued jobs that depend on one that did not complete; some hundreds at a time."""
@@ -232,16 +232,16 @@ class Dependencies(Part):
         if not await self._database.rows(stale):
             return 0
 
-        async def change(tx: Transaction) -> int:
-            rows = await tx.rows(stale)
+        def change(tx: Tx) -> int:
+            rows = tx.rows(stale)
             for row in rows:
-                await tx.rows(
+                tx.rows(
                     """
                     UPDATE dependencies SET state = :now WHERE job_id = :job_id AND on_id = :on_id
                     """,
                     {"now": row["now"], "job_id": row["job_id"], "on_id": row["on_id"]},
                 )
-            await _release(tx, [row["job_id"] for row in rows], at)
+            _release(tx, [row["job_id"] for row in rows], at)
             return len(rows)
 
-        return await self._database.change(change)
+        return await self._database.write(change)

@@ -15,7 +15,7 @@ from server.store import records
 from server.store.statements import Part
 from shared.clock import Micros
 from shared.ids import AttemptKey
-from shared.sql import Transaction
+from shared.sql import Tx
 from shared.wire import JobState
 
 _JOB: Final = """
@@ -50,14 +50,14 @@ _AT_ONCE: Final = 8
 _OF_RUN_SH: Final = ", ".join(f"'{event}'" for event in ("job.output", *NOTICES.values()))
 
 
-async def append(tx: Transaction, events: Sequence[Mapping[str, Any]]) -> None:
+def append(tx: Tx, events: Sequence[Mapping[str, Any]]) -> None:
     """Write events in this order; each has the values of its columns."""
     for start in range(0, len(events), _AT_ONCE):
         few = events[start : start + _AT_ONCE]
         values = {
             f"{name}{number}": event[name] for number, event in enumerate(few) for name in _COLUMNS
         }
-        await tx.rows(_insert(len(few)), values)
+        tx.rows(_insert(len(few)), values)
 
 
 @cache
@@ -67,8 +67,8 @@ def _insert(count: int) -> str:
     return f"INSERT INTO events ({', '.join(_COLUMNS)}) VALUES {', '.join(rows)}"  # noqa: S608
 
 
-async def append_new_event(
-    tx: Transaction,
+def append_new_event(
+    tx: Tx,
     key: AttemptKey,
     state: JobState,
     agent: str | None,
@@ -93,11 +93,11 @@ async def append_new_event(
         "agent": agent,
         "fields": json.dumps(dict(new.fields)) if new.fields else "{}",
     }
-    await append(tx, [values])
+    append(tx, [values])
 
 
-async def append_live(
-    tx: Transaction, key: AttemptKey, state: JobState, agent: str | None, at: Micros, live: Live
+def append_live(
+    tx: Tx, key: AttemptKey, state: JobState, agent: str | None, at: Micros, live: Live
 ) -> bool:
     """Write the events about what an attempt said, except those that are written already.
 
@@ -105,7 +105,7 @@ async def append_live(
     """
     if not live.said:
         return False
-    rows = await tx.rows(
+    rows = tx.rows(
         f"SELECT event, fields FROM events WHERE job_id = :id AND attempt = :attempt AND (event IN ({_OF_RUN_SH}) OR event NOT LIKE 'job.%')",  # noqa: E501, S608 - no user input
         {"id": key.job_id, "attempt": key.attempt},
     )
@@ -114,7 +114,7 @@ async def append_live(
     outputs = [event for name, event in live.outputs.items() if name not in known]
     unwritten = (*live.notices[notices:], *outputs)
     for event in unwritten:
-        await append_new_event(tx, key, state, agent, at, event)
+        append_new_event(tx, key, state, agent, at, event)
     return bool(unwritten)
 
 
@@ -199,36 +199,36 @@ class Events(Part):
             others.
         """
 
-        async def change(tx: Transaction) -> tuple[set[AttemptKey], set[int]]:
+        def change(tx: Tx) -> tuple[set[AttemptKey], set[int]]:
             running, noted = set[AttemptKey](), set[int]()
             for report in reports:
-                if not await _record(tx, report):
+                if not _record(tx, report):
                     continue
                 running.add(report.key)
                 of = (tx, report.key, JobState.RUNNING, report.agent, report.at)
-                if report.news and await append_live(*of, report.live):
+                if report.news and append_live(*of, report.live):
                     noted.add(report.key.job_id)
                 if (progress := report.progress_event) is not None:
-                    await append_new_event(*of, progress)
+                    append_new_event(*of, progress)
                     noted.add(report.key.job_id)
             return running, noted
 
-        running, noted = await self._database.change(change)
+        running, noted = await self._database.write(change)
         for job_id in noted:
             self._noted(job_id)
         return running
 
 
-async def _record(tx: Transaction, report: Report) -> bool:
+def _record(tx: Tx, report: Report) -> bool:
     """Whether the attempt runs at that agent."""
     live = report.live
     values = records.columns({"progress": live.progress, "output": live.output})
     values |= {"id": report.key.job_id, "attempt": report.key.attempt}
-    written = await tx.rows(
+    written = tx.rows(
         _JOB,
         values
         | {"agent": report.agent, "message": live.message, "heartbeat_at": live.heartbeat_at},
     )
     if written:
-        await tx.rows(_ATTEMPT, values)
+        tx.rows(_ATTEMPT, values)
     return bool(written)

@@ -9,7 +9,7 @@ from typing import Final
 
 from shared.clock import SECOND, Micros
 from shared.ids import Start
-from shared.sql import Database, Transaction
+from shared.sql import Database, Tx
 
 _WEBHOOKS: Final = "webhook_secret"
 _PERMITS: Final = "signing_key"
@@ -21,15 +21,15 @@ async def server_identity(database: Database, candidate: str) -> tuple[str, tupl
     names of the servers that it was restored in place of.
     """
 
-    async def change(tx: Transaction) -> dict[str, str]:
-        await tx.rows(
+    def change(tx: Tx) -> dict[str, str]:
+        tx.rows(
             "INSERT INTO meta (key, value) VALUES ('server', :candidate) ON CONFLICT DO NOTHING",
             {"candidate": candidate},
         )
-        rows = await tx.rows("SELECT key, value FROM meta WHERE key IN ('server', 'former')")
+        rows = tx.rows("SELECT key, value FROM meta WHERE key IN ('server', 'former')")
         return {row["key"]: row["value"] for row in rows}
 
-    names = await database.change(change)
+    names = await database.write(change)
     return names["server"], tuple(json.loads(names.get("former", "[]")))
 
 
@@ -38,10 +38,10 @@ async def new_start(database: Database, now: Micros, random_id: str) -> Start:
     an earlier run of a copy of its data folder.
     """
 
-    async def change(tx: Transaction) -> int:
-        rows = await tx.rows("SELECT value FROM meta WHERE key = 'start'")
+    def change(tx: Tx) -> int:
+        rows = tx.rows("SELECT value FROM meta WHERE key = 'start'")
         number = max(int(rows[0]["value"]) + 1 if rows else 1, now // SECOND)
-        await tx.rows(
+        tx.rows(
             """
             INSERT INTO meta (key, value) VALUES ('start', :value)
             ON CONFLICT (key) DO UPDATE SET value = :value
@@ -50,7 +50,7 @@ async def new_start(database: Database, now: Micros, random_id: str) -> Start:
         )
         return number
 
-    return Start(await database.change(change), random_id)
+    return Start(await database.write(change), random_id)
 
 
 async def is_rehearsal(database: Database) -> bool:
@@ -74,12 +74,12 @@ async def csrf_key(database: Database, candidate: bytes) -> bytes:
 
 
 async def _kept(database: Database, key: str, candidate: str) -> str:
-    async def change(tx: Transaction) -> str:
+    def change(tx: Tx) -> str:
         values = {"key": key, "value": candidate}
-        await tx.rows(
+        tx.rows(
             "INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT DO NOTHING", values
         )
-        rows = await tx.rows("SELECT value FROM meta WHERE key = :key", values)
+        rows = tx.rows("SELECT value FROM meta WHERE key = :key", values)
         return str(rows[0]["value"])
 
-    return await database.change(change)
+    return await database.write(change)

@@ -11,11 +11,11 @@ from server.store import bundles, dependencies, records, users
 from server.store.moves import append_event
 from server.store.permits import forget_ticket, use_ticket
 from server.store.queue import count_queued
-from shared.sql import Database, Transaction
+from shared.sql import Tx
 
 
-async def insert_job(
-    tx: Transaction,
+def insert_job(
+    tx: Tx,
     new: NewJob,
     message: str,
     most_queued: int = 0,
@@ -28,46 +28,46 @@ async def insert_job(
         A refusal, in place of an exception: nothing was written, and the transaction can go on.
     """
     if new.idempotency_key is not None:
-        known = await job_of_key(tx, new.user_id, new.idempotency_key)
+        known = job_of_key(tx, new.user_id, new.idempotency_key)
         if known is not None:
             return known, False
     if most_queued:
-        queued = await count_queued(tx, new.service, new.user_id, most_queued)
+        queued = count_queued(tx, new.service, new.user_id, most_queued)
         jobs = max(1, new.batch.total) if new.batch is not None else 1
         if queued + jobs > most_queued:
             return QueueFull(new.user_id, new.service, most_queued, jobs)
-    too_much = await over_bytes(tx, new.user_id, new.bundle.size, most_stored)
+    too_much = over_bytes(tx, new.user_id, new.bundle.size, most_stored)
     if too_much is not None:
         return too_much
     # The bundle of a schedule was uploaded once. Without a limit nothing is counted.
     counts = most_uploaded > 0 and new.schedule_id is None
     if counts:
-        refusal = await users.over_uploads(
+        refusal = users.over_uploads(
             tx, new.user_id, new.bundle.size, most_uploaded, new.created_at
         )
         if refusal is not None:
             return refusal
     found: dict[int, str] = {}
     if new.after or new.inputs_from:
-        checked = await dependencies.check(tx, new)
+        checked = dependencies.check(tx, new)
         if isinstance(checked, FerrymanError):
             return checked
         found = checked
-    if new.ticket is not None and not await use_ticket(tx, new.ticket):
+    if new.ticket is not None and not use_ticket(tx, new.ticket):
         return TicketUsed()
     if new.schedule_id is None:
-        bundle = await bundles.refer_to(tx, new.bundle, new.created_at)
+        bundle = bundles.refer_to(tx, new.bundle, new.created_at)
     else:
-        bundle = await bundles.refer_again(tx, new.bundle)
+        bundle = bundles.refer_again(tx, new.bundle)
     if bundle is None:
-        await _forget_use(tx, new)
+        _forget_use(tx, new)
         return BundleGone()
     values = records.new_job_columns(new) | {"message": message, "bundle_file": bundle.file}
     if any(state != "met" for state in found.values()):
         values["hold"] = Hold.DEPENDENCY
     # A job that is to start later waits from then on.
     values |= {"queued_at": new.created_at, "waits_since": new.not_before or None}
-    row = await tx.rows(
+    row = tx.rows(
         f"""
         INSERT INTO jobs ({", ".join(values)})
         VALUES ({", ".join(f":{name}" for name in values)})
@@ -77,14 +77,12 @@ async def insert_job(
     )
     job = records.job(row[0])
     if counts:
-        await users.count_upload(tx, new.user_id, new.bundle.size, new.created_at)
+        users.count_upload(tx, new.user_id, new.bundle.size, new.created_at)
     for tag in set(new.tags):
-        await tx.rows(
-            "INSERT INTO job_tags (tag, job_id) VALUES (:tag, :id)", {"tag": tag, "id": job.id}
-        )
-    await dependencies.add(tx, job.id, new, found)
+        tx.rows("INSERT INTO job_tags (tag, job_id) VALUES (:tag, :id)", {"tag": tag, "id": job.id})
+    dependencies.add(tx, job.id, new, found)
     if new.idempotency_key is not None:
-        await tx.rows(
+        tx.rows(
             """
             INSERT INTO idempotency_keys (user_id, key, job_id, created_at)
             VALUES (:user_id, :key, :job_id, :created_at)
@@ -97,13 +95,13 @@ async def insert_job(
             },
         )
     if new.batch is not None:
-        await _add_batch(tx, job.id, new.batch)
-    await append_event(tx, job, None, Step(job.state, new.created_at, message))
+        _add_batch(tx, job.id, new.batch)
+    append_event(tx, job, None, Step(job.state, new.created_at, message))
     return job, True
 
 
-async def job_of_key(source: Database | Transaction, user_id: str, key: str) -> Job | None:
-    rows = await source.rows(
+def job_of_key(tx: Tx, user_id: str, key: str) -> Job | None:
+    rows = tx.rows(
         """
         SELECT jobs.* FROM idempotency_keys JOIN jobs ON jobs.id = job_id
         WHERE idempotency_keys.user_id = :user_id AND key = :key
@@ -113,21 +111,21 @@ async def job_of_key(source: Database | Transaction, user_id: str, key: str) -> 
     return records.job(rows[0]) if rows else None
 
 
-async def _forget_use(tx: Transaction, new: NewJob) -> None:
+def _forget_use(tx: Tx, new: NewJob) -> None:
     """Nothing was written after all."""
     if new.ticket is not None:
-        await forget_ticket(tx, new.ticket)
+        forget_ticket(tx, new.ticket)
 
 
-async def over_bytes(tx: Transaction, user: str, size: int, most: int) -> StorageFull | None:
+def over_bytes(tx: Tx, user: str, size: int, most: int) -> StorageFull | None:
     """The refusal of more bytes than a user may have stored (0: any number)."""
-    stored = await stored_bytes(tx, user) if most else 0
+    stored = stored_bytes(tx, user) if most else 0
     return StorageFull(user, stored, most) if most and stored + size > most else None
 
 
-async def stored_bytes(source: Database | Transaction, user_id: str) -> int:
+def stored_bytes(tx: Tx, user_id: str) -> int:
     """What bundles, of jobs and of schedules, and results of the user take."""
-    rows = await source.rows(
+    rows = tx.rows(
         """
         SELECT coalesce(sum(
             CASE WHEN parent_id IS NULL THEN bundle_size ELSE 0 END + results_size
@@ -141,9 +139,9 @@ async def stored_bytes(source: Database | Transaction, user_id: str) -> int:
     return int(rows[0]["bytes"])
 
 
-async def _add_batch(tx: Transaction, job_id: int, batch: BatchRequest) -> None:
+def _add_batch(tx: Tx, job_id: int, batch: BatchRequest) -> None:
     """The row of a job that has children, or may leave some."""
-    await tx.rows(
+    tx.rows(
         """
         INSERT INTO batches (parent_id, ranges, array_file, max_parallel, fail_fast, has_gather,
                              total)

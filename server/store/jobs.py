@@ -24,7 +24,7 @@ from server.store.statements import HELD
 from server.store.users import Users
 from shared.clock import Micros
 from shared.ids import AttemptKey
-from shared.sql import Transaction
+from shared.sql import Tx
 from shared.wire import JobState
 
 
@@ -72,10 +72,10 @@ class SqlJobs(
             BundleGone: the bundle names no file, and there is none to share any more.
         """
 
-        async def change(tx: Transaction) -> tuple[Job, bool] | FerrymanError:
-            return await insert_job(tx, new, message, most_queued, most_stored, most_uploaded)
+        def change(tx: Tx) -> tuple[Job, bool] | FerrymanError:
+            return insert_job(tx, new, message, most_queued, most_stored, most_uploaded)
 
-        inserted = await self._database.change(change)
+        inserted = await self._database.write(change)
         if not isinstance(inserted, tuple):
             raise inserted
         if inserted[1]:
@@ -84,15 +84,15 @@ class SqlJobs(
 
     async def can_share_bundle(self, digest: str, size: int) -> bool:
         """Whether there is a stored file that an upload of this content would share now."""
-        return await bundles.can_share(self._database, digest, size)
+        return await self._database.read(bundles.can_share, digest, size)
 
     async def stored(self, user_id: str) -> int:
         """Bytes that bundles and results of the user take."""
-        return await stored_bytes(self._database, user_id)
+        return await self._database.read(stored_bytes, user_id)
 
     async def uploaded(self, user_id: str, at: Micros) -> int:
         """Bytes of bundles that were uploaded for the user on the day of ``at``, UTC."""
-        return await users.uploaded_on(self._database, user_id, at)
+        return await self._database.read(users.uploaded_on, user_id, at)
 
     async def move(self, move: Move) -> Job | None:
         """Make a move with all its steps and their events, or nothing.
@@ -100,7 +100,7 @@ class SqlJobs(
         Returns:
             The job after it, or None where it was no longer as the move saw it.
         """
-        job = await self._database.change(lambda tx: make_move(tx, move))
+        job = await self._database.write(lambda tx: make_move(tx, move))
         if job is not None:
             self._moved(move, job)
         return job
@@ -112,10 +112,10 @@ class SqlJobs(
             For each the job after it, or None.
         """
 
-        async def change(tx: Transaction) -> list[Job | None]:
-            return [await make_move(tx, move) for move in moves]
+        def change(tx: Tx) -> list[Job | None]:
+            return [make_move(tx, move) for move in moves]
 
-        jobs = await self._database.change(change)
+        jobs = await self._database.write(change)
         for move, job in zip(moves, jobs, strict=True):
             if job is not None:
                 self._moved(move, job)
@@ -127,14 +127,14 @@ class SqlJobs(
         Returns:
             False: the attempt has one, is not over, or the job's files are removed.
         """
-        job = await self._database.change(lambda tx: attach_result(tx, key, result))
+        job = await self._database.write(lambda tx: attach_result(tx, key, result))
         if job is not None:
             self._changed(job)
         return job is not None
 
     async def stop_sharing(self, bundle: Bundle) -> None:
         """Its bytes are damaged or gone: the next upload of the same content is stored again."""
-        await self._database.change(lambda tx: bundles.stop_sharing(tx, bundle.file))
+        await self._database.write(lambda tx: bundles.stop_sharing(tx, bundle.file))
 
     async def request_cancel(self, job_id: int, at: Micros, by: str = "") -> Job:
         """Store that the job is to be cancelled, unless it has ended. It is not claimed any more.
@@ -147,7 +147,7 @@ class SqlJobs(
         Raises:
             NoSuchJob
         """
-        job = await self._database.change(lambda tx: request_cancel(tx, job_id, at, by))
+        job = await self._database.write(lambda tx: request_cancel(tx, job_id, at, by))
         if job is None:
             return await self.get(job_id)
         self._changed(job)
@@ -159,10 +159,10 @@ class SqlJobs(
 
     async def get(self, job_id: int) -> Job:
         """Raises NoSuchJob."""
-        return await get_job(self._database, job_id)
+        return await self._database.read(get_job, job_id)
 
     async def by_idempotency_key(self, user_id: str, key: str) -> Job | None:
-        return await job_of_key(self._database, user_id, key)
+        return await self._database.read(job_of_key, user_id, key)
 
     async def in_states(self, states: Iterable[JobState], agent: str | None = None) -> list[Job]:
         """Jobs now in one of the states, all of which hold a slot; oldest first."""

@@ -12,7 +12,7 @@ from server.domain.jobs import Job, Move, Step
 from server.store import children, dependencies, events, records, webhooks
 from server.store.attempts import record_attempt
 from shared.ids import AttemptKey
-from shared.sql import Database, Transaction
+from shared.sql import Tx
 from shared.wire import JobState, Level
 
 _FOLD: Final = """
@@ -48,7 +48,7 @@ _SHOWN: Final = (
 """Facts of the last attempt that the row of a job that has ended shows, too."""
 
 
-async def make_move(tx: Transaction, move: Move) -> Job | None:
+def make_move(tx: Tx, move: Move) -> Job | None:
     """The conditional write of one move, its attempt's, an event for each of its steps, and the
     webhooks that announce them.
     """
@@ -73,7 +73,7 @@ async def make_move(tx: Transaction, move: Move) -> Job | None:
         only_if += f" AND {children.PARENT_WAITS}"
     if move.to is JobState.CLEANED:
         only_if += f" AND NOT {dependencies.RESULT_NEEDED}"
-    rows = await tx.rows(
+    rows = tx.rows(
         f"""
         UPDATE jobs SET {", ".join(setting)} WHERE {only_if}
         RETURNING *, {dependencies.AWAITED if ends else "0"} AS awaited
@@ -83,31 +83,31 @@ async def make_move(tx: Transaction, move: Move) -> Job | None:
     if not rows:
         return None
     job, awaited = records.job(rows[0]), bool(rows[0]["awaited"])
-    job = await dependencies.follow_move(tx, job, move, awaited=awaited)
-    await record_attempt(tx, job, move)
+    job = dependencies.follow_move(tx, job, move, awaited=awaited)
+    record_attempt(tx, job, move)
     if job.parent_id is not None:
-        job = await children.count_child(tx, job, job.parent_id, move)
+        job = children.count_child(tx, job, job.parent_id, move)
     before = move.before
     steps, written = move.steps, list[dict[str, Any]]()
     for step in steps:
         if step is steps[-1] and move.live is not None and move.live.said:
-            await events.append(tx, written)
+            events.append(tx, written)
             written.clear()
             key = AttemptKey(job.id, move.attempt)
-            await events.append_live(tx, key, before, job.agent, move.at, move.live)
-        written.append(await _event(tx, job, before, step))
+            events.append_live(tx, key, before, job.agent, move.at, move.live)
+        written.append(_event(tx, job, before, step))
         before = step.to
-    await events.append(tx, written)
-    await webhooks.announce(tx, job, move)
+    events.append(tx, written)
+    webhooks.announce(tx, job, move)
     return job
 
 
-async def append_event(tx: Transaction, job: Job, before: JobState | None, step: Step) -> None:
+def append_event(tx: Tx, job: Job, before: JobState | None, step: Step) -> None:
     """Write the event of one step."""
-    await events.append(tx, [await _event(tx, job, before, step)])
+    events.append(tx, [_event(tx, job, before, step)])
 
 
-async def _event(tx: Transaction, job: Job, before: JobState | None, step: Step) -> dict[str, Any]:
+def _event(tx: Tx, job: Job, before: JobState | None, step: Step) -> dict[str, Any]:
     """The columns of a step's event."""
     values = {
         "job_id": job.id,
@@ -123,12 +123,12 @@ async def _event(tx: Transaction, job: Job, before: JobState | None, step: Step)
         "fields": json.dumps(dict(step.fields)) if step.fields else "{}",
     }
     if before is JobState.PROCESSING and step.to is JobState.QUEUED and step.reason is None:
-        await tx.rows(_FOLD, values)
+        tx.rows(_FOLD, values)
     return values
 
 
-async def get_job(source: Database | Transaction, job_id: int) -> Job:
-    rows = await source.rows("SELECT * FROM jobs WHERE id = :id", {"id": job_id})
+def get_job(tx: Tx, job_id: int) -> Job:
+    rows = tx.rows("SELECT * FROM jobs WHERE id = :id", {"id": job_id})
     if not rows:
         raise NoSuchJob(job_id)
     return records.job(rows[0])

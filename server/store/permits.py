@@ -7,12 +7,12 @@ from __future__ import annotations
 from server.domain.jobs import UsedTicket
 from server.store.statements import Part
 from shared.clock import Micros
-from shared.sql import Database, Transaction
+from shared.sql import Database, Tx
 
 
-async def use_ticket(tx: Transaction, ticket: UsedTicket) -> bool:
+def use_ticket(tx: Tx, ticket: UsedTicket) -> bool:
     """Use it; False: it was used before."""
-    rows = await tx.rows(
+    rows = tx.rows(
         """
         INSERT INTO used_tickets (id, expires_at) VALUES (:id, :expires_at)
         ON CONFLICT DO NOTHING RETURNING id
@@ -22,9 +22,9 @@ async def use_ticket(tx: Transaction, ticket: UsedTicket) -> bool:
     return bool(rows)
 
 
-async def forget_ticket(tx: Transaction, ticket: UsedTicket) -> None:
+def forget_ticket(tx: Tx, ticket: UsedTicket) -> None:
     """As if it had not been used."""
-    await tx.rows("DELETE FROM used_tickets WHERE id = :id", {"id": ticket.id})
+    tx.rows("DELETE FROM used_tickets WHERE id = :id", {"id": ticket.id})
 
 
 class Tickets(Part):
@@ -45,7 +45,7 @@ class Tickets(Part):
         )
         if not found:  # nearly always: no transaction then
             return 0
-        rows = await self._database.change(
+        rows = await self._database.write(
             lambda tx: tx.rows(
                 "DELETE FROM used_tickets WHERE expires_at < :before RETURNING id",
                 {"before": before},
@@ -60,9 +60,9 @@ async def ended(database: Database) -> dict[str, int]:
     return {row["token"]: row["ended"] for row in rows}
 
 
-async def end(tx: Transaction, token: str) -> int:
+def end(tx: Tx, token: str) -> int:
     """End those of a token; how often they were ended now."""
-    rows = await tx.rows(
+    rows = tx.rows(
         """
         INSERT INTO sessions (token, ended) VALUES (:token, 1)
         ON CONFLICT (token) DO UPDATE SET ended = sessions.ended + 1 RETURNING ended
@@ -74,4 +74,4 @@ async def end(tx: Transaction, token: str) -> int:
 
 async def log_in_once(database: Database, once: UsedTicket) -> bool:
     """Use a link that logs in; False: it was used before."""
-    return await database.change(lambda tx: use_ticket(tx, once))
+    return await database.write(lambda tx: use_ticket(tx, once))

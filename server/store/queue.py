@@ -10,7 +10,7 @@ from server.ports import Held
 from server.store import listed
 from server.store.statements import HELD, HOLDS, WAITS_SINCE, Part, batches
 from shared.clock import Micros
-from shared.sql import Database, Transaction
+from shared.sql import Tx
 
 READY: Final = "state = 'Queued' AND not_before = 0 AND hold IS NULL AND deferred = 0"
 """What may be claimed now, in the words of the index ``jobs_queued``."""
@@ -30,14 +30,12 @@ _DUE: Final = """
 """
 
 
-async def count_queued(
-    source: Database | Transaction, service: str, user_id: str, limit: int
-) -> int:
+def count_queued(tx: Tx, service: str, user_id: str, limit: int) -> int:
     """Jobs of the user that wait, delayed ones too, and children that are still to be made; counts
     waiting jobs no further than ``limit``.
     """
     # Without "|| ''" the user's index would be read, which holds all that are open, too.
-    rows = await source.rows(
+    rows = tx.rows(
         f"""
         SELECT count(*) + (
             SELECT coalesce(sum(total - made), 0)
@@ -61,7 +59,7 @@ class Queue(Part):
         due = await self._database.rows(f"{_DUE} LIMIT 1", {"now": now})
         if not due:
             return 0
-        released = await self._database.change(
+        released = await self._database.write(
             lambda tx: tx.rows(
                 f"UPDATE jobs SET not_before = 0 WHERE id IN ({_DUE} LIMIT {_AT_ONCE}) "  # noqa: S608 - no user input
                 "RETURNING id",
@@ -103,7 +101,7 @@ class Queue(Part):
 
     async def queued(self, service: str, user_id: str, limit: int) -> int:
         """How many jobs of the user wait; counts no further than ``limit``."""
-        return await count_queued(self._database, service, user_id, limit)
+        return await self._database.read(count_queued, service, user_id, limit)
 
     async def queued_before(self, ids: Sequence[int], most: int) -> dict[int, int]:
         """For each of the jobs: how many of its user's jobs of its service may be sent before it;

@@ -15,25 +15,25 @@ from server.store.moves import get_job, make_move
 from server.store.queue import count_queued
 from server.store.statements import Part
 from shared.clock import Micros
-from shared.sql import Transaction
+from shared.sql import Tx
 
 
-async def append_cancel_requested(tx: Transaction, job: Job, at: Micros, by: str) -> None:
+def append_cancel_requested(tx: Tx, job: Job, at: Micros, by: str) -> None:
     """The event of a request to cancel."""
     event = NewEvent(
         "job.cancel_requested", f"{by or 'the server'} asked to cancel it", fields={"by": by}
     )
-    await append_new_event(tx, job.key, job.state, job.agent, at, event)
+    append_new_event(tx, job.key, job.state, job.agent, at, event)
 
 
-async def request_cancel(tx: Transaction, job_id: int, at: Micros, by: str) -> Job | None:
+def request_cancel(tx: Tx, job_id: int, at: Micros, by: str) -> Job | None:
     """Store that a job is to be cancelled. From then on no child of it is claimed; the children are
     cancelled afterwards, some in each transaction.
 
     Returns:
         The job; None: it has ended, or was to be cancelled before.
     """
-    rows = await tx.rows(
+    rows = tx.rows(
         """
         UPDATE jobs SET cancel_requested_at = :at
         WHERE id = :id AND ended_at IS NULL AND cancel_requested_at IS NULL RETURNING *
@@ -43,7 +43,7 @@ async def request_cancel(tx: Transaction, job_id: int, at: Micros, by: str) -> J
     if not rows:
         return None
     job = records.job(rows[0])
-    await append_cancel_requested(tx, job, at, by)
+    append_cancel_requested(tx, job, at, by)
     return job
 
 
@@ -63,16 +63,16 @@ class Requests(Part):
             QueueFull
         """
 
-        async def change(tx: Transaction) -> Job | QueueFull | None:
+        def change(tx: Tx) -> Job | QueueFull | None:
             if most_queued:
-                queued = await count_queued(tx, job.service, job.user_id, most_queued)
-                again = await _queued_again(tx, job)
+                queued = count_queued(tx, job.service, job.user_id, most_queued)
+                again = _queued_again(tx, job)
                 if queued + again > most_queued:
                     # Not raised: all changes of this commit would run again.
                     return QueueFull(job.user_id, job.service, most_queued, again)
-            return await make_move(tx, move)
+            return make_move(tx, move)
 
-        queued = await self._database.change(change)
+        queued = await self._database.write(change)
         if isinstance(queued, QueueFull):
             raise queued
         if queued is not None:
@@ -84,33 +84,29 @@ class Requests(Part):
         NoSuchJob.
         """
 
-        async def change(tx: Transaction) -> Job | None:
+        def change(tx: Tx) -> Job | None:
             values = {"id": job_id, "service": service}
-            was = await tx.locked_rows(
-                "SELECT service FROM jobs WHERE id = :id AND ended_at IS NULL", values
-            )
+            was = tx.rows("SELECT service FROM jobs WHERE id = :id AND ended_at IS NULL", values)
             if not was or was[0]["service"] == service:
                 return None
-            rows = await tx.rows(
-                "UPDATE jobs SET service = :service WHERE id = :id RETURNING *", values
-            )
+            rows = tx.rows("UPDATE jobs SET service = :service WHERE id = :id RETURNING *", values)
             job = records.job(rows[0])
             fields = {"by": by, "service": service, "service_before": was[0]["service"]}
             event = NewEvent("job.moved", f"{by} moved it to service {service}", fields=fields)
-            await append_new_event(tx, job.key, job.state, job.agent, at, event)
+            append_new_event(tx, job.key, job.state, job.agent, at, event)
             return job
 
-        job = await self._database.change(change)
+        job = await self._database.write(change)
         if job is None:
-            return await get_job(self._database, job_id)
+            return await self._database.read(get_job, job_id)
         self._changed(job)
         return job
 
     async def request_delete(self, job_id: int, at: Micros, by: str) -> Job:
         """Store that the job is to be deleted as soon as it has ended. Raises NoSuchJob."""
 
-        async def change(tx: Transaction) -> Job | None:
-            rows = await tx.rows(
+        def change(tx: Tx) -> Job | None:
+            rows = tx.rows(
                 """
                 UPDATE jobs SET delete_requested_at = :at
                 WHERE id = :id AND delete_requested_at IS NULL RETURNING *
@@ -121,12 +117,12 @@ class Requests(Part):
                 return None
             job = records.job(rows[0])
             event = NewEvent("job.delete_requested", f"{by} asked to delete it", fields={"by": by})
-            await append_new_event(tx, job.key, job.state, job.agent, at, event)
+            append_new_event(tx, job.key, job.state, job.agent, at, event)
             return job
 
-        job = await self._database.change(change)
+        job = await self._database.write(change)
         if job is None:
-            return await get_job(self._database, job_id)
+            return await self._database.read(get_job, job_id)
         self._changed(job)
         return job
 
@@ -147,8 +143,8 @@ class Requests(Part):
         TooManyTags.
         """
 
-        async def change(tx: Transaction) -> Job | NoSuchJob | TooManyTags:
-            rows = await tx.locked_rows("SELECT * FROM jobs WHERE id = :id", {"id": job_id})
+        def change(tx: Tx) -> Job | NoSuchJob | TooManyTags:
+            rows = tx.rows("SELECT * FROM jobs WHERE id = :id", {"id": job_id})
             if not rows:
                 return NoSuchJob(job_id)
             job = records.job(rows[0])
@@ -157,17 +153,17 @@ class Requests(Part):
                 return tags
             if tags == job.tags:
                 return job
-            changed = await tx.rows(
+            changed = tx.rows(
                 "UPDATE jobs SET tags = :tags WHERE id = :id RETURNING *",
                 {"id": job_id, "tags": json.dumps(tags)},
             )
             for tag in set(job.tags) - set(tags):
-                await tx.rows(
+                tx.rows(
                     "DELETE FROM job_tags WHERE tag = :tag AND job_id = :id",
                     {"tag": tag, "id": job_id},
                 )
             for tag in set(tags) - set(job.tags):
-                await tx.rows(
+                tx.rows(
                     "INSERT INTO job_tags (tag, job_id) VALUES (:tag, :id)",
                     {"tag": tag, "id": job_id},
                 )
@@ -175,19 +171,19 @@ class Requests(Part):
                 f"{by} set its tags to {', '.join(tags)}" if tags else f"{by} removed its tags"
             )
             event = NewEvent("job.tagged", message, fields={"by": by, "tags": list(tags)})
-            await append_new_event(tx, job.key, job.state, job.agent, at, event)
+            append_new_event(tx, job.key, job.state, job.agent, at, event)
             return records.job(changed[0])
 
-        job = await self._database.change(change)
+        job = await self._database.write(change)
         if not isinstance(job, Job):
             raise job
         self._changed(job)
         return job
 
 
-async def _queued_again(tx: Transaction, job: Job) -> int:
+def _queued_again(tx: Tx, job: Job) -> int:
     """How many jobs wait after a retry of the job: of a parent, its children."""
-    rows = await tx.rows(
+    rows = tx.rows(
         """
         SELECT total - completed AS count FROM batches JOIN jobs ON jobs.id = batches.parent_id
         WHERE batches.parent_id = :id AND deferred = 1

@@ -14,7 +14,7 @@ from server.store.dependencies import NEEDED, RESULT_NEEDED, waiting_for
 from server.store.moves import make_move
 from server.store.statements import Part, batches
 from shared.clock import Micros
-from shared.sql import Transaction
+from shared.sql import Tx
 
 
 class Retention(Part):
@@ -70,22 +70,22 @@ class Retention(Part):
         return found
 
     async def _clean_some(self, moves: Sequence[Move]) -> tuple[int, list[tuple[FileKind, str]]]:
-        async def change(tx: Transaction) -> tuple[list[Job], list[tuple[FileKind, str]]]:
-            cleaned = [job for move in moves if (job := await make_move(tx, move)) is not None]
+        def change(tx: Tx) -> tuple[list[Job], list[tuple[FileKind, str]]]:
+            cleaned = [job for move in moves if (job := make_move(tx, move)) is not None]
             ids = [job.id for job in cleaned]
             for names, params in batches(ids):
-                await tx.rows(
+                tx.rows(
                     f"DELETE FROM idempotency_keys WHERE job_id IN ({names})",  # noqa: S608 - placeholders
                     params,
                 )
                 # The children of a batch go with their parent, which is never queued again.
-                await tx.rows(
+                tx.rows(
                     f"UPDATE jobs SET expires_at = :at WHERE parent_id IN ({names})",  # noqa: S608 - placeholders
                     params | {"at": moves[0].at},
                 )
-            return cleaned, await release_files(tx, ids)
+            return cleaned, release_files(tx, ids)
 
-        cleaned, files = await self._database.change(change)
+        cleaned, files = await self._database.write(change)
         for job in cleaned:
             self._changed(job)
         return len(cleaned), files
@@ -94,7 +94,7 @@ class Retention(Part):
         """Forget what was uploaded on the days before."""
         day = {"day": day_of(before)}
         if await self._database.rows("SELECT 1 FROM uploaded WHERE day < :day LIMIT 1", day):
-            await self._database.change(
+            await self._database.write(
                 lambda tx: tx.rows("DELETE FROM uploaded WHERE day < :day", day)
             )
 
@@ -113,43 +113,43 @@ class Retention(Part):
     async def _delete_children(self, job_id: int) -> list[tuple[FileKind, str]]:
         """Some at a time, all before their parent: a crash leaves a deletion that goes on."""
 
-        async def change(tx: Transaction) -> tuple[int, list[tuple[FileKind, str]]]:
-            if await waiting_for(tx, job_id):
+        def change(tx: Tx) -> tuple[int, list[tuple[FileKind, str]]]:
+            if waiting_for(tx, job_id):
                 return 0, []
-            ended = await tx.rows(
+            ended = tx.rows(
                 """
                 UPDATE jobs SET delete_requested_at = coalesce(delete_requested_at, ended_at)
                 WHERE id = :id AND ended_at IS NOT NULL RETURNING id
                 """,
                 {"id": job_id},
             )
-            children = await tx.rows(_CHILDREN, {"id": job_id}) if ended else []
+            children = tx.rows(_CHILDREN, {"id": job_id}) if ended else []
             ids = [row["id"] for row in children]
-            released = await release_files(tx, ids)
-            await _delete(tx, ids)
+            released = release_files(tx, ids)
+            _delete(tx, ids)
             return len(ids), released
 
         files: list[tuple[FileKind, str]] = []
         deleted = 1
         while deleted and await self._database.rows(_CHILDREN, {"id": job_id}):
-            deleted, released = await self._database.change(change)
+            deleted, released = await self._database.write(change)
             files += released
         return files
 
     async def _delete_one(self, job_id: int) -> list[tuple[FileKind, str]]:
-        async def change(
-            tx: Transaction,
+        def change(
+            tx: Tx,
         ) -> tuple[Job | None, list[int], list[tuple[FileKind, str]]]:
-            rows = await tx.rows("SELECT * FROM jobs WHERE id = :id", {"id": job_id})
+            rows = tx.rows("SELECT * FROM jobs WHERE id = :id", {"id": job_id})
             job = records.job(rows[0]) if rows else None
             files = []
-            waiting = await waiting_for(tx, job_id)
+            waiting = waiting_for(tx, job_id)
             if job is not None and job.ended and job.parent_id is None and not waiting:
-                files = await release_files(tx, [job_id])
-                await _delete(tx, [job_id])
+                files = release_files(tx, [job_id])
+                _delete(tx, [job_id])
             return job, waiting, files
 
-        job, waiting, files = await self._database.change(change)
+        job, waiting, files = await self._database.write(change)
         if job is None:
             raise NoSuchJob(job_id)
         if not job.ended:
@@ -183,15 +183,15 @@ class Retention(Part):
         if not due:
             return 0
 
-        async def change(tx: Transaction) -> int:
-            ids = [row["id"] for row in await tx.rows(_FORGETTABLE, params)]
-            await _delete(tx, ids)
+        def change(tx: Tx) -> int:
+            ids = [row["id"] for row in tx.rows(_FORGETTABLE, params)]
+            _delete(tx, ids)
             return len(ids)
 
-        return await self._database.change(change)
+        return await self._database.write(change)
 
     async def forget_idempotency_keys(self, before: Micros) -> int:
-        rows = await self._database.change(
+        rows = await self._database.write(
             lambda tx: tx.rows(
                 "DELETE FROM idempotency_keys WHERE created_at < :before RETURNING key",
                 {"before": before},
@@ -235,11 +235,11 @@ _FORGETTABLE: Final = f"""
 """  # noqa: S608 - no user input
 
 
-async def _delete(tx: Transaction, job_ids: Sequence[int]) -> None:
+def _delete(tx: Tx, job_ids: Sequence[int]) -> None:
     """Delete the rows, after all rows that refer to them. AUTOINCREMENT never reuses a number."""
     for names, params in batches(job_ids):
         for table in ("job_tags", "events", "idempotency_keys", "attempts", "dependencies"):
-            await tx.rows(f"DELETE FROM {table} WHERE job_id IN ({names})", params)  # noqa: S608
-        await tx.rows(f"DELETE FROM deliveries WHERE job_id IN ({names})", params)  # noqa: S608
-        await tx.rows(f"DELETE FROM batches WHERE parent_id IN ({names})", params)  # noqa: S608
-        await tx.rows(f"DELETE FROM jobs WHERE id IN ({names})", params)  # noqa: S608
+            tx.rows(f"DELETE FROM {table} WHERE job_id IN ({names})", params)  # noqa: S608
+        tx.rows(f"DELETE FROM deliveries WHERE job_id IN ({names})", params)  # noqa: S608
+        tx.rows(f"DELETE FROM batches WHERE parent_id IN ({names})", params)  # noqa: S608
+        tx.rows(f"DELETE FROM jobs WHERE id IN ({names})", params)  # noqa: S608

@@ -13,7 +13,7 @@ from server.domain.schedules import Schedule, ScheduleRefusal
 from server.store import bundles, users
 from server.store.inserts import insert_job, over_bytes
 from shared.clock import Micros
-from shared.sql import Database, Row, Transaction
+from shared.sql import Database, Row, Tx
 
 MOST_OF_USER: Final = 100
 """Schedules of one user: each has a stored bundle, and is looked at when it is due."""
@@ -29,8 +29,8 @@ async def read(database: Database) -> list[Schedule]:
     return [of_row(row) for row in await database.rows("SELECT * FROM schedules ORDER BY id")]
 
 
-async def insert(
-    tx: Transaction, new: Mapping[str, Any], bundle: Bundle, allowed: Allowance
+def insert(
+    tx: Tx, new: Mapping[str, Any], bundle: Bundle, allowed: Allowance
 ) -> Schedule | FerrymanError:
     """Add a schedule, which refers to its bundle.
 
@@ -42,7 +42,7 @@ async def insert(
         written.
     """
     user, now = new["user_id"], new["created_at"]
-    of_user = await tx.rows("SELECT id, name FROM schedules WHERE user_id = :user", {"user": user})
+    of_user = tx.rows("SELECT id, name FROM schedules WHERE user_id = :user", {"user": user})
     for row in of_user:
         if row["name"] == new["name"]:
             message = f"user {user} has a schedule {row['name']!r}: schedule {row['id']}"
@@ -51,19 +51,19 @@ async def insert(
         message = f"user {user} has {MOST_OF_USER} schedules, which is the most; delete one first"
         return ScheduleRefusal("too_many_schedules", message)
     for refusal in (
-        await over_bytes(tx, user, bundle.size, allowed.stored),
-        await users.over_uploads(tx, user, bundle.size, allowed.uploaded, now),
+        over_bytes(tx, user, bundle.size, allowed.stored),
+        users.over_uploads(tx, user, bundle.size, allowed.uploaded, now),
     ):
         if refusal is not None:
             return refusal
-    kept = await bundles.refer_to(tx, bundle, now)
+    kept = bundles.refer_to(tx, bundle, now)
     if kept is None:
         return BundleGone()
     if allowed.uploaded:
-        await users.count_upload(tx, user, kept.size, now)
+        users.count_upload(tx, user, kept.size, now)
     values = {**new, "bundle_file": kept.file}
     values |= {"bundle_size": kept.size, "bundle_digest": kept.digest}
-    [row] = await tx.rows(
+    [row] = tx.rows(
         f"INSERT INTO schedules ({', '.join(values)}) "  # noqa: S608 - no user input
         f"VALUES ({', '.join(f':{name}' for name in values)}) RETURNING *",
         values,
@@ -71,8 +71,8 @@ async def insert(
     return of_row(row)
 
 
-async def fire(
-    tx: Transaction,
+def fire(
+    tx: Tx,
     schedule: Schedule,
     next_at: Micros,
     new: NewJob | str,
@@ -88,11 +88,11 @@ async def fire(
     Returns:
         The schedule, and the job or why there is none.
     """
-    made = await _make(tx, schedule, new, most_queued, most_stored)
+    made = _make(tx, schedule, new, most_queued, most_stored)
     values = {"id": schedule.id, "next": next_at, "at": None, "job": None, "message": made}
     if isinstance(made, Job):
         values |= {"at": made.created_at, "job": made.id, "message": ""}
-    [row] = await tx.rows(
+    [row] = tx.rows(
         """
         UPDATE schedules SET next_at = :next, last_at = coalesce(:at, last_at),
             last_job_id = coalesce(:job, last_job_id), message = :message
@@ -103,23 +103,23 @@ async def fire(
     return of_row(row), made
 
 
-async def _make(
-    tx: Transaction, schedule: Schedule, new: NewJob | str, most_queued: int, most_stored: int
+def _make(
+    tx: Tx, schedule: Schedule, new: NewJob | str, most_queued: int, most_stored: int
 ) -> Job | str:
     if isinstance(new, str):
         return new
-    [open_job] = await tx.rows(_OPEN, {"id": schedule.id})
+    [open_job] = tx.rows(_OPEN, {"id": schedule.id})
     if open_job["id"] is not None:
         return f"skipped: job {open_job['id']} has not ended"
     message = f"queued by schedule {schedule.id} ({schedule.name})"
-    inserted = await insert_job(tx, new, message, most_queued, most_stored)
+    inserted = insert_job(tx, new, message, most_queued, most_stored)
     return str(inserted) if isinstance(inserted, FerrymanError) else inserted[0]
 
 
-async def delete(tx: Transaction, number: int) -> str | None:
+def delete(tx: Tx, number: int) -> str | None:
     """Delete a schedule, not its jobs; its bundle's file, if nothing refers to it any more."""
-    for row in await tx.rows("DELETE FROM schedules WHERE id = :id RETURNING *", {"id": number}):
-        if await bundles.forget_reference(tx, row["bundle_file"]):
+    for row in tx.rows("DELETE FROM schedules WHERE id = :id RETURNING *", {"id": number}):
+        if bundles.forget_reference(tx, row["bundle_file"]):
             return str(row["bundle_file"])
     return None
 

@@ -11,7 +11,7 @@ from server.store import listed
 from server.store.queue import READY
 from server.store.statements import Part, batches
 from shared.clock import Micros
-from shared.sql import Database, Transaction
+from shared.sql import Tx
 
 # One step of an index for each user, however many jobs each has.
 _USERS: Final = """
@@ -120,29 +120,29 @@ class Users(Part):
         return {user: UserLoad(queued[user], stored[user], uploaded[user]) for user in users}
 
 
-async def uploaded_on(source: Database | Transaction, user_id: str, at: Micros) -> int:
+def uploaded_on(tx: Tx, user_id: str, at: Micros) -> int:
     """Bytes of bundles that were uploaded for the user on the day of ``at``."""
-    rows = await source.rows(
+    rows = tx.rows(
         "SELECT bytes FROM uploaded WHERE user_id = :user_id AND day = :day",
         {"user_id": user_id, "day": day_of(at)},
     )
     return int(rows[0]["bytes"]) if rows else 0
 
 
-async def over_uploads(
-    tx: Transaction, user_id: str, size: int, most: int, at: Micros
+def over_uploads(
+    tx: Tx, user_id: str, size: int, most: int, at: Micros
 ) -> DayUsed | OverDay | None:
     """The refusal of an upload; None: it may be made.
 
     Args:
         most: bytes a day; 0: any number.
     """
-    return over_day(user_id, await uploaded_on(tx, user_id, at), size, most, at) if most else None
+    return over_day(user_id, uploaded_on(tx, user_id, at), size, most, at) if most else None
 
 
-async def count_upload(tx: Transaction, user_id: str, size: int, at: Micros) -> None:
+def count_upload(tx: Tx, user_id: str, size: int, at: Micros) -> None:
     """Count an upload."""
-    await tx.rows(
+    tx.rows(
         """
         INSERT INTO uploaded (user_id, day, bytes) VALUES (:user_id, :day, :bytes)
         ON CONFLICT (user_id, day) DO UPDATE SET bytes = uploaded.bytes + :bytes

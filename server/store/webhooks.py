@@ -10,7 +10,7 @@ from server.domain.jobs import Job, Move
 from server.domain.webhook_targets import webhook_target
 from server.domain.webhooks import Delivery, Try, deliveries_of
 from shared.clock import Micros
-from shared.sql import Row, Transaction, Tx
+from shared.sql import Row, Tx
 
 _LOOKED_AT: Final = 64
 """Deliveries that are due longest, of which some are left out."""
@@ -31,10 +31,10 @@ _REPLACED: Final = "webhooks of "
 """Of a principal, among the keys of ``meta``: how often its secret was replaced, and when last."""
 
 
-async def announce(tx: Transaction, job: Job, move: Move) -> None:
+def announce(tx: Tx, job: Job, move: Move) -> None:
     """Add what a move has to announce, in the move's transaction."""
     for new in deliveries_of(job, move):
-        await tx.rows(
+        tx.rows(
             """
             INSERT INTO deliveries (job_id, user_id, principal, url, target, event, body, next_at,
                                     created_at)

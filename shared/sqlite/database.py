@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import os
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Concatenate, Final, NamedTuple, TypeAlias
@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 from shared.clock import Clock, RealClock
 from shared.files.durable import FileLock
 from shared.metrics import seconds
-from shared.sql import Change, P, Params, T, Transaction, Tx
+from shared.sql import P, Params, T, Tx
 from shared.sqlite.copies import check_structure, empty_log, file_size
 from shared.sqlite.errors import DatabaseUnavailable, NoRoomForCopy
 from shared.sqlite.migrations import Migration, migrate
@@ -33,10 +33,12 @@ from shared.sqlite.migrations import Migration, migrate
 class Transacting:
     """``shared.sql.Tx`` over a connection, in its thread."""
 
-    __slots__ = ("_connection",)
+    __slots__ = ("_connection", "after", "calls")
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self.calls: list[Callable[[], None]] = []
+        self.after = self.calls.append
 
     def rows(self, sql: str, params: Params | None = None) -> Sequence[sqlite3.Row]:
         return self._connection.execute(sql, params or {}).fetchall()
@@ -53,38 +55,33 @@ def read_in(
         connection.execute("ROLLBACK")
 
 
-class InThreadTransaction:
-    """A transaction in the connection's own thread: no statement has to be waited for."""
+class Done(NamedTuple):
+    """A change that is kept: its value, and what is called after the commit."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    async def rows(self, sql: str, params: Params | None = None) -> Sequence[sqlite3.Row]:
-        return self._connection.execute(sql, params or {}).fetchall()
-
-    locked_rows = rows  # there is one writer
+    value: Any
+    after: Sequence[Callable[[], None]]
 
 
 class Failed(NamedTuple):
-    """In place of the value of a change of which nothing is kept."""
+    """A change of which nothing is kept."""
 
     problem: Exception
 
 
 def commit_together(
-    connection: sqlite3.Connection, changes: Sequence[Callable[[sqlite3.Connection], Any]]
-) -> tuple[list[Any], bool]:
+    connection: sqlite3.Connection, changes: Sequence[Callable[[Transacting], Any]]
+) -> tuple[list[Done | Failed], bool]:
     """Run all changes in one transaction, in the connection's thread. What one raises undoes that
     one, unless SQLite has given the whole transaction up.
 
     Returns:
-        The values of the changes, or why they failed, and whether anything was written.
+        For each change how it went, and whether anything was written.
     """
     before = connection.total_changes
     connection.execute("BEGIN IMMEDIATE")
     try:
         if len(changes) == 1:
-            values = [changes[0](connection)]
+            values = [_run(connection, changes[0])]
         else:
             values = [_savepoint(connection, change) for change in changes]
         connection.execute("COMMIT")
@@ -95,28 +92,25 @@ def commit_together(
     return values, connection.total_changes > before
 
 
-def _savepoint(connection: sqlite3.Connection, change: Callable[[sqlite3.Connection], Any]) -> Any:
+def _run(connection: sqlite3.Connection, change: Callable[[Transacting], Any]) -> Done | Failed:
+    tx = Transacting(connection)
+    return Done(change(tx), tx.calls)
+
+
+def _savepoint(
+    connection: sqlite3.Connection, change: Callable[[Transacting], Any]
+) -> Done | Failed:
     connection.execute("SAVEPOINT change")
+    done: Done | Failed
     try:
-        value = change(connection)
+        done = _run(connection, change)
     except Exception as problem:
         if not connection.in_transaction:
             raise
         connection.execute("ROLLBACK TO change")
-        value = Failed(problem)
+        done = Failed(problem)
     connection.execute("RELEASE change")
-    return value
-
-
-def _run(change: Awaitable[T]) -> T:
-    """The value of a change that never has to wait."""
-    steps = change.__await__()
-    try:
-        next(steps)
-    except StopIteration as end:
-        value: T = end.value
-        return value
-    raise RuntimeError("a change of the database waited for something else")
+    return done
 
 
 _FETCHED_AT_ONCE: Final = 64  # rows, where aiosqlite iterates
@@ -182,10 +176,8 @@ _MAX_CHECKED_BYTES: Final = 1 << 30
 _PROBE_BYTES: Final = 1 << 16
 """Written to find out whether there is space again."""
 _MAX_BATCH: Final = 256  # changes in one commit: bounds how long the first of them waits
-_Waiting: TypeAlias = tuple[
-    Callable[[sqlite3.Connection], Any], asyncio.Future[Any], Callable[[Any], None] | None
-]
-"""A change, who waits for it, and what is called after its commit."""
+_Waiting: TypeAlias = tuple[Callable[[Transacting], Any], asyncio.Future[Any]]
+"""A change, and who waits for it."""
 
 
 class Database:
@@ -304,7 +296,7 @@ class Database:
         made, and after a full disk only if there is space for more. Raises DatabaseUnavailable.
         """
         if "space" in self._failures:
-            await self.change(_fill)
+            await self.write(_fill)
             await self.write(lambda tx: tx.rows("DROP TABLE probe"))
             self._failures.pop("space", None)
         await self.write(lambda tx: tx.rows("UPDATE schema_version SET version = version"))
@@ -395,32 +387,17 @@ class Database:
     ) -> T:
         """Run ``work`` in a transaction; return its value once that is durable.
 
-        A change that was handed in is made even if its caller is cancelled.
+        A change that was handed in is made even if its caller is cancelled, and so is what it gave
+        to :meth:`Tx.after`.
 
         Raises:
             DatabaseUnavailable: nothing was kept.
             Whatever ``work`` raises: nothing of it was kept.
         """
-        return await self._hand_in(lambda raw: work(Transacting(raw), *args, **how), None)
-
-    async def change(self, change: Change[T], committed: Callable[[T], None] | None = None) -> T:
-        """As :meth:`write`, for a coroutine that waits for its transaction only.
-
-        Args:
-            committed: called with the value, in the order of the commits, also where the caller is
-                cancelled; it must not raise.
-        """
-        return await self._hand_in(lambda raw: _run(change(InThreadTransaction(raw))), committed)
-
-    async def _hand_in(
-        self,
-        change: Callable[[sqlite3.Connection], T],
-        committed: Callable[[T], None] | None,
-    ) -> T:
         if self._closed:
             raise DatabaseUnavailable(sqlite3.ProgrammingError("it is closed"))
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.put_nowait((change, future, committed))
+        self._waiting.put_nowait((lambda tx: work(tx, *args, **how), future))
         return await future
 
     async def _commit_batches(self) -> None:
@@ -445,7 +422,9 @@ class Database:
         try:
             with self.measured.commit():
                 values, written = await self._writer.run(
-                    lambda connection: commit_together(connection, [one for one, *_ in changes])
+                    lambda connection: commit_together(
+                        connection, [change for change, _ in changes]
+                    )
                 )
         except Exception as problem:  # noqa: BLE001 - handed to whoever asked for the change
             if len(changes) == 1 and not changes[0][1].cancelled():
@@ -453,15 +432,16 @@ class Database:
             return False
         if written:  # a change of nothing succeeds on a full disk, too
             self._failures.pop("write", None)
-        for (_, future, committed), value in zip(changes, values, strict=True):
-            if isinstance(value, Failed):
-                if not future.cancelled():
-                    future.set_exception(self._say(value.problem))
+        for (_, future), done in zip(changes, values, strict=True):
+            if isinstance(done, Done):
+                for call in done.after:
+                    call()
+            if future.cancelled():
                 continue
-            if committed is not None:
-                committed(value)
-            if not future.cancelled():
-                future.set_result(value)
+            if isinstance(done, Done):
+                future.set_result(done.value)
+            else:
+                future.set_exception(self._say(done.problem))
         return True
 
     def _say(self, problem: Exception) -> Exception:
@@ -479,10 +459,10 @@ class Database:
         return error
 
 
-async def _fill(tx: Transaction) -> None:
+def _fill(tx: Tx) -> None:
     """Take some pages."""
-    await tx.rows("CREATE TABLE IF NOT EXISTS probe (bytes BLOB NOT NULL) STRICT")
-    await tx.rows("INSERT INTO probe (bytes) VALUES (zeroblob(:size))", {"size": _PROBE_BYTES})
+    tx.rows("CREATE TABLE IF NOT EXISTS probe (bytes BLOB NOT NULL) STRICT")
+    tx.rows("INSERT INTO probe (bytes) VALUES (zeroblob(:size))", {"size": _PROBE_BYTES})
 
 
 def _lock(path: Path) -> FileLock:

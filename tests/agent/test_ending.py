@@ -227,7 +227,7 @@ def copy_at_each_step(
 
     agent.sandbox.hook = look
     for where, name in (
-        (Database, "change"),
+        (Database, "write"),
         (durable, "fsync_folder"),
         (Folders, "seal_bundles"),
         (Folders, "seal_result"),

@@ -321,7 +321,7 @@ async def test_large_words_of_an_agent_take_the_room_of_many_and_give_it_back(wo
 
 
 async def commits(world: World, action: Callable[[], Awaitable[object]]) -> int:
-    with mock.patch.object(world.database, "change", wraps=world.database.change) as write:
+    with mock.patch.object(world.database, "write", wraps=world.database.write) as write:
         await action()
     return write.call_count
 
@@ -337,7 +337,7 @@ async def test_all_jobs_of_an_agent_that_goes_away_are_moved_in_few_transactions
     await world.start()
     await many(world, 200)
     sent = f"UPDATE jobs SET state = 'Running', attempt = 1, agent = '{agent}', payload_id = id"
-    await world.database.change(lambda tx: tx.rows(sent))
+    await world.database.write(lambda tx: tx.rows(sent))
     if agent == "north":
         world.agents[0].drop()
     else:

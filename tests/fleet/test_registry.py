@@ -146,7 +146,7 @@ class Run:
             bundle = Bundle(f"b{number}", 1, "d")
             await self.jobs.insert(NewJob("ann", "s", bundle, Limits(), 1.0, created_at=1), "")
         sent = "UPDATE jobs SET state = 'Running', attempt = 1, agent = 'north'"
-        await self.database.change(lambda tx: tx.rows(sent))
+        await self.database.write(lambda tx: tx.rows(sent))
 
 
 @asynccontextmanager
@@ -247,6 +247,6 @@ async def test_what_a_crash_left_of_a_lost_agent_is_taken_up(tmp_path):
 async def test_all_jobs_of_a_lost_agent_are_ended_in_few_transactions(tmp_path: Path) -> None:
     async with run(tmp_path, SimClock()) as server:
         await server.running(200)
-        with mock.patch.object(server.database, "change", wraps=server.database.change) as write:
+        with mock.patch.object(server.database, "write", wraps=server.database.write) as write:
             _, ended = await server.agents.declare_lost("north", "gone")
         assert (ended, write.call_count <= 4) == (200, True)

@@ -66,7 +66,7 @@ class Store(SqlJobs):
         return await self.database.rows(sql)
 
     async def sql(self, sql: str) -> None:
-        await self.database.change(lambda tx: tx.rows(sql))
+        await self.database.write(lambda tx: tx.rows(sql))
 
     async def check(self) -> None:
         await check_batches(self.database)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Concatenate
 
 from shared.clock import Clock
-from shared.sql import Change, P, Params, Row, T, Transaction, Tx
+from shared.sql import P, Params, Row, T, Tx
 from shared.sqlite.database import Transacting
 from shared.sqlite.migrations import Migration
 
@@ -88,36 +88,23 @@ class InlineDatabase:
     async def write(
         self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
     ) -> T:
-        async def change(_: Transaction) -> T:
-            return work(Transacting(self._connection), *args, **how)
-
-        return await self.change(change)
-
-    async def change(self, change: Change[T]) -> T:
         self._run("BEGIN IMMEDIATE", None)
+        tx = Transacting(self._connection)
         try:
             self._crash_point.step()
-            value = await change(_Steps(self))
+            value = work(tx, *args, **how)
             self._crash_point.step()  # dies before the commit: nothing is kept
         except BaseException:
             self._connection.rollback()
             raise
         self._run("COMMIT", None)
+        for call in tx.calls:
+            call()
         self._crash_point.step()  # dies after the commit, before anybody knows of it
         return value
 
     def close(self) -> None:
         self._connection.close()
-
-
-class _Steps:
-    def __init__(self, database: InlineDatabase) -> None:
-        self._database = database
-
-    async def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
-        return self._database._run(sql, params)
-
-    locked_rows = rows
 
 
 def inline_threads(crash_point: CrashPoint) -> Callable[..., Any]:

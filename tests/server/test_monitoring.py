@@ -230,7 +230,6 @@ async def test_a_failure_of_the_database_is_a_reason_and_its_words_are_the_opera
 
     with monkeypatch.context() as broken, capture_logs():  # each loop logs it at each sweep
         broken.setattr(Database, "failure", property(failure))
-        broken.setattr(Database, "change", fail)
         broken.setattr(Database, "write", fail)
         for _ in range(2):  # it does not come and go
             stranger = await guarded.timed("GET", "/health")

@@ -149,8 +149,8 @@ async def test_many_expire_in_few_commits_and_a_stop_does_not_wait_for_all(world
 
     await Loop("cleaner", world.cleaner(more), 60.0, wakeup, world.clock).run(stop)
     assert len(await world.jobs.expired(world.clock.now(), 1_000)) == 50
-    commits = Mock(side_effect=world.jobs.database.change)
-    monkeypatch.setattr(world.jobs.database, "change", commits)
+    commits = Mock(side_effect=world.jobs.database.write)
+    monkeypatch.setattr(world.jobs.database, "write", commits)
     assert await world.clean.run_once() >= 50
     assert commits.call_count <= 3
     await world.sweep()
@@ -280,14 +280,14 @@ async def test_a_sweep_finds_out_that_a_full_database_has_room_again(world):
     """Nobody uploads to a server that says that it is full."""
     database, before = world.jobs.database, await world.add()
     (used,) = (await database.rows("PRAGMA page_count"))[0]
-    await database.change(lambda tx: tx.rows(f"PRAGMA max_page_count = {used}"))
+    await database.write(lambda tx: tx.rows(f"PRAGMA max_page_count = {used}"))
     with pytest.raises(DatabaseUnavailable, match="no space left for the database"):
-        await database.change(lambda tx: tx.rows("CREATE TABLE x AS SELECT zeroblob(100000)"))
+        await database.write(lambda tx: tx.rows("CREATE TABLE x AS SELECT zeroblob(100000)"))
     with pytest.raises(DatabaseUnavailable):
         await world.clean.run_once()
     assert database.failure is not None
     assert (await world.jobs.get(before.id)).id == before.id, "it can be read"
-    await database.change(lambda tx: tx.rows("PRAGMA max_page_count = 1000000"))
+    await database.write(lambda tx: tx.rows("PRAGMA max_page_count = 1000000"))
     await world.clean.run_once()
     assert database.failure is None
 

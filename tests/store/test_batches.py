@@ -137,17 +137,17 @@ async def test_a_cancel_of_a_parent_cancels_what_waits_and_asks_for_the_rest(job
 async def test_a_cancel_of_many_children_lets_others_in_and_outlives_a_crash(jobs, monkeypatch):
     monkeypatch.setattr(children, "_AT_ONCE", 2)
     parent = await array(jobs, 6)
-    write, commits = jobs.database.change, 0
+    write, commits = jobs.database.write, 0
 
-    async def crashes_in_between(change: Any) -> Any:
+    async def crashes_in_between(*change: Any) -> Any:
         nonlocal commits
         commits += 1
         if commits > 2:
             raise MemoryError  # the server is gone
-        return await write(change)
+        return await write(*change)
 
     with monkeypatch.context() as patched:
-        patched.setattr(jobs.database, "change", crashes_in_between)
+        patched.setattr(jobs.database, "write", crashes_in_between)
         with pytest.raises(MemoryError):
             await jobs.request_cancel(parent.id, 50)
     queued = [one for one in await jobs.children_of(parent) if not one.ended]
@@ -267,19 +267,19 @@ async def test_children_that_a_job_left_have_a_bundle_of_their_own(jobs: Store) 
 
 async def test_no_transaction_grows_with_the_number_of_children(jobs, monkeypatch):
     """Others wait for each: what is made and what is cancelled is counted in rows."""
-    write, largest = jobs.database.change, list[int]()
+    write, largest = jobs.database.write, list[int]()
 
-    async def counted(change: Any) -> Any:
-        async def both(tx: Any) -> Any:
-            (before,) = await tx.rows("SELECT total_changes() AS count")
-            done = await change(tx)
-            (after,) = await tx.rows("SELECT total_changes() AS count")
+    async def counted(change: Any, *args: Any) -> Any:
+        def both(tx: Any) -> Any:
+            (before,) = tx.rows("SELECT total_changes() AS count")
+            done = change(tx, *args)
+            (after,) = tx.rows("SELECT total_changes() AS count")
             largest[-1] = max(largest[-1], after["count"] - before["count"])
             return done
 
         return await write(both)
 
-    monkeypatch.setattr(jobs.database, "change", counted)
+    monkeypatch.setattr(jobs.database, "write", counted)
     for count in (600, 1_200):
         largest.append(0)
         parent = await array(jobs, count, made=0)

@@ -8,7 +8,7 @@ import os
 import shutil
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from unittest import mock
 import pytest
 
 from shared.files.durable import FolderInUse
-from shared.sql import Transaction
+from shared.sql import Tx
 from shared.sqlite.database import Database
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.sqlite.migrations import Migration
+from tests.kit.waiting import turns
 
 MIGRATIONS = [("CREATE TABLE numbers (n INTEGER PRIMARY KEY) STRICT",)]
 
@@ -41,12 +42,12 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
 
 
 def add(*numbers: int, fail: Exception | None = None):
-    async def change(tx: Transaction) -> int:
+    def change(tx: Tx) -> int:
         for number in numbers:
-            await tx.rows("INSERT INTO numbers (n) VALUES (:n)", {"n": number})
+            tx.rows("INSERT INTO numbers (n) VALUES (:n)", {"n": number})
         if fail is not None:
             raise fail
-        found = await tx.rows("SELECT count(*) AS count FROM numbers")
+        found = tx.rows("SELECT count(*) AS count FROM numbers")
         return int(found[0]["count"])
 
     return change
@@ -58,7 +59,7 @@ async def kept(database: Database) -> list[int]:
 
 async def test_a_change_that_fails_spoils_no_other_that_shares_its_commit(database):
     writes = (add(1), add(2, fail=KeyError("no")), add(1), add(4))
-    ends = await asyncio.gather(*map(database.change, writes), return_exceptions=True)
+    ends = await asyncio.gather(*map(database.write, writes), return_exceptions=True)
     first, second, third, fourth = ends
     assert (first, fourth) == (1, 2)
     assert isinstance(second, KeyError)
@@ -67,29 +68,30 @@ async def test_a_change_that_fails_spoils_no_other_that_shares_its_commit(databa
     assert await kept(database) == [1, 4]
 
 
-class Elsewhere:
-    def __await__(self) -> Generator[None, None, None]:
-        yield
+async def test_what_follows_a_commit_is_done_in_its_order_also_where_the_caller_has_left(database):
+    done = list[int]()
 
+    def change(tx: Tx, number: int) -> None:
+        tx.rows("INSERT INTO numbers (n) VALUES (:n)", {"n": number})
+        tx.after(functools.partial(done.append, number))
+        if number == 2:
+            raise KeyError(number)
 
-async def test_a_change_that_waits_for_anything_else_is_refused(database: Database) -> None:
-    async def change(tx: Transaction) -> None:
-        await tx.rows("INSERT INTO numbers (n) VALUES (1)")
-        await Elsewhere()
-
-    with pytest.raises(RuntimeError, match="waited for something else"):
-        await database.change(change)
-    assert await kept(database) == []
-    assert await database.change(add(2)) == 1
+    tasks = [asyncio.create_task(database.write(change, number)) for number in range(4)]
+    await turns()  # all are handed in
+    tasks[1].cancel()
+    ends = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(end) for end in ends[1:3]] == [asyncio.CancelledError, KeyError]
+    assert done == await kept(database) == [0, 1, 3]
 
 
 async def test_after_closing_nothing_is_taken(tmp_path: Path) -> None:
     database = await Database.open(tmp_path / "test.sqlite", MIGRATIONS)
-    last = asyncio.ensure_future(database.change(add(1)))
+    last = asyncio.ensure_future(database.write(add(1)))
     await asyncio.wait([asyncio.ensure_future(database.close())])
     assert await last == 1
     with pytest.raises(DatabaseUnavailable, match="closed"):
-        await database.change(add(2))
+        await database.write(add(2))
 
 
 async def test_what_is_created_is_closed_to_others_and_a_mode_that_was_given_is_kept(tmp_path):
@@ -115,8 +117,8 @@ async def test_who_reads_cannot_write_and_who_writes_is_held_to_keys_and_to_the_
                 await read("INSERT INTO numbers (n) VALUES (1)")
         assert await kept(database) == []
         with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
-            await database.change(lambda tx: tx.rows("INSERT INTO children VALUES (7)"))
-        found = await database.change(lambda tx: tx.rows("PRAGMA synchronous"))
+            await database.write(lambda tx: tx.rows("INSERT INTO children VALUES (7)"))
+        found = await database.write(lambda tx: tx.rows("PRAGMA synchronous"))
         assert found[0]["synchronous"] == 2  # FULL
 
 
@@ -141,7 +143,7 @@ async def asked(tmp_path: Path) -> AsyncIterator[Database]:
     connect = functools.partial(sqlite3.connect, factory=Asked)
     with mock.patch("sqlite3.connect", connect):
         database = await Database.open(tmp_path / "asked.sqlite", MIGRATIONS)
-    await database.change(add(7))
+    await database.write(add(7))
     Asked.begun, Asked.answered = threading.Event(), threading.Event()
     yield database
     await database.close()
@@ -150,7 +152,7 @@ async def asked(tmp_path: Path) -> AsyncIterator[Database]:
 async def test_a_change_waits_for_another_programs_change(asked: Database, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "asked.sqlite", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        change = asyncio.create_task(asked.change(add(1)))
+        change = asyncio.create_task(asked.write(add(1)))
         assert await asyncio.to_thread(Asked.begun.wait, 20)
         assert not change.done()
         other.execute("COMMIT")
@@ -167,8 +169,8 @@ async def test_no_other_read_waits_for_a_list(asked: Database) -> None:
 
 
 async def test_what_was_deleted_can_be_given_back_to_the_disk(database, monkeypatch):
-    await database.change(add(*range(50_000)))
-    await database.change(lambda tx: tx.rows("DELETE FROM numbers"))
+    await database.write(add(*range(50_000)))
+    await database.write(lambda tx: tx.rows("DELETE FROM numbers"))
 
     async def pages() -> int:
         return int((await database.rows("PRAGMA page_count"))[0][0])
@@ -191,18 +193,18 @@ def reported(database: Database) -> object:
 
 
 async def test_a_full_disk_is_reported_until_there_is_space_for_more(database: Database) -> None:
-    await database.change(lambda tx: tx.rows("PRAGMA max_page_count = 1"))
+    await database.write(lambda tx: tx.rows("PRAGMA max_page_count = 1"))
     with pytest.raises(DatabaseUnavailable) as caught:
-        await database.change(add(*range(5_000)))
+        await database.write(add(*range(5_000)))
     assert caught.value.full
-    await database.change(lambda tx: tx.rows("DELETE FROM numbers"))  # nothing to write
+    await database.write(lambda tx: tx.rows("DELETE FROM numbers"))  # nothing to write
     assert reported(database) is caught.value
-    await database.change(add(1))  # fits into the pages that there are
+    await database.write(add(1))  # fits into the pages that there are
     assert await kept(database) == [1]
     assert reported(database) is caught.value
     with pytest.raises(DatabaseUnavailable):
         await database.maintain()
-    await database.change(lambda tx: tx.rows("PRAGMA max_page_count = 1000000"))
+    await database.write(lambda tx: tx.rows("PRAGMA max_page_count = 1000000"))
     await database.maintain()
     assert reported(database) is None
     assert not await database.rows("SELECT 1 FROM sqlite_master WHERE name = 'probe'")
@@ -210,21 +212,21 @@ async def test_a_full_disk_is_reported_until_there_is_space_for_more(database: D
 
 async def test_a_failed_write_is_reported_until_something_could_be_written(database, tmp_path):
     """Another program holds the file for longer than is waited for."""
-    await database.change(lambda tx: tx.rows("PRAGMA busy_timeout = 1"))
+    await database.write(lambda tx: tx.rows("PRAGMA busy_timeout = 1"))
     with closing(sqlite3.connect(tmp_path / "test.sqlite", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(DatabaseUnavailable, match="locked") as caught:
-            await database.change(add(1))
+            await database.write(add(1))
         other.execute("COMMIT")
-    await database.change(lambda tx: tx.rows("DELETE FROM numbers"))  # nothing to write
+    await database.write(lambda tx: tx.rows("DELETE FROM numbers"))  # nothing to write
     assert reported(database) is caught.value
-    await database.change(add(1))
+    await database.write(add(1))
     assert reported(database) is None
 
 
 async def filled(path: Path) -> None:
     async with opened(path) as database:
-        await database.change(add(*range(20_000)))
+        await database.write(add(*range(20_000)))
 
 
 def damage(path: Path) -> None:
@@ -250,7 +252,7 @@ async def test_after_a_crash_the_file_is_checked_before_it_is_used(tmp_path: Pat
     path, crashed, sound = (tmp_path / f"{name}.sqlite" for name in ("test", "crashed", "sound"))
     await filled(path)
     async with opened(path) as database:
-        await database.change(add(20_001))
+        await database.write(add(20_001))
         for copy in (crashed, sound):
             for suffix in ("", "-wal"):  # what the disk holds when the program is killed
                 shutil.copy(f"{path}{suffix}", f"{copy}{suffix}")

@@ -131,7 +131,7 @@ async def test_sends_that_fail_alike_are_folded_around_other_events(jobs, databa
         assert queued is not None
         job = queued
         values = {"id": job.id, "at": at, "attempt": job.attempt}
-        await database.change(
+        await database.write(
             lambda tx, values=values: tx.rows(
                 "INSERT INTO events (job_id, at, attempt, state, message, event)"
                 " VALUES (:id, :at, :attempt, 'Queued', '', 'job.tagged')",
