@@ -188,9 +188,7 @@ async def compose(
     deliver = Deliver(resources, get)
     send = Send(resources, deliver, get, table.sender_interval)
     cancel = Cancel(resources, wakeups, get)
-    schedules = Schedules(
-        resources, database, accept, allowed, wakeups.changed, wakeups.schedules.set
-    )
+    schedules = Schedules(resources, database, accept, allowed, wakeups.schedules.set)
     await schedules.load()
     webhook_key = await webhook_secret(database, secret_text(secrets.token_bytes(32)))
     receivers = HttpWebhookClient(AllowedTargets(table.webhook_allow or ()), clock)

@@ -30,7 +30,13 @@ class Row(Protocol):
 
 
 class Tx(Protocol):
-    """A transaction, in the database's thread. All that is done with it is kept, or nothing is."""
+    """A transaction, in the database's thread. All that is done with it is kept, or nothing is.
+
+    Attributes:
+        listener: hears of what was committed; whoever opened the database gave it.
+    """
+
+    listener: Any
 
     def rows(self, sql: str, params: Params = ...) -> Sequence[Row]:
         """Run one statement; the rows it returns."""
@@ -44,7 +50,13 @@ class Tx(Protocol):
 
 
 class Database(Protocol):
-    """Reads committed rows, and makes changes durable."""
+    """Reads committed rows, and makes changes durable.
+
+    Attributes:
+        listener: given to all transactions.
+    """
+
+    listener: Any
 
     async def rows(self, sql: str, params: Params | None = None) -> Sequence[Row]:
         """Read committed rows."""

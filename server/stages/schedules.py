@@ -41,7 +41,6 @@ class Schedules(Stage):
 
     Args:
         allowances: what each user may have.
-        made: called with each new job.
         on_change: called when one may be due at another time than before.
     """
 
@@ -51,12 +50,11 @@ class Schedules(Stage):
         database: Database,
         accept: Accept,
         allowances: Allowances,
-        made: Callable[[Job], None],
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(resources)
         self._database, self._accept, self._allowances = database, accept, allowances
-        self._made, self._on_change = made, on_change
+        self._on_change = on_change
         self._known: dict[int, Schedule] = {}
         self._changing = asyncio.Lock()
         self._is_rehearsal = False
@@ -66,7 +64,7 @@ class Schedules(Stage):
         self._is_rehearsal = await is_rehearsal(self._database)
         async with self._changing:
             now = self._clock.now()
-            for one in await rows.read(self._database):
+            for one in await self._database.read(rows.all_schedules):
                 with suppress(BadField):
                     next_at = min(one.next_at, next_time(one.cron, one.time_zone, now))
                     one = replace(one, next_at=next_at)
@@ -107,10 +105,9 @@ class Schedules(Stage):
             most_queued = request.service.queued_of(request.user_id)
         most_stored = self._allowances.of(schedule.user_id).stored
         self._known[schedule.id], made = await self._database.write(
-            lambda tx: rows.fire(tx, schedule, next_at, new, most_queued, most_stored)
+            rows.fire, schedule, next_at, new, most_queued, most_stored
         )
         if isinstance(made, Job):
-            self._made(made)
             self._measures.jobs.uploaded(now, made.service)
             log.info("schedule.fired", schedule=schedule.id, job_id=made.id)
         else:
@@ -149,9 +146,7 @@ class Schedules(Stage):
         }
 
         async def insert(stored: Bundle) -> tuple[Schedule, bool]:
-            made = await self._database.write(lambda tx: rows.insert(tx, new, stored, allowed))
-            if isinstance(made, FerrymanError):
-                raise made
+            made = await self._database.write(rows.insert, new, stored, allowed)
             return made, made.bundle.file == stored.file
 
         schedule = await self._accept.store(content, bundle, insert)
@@ -180,7 +175,7 @@ class Schedules(Stage):
         async with self._changing:
             if number not in self._known or not visible.has(self._known[number]):
                 raise NoSuchSchedule(number)
-            file = await self._database.write(lambda tx: rows.delete(tx, number))
+            file = await self._database.write(rows.delete, number)
             del self._known[number]
         if file is not None:
             await self._storage.delete([(FileKind.BUNDLE, file)])

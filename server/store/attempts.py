@@ -8,7 +8,7 @@ from server.domain import states
 from server.domain.errors import NoSuchAttempt
 from server.domain.jobs import Attempt, Job, Move, Result
 from server.store import records
-from server.store.statements import Part
+from server.store.statements import Part, changed
 from shared.ids import AttemptKey
 from shared.sql import Tx
 from shared.wire import JobState
@@ -67,8 +67,8 @@ def record_attempt(tx: Tx, job: Job, move: Move) -> None:
     )
 
 
-def attach_result(tx: Tx, key: AttemptKey, result: Result) -> Job | None:
-    """Add a result that came after its attempt had ended; None: it has one, or its job is gone."""
+def attach_result(tx: Tx, key: AttemptKey, result: Result) -> bool:
+    """Add a result that came after its attempt had ended; False: it has one, or its job is gone."""
     values = {
         "job_id": key.job_id,
         "number": key.attempt,
@@ -89,7 +89,7 @@ def attach_result(tx: Tx, key: AttemptKey, result: Result) -> Job | None:
         values,
     )
     if not added:
-        return None
+        return False
     tx.rows("UPDATE jobs SET results_size = results_size + :size WHERE id = :job_id", values)
     tx.rows(
         """
@@ -99,7 +99,8 @@ def attach_result(tx: Tx, key: AttemptKey, result: Result) -> Job | None:
         """,
         values,
     )
-    return records.job((tx.rows("SELECT * FROM jobs WHERE id = :job_id", values))[0])
+    changed(tx, records.job(tx.rows("SELECT * FROM jobs WHERE id = :job_id", values)[0]))
+    return True
 
 
 class Attempts(Part):

@@ -7,14 +7,13 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from server.domain import ending
 from server.domain.batch import NAMED, Batch, Child, NewChild
 from server.domain.jobs import Bundle, Job, Move, Result
 from server.store import bundles, children, records
 from server.store.children import cancel_children, insert_children, queue_again
 from server.store.moves import get_job, make_move
 from server.store.queue import DEFERRED
-from server.store.statements import Part, batches
+from server.store.statements import Part, batches, changed
 from shared.clock import Micros
 from shared.sql import Row, Tx
 from shared.wire import JobState, Reason
@@ -82,7 +81,7 @@ class Batches(Part):
                 queue_again(tx, parent, move.at)
             return parent
 
-        return await self._moved_batch(move, change)
+        return await self._database.write(change)
 
     async def make_children(
         self, batch: Batch, children: Sequence[NewChild], at: Micros, message: str
@@ -123,12 +122,10 @@ class Batches(Part):
                 "UPDATE bundles SET refs = refs + :count WHERE file = :file",
                 {"count": len(children), "file": file[0]["file"]},
             )
+            changed(tx, get_job(tx, parent_id))
             return True
 
-        made = await self._database.write(change)
-        if made:
-            self._changed(await self._database.read(get_job, parent_id))
-        return made
+        return await self._database.write(change)
 
     async def defer(self, move: Move, total: int, bundle: Bundle) -> Bundle | None:
         """Make the move of a job that left children: it waits for them from now on.
@@ -141,7 +138,7 @@ class Batches(Part):
             no longer as the move saw it.
         """
 
-        def change(tx: Tx) -> tuple[Job, Bundle] | None:
+        def change(tx: Tx) -> Bundle | None:
             parent = make_move(tx, move)
             if parent is None:
                 return None
@@ -162,14 +159,9 @@ class Batches(Part):
                     "digest": kept.digest,
                 },
             )
-            return parent, kept
+            return kept
 
-        done = await self._database.write(change)
-        if done is None:
-            return None
-        parent, kept = done
-        self._moved(move, parent)
-        return kept
+        return await self._database.write(change)
 
     async def end_batch(self, move: Move, seen: Batch) -> Job | None:
         """Make a move of a parent, if the counters are as ``seen``."""
@@ -183,19 +175,14 @@ class Batches(Part):
             )
             return make_move(tx, move) if unchanged else None
 
-        return await self._moved_batch(move, change)
+        return await self._database.write(change)
 
     async def cancel_children(self, parent_id: int, at: Micros, message: str) -> None:
         """Cancel the queued children, and request the cancel of the others that have not ended, in
         one transaction.
         """
-        while jobs := await self._database.write(cancel_children, parent_id, at, message):
-            for job in jobs:
-                if job.ended:
-                    was = dataclasses.replace(job, state=JobState.QUEUED)
-                    self._moved(ending.move(was, job.state, at, message), job)
-                else:
-                    self._changed(job)
+        while await self._database.write(cancel_children, parent_id, at, message):
+            pass
 
     async def failed_children(self, parent_id: int, limit: int = NAMED) -> list[str]:
         """The first ones that failed: their names with the reasons."""
@@ -272,12 +259,6 @@ class Batches(Part):
             {"parent": parent_id},
         )
         return [(row["child_name"], records.result(row)) for row in rows]
-
-    async def _moved_batch(self, move: Move, change: Any) -> Job | None:
-        job: Job | None = await self._database.write(change)
-        if job is not None:
-            self._moved(move, job)
-        return job
 
 
 def _batch(row: Row) -> Batch:

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from server.domain import ending
 from server.domain.batch import Batch, NewChild
 from server.domain.jobs import Hold, Job, Move
 from server.store import records
-from server.store.statements import batches
+from server.store.statements import batches, changed, moved
 from shared.clock import Micros
 from shared.sql import Tx
 from shared.wire import JobState
@@ -48,11 +49,9 @@ _COPIED: Final = (
 """What a child has from its parent."""
 
 
-def cancel_children(tx: Tx, parent_id: int, at: Micros, message: str) -> list[Job]:
-    """Cancel some of what has not ended: queued children at once, the others are asked for.
-
-    Returns:
-        Those children; none: there are no more.
+def cancel_children(tx: Tx, parent_id: int, at: Micros, message: str) -> bool:
+    """Cancel some of what has not ended: queued children at once, the others are asked for. False:
+    there are no more.
     """
     open_ones = tx.rows(
         """
@@ -62,7 +61,6 @@ def cancel_children(tx: Tx, parent_id: int, at: Micros, message: str) -> list[Jo
         {"parent": parent_id, "most": _AT_ONCE},
     )
     values = {"parent": parent_id, "at": at, "message": message}
-    changed: list[Job] = []
     for names, ids in batches([row["id"] for row in open_ones if row["state"] == "Queued"]):
         tx.rows(
             f"""
@@ -86,14 +84,17 @@ def cancel_children(tx: Tx, parent_id: int, at: Micros, message: str) -> list[Jo
             "UPDATE batches SET cancelled = cancelled + :count WHERE parent_id = :parent",
             {"parent": parent_id, "count": len(cancelled)},
         )
-        changed += map(records.job, cancelled)
+        for job in map(records.job, cancelled):
+            was = dataclasses.replace(job, state=JobState.QUEUED)
+            moved(tx, ending.move(was, job.state, at, message), job)
     for names, ids in batches([row["id"] for row in open_ones if row["state"] != "Queued"]):
         asked = tx.rows(
             f"UPDATE jobs SET cancel_requested_at = :at WHERE id IN ({names}) RETURNING *",  # noqa: S608
             values | ids,
         )
-        changed += map(records.job, asked)
-    return changed
+        for row in asked:
+            changed(tx, records.job(row))
+    return bool(open_ones)
 
 
 def queue_again(tx: Tx, parent: Job, at: Micros) -> None:

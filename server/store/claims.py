@@ -95,10 +95,7 @@ class Claims(Part):
                 )
             return claimed
 
-        jobs = await self._database.write(change)
-        for job in jobs:
-            self._changed(job)
-        return jobs
+        return await self._database.write(change)
 
 
 def _with_starts(tx: Tx, job: Job) -> Job:

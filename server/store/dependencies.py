@@ -49,8 +49,8 @@ _AT_ONCE: Final = 200
 _REPAIRED_AT_ONCE: Final = 1_000
 
 
-def check(tx: Tx, new: NewJob) -> dict[int, str] | BadField:
-    """The jobs that a new one depends on, and what each dependency is now; or what is wrong."""
+def check(tx: Tx, new: NewJob) -> dict[int, str]:
+    """The jobs that a new one depends on, and what each dependency is now. Raises BadField."""
     wanted = list(dict.fromkeys((*new.after, *new.inputs_from)))
     found: dict[int, str] = {}
     parents: dict[int, int] = {}
@@ -71,14 +71,14 @@ def check(tx: Tx, new: NewJob) -> dict[int, str] | BadField:
     for field, ids in (("after", new.after), ("inputs_from", new.inputs_from)):
         for job_id in ids:
             if job_id not in found:
-                return no_such_dependency(field, job_id)
+                raise no_such_dependency(field, job_id)
             if job_id in parents:
                 parent = f"job {job_id} is a child of job {parents[job_id]}: name that"
-                return BadField(field, f"invalid_{field}", f"Invalid {field}: {parent}")
+                raise BadField(field, f"invalid_{field}", f"Invalid {field}: {parent}")
     for job_id in new.inputs_from:
         if job_id in cleaned:
             why = f"Invalid inputs_from: the result of job {job_id} is gone, it has expired"
-            return BadField("inputs_from", "result_gone", why)
+            raise BadField("inputs_from", "result_gone", why)
     return found
 
 

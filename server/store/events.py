@@ -11,7 +11,7 @@ from server.domain.errors import NoSuchJob
 from server.domain.jobs import FIRST_EVENT, Event
 from server.domain.live import NOTICES, Live, NewEvent, Report
 from server.ports import EventsPage, Filter
-from server.store import records
+from server.store import records, statements
 from server.store.statements import Part
 from shared.clock import Micros
 from shared.ids import AttemptKey
@@ -199,7 +199,7 @@ class Events(Part):
             others.
         """
 
-        def change(tx: Tx) -> tuple[set[AttemptKey], set[int]]:
+        def change(tx: Tx) -> set[AttemptKey]:
             running, noted = set[AttemptKey](), set[int]()
             for report in reports:
                 if not _record(tx, report):
@@ -211,12 +211,11 @@ class Events(Part):
                 if (progress := report.progress_event) is not None:
                     append_new_event(*of, progress)
                     noted.add(report.key.job_id)
-            return running, noted
+            for job_id in noted:
+                statements.noted(tx, job_id)
+            return running
 
-        running, noted = await self._database.write(change)
-        for job_id in noted:
-            self._noted(job_id)
-        return running
+        return await self._database.write(change)
 
 
 def _record(tx: Tx, report: Report) -> bool:

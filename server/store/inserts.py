@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 
-from server.domain.errors import BundleGone, FerrymanError, QueueFull, StorageFull
+from server.domain.errors import BundleGone, QueueFull, StorageFull
 from server.domain.jobs import BatchRequest, Hold, Job, NewJob, Step
 from server.domain.permits import TicketUsed
 from server.store import bundles, dependencies, records, users
 from server.store.moves import append_event
-from server.store.permits import forget_ticket, use_ticket
+from server.store.permits import use_ticket
 from server.store.queue import count_queued
+from server.store.statements import changed
 from shared.sql import Tx
 
 
@@ -21,12 +22,8 @@ def insert_job(
     most_queued: int = 0,
     most_stored: int = 0,
     most_uploaded: int = 0,
-) -> tuple[Job, bool] | FerrymanError:
-    """Insert a job as :meth:`SqlJobs.insert` says.
-
-    Returns:
-        A refusal, in place of an exception: nothing was written, and the transaction can go on.
-    """
+) -> tuple[Job, bool]:
+    """Insert a job as :meth:`SqlJobs.insert` says."""
     if new.idempotency_key is not None:
         known = job_of_key(tx, new.user_id, new.idempotency_key)
         if known is not None:
@@ -35,33 +32,21 @@ def insert_job(
         queued = count_queued(tx, new.service, new.user_id, most_queued)
         jobs = max(1, new.batch.total) if new.batch is not None else 1
         if queued + jobs > most_queued:
-            return QueueFull(new.user_id, new.service, most_queued, jobs)
-    too_much = over_bytes(tx, new.user_id, new.bundle.size, most_stored)
-    if too_much is not None:
-        return too_much
+            raise QueueFull(new.user_id, new.service, most_queued, jobs)
+    check_bytes(tx, new.user_id, new.bundle.size, most_stored)
     # The bundle of a schedule was uploaded once. Without a limit nothing is counted.
     counts = most_uploaded > 0 and new.schedule_id is None
     if counts:
-        refusal = users.over_uploads(
-            tx, new.user_id, new.bundle.size, most_uploaded, new.created_at
-        )
-        if refusal is not None:
-            return refusal
-    found: dict[int, str] = {}
-    if new.after or new.inputs_from:
-        checked = dependencies.check(tx, new)
-        if isinstance(checked, FerrymanError):
-            return checked
-        found = checked
+        users.check_uploads(tx, new.user_id, new.bundle.size, most_uploaded, new.created_at)
+    found = dependencies.check(tx, new) if new.after or new.inputs_from else {}
     if new.ticket is not None and not use_ticket(tx, new.ticket):
-        return TicketUsed()
+        raise TicketUsed
     if new.schedule_id is None:
         bundle = bundles.refer_to(tx, new.bundle, new.created_at)
     else:
         bundle = bundles.refer_again(tx, new.bundle)
     if bundle is None:
-        _forget_use(tx, new)
-        return BundleGone()
+        raise BundleGone
     values = records.new_job_columns(new) | {"message": message, "bundle_file": bundle.file}
     if any(state != "met" for state in found.values()):
         values["hold"] = Hold.DEPENDENCY
@@ -97,6 +82,7 @@ def insert_job(
     if new.batch is not None:
         _add_batch(tx, job.id, new.batch)
     append_event(tx, job, None, Step(job.state, new.created_at, message))
+    changed(tx, job)
     return job, True
 
 
@@ -111,16 +97,11 @@ def job_of_key(tx: Tx, user_id: str, key: str) -> Job | None:
     return records.job(rows[0]) if rows else None
 
 
-def _forget_use(tx: Tx, new: NewJob) -> None:
-    """Nothing was written after all."""
-    if new.ticket is not None:
-        forget_ticket(tx, new.ticket)
-
-
-def over_bytes(tx: Tx, user: str, size: int, most: int) -> StorageFull | None:
-    """The refusal of more bytes than a user may have stored (0: any number)."""
+def check_bytes(tx: Tx, user: str, size: int, most: int) -> None:
+    """Raises StorageFull: more bytes than a user may have stored (0: any number)."""
     stored = stored_bytes(tx, user) if most else 0
-    return StorageFull(user, stored, most) if most and stored + size > most else None
+    if most and stored + size > most:
+        raise StorageFull(user, stored, most)
 
 
 def stored_bytes(tx: Tx, user_id: str) -> int:

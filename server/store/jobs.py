@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from server.domain.batch import cancelled_with
-from server.domain.errors import FerrymanError
 from server.domain.jobs import Bundle, Job, Move, NewJob, Result
 from server.store import bundles, users
 from server.store.attempts import Attempts, attach_result
@@ -24,7 +23,6 @@ from server.store.statements import HELD
 from server.store.users import Users
 from shared.clock import Micros
 from shared.ids import AttemptKey
-from shared.sql import Tx
 from shared.wire import JobState
 
 
@@ -71,16 +69,9 @@ class SqlJobs(
             TicketUsed: another job was made by its upload ticket.
             BundleGone: the bundle names no file, and there is none to share any more.
         """
-
-        def change(tx: Tx) -> tuple[Job, bool] | FerrymanError:
-            return insert_job(tx, new, message, most_queued, most_stored, most_uploaded)
-
-        inserted = await self._database.write(change)
-        if not isinstance(inserted, tuple):
-            raise inserted
-        if inserted[1]:
-            self._changed(inserted[0])
-        return inserted
+        return await self._database.write(
+            insert_job, new, message, most_queued, most_stored, most_uploaded
+        )
 
     async def can_share_bundle(self, digest: str, size: int) -> bool:
         """Whether there is a stored file that an upload of this content would share now."""
@@ -100,10 +91,7 @@ class SqlJobs(
         Returns:
             The job after it, or None where it was no longer as the move saw it.
         """
-        job = await self._database.write(lambda tx: make_move(tx, move))
-        if job is not None:
-            self._moved(move, job)
-        return job
+        return await self._database.write(make_move, move)
 
     async def move_all(self, moves: Sequence[Move]) -> list[Job | None]:
         """As :meth:`move`, for some moves in one transaction.
@@ -111,15 +99,7 @@ class SqlJobs(
         Returns:
             For each the job after it, or None.
         """
-
-        def change(tx: Tx) -> list[Job | None]:
-            return [make_move(tx, move) for move in moves]
-
-        jobs = await self._database.write(change)
-        for move, job in zip(moves, jobs, strict=True):
-            if job is not None:
-                self._moved(move, job)
-        return jobs
+        return await self._database.write(lambda tx: [make_move(tx, move) for move in moves])
 
     async def attach_result(self, key: AttemptKey, result: Result) -> bool:
         """Add a result that came after its attempt had ended.
@@ -127,10 +107,7 @@ class SqlJobs(
         Returns:
             False: the attempt has one, is not over, or the job's files are removed.
         """
-        job = await self._database.write(lambda tx: attach_result(tx, key, result))
-        if job is not None:
-            self._changed(job)
-        return job is not None
+        return await self._database.write(attach_result, key, result)
 
     async def stop_sharing(self, bundle: Bundle) -> None:
         """Its bytes are damaged or gone: the next upload of the same content is stored again."""
@@ -147,11 +124,8 @@ class SqlJobs(
         Raises:
             NoSuchJob
         """
-        job = await self._database.write(lambda tx: request_cancel(tx, job_id, at, by))
-        if job is None:
-            return await self.get(job_id)
-        self._changed(job)
-        if job.deferred:
+        job, is_new = await self._database.write(request_cancel, job_id, at, by)
+        if is_new and job.deferred:
             await self.cancel_children(job_id, at, cancelled_with(job_id))
         return job
 

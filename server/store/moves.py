@@ -9,7 +9,7 @@ from typing import Any, Final
 from server.domain import states
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job, Move, Step
-from server.store import children, dependencies, events, records, webhooks
+from server.store import children, dependencies, events, records, statements, webhooks
 from server.store.attempts import record_attempt
 from shared.ids import AttemptKey
 from shared.sql import Tx
@@ -99,6 +99,7 @@ def make_move(tx: Tx, move: Move) -> Job | None:
         before = step.to
     events.append(tx, written)
     webhooks.announce(tx, job, move)
+    statements.moved(tx, move, job)
     return job
 
 

@@ -22,11 +22,6 @@ def use_ticket(tx: Tx, ticket: UsedTicket) -> bool:
     return bool(rows)
 
 
-def forget_ticket(tx: Tx, ticket: UsedTicket) -> None:
-    """As if it had not been used."""
-    tx.rows("DELETE FROM used_tickets WHERE id = :id", {"id": ticket.id})
-
-
 class Tickets(Part):
     """The part of :class:`SqlJobs` that knows used tickets."""
 

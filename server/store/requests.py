@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 
-from server.domain.errors import NoSuchJob, QueueFull
+from server.domain.errors import QueueFull
 from server.domain.jobs import Job, Move
 from server.domain.live import NewEvent
 from server.domain.upload_fields import TooManyTags, with_tags
@@ -13,7 +13,7 @@ from server.store import records
 from server.store.events import append_new_event
 from server.store.moves import get_job, make_move
 from server.store.queue import count_queued
-from server.store.statements import Part
+from server.store.statements import Part, changed
 from shared.clock import Micros
 from shared.sql import Tx
 
@@ -26,12 +26,15 @@ def append_cancel_requested(tx: Tx, job: Job, at: Micros, by: str) -> None:
     append_new_event(tx, job.key, job.state, job.agent, at, event)
 
 
-def request_cancel(tx: Tx, job_id: int, at: Micros, by: str) -> Job | None:
+def request_cancel(tx: Tx, job_id: int, at: Micros, by: str) -> tuple[Job, bool]:
     """Store that a job is to be cancelled. From then on no child of it is claimed; the children are
     cancelled afterwards, some in each transaction.
 
     Returns:
-        The job; None: it has ended, or was to be cancelled before.
+        The job, and False if it has ended, or was to be cancelled before.
+
+    Raises:
+        NoSuchJob
     """
     rows = tx.rows(
         """
@@ -41,10 +44,11 @@ def request_cancel(tx: Tx, job_id: int, at: Micros, by: str) -> Job | None:
         {"id": job_id, "at": at},
     )
     if not rows:
-        return None
+        return get_job(tx, job_id), False
     job = records.job(rows[0])
     append_cancel_requested(tx, job, at, by)
-    return job
+    changed(tx, job)
+    return job, True
 
 
 class Requests(Part):
@@ -63,49 +67,40 @@ class Requests(Part):
             QueueFull
         """
 
-        def change(tx: Tx) -> Job | QueueFull | None:
+        def change(tx: Tx) -> Job | None:
             if most_queued:
                 queued = count_queued(tx, job.service, job.user_id, most_queued)
                 again = _queued_again(tx, job)
                 if queued + again > most_queued:
-                    # Not raised: all changes of this commit would run again.
-                    return QueueFull(job.user_id, job.service, most_queued, again)
+                    raise QueueFull(job.user_id, job.service, most_queued, again)
             return make_move(tx, move)
 
-        queued = await self._database.write(change)
-        if isinstance(queued, QueueFull):
-            raise queued
-        if queued is not None:
-            self._changed(queued)
-        return queued
+        return await self._database.write(change)
 
     async def change_service(self, job_id: int, service: str, at: Micros, by: str) -> Job:
         """Let a job be of another service from now on, with an event, unless it has ended. Raises
         NoSuchJob.
         """
 
-        def change(tx: Tx) -> Job | None:
+        def change(tx: Tx) -> Job:
             values = {"id": job_id, "service": service}
             was = tx.rows("SELECT service FROM jobs WHERE id = :id AND ended_at IS NULL", values)
             if not was or was[0]["service"] == service:
-                return None
+                return get_job(tx, job_id)
             rows = tx.rows("UPDATE jobs SET service = :service WHERE id = :id RETURNING *", values)
             job = records.job(rows[0])
             fields = {"by": by, "service": service, "service_before": was[0]["service"]}
             event = NewEvent("job.moved", f"{by} moved it to service {service}", fields=fields)
             append_new_event(tx, job.key, job.state, job.agent, at, event)
+            changed(tx, job)
             return job
 
-        job = await self._database.write(change)
-        if job is None:
-            return await self._database.read(get_job, job_id)
-        self._changed(job)
-        return job
+        return await self._database.write(change)
 
     async def request_delete(self, job_id: int, at: Micros, by: str) -> Job:
         """Store that the job is to be deleted as soon as it has ended. Raises NoSuchJob."""
 
-        def change(tx: Tx) -> Job | None:
+        def change(tx: Tx) -> Job:
             rows = tx.rows(
                 """
                 UPDATE jobs SET delete_requested_at = :at
@@ -114,17 +109,14 @@ class Requests(Part):
                 {"id": job_id, "at": at},
             )
             if not rows:
-                return None
+                return get_job(tx, job_id)
             job = records.job(rows[0])
             event = NewEvent("job.delete_requested", f"{by} asked to delete it", fields={"by": by})
             append_new_event(tx, job.key, job.state, job.agent, at, event)
+            changed(tx, job)
             return job
 
-        job = await self._database.write(change)
-        if job is None:
-            return await self._database.read(get_job, job_id)
-        self._changed(job)
-        return job
+        return await self._database.write(change)
 
     async def to_delete(self, limit: int) -> list[Job]:
         """Ended jobs that are to be deleted."""
@@ -143,17 +135,14 @@ class Requests(Part):
         TooManyTags.
         """
 
-        def change(tx: Tx) -> Job | NoSuchJob | TooManyTags:
-            rows = tx.rows("SELECT * FROM jobs WHERE id = :id", {"id": job_id})
-            if not rows:
-                return NoSuchJob(job_id)
-            job = records.job(rows[0])
+        def change(tx: Tx) -> Job:
+            job = get_job(tx, job_id)
             tags = with_tags(job, add, remove)
             if isinstance(tags, TooManyTags):
-                return tags
+                raise tags
             if tags == job.tags:
                 return job
-            changed = tx.rows(
+            rows = tx.rows(
                 "UPDATE jobs SET tags = :tags WHERE id = :id RETURNING *",
                 {"id": job_id, "tags": json.dumps(tags)},
             )
@@ -172,13 +161,11 @@ class Requests(Part):
             )
             event = NewEvent("job.tagged", message, fields={"by": by, "tags": list(tags)})
             append_new_event(tx, job.key, job.state, job.agent, at, event)
-            return records.job(changed[0])
+            job = records.job(rows[0])
+            changed(tx, job)
+            return job
 
-        job = await self._database.write(change)
-        if not isinstance(job, Job):
-            raise job
-        self._changed(job)
-        return job
+        return await self._database.write(change)
 
 
 def _queued_again(tx: Tx, job: Job) -> int:

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from server.domain.allowances import day_of
-from server.domain.errors import ChildOfBatch, NoSuchJob, NotEnded, StillNeeded
+from server.domain.errors import ChildOfBatch, NotEnded, StillNeeded
 from server.domain.jobs import FileKind, Job, Move
-from server.store import records
 from server.store.bundles import release_files
 from server.store.dependencies import NEEDED, RESULT_NEEDED, waiting_for
-from server.store.moves import make_move
-from server.store.statements import Part, batches
+from server.store.moves import get_job, make_move
+from server.store.statements import Part, batches, changed
 from shared.clock import Micros
 from shared.sql import Tx
 
@@ -70,7 +69,7 @@ class Retention(Part):
         return found
 
     async def _clean_some(self, moves: Sequence[Move]) -> tuple[int, list[tuple[FileKind, str]]]:
-        def change(tx: Tx) -> tuple[list[Job], list[tuple[FileKind, str]]]:
+        def change(tx: Tx) -> tuple[int, list[tuple[FileKind, str]]]:
             cleaned = [job for move in moves if (job := make_move(tx, move)) is not None]
             ids = [job.id for job in cleaned]
             for names, params in batches(ids):
@@ -83,12 +82,9 @@ class Retention(Part):
                     f"UPDATE jobs SET expires_at = :at WHERE parent_id IN ({names})",  # noqa: S608 - placeholders
                     params | {"at": moves[0].at},
                 )
-            return cleaned, release_files(tx, ids)
+            return len(cleaned), release_files(tx, ids)
 
-        cleaned, files = await self._database.write(change)
-        for job in cleaned:
-            self._changed(job)
-        return len(cleaned), files
+        return await self._database.write(change)
 
     async def forget_uploaded(self, before: Micros) -> None:
         """Forget what was uploaded on the days before."""
@@ -137,29 +133,20 @@ class Retention(Part):
         return files
 
     async def _delete_one(self, job_id: int) -> list[tuple[FileKind, str]]:
-        def change(
-            tx: Tx,
-        ) -> tuple[Job | None, list[int], list[tuple[FileKind, str]]]:
-            rows = tx.rows("SELECT * FROM jobs WHERE id = :id", {"id": job_id})
-            job = records.job(rows[0]) if rows else None
-            files = []
-            waiting = waiting_for(tx, job_id)
-            if job is not None and job.ended and job.parent_id is None and not waiting:
-                files = release_files(tx, [job_id])
-                _delete(tx, [job_id])
-            return job, waiting, files
+        def change(tx: Tx) -> list[tuple[FileKind, str]]:
+            job = get_job(tx, job_id)
+            if not job.ended:
+                raise NotEnded(job_id, job.state)
+            if job.parent_id is not None:
+                raise ChildOfBatch(job_id, job.parent_id, "delete")
+            if waiting := waiting_for(tx, job_id):
+                raise StillNeeded(job_id, waiting)
+            files = release_files(tx, [job_id])
+            _delete(tx, [job_id])
+            changed(tx, job)
+            return files
 
-        job, waiting, files = await self._database.write(change)
-        if job is None:
-            raise NoSuchJob(job_id)
-        if not job.ended:
-            raise NotEnded(job_id, job.state)
-        if job.parent_id is not None:
-            raise ChildOfBatch(job_id, job.parent_id, "delete")
-        if waiting:
-            raise StillNeeded(job_id, waiting)
-        self._changed(job)
-        return files
+        return await self._database.write(change)
 
     async def cleaned_services(self) -> list[str]:
         """Services of which there are Cleaned jobs."""

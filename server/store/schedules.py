@@ -11,9 +11,9 @@ from server.domain.errors import BundleGone, FerrymanError
 from server.domain.jobs import Bundle, Job, NewJob
 from server.domain.schedules import Schedule, ScheduleRefusal
 from server.store import bundles, users
-from server.store.inserts import insert_job, over_bytes
+from server.store.inserts import check_bytes, insert_job
 from shared.clock import Micros
-from shared.sql import Database, Row, Tx
+from shared.sql import Row, Tx
 
 MOST_OF_USER: Final = 100
 """Schedules of one user: each has a stored bundle, and is looked at when it is due."""
@@ -24,41 +24,33 @@ _SAME: Final = (
 )
 
 
-async def read(database: Database) -> list[Schedule]:
-    """All of them."""
-    return [of_row(row) for row in await database.rows("SELECT * FROM schedules ORDER BY id")]
+def all_schedules(tx: Tx) -> list[Schedule]:
+    return [of_row(row) for row in tx.rows("SELECT * FROM schedules ORDER BY id")]
 
 
-def insert(
-    tx: Tx, new: Mapping[str, Any], bundle: Bundle, allowed: Allowance
-) -> Schedule | FerrymanError:
+def insert(tx: Tx, new: Mapping[str, Any], bundle: Bundle, allowed: Allowance) -> Schedule:
     """Add a schedule, which refers to its bundle.
 
     Args:
         new: the columns that it is made with.
 
-    Returns:
-        ScheduleRefusal, StorageFull, DayUsed, OverDay, BundleGone: nothing was
-        written.
+    Raises:
+        ScheduleRefusal, StorageFull, DayUsed, OverDay, BundleGone
     """
     user, now = new["user_id"], new["created_at"]
     of_user = tx.rows("SELECT id, name FROM schedules WHERE user_id = :user", {"user": user})
     for row in of_user:
         if row["name"] == new["name"]:
             message = f"user {user} has a schedule {row['name']!r}: schedule {row['id']}"
-            return ScheduleRefusal("schedule_exists", message)
+            raise ScheduleRefusal("schedule_exists", message)
     if len(of_user) >= MOST_OF_USER:
         message = f"user {user} has {MOST_OF_USER} schedules, which is the most; delete one first"
-        return ScheduleRefusal("too_many_schedules", message)
-    for refusal in (
-        over_bytes(tx, user, bundle.size, allowed.stored),
-        users.over_uploads(tx, user, bundle.size, allowed.uploaded, now),
-    ):
-        if refusal is not None:
-            return refusal
+        raise ScheduleRefusal("too_many_schedules", message)
+    check_bytes(tx, user, bundle.size, allowed.stored)
+    users.check_uploads(tx, user, bundle.size, allowed.uploaded, now)
     kept = bundles.refer_to(tx, bundle, now)
     if kept is None:
-        return BundleGone()
+        raise BundleGone
     if allowed.uploaded:
         users.count_upload(tx, user, kept.size, now)
     values = {**new, "bundle_file": kept.file}
@@ -112,8 +104,10 @@ def _make(
     if open_job["id"] is not None:
         return f"skipped: job {open_job['id']} has not ended"
     message = f"queued by schedule {schedule.id} ({schedule.name})"
-    inserted = insert_job(tx, new, message, most_queued, most_stored)
-    return str(inserted) if isinstance(inserted, FerrymanError) else inserted[0]
+    try:
+        return insert_job(tx, new, message, most_queued, most_stored)[0]
+    except FerrymanError as refusal:
+        return str(refusal)
 
 
 def delete(tx: Tx, number: int) -> str | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -13,7 +15,7 @@ from server.domain.jobs import Job, Move
 from server.domain.service import Service
 from server.store import records
 from shared.clock import SECOND
-from shared.sql import Database, Params
+from shared.sql import Database, Params, Tx
 from shared.wire import JobState
 
 log = structlog.get_logger()
@@ -28,14 +30,43 @@ HOLDS: Final = ("hold IS NULL", "hold = 'dependency'", "hold = 'parallel'")
 :data:`WAITS_SINCE`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Hears of jobs after each commit, in their order.
+
+    Attributes:
+        on_change: called with a job that was changed.
+        on_events: called with the id of a job of which other events were written.
+        on_move: called with each move.
+    """
+
+    on_change: Callable[[Job], None]
+    on_events: Callable[[int], None] = lambda _: None
+    on_move: Callable[[Move, Job], None] = lambda *_: None
+
+
+def changed(tx: Tx, job: Job) -> None:
+    """Let the listener hear of it, after the commit."""
+    tx.after(partial(tx.listener.on_change, job))
+
+
+def moved(tx: Tx, move: Move, job: Job) -> None:
+    """As :func:`changed`, of a move; an end is written in the log here and nowhere else."""
+    tx.after(partial(_log_end, move, job))
+    tx.after(partial(tx.listener.on_move, move, job))
+    changed(tx, job)
+
+
+def noted(tx: Tx, job_id: int) -> None:
+    """As :func:`changed`, of events that changed nothing else of the job."""
+    tx.after(partial(tx.listener.on_events, job_id))
+
+
 class Part:
     """Some methods of :class:`SqlJobs`.
 
     Args:
-        changed: called with the job after each commit that moved it.
-        noted: called with its id after each commit that wrote other events of it.
         services: as they are now.
-        moved: called after each commit of a move by which an attempt or a job began or ended.
     """
 
     def __init__(
@@ -46,14 +77,8 @@ class Part:
         services: Mapping[str, Service] = NO_SERVICES,
         moved: Callable[[Move, Job], None] = lambda *_: None,
     ) -> None:
-        self._database, self._changed, self._noted = database, changed, noted
-        self._services, self._count = services, moved
-
-    def _moved(self, move: Move, job: Job) -> None:
-        """Called after the commit of a move: an end, too, is said here and nowhere else."""
-        _log_end(move, job)
-        self._count(move, job)
-        self._changed(job)
+        self._database, self._services = database, services
+        database.listener = Listener(changed, noted, moved)
 
     async def _jobs(self, sql: str, params: Params | None = None) -> list[Job]:
         return [records.job(row) for row in await self._database.rows(sql, params)]

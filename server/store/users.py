@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from server.domain.allowances import DayUsed, OverDay, day_of, over_day
+from server.domain.allowances import day_of, over_day
 from server.store import listed
 from server.store.queue import READY
 from server.store.statements import Part, batches
@@ -129,15 +129,15 @@ def uploaded_on(tx: Tx, user_id: str, at: Micros) -> int:
     return int(rows[0]["bytes"]) if rows else 0
 
 
-def over_uploads(
-    tx: Tx, user_id: str, size: int, most: int, at: Micros
-) -> DayUsed | OverDay | None:
-    """The refusal of an upload; None: it may be made.
+def check_uploads(tx: Tx, user_id: str, size: int, most: int, at: Micros) -> None:
+    """Raises DayUsed, OverDay: no upload of this size may be made.
 
     Args:
         most: bytes a day; 0: any number.
     """
-    return over_day(user_id, uploaded_on(tx, user_id, at), size, most, at) if most else None
+    refusal = over_day(user_id, uploaded_on(tx, user_id, at), size, most, at) if most else None
+    if refusal is not None:
+        raise refusal
 
 
 def count_upload(tx: Tx, user_id: str, size: int, at: Micros) -> None:

@@ -33,10 +33,10 @@ from shared.sqlite.migrations import Migration, migrate
 class Transacting:
     """``shared.sql.Tx`` over a connection, in its thread."""
 
-    __slots__ = ("_connection", "after", "calls")
+    __slots__ = ("_connection", "after", "calls", "listener")
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: sqlite3.Connection, listener: Any = None) -> None:
+        self._connection, self.listener = connection, listener
         self.calls: list[Callable[[], None]] = []
         self.after = self.calls.append
 
@@ -69,7 +69,9 @@ class Failed(NamedTuple):
 
 
 def commit_together(
-    connection: sqlite3.Connection, changes: Sequence[Callable[[Transacting], Any]]
+    connection: sqlite3.Connection,
+    changes: Sequence[Callable[[Transacting], Any]],
+    listener: Any = None,
 ) -> tuple[list[Done | Failed], bool]:
     """Run all changes in one transaction, in the connection's thread. What one raises undoes that
     one, unless SQLite has given the whole transaction up.
@@ -81,9 +83,9 @@ def commit_together(
     connection.execute("BEGIN IMMEDIATE")
     try:
         if len(changes) == 1:
-            values = [_run(connection, changes[0])]
+            values = [_run(connection, changes[0], listener)]
         else:
-            values = [_savepoint(connection, change) for change in changes]
+            values = [_savepoint(connection, change, listener) for change in changes]
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -92,18 +94,20 @@ def commit_together(
     return values, connection.total_changes > before
 
 
-def _run(connection: sqlite3.Connection, change: Callable[[Transacting], Any]) -> Done | Failed:
-    tx = Transacting(connection)
+def _run(
+    connection: sqlite3.Connection, change: Callable[[Transacting], Any], listener: Any
+) -> Done | Failed:
+    tx = Transacting(connection, listener)
     return Done(change(tx), tx.calls)
 
 
 def _savepoint(
-    connection: sqlite3.Connection, change: Callable[[Transacting], Any]
+    connection: sqlite3.Connection, change: Callable[[Transacting], Any], listener: Any
 ) -> Done | Failed:
     connection.execute("SAVEPOINT change")
     done: Done | Failed
     try:
-        done = _run(connection, change)
+        done = _run(connection, change, listener)
     except Exception as problem:
         if not connection.in_transaction:
             raise
@@ -193,6 +197,8 @@ class Database:
         """What fails: "damage" until the next start, "read" and "write" until one succeeds, "space"
         until a probe has found some: small changes succeed on a full disk, too."""
         self.measured = Commits()
+        self.listener: Any = None
+        """What transactions give what they have changed to, after their commit."""
         self.upgraded_from: Path | None = None
         """The copy that was made before the schema was brought up to date, if it was just now."""
 
@@ -423,7 +429,7 @@ class Database:
             with self.measured.commit():
                 values, written = await self._writer.run(
                     lambda connection: commit_together(
-                        connection, [change for change, _ in changes]
+                        connection, [change for change, _ in changes], self.listener
                     )
                 )
         except Exception as problem:  # noqa: BLE001 - handed to whoever asked for the change

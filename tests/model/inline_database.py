@@ -59,7 +59,7 @@ class InlineDatabase:
         self._connection.create_function("now_us", 0, clock.now)
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=OFF")  # no power cuts here
-        self._crash_point = crash_point
+        self._crash_point, self.listener = crash_point, None
 
     def _run(self, sql: str, params: Params | None) -> list[Row]:
         return self._connection.execute(sql, params or {}).fetchall()
@@ -89,7 +89,7 @@ class InlineDatabase:
         self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
     ) -> T:
         self._run("BEGIN IMMEDIATE", None)
-        tx = Transacting(self._connection)
+        tx = Transacting(self._connection, self.listener)
         try:
             self._crash_point.step()
             value = work(tx, *args, **how)

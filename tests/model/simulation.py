@@ -163,9 +163,7 @@ class World:
         self.send = Send(resources, self.deliver, self.get, 0.5)
         self.cancel = Cancel(resources, wakeups, self.get)
         self.allowances = Allowances()
-        self.schedules = Schedules(
-            resources, self.database, self.accept, self.allowances, wakeups.changed
-        )
+        self.schedules = Schedules(resources, self.database, self.accept, self.allowances)
         await self.schedules.load()
         self.batches = Batches(resources, child_names=lambda _: CHILDREN)
         self.dependencies = Dependencies(resources)
