@@ -26,7 +26,9 @@ class Sleep:
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it has just ended
-                if (process / "cmdline").read_text().split("\0")[:-1] == self._words:
+                if (process / "cmdline").read_text(errors="replace").split("\0")[
+                    :-1
+                ] == self._words:
                     found.append(int(process.name))
         return found
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import zipfile
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,9 +79,12 @@ def test_a_stopped_job_is_continued_and_can_handle_sigterm(host: SandboxHost) ->
 
 async def is_stopped(started: Started) -> None:
     def states() -> list[str]:
-        stats = (path.read_text() for path in Path("/proc").glob("[0-9]*/stat"))
-        fields = [text.rpartition(")")[2].split() for text in stats]
-        return [field[0] for field in fields if field[1] == str(started.process.pid)]
+        found = list[str]()
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):  # it has ended meanwhile
+                state, parent, *_ = path.read_text().rpartition(")")[2].split()
+                found += [state] if parent == str(started.process.pid) else []
+        return found
 
     await until(lambda: states() == ["T"])
 
