@@ -170,6 +170,7 @@ async def compose(
     registry = Registry([], clock)
     resources = Resources(
         jobs=jobs,
+        database=database,
         storage=storage,
         scratch=scratch,
         fleet=registry,
@@ -343,6 +344,7 @@ async def compose(
         token_needed=lambda: who.known.needed,
         reload=reload_all,
         jobs=jobs,
+        database=database,
         storage=storage,
         scratch=scratch,
         fleet=registry,

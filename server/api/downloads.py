@@ -26,6 +26,7 @@ from server.http.requested_job import requested_job, wait_for_job
 from server.http.results import cleaned, send_batch, send_result
 from server.http.route import JOB, Route, json_answer
 from server.ports import AgentError, ScratchFile
+from server.store import attempts
 from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.http.file_response import send_file
@@ -100,7 +101,7 @@ async def result(request: web.Request, context: Context) -> web.StreamResponse:
 async def _of_attempt(request: web.Request, context: Context, job: Job) -> web.StreamResponse:
     """What an attempt left, also one that failed or was cancelled."""
     number = int_param(request, "attempt", 1, 1, MAX_ATTEMPT)
-    attempt = await context.jobs.attempt(AttemptKey(job.id, number))
+    attempt = await context.database.read(attempts.get, AttemptKey(job.id, number))
     if attempt.result is None:
         raise nothing_left(job, attempt)
     return await send_result(request, context, job, attempt.result, attempt.number)

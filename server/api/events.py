@@ -18,6 +18,7 @@ from server.http.requested_job import wait_until
 from server.http.route import JOB, Route
 from server.ports import EventsPage, Filter
 from server.stages.read import list_events, read_events, read_job
+from server.store import events
 from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.wire import EventPage
@@ -38,7 +39,7 @@ async def of_job(request: web.Request, context: Context) -> web.StreamResponse |
 
     async def read(behind: int) -> Messages:
         job = await read_job(context.jobs, principal, wanted)
-        found = await context.jobs.events(wanted, behind, _AT_ONCE)
+        found = await context.database.read(events.of_job, wanted, behind, _AT_ONCE)
         full = len(found) == _AT_ONCE
         reached = found[-1].seq if found else behind
         return Messages(_messages(found), reached, full, job.ended and not full)
@@ -67,7 +68,7 @@ async def of_all(request: web.Request, context: Context) -> web.StreamResponse |
     if seen is not None:
         after = seen
     elif text == _NOW:
-        after = await context.jobs.newest_event()
+        after = await context.database.read(events.newest_seq)
     else:
         after = int_param(request, "after", 0, 0, _LAST)
     principal, reached = request[PRINCIPAL], after
@@ -112,10 +113,10 @@ def _page(page: EventsPage) -> EventPage:
     )
 
 
-def _messages(events: Sequence[Event]) -> bytes:
+def _messages(happened: Sequence[Event]) -> bytes:
     return b"".join(
         event_stream.message(one.seq, one.event, documents.event_doc(one).model_dump_json())
-        for one in events
+        for one in happened
     )
 
 

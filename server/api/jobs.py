@@ -27,6 +27,7 @@ from server.http.params import (
 from server.http.requested_job import wait_for_job
 from server.http.route import JOB, Route, json_answer, tag_of
 from server.stages.read import job_of_key, list_jobs
+from server.store import attempts, events
 from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.principals import Role
@@ -40,11 +41,11 @@ _MOST: Final = 200
 async def job_answer(context: Context, job: Job, status: int = HTTPStatus.OK) -> web.Response:
     """The document of a single job."""
     queue = (await context.queue_of([job])).get(job.id)
-    moves = await context.jobs.moves(job.id, _MOST)
-    attempts = await context.jobs.attempts(job.id, _MOST)
+    moves = await context.database.read(events.moves, job.id, _MOST)
+    newest = await context.database.read_list(attempts.newest, job.id, _MOST)
     more: dict[str, Any] = {
         "history": history(moves, context.clock.now()),
-        "attempts": [documents.attempt_doc(one, context.url_prefix) for one in attempts],
+        "attempts": [documents.attempt_doc(one, context.url_prefix) for one in newest],
     }
     if job.callback_url is not None:
         more["webhooks"] = [

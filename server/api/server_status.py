@@ -24,6 +24,7 @@ from server.http.params import JsonBody, read_body, word
 from server.http.problems import wants_page
 from server.http.route import Body, Route, json_answer
 from server.stages.services import gone
+from server.store import users
 from shared import wire
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
@@ -75,7 +76,7 @@ async def usage_of(context: Context, user: str, *, for_operators: bool = False) 
         )
     today = None
     if allowed.uploaded:
-        today = _quota(await context.jobs.uploaded(user, now), allowed.uploaded)
+        today = _quota(await context.database.read(users.uploaded_on, user, now), allowed.uploaded)
         today["renewed_at"] = utc(end_of_day(now))
     found: dict[str, Any] = {
         "user_id": user,

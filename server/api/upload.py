@@ -27,6 +27,7 @@ from server.http.problems import Refusal, wants_page
 from server.http.route import JOB_PAGE, TICKET_PARAMETER, Body, Route, json_answer
 from server.ports import ScratchFile
 from server.stages.accept import QUEUED
+from server.store import permits
 from shared import wire
 from shared.clock import SECOND
 from shared.files.bundles.format import BundleSummary
@@ -422,7 +423,9 @@ async def upload(request: web.Request, context: Context) -> web.StreamResponse:
     job, is_new = await accept_upload(request, context)
     links = None
     # A repeat by another ticket finds the job by its Idempotency-Key: it is not its to show.
-    if ticket is not None and (is_new or await context.jobs.ticket_used(ticket.id)):
+    if ticket is not None and (
+        is_new or await context.database.read(permits.ticket_used, ticket.id)
+    ):
         links = links_by(request, context, _link(ticket, job, context))
     if wants_page(request):
         # A browser that posted a plain form: on to the job, so that a reload does not post again.

@@ -44,6 +44,7 @@ from shared.clock import Clock
 from shared.http.authentication import PRINCIPAL
 from shared.multipart.parser import FormLimits
 from shared.principals import Principal, Role
+from shared.sql import Database
 from shared.wire import ChildCounts, JobDoc, QueueInfo, Reloaded
 
 
@@ -59,6 +60,7 @@ class Context:
     reload: Callable[[], Awaitable[Reloaded]]
     """Reads the settings again; raises NotReloaded."""
     jobs: SqlJobs
+    database: Database
     storage: Storage
     scratch: Scratch
     fleet: Fleet

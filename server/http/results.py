@@ -12,6 +12,7 @@ from server.http import documents
 from server.http.context import Context
 from server.http.problems import Refusal
 from server.stages.merged_results import Part, merged_results
+from server.store import attempts
 from shared.http.file_response import send_file
 from shared.ids import AttemptKey
 from shared.wire import JobState
@@ -80,7 +81,7 @@ async def _send(request: web.Request, context: Context, parent: Job) -> web.Stre
 async def missing_result(context: Context, job: Job, attempt: int) -> Refusal:
     """Why a file that a row referred to is not there."""
     now = await context.jobs.get(job.id)  # removed since the row was read?
-    if (await context.jobs.attempt(AttemptKey(job.id, attempt))).result is None:
+    if (await context.database.read(attempts.get, AttemptKey(job.id, attempt))).result is None:
         return cleaned(now)
     return Refusal(
         HTTPStatus.INTERNAL_SERVER_ERROR,

@@ -30,6 +30,7 @@ from server.domain.permits import Ticket, TicketUsed
 from server.domain.upload_fields import UploadRequest, check_children, given
 from server.ports import ScratchFile
 from server.stages.stage import Resources, Stage
+from server.store import permits, users
 from shared.clock import Micros
 from shared.files.bundles.format import META, BundleSummary
 from shared.files.bundles.reader import BundleReader
@@ -185,7 +186,7 @@ class Accept(Stage):
         """Refuse early a ticket that was used before. The insert looks again, in its transaction.
         Raises TicketUsed.
         """
-        if await self._jobs.ticket_used(ticket.id) and not (
+        if await self._database.read(permits.ticket_used, ticket.id) and not (
             idempotency_key  # a repeat of an accepted upload is no new job
             and await self._jobs.by_idempotency_key(ticket.user_id, idempotency_key)
         ):
@@ -219,7 +220,7 @@ class Accept(Stage):
             return StorageFull(user, stored, most)
         if not allowed.uploaded:
             return None
-        used = await self._jobs.uploaded(user, now)
+        used = await self._database.read(users.uploaded_on, user, now)
         return over_day(user, used, size, allowed.uploaded, now)
 
     async def __call__(

@@ -20,6 +20,7 @@ from server.domain.batch import Batch, NewChild
 from server.domain.jobs import FileKind, Job
 from server.stages import deferral
 from server.stages.stage import Resources, Stage
+from server.store import dependencies
 from shared.files.names import BundleError
 from shared.wire import JobState
 
@@ -131,8 +132,8 @@ class Dependencies(Stage):
             How many jobs were moved.
         """
         now = self._clock.now()
-        repaired = await self._jobs.repair_dependencies(now)
-        broken = await self._jobs.broken_dependencies()
+        repaired = await self._database.write(dependencies.repair, now)
+        broken = await self._database.read(dependencies.broken)
         # At the same time, so that they share a commit.
         moved = await asyncio.gather(
             *(

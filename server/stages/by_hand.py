@@ -14,6 +14,7 @@ from server.domain.jobs import Job
 from server.stages.cancel import Cancel
 from server.stages.read import read_job
 from server.stages.stage import Resources, Stage
+from server.store import dependencies
 from shared.principals import Principal
 
 log = structlog.get_logger()
@@ -60,7 +61,7 @@ class Delete(Stage):
         job = await self._jobs.get(job_id)
         if job.parent_id is not None:
             raise ChildOfBatch(job_id, job.parent_id, "delete")
-        if waiting := await self._jobs.waiting_for(job_id):
+        if waiting := await self._database.read(dependencies.waiting_for, job_id):
             raise StillNeeded(job_id, waiting)
         if not job.ended:
             await self._jobs.request_cancel(job_id, self._clock.now(), principal.name)

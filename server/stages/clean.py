@@ -17,6 +17,7 @@ from server.domain.errors import FerrymanError
 from server.domain.jobs import FileKind, Job
 from server.ports import Scratch
 from server.stages.stage import Resources, Stage
+from server.store import permits
 from server.store.jobs import SqlJobs
 from shared.clock import SECOND
 from shared.wire import JobState
@@ -82,7 +83,7 @@ class Clean(Stage):
         forgotten = await self._forget(now)
         await self._jobs.forget_idempotency_keys(now - round(_KEYS_KEPT_S * SECOND))
         await self._jobs.forget_uploaded(now - round(_UPLOADED_KEPT_S * SECOND))
-        await self._jobs.forget_tickets(now)
+        await self._database.write(permits.forget_tickets, now)
         orphans = await self._remove_orphans()
         left = await self._jobs.maintain()
         if self._keep_record is not None and self._clock.monotonic() >= self._record_due:

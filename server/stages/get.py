@@ -28,6 +28,7 @@ from server.stages.results import UNCHECKED, WAITS_FOR_ROOM, Results, is_disk_fu
 from server.stages.small_results import SmallResults
 from server.stages.stage import Resources, Stage
 from server.stages.unexpected_payloads import UnexpectedPayloads
+from server.store import attempts
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.wire import JobState, PayloadDoc, PayloadList, PayloadState, Reason
@@ -358,7 +359,7 @@ class Get(Stage):
 
     async def _attempt(self, key: AttemptKey) -> Attempt | None:
         try:
-            return await self._jobs.attempt(key)
+            return await self._database.read(attempts.get, key)
         except NoSuchAttempt:
             return None
 

@@ -20,6 +20,7 @@ from server.stages.agent_tasks import AgentTasks
 from server.stages.get import Get
 from server.stages.results import WAITS_FOR_ROOM, is_disk_full, not_stored, store
 from server.stages.stage import Resources, Stage
+from server.store import attempts
 from shared.clock import SECOND
 from shared.ids import AttemptKey
 from shared.units.durations import say_duration
@@ -166,6 +167,6 @@ class Poll(Stage):
     async def _is_overdue(self, job: Job) -> bool:
         if not job.timeout_s:
             return False
-        started_at = (await self._jobs.attempt(job.key)).started_at
+        started_at = (await self._database.read(attempts.get, job.key)).started_at
         limit = (job.timeout_s + TIMEOUT_GRACE_S) * SECOND
         return started_at is not None and self._clock.now() - started_at >= limit

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from server.domain.live import Live, Report, live_of, progress_event_due
 from server.stages.stage import Resources, Stage
+from server.store import events
 from shared.ids import AttemptKey
 from shared.wire import LiveDoc, PayloadDoc, PayloadState
 from shared.wire import Progress as ProgressValue
@@ -101,7 +102,7 @@ class Progress(Stage):
             reports.append(self._report(key, known, live_of(document, self._clock.now())))
         if not reports:
             return 0
-        running = await self._jobs.record_live(reports)
+        running = await self._database.write(events.record_live, reports)
         for report in reports:
             if report.key in running:
                 self._remember(report)

@@ -10,6 +10,7 @@ from server.domain import access
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job
 from server.ports import EventsPage, Filter
+from server.store import events
 from server.store.jobs import SqlJobs
 from shared.principals import Principal
 from shared.wire import JobState
@@ -29,7 +30,7 @@ async def read_events(
 ) -> EventsPage:
     """What happened to the job, from behind ``after``. Raises NotAllowed, NoSuchJob."""
     await read_job(jobs, principal, job_id)
-    found = await jobs.events(job_id, after, limit + 1)
+    found = await jobs.database.read(events.of_job, job_id, after, limit + 1)
     items = found[:limit]
     return EventsPage(items, items[-1].seq if items else after, more=len(found) > limit)
 
@@ -43,7 +44,7 @@ async def list_events(
     visible = _visible(principal, where)
     if visible is None:
         return EventsPage([], after, more=False)
-    return await jobs.all_events(visible, after, limit)
+    return await jobs.database.read_list(events.page, visible, after, limit)
 
 
 async def list_jobs(

@@ -47,7 +47,7 @@ class Sessions:
 
     async def load(self) -> None:
         """Read at a start what was ended before."""
-        self._ended = await rows.ended(self._database)
+        self._ended = await self._database.read(rows.ended)
 
     def principal_of(self, text: str, peer: str) -> Principal | None:
         """Whose session this is; None: it is none, or not good any more.
@@ -74,7 +74,7 @@ class Sessions:
         Raises:
             LoginUsed
         """
-        if once is not None and not await rows.log_in_once(self._database, once):
+        if once is not None and not await self._database.write(rows.use_ticket, once):
             raise LoginUsed
         token_id = principal.token_id
         session = Session(

@@ -13,6 +13,7 @@ from server.ports import Fleet, Measures, Scratch, Storage
 from server.stages.hints import Hints
 from server.store.jobs import SqlJobs
 from shared.clock import RANDOM, Clock, Micros
+from shared.sql import Database
 
 _MOVED_AT_ONCE: Final = 100
 Args = ParamSpec("Args")
@@ -34,6 +35,7 @@ class Resources:
     """
 
     jobs: SqlJobs
+    database: Database
     storage: Storage
     scratch: Scratch
     fleet: Fleet
@@ -51,7 +53,8 @@ class Stage:
     """Base of the stages."""
 
     def __init__(self, resources: Resources) -> None:
-        self._jobs, self._fleet = resources.jobs, resources.fleet
+        self._jobs, self._database = resources.jobs, resources.database
+        self._fleet = resources.fleet
         self._storage, self._scratch = resources.storage, resources.scratch
         self._services, self._clock = resources.services, resources.clock
         self._unreachable_after_s = resources.unreachable_after_s

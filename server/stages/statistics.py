@@ -11,7 +11,7 @@ from server.domain.choose import LEAST_RUNS, Recent
 from server.domain.errors import NoSuchService
 from server.domain.statistics import ALL, KEPT_S, Tree, add, begin_of
 from server.stages.stage import Resources, Stage
-from server.store import statistics
+from server.store import statistics, users
 from shared.clock import SECOND, Micros
 from shared.sql import Database
 
@@ -139,7 +139,9 @@ class Statistics(Stage):
         for seconds in _RECENT_S:
             total = await self._total(service, seconds)
             if total.get("runs", 0) >= LEAST_RUNS:
-                waiting = await self._jobs.waiting_users(service, _USERS + 1, _JOBS_OF_USER)
+                waiting = await self._database.read_list(
+                    users.waiting, service, _USERS + 1, _JOBS_OF_USER
+                )
                 run_time_s = total["ran_us"] / SECOND / total["runs"]
                 return Recent(run_time_s, waiting if len(waiting) <= _USERS else None)
         return Recent()

@@ -13,6 +13,7 @@ from server.domain.jobs import Attempt, FileKind, Job
 from server.ports import Agent, NoSuchPayload
 from server.stages.results import UNCHECKED, NoRoom, Results
 from server.stages.stage import Resources, Stage
+from server.store import attempts
 from shared.ids import AttemptKey
 from shared.wire import JobState, PayloadDoc
 
@@ -59,7 +60,7 @@ class UnexpectedPayloads(Stage):
         if lacks_result and payload.result is not None:
             async with self._storage.pending(FileKind.RESULT) as pending:
                 result = await self._results.fetch(agent, payload, pending)
-                kept = await self._jobs.attach_result(key, result)
+                kept = await self._database.write(attempts.attach_result, key, result)
                 if kept:
                     pending.commit()
         if not kept and (job is None or job.state not in states.ENDED):

@@ -12,6 +12,7 @@ from server.domain.jobs import Hold, Job
 from server.domain.service import Service
 from server.ports import Fleet, Held
 from server.stages.results import WaitingResults
+from server.store import dependencies
 from server.store.jobs import SqlJobs
 from shared.clock import Micros, say_time, utc
 from shared.wire import JobState, QueueInfo, WaitReason
@@ -70,7 +71,11 @@ async def why_waiting(
             reason = f"the server has no service {job.service} in its settings"
             why = _why(WaitReason.NO_SERVICE, reason)
         else:
-            on = await jobs.unmet(job.id) if job.hold is Hold.DEPENDENCY and not in_list else []
+            on = (
+                await jobs.database.read(dependencies.unmet, job.id)
+                if job.hold is Hold.DEPENDENCY and not in_list
+                else []
+            )
             batch = batches.get(job.parent_id or 0)
             why = (
                 _on_hold(job, on, batch)

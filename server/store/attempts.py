@@ -8,7 +8,7 @@ from server.domain import states
 from server.domain.errors import NoSuchAttempt
 from server.domain.jobs import Attempt, Job, Move, Result
 from server.store import records
-from server.store.statements import Part, changed
+from server.store.statements import changed
 from shared.ids import AttemptKey
 from shared.sql import Tx
 from shared.wire import JobState
@@ -103,25 +103,23 @@ def attach_result(tx: Tx, key: AttemptKey, result: Result) -> bool:
     return True
 
 
-class Attempts(Part):
-    """The part of :class:`SqlJobs` that shows attempts."""
+def newest(tx: Tx, job_id: int, most: int | None = None) -> list[Attempt]:
+    """The newest of the attempts that an agent took (None: all), the first one first."""
+    rows = tx.rows(
+        """
+        SELECT * FROM attempts WHERE job_id = :job_id ORDER BY number DESC LIMIT :most
+        """,
+        {"job_id": job_id, "most": _ALL if most is None else most},
+    )
+    return [records.attempt(row) for row in reversed(rows)]
 
-    async def attempts(self, job_id: int, most: int | None = None) -> list[Attempt]:
-        """The newest of the attempts that an agent took (None: all), the first one first."""
-        rows = await self._database.list_rows(
-            """
-            SELECT * FROM attempts WHERE job_id = :job_id ORDER BY number DESC LIMIT :most
-            """,
-            {"job_id": job_id, "most": _ALL if most is None else most},
-        )
-        return [records.attempt(row) for row in reversed(rows)]
 
-    async def attempt(self, key: AttemptKey) -> Attempt:
-        """Raises NoSuchAttempt."""
-        rows = await self._database.rows(  # the Getter asks, too, and must not wait for lists
-            "SELECT * FROM attempts WHERE job_id = :job_id AND number = :number",
-            {"job_id": key.job_id, "number": key.attempt},
-        )
-        if not rows:
-            raise NoSuchAttempt(key.job_id, key.attempt)
-        return records.attempt(rows[0])
+def get(tx: Tx, key: AttemptKey) -> Attempt:
+    """Raises NoSuchAttempt."""
+    rows = tx.rows(  # the Getter asks, too, and must not wait for lists
+        "SELECT * FROM attempts WHERE job_id = :job_id AND number = :number",
+        {"job_id": key.job_id, "number": key.attempt},
+    )
+    if not rows:
+        raise NoSuchAttempt(key.job_id, key.attempt)
+    return records.attempt(rows[0])

@@ -16,7 +16,7 @@ from server.domain.ending import BrokenDependency
 from server.domain.errors import BadField, no_such_dependency
 from server.domain.jobs import Hold, Job, Move, NewJob
 from server.store import records
-from server.store.statements import Part, batches
+from server.store.statements import batches
 from shared.sql import Tx
 from shared.wire import JobState
 
@@ -178,70 +178,56 @@ def waiting_for(tx: Tx, job_id: int) -> list[int]:
     return [row["job_id"] for row in rows]
 
 
-class Dependencies(Part):
-    """The part of :class:`SqlJobs` about jobs that wait for others."""
+def unmet(tx: Tx, job_id: int) -> list[int]:
+    """The jobs that it depends on and that have not completed; the first hundred."""
+    rows = tx.rows(
+        f"""
+        SELECT on_id FROM dependencies WHERE job_id = :id AND state != 'met'
+        ORDER BY on_id LIMIT {_SHOWN}
+        """,  # noqa: S608 - no user input
+        {"id": job_id},
+    )
+    return [row["on_id"] for row in rows]
 
-    async def unmet(self, job_id: int) -> list[int]:
-        """The jobs that it depends on and that have not completed; the first hundred."""
-        rows = await self._database.rows(
-            f"""
-            SELECT on_id FROM dependencies WHERE job_id = :id AND state != 'met'
-            ORDER BY on_id LIMIT {_SHOWN}
-            """,  # noqa: S608 - no user input
-            {"id": job_id},
-        )
-        return [row["on_id"] for row in rows]
 
-    async def waiting_for(self, job_id: int) -> list[int]:
-        """The jobs that depend on it and have not ended; the first hundred."""
-        return await self._database.read(waiting_for, job_id)
-
-    async def broken_dependencies(self) -> list[BrokenDependency]:
-        """Queued jobs that depend on one that did not complete; some hundreds at a time."""
-        rows = await self._database.rows(
-            f"""
-            SELECT jobs.*, min(dependencies.on_id) AS on_id FROM dependencies
-            JOIN jobs ON jobs.id = dependencies.job_id
-            WHERE dependencies.state = 'failed' AND {_HELD}
-            GROUP BY jobs.id ORDER BY jobs.id LIMIT {_AT_ONCE}
-            """  # noqa: S608 - no user input
-        )
-        priors = {}
-        for names, params in batches(list({row["on_id"] for row in rows})):
-            found = await self._jobs(f"SELECT * FROM jobs WHERE id IN ({names})", params)  # noqa: S608
-            priors.update({job.id: job for job in found})
-        return [
-            BrokenDependency(records.job(row), row["on_id"], priors.get(row["on_id"]))
-            for row in rows
-        ]
-
-    async def repair_dependencies(self, at: int) -> int:
-        """Settle dependencies on jobs that have ended or are gone, and let jobs be claimed that
-        wait for nothing any more. The moves do both already: this is for what no move was made of.
-
-        Returns:
-            How many dependencies were settled; some hundreds at a time.
-        """
-        stale = f"""
-            SELECT dependencies.job_id, on_id, {_STATE} AS now
-            FROM dependencies LEFT JOIN jobs AS prior ON prior.id = on_id
-            WHERE dependencies.state = 'waiting'
-            AND (prior.id IS NULL OR prior.ended_at IS NOT NULL)
-            LIMIT {_REPAIRED_AT_ONCE}
+def broken(tx: Tx) -> list[BrokenDependency]:
+    """Queued jobs that depend on one that did not complete; some hundreds at a time."""
+    rows = tx.rows(
+        f"""
+        SELECT jobs.*, min(dependencies.on_id) AS on_id FROM dependencies
+        JOIN jobs ON jobs.id = dependencies.job_id
+        WHERE dependencies.state = 'failed' AND {_HELD}
+        GROUP BY jobs.id ORDER BY jobs.id LIMIT {_AT_ONCE}
         """  # noqa: S608 - no user input
-        if not await self._database.rows(stale):
-            return 0
+    )
+    priors = {}
+    for names, params in batches(list({row["on_id"] for row in rows})):
+        found = tx.rows(f"SELECT * FROM jobs WHERE id IN ({names})", params)  # noqa: S608
+        priors.update({row["id"]: records.job(row) for row in found})
+    return [
+        BrokenDependency(records.job(row), row["on_id"], priors.get(row["on_id"])) for row in rows
+    ]
 
-        def change(tx: Tx) -> int:
-            rows = tx.rows(stale)
-            for row in rows:
-                tx.rows(
-                    """
-                    UPDATE dependencies SET state = :now WHERE job_id = :job_id AND on_id = :on_id
-                    """,
-                    {"now": row["now"], "job_id": row["job_id"], "on_id": row["on_id"]},
-                )
-            _release(tx, [row["job_id"] for row in rows], at)
-            return len(rows)
 
-        return await self._database.write(change)
+def repair(tx: Tx, at: int) -> int:
+    """Settle dependencies on jobs that have ended or are gone, and let jobs be claimed that
+    wait for nothing any more. The moves do both already: this is for what no move was made of.
+
+    Returns:
+        How many dependencies were settled; some hundreds at a time.
+    """
+    stale = f"""
+        SELECT dependencies.job_id, on_id, {_STATE} AS now
+        FROM dependencies LEFT JOIN jobs AS prior ON prior.id = on_id
+        WHERE dependencies.state = 'waiting'
+        AND (prior.id IS NULL OR prior.ended_at IS NOT NULL)
+        LIMIT {_REPAIRED_AT_ONCE}
+    """  # noqa: S608 - no user input
+    rows = tx.rows(stale)
+    for row in rows:
+        tx.rows(
+            "UPDATE dependencies SET state = :now WHERE job_id = :job_id AND on_id = :on_id",
+            {"now": row["now"], "job_id": row["job_id"], "on_id": row["on_id"]},
+        )
+    _release(tx, [row["job_id"] for row in rows], at)
+    return len(rows)

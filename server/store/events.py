@@ -12,7 +12,6 @@ from server.domain.jobs import FIRST_EVENT, Event
 from server.domain.live import NOTICES, Live, NewEvent, Report
 from server.ports import EventsPage, Filter
 from server.store import records, statements
-from server.store.statements import Part
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.sql import Tx
@@ -118,104 +117,101 @@ def append_live(
     return bool(unwritten)
 
 
-class Events(Part):
-    """The part of :class:`SqlJobs` that reads events."""
+def of_job(tx: Tx, job_id: int, after: int = 0, limit: int | None = None) -> list[Event]:
+    """What happened to the job, oldest first, from behind ``after``. Raises NoSuchJob."""
+    rows = tx.rows(
+        "SELECT * FROM events WHERE job_id = :id AND seq > :after ORDER BY seq LIMIT :limit",
+        {"id": job_id, "after": after, "limit": _NO_END if limit is None else limit},
+    )
+    if not rows and not tx.rows("SELECT 1 FROM jobs WHERE id = :id", {"id": job_id}):
+        raise NoSuchJob(job_id)
+    return [records.event(row) for row in rows]
 
-    async def events(self, job_id: int, after: int = 0, limit: int | None = None) -> list[Event]:
-        """What happened to the job, oldest first, from behind ``after``. Raises NoSuchJob."""
-        rows = await self._database.rows(
-            "SELECT * FROM events WHERE job_id = :id AND seq > :after ORDER BY seq LIMIT :limit",
-            {"id": job_id, "after": after, "limit": _NO_END if limit is None else limit},
-        )
-        if not rows and not await self._database.rows(
-            "SELECT 1 FROM jobs WHERE id = :id", {"id": job_id}
-        ):
-            raise NoSuchJob(job_id)
-        return [records.event(row) for row in rows]
 
-    async def latest_events(self, job_id: int, limit: int) -> list[Event]:
-        """The newest events of the job, newest first; empty: there are none, or no such job."""
-        rows = await self._database.rows(
-            "SELECT * FROM events WHERE job_id = :id ORDER BY seq DESC LIMIT :limit",
-            {"id": job_id, "limit": limit},
-        )
-        return [records.event(row) for row in rows]
+def latest(tx: Tx, job_id: int, limit: int) -> list[Event]:
+    """The newest events of the job, newest first; empty: there are none, or no such job."""
+    rows = tx.rows(
+        "SELECT * FROM events WHERE job_id = :id ORDER BY seq DESC LIMIT :limit",
+        {"id": job_id, "limit": limit},
+    )
+    return [records.event(row) for row in rows]
 
-    async def all_events(self, where: Filter, after: int, limit: int) -> EventsPage:
-        """What happened to all jobs of the filter's user, service and ``submitted_by``. Its cost is
-        bounded: a page may hold few, or none, and not be the last.
+
+def page(tx: Tx, where: Filter, after: int, limit: int) -> EventsPage:
+    """What happened to all jobs of the filter's user, service and ``submitted_by``. Its cost is
+    bounded: a page may hold few, or none, and not be the last.
+    """
+    (slice_,) = tx.rows(
         """
-        (slice_,) = await self._database.list_rows(
-            """
-            SELECT max(seq) AS reached, count(*) AS count FROM (
-                SELECT seq FROM events WHERE seq > :after ORDER BY seq LIMIT :slice
-            )
-            """,
-            {"after": after, "slice": _SLICE},
+        SELECT max(seq) AS reached, count(*) AS count FROM (
+            SELECT seq FROM events WHERE seq > :after ORDER BY seq LIMIT :slice
         )
-        reached, full = slice_["reached"] or after, slice_["count"] == _SLICE
-        given = {
-            "user_id": where.user_id,
-            "service": where.service,
-            "submitted_by": where.submitted_by,
-        }
-        given = {name: value for name, value in given.items() if value is not None}
-        fits = "".join(f" AND jobs.{name} = :{name}" for name in given)
-        rows = await self._database.list_rows(
-            # CROSS: the events of the slice are read, and the job of each looked up.
-            f"""
-            SELECT events.* FROM events {"CROSS JOIN jobs" if given else ""}
-            WHERE seq > :after AND seq <= :reached
-            {"AND jobs.id = events.job_id" if given else ""} {fits} ORDER BY seq LIMIT :limit
-            """,  # noqa: S608 - no user input
-            {"after": after, "reached": reached, "limit": limit + 1} | given,
-        )
-        items = [records.event(row) for row in rows[:limit]]
-        if len(rows) > limit:
-            return EventsPage(items, items[-1].seq, more=True)
-        return EventsPage(items, reached, more=full)
+        """,
+        {"after": after, "slice": _SLICE},
+    )
+    reached, full = slice_["reached"] or after, slice_["count"] == _SLICE
+    given = {
+        "user_id": where.user_id,
+        "service": where.service,
+        "submitted_by": where.submitted_by,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    fits = "".join(f" AND jobs.{name} = :{name}" for name in given)
+    rows = tx.rows(
+        # CROSS: the events of the slice are read, and the job of each looked up.
+        f"""
+        SELECT events.* FROM events {"CROSS JOIN jobs" if given else ""}
+        WHERE seq > :after AND seq <= :reached
+        {"AND jobs.id = events.job_id" if given else ""} {fits} ORDER BY seq LIMIT :limit
+        """,  # noqa: S608 - no user input
+        {"after": after, "reached": reached, "limit": limit + 1} | given,
+    )
+    items = [records.event(row) for row in rows[:limit]]
+    if len(rows) > limit:
+        return EventsPage(items, items[-1].seq, more=True)
+    return EventsPage(items, reached, more=full)
 
-    async def newest_event(self) -> int:
-        """The highest ``seq`` so far."""
-        rows = await self._database.rows("SELECT max(seq) AS seq FROM events")
-        return int(rows[0]["seq"] or 0)
 
-    async def moves(self, job_id: int, most: int) -> list[Event]:
-        """The newest ones of the job's events that are moves, oldest first; empty: no such job."""
-        rows = await self._database.rows(
-            """
-            SELECT * FROM events WHERE job_id = :id AND (before IS NOT NULL OR event = :first)
-            ORDER BY seq DESC LIMIT :most
-            """,
-            {"id": job_id, "first": FIRST_EVENT, "most": most},
-        )
-        return [records.event(row) for row in reversed(rows)]
+def newest_seq(tx: Tx) -> int:
+    """The highest ``seq`` so far."""
+    rows = tx.rows("SELECT max(seq) AS seq FROM events")
+    return int(rows[0]["seq"] or 0)
 
-    async def record_live(self, reports: Sequence[Report]) -> set[AttemptKey]:
-        """Store what attempts say while they run, with events about what is new.
 
-        Returns:
-            The attempts that do run at the agent that reports them. Nothing was written about the
-            others.
+def moves(tx: Tx, job_id: int, most: int) -> list[Event]:
+    """The newest ones of the job's events that are moves, oldest first; empty: no such job."""
+    rows = tx.rows(
         """
+        SELECT * FROM events WHERE job_id = :id AND (before IS NOT NULL OR event = :first)
+        ORDER BY seq DESC LIMIT :most
+        """,
+        {"id": job_id, "first": FIRST_EVENT, "most": most},
+    )
+    return [records.event(row) for row in reversed(rows)]
 
-        def change(tx: Tx) -> set[AttemptKey]:
-            running, noted = set[AttemptKey](), set[int]()
-            for report in reports:
-                if not _record(tx, report):
-                    continue
-                running.add(report.key)
-                of = (tx, report.key, JobState.RUNNING, report.agent, report.at)
-                if report.news and append_live(*of, report.live):
-                    noted.add(report.key.job_id)
-                if (progress := report.progress_event) is not None:
-                    append_new_event(*of, progress)
-                    noted.add(report.key.job_id)
-            for job_id in noted:
-                statements.noted(tx, job_id)
-            return running
 
-        return await self._database.write(change)
+def record_live(tx: Tx, reports: Sequence[Report]) -> set[AttemptKey]:
+    """Store what attempts say while they run, with events about what is new.
+
+    Returns:
+        The attempts that do run at the agent that reports them. Nothing was written about the
+        others.
+    """
+
+    running, noted = set[AttemptKey](), set[int]()
+    for report in reports:
+        if not _record(tx, report):
+            continue
+        running.add(report.key)
+        of = (tx, report.key, JobState.RUNNING, report.agent, report.at)
+        if report.news and append_live(*of, report.live):
+            noted.add(report.key.job_id)
+        if (progress := report.progress_event) is not None:
+            append_new_event(*of, progress)
+            noted.add(report.key.job_id)
+    for job_id in noted:
+        statements.noted(tx, job_id)
+    return running
 
 
 def _record(tx: Tx, report: Report) -> bool:

@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from server.domain.batch import cancelled_with
-from server.domain.jobs import Bundle, Job, Move, NewJob, Result
-from server.store import bundles, users
-from server.store.attempts import Attempts, attach_result
+from server.domain.jobs import Bundle, Job, Move, NewJob
+from server.store import bundles
 from server.store.batches import Batches
 from server.store.claims import Claims
-from server.store.dependencies import Dependencies
-from server.store.events import Events
 from server.store.inserts import insert_job, job_of_key, stored_bytes
 from server.store.moves import get_job, make_move
 from server.store.pages import Pages
-from server.store.permits import Tickets
 from server.store.queue import Queue
 from server.store.requests import Requests, request_cancel
 from server.store.retention import Retention
 from server.store.statements import HELD
-from server.store.users import Users
 from shared.clock import Micros
-from shared.ids import AttemptKey
 from shared.wire import JobState
 
 
@@ -30,14 +24,9 @@ class SqlJobs(
     Queue,
     Claims,
     Pages,
-    Attempts,
     Retention,
-    Users,
-    Events,
     Batches,
-    Dependencies,
     Requests,
-    Tickets,
 ):
     """The jobs and their histories; every change is durable when the call returns."""
 
@@ -81,10 +70,6 @@ class SqlJobs(
         """Bytes that bundles and results of the user take."""
         return await self._database.read(stored_bytes, user_id)
 
-    async def uploaded(self, user_id: str, at: Micros) -> int:
-        """Bytes of bundles that were uploaded for the user on the day of ``at``, UTC."""
-        return await self._database.read(users.uploaded_on, user_id, at)
-
     async def move(self, move: Move) -> Job | None:
         """Make a move with all its steps and their events, or nothing.
 
@@ -100,14 +85,6 @@ class SqlJobs(
             For each the job after it, or None.
         """
         return await self._database.write(lambda tx: [make_move(tx, move) for move in moves])
-
-    async def attach_result(self, key: AttemptKey, result: Result) -> bool:
-        """Add a result that came after its attempt had ended.
-
-        Returns:
-            False: the attempt has one, is not over, or the job's files are removed.
-        """
-        return await self._database.write(attach_result, key, result)
 
     async def stop_sharing(self, bundle: Bundle) -> None:
         """Its bytes are damaged or gone: the next upload of the same content is stored again."""

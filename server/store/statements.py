@@ -77,7 +77,8 @@ class Part:
         services: Mapping[str, Service] = NO_SERVICES,
         moved: Callable[[Move, Job], None] = lambda *_: None,
     ) -> None:
-        self._database, self._services = database, services
+        self.database = self._database = database
+        self._services = services
         database.listener = Listener(changed, noted, moved)
 
     async def _jobs(self, sql: str, params: Params | None = None) -> list[Job]:

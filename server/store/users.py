@@ -9,7 +9,7 @@ from typing import Final
 from server.domain.allowances import day_of, over_day
 from server.store import listed
 from server.store.queue import READY
-from server.store.statements import Part, batches
+from server.store.statements import batches
 from shared.clock import Micros
 from shared.sql import Tx
 
@@ -80,44 +80,39 @@ class UserLoad:
     uploaded: int = 0
 
 
-class Users(Part):
-    """The part of :class:`SqlJobs` that lists users."""
+def named(tx: Tx, first: str, most: int) -> list[str]:
+    """Who has jobs, by name, from ``first`` on. Its cost does not depend on how many jobs
+    there are.
+    """
+    rows = tx.rows(_USERS, {"first": first, "most": most})
+    return [row["user_id"] for row in rows]
 
-    async def users(self, first: str, most: int) -> list[str]:
-        """Who has jobs, by name, from ``first`` on. Its cost does not depend on how many jobs
-        there are.
-        """
-        rows = await self._database.list_rows(_USERS, {"first": first, "most": most})
-        return [row["user_id"] for row in rows]
 
-    async def waiting_users(self, service: str, most: int, most_jobs: int) -> dict[str, int]:
-        """Who has jobs of the service that may be sent, by name, and how many each has; counts no
-        further than ``most_jobs``.
-        """
-        params = {"service": service, "most": most, "most_jobs": most_jobs}
-        rows = await self._database.list_rows(_WAITING, params)
-        return {row["user_id"]: row["jobs"] for row in rows}
+def waiting(tx: Tx, service: str, most: int, most_jobs: int) -> dict[str, int]:
+    """Who has jobs of the service that may be sent, by name, and how many each has; counts no
+    further than ``most_jobs``.
+    """
+    params = {"service": service, "most": most, "most_jobs": most_jobs}
+    rows = tx.rows(_WAITING, params)
+    return {row["user_id"]: row["jobs"] for row in rows}
 
-    async def user_loads(
-        self, users: Sequence[str], at: Micros, most_queued: int
-    ) -> Mapping[str, UserLoad]:
-        """What these users have, on the day of ``at``."""
-        stored = dict.fromkeys(users, 0)
-        uploaded = dict.fromkeys(users, 0)
-        for names, params in batches(users):
-            for sql, found in ((_STORED, stored), (_OF_SCHEDULES, stored), (_UPLOADED, uploaded)):
-                values = params | ({"day": day_of(at)} if found is uploaded else {})
-                for row in await self._database.list_rows(sql.format(names=names), values):
-                    found[row["user_id"]] += row["bytes"]
-        queued = dict.fromkeys(users, 0)
-        for names, params in batches(users):
-            each = ", ".join(f"({name})" for name in names.split(", "))
-            values = params | {"most": most_queued}
-            for row in await self._database.list_rows(
-                _QUEUED.format(names=each, queued=_OF_GIVEN), values
-            ):
-                queued[row["user_id"]] = row["jobs"]
-        return {user: UserLoad(queued[user], stored[user], uploaded[user]) for user in users}
+
+def loads(tx: Tx, users: Sequence[str], at: Micros, most_queued: int) -> Mapping[str, UserLoad]:
+    """What these users have, on the day of ``at``."""
+    stored = dict.fromkeys(users, 0)
+    uploaded = dict.fromkeys(users, 0)
+    for names, params in batches(users):
+        for sql, found in ((_STORED, stored), (_OF_SCHEDULES, stored), (_UPLOADED, uploaded)):
+            values = params | ({"day": day_of(at)} if found is uploaded else {})
+            for row in tx.rows(sql.format(names=names), values):
+                found[row["user_id"]] += row["bytes"]
+    queued = dict.fromkeys(users, 0)
+    for names, params in batches(users):
+        each = ", ".join(f"({name})" for name in names.split(", "))
+        values = params | {"most": most_queued}
+        for row in tx.rows(_QUEUED.format(names=each, queued=_OF_GIVEN), values):
+            queued[row["user_id"]] = row["jobs"]
+    return {user: UserLoad(queued[user], stored[user], uploaded[user]) for user in users}
 
 
 def uploaded_on(tx: Tx, user_id: str, at: Micros) -> int:

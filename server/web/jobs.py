@@ -28,6 +28,7 @@ from server.http.problems import Refusal
 from server.ports import Filter
 from server.stages.bulk import AMONG, BulkAction
 from server.stages.read import count_jobs, list_jobs, read_job
+from server.store import events
 from server.web.site import PageRoute, Site
 from shared.clock import Micros, utc
 from shared.http.authentication import PRINCIPAL
@@ -123,7 +124,7 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
     context, principal = site.context, request[PRINCIPAL]
     cursor = int_param(request, "cursor", 0, 0, 2**63 - 1) or None
     which = chosen(request.query, context.clock.now())
-    newest = await context.jobs.newest_event()
+    newest = await context.database.read(events.newest_seq)
     found: list[Job] = []
     following, counts, exact = None, None, None
     if which.problem is None:

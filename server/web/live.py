@@ -14,6 +14,7 @@ from server.http.params import job_id as job_of
 from server.http.reads import Messages
 from server.ports import Filter
 from server.stages.read import list_events, read_job
+from server.store import events
 from server.web.site import PageRoute, Site
 from shared.http.authentication import PRINCIPAL
 
@@ -46,7 +47,7 @@ async def of_job(request: web.Request, site: Site) -> web.StreamResponse:
     async def read(behind: int) -> Messages:
         nonlocal first
         job = await read_job(context.jobs, principal, job_id)
-        found = await context.jobs.events(job_id, behind, _AT_ONCE)
+        found = await context.database.read(events.of_job, job_id, behind, _AT_ONCE)
         reached, more = (found[-1].seq if found else behind), len(found) == _AT_ONCE
         data, last = _changed(reached, bool(found)), job.ended and not more
         if last and (data or not first):
@@ -63,7 +64,7 @@ async def _after(request: web.Request, site: Site) -> int:
     after = event_stream.last_event_id(request)
     if after is None and "after" in request.query:
         after = int_param(request, "after", 0, 0, _LAST)
-    return await site.context.jobs.newest_event() if after is None else after
+    return await site.context.database.read(events.newest_seq) if after is None else after
 
 
 def _changed(number: int, changed: bool) -> bytes:

@@ -30,6 +30,7 @@ from server.http.problems import Refusal, translate, wants_page
 from server.http.route import JOB_PAGE, json_answer
 from server.stages.accept import QUEUED
 from server.stages.read import job_of_key, read_job
+from server.store import users
 from server.web.site import PageRoute, Site
 from server.web.upload_form import (
     FROM,
@@ -204,7 +205,7 @@ async def _quota(site: Site, user: str) -> dict[str, tuple[int, int]]:
     if allowed.stored:
         found["Stored"] = (await context.jobs.stored(user), allowed.stored)
     if allowed.uploaded:
-        used = await context.jobs.uploaded(user, context.clock.now())
+        used = await context.database.read(users.uploaded_on, user, context.clock.now())
         found["Uploaded today"] = (used, allowed.uploaded)
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -15,6 +15,7 @@ from server.domain.jobs import Bundle, FileKind, Job, Move, NewJob, Result, Step
 from server.domain.service import Service
 from server.ports import Storage
 from server.stages.stage import Resources
+from server.store import attempts, dependencies, events, users
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.sql import Row
@@ -33,10 +34,41 @@ class Calls:
         return functools.partial(self._database.write, getattr(self._module, name))
 
 
-class Store(SqlJobs):
-    def __init__(self, database: Database, changed: list[Job], **how: Any) -> None:
+CALLS: Final[Mapping[str, Callable[..., Any]]] = {
+    "events": events.of_job,
+    "latest_events": events.latest,
+    "all_events": events.page,
+    "moves": events.moves,
+    "record_live": events.record_live,
+    "attempts": attempts.newest,
+    "attempt": attempts.get,
+    "attach_result": attempts.attach_result,
+    "users": users.named,
+    "waiting_users": users.waiting,
+    "user_loads": users.loads,
+    "uploaded": users.uploaded_on,
+    "unmet": dependencies.unmet,
+    "waiting_for": dependencies.waiting_for,
+    "broken_dependencies": dependencies.broken,
+    "repair_dependencies": dependencies.repair,
+}
+
+
+class Jobs(SqlJobs):
+    """With functions of the store about jobs, each in a transaction of its own."""
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        if name not in CALLS:
+            raise AttributeError(name)
+        writes = name in ("record_live", "attach_result", "repair_dependencies")
+        call = self.database.write if writes else self.database.read
+        return functools.partial(call, CALLS[name])
+
+
+class Store(Jobs):
+    def __init__(self, database: Any, changed: list[Job], **how: Any) -> None:
         super().__init__(database, changed.append, **how)
-        self.database, self.changed = database, changed
+        self.changed = changed
 
     async def upload(
         self, user: str = "ann", service: str = "s", *, message: str = "queued", **fields: Any
@@ -208,5 +240,6 @@ async def read(
 def resources(**given: Any) -> Resources:
     """The given ones; the others are not to be used."""
     how: dict[str, Any] = dict.fromkeys(("jobs", "storage", "scratch", "fleet", "clock"))
+    how["database"] = getattr(given.get("jobs"), "database", None)
     how |= {"services": {}, "unreachable_after_s": 60.0, "lost_after_s": 3_600.0}
     return Resources(**(how | given))

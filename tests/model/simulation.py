@@ -35,7 +35,6 @@ from server.stages.send import Send
 from server.stages.stage import Resources
 from server.storage import folder, scratch
 from server.store.identity import new_start
-from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.files.bundles.format import BundleSummary
 from shared.principals import LOCAL
@@ -43,7 +42,7 @@ from shared.steady_clock import PersistentClock
 from shared.wire import JobState, PayloadState, Reason
 from tests.kit.agent_model import FANS_OUT, Payload
 from tests.kit.clock import SimClock
-from tests.kit.store import check_batches
+from tests.kit.store import Jobs, check_batches
 from tests.model.inline_database import CrashPoint, InlineDatabase, SimulatedCrash, inline_threads
 from tests.model.sim_agent import NEVER_S, SAID, Machine, SimAgent
 
@@ -133,7 +132,7 @@ class World:
             self.folder / "sim.sqlite", MIGRATIONS, self.crash_point, self.steady
         )
         self.wakeups = wakeups = JobWakeups()
-        self.jobs = SqlJobs(self.database, wakeups.changed, wakeups.noted)
+        self.jobs = Jobs(self.database, wakeups.changed, wakeups.noted)
         self.registry = Registry(self.agents, self.steady)
         self.started = await new_start(self.database, self.steady.now(), f"{next(self.names):x}")
 
@@ -144,6 +143,7 @@ class World:
         self.storage = folder.FolderStorage(self.folder, self.scratch, new_name)
         resources = Resources(
             jobs=self.jobs,
+            database=self.database,
             storage=self.storage,
             scratch=self.scratch,
             fleet=self.registry,

@@ -19,6 +19,7 @@ import pytest_asyncio
 from server.domain import ending
 from server.domain.batch import begun, tasks
 from server.domain.jobs import BatchRequest, Bundle, Job, Move, NewJob
+from server.store import events
 from shared.clock import SECOND
 from shared.wire import JobState as S
 from shared.wire import Limits, Progress, Reason, Usage
@@ -206,7 +207,7 @@ async def test_a_page_is_told_what_it_does_not_know_until_the_end(world: World) 
     assert [line for line in said if line.startswith("event")] == ["event: changed", "event: end"]
     page = await world.see(f"/jobs/{job.id}")
     assert [one for one in page.tree if one["data-live"]] == []
-    newest = await world.jobs.newest_event()
+    newest = await world.jobs.database.read(events.newest_seq)
     assert (await world.ask(f"/live/{job.id}?after={newest}")).status == 204
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from server.loops.wakeups import JobWakeups
 from server.ports import Held, Measures
 from server.stages.statistics import Statistics
 from server.store import statistics as rows
+from server.store import users
 from shared.clock import SECOND, Micros
 from shared.principals import LOCAL
 from shared.sqlite.errors import DatabaseUnavailable
@@ -173,20 +174,20 @@ class Numbers:
         self.clock, self.measures = SimClock(), Measures()
         self.lately: dict[Micros, Tree] = {}
         self.waiting: dict[str, int] = {}
-        jobs = AsyncMock(waiting_users=self._waiting_users)
+        jobs = AsyncMock()
         jobs.held.return_value = [Held("s", "ann", "node", 3, 2)]
         database = AsyncMock(read_list=self._read)
         self.add, how = database.write, {"clock": self.clock, "measures": self.measures}
-        self.statistics = Statistics(resources(jobs=jobs, **how), database)
+        self.statistics = Statistics(resources(jobs=jobs, database=database, **how), database)
 
-    async def _read(self, work: object, since: Micros = 0, services: Collection[str] = ()) -> Any:
+    async def _read(self, work: object, *how: Any) -> Any:
         if work is rows.queued:
             return {"s": (4, None)}
+        if work is users.waiting:
+            return dict([*self.waiting.items()][: how[1]])
+        since, services = how
         found = self.lately if services == ("s",) else {}
         return [(at, "s", counts) for at, counts in found.items() if at >= since]
-
-    async def _waiting_users(self, service: str, most: int, most_jobs: int) -> dict[str, int]:
-        return dict([*self.waiting.items()][:most])
 
 
 async def test_what_was_counted_is_written_once_or_later_where_it_cannot_be() -> None:
@@ -216,7 +217,7 @@ def runs(count: int, seconds: int) -> Tree:
 
 
 @each(
-    "lately, users, run_time_s",
+    "lately, crowd, run_time_s",
     [
         ({0: runs(4, 10), HOUR // 2: runs(1, 60), 5 * HOUR: runs(90, 30)}, 100, 20.0),
         ({0: runs(4, 10), 5 * HOUR: runs(4, 30)}, 101, 20.0),
@@ -224,18 +225,18 @@ def runs(count: int, seconds: int) -> Tree:
     ],
 )
 async def test_starts_are_estimated_by_the_hour_or_the_day_and_not_for_too_many_users(
-    lately: dict[int, Tree], users: int, run_time_s: float | None
+    lately: dict[int, Tree], crowd: int, run_time_s: float | None
 ) -> None:
     numbers = Numbers()
     now = numbers.clock.now()
     numbers.lately = {now - ago: tree for ago, tree in lately.items()}
-    numbers.waiting = {f"user-{number}": 3 for number in range(users)}
+    numbers.waiting = {f"user-{number}": 3 for number in range(crowd)}
     for seconds in (0.0, 59.0):
         await numbers.clock.advance(seconds)
         found = await numbers.statistics.recent("s")
         assert found.run_time_s == run_time_s
         if run_time_s is not None:
-            assert found.waiting == (numbers.waiting if users <= 100 else None)
+            assert found.waiting == (numbers.waiting if crowd <= 100 else None)
             numbers.lately = {now: runs(5, 7)}  # it is read once a minute
     await numbers.clock.advance(2.0)
     assert (await numbers.statistics.recent("s")).run_time_s == (run_time_s and 7.0)
@@ -269,7 +270,7 @@ async def test_of_many_reports_the_latest_is_written_once_and_until_it_is(
         raise DatabaseUnavailable(Exception("full"))  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(world.jobs, "record_live", full)
+        patch.setattr(world.database, "write", full)
         with pytest.raises(DatabaseUnavailable):
             await world.get.progress.run_once()
     assert await world.get.progress.run_once() == 1

@@ -12,13 +12,12 @@ from server.domain.jobs import Job
 from server.domain.service import Service
 from server.store import agents as rows
 from server.store.identity import new_start
-from server.store.jobs import SqlJobs
 from shared.clock import SECOND
 from shared.ids import AttemptKey, Start
 from shared.sqlite.database import Database
 from shared.wire import AgentState, JobState
 from tests.contract.store.conftest import claim, new
-from tests.kit.store import Calls, moved
+from tests.kit.store import Calls, Jobs, moved
 
 S_QUEUED = JobState.QUEUED
 ADDRESS = "http://north:9000"
@@ -31,7 +30,7 @@ def agents(database: Database) -> Calls:
     return Calls(database, rows)
 
 
-async def held(jobs: SqlJobs, agent: str) -> Job:
+async def held(jobs: Jobs, agent: str) -> Job:
     job, _ = await jobs.insert(new(), "queued")
     return await moved(jobs, claim(job, agent))
 
@@ -48,7 +47,7 @@ def shown(records: list[AgentRecord]) -> list[tuple[str, str, str]]:
 
 
 async def test_agents_of_the_settings_and_of_jobs_appear_by_themselves(
-    agents: Calls, jobs: SqlJobs
+    agents: Calls, jobs: Jobs
 ) -> None:
     await held(jobs, "gone")
     first = await agents.register([NORTH], 40)
@@ -65,7 +64,7 @@ async def test_agents_of_the_settings_and_of_jobs_appear_by_themselves(
 
 
 async def test_an_agent_is_known_by_its_own_id_from_its_first_contact_on(
-    agents: Calls, jobs: SqlJobs
+    agents: Calls, jobs: Jobs
 ) -> None:
     await agents.register([NORTH], 40)
     job = await held(jobs, "north")
@@ -101,7 +100,7 @@ async def test_an_older_agent_that_learns_to_say_its_id_is_the_same(agents: Call
 
 @pytest.mark.parametrize("address", [ADDRESS, "http://elsewhere:9000"])
 async def test_a_known_id_under_a_new_name_is_a_rename_with_all_its_jobs(
-    agents: Calls, jobs: SqlJobs, address: str
+    agents: Calls, jobs: Jobs, address: str
 ) -> None:
     await reached(agents, replace(NORTH, agent_id="x1"))
     await agents.set_state("x1", AgentState.DRAINING, "drained")
@@ -117,7 +116,7 @@ async def test_a_known_id_under_a_new_name_is_a_rename_with_all_its_jobs(
 
 
 async def test_names_that_change_places_in_the_settings_keep_jobs_apart(
-    agents: Calls, jobs: SqlJobs
+    agents: Calls, jobs: Jobs
 ) -> None:
     places = {name: Contact(name, "ferryman", f"http://{name}:9000") for name in "abc"}
     await agents.register(list(places.values()), 40)
@@ -148,7 +147,7 @@ async def test_names_that_change_places_in_the_settings_keep_jobs_apart(
         assert (await jobs.attempt(AttemptKey(job_id, 1))).agent == name
 
 
-async def test_a_name_that_is_in_use_is_not_given_by_address(agents: Calls, jobs: SqlJobs) -> None:
+async def test_a_name_that_is_in_use_is_not_given_by_address(agents: Calls, jobs: Jobs) -> None:
     south = Contact("south", "ferryman", "http://south:9000")
     settings = {"north": NORTH.address, "south": south.address}
     for contact in (NORTH, south):
@@ -192,7 +191,7 @@ async def test_who_replaces_an_agent_that_is_drained_is_drained(agents: Calls) -
     assert (record.state, record.message) == (AgentState.DRAINING, "for repair")
 
 
-async def test_two_names_with_one_id_are_two_agents(agents: Calls, jobs: SqlJobs) -> None:
+async def test_two_names_with_one_id_are_two_agents(agents: Calls, jobs: Jobs) -> None:
     """A copied data folder, or one agent under two names: neither takes jobs of the other."""
     settings = {"north": ADDRESS, "south": "http://south:9000"}
     south = Contact("south", "ferryman", settings["south"], "x1")
@@ -206,7 +205,7 @@ async def test_two_names_with_one_id_are_two_agents(agents: Calls, jobs: SqlJobs
 
 @pytest.mark.parametrize("how", ["edited", "replaced", "retired"])
 async def test_an_id_whose_name_is_in_the_settings_is_given_to_no_other_name(
-    agents: Calls, jobs: SqlJobs, how: str
+    agents: Calls, jobs: Jobs, how: str
 ) -> None:
     settings = {"north": ADDRESS, "south": "http://south:9000"}
     south = Contact("south", "ferryman", settings["south"], "x3")
@@ -238,7 +237,7 @@ async def test_a_lost_agent_is_active_again_once_it_is_reached(agents: Calls) ->
     assert (record.state, record.message, record.unreachable_s) == (AgentState.ACTIVE, "", 0.0)
 
 
-async def test_an_agent_that_has_jobs_is_not_retired(agents: Calls, jobs: SqlJobs) -> None:
+async def test_an_agent_that_has_jobs_is_not_retired(agents: Calls, jobs: Jobs) -> None:
     await reached(agents)
     job = await held(jobs, "north")
     assert await agents.set_state("name:north", AgentState.RETIRED, "", idle=True) is None
@@ -267,7 +266,7 @@ async def test_unreachable_time_only_grows_until_the_agent_is_reached(agents: Ca
 
 
 async def test_an_agent_that_is_not_active_any_more_gets_no_jobs_however_the_claim_came_about(
-    agents: Calls, jobs: SqlJobs
+    agents: Calls, jobs: Jobs
 ) -> None:
     await reached(agents, replace(NORTH, agent_id="x1"))
     candidates = [Candidate("north", 4), Candidate("unknown", 0)]

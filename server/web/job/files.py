@@ -20,6 +20,7 @@ from server.http.logs import FILES, live_agent
 from server.http.problems import Refusal
 from server.http.route import JOB_PAGE, LINK_PARAMETER
 from server.ports import Agent
+from server.store import attempts
 from server.web.job.content import spelled, visible
 from server.web.job.frame import JobFrame, frame_page, job_frame
 from server.web.site import PageRoute, Site
@@ -243,7 +244,7 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
         if refusal.code not in _SAID:
             raise
         refused = refusal.message
-    attempts = await context.jobs.attempts(frame.record.id, _MOST_ATTEMPTS)
+    newest = await context.database.read_list(attempts.newest, frame.record.id, _MOST_ATTEMPTS)
     chosen = {"attempt": query["attempt"]} if "attempt" in query else {}
     here = {"folder": folder_of(prefix), "name": name}
     return frame_page(
@@ -257,7 +258,7 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
         refused=refused,
         link=request.query.get(LINK_PARAMETER),
         attempt=attempt,
-        attempts=sorted(one.number for one in attempts),
+        attempts=sorted(one.number for one in newest),
         chosen=chosen,
         here=here,
         where={**chosen, **here},

@@ -12,6 +12,7 @@ from server.domain import states
 from server.domain.access import Area, may_use
 from server.domain.jobs import Job
 from server.http.requested_job import requested_job
+from server.store import events
 from server.web.site import Site
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
@@ -78,7 +79,7 @@ class JobFrame:
 async def job_frame(request: web.Request, site: Site) -> JobFrame:
     """The job that the path names, for whoever asks. Raises NotAllowed, NoSuchJob, Refusal."""
     context, principal = site.context, request[PRINCIPAL]
-    newest = await context.jobs.newest_event()
+    newest = await context.database.read(events.newest_seq)
     job = await requested_job(request, context)
     if principal.role is Role.LINK:
         # Whoever has a link is anybody, and such an address may hold a secret of the portal.

@@ -28,6 +28,7 @@ from server.http.permits import address, made_link
 from server.http.problems import BACK, Refusal
 from server.http.route import JOB_PAGE, LINK_PARAMETER
 from server.stages.bulk import BulkAction
+from server.store import attempts, events
 from server.web.job.content import visible
 from server.web.job.files import FolderPage, folder_of, folder_page, quoted
 from server.web.job.frame import JobFrame, frame_page, job_frame
@@ -88,12 +89,12 @@ async def overview(
 ) -> web.Response:
     """The page; also with what came of a form that stands on it."""
     context, job = site.context, frame.record
-    moves = history(await context.jobs.moves(job.id, _MOVES), context.clock.now())
-    attempts = await context.jobs.attempts(job.id, _ATTEMPTS + 1)
-    latest = attempts[-1] if attempts else None
+    moves = history(await context.database.read(events.moves, job.id, _MOVES), context.clock.now())
+    newest = await context.database.read_list(attempts.newest, job.id, _ATTEMPTS + 1)
+    latest = newest[-1] if newest else None
     own = latest is not None and latest.number == job.attempt
     logs = (latest.stdout_bytes, latest.stderr_bytes) if latest and own else (None, None)
-    events = await context.jobs.latest_events(job.id, _EVENTS)
+    happened = await context.database.read(events.latest, job.id, _EVENTS)
     announced = job.callback_url is not None
     webhooks = [delivery_doc(one) for one in await context.webhooks.of_job(job.id)] * announced
     return frame_page(
@@ -102,15 +103,15 @@ async def overview(
         frame,
         "overview",
         **{
-            "attempts": attempts[-_ATTEMPTS:],
-            "more_attempts": len(attempts) > _ATTEMPTS,
+            "attempts": newest[-_ATTEMPTS:],
+            "more_attempts": len(newest) > _ATTEMPTS,
             "webhooks": webhooks,
-            "events": events[_TIMES - 1 :: -1],
-            "more_events": len(events) > _TIMES,
+            "events": happened[_TIMES - 1 :: -1],
+            "more_events": len(happened) > _TIMES,
             "pieces": pieces(moves),
             "took_s": took_s(moves),
             "bars": bars(job, *logs),
-            "lines": _lines(events, job.attempt),
+            "lines": _lines(happened, job.attempt),
             "for_people": _FOR_PEOPLE,
             "advice": ADVICE.get(job.reason) if job.reason and job.ended else None,
             "scripts": scripts(request, site, job),

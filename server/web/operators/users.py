@@ -15,6 +15,7 @@ from server.domain.errors import BadField
 from server.domain.upload_fields import USER_ID
 from server.http.context import Context
 from server.http.problems import Refusal
+from server.store import users
 from server.web.site import PageRoute, Site
 
 _AGAIN_S: Final = 5
@@ -37,10 +38,10 @@ async def listing(request: web.Request, site: Site) -> web.StreamResponse:
         held[one.user_id] += one.slots
         running[one.user_id] += one.running
     busy = [] if first else await _busy(context, held)
-    found = await context.jobs.users(first, _ROWS + 1)
+    found = await context.database.read_list(users.named, first, _ROWS + 1)
     shown = found[:_ROWS]
     now = context.clock.now()
-    loads = await context.jobs.user_loads(list({*busy, *shown}), now, _MOST_QUEUED)
+    loads = await context.database.read_list(users.loads, list({*busy, *shown}), now, _MOST_QUEUED)
 
     def view(name: str) -> dict[str, Any]:
         load, queued = loads[name], loads[name].queued
@@ -70,7 +71,7 @@ async def _busy(context: Context, held: Mapping[str, int]) -> list[str]:
     most = sorted(held, key=lambda user: (-held[user], user))[:_AT_WORK]
     waiting: set[str] = set()
     for service in (await context.jobs.queued_services())[:_SERVICES]:
-        waiting |= set(await context.jobs.waiting_users(service, _AT_WORK, 1))
+        waiting |= set(await context.database.read_list(users.waiting, service, _AT_WORK, 1))
     return [*most, *sorted(waiting - set(most))][:_AT_WORK]
 
 
@@ -87,7 +88,8 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
         title=f"User {user}",
         refresh_s=_AGAIN_S,
         usage=usage,
-        known=context.allowances.has(user) or await context.jobs.users(user, 1) == [user],
+        known=context.allowances.has(user)
+        or await context.database.read_list(users.named, user, 1) == [user],
     )
 
 
