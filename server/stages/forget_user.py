@@ -86,8 +86,7 @@ class ForgetUser(Stage):
         run: none is waiting when all is done. Raises NotAllowed.
         """
         before, instead = await self.look(user), self.instead(user)
-        await self._database.write(forgotten.end_access, user, instead, self._clock.now())
-        await self._tokens.load()
+        await self._tokens.end_of_user(user, instead)
         for number in await self._database.read(forgotten.schedules, user):
             await self._schedules.delete(principal, number)
         until = self._clock.monotonic() + PATIENCE_S

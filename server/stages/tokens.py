@@ -232,6 +232,12 @@ class Tokens:
         log.info("token.rotated", token=token_id, by=by, overlap_s=overlap_s)
         return self._now(token_id), text_of(token_id, secret)
 
+    async def end_of_user(self, user: str, instead: str) -> None:
+        """Revoke the user's tokens, and give them another name."""
+        now = self._clock.now()
+        for record in await self._database.write(tokens.end_of_user, user, instead, now):
+            self._keep(record)
+
     async def find(self, token_id: str) -> TokenRecord:
         """Raises NoSuchToken."""
         record = await self._database.read(tokens.get, token_id)

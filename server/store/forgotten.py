@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from shared.clock import Micros
 from shared.sql import Tx
 
 _AUDIT: Final = """
@@ -42,7 +41,7 @@ _KINDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     ),
 }
 """Kind -> the rows, and the statements that remove some of them, or give them another name; none:
-the stage does it, or :func:`end_access`."""
+the stage does it, or ``tokens.end_of_user``."""
 _ALSO: Final = (
     "UPDATE services SET last_user = '' WHERE last_user = :user",
     "UPDATE jobs SET submitted_by = :instead WHERE submitted_by = :user",
@@ -57,18 +56,6 @@ def found(tx: Tx, user: str) -> Counter[str]:
         (row,) = tx.rows(f"SELECT count(*) AS n FROM {where}", {"user": user})  # noqa: S608
         counts[kind] = int(row["n"])
     return counts
-
-
-def end_access(tx: Tx, user: str, instead: str, at: Micros) -> None:
-    """End the user's tokens, and give them another name."""
-    tx.rows(
-        """
-        UPDATE tokens SET name = :instead, user_id = :instead, digest = '',
-            former_digest = NULL, last_used_from = NULL, revoked_at = coalesce(revoked_at, :at)
-        WHERE role = 'user' AND user_id = :user
-        """,
-        {"user": user, "instead": instead, "at": at},
-    )
 
 
 def schedules(tx: Tx, user: str) -> list[int]:

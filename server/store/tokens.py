@@ -105,6 +105,19 @@ def change(tx: Tx, token_id: str, rule: Callable[[TokenRecord], TokenRecord]) ->
     return new
 
 
+def end_of_user(tx: Tx, user: str, instead: str, at: Micros) -> list[TokenRecord]:
+    """End the user's tokens, and give them another name."""
+    rows = tx.rows(
+        """
+        UPDATE tokens SET name = :instead, user_id = :instead, digest = '',
+            former_digest = NULL, last_used_from = NULL, revoked_at = coalesce(revoked_at, :at)
+        WHERE role = 'user' AND user_id = :user RETURNING *
+        """,
+        {"user": user, "instead": instead, "at": at},
+    )
+    return [_record(row) for row in rows]
+
+
 def used(tx: Tx, uses: Mapping[str, tuple[Micros, str]]) -> None:
     """Keep when and from where each of these tokens was used last."""
     for token_id, (at, peer) in uses.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
@@ -123,6 +124,22 @@ async def test_a_page_has_what_was_asked_for(
     ):
         await tokens.insert(one, anybody)
     assert {one.id for one in await tokens.page(which, 9, None)} == expected
+
+
+async def test_the_tokens_of_a_user_end_while_others_change(database: Database) -> None:
+    clock, numbers = SimClock(), count()
+    tokens = Tokens(database, clock, lambda _, length: str(next(numbers)).rjust(length, "0"))
+    users = NewToken("a", Role.USER, "ann", (), None, None)
+    new = NewToken("o", Role.OPERATOR, None, (), None, None)
+    (ann, _), (gone, _) = await tokens.create(users, "x"), await tokens.create(new, "x")
+    _, _, (made, _) = await asyncio.gather(
+        tokens.end_of_user("ann", "somebody"), tokens.revoke(gone.id, "x"), tokens.create(new, "x")
+    )
+    assert [tokens.live(one.id) for one in (ann, gone, made)] == [False, False, True]
+    known = [tokens.record(one.id) for one in (ann, gone, made)]
+    assert known == [await tokens.find(one.id) for one in (ann, gone, made)]
+    assert known[0] is not None
+    assert (known[0].name, known[0].user_id, known[0].digest) == ("somebody", "somebody", "")
 
 
 async def test_one_that_ended_is_forgotten_once_all_that_was_made_with_it_has_ended(
