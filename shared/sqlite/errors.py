@@ -37,7 +37,8 @@ class DatabaseUnavailable(Exception):
     def __init__(self, cause: sqlite3.Error | NoRoomForCopy) -> None:
         text = str(cause)
         self.full = isinstance(cause, NoRoomForCopy) or "full" in text
-        self.damaged = "malformed" in text or "not a database" in text
+        malformed = "malformed" in text and "malformed JSON" not in text  # that is one value
+        self.damaged = malformed or "not a database" in text
         if isinstance(cause, sqlite3.Error):
             text = f"the database is unusable: {text}"
             text = "no space left for the database" if self.full else text

@@ -248,6 +248,15 @@ async def test_damage_is_reported_until_the_next_start(tmp_path: Path) -> None:
         assert database.failure.damaged
 
 
+async def test_one_bad_value_is_no_damage(tmp_path: Path) -> None:
+    async with opened(tmp_path / "test.sqlite") as database:
+        with pytest.raises(DatabaseUnavailable) as caught:
+            await database.rows("SELECT json('{')")
+        assert not caught.value.damaged
+        await database.rows("SELECT 1")
+        assert database.failure is None
+
+
 async def test_after_a_crash_the_file_is_checked_before_it_is_used(tmp_path: Path) -> None:
     path, crashed, sound = (tmp_path / f"{name}.sqlite" for name in ("test", "crashed", "sound"))
     await filled(path)
