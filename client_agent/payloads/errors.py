@@ -59,7 +59,8 @@ class StaleStart(Refused):
     """A later start of the same server, or of a copy of it, has taken over."""
 
     def __init__(self, start: Start, seen: Start) -> None:
-        why = f"start {start} of the server is stale: start {seen} of it was seen here"
+        what = f"start {start} of the server is stale" if start.id else "the request names no start"
+        why = f"{what}: start {seen} of the server was seen here"
         super().__init__(409, "stale_start", why)
 
 

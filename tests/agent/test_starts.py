@@ -59,6 +59,9 @@ async def test_a_stale_start_of_a_server_starts_ends_and_forgets_nothing(tmp_pat
         agent.start = stale
         found = await answers_to_a_stale_start(agent, ended)
         assert set(found) == {(409, "stale_start")}
+        _, refused = await agent.call("GET", "/payloads", params={"server": SERVER})
+        which = f"start {stale} of the server is stale" if stale else "the request names no start"
+        assert refused["message"] == f"{which}: start 7-a of the server was seen here"
         assert await agent.zip(f"/retrieve_partial/{ended}")  # the refused ones took nothing away
         assert agent.sandbox.starts == {}
         agent.start = Start(7, "a")
