@@ -109,8 +109,9 @@ class Fleet:
             try:
                 await self._end_work(sorted(replaced | renamed))
                 contacts = [contact(name, one.table) for name, one in known.items()]
-                records = await self._agents.use(contacts)
                 await self._stop_following(removed)
+                records = await self._agents.use(contacts)  # from here on nothing is waited for:
+                # what an operator decides meanwhile would be overwritten by older records
                 self._known = known
                 self._registry.use([one.client for one in known.values()])
                 self._registry.remember(records)
