@@ -1,6 +1,6 @@
 """What the commits of this process say of jobs that have not ended, in memory.
 
-These are hints. Another server may have moved a job since, and a restart forgets all of them. So
+These are hints: jobs are moved meanwhile, and a restart forgets all of them. So
 what they lead to is a conditional write, and where they say nothing, the store is asked.
 """
 
@@ -21,7 +21,7 @@ from shared.wire import JobState
 _MOST_QUEUED: Final = 1_000
 """Jobs of a service that are known one by one."""
 _LOOKS_KEPT: Final = 100
-"""Then a job that holds a slot is forgotten: perhaps another server has moved it."""
+"""Then a job that holds a slot, and of which no commit has said anything, is forgotten."""
 
 
 class Hints:
