@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from server.settings.agents import AgentTable
+from server.store import agents
+from shared.sqlite.errors import DatabaseUnavailable
 from tests.fleet.warm_fleet import Fleet
 from tests.kit.fake_agent import FakeAgent, is_intake
 
@@ -199,6 +202,26 @@ async def test_an_agent_with_another_token_or_name_is_connected_again_and_keeps_
     await completes(fleet, second, "south")
     assert ("retrieve_partial", "Bearer a long secret") in seen
     assert {token for _, token in seen} == {"Bearer a long secret"}
+
+
+async def test_where_new_settings_cannot_be_used_the_agents_before_are(fleet, monkeypatch):
+    agent, seen = await north_of(fleet, ends="Completed"), set[str]()
+
+    async def note(request: web.Request) -> web.StreamResponse | None:
+        seen.add(request.headers.get("Authorization", ""))
+        return None
+
+    def fails(*_: Any) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    agent.trick = note
+    for tables in ({"north": with_token(agent)}, {"south": agent}, {}):
+        with monkeypatch.context() as broken:
+            broken.setattr(agents, "register", fails)
+            with pytest.raises(DatabaseUnavailable):
+                await fleet.now(**tables)
+        await completes(fleet, await fleet.upload())
+    assert seen == {""}
 
 
 async def test_two_agents_that_exchange_their_names_keep_their_jobs(fleet):
