@@ -68,6 +68,46 @@ async def test_a_change_that_fails_spoils_no_other_that_shares_its_commit(databa
     assert await kept(database) == [1, 4]
 
 
+async def test_where_a_change_ends_the_shared_transaction_the_others_are_made_all_the_same(
+    database,
+):
+    await database.write(add(1))
+
+    def gives_up(tx: Tx) -> None:
+        tx.rows("INSERT OR ROLLBACK INTO numbers (n) VALUES (1)")
+
+    writes = (add(2), gives_up, add(3))
+    async with asyncio.timeout(30):
+        ends = await asyncio.gather(*map(database.write, writes), return_exceptions=True)
+    assert (ends[0], ends[2]) == (2, 3)
+    assert isinstance(ends[1], sqlite3.IntegrityError)
+    assert await kept(database) == [1, 2, 3]
+
+
+async def test_a_read_has_one_state_and_leaves_its_connection_as_it_was_also_after_an_error(
+    database,
+):
+    reading, changed = threading.Event(), threading.Event()
+
+    def twice(tx: Tx, *, fail: bool) -> list[int]:
+        before = len(tx.rows("SELECT n FROM numbers"))
+        reading.set()
+        assert changed.wait(60)
+        return [before, len(tx.rows("SELECT n FROM numbers")) // (not fail)]
+
+    for number, read in enumerate((database.read, database.read_list)):
+        reading.clear()
+        changed.clear()
+        found = asyncio.create_task(read(twice, fail=False))
+        assert await asyncio.to_thread(reading.wait, 60)
+        await database.write(add(number))
+        changed.set()
+        assert await found == [number, number]
+        with pytest.raises(ZeroDivisionError):
+            await read(twice, fail=True)
+        assert await read(twice, fail=False) == [number + 1, number + 1]
+
+
 async def test_what_follows_a_commit_is_done_in_its_order_also_where_the_caller_has_left(database):
     done = list[int]()
 
