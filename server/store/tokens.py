@@ -111,7 +111,8 @@ def end_of_user(tx: Tx, user: str, instead: str, at: Micros) -> list[TokenRecord
         """
         UPDATE tokens SET name = :instead, user_id = :instead, digest = '',
             former_digest = NULL, last_used_from = NULL, revoked_at = coalesce(revoked_at, :at)
-        WHERE role = 'user' AND user_id = :user RETURNING *
+        WHERE role = 'user' AND user_id = :user
+        RETURNING *
         """,
         {"user": user, "instead": instead, "at": at},
     )
