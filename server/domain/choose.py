@@ -4,8 +4,9 @@ use gets the next one; and when a job may be expected to start.
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -86,6 +87,34 @@ class Candidate:
         """Whether it takes one more than so many."""
         return self.slots is None or held < self.slots + self.prefetch
 
+    def may_get(self, runs: int) -> float:
+        """How many it may get now of a service of which it has so many, whatever its slots."""
+        return min(self.most or math.inf, (self.max_runs or math.inf) - runs)
+
+
+def room(
+    candidates: Iterable[Candidate],
+    held: Mapping[str, float],
+    pack: int,
+    runs: Mapping[str, int],
+    most: int,
+) -> int:
+    """At most how many jobs of a service the agents take; no further than ``most`` is counted.
+
+    Args:
+        pack: how many tasks of an array share a slot of an agent that packs.
+    """
+    found = 0.0
+    for one in candidates:
+        if found >= most:
+            break
+        left = math.inf
+        if one.slots is not None:
+            slots = one.slots + one.prefetch - held.get(one.name, 0)
+            left = math.ceil(slots * pack if one.packs else slots)
+        found += max(0, min(left, one.may_get(runs.get(one.name, 0))))
+    return int(min(found, most))
+
 
 def place(
     candidates: Sequence[Candidate],
@@ -104,29 +133,25 @@ def place(
         The agents, one after the other; fewer than jobs where not enough slots are free. An agent
         that is to prefetch jobs gets them when no agent has a free slot.
     """
-    load, placed = defaultdict[str, float](float, held), Counter[str]()
-    room = {
-        one.name: min(one.most or math.inf, (one.max_runs or math.inf) - runs.get(one.name, 0))
-        for one in candidates
-    }
+    line: list[tuple[float, float, str, float, Candidate]] = []
 
-    def has_room(candidate: Candidate) -> bool:
-        name = candidate.name
-        return candidate.takes(load[name]) and placed[name] < room[name]
+    def add_to_line(one: Candidate, load: float, left: float) -> None:
+        """By the used share of its slots, then by its jobs, if it takes one more. Of slots that are
+        not known one is always free.
+        """
+        if one.takes(load) and left > 0:
+            share = load / max(1, one.slots or load + 1)
+            heapq.heappush(line, (share, load, one.name, left, one))
 
-    def share(candidate: Candidate) -> tuple[float, float, str]:
-        """Used share of its slots, then jobs. Of slots that are not known one is always free."""
-        jobs = load[candidate.name]
-        return jobs / max(1, candidate.slots or jobs + 1), jobs, candidate.name
-
+    for one in candidates:
+        add_to_line(one, held.get(one.name, 0), one.may_get(runs.get(one.name, 0)))
     chosen: list[Candidate] = []
     for pack in packs:
-        candidate = min(filter(has_room, candidates), key=share, default=None)
-        if candidate is None:
+        if not line:
             break
-        load[candidate.name] = add(load[candidate.name], pack if candidate.packs else 1)
-        placed[candidate.name] += 1
-        chosen.append(candidate)
+        _, load, _, left, one = heapq.heappop(line)
+        add_to_line(one, add(load, pack if one.packs else 1), left - 1)
+        chosen.append(one)
     return chosen
 
 

@@ -69,11 +69,10 @@ class Claims(Part):
             users, agents, runs, retired = held
             free = min(most, choose.free_slots(service, users))
             active = [one for one in candidates if one.name not in retired]
-            places = choose.place(active, agents, [max(1, service.pack)] * free, runs)
-            chosen = _due(tx, service, users, len(places), last_user) if places else []
-            if service.pack > 1:  # some may be no tasks of an array, and need a slot each
-                packs = [service.pack_of(one.array_index) for one in chosen]
-                places = choose.place(active, agents, packs, runs)
+            free = choose.room(active, agents, max(1, service.pack), runs, free)
+            chosen = _due(tx, service, users, free, last_user) if free else []
+            packs = [service.pack_of(one.array_index) for one in chosen]
+            places = choose.place(active, agents, packs, runs)
             claimed = []
             for waiting, candidate in zip(chosen, places, strict=False):
                 move = Move(

@@ -23,6 +23,7 @@ SECTIONS: dict[str, Callable[[Path, bool], Awaitable[list[Row]]]] = {
     "lists": lambda at, quick: store.lists(at, 1_000, 100_000 if quick else 1_000_000),
     "pages": lambda at, quick: pages.pages(at, 1_000, 100_000 if quick else 1_000_000),
     "queue": lambda at, quick: bulk.queue(at, 1_000, 100_000 if quick else 1_000_000, 30),
+    "claims": lambda at, quick: bulk.claims(at, 100 if quick else 500),
 }
 
 

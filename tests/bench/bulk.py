@@ -1,4 +1,4 @@
-"""Large uploads, and dispatching from a long queue."""
+"""Large uploads, and dispatching: from a long queue, to many agents, beside many jobs."""
 
 from __future__ import annotations
 
@@ -199,3 +199,47 @@ async def queue(folder: Path, short: int, long: int, rounds: int) -> list[Row]:
     took, before = f"{costs[long] * 1e3:.2f} ms", f"with {short:,}: {costs[short] * 1e3:.2f} ms"
     what = f"dispatch of 10 with {long:,} queued"
     return [Row(what, took, before, ratio, "≤ 1.5", ratio <= 1.5)]
+
+
+async def claims(folder: Path, rounds: int) -> list[Row]:
+    """To claim the only job that waits, where thousands of slots are free; in turns."""
+    few, agents, busy = (1, 10), (50, 10), (50, 3_000)
+    service = Service("example", runs_per_user=100_000, max_runs=100_000)
+    stores: dict[tuple[int, int], SqlJobs] = {}
+    databases = []
+    times: dict[tuple[int, int], list[float]] = {one: [] for one in (few, agents, busy)}
+    for nodes, held in times:
+        path = folder / f"claims{nodes}-{held}" / "server.sqlite"
+        await fill(path, held + 1, "Queued")
+        with sqlite3.connect(path) as raw:
+            raw.execute(
+                "UPDATE jobs SET state = 'Running', attempt = 1, agent = 'node' || (id * 7 % ?) "
+                "WHERE id <= ?",
+                (nodes, held),
+            )
+        databases.append(await Database.open(path, MIGRATIONS))
+        stores[nodes, held] = SqlJobs(databases[-1], lambda job: None)
+    for _ in range(rounds):
+        for (nodes, held), jobs in stores.items():
+            candidates = [Candidate(f"node{n}", 10_000 // nodes) for n in range(nodes)]
+            begin = time.perf_counter()
+            (job,) = await jobs.claim_fairly(service, candidates, 100, 1)
+            times[nodes, held].append(time.perf_counter() - begin)
+            await jobs.move(Move(job.id, job.attempt, job.state, JobState.QUEUED, 1, "x"))
+    for database in databases:
+        await database.close()
+    cost = {one: median(found) for one, found in times.items()}
+    return [
+        Row(
+            what,
+            f"{cost[many] * 1e3:.2f} ms",
+            f"with {number}: {cost[less] * 1e3:.2f} ms",
+            cost[many] / cost[less],
+            "≤ 1.5",
+            cost[many] <= 1.5 * cost[less],
+        )
+        for what, many, less, number in (
+            ("dispatch of 1 with 50 agents", agents, few, 1),
+            ("dispatch of 1 with 50 agents and 3,000 jobs that run", busy, agents, 10),
+        )
+    ]

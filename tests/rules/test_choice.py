@@ -92,7 +92,24 @@ PACKED = [
 
 @each("packs, held, tasks, placed", PACKED)
 def test_tasks_that_share_a_sandbox_take_a_part_of_a_slot(packs, held, tasks, placed):
-    assert len(choose.place([Candidate("a", 2, packs=packs)], {"a": held}, tasks)) == placed
+    agents, load = [Candidate("a", 2, packs=packs)], {"a": held}
+    assert len(choose.place(agents, load, tasks)) == placed
+    assert choose.room(agents, load, max(tasks), {}, 99) >= placed
+
+
+@given(
+    st.lists(st.tuples(st.none() | st.integers(1, 4), *[st.integers(0, 4)] * 3), max_size=6),
+    st.lists(st.integers(0, 6), min_size=6, max_size=6),
+    st.integers(0, 9),
+)
+def test_there_is_room_for_as_many_jobs_as_are_placed(given, held, most):
+    agents = [
+        Candidate(str(n), slots, prefetch, now or None, runs or None)
+        for n, (slots, prefetch, now, runs) in enumerate(given)
+    ]
+    load = {str(n): jobs for n, jobs in enumerate(held)}
+    placed = choose.place(agents, load, [1] * most, load)
+    assert choose.room(agents, load, 1, load, most) == len(placed)
 
 
 @each(

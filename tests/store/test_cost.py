@@ -24,7 +24,7 @@ from server.store.migrations import MIGRATIONS
 from server.store.queue import READY
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits, Reason
-from tests.kit.store import Store, every
+from tests.kit.store import Store, every, service
 
 FEW, MANY = 3_000, 15_000
 """More than one page looks at, in any case."""
@@ -181,6 +181,29 @@ async def test_to_count_what_waits_costs_the_same_however_much_has_ended(tmp_pat
             assert await jobs.database.read_list(statistics.queued) == {}
             costs.append(steps() - before)
     assert costs[1] <= costs[0] + 2
+
+
+async def test_a_claim_costs_what_it_claims_not_the_free_slots_of_all_agents(tmp_path) -> None:
+    looks, takes = [], Candidate.takes
+
+    def look(one: Candidate, held: float) -> bool:
+        looks.append(one.name)
+        return takes(one, held)
+
+    costs = []
+    async with opened(tmp_path / "server.sqlite") as (jobs, steps):
+        await jobs.added("ann", "ann")
+        with mock.patch.object(Candidate, "takes", look):
+            agents = [Candidate(f"node{number}", 100) for number in range(50)]
+            assert len(await jobs.claim_fairly(service(), agents, 100, 20)) == 2
+        assert len(looks) == 50 + 2, "each agent, and again the two that got one"
+        await fill(jobs, FEW, (JobState.QUEUED, 1, 0, "NULL"))
+        for most in (1, 100):
+            before = steps()
+            claimed = await jobs.claim_fairly(service(), [Candidate(f"of {most}", 1)], most, 20)
+            costs.append(steps() - before)
+            assert len(claimed) == 1
+    assert costs[1] <= costs[0] + 5, "no more jobs are read than agents take"
 
 
 async def test_what_may_be_sent_is_read_from_the_index_in_its_order(jobs: Store) -> None:
