@@ -21,6 +21,7 @@ NEVER: Final = frozenset(
     }
 )
 """It would be the same next time, so it cannot be asked for."""
+_KEYS_KEPT: Final = 10_000
 _REASONS: Final = frozenset(Reason) | {f"exit:{code}" for code in range(1, 256)}
 
 
@@ -90,6 +91,8 @@ class Backoff(Generic[Key]):
         first_s: after the first failure.
         longest_s: no delay is longer.
         free: failures before the first delay.
+
+    Of very many keys, those are forgotten whose last failure is longest ago.
     """
 
     def __init__(self, first_s: float, longest_s: float, free: int = 0) -> None:
@@ -98,8 +101,10 @@ class Backoff(Generic[Key]):
 
     def failed(self, key: Key) -> float:
         """Count a failure; how long to wait now."""
-        count = self._failures.get(key, 0) - self._free
+        count = self._failures.pop(key, 0) - self._free
         self._failures[key] = count + self._free + 1
+        if len(self._failures) > _KEYS_KEPT:
+            del self._failures[next(iter(self._failures))]
         if count < 0:
             return 0.0
         return min(self._first_s * 2.0 ** min(count, 60), self._longest_s)

@@ -20,7 +20,6 @@ from server.domain.errors import (
     BundleTooLarge,
     FerrymanError,
     KeyReused,
-    NoSuchJob,
     QueueFull,
     StorageFull,
     no_such_dependency,
@@ -31,6 +30,7 @@ from server.domain.upload_fields import UploadRequest, check_children, given
 from server.ports import ScratchFile
 from server.stages.stage import Resources, Stage
 from server.store import permits, users
+from server.store.moves import get_jobs
 from shared.clock import Micros
 from shared.files.bundles.format import META, BundleSummary
 from shared.files.bundles.reader import BundleReader
@@ -344,13 +344,13 @@ class Accept(Stage):
     async def _no_such_dependency(
         self, visible: access.Visible, request: UploadRequest
     ) -> BadField | None:
-        for field, ids in (("after", request.after), ("inputs_from", request.inputs_from)):
-            for job_id in ids:
-                try:
-                    job = await self._jobs.get(job_id)
-                except NoSuchJob:
-                    return no_such_dependency(field, job_id)
-                if job.user_id != request.user_id or not visible.has(job):
+        wanted = (("after", request.after), ("inputs_from", request.inputs_from))
+        ids = {job_id for _, named in wanted for job_id in named}
+        jobs = await self._database.read(get_jobs, ids) if ids else {}
+        for field, named in wanted:
+            for job_id in named:
+                job = jobs.get(job_id)
+                if job is None or job.user_id != request.user_id or not visible.has(job):
                     return no_such_dependency(field, job_id)
         return None
 

@@ -14,40 +14,41 @@ from typing import Generic, TypeVar
 from shared.clock import Clock
 
 Key = TypeVar("Key", bound=Hashable)
+Whose = TypeVar("Whose")
 
 
-class DelayedReports(Generic[Key]):
-    """Calls ``start`` with the keys that wait, all together.
+class DelayedReports(Generic[Key, Whose]):
+    """Calls ``start`` with the keys that wait, and whose each is, all together.
 
     Args:
         seconds: so long they wait at most; 0: nothing is to be added.
     """
 
-    def __init__(self, seconds: float, clock: Clock, start: Callable[[Key], None]) -> None:
+    def __init__(self, seconds: float, clock: Clock, start: Callable[[Key, Whose], None]) -> None:
         self.seconds = seconds
         self._clock, self._start = clock, start
-        self._keys: dict[Key, None] = {}
+        self._keys: dict[Key, Whose] = {}
         self._task: asyncio.Task[None] | None = None
 
     def __contains__(self, key: Key) -> bool:
         return key in self._keys
 
-    def add(self, key: Key) -> None:
-        """Let it wait, unless it does."""
-        self._keys[key] = None
+    def add(self, key: Key, whose: Whose) -> None:
+        """Let it wait, unless it does; ``whose`` is as it was said last."""
+        self._keys[key] = whose
         if self._task is None:
             self._task = asyncio.create_task(self._wait())
 
-    def drop(self, key: Key) -> bool:
-        """Whether it waited; it does no more."""
-        return self._keys.pop(key, self) is None
+    def drop(self, key: Key) -> None:
+        """It waits no more."""
+        self._keys.pop(key, None)
 
     async def _wait(self) -> None:
         await self._clock.sleep(self.seconds)
         self._task = None
         keys, self._keys = self._keys, {}
-        for key in keys:
-            self._start(key)
+        for key, whose in keys.items():
+            self._start(key, whose)
 
     async def stop(self) -> None:
         """Forget all of them."""

@@ -29,7 +29,7 @@ from server.stages.small_results import SmallResults
 from server.stages.stage import Resources, Stage
 from server.stages.unexpected_payloads import UnexpectedPayloads
 from server.store import attempts
-from shared.clock import Micros
+from shared.clock import Micros, wait_for
 from shared.ids import AttemptKey
 from shared.wire import JobState, PayloadDoc, PayloadList, PayloadState, Reason
 
@@ -63,11 +63,13 @@ class Get(Stage):
         self._latest: dict[tuple[str, int], PayloadDoc] = {}
         """(agent, payload id) -> its latest document that was not processed yet; one task each."""
         self._tasks = AgentTasks[tuple[str, int]]("payload.failed")
+        self._retries: dict[tuple[str, int], asyncio.Event] = {}
+        """Of those that wait to be tried again, what ends the wait."""
         self._in_flight: dict[str, asyncio.Semaphore] = {}
         """agent -> how many more payloads it may report"""
         self._counted = Counter[tuple[str, int]]()
         """Of those that have no task yet, their places in that number."""
-        self._delayed = DelayedReports[tuple[Agent, int]](
+        self._delayed = DelayedReports[tuple[str, int], Agent](
             resources.report_delay_s, resources.clock, self._start
         )
         self._taken: dict[AttemptKey, tuple[str, Micros]] = {}
@@ -82,13 +84,15 @@ class Get(Stage):
         known = self._latest.get(which)
         if known is None or known.key != payload.key or outcome.goes_on(known, payload):
             self._latest[which] = payload
+            if which in self._retries:
+                self._retries[which].set()
         if which in self._tasks:
             return
         if self._latest[which].status in outcome.ENDED or not self._delayed.seconds:
-            self._delayed.drop((agent, payload.id))
-            self._start((agent, payload.id))
+            self._delayed.drop(which)
+            self._start(which, agent)
         else:
-            self._delayed.add((agent, payload.id))
+            self._delayed.add(which, agent)
 
     def taken(self, agent: Agent, job: Job, payload: PayloadDoc, at: Micros) -> None:
         """Process the payload of a job that the agent has just taken."""
@@ -99,9 +103,7 @@ class Get(Stage):
         """Whether an agent has taken the attempt, and that is about to be written."""
         return key in self._taken
 
-    def _start(self, payload: tuple[Agent, int]) -> None:
-        agent, number = payload
-        which = agent.name, number
+    def _start(self, which: tuple[str, int], agent: Agent) -> None:
         work = functools.partial(self._process_latest, agent, which)
         self._tasks.start(agent.name, which, work)
         self._release_at_end(which)
@@ -133,7 +135,7 @@ class Get(Stage):
         if result is not None:
             self.results.reported.put(*which, result)
         in_flight = self._in_flight.setdefault(agent.name, asyncio.Semaphore(_MAX_IN_FLIGHT))
-        is_new = which not in self._tasks and (agent, payload.id) not in self._delayed
+        is_new = which not in self._tasks and which not in self._delayed
         places = 0
         try:
             while places < size // _LARGE + is_new:
@@ -178,6 +180,7 @@ class Get(Stage):
         self.results.reported.forget_agent(agent)
         for which in [one for one in self._latest if agent in (None, one[0])]:
             del self._latest[which]
+            self._delayed.drop(which)
         for which in [one for one in self._counted if agent in (None, one[0])]:
             self._release(which[0], self._counted.pop(which))
         for key in [one for one, (name, _) in self._taken.items() if agent in (None, name)]:
@@ -292,7 +295,17 @@ class Get(Stage):
                 continue
             if tries == _UNKNOWN_AFTER:
                 await self._show_as_unknown(agent, payload, why)
-            await self._clock.sleep(_RETRY_DELAYS_S[min(tries, len(_RETRY_DELAYS_S)) - 1])
+            if self._latest[which] is payload:
+                await self._wait_for_newer(which, tries)
+
+    async def _wait_for_newer(self, which: tuple[str, int], tries: int) -> None:
+        """Until the document may be tried again, or a newer one has come."""
+        newer = self._retries[which] = asyncio.Event()
+        try:
+            delay_s = _RETRY_DELAYS_S[min(tries, len(_RETRY_DELAYS_S)) - 1]
+            await wait_for(newer, delay_s, self._clock)
+        finally:
+            del self._retries[which]
 
     async def _wait_for_room(
         self, agent: Agent, payload: PayloadDoc, problem: OSError, tries: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from server.domain import states
@@ -126,6 +126,15 @@ def _event(tx: Tx, job: Job, before: JobState | None, step: Step) -> dict[str, A
     if before is JobState.PROCESSING and step.to is JobState.QUEUED and step.reason is None:
         tx.rows(_FOLD, values)
     return values
+
+
+def get_jobs(tx: Tx, job_ids: Iterable[int]) -> dict[int, Job]:
+    """Those that are there, by their numbers."""
+    found = {}
+    for names, params in statements.batches([*job_ids]):
+        for row in tx.rows(f"SELECT * FROM jobs WHERE id IN ({names})", params):  # noqa: S608
+            found[row["id"]] = records.job(row)
+    return found
 
 
 def get_job(tx: Tx, job_id: int) -> Job:

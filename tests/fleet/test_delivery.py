@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from unittest import mock
 
 import pytest
 
+from server.domain.errors import BadField
 from server.domain.jobs import Bundle, NewJob
 from server.domain.service import Service
 from server.ports import RefusedByAgent, Unreachable
@@ -218,6 +220,49 @@ async def test_a_cancel_asks_once_while_the_result_is_on_its_way(world):
         await wish
 
 
+async def test_an_end_does_not_wait_for_the_next_try_of_what_was_said_before_it(world, monkeypatch):
+    south = await south_alone(world)
+    await world.upload("ann", "s")
+    await sweep(world)
+    ((_, payload),) = world.payloads()
+    with monkeypatch.context() as broken:
+        broken.setattr(world.jobs, "move", mock.AsyncMock(side_effect=OSError("no disk")))
+        south.start(payload)
+        await world.settle()
+        for seconds in (0.5, 2.0, 10.0, 7.0):  # the next try is in a minute
+            await world.clock.advance(seconds)
+    assert await world.state(1) is JobState.SUBMITTED
+    south.end(payload, PayloadState.COMPLETED)
+    await world.settle()
+    assert await world.state(1) is JobState.COMPLETED
+
+
+async def test_a_report_that_waits_is_looked_at_once_though_its_agent_is_connected_anew(world):
+    """Both connections say it: with the new one the report of the former one is not forgotten."""
+    south = await south_alone(world)
+    await world.upload("ann", "s")
+    await sweep(world)
+    ((_, payload),) = world.payloads()
+    world.get._delayed.seconds = 0.05
+    looked_at, connected = Counter[Any](), copy.copy(south)
+    process = world.get._process
+
+    async def slowly(agent: Any, doc: PayloadDoc) -> None:
+        looked_at[agent] += 1
+        await world.clock.sleep(0.1)
+        await process(agent, doc)
+
+    world.get._process = slowly
+    south.start(payload)
+    await world.get.stop(south.name)
+    south._report(payload)  # as who has asked by the former one does
+    connected._report(payload)
+    await world.clock.advance(0.05)
+    assert looked_at == {connected: 1}
+    await world.clock.advance(0.1)
+    assert await world.state(1) is JobState.RUNNING
+
+
 # -- floods
 
 
@@ -345,6 +390,20 @@ async def test_all_jobs_of_an_agent_that_goes_away_are_moved_in_few_transactions
     await world.clock.advance(61.0)
     assert await commits(world, world.poll.run_once) <= 3
     assert len(await world.jobs.in_states([JobState.UNKNOWN], agent)) == 200
+
+
+async def test_all_jobs_that_an_upload_waits_for_are_read_at_once(world):
+    await world.start()
+    await many(world, 600)
+    with mock.patch.object(world.database, "read", wraps=world.database.read) as read:
+        await world.upload("ann", "s", after="1", inputs_from="2")
+        few = read.call_count
+        ids = ",".join(map(str, range(1, 601)))
+        await world.upload("ann", "s", after=ids, inputs_from=ids)
+        assert read.call_count == 2 * few
+        for missing in ("1,700", "700"):
+            with pytest.raises(BadField, match="700"):
+                await world.upload("ann", "s", inputs_from=missing)
 
 
 @pytest.mark.parametrize("in_settings", [True, False])

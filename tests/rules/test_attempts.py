@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from server.domain import ending, outcome, retry
+from server.domain import ending, outcome, retry, retry_policy
 from server.domain.jobs import Attempt, Event, Move, Result, Step, history
 from server.domain.live import live_of, progress_event_due
 from server.domain.retry_policy import (
@@ -303,6 +303,12 @@ def test_delays_of_failing_calls_double_up_to_the_longest_and_begin_anew_after_a
     for _ in range(10_000):
         backoff.failed("c")
     assert backoff.failed("c") == 10.0
+
+
+def test_of_very_many_keys_those_that_failed_last_are_remembered(monkeypatch):
+    monkeypatch.setattr(retry_policy, "_KEYS_KEPT", 2)
+    backoff = Backoff[str](1.0, 10.0)
+    assert [backoff.failed(key) for key in "abacab"] == [1, 1, 2, 1, 4, 1]
 
 
 # -- what a move adds to the counts of its time
