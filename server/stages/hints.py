@@ -20,8 +20,6 @@ from shared.wire import JobState
 
 _MOST_QUEUED: Final = 1_000
 """Jobs of a service that are known one by one."""
-_LOOKS_KEPT: Final = 100
-"""Then a job that holds a slot, and of which no commit has said anything, is forgotten."""
 
 
 class Hints:
@@ -32,8 +30,10 @@ class Hints:
     """
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[Job, int]] = {}
-        """Those that hold a slot, as they were left, and the look before which that was."""
+        self._held: dict[int, Job] = {}
+        """Those that hold a slot, as they were left."""
+        self._slots = Counter[str | None]()
+        """agent -> how many of them it has"""
         self._queued: dict[str, dict[int, int]] = {}
         """service -> its jobs that may be claimed, and the look before which each was seen"""
         self._delayed: dict[int, Micros] = {}
@@ -45,10 +45,11 @@ class Hints:
 
     def changed(self, job: Job) -> None:
         """Note how a commit left the job."""
+        if (was := self._held.pop(job.id, None)) is not None:
+            self._slots[was.agent] -= 1
         if job.state in states.HOLDS_SLOT and not job.deferred:
-            self._held[job.id] = job, self._looks
-        else:
-            self._held.pop(job.id, None)
+            self._held[job.id] = job
+            self._slots[job.agent] += 1
         self._delayed.pop(job.id, None)
         queued = self._queued.setdefault(job.service, {})
         if job.state is not JobState.QUEUED:
@@ -64,8 +65,7 @@ class Hints:
 
     def held(self, job_id: int) -> Job | None:
         """The job, if it held a slot when it was seen last."""
-        found = self._held.get(job_id)
-        return None if found is None else found[0]
+        return self._held.get(job_id)
 
     def queued(self) -> set[str]:
         """Services that may have jobs to be claimed."""
@@ -88,9 +88,11 @@ class Hints:
         Args:
             ended: attempts that need none any more.
         """
-        over = set(ended)
-        held = Counter(job.agent for job, _ in self._held.values() if job.key not in over)
-        return any(one.takes(held[one.name]) for one in candidates)
+        over = Counter[str | None]()
+        for key in ended:
+            if (job := self._held.get(key.job_id)) is not None and job.key == key:
+                over[job.agent] += 1
+        return any(one.takes(self._slots[one.name] - over[one.name]) for one in candidates)
 
     async def look(self, jobs: SqlJobs) -> None:
         """Ask the store which services have queued jobs."""
@@ -101,6 +103,3 @@ class Hints:
             # Those that came meanwhile are not in what was found.
             seen = self._queued[service].items()
             self._queued[service] = {one: look for one, look in seen if look >= self._looks}
-        oldest = self._looks - _LOOKS_KEPT
-        for job_id in [one for one, (_, look) in self._held.items() if look < oldest]:
-            del self._held[job_id]

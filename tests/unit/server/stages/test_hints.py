@@ -9,6 +9,7 @@ from server.domain.choose import Candidate
 from server.domain.jobs import Bundle, Hold, Job
 from server.stages.hints import Hints
 from server.store.jobs import SqlJobs
+from shared.ids import AttemptKey
 from shared.wire import JobState, Limits
 
 QUEUED = Job(
@@ -97,14 +98,6 @@ def test_a_job_is_known_as_it_was_left_while_it_holds_a_slot() -> None:
     assert hints.held(1) is None
 
 
-async def test_a_job_that_another_server_may_have_moved_is_forgotten_in_time() -> None:
-    hints = Hints()
-    hints.changed(CLAIMED)
-    for _ in range(102):
-        await look(hints)
-    assert hints.held(1) is None
-
-
 def test_an_agent_has_room_when_its_attempts_have_ended() -> None:
     hints = Hints()
     agents = [Candidate("a", 1)]
@@ -112,7 +105,11 @@ def test_an_agent_has_room_when_its_attempts_have_ended() -> None:
     hints.changed(CLAIMED)
     assert not hints.has_room(agents, ())
     assert hints.has_room(agents, {CLAIMED.key})
+    assert not hints.has_room(agents, {AttemptKey(1, 2), AttemptKey(2, 1)}), "of others"
     assert hints.has_room([*agents, Candidate("b", 1)], ())
+    hints.changed(replace(CLAIMED, state=JobState.RUNNING))
+    hints.changed(replace(CLAIMED, id=2, agent="b"))
+    assert not hints.has_room([*agents, Candidate("b", 1)], ())
     hints.changed(ENDED)
     assert hints.has_room(agents, ())
 
