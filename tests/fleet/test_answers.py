@@ -21,8 +21,9 @@ from server.stages import reported_results
 from server.stages.reported_results import ReportedResults
 from server.storage.scratch import FolderScratchFile
 from server.storage.space import Reservation, Space
-from shared.clock import SECOND
+from shared.clock import SECOND, RealClock
 from shared.wire import AgentEvent, AgentHealth, PayloadDoc, PayloadList, PayloadState, ResultInfo
+from tests.kit import waiting
 from tests.kit.clock import SimClock
 from tests.kit.each import each
 
@@ -162,7 +163,7 @@ async def heard(*pieces: bytes) -> list[tuple[int | None, bytes | None]]:
     for piece in pieces:
         stream.feed_data(piece)
     stream.feed_eof()
-    found = event_lines.read(stream, SimClock())
+    found = event_lines.read(stream, RealClock())
     return [
         (one.event.payload.id if one.event.payload else None, one.result) async for one in found
     ]
@@ -187,6 +188,15 @@ async def test_results_are_read_from_behind_their_lines() -> None:
 async def test_what_was_not_asked_for_ends_the_stream(broken: bytes) -> None:
     with pytest.raises(ValueError, match=r"events|line|result_bytes"):
         await heard(broken)
+
+
+async def test_others_have_their_turn_however_much_an_agent_sends() -> None:
+    read, turns = asyncio.create_task(heard(*[line()] * 250)), 0
+    while not read.done():
+        await waiting.turns()
+        turns += 1
+    assert len(await read) == 250
+    assert turns > 2
 
 
 def test_a_reported_result_is_taken_once_and_only_as_announced() -> None:

@@ -214,17 +214,6 @@ async def test_a_stream_that_breaks_at_once_is_opened_less_and_less_often(lines)
             await found.clock.advance(delay)
 
 
-async def test_others_have_their_turn_however_much_an_agent_sends():
-    over = asyncio.Event()
-    agent = FakeAgent(trick=events(b'{"seq": 1}\n' * 250, over))
-    async with following(agent) as found:
-        for _ in range(2):
-            await found.clock.until_asleep(0.01)
-            assert found.client.reachable
-            await found.clock.advance(0.01)
-        over.set()
-
-
 async def test_an_agent_that_has_seen_a_later_start_is_left_alone():
     agent = FakeAgent()
 
