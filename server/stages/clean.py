@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from server.domain import ending, states
+from server.domain import ending
 from server.domain.errors import FerrymanError
 from server.domain.jobs import FileKind, Job
 from server.ports import Scratch
@@ -20,7 +20,6 @@ from server.stages.stage import Resources, Stage
 from server.store import permits
 from server.store.jobs import SqlJobs
 from shared.clock import SECOND
-from shared.wire import JobState
 
 log = structlog.get_logger()
 _AT_ONCE: Final = 200
@@ -172,6 +171,5 @@ class Clean(Stage):
 async def recover(jobs: SqlJobs, scratch: Scratch) -> None:
     """Remove the scratch files of earlier runs, and log what is resumed."""
     removed = await asyncio.to_thread(scratch.clear)
-    taken_up = await jobs.in_states(states.HOLDS_SLOT)
-    sending = sum(job.state is JobState.PROCESSING for job in taken_up)
-    log.info("server.recovered", jobs=len(taken_up), sending=sending, half_files=removed)
+    taken_up = sum(one.slots for one in await jobs.held())
+    log.info("server.recovered", jobs=taken_up, half_files=removed)

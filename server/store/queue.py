@@ -7,7 +7,7 @@ from typing import Final
 
 from server.domain.jobs import Job
 from server.ports import Held
-from server.store import listed
+from server.store import listed, records
 from server.store.statements import HELD, HOLDS, WAITS_SINCE, Part, batches
 from shared.clock import Micros
 from shared.sql import Tx
@@ -99,6 +99,10 @@ class Queue(Part):
             for row in rows
         ]
 
+    async def oldest_held(self, agents: Sequence[str], most: int) -> dict[str, list[Job]]:
+        """Of each agent the oldest jobs that hold a slot there."""
+        return await self._database.read_list(_oldest_held, agents, most)
+
     async def queued(self, service: str, user_id: str, limit: int) -> int:
         """How many jobs of the user wait; counts no further than ``limit``."""
         return await self._database.read(count_queued, service, user_id, limit)
@@ -166,3 +170,16 @@ class Queue(Part):
                 {"service": service, "limit": limit},
             )
         return sorted(found, key=lambda job: job.queued_at)[:limit]
+
+
+def _oldest_held(tx: Tx, agents: Sequence[str], most: int) -> dict[str, list[Job]]:
+    # The numbers alone are in the index of what is held: few rows are read, however many there are.
+    sql = f"""
+        SELECT * FROM jobs WHERE id IN (
+            SELECT id FROM jobs WHERE {HELD} AND agent = :agent ORDER BY id + 0 LIMIT :most
+        ) ORDER BY id
+    """  # noqa: S608 - no user input
+    return {
+        name: [records.job(row) for row in tx.rows(sql, {"agent": name, "most": most})]
+        for name in agents
+    }

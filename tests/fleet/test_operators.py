@@ -16,6 +16,7 @@ from yarl import URL
 
 from ferryman import Client, Conflict, NotFound
 from server.settings.agents import AgentTable
+from server.web.operators import agents as pages
 from shared.clock import SECOND
 from tests.fleet.warm_fleet import Fleet
 from tests.kit.each import each
@@ -124,6 +125,20 @@ async def test_an_agent_is_shown_with_all_that_is_known_of_it(fleet: Fleet) -> N
         assert re.search(r'data-state="good">.*Up</span>', page), path
         assert "1 of 4" in page
         assert f'href="/jobs/{job_id}"' in page
+
+
+async def test_of_an_agent_with_many_jobs_a_few_are_read_and_their_number_is_shown(
+    fleet, monkeypatch
+):
+    agent = FakeAgent("many", ends="Running")
+    await fleet.use(agent)
+    found = await fleet.running(4)
+    monkeypatch.setattr(pages, "_JOBS_SHOWN", 3)
+    monkeypatch.setattr(pages, "_ROWS_SHOWN", 3)
+    for path, says in (("/agents", "and 1 more"), ("/agents/many", "The first 3 of 4.")):
+        page = await read(fleet, path)
+        assert says in page
+        assert [f"/jobs/{one}" in page for one in found] == [True, True, True, False]
 
 
 async def test_the_last_contact_is_what_was_heard_last_not_what_was_stored(fleet: Fleet) -> None:

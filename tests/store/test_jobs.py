@@ -95,6 +95,11 @@ async def test_jobs_in_some_states_come_oldest_first(jobs: Store) -> None:
             await jobs.to(sent, S.SUBMITTED)
     assert [job.id for job in await jobs.in_states(states.HOLDS_SLOT)] == [1, 2, 3, 4]
     assert [job.id for job in await jobs.in_states(states.AT_AGENT)] == [1, 3]
+    for _ in range(2):  # some of one agent are shown, and no more are read
+        await jobs.claimed("w")
+    oldest = await jobs.oldest_held(["w", "no-one"], 2)
+    assert [job.id for job in oldest["w"]] == [4, 5]
+    assert oldest["no-one"] == []
 
 
 async def test_a_job_that_is_not_there_says_so(jobs: Store) -> None:

@@ -11,7 +11,6 @@ from urllib.parse import quote
 from aiohttp import web
 
 from server.api import agents
-from server.domain import states
 from server.domain.access import Area
 from server.domain.errors import AgentRefusal
 from server.domain.jobs import Job
@@ -23,6 +22,7 @@ from shared.wire import AgentDoc, AgentState
 _AGAIN_S: Final = 5
 """Until a page without scripts loads itself again."""
 _JOBS_SHOWN: Final = 12
+_ROWS_SHOWN: Final = 100
 _LONGEST: Final = 500
 _MOST: Final = 40
 SOFT: Final = (
@@ -59,10 +59,8 @@ async def listing(request: web.Request, site: Site) -> web.StreamResponse:
     """All agents, in cards."""
     context, every = site.context, flag_param(request, "all")
     found = await agents.listed(context, every=every)
-    held: dict[str | None, list[Job]] = {}
-    for job in await context.jobs.in_states(states.HOLDS_SLOT):
-        held.setdefault(job.agent, []).append(job)
-    views = [_view(one, held.get(one.name, ())) for one in found]
+    held = await context.jobs.oldest_held([one.name for one in found], _JOBS_SHOWN)
+    views = [_view(one, held[one.name]) for one in found]
     return site.page(
         request,
         "operators/agents.html",
@@ -73,7 +71,6 @@ async def listing(request: web.Request, site: Site) -> web.StreamResponse:
         up=sum(one.up for one in found),
         slots=sum(one.slots or 0 for one in found if one.up),
         taken=sum(one.jobs for one in found),
-        jobs_shown=_JOBS_SHOWN,
         soft=SOFT,
     )
 
@@ -90,14 +87,14 @@ async def _page(
     context = site.context
     record = await context.agents.find(request.match_info["name"])
     found = await agents.document(context, record)
-    jobs = await context.jobs.in_states(states.HOLDS_SLOT, record.name)
+    held = await context.jobs.oldest_held([record.name], _ROWS_SHOWN)
     return site.page(
         request,
         "operators/agent.html",
         status=status,
         title=f"Agent {record.name}",
         refresh_s=_AGAIN_S,
-        agent=_view(found, jobs),
+        agent=_view(found, held[record.name]),
         actions=ACTIONS,
         soft=SOFT,
         utc=utc,
