@@ -126,9 +126,22 @@ def used(tx: Tx, uses: Mapping[str, tuple[Micros, str]]) -> None:
 
 
 def remove_ended(tx: Tx, before: Micros) -> list[str]:
-    """Remove tokens that were revoked or expired earlier; their ids."""
+    """Remove tokens that were revoked or expired earlier; their ids. The latest of a name stays as
+    long as something has that name: it must not become another principal's.
+    """
     rows = tx.rows(
-        "DELETE FROM tokens WHERE coalesce(revoked_at, expires_at) < :before RETURNING id",
+        """
+        DELETE FROM tokens WHERE coalesce(revoked_at, expires_at) < :before AND (
+            EXISTS (
+                SELECT 1 FROM tokens AS later WHERE later.name = tokens.name
+                AND (later.created_at, later.id) > (tokens.created_at, tokens.id)
+            ) OR NOT EXISTS (
+                SELECT 1 FROM jobs WHERE submitted_by = tokens.name
+                UNION ALL SELECT 1 FROM schedules WHERE submitted_by = tokens.name
+            )
+        )
+        RETURNING id
+        """,
         {"before": before},
     )
     return [row["id"] for row in rows]

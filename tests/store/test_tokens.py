@@ -18,7 +18,7 @@ from server.store.tokens import TokenFilter
 from shared.principals import Role, Scope
 from shared.sqlite.database import Database
 from tests.kit.clock import SimClock
-from tests.kit.store import Calls
+from tests.kit.store import Calls, Store
 
 
 @pytest.fixture
@@ -158,3 +158,15 @@ async def test_one_that_ended_is_forgotten_once_all_that_was_made_with_it_has_en
     assert await tokens.run_once() == 2
     assert [tokens.record(one) is None for one in kept] == [True, True, False]
     assert [one.id for one in await database.read(rows.all_tokens)] == kept[2:]
+
+
+async def test_a_name_that_jobs_or_schedules_have_does_not_become_another_principals(
+    tokens: Calls, jobs: Store
+) -> None:
+    await jobs.added("x", "x")
+    await jobs.sql("UPDATE jobs SET submitted_by = CASE id WHEN 1 THEN 'ann' ELSE 'bob' END")
+    for token_id, name in (("a", "ann"), ("b", "ann"), ("c", "bob"), ("d", "eve")):
+        await tokens.insert(token(token_id, name=name, revoked_at=20), anybody)
+    assert sorted(await tokens.remove_ended(21)) == ["a", "d"]
+    await jobs.sql("UPDATE jobs SET submitted_by = 'bob'")
+    assert await tokens.remove_ended(21) == ["b"]
