@@ -34,9 +34,12 @@ class Tx(Protocol):
 
     Attributes:
         listener: hears of what was committed; whoever opened the database gave it.
+        memory: what is known of the database as this transaction left it, for those that come;
+            emptied when anything is undone. One that only reads has its own.
     """
 
     listener: Any
+    memory: dict[str, Any]
 
     def rows(self, sql: str, params: Params = ...) -> Sequence[Row]:
         """Run one statement; the rows it returns."""

@@ -13,7 +13,8 @@ from server.domain.jobs import Job, Move
 from server.domain.service import Service
 from server.store.moves import make_move
 from server.store.queue import READY
-from server.store.statements import HELD, Part, batches
+from server.store.slots import Slots, all_of
+from server.store.statements import Part
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.sql import Row, Tx
@@ -23,16 +24,12 @@ _NEXT_USER: Final = f"""
     SELECT user_id FROM jobs WHERE {READY} AND service = :service
     AND user_id > {{after}} {{bound}} ORDER BY user_id LIMIT 1
 """  # noqa: S608 - no user input
-_HELD: Final = f"""
-    SELECT service, user_id, agent, count(*) AS jobs FROM jobs
-    WHERE {HELD} GROUP BY service, user_id, agent
-    UNION ALL
-    SELECT NULL, NULL, name, 0 FROM agents GROUP BY name
+_RETIRED: Final = """
+    SELECT name FROM agents GROUP BY name
     HAVING sum(CASE state WHEN 'active' THEN 1 ELSE 0 END) = 0
-"""  # noqa: S608 - no user input
-"""Jobs of each service, user and agent; then, without a service, agents that an operator has
-drained, retired or declared lost, perhaps after the candidates were listed. An agent that replaced
-a retired one has the same name."""
+"""
+"""Agents that an operator has drained, retired or declared lost, perhaps after the candidates were
+listed. An agent that replaced a retired one has the same name."""
 
 
 class Claims(Part):
@@ -64,11 +61,10 @@ class Claims(Part):
             last_user = _lock(tx, service.name)
             if last_user is None:
                 return []
-            packing = [one.name for one in candidates if one.packs]
-            held = _held(tx, service.name, ended, packing, self._services)
-            users, agents, runs, retired = held
-            free = min(most, choose.free_slots(service, users))
+            retired = {row["name"] for row in tx.rows(_RETIRED)}
             active = [one for one in candidates if one.name not in retired]
+            users, agents, runs = _held(tx, service.name, active, ended, self._services)
+            free = min(most, choose.free_slots(service, users))
             free = choose.room(active, agents, max(1, service.pack), runs, free)
             chosen = _due(tx, service, users, free, last_user) if free else []
             packs = [service.pack_of(one.array_index) for one in chosen]
@@ -122,64 +118,29 @@ def _lock(tx: Tx, service: str) -> str | None:
 def _held(
     tx: Tx,
     service: str,
+    candidates: Sequence[Candidate],
     ended: Collection[AttemptKey],
-    packing: Sequence[str],
     services: Mapping[str, Service],
-) -> tuple[Counter[str], dict[str, float], Counter[str], set[str]]:
-    """Jobs of each user of the service, of each agent the slots that jobs need and the jobs of the
-    service, and agents that get no more.
-
-    Args:
-        packing: agents that start one sandbox for several tasks of an array.
+) -> tuple[Mapping[str, int], dict[str, float], dict[str, int]]:
+    """Jobs of each user of the service; of each candidate the slots that jobs need, and the jobs of
+    the service.
     """
-    users, agents, runs = Counter[str](), Counter[str](), Counter[str]()
-    retired = set[str]()
-    for row in tx.rows(_HELD):
-        if row["service"] is None:
-            retired.add(row["agent"])
-            continue
-        agents[row["agent"] or ""] += row["jobs"]
-        if row["service"] == service:
-            users[row["user_id"]] += row["jobs"]
-            runs[row["agent"] or ""] += row["jobs"]
-    tasks = _packed_tasks(tx, packing, services)
-    for names, params in batches([key.job_id for key in ended]):
-        for row in tx.rows(
-            f"SELECT id, attempt, agent, service, array_index FROM jobs "  # noqa: S608
-            f"WHERE id IN ({names}) AND {HELD}",
-            params,
-        ):
-            if AttemptKey(row["id"], row["attempt"]) not in ended:
-                continue
-            agents[row["agent"] or ""] -= 1
-            runs[row["agent"] or ""] -= row["service"] == service
-            if row["array_index"] is not None:
-                tasks[row["agent"] or "", row["service"]] -= 1
-    slots = dict[str, float](agents)
-    for (agent, name), jobs in tasks.items():
-        packs = name in services and services[name].pack > 1
-        if packs and agent in packing and jobs > 0:
-            slots[agent] = choose.add(slots[agent] - jobs, services[name].pack, jobs)
-    return users, slots, runs, retired
-
-
-def _packed_tasks(
-    tx: Tx, packing: Sequence[str], services: Mapping[str, Service]
-) -> Counter[tuple[str, str]]:
-    """Tasks of arrays that these agents have of services that pack: agent and service -> jobs."""
-    packed = [one.name for one in services.values() if one.pack > 1]
-    tasks = Counter[tuple[str, str]]()
-    for agents, params in batches(packing if packed else []):
-        rows = tx.rows(
-            f"""
-            SELECT agent, service, count(*) AS jobs FROM jobs
-            WHERE {HELD} AND agent IN ({agents}) AND array_index IS NOT NULL
-            GROUP BY agent, service
-            """,  # noqa: S608 - no user input
-            params,
-        )
-        tasks.update({(row["agent"], row["service"]): row["jobs"] for row in rows})
-    return tasks
+    slots, over = all_of(tx), Slots()
+    for key in ended:
+        holder = slots.holders.get(key.job_id)
+        if holder is not None and holder.attempt == key.attempt:
+            over.add(key.job_id, holder)
+    packs = {one.name: one.pack for one in services.values() if one.pack > 1}
+    held, runs = dict[str, float](), dict[str, int]()
+    for one in candidates:
+        needed: float = slots.agents[one.name] - over.agents[one.name]
+        for name, pack in packs.items() if one.packs else ():
+            jobs = slots.tasks[one.name, name] - over.tasks[one.name, name]
+            if jobs > 0:
+                needed = choose.add(needed - jobs, pack, jobs)
+        held[one.name] = needed
+        runs[one.name] = slots.runs[one.name, service] - over.runs[one.name, service]
+    return slots.users[service], held, runs
 
 
 def _due(

@@ -23,6 +23,8 @@ NO_SERVICES: Final[Mapping[str, Service]] = MappingProxyType({})
 
 HELD: Final = "deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 'Unknown')"
 """HOLDS_SLOT, in the words of the index ``jobs_held``."""
+SLOTS: Final = "slots"
+"""The counts of these, in a transaction's memory: see :mod:`server.store.slots`."""
 
 WAITS_SINCE: Final = "coalesce(waits_since, queued_at)"
 HOLDS: Final = ("hold IS NULL", "hold = 'dependency'", "hold = 'parallel'")
@@ -46,7 +48,9 @@ class Listener:
 
 
 def changed(tx: Tx, job: Job) -> None:
-    """Let the listener hear of it, after the commit."""
+    """Let the listener hear of it, after the commit; and the slots that are held at once."""
+    if (slots := tx.memory.get(SLOTS)) is not None:
+        slots.put(job)
     tx.after(partial(tx.listener.on_change, job))
 
 

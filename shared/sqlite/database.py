@@ -33,10 +33,16 @@ from shared.sqlite.migrations import Migration, migrate
 class Transacting:
     """``shared.sql.Tx`` over a connection, in its thread."""
 
-    __slots__ = ("_connection", "after", "calls", "listener")
+    __slots__ = ("_connection", "after", "calls", "listener", "memory")
 
-    def __init__(self, connection: sqlite3.Connection, listener: Any = None) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        listener: Any = None,
+        memory: dict[str, Any] | None = None,
+    ) -> None:
         self._connection, self.listener = connection, listener
+        self.memory = {} if memory is None else memory
         self.calls: list[Callable[[], None]] = []
         self.after = self.calls.append
 
@@ -71,7 +77,8 @@ class Failed(NamedTuple):
 def commit_together(
     connection: sqlite3.Connection,
     changes: Sequence[Callable[[Transacting], Any]],
-    listener: Any = None,
+    listener: Any,
+    memory: dict[str, Any],
 ) -> tuple[list[Done | Failed], bool]:
     """Run all changes in one transaction, in the connection's thread. What one raises undoes that
     one, unless SQLite has given the whole transaction up.
@@ -83,11 +90,12 @@ def commit_together(
     connection.execute("BEGIN IMMEDIATE")
     try:
         if len(changes) == 1:
-            values = [_run(connection, changes[0], listener)]
+            values = [_run(connection, changes[0], listener, memory)]
         else:
-            values = [_savepoint(connection, change, listener) for change in changes]
+            values = [_savepoint(connection, change, listener, memory) for change in changes]
         connection.execute("COMMIT")
     except BaseException:
+        memory.clear()
         if connection.in_transaction:
             connection.rollback()
         raise
@@ -95,20 +103,27 @@ def commit_together(
 
 
 def _run(
-    connection: sqlite3.Connection, change: Callable[[Transacting], Any], listener: Any
+    connection: sqlite3.Connection,
+    change: Callable[[Transacting], Any],
+    listener: Any,
+    memory: dict[str, Any],
 ) -> Done | Failed:
-    tx = Transacting(connection, listener)
+    tx = Transacting(connection, listener, memory)
     return Done(change(tx), tx.calls)
 
 
 def _savepoint(
-    connection: sqlite3.Connection, change: Callable[[Transacting], Any], listener: Any
+    connection: sqlite3.Connection,
+    change: Callable[[Transacting], Any],
+    listener: Any,
+    memory: dict[str, Any],
 ) -> Done | Failed:
     connection.execute("SAVEPOINT change")
     done: Done | Failed
     try:
-        done = _run(connection, change, listener)
+        done = _run(connection, change, listener, memory)
     except Exception as problem:
+        memory.clear()
         if not connection.in_transaction:
             raise
         connection.execute("ROLLBACK TO change")
@@ -199,6 +214,7 @@ class Database:
         self.measured = Commits()
         self.listener: Any = None
         """What transactions give what they have changed to, after their commit."""
+        self.memory: dict[str, Any] = {}
         self.upgraded_from: Path | None = None
         """The copy that was made before the schema was brought up to date, if it was just now."""
 
@@ -429,7 +445,7 @@ class Database:
             with self.measured.commit():
                 values, written = await self._writer.run(
                     lambda connection: commit_together(
-                        connection, [change for change, _ in changes], self.listener
+                        connection, [change for change, _ in changes], self.listener, self.memory
                     )
                 )
         except Exception as problem:  # noqa: BLE001 - handed to whoever asked for the change

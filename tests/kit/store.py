@@ -15,10 +15,11 @@ from server.domain.jobs import Bundle, FileKind, Job, Move, NewJob, Result, Step
 from server.domain.service import Service
 from server.ports import Storage
 from server.stages.stage import Resources
-from server.store import attempts, dependencies, events, users
+from server.store import attempts, dependencies, events, slots, users
 from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
-from shared.sql import Row
+from server.store.statements import SLOTS
+from shared.sql import Row, Tx
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
 from tests.kit.clock import SimClock
@@ -98,7 +99,11 @@ class Store(Jobs):
         return await self.database.rows(sql)
 
     async def sql(self, sql: str) -> None:
-        await self.database.write(lambda tx: tx.rows(sql))
+        def change(tx: Tx) -> None:
+            tx.rows(sql)
+            tx.memory.clear()
+
+        await self.database.write(change)
 
     async def check(self) -> None:
         await check_batches(self.database)
@@ -175,6 +180,8 @@ _COUNTED: Final = """
 
 async def check_batches(database: Any) -> None:
     """Raise AssertionError where a counter is not what counting says."""
+    kept = database.memory.get(SLOTS)
+    assert kept is None or kept.holders == (await database.read(slots.all_of)).holders
     for row in await database.rows(_COUNTED):
         seen = {name: row[name] for name in ("made", "completed", "failed", "cancelled")}
         counted = {name: row[f"counted_{name}"] for name in seen}

@@ -60,6 +60,7 @@ class InlineDatabase:
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=OFF")  # no power cuts here
         self._crash_point, self.listener = crash_point, None
+        self.memory: dict[str, Any] = {}
 
     def _run(self, sql: str, params: Params | None) -> list[Row]:
         return self._connection.execute(sql, params or {}).fetchall()
@@ -89,13 +90,14 @@ class InlineDatabase:
         self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
     ) -> T:
         self._run("BEGIN IMMEDIATE", None)
-        tx = Transacting(self._connection, self.listener)
+        tx = Transacting(self._connection, self.listener, self.memory)
         try:
             self._crash_point.step()
             value = work(tx, *args, **how)
             self._crash_point.step()  # dies before the commit: nothing is kept
         except BaseException:
             self._connection.rollback()
+            self.memory.clear()
             raise
         self._run("COMMIT", None)
         for call in tx.calls:

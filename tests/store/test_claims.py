@@ -7,9 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from server.domain.agents import Contact
 from server.domain.choose import Candidate
 from server.domain.jobs import Job
 from server.domain.service import ByUser, Service
+from server.store import agents
+from server.store.moves import make_move
+from shared.sql import Tx
 from shared.wire import JobState
 from tests.kit.each import each
 from tests.kit.store import Store, end, service
@@ -99,6 +103,29 @@ async def test_slots_of_an_agent_are_counted_over_all_services(jobs: Store) -> N
     for one in await jobs.held():
         held[one.agent] += one.slots
     assert held == {"small": 2, "large": 3}
+
+
+@each("together", [False, True])
+async def test_what_was_undone_or_renamed_holds_no_slot(jobs: Store, together: bool) -> None:
+    of, one = Service(f"s{together}"), [Candidate(f"node{together}", 1)]
+    _, second = await jobs.added("ann", "ann", service=of.name)
+    (claimed,) = await claim(jobs, of, 9, one)
+    move = end(claimed, JobState.FAILED)
+
+    def undone(tx: Tx) -> None:
+        assert make_move(tx, move) is not None
+        raise ValueError
+
+    changes = [undone, *[lambda tx: tx.rows("SELECT 1")] * together]
+    writes = map(jobs.database.write, changes)
+    assert isinstance((await asyncio.gather(*writes, return_exceptions=True))[0], ValueError)
+    assert await claim(jobs, of, 9, one) == []
+    other = f"other{together}"
+    for name in (one[0].name, other):  # the same agent has another name now
+        contact = Contact(name, "ferryman", other, agent_id=f"id-of-{other}")
+        await jobs.database.write(agents.contacted, contact, [name], 1)
+    assert await claim(jobs, of, 9, [Candidate(other, 1)]) == []
+    assert [job.id for job in await claim(jobs, of, 9, one)] == [second.id]
 
 
 async def test_an_attempt_that_has_ended_needs_no_slot_and_its_successor_does(jobs: Store) -> None:

@@ -206,6 +206,20 @@ async def test_a_claim_costs_what_it_claims_not_the_free_slots_of_all_agents(tmp
     assert costs[1] <= costs[0] + 5, "no more jobs are read than agents take"
 
 
+async def test_a_claim_costs_the_same_however_many_jobs_hold_slots(tmp_path: Path) -> None:
+    costs, of, node = [], Service("s", 10**6, 10**6), [Candidate("node", None)]
+    for many in (FEW, MANY):
+        async with opened(tmp_path / f"{many}.sqlite") as (jobs, steps):
+            await fill(jobs, many, (JobState.RUNNING, 1, 0, "NULL"))
+            await jobs.added("ann")
+            assert len(await jobs.claim_fairly(of, node, 1, 20)) == 1, "all are read once"
+            await jobs.added("bob")
+            before = steps()
+            assert len(await jobs.claim_fairly(of, node, 1, 20)) == 1
+            costs.append(steps() - before)
+    assert costs[1] <= costs[0] + 5
+
+
 async def test_what_may_be_sent_is_read_from_the_index_in_its_order(jobs: Store) -> None:
     plan = await jobs.rows(
         f"EXPLAIN QUERY PLAN SELECT id FROM jobs WHERE {READY} AND service = 's' "
