@@ -22,7 +22,7 @@ _DUE: Final = f"""
     SELECT jobs.id AS id FROM jobs JOIN batches ON batches.parent_id = jobs.id
     WHERE {DEFERRED} AND (
         state = 'Queued' AND not_before = 0 AND hold IS NULL AND cancel_requested_at IS NULL
-        AND service || '' IN ({{services}})
+        AND service IN ({{services}})
         OR state = 'Running' AND (
             made = completed + failed + cancelled
             OR made < total AND cancel_requested_at IS NULL AND (fail_fast = 0 OR failed = 0)
@@ -34,7 +34,6 @@ _DUE: Final = f"""
     )
     ORDER BY jobs.id LIMIT :limit
 """  # noqa: S608 - no user input
-# Without "|| ''" the service's index would be read, which holds all that is queued.
 _AT_ONCE: Final = 500
 
 

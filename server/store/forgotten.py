@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
+from server.store import listed
+from server.store.migrations import TOP
 from shared.sql import Tx
 
 _AUDIT: Final = """
@@ -14,7 +16,7 @@ _AUDIT: Final = """
     )
 """
 _KINDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "jobs": ("jobs WHERE user_id = :user", ()),
+    "jobs": (f"jobs WHERE {TOP} IN (0, 1) AND user_id = :user", ()),
     "schedules": ("schedules WHERE user_id = :user", ()),
     "tokens": ("tokens WHERE role = 'user' AND user_id = :user", ()),
     "deliveries": (
@@ -65,13 +67,9 @@ def schedules(tx: Tx, user: str) -> list[int]:
 
 def jobs(tx: Tx, user: str, below: int | None, most: int) -> list[int]:
     """Numbers of its jobs that are no children, the newest first, below a number."""
-    rows = tx.rows(
-        """
-        SELECT id FROM jobs WHERE user_id = :user AND parent_id IS NULL AND id < :below
-        ORDER BY id DESC LIMIT :most
-        """,
-        {"user": user, "below": 2**62 if below is None else below, "most": most},
-    )
+    before = 2**62 if below is None else below
+    values = {"user": user, "least": 0, "before": before, "limit": most}
+    rows = tx.rows(listed.newest({"user_id": ":user"}, None, top_level=True), values)
     return [row["id"] for row in rows]
 
 

@@ -120,9 +120,8 @@ class SqlJobs(
         words = ", ".join(f"'{state.value}'" for state in states)
         of_agent = "AND agent = :agent" if agent is not None else ""
         return await self._jobs(
-            # The first condition is the partial index's own, or it is not used; ordered by the id
-            # alone, the index of a single state would be read instead.
-            f"SELECT * FROM jobs WHERE {HELD} AND state IN ({words}) {of_agent} ORDER BY id + 0",  # noqa: S608 - no user input
+            # The first condition is the partial index's own, or it is not used.
+            f"SELECT * FROM jobs WHERE {HELD} AND state IN ({words}) {of_agent} ORDER BY id",  # noqa: S608 - no user input
             {"agent": agent},
         )
 

@@ -1,41 +1,34 @@
-"""What lists and counts read of the jobs, in the words of the indexes that hold it.
+"""What lists and counts read of the jobs, in the words of the indexes ``jobs_listed*``.
 
-A job is in one of four groups of indexes: open or ended, and a child of a batch or not. Those of
-ended jobs hold the newest of each state together. Open ones that hold a slot are few, and are read
-by the index of these.
+Each of these has the jobs of one choice by whether they are children, state and number. So the
+newest of each state are read, and put together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from server.domain import states
-from server.store.statements import HELD
+from server.store.migrations import TOP
 from shared.wire import JobState
 
-_ENDED: Final = "state NOT IN ('Queued', 'Processing', 'Submitted', 'Running', 'Unknown')"
-_OPEN: Final = frozenset(JobState) - states.ENDED
-_TOP: Final = "parent_id IS NULL"
-_CHILD: Final = "parent_id IS NOT NULL"
-_DEFERRED: Final = "deferred = 1 AND state IN ('Queued', 'Running') AND state = 'Running'"
 Which: TypeAlias = Mapping[str, str]
 """Columns of a job, user or service, and what each is equal to."""
+_NEWEST: Final = "id >= :least AND id < :before ORDER BY id DESC LIMIT :limit"
 
 
 def queued(which: Which) -> str:
     """The ids of the queued jobs, at most ``:most``."""
-    return _together("SELECT id FROM jobs", which, [JobState.QUEUED], "1 = 1 LIMIT :most")
+    return f"{_together(which, [JobState.QUEUED], '1 = 1 LIMIT :most')} LIMIT :most"
 
 
 def counted(which: Which, *, top_level: bool = False) -> str:
     """How many jobs of each state there are, each counted up to ``:most``."""
     parts = []
     for state in JobState:
-        found = _together(
-            "SELECT 1 FROM jobs", which, [state], "1 = 1 LIMIT :most", top_level=top_level
-        )
-        parts.append(f"SELECT '{state.value}' AS state, count(*) AS jobs FROM ({found}) AS counted")  # noqa: S608 - no user input
+        found = _together(which, [state], "1 = 1 LIMIT :most", top_level=top_level)
+        one = f"SELECT 1 FROM ({found}) AS found LIMIT :most"  # noqa: S608 - no user input
+        parts.append(f"SELECT '{state.value}' AS state, count(*) AS jobs FROM ({one}) AS counted")  # noqa: S608 - no user input
     return " UNION ALL ".join(parts)
 
 
@@ -45,46 +38,15 @@ def newest(which: Which, among: Sequence[JobState] | None, *, top_level: bool) -
     Args:
         among: their states; None: any.
     """
-    end = "{id} >= :least AND {id} < :before ORDER BY {id} DESC LIMIT :limit"
-    found = _together("SELECT id FROM jobs", which, among, end, top_level=top_level)
+    found = _together(which, among or JobState, _NEWEST, top_level=top_level)
     return f"SELECT id FROM ({found}) AS found ORDER BY id DESC LIMIT :limit"  # noqa: S608 - no user input
 
 
-def _together(
-    select: str,
-    which: Which,
-    among: Sequence[JobState] | None,
-    end: str,
-    *,
-    top_level: bool = False,
-) -> str:
-    parts = []
-    for group, indexed in _groups(among, top_level=top_level):
-        # What is looked up in few rows is written so that no other index is taken for it.
-        number, plain = ("id", "") if indexed else ("(id + 0)", " || ''")
-        fits = [f"{name}{plain} = {value}" for name, value in which.items()]
-        where = " AND ".join((*fits, group, end.format(id=number)))
-        parts.append(f"SELECT * FROM ({select} WHERE {where}) AS part")  # noqa: S608 - no user input
-    return f"{' UNION ALL '.join(parts)}{' LIMIT :most' if 'most' in end else ''}"
-
-
-def _groups(among: Sequence[JobState] | None, *, top_level: bool) -> Iterator[tuple[str, bool]]:
-    """Conditions that an index each holds, and whether it has the jobs by user and service, in the
-    order of their numbers."""
-    chosen = set(JobState if among is None else among)
-    parents = (_TOP,) if top_level else (_TOP, _CHILD)
-    for parent in parents:
-        for state in sorted(chosen & states.ENDED):
-            yield f"{parent} AND {_ENDED} AND state = '{state.value}'", True
-    open_ones = sorted(chosen & _OPEN)
-    if JobState.QUEUED in open_ones:
-        words = ", ".join(f"'{state.value}'" for state in open_ones)
-        only = "" if chosen >= _OPEN else f" AND state || '' IN ({words})"
-        for parent in parents:
-            yield f"{parent} AND ended_at IS NULL{only}", True
-        return
-    top = f" AND {_TOP}" if top_level else ""
-    for state in open_ones:
-        yield f"{HELD} AND state = '{state.value}'{top}", False
-        if state is JobState.RUNNING:
-            yield f"{_DEFERRED}{top}", False
+def _together(which: Which, among: Iterable[JobState], end: str, *, top_level: bool = False) -> str:
+    fits = "".join(f"{name} = {value} AND " for name, value in which.items())
+    return " UNION ALL ".join(
+        f"SELECT * FROM (SELECT id FROM jobs WHERE {fits}{TOP} = {top} "  # noqa: S608 - no user input
+        f"AND state = '{state.value}' AND {end}) AS part"
+        for state in among
+        for top in ((1,) if top_level else (1, 0))
+    )

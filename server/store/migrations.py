@@ -10,21 +10,8 @@ from typing import Final
 
 from shared.sqlite.migrations import Migration
 
-_ENDED: Final = "state NOT IN ('Queued', 'Processing', 'Submitted', 'Running', 'Unknown')"
-_LISTED: Final = {
-    "": "",
-    "_of_service": "service, ",
-    "_of_user": "user_id, ",
-    "_of_user_and_service": "user_id, service, ",
-}
-"""What lists are chosen by."""
-_LISTS: Final = (
-    ("ended", "parent_id, {}state, id", f"parent_id IS NULL AND {_ENDED}"),
-    ("ended_children", "{}state, id, parent_id", f"parent_id IS NOT NULL AND {_ENDED}"),
-    ("open", "ended_at, parent_id, {}id", "parent_id IS NULL AND ended_at IS NULL"),
-    ("open_children", "ended_at, {}id, parent_id", "parent_id IS NOT NULL AND ended_at IS NULL"),
-)
-"""Indexes of jobs, each for all of ``_LISTED``: names, columns, and which jobs are in them."""
+TOP: Final = "CASE WHEN parent_id IS NULL THEN 1 ELSE 0 END"
+"""Of a job in the indexes of lists: 0: it is a child."""
 
 _1: Migration = (
     """
@@ -164,17 +151,12 @@ _1: Migration = (
     CREATE INDEX jobs_open_of_schedule ON jobs (schedule_id, id)
         WHERE schedule_id IS NOT NULL AND ended_at IS NULL
     """,
-    # Lists. A move from one state to another rewrites every index that has the state. So jobs that
-    # have ended are in indexes by state, and all others in indexes without one, which only an
-    # upload and an end write. Children of batches are in indexes of their own, because they may be
-    # most of all jobs: each job is in one of two. What is always NULL is a column, too: else SQLite
-    # would read the row to compare it.
-    *(
-        f"CREATE INDEX jobs_{which}{name} ON jobs ({columns.format(by)}) WHERE {of}"
-        for which, columns, of in _LISTS
-        for name, by in _LISTED.items()
-    ),
-    "CREATE INDEX jobs_of_user ON jobs (user_id, id)",
+    # Lists and counts by state. Children are apart, because they may be most of all jobs. What is
+    # compared nowhere else comes first, so that no other query takes one of these.
+    f"CREATE INDEX jobs_listed ON jobs (({TOP}), state, id)",
+    f"CREATE INDEX jobs_listed_by_service ON jobs (({TOP}), service, state, id)",
+    f"CREATE INDEX jobs_listed_by_user ON jobs (({TOP}), user_id, state, id)",
+    f"CREATE INDEX jobs_listed_by_both ON jobs (({TOP}), user_id, service, state, id)",
     """
     CREATE INDEX jobs_by_wait ON jobs (service, hold, coalesce(waits_since, queued_at))
         WHERE state = 'Queued'

@@ -34,13 +34,12 @@ def count_queued(tx: Tx, service: str, user_id: str, limit: int) -> int:
     """Jobs of the user that wait, delayed ones too, and children that are still to be made; counts
     waiting jobs no further than ``limit``.
     """
-    # Without "|| ''" the user's index would be read, which holds all that are open, too.
     rows = tx.rows(
         f"""
         SELECT count(*) + (
             SELECT coalesce(sum(total - made), 0)
             FROM jobs JOIN batches ON batches.parent_id = jobs.id
-            WHERE {DEFERRED} AND user_id || '' = :user_id AND service || '' = :service
+            WHERE {DEFERRED} AND user_id = :user_id AND service = :service
         ) AS count FROM ({_OF_USER_AND_SERVICE}) AS waiting
         """,  # noqa: S608 - no user input
         {"service": service, "user_id": user_id, "most": limit},

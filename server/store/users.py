@@ -8,21 +8,22 @@ from typing import Final
 
 from server.domain.allowances import day_of, over_day
 from server.store import listed
+from server.store.migrations import TOP
 from server.store.queue import READY
 from server.store.statements import batches
 from shared.clock import Micros
 from shared.sql import Tx
 
-# One step of an index for each user, however many jobs each has.
-_USERS: Final = """
+# One step of an index for each user, however many jobs each has. A child's parent is its user's.
+_USERS: Final = f"""
     WITH RECURSIVE found (user_id, n) AS (
-        SELECT (SELECT min(user_id) FROM jobs WHERE user_id >= :first), 1
+        SELECT (SELECT min(user_id) FROM jobs WHERE {TOP} = 1 AND user_id >= :first), 1
         UNION ALL
-        SELECT (SELECT min(user_id) FROM jobs WHERE user_id > found.user_id), n + 1
+        SELECT (SELECT min(user_id) FROM jobs WHERE {TOP} = 1 AND user_id > found.user_id), n + 1
         FROM found WHERE user_id IS NOT NULL AND n < :most
     )
     SELECT user_id FROM found WHERE user_id IS NOT NULL ORDER BY user_id
-"""
+"""  # noqa: S608 - no user input
 _NEXT: Final = f"""
     SELECT min(user_id) FROM jobs WHERE service = :service AND {READY} AND user_id > {{after}}
 """  # noqa: S608 - no user input
