@@ -385,7 +385,7 @@ _1: Migration = (
     """,
     "CREATE INDEX audit_by_time ON audit (at)",
     "CREATE INDEX audit_by_principal ON audit (principal, seq)",
-    "CREATE INDEX audit_by_target ON audit (target, seq) WHERE target <> ''",
+    "CREATE INDEX audit_by_target ON audit (target, seq)",
     # Webhooks: what has to be delivered, and how the tries went.
     """
     CREATE TABLE deliveries (
