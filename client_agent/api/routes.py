@@ -248,7 +248,6 @@ class Api:
     async def list(self, request: web.Request) -> web.StreamResponse:
         """A page, in the order of changes. A payload that changes while pages are read may be in
         two of them: the later one counts."""
-        await self._check_start(request)
         seq = self._payloads.seq  # read before the rows, which may be newer, but not older
         rows = await self._payloads.changed_after(
             int_param(request, "after"), request.query.get("server")
@@ -265,7 +264,8 @@ class Api:
         return json_answer(PayloadList(seq=seq, payloads=page, next=last if goes_on else None))
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        await self._check_start(request)
+        if (server := request.query.get("server")) is not None:
+            await self._payloads.check_start(server, start_of(request))
         wanted = Wanted(
             int_param(request, "after"),
             request.query.get("server"),
@@ -294,12 +294,6 @@ class Api:
         return response
 
     # -- helpers
-
-    async def _check_start(self, request: web.Request) -> None:
-        """Raises StaleStart."""
-        server = request.query.get("server")
-        if server is not None:
-            await self._payloads.check_start(server, start_of(request))
 
     async def _wait_for_end(self, request: web.Request) -> Payload:
         """The payload; with ``?wait=`` once it has ended or these seconds have passed."""

@@ -37,7 +37,6 @@ async def answers_to_a_stale_start(agent: AgentClient, ended: int) -> list[tuple
         await agent.call("POST", f"/kill/{ended}"),
         await agent.call("DELETE", f"/payloads/{ended}"),
         await agent.call("POST", "/payloads/acknowledge", json=refs, params=of_server),
-        await agent.call("GET", "/payloads", params=of_server),
         await agent.call("GET", "/events", params=of_server),
     ]
     listed = await agent.post(agent.sent("3.1"), acknowledge=refs["payloads"])
@@ -59,7 +58,7 @@ async def test_a_stale_start_of_a_server_starts_ends_and_forgets_nothing(tmp_pat
         agent.start = stale
         found = await answers_to_a_stale_start(agent, ended)
         assert set(found) == {(409, "stale_start")}
-        _, refused = await agent.call("GET", "/payloads", params={"server": SERVER})
+        _, refused = await agent.settle("9.9")
         which = f"start {stale} of the server is stale" if stale else "the request names no start"
         assert refused["message"] == f"{which}: start 7-a of the server was seen here"
         assert await agent.zip(f"/retrieve_partial/{ended}")  # the refused ones took nothing away
@@ -86,5 +85,5 @@ async def test_starts_of_different_servers_are_counted_apart(tmp_path):
 
 @each("text", ["9" * 19 + "-a", "9" * 5_000 + "-a", "-1-a", "x", "7", "7-", "7-g"])
 async def test_what_is_no_start_is_refused(agent, text):
-    answer = await agent.call("GET", "/payloads", params={"server": "s"}, headers={START: text})
+    answer = await agent.call("GET", "/events", params={"server": "s"}, headers={START: text})
     assert (answer[0], answer[1]["code"]) == (400, "invalid_start")
