@@ -123,7 +123,8 @@ ADVICE: Final[Mapping[TroubleKind, str]] = {
     TroubleKind.NO_AGENTS: "start an agent on a compute host, name it in the server's settings, "
     "and let it read them again (ferryman config reload)",
     TroubleKind.AGENT_AWAY: "look whether the agent runs on its host and can be reached from here; "
-    "its jobs are followed again when it is back. If it will not come back, declare it lost",
+    "its jobs are followed again when it is back. If it will not come back, declare it lost; if a "
+    "copy of this server's data folder runs, stop the copy and start this server again",
     TroubleKind.AGENT_UNFIT: "look at what the agent says, and run ferryman agent check on its "
     "host; its results are fetched all the same",
     TroubleKind.AGENT_CLOCK: "set the clock that is wrong (timedatectl status); no job is lost by "
