@@ -39,9 +39,6 @@ class Deliver(Stage):
 
     Args:
         get: is handed payloads that are past Prepared.
-
-    Attributes:
-        interrupted: there may be deliveries to take up.
     """
 
     def __init__(self, resources: Resources, get: Get) -> None:
@@ -51,7 +48,6 @@ class Deliver(Stage):
         self._deliveries = AgentTasks[AttemptKey]("delivery.failed")
         self._resends = Backoff[int](1.0, _RESEND_LONGEST_S, free=1)
         """By job: what was sent and not taken, through no fault of its own."""
-        self.interrupted = True
 
     def start(self, job: Job) -> None:
         """Begin the delivery of a job that has just been claimed."""
@@ -61,7 +57,6 @@ class Deliver(Stage):
         """Take up deliveries that an earlier run of the server, or an earlier connection to the
         agent, began, or that an error broke off.
         """
-        self.interrupted = False
         for job in await self._jobs.in_states([JobState.PROCESSING]):
             if job.key not in self._deliveries and not self._get.has_taken(job.key):
                 what = "the delivery was interrupted"
@@ -72,7 +67,6 @@ class Deliver(Stage):
         """Cancel the deliveries to the agent (None: to all). :meth:`resume_interrupted` asks what
         became of them.
         """
-        self.interrupted = True
         await self._deliveries.stop(agent)
 
     async def _deliver(self, job: Job) -> None:

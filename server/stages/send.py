@@ -51,7 +51,7 @@ class Send(Stage):
         Returns:
             How many jobs were moved.
         """
-        if self._deliver.interrupted or self._clock.monotonic() >= self._resume_due:
+        if self._clock.monotonic() >= self._resume_due:
             await self._deliver.resume_interrupted()
             self._resume_due = self._clock.monotonic() + _RESUME_EVERY_S
         now = self._clock.monotonic()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from server.domain.errors import BundleGone
+from server.domain.errors import BundleGone, NotEnded
 from server.domain.jobs import Bundle, FileKind, Job, Move
 from shared.wire import JobState
 from tests.kit.store import Store, clean, end, result
@@ -131,3 +131,10 @@ async def test_a_file_with_several_results_goes_with_the_last_job_that_has_one(j
     assert await jobs.files_in_use(["shared"]) == {"shared"}
     assert (R, "shared") in (await jobs.clean([clean(ended[2])]))[1]
     assert await jobs.files_in_use(["shared"]) == set()
+
+
+async def test_a_job_that_has_not_ended_is_not_deleted(jobs: Store) -> None:
+    job = await jobs.claimed()
+    with pytest.raises(NotEnded):
+        await jobs.delete(job.id)
+    assert (await jobs.get(job.id)).state is JobState.PROCESSING
