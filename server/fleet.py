@@ -110,8 +110,9 @@ class Fleet:
                 await self._end_work(sorted(replaced | renamed))
                 contacts = [contact(name, one.table) for name, one in known.items()]
                 await self._stop_following(removed)
-                records = await self._agents.use(contacts)  # from here on nothing is waited for:
-                # what an operator decides meanwhile would be overwritten by older records
+                records = await self._agents.use(contacts)
+                # Nothing is waited for from here on: older records would overwrite what an
+                # operator decides meanwhile.
                 self._known = known
                 self._registry.use([one.client for one in known.values()])
                 self._registry.remember(records)

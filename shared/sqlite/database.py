@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Concatenate, Final, NamedTuple, TypeAlias
 
 import aiosqlite
+import structlog
 from prometheus_client.registry import Collector
 
 from shared.clock import Clock, RealClock
@@ -28,6 +29,8 @@ from shared.sql import P, Params, T, Tx
 from shared.sqlite.copies import check_structure, empty_log, file_size
 from shared.sqlite.errors import DatabaseUnavailable, NoRoomForCopy
 from shared.sqlite.migrations import Migration, migrate
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
 class Transacting:
@@ -87,12 +90,13 @@ def commit_together(
         For each change how it went, and whether anything was written.
     """
     before = connection.total_changes
+    alone = len(changes) == 1
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if len(changes) == 1:
-            values = [_run(connection, changes[0], listener, memory)]
-        else:
-            values = [_savepoint(connection, change, listener, memory) for change in changes]
+        values = [
+            _run(connection, change, Transacting(connection, listener, memory), alone=alone)
+            for change in changes
+        ]
         connection.execute("COMMIT")
     except BaseException:
         memory.clear()
@@ -105,25 +109,19 @@ def commit_together(
 def _run(
     connection: sqlite3.Connection,
     change: Callable[[Transacting], Any],
-    listener: Any,
-    memory: dict[str, Any],
+    tx: Transacting,
+    *,
+    alone: bool,
 ) -> Done | Failed:
-    tx = Transacting(connection, listener, memory)
-    return Done(change(tx), tx.calls)
-
-
-def _savepoint(
-    connection: sqlite3.Connection,
-    change: Callable[[Transacting], Any],
-    listener: Any,
-    memory: dict[str, Any],
-) -> Done | Failed:
+    """Make one of the changes; one that is alone needs no savepoint."""
+    if alone:
+        return Done(change(tx), tx.calls)
     connection.execute("SAVEPOINT change")
     done: Done | Failed
     try:
-        done = _run(connection, change, listener, memory)
+        done = Done(change(tx), tx.calls)
     except Exception as problem:
-        memory.clear()
+        tx.memory.clear()
         if not connection.in_transaction:
             raise
         connection.execute("ROLLBACK TO change")
@@ -456,8 +454,7 @@ class Database:
             self._failures.pop("write", None)
         for (_, future), done in zip(changes, values, strict=True):
             if isinstance(done, Done):
-                for call in done.after:
-                    call()
+                _call(done.after)
             if future.cancelled():
                 continue
             if isinstance(done, Done):
@@ -479,6 +476,15 @@ class Database:
         kind = "damage" if error.damaged else "space" if error.full else operation
         self._failures[kind] = error
         return error
+
+
+def _call(after: Sequence[Callable[[], None]]) -> None:
+    """What a defect in one of them breaks off must not be the writer, for whom all would wait."""
+    for call in after:
+        try:
+            call()
+        except Exception:
+            log.exception("database.call_failed")
 
 
 def _fill(tx: Tx) -> None:

@@ -210,7 +210,6 @@ async def test_an_agent_that_takes_no_bundles_together_gets_each_by_itself(
     made = counted(monkeypatch, "orders", "acknowledge")
     async with connected(tmp_path) as pair:
         ended = await pair.run(*(single(job, pair.bundle) for job in pair.jobs(8)))
-        assert asked <= 8
         before = asked
         pair.client.contacts += 1  # it was away, and may be another version
         children = [dataclasses.replace(job, id=job.id + 20) for job in pair.jobs(5)]

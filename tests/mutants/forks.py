@@ -23,7 +23,7 @@ CLEANS_UP_S = 15.0
 
 @dataclass
 class Job:
-    """What one process does; not forked, a module is told where its lines go, and its arguments."""
+    """What one process does; not forked, a module gets where its lines go, and its arguments."""
 
     work: Callable[[Tell], None] | None
     command: tuple[str, ...] = ()

@@ -442,7 +442,7 @@ async def test_nothing_of_the_user_is_found_afterwards(module_folder, north, mon
         assert (again.done, again.removed, again.waiting) == (True, {}, [])
         assert not any((await client.forget_user(USER, dry_run=True)).found.values())
         assert [job.id async for job in client.jobs()] == [shared]
-        # A token of somebody else that names a user is told of.
+        # The report names a token of somebody else that names the user.
         gate = NewToken("gate", Role.PORTAL, None, ("yan", "zed"), None, None)
         made, _ = await caller.server.context.tokens.create(gate, "op")
         (kept,) = [one for one in (await client.forget_user("yan")).kept if one[:6] == "token "]

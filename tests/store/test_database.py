@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from structlog.testing import capture_logs
 
 from shared.files.durable import FolderInUse
 from shared.sql import Tx
@@ -123,6 +124,20 @@ async def test_what_follows_a_commit_is_done_in_its_order_also_where_the_caller_
     ends = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(end) for end in ends[1:3]] == [asyncio.CancelledError, KeyError]
     assert done == await kept(database) == [0, 1, 3]
+
+
+async def test_a_defect_in_what_follows_a_commit_stops_nobody(database):
+    done = list[str]()
+
+    def change(tx: Tx) -> None:
+        tx.rows("INSERT INTO numbers (n) VALUES (1)")
+        tx.after([].pop)
+        tx.after(functools.partial(done.append, "the next"))
+
+    with capture_logs() as logs:
+        await database.write(change)
+    assert [line["event"] for line in logs] == ["database.call_failed"]
+    assert (done, await database.write(add(2))) == (["the next"], 2)
 
 
 async def test_after_closing_nothing_is_taken(tmp_path: Path) -> None:
