@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Final
 
 import pytest
 
@@ -21,6 +25,21 @@ ONE: Migration = (
 )
 TWO: Migration = ("ALTER TABLE things ADD COLUMN word TEXT",)
 BROKEN: Migration = ("ALTER TABLE things ADD COLUMN word TEXT", "ALTER TABLE missing ADD COLUMN x")
+
+DIES: Final = f"""
+import os, signal, sqlite3, sys
+from pathlib import Path
+from shared.sqlite.migrations import migrate
+
+def step():
+    yield {TWO[0]!r}
+    yield "UPDATE things SET word = 'changed'"
+    os.kill(os.getpid(), signal.SIGKILL)
+
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA cache_size=1")  # what the step has changed is in the log already
+migrate(connection, Path(sys.argv[1]), ((), step()))
+"""
 
 
 async def opened(path: Path, *migrations: Migration) -> Path | None:
@@ -81,6 +100,28 @@ async def test_a_step_that_fails_or_a_copy_that_has_no_room_changes_nothing(tmp_
     assert not list(tmp_path.glob("*schema*"))
     monkeypatch.undo()
     assert await opened(path, ONE, TWO) is not None
+
+
+async def test_a_kill_in_a_step_leaves_all_as_it_was_and_the_next_start_makes_the_step(tmp_path):
+    path = tmp_path / "x.sqlite"
+    await opened(path, ONE)
+    with closing(sqlite3.connect(path)) as connection:
+        more = "WITH RECURSIVE n (n) AS (SELECT 2 UNION ALL SELECT n + 1 FROM n WHERE n < 9000)"
+        connection.execute(f"INSERT INTO things {more} SELECT n FROM n")
+        connection.commit()
+    log = path.with_name("x.sqlite-wal")
+    assert not log.exists() or not log.stat().st_size
+    killed = await asyncio.to_thread(subprocess.run, [sys.executable, "-P", "-c", DIES, path])
+    assert killed.returncode == -signal.SIGKILL
+    assert log.stat().st_size > 0, "it was killed before the step had written anything"
+    assert version_and_columns(path) == (1, ["n"])
+    assert await opened(path, ONE, TWO) == tmp_path / "x.sqlite.schema-1.2"
+    assert version_and_columns(path) == (2, ["n", "word"])
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*), count(word) FROM things").fetchone() == (
+            9000,
+            0,
+        )
 
 
 async def test_a_newer_schema_is_left_alone(tmp_path: Path) -> None:
