@@ -56,7 +56,7 @@ from server.stages.webhooks import Webhooks
 from server.storage.folder import FolderStorage
 from server.storage.scratch import FolderScratch
 from server.store.identity import csrf_key, is_rehearsal, new_start, server_identity, webhook_secret
-from server.store.jobs import SqlJobs
+from server.store.statements import Listener
 from server.web import routes as pages
 from server.web.site import CsrfTokens, LoginTries, Site, error_page
 from server.webhooks.client import HttpWebhookClient
@@ -166,10 +166,9 @@ async def compose(
         wakeups.services_changed,
     )
     await services.read()
-    jobs = SqlJobs(database, wakeups.changed, wakeups.noted, services, measures.jobs.moved)
+    database.listener = Listener(wakeups.changed, wakeups.noted, measures.jobs.moved)
     registry = Registry([], clock)
     resources = Resources(
-        jobs=jobs,
         database=database,
         storage=storage,
         scratch=scratch,
@@ -210,7 +209,7 @@ async def compose(
     retry = RetryByHand(resources)
     statistics = Statistics(resources, database)
     clean = Clean(resources, delete.finish, wakeups.cleaner.set, keeper.keep)
-    await recover(jobs, scratch)
+    await recover(database, scratch)
     fleet = Fleet(
         registry,
         agents,
@@ -307,7 +306,7 @@ async def compose(
         """Jobs of services that are in no settings any more; the log says so, too."""
         found = [
             JobsLeft(service=name, queued=load.by_state[JobState.QUEUED], in_work=load.in_work)
-            for name, load in (await gone(services, jobs)).items()
+            for name, load in (await gone(services, database)).items()
         ]
         for one in found:
             log.warning("service.gone", **one.model_dump())
@@ -343,7 +342,6 @@ async def compose(
         return_origins=frozenset(filter(None, map(normal_origin, table.allowed_origins or ()))),
         token_needed=lambda: who.known.needed,
         reload=reload_all,
-        jobs=jobs,
         database=database,
         storage=storage,
         scratch=scratch,

@@ -26,7 +26,7 @@ from server.http.requested_job import requested_job, wait_for_job
 from server.http.results import cleaned, send_batch, send_result
 from server.http.route import JOB, Route, json_answer
 from server.ports import AgentError, ScratchFile
-from server.store import attempts
+from server.store import attempts, batches, jobs
 from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.http.file_response import send_file
@@ -109,7 +109,7 @@ async def _of_attempt(request: web.Request, context: Context, job: Job) -> web.S
 
 async def _of_children(request: web.Request, context: Context, job: Job) -> web.StreamResponse:
     """One ZIP of what the children have left by now."""
-    batch = await context.jobs.batch(job.id)
+    batch = await context.database.read(batches.get, job.id)
     if batch is None or not batch.total:
         message = f"job {job.id} has no children"
         raise Refusal(HTTPStatus.NOT_FOUND, "no_batch", message, job_id=job.id, state=job.state)
@@ -128,7 +128,7 @@ async def bundle(request: web.Request, context: Context) -> web.StreamResponse:
         async with context.storage.local_copy(FileKind.BUNDLE, file) as path:
             return await send_file(request, path, f"job-{job.id}-bundle.zip", etag=file)
     except FileNotFoundError:
-        if (await context.jobs.get(job.id)).bundle is None:
+        if (await context.database.read(jobs.get, job.id)).bundle is None:
             raise cleaned(job) from None
         why = f"the stored bundle of job {job.id} is missing; tell the operator"
         raise Refusal(HTTPStatus.CONFLICT, "bundle_gone", why) from None

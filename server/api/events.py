@@ -38,7 +38,7 @@ async def of_job(request: web.Request, context: Context) -> web.StreamResponse |
     limit = int_param(request, "limit", _PAGE, 1, 1_000)
 
     async def read(behind: int) -> Messages:
-        job = await read_job(context.jobs, principal, wanted)
+        job = await read_job(context.database, principal, wanted)
         found = await context.database.read(events.of_job, wanted, behind, _AT_ONCE)
         full = len(found) == _AT_ONCE
         reached = found[-1].seq if found else behind
@@ -53,7 +53,7 @@ async def of_job(request: web.Request, context: Context) -> web.StreamResponse |
         return await event_stream.stream(request, context, read, behind, changes())
 
     async def newer() -> EventsPage:
-        return await read_events(context.jobs, principal, wanted, after, limit)
+        return await read_events(context.database, principal, wanted, after, limit)
 
     return _page(await wait_until(request, context, newer, _has_items, changes))
 
@@ -75,13 +75,13 @@ async def of_all(request: web.Request, context: Context) -> web.StreamResponse |
 
     async def newer() -> EventsPage:
         nonlocal reached
-        page = await list_events(context.jobs, principal, where, reached, limit)
+        page = await list_events(context.database, principal, where, reached, limit)
         reached = page.reached
         return page
 
     async def read(behind: int) -> Messages:
         async def own() -> Messages:
-            page = await list_events(context.jobs, principal, where, behind, _AT_ONCE)
+            page = await list_events(context.database, principal, where, behind, _AT_ONCE)
             return Messages(_messages(page.items), page.reached, page.more)
 
         key = (visible(principal), where, behind)

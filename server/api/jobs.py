@@ -27,7 +27,7 @@ from server.http.params import (
 from server.http.requested_job import wait_for_job
 from server.http.route import JOB, Route, json_answer, tag_of
 from server.stages.read import job_of_key, list_jobs
-from server.store import attempts, events
+from server.store import attempts, events, jobs
 from shared import wire
 from shared.http.authentication import PRINCIPAL
 from shared.principals import Role
@@ -78,7 +78,7 @@ async def page(request: web.Request, context: Context) -> JobPage:
         return await _page_of_key(request, context, user, request.query[_KEY])
     limit = int_param(request, "limit", 50, 1, 500)
     before = int_param(request, "cursor", 0, 0, 2**63 - 1) or None
-    jobs, following = await list_jobs(context.jobs, request[PRINCIPAL], where, before, limit)
+    jobs, following = await list_jobs(context.database, request[PRINCIPAL], where, before, limit)
     items = await context.documents(jobs)
     return JobPage(items=items, next=None if following is None else str(following))
 
@@ -89,7 +89,7 @@ async def _page_of_key(
     """The job that was uploaded under a key, for clients that lost the answer to that upload."""
     if user is None:
         raise BadField(_KEY, "missing_user", f"{_KEY} needs user beside it: keys belong to a user")
-    job = await job_of_key(context.jobs, request[PRINCIPAL], user, key)
+    job = await job_of_key(context.database, request[PRINCIPAL], user, key)
     items = [] if job is None else await context.documents([job])
     return JobPage(items=items, next=None)
 
@@ -99,7 +99,7 @@ async def cancel(request: web.Request, context: Context) -> web.StreamResponse:
     try:
         job = await context.cancel(request[PRINCIPAL], job_id(request))
     except AlreadyEnded as ended:
-        job = await context.jobs.get(ended.job_id)
+        job = await context.database.read(jobs.get, ended.job_id)
     return await _cancelled(context, job)
 
 
@@ -129,7 +129,7 @@ async def terminate(request: web.Request, context: Context) -> web.StreamRespons
     try:
         job = await context.cancel(request[PRINCIPAL], job_id(request))
     except AlreadyEnded as problem:
-        job = await context.jobs.get(problem.job_id)
+        job = await context.database.read(jobs.get, problem.job_id)
         body = documents.status_body(job, str(problem))
         return json_answer(body, HTTPStatus.CONFLICT)
     if job.ended:

@@ -24,7 +24,7 @@ from server.http.params import JsonBody, read_body, word
 from server.http.problems import wants_page
 from server.http.route import Body, Route, json_answer
 from server.stages.services import gone
-from server.store import users
+from server.store import inserts, queue, users
 from shared import wire
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
@@ -56,15 +56,15 @@ async def usage_of(context: Context, user: str, *, for_operators: bool = False) 
     """
     now, allowed = context.clock.now(), context.allowances.of(user)
     under_way = Counter[str]()
-    for one in await context.jobs.held():
+    for one in await context.database.read(queue.held):
         if one.user_id == user:
             under_way[one.service] += one.slots
-    with_queue = set(await context.jobs.queued_services())
+    with_queue = set(await context.database.read(queue.queued_services))
     services: list[dict[str, Any]] = []
     for service in context.services.values():
         waiting = 0
         if service.name in with_queue:
-            waiting = await context.jobs.queued(service.name, user, _COUNTED)
+            waiting = await context.database.read(queue.count_queued, service.name, user, _COUNTED)
         if service.retired and not (waiting or under_way[service.name]):
             continue
         services.append(
@@ -80,7 +80,7 @@ async def usage_of(context: Context, user: str, *, for_operators: bool = False) 
         today["renewed_at"] = utc(end_of_day(now))
     found: dict[str, Any] = {
         "user_id": user,
-        "stored": _quota(await context.jobs.stored(user), allowed.stored),
+        "stored": _quota(await context.database.read(inserts.stored_bytes, user), allowed.stored),
         "uploaded_today": today,
         "uploads": _quota(context.upload_limits.of_user(user), allowed.uploads),
         "rate_limit": str(allowed.rate) if allowed.rate.number else None,
@@ -230,9 +230,9 @@ async def status_of(context: Context) -> StatusDoc:
         agents = await listed_agents(context, every=False)
         queued = await context.statistics.queued()
         day_jobs, day_bytes = await context.statistics.last_day()
-        in_work = sum(one.slots for one in await context.jobs.held())
+        in_work = sum(one.slots for one in await context.database.read(queue.held))
         found = [*found, *_of_agents(agents, context.version)]
-        for name, load in (await gone(context.services, context.jobs)).items():
+        for name, load in (await gone(context.services, context.database)).items():
             text = say_gone(name, load.by_state[JobState.QUEUED], load.in_work)
             found.append(Trouble(TroubleKind.SERVICE_GONE, text, name))
     found += [

@@ -39,7 +39,7 @@ from server.stages.statistics import Statistics
 from server.stages.tokens import Tokens
 from server.stages.waiting import why_waiting
 from server.stages.webhooks import Webhooks
-from server.store.jobs import SqlJobs
+from server.store import batches
 from shared.clock import Clock
 from shared.http.authentication import PRINCIPAL
 from shared.multipart.parser import FormLimits
@@ -59,7 +59,6 @@ class Context:
     """Where a form that was posted with a ticket may be sent on to."""
     reload: Callable[[], Awaitable[Reloaded]]
     """Reads the settings again; raises NotReloaded."""
-    jobs: SqlJobs
     database: Database
     storage: Storage
     scratch: Scratch
@@ -134,7 +133,7 @@ class Context:
         """Why those of the jobs that wait do."""
         now = self.clock.now()
         return await why_waiting(
-            *(jobs, self.services, self.jobs, self.fleet, now, self.statistics.recent),
+            *(jobs, self.services, self.database, self.fleet, now, self.statistics.recent),
             in_list=in_list,
             disk_full=self.results_waiting,
         )
@@ -147,10 +146,10 @@ class Context:
 
     async def children_of(self, jobs: Sequence[Job]) -> dict[int, ChildCounts]:
         """What became of the children of those that have some."""
-        found = await self.jobs.batches_of([job.id for job in jobs])
+        found = await self.database.read(batches.several, [job.id for job in jobs])
         parents = {parent: batch for parent, batch in found.items() if batch.total}
         unended = [parent for parent, batch in parents.items() if batch.ended < batch.made]
-        active = await self.jobs.active_children(unended)
+        active = await self.database.read_list(batches.active_children, unended)
         return {
             parent: documents.child_counts(batch, active.get(parent, 0))
             for parent, batch in parents.items()

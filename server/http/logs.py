@@ -24,7 +24,7 @@ from server.http.event_stream import KEEPALIVE_S
 from server.http.problems import Refusal
 from server.http.results import cleaned, missing_result
 from server.ports import Agent, AgentError, NoSuchPayload, RefusedByAgent
-from server.store import attempts
+from server.store import attempts, jobs
 from shared.clock import wait_for
 from shared.files.archives.zip_directory import STORED, ZipEntry, read_content, read_range
 from shared.files.archives.zip_index import ZipIndex
@@ -295,7 +295,7 @@ async def log_pieces(
             changed.clear()
             patience_s = KEEPALIVE_S
             try:
-                job = await context.jobs.get(job.id)
+                job = await context.database.read(jobs.get, job.id)
                 attempt = await find_attempt(context, job, number)
                 if attempt is not None and has_started(job, attempt):
                     number, patience_s = attempt.number, _AGAIN_S

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 async def requested_job(request: web.Request, context: Context) -> Job:
     """The job as it is now. Raises NotAllowed, NoSuchJob, Refusal."""
-    return await read_job(context.jobs, request[PRINCIPAL], job_id(request))
+    return await read_job(context.database, request[PRINCIPAL], job_id(request))
 
 
 async def wait_for_job(request: web.Request, context: Context, *, until_ended: bool) -> Job:

@@ -12,7 +12,7 @@ from server.http import documents
 from server.http.context import Context
 from server.http.problems import Refusal
 from server.stages.merged_results import Part, merged_results
-from server.store import attempts
+from server.store import attempts, batches, jobs
 from shared.http.file_response import send_file
 from shared.ids import AttemptKey
 from shared.wire import JobState
@@ -49,7 +49,7 @@ async def send_batch(request: web.Request, context: Context, parent: Job) -> web
 
 
 async def _send(request: web.Request, context: Context, parent: Job) -> web.StreamResponse:
-    results = await context.jobs.child_results(parent.id)
+    results = await context.database.read_list(batches.child_results, parent.id)
     parts = [Part(f"{name}/", result) for name, result in results if result is not None]
     missing = [f"{name}/: there is none" for name, result in results if result is None]
     note = _LEFT_OUT
@@ -80,7 +80,7 @@ async def _send(request: web.Request, context: Context, parent: Job) -> web.Stre
 
 async def missing_result(context: Context, job: Job, attempt: int) -> Refusal:
     """Why a file that a row referred to is not there."""
-    now = await context.jobs.get(job.id)  # removed since the row was read?
+    now = await context.database.read(jobs.get, job.id)  # removed since the row was read?
     if (await context.database.read(attempts.get, AttemptKey(job.id, attempt))).result is None:
         return cleaned(now)
     return Refusal(

@@ -20,7 +20,7 @@ _COUNTED: Final = 10_000
 
 async def gone_documents(principal: Principal, context: Context) -> list[ServiceDoc]:
     """Services that are in no settings any more, and have jobs left that the principal may see."""
-    names = await gone(context.services, context.jobs)
+    names = await gone(context.services, context.database)
     found = [
         await service_document(principal, context, Service(name, in_file=False, retired=True))
         for name in names

@@ -29,8 +29,7 @@ from server.domain.permits import Ticket, TicketUsed
 from server.domain.upload_fields import UploadRequest, check_children, given
 from server.ports import ScratchFile
 from server.stages.stage import Resources, Stage
-from server.store import permits, users
-from server.store.moves import get_jobs
+from server.store import bundles, inserts, jobs, permits, queue, users
 from shared.clock import Micros
 from shared.files.bundles.format import META, BundleSummary
 from shared.files.bundles.reader import BundleReader
@@ -187,10 +186,15 @@ class Accept(Stage):
         Raises TicketUsed.
         """
         if await self._database.read(permits.ticket_used, ticket.id) and not (
-            idempotency_key  # a repeat of an accepted upload is no new job
-            and await self._jobs.by_idempotency_key(ticket.user_id, idempotency_key)
+            await self._is_repeat(ticket.user_id, idempotency_key)
         ):
             raise TicketUsed
+
+    async def _is_repeat(self, user: str, key: str | None) -> bool:
+        """Whether it is an accepted upload once more, which is no new job."""
+        return (
+            key is not None and await self._database.read(inserts.job_of_key, user, key) is not None
+        )
 
     async def check_quota(self, request: UploadRequest, size: int) -> None:
         """Refuse early when the user has as many jobs queued as the service allows, or as many
@@ -204,19 +208,22 @@ class Accept(Stage):
         """
         refusal = await self._over_quota(request, size)
         if refusal is not None and not (
-            request.idempotency_key  # a repeat of an accepted upload is no new job
-            and await self._jobs.by_idempotency_key(request.user_id, request.idempotency_key)
+            await self._is_repeat(request.user_id, request.idempotency_key)
         ):
             raise refusal
 
     async def _over_quota(self, request: UploadRequest, size: int) -> FerrymanError | None:
         user, service = request.user_id, request.service
-        most, jobs = service.queued_of(user), max(1, request.batch.total if request.batch else 1)
-        if most and await self._jobs.queued(service.name, user, most) + jobs > most:
-            return QueueFull(user, service.name, most, jobs)
+        most, more = service.queued_of(user), max(1, request.batch.total if request.batch else 1)
+        if (
+            most
+            and await self._database.read(queue.count_queued, service.name, user, most) + more
+            > most
+        ):
+            return QueueFull(user, service.name, most, more)
         allowed, now = self._allowances.of(user), self._clock.now()
         most = allowed.stored
-        if most and (stored := await self._jobs.stored(user)) + size > most:
+        if most and (stored := await self._database.read(inserts.stored_bytes, user)) + size > most:
             return StorageFull(user, stored, most)
         if not allowed.uploaded:
             return None
@@ -253,7 +260,8 @@ class Accept(Stage):
         allowed = self._allowances.of(request.user_id)
 
         async def insert(stored: Bundle) -> tuple[tuple[Job, bool], bool]:
-            job, is_new = await self._jobs.insert(
+            job, is_new = await self._database.write(
+                inserts.insert_job,
                 new_job(
                     request,
                     stored,
@@ -315,7 +323,7 @@ class Accept(Stage):
         if bundle.own_modes:
             return await self._insert(content, bundle, insert)
         which = bundle.digest, bundle.size
-        if which in self._stored or await self._jobs.can_share_bundle(*which):
+        if which in self._stored or await self._database.read(bundles.can_share, *which):
             self._remember(which)
             try:
                 return await self._insert(None, bundle, insert)
@@ -336,8 +344,7 @@ class Accept(Stage):
         """
         refusal = await self._no_such_dependency(access.visible(principal), request)
         if refusal is not None and not (
-            request.idempotency_key  # a repeat of an accepted upload is no new job
-            and await self._jobs.by_idempotency_key(request.user_id, request.idempotency_key)
+            await self._is_repeat(request.user_id, request.idempotency_key)
         ):
             raise refusal
 
@@ -346,10 +353,10 @@ class Accept(Stage):
     ) -> BadField | None:
         wanted = (("after", request.after), ("inputs_from", request.inputs_from))
         ids = {job_id for _, named in wanted for job_id in named}
-        jobs = await self._database.read(get_jobs, ids) if ids else {}
+        found = await self._database.read(jobs.several, ids) if ids else {}
         for field, named in wanted:
             for job_id in named:
-                job = jobs.get(job_id)
+                job = found.get(job_id)
                 if job is None or job.user_id != request.user_id or not visible.has(job):
                     return no_such_dependency(field, job_id)
         return None

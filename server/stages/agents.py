@@ -15,7 +15,7 @@ from server.domain import ending, states
 from server.domain.agents import REMOVED, REPLACED, AgentRecord, Contact
 from server.domain.errors import AgentRefusal, NoSuchAgent
 from server.stages.stage import Resources, Stage
-from server.store import agents
+from server.store import agents, jobs, queue
 from shared.clock import SECOND, Micros
 from shared.sql import Database
 from shared.units.sizes import say_count
@@ -177,7 +177,11 @@ class Agents(Stage):
             agents.set_state, record.id, AgentState.RETIRED, message, idle=True
         )
         if retired is None:
-            held = sum(one.slots for one in await self._jobs.held() if one.agent == record.name)
+            held = sum(
+                one.slots
+                for one in await self._database.read(queue.held)
+                if one.agent == record.name
+            )
             raise AgentRefusal(
                 "agent_has_jobs",
                 f"agent {record.name} has {say_count(held, 'job')}: drain it and wait until they "
@@ -227,5 +231,5 @@ class Agents(Stage):
         message = f"agent {name} was declared lost, whether its processes are dead is not known"
         return await self._move_all(
             self._decide(ending.interrupted, job, Reason.AGENT_LOST, message)
-            for job in await self._jobs.in_states(states.HOLDS_SLOT, name)
+            for job in await self._database.read(jobs.in_states, states.HOLDS_SLOT, name)
         )

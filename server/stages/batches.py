@@ -20,7 +20,7 @@ from server.domain.batch import Batch, NewChild
 from server.domain.jobs import FileKind, Job
 from server.stages import deferral
 from server.stages.stage import Resources, Stage
-from server.store import dependencies
+from server.store import batches, dependencies, jobs
 from shared.files.names import BundleError
 from shared.wire import JobState
 
@@ -49,7 +49,7 @@ class Batches(Stage):
     async def run_once(self) -> int:
         """Do what is to be done for each parent; how many there were."""
         begin = [service.name for service in self._services.values() if not service.paused]
-        due = await self._jobs.due_batches(begin, _PARENTS_AT_ONCE)
+        due = await self._database.read(batches.due, begin, _PARENTS_AT_ONCE)
         for parent, batch in due:
             try:
                 await self._advance(parent, batch)
@@ -61,22 +61,24 @@ class Batches(Stage):
 
     async def _advance(self, parent: Job, batch: Batch) -> None:
         if parent.state is JobState.QUEUED:
-            begun = await self._jobs.begin_batch(rules.begun(parent, batch, self._clock.now()))
-            counted = await self._jobs.batch(parent.id)
+            begun = await self._database.write(
+                batches.begin, rules.begun(parent, batch, self._clock.now())
+            )
+            counted = await self._database.read(batches.get, parent.id)
             if begun is None or counted is None:
                 return
             parent, batch = begun, counted
         if parent.cancel_requested_at is None:
             if batch.gives_up and batch.ended < batch.made:
                 message = f"cancelled because another child of job {parent.id} failed (fail_fast)"
-                await self._jobs.cancel_children(parent.id, self._clock.now(), message)
+                await self._cancel_children(parent.id, self._clock.now(), message)
                 return
             if batch.made < batch.total and not batch.gives_up:
                 await self._make(parent, batch)
                 return
         elif batch.ended < batch.made:  # a crash left children that were not cancelled with it
             message = rules.cancelled_with(parent.id)
-            await self._jobs.cancel_children(parent.id, self._clock.now(), message)
+            await self._cancel_children(parent.id, self._clock.now(), message)
             return
         if batch.ended == batch.made:
             await self._end(parent, batch)
@@ -94,21 +96,23 @@ class Batches(Stage):
             )
             message = f"a child of job {parent.id}"
             now = self._clock.now()
-            if not await self._jobs.make_children(batch, children, now, message):
+            if not await self._database.write(batches.make_children, batch, children, now, message):
                 return
             self._measures.jobs.uploaded(now, parent.service, len(children))
-            made = await self._jobs.batch(parent.id)
+            made = await self._database.read(batches.get, parent.id)
             if made is None:
                 return
             batch = made
         log.info("batch.made", job_id=parent.id, children=batch.total)
 
     async def _end(self, parent: Job, batch: Batch) -> None:
-        failed = await self._jobs.failed_children(parent.id) if batch.failed else []
+        failed = (
+            await self._database.read(batches.failed_children, parent.id) if batch.failed else []
+        )
         service, now = self._service(parent.service), self._clock.now()
         move = rules.over(parent, batch, service, now, failed)
         if move is not None:
-            await self._jobs.end_batch(move, batch)
+            await self._database.write(batches.end, move, batch)
 
 
 class Dependencies(Stage):
@@ -137,7 +141,9 @@ class Dependencies(Stage):
         # At the same time, so that they share a commit.
         moved = await asyncio.gather(
             *(
-                self._jobs.move(ending.dependency_failed(one, self._service(one.job.service), now))
+                self._database.write(
+                    jobs.move, ending.dependency_failed(one, self._service(one.job.service), now)
+                )
                 for one in broken
             )
         )

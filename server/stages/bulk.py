@@ -20,6 +20,7 @@ from server.ports import Filter
 from server.stages.by_hand import Delete, RetryByHand
 from server.stages.read import list_ids, read_job
 from server.stages.stage import Resources, Stage
+from server.store import requests
 from shared.principals import Principal
 from shared.wire import JobState
 
@@ -86,7 +87,7 @@ class Bulk(Stage):
         found: list[int] = []
         for _ in range(_PAGES):
             ids, before_id = await list_ids(
-                self._jobs, principal, where, before_id, most - len(found)
+                self._database, principal, where, before_id, most - len(found)
             )
             found += ids
             if before_id is None or len(found) >= most:
@@ -144,8 +145,8 @@ class Bulk(Stage):
         by, now = principal.name, self._clock.now()
         match action:
             case BulkAction.CANCEL:
-                await read_job(self._jobs, principal, job_id)
-                job = await self._jobs.request_cancel(job_id, now, by)
+                await read_job(self._database, principal, job_id)
+                job = await self._request_cancel(job_id, now, by)
                 if job.ended:
                     return "already_ended", f"job {job_id} has ended already, as {job.state}"
                 return "requested", f"job {job_id} ends as soon as its processes are dead"
@@ -162,13 +163,13 @@ class Bulk(Stage):
                 why = f"job {job_id} had not ended: it is being cancelled, and kept"
                 return "requested", why
             case BulkAction.TAG | BulkAction.UNTAG:
-                await read_job(self._jobs, principal, job_id)
+                await read_job(self._database, principal, job_id)
                 add, remove = (words, ()) if action is BulkAction.TAG else ((), words)
-                job = await self._jobs.change_tags(job_id, add, remove, now, by)
+                job = await self._database.write(requests.change_tags, job_id, add, remove, now, by)
                 return "tagged", f"job {job_id} has {len(job.tags)} tags"
             case BulkAction.MOVE:
                 (service,) = words
-                job = await self._jobs.change_service(job_id, service, now, by)
+                job = await self._database.write(requests.change_service, job_id, service, now, by)
                 if job.ended:
                     return "already_ended", f"job {job_id} has ended already, as {job.state}"
                 return "moved", f"job {job_id} is of service {service}"

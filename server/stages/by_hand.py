@@ -14,7 +14,7 @@ from server.domain.jobs import Job
 from server.stages.cancel import Cancel
 from server.stages.read import read_job
 from server.stages.stage import Resources, Stage
-from server.store import dependencies
+from server.store import dependencies, jobs, requests, retention
 from shared.principals import Principal
 
 log = structlog.get_logger()
@@ -39,13 +39,13 @@ class Delete(Stage):
             NotAllowed, NoSuchJob, ChildOfBatch
             StillNeeded: others wait for it. Nothing was changed.
         """
-        job = await read_job(self._jobs, principal, job_id)
+        job = await read_job(self._database, principal, job_id)
         if job.ended:
             await self.finish(job)
             return None
         with suppress(AlreadyEnded):
             return await self._cancel(principal, job_id, patience_s)
-        return await self._jobs.get(job_id)
+        return await self._database.read(jobs.get, job_id)
 
     async def forget(self, principal: Principal, job_id: int) -> Job | None:
         """Delete a job in any state, for an operator. Both requests are written down first, so that
@@ -58,18 +58,20 @@ class Delete(Stage):
         Raises:
             NoSuchJob, ChildOfBatch, StillNeeded
         """
-        job = await self._jobs.get(job_id)
+        job = await self._database.read(jobs.get, job_id)
         if job.parent_id is not None:
             raise ChildOfBatch(job_id, job.parent_id, "delete")
         if waiting := await self._database.read(dependencies.waiting_for, job_id):
             raise StillNeeded(job_id, waiting)
         if not job.ended:
-            await self._jobs.request_cancel(job_id, self._clock.now(), principal.name)
-            await self._jobs.request_delete(job_id, self._clock.now(), principal.name)
+            await self._request_cancel(job_id, self._clock.now(), principal.name)
+            await self._database.write(
+                requests.request_delete, job_id, self._clock.now(), principal.name
+            )
             try:
                 with suppress(AlreadyEnded):
                     await self._cancel(principal, job_id, 0.0)
-                job = await self._jobs.get(job_id)
+                job = await self._database.read(jobs.get, job_id)
                 if not job.ended:
                     return job
                 await self.finish(job)
@@ -83,7 +85,10 @@ class Delete(Stage):
 
     async def finish(self, job: Job) -> None:
         """Delete an ended job: its row, history and files. Raises NoSuchJob, NotEnded."""
-        await self._storage.delete(await self._jobs.delete(job.id))
+        is_gone = False
+        while not is_gone:
+            is_gone, files = await self._database.write(retention.delete, job.id)
+            await self._storage.delete(files)
         log.info("job.deleted", job_id=job.id)
 
 
@@ -102,15 +107,15 @@ class RetryByHand(Stage):
             QueueFull: its user has as many jobs waiting as the service allows.
         """
         while True:
-            job = await read_job(self._jobs, principal, job_id)
+            job = await read_job(self._database, principal, job_id)
             service = self._services.get(job.service)
             move = ending.retried(job, service, self._clock.now(), principal.name)
             most_queued = service.queued_of(job.user_id) if service else 0
-            queued = await self._jobs.retry(move, job, most_queued)
+            queued = await self._database.write(requests.retry, move, job, most_queued)
             if queued is not None:
                 log.info("job.retried", job_id=job_id, run=queued.run, by=principal.name)
                 return queued
-            now = await self._jobs.get(job_id)
+            now = await self._database.read(jobs.get, job_id)
             seen, found = (
                 (one.state, one.attempt, one.run, one.delete_requested_at) for one in (job, now)
             )

@@ -23,6 +23,7 @@ from server.ports import AgentError, NoSuchPayload, Watch
 from server.stages.get import Get
 from server.stages.read import read_job
 from server.stages.stage import Resources, Stage
+from server.store import jobs
 from shared.clock import wait_for
 from shared.principals import Principal
 from shared.wire import JobState, PayloadDoc, PayloadState
@@ -64,24 +65,24 @@ class Cancel(Stage):
             NotAllowed, NoSuchJob
             AlreadyEnded: it ended in another way, before or while it was being cancelled.
         """
-        await read_job(self._jobs, principal, job_id)
-        job = await self._jobs.request_cancel(job_id, self._clock.now(), principal.name)
+        await read_job(self._database, principal, job_id)
+        job = await self._request_cancel(job_id, self._clock.now(), principal.name)
         if not job.ended:
             done = asyncio.Event()
             self._start(job).add_done_callback(lambda _: done.set())
             patience_s = PATIENCE_S if patience_s is None else patience_s
             await wait_for(done, patience_s, self._clock)
-            job = await self._jobs.get(job_id)
+            job = await self._database.read(jobs.get, job_id)
         if job.ended and job.state is not JobState.CANCELLED:
             raise AlreadyEnded(job.id, job.state)
         return job
 
     async def run_once(self) -> int:
         """Take up what could not be cancelled when it was asked for."""
-        jobs = await self._jobs.to_cancel()
-        for over in self._waiting.keys() - {job.id for job in jobs}:
+        found = await self._database.read(jobs.to_cancel)
+        for over in self._waiting.keys() - {job.id for job in found}:
             del self._waiting[over]
-        for job in jobs:
+        for job in found:
             self._start(job)
         return 0
 
@@ -101,7 +102,7 @@ class Cancel(Stage):
             with self._watch.of(job_id) as changed:
                 while True:
                     changed.clear()  # before it is read: no move is missed
-                    if (job := await self._jobs.get(job_id)).ended:
+                    if (job := await self._database.read(jobs.get, job_id)).ended:
                         break
                     if not await self._try(job):
                         await wait_for(changed, _CHECK_AGAIN_S, self._clock)
@@ -157,4 +158,4 @@ class Cancel(Stage):
 
     async def _cancelled(self, job: Job, message: str) -> bool:
         move = self._decide(ending.cancelled, job, message)
-        return await self._jobs.move(move) is not None
+        return await self._database.write(jobs.move, move) is not None

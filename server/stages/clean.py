@@ -17,15 +17,13 @@ from server.domain.errors import FerrymanError
 from server.domain.jobs import FileKind, Job
 from server.ports import Scratch
 from server.stages.stage import Resources, Stage
-from server.store import permits
-from server.store.jobs import SqlJobs
+from server.store import queue, requests, retention
 from shared.clock import SECOND
+from shared.sql import Database
 
 log = structlog.get_logger()
 _AT_ONCE: Final = 200
 _FILES_AT_ONCE: Final = 1_000
-_KEYS_KEPT_S: Final = 86_400.0
-_UPLOADED_KEPT_S: Final = 31 * 86_400.0
 _ORPHANS_EVERY_S: Final = 3_600.0
 _ORPHAN_AGE_S: Final = 86_400.0
 """What is younger is not looked at: an operator who started with a wrong database has that long."""
@@ -76,15 +74,13 @@ class Clean(Stage):
             How many jobs and files were removed.
         """
         now = self._clock.now()
-        expired = await self._jobs.expired(now, _AT_ONCE)
+        expired = await self._database.read(retention.expired, now, _AT_ONCE)
         cleaned = await self._clean(expired, now) if expired else 0
         deleted = await self._delete()
         forgotten = await self._forget(now)
-        await self._jobs.forget_idempotency_keys(now - round(_KEYS_KEPT_S * SECOND))
-        await self._jobs.forget_uploaded(now - round(_UPLOADED_KEPT_S * SECOND))
-        await self._database.write(permits.forget_tickets, now)
+        await self._database.write(retention.forget_old, now)
         orphans = await self._remove_orphans()
-        left = await self._jobs.maintain()
+        left = await self._database.maintain()
         if self._keep_record is not None and self._clock.monotonic() >= self._record_due:
             await self._keep_record()
             self._record_due = self._clock.monotonic() + _RECORD_EVERY_S
@@ -93,8 +89,12 @@ class Clean(Stage):
         return cleaned + deleted + forgotten + orphans
 
     async def _clean(self, expired: list[Job], now: int) -> int:
-        cleaned, files = await self._jobs.clean([ending.expired(job, now) for job in expired])
-        await self._storage.delete(files)
+        moves = [ending.expired(job, now) for job in expired]
+        cleaned = 0
+        for some in await self._database.read(retention.portions, moves):
+            count, files = await self._database.write(retention.clean, some)
+            await self._storage.delete(files)
+            cleaned += count
         if cleaned:
             log.info("jobs.cleaned", jobs=cleaned, job_ids=[job.id for job in expired])
         return cleaned
@@ -102,7 +102,7 @@ class Clean(Stage):
     async def _delete(self) -> int:
         """Jobs that could not be deleted when it was asked for, because they had not ended."""
         deleted = 0
-        for job in await self._jobs.to_delete(_AT_ONCE):
+        for job in await self._database.read(requests.to_delete, _AT_ONCE):
             try:
                 await self._finish(job)
             except FerrymanError as problem:
@@ -113,11 +113,11 @@ class Clean(Stage):
 
     async def _forget(self, now: int) -> int:
         forgotten = 0
-        for name in await self._jobs.cleaned_services():
+        for name in await self._database.read(retention.cleaned_services):
             keep_s = self._service(name).forget_after_s
             if keep_s:
                 before = now - round(keep_s * SECOND)
-                forgotten += await self._jobs.forget(name, before, _AT_ONCE)
+                forgotten += await self._database.write(retention.forget, name, before, _AT_ONCE)
         return forgotten
 
     async def _remove_orphans(self) -> int:
@@ -142,8 +142,11 @@ class Clean(Stage):
                 await self._look_at(kind, names)
         return 0 if self._unlisted else await self._end_sweep()
 
+    async def _in_use(self, names: Sequence[str]) -> set[str]:
+        return await self._database.read(retention.files_in_use, names)
+
     async def _look_at(self, kind: FileKind, names: Sequence[str]) -> None:
-        orphans = await self._storage.orphans(kind, names, self._jobs.files_in_use)
+        orphans = await self._storage.orphans(kind, names, self._in_use)
         before = self._clock.now() - round(_ORPHAN_AGE_S * SECOND)
         old = await self._storage.stored_before(kind, orphans, before) if orphans else []
         self._files += len(names)
@@ -158,7 +161,7 @@ class Clean(Stage):
         removed = 0
         for kind in FileKind:
             chosen = [name for of, name in due[:most] if of is kind]
-            removed += await self._storage.delete_orphans(kind, chosen, self._jobs.files_in_use)
+            removed += await self._storage.delete_orphans(kind, chosen, self._in_use)
         self._found_before = frozenset(self._found)
         self.orphans_left = self._unknown - removed if len(due) > most else 0
         if self.orphans_left:
@@ -168,8 +171,8 @@ class Clean(Stage):
         return removed
 
 
-async def recover(jobs: SqlJobs, scratch: Scratch) -> None:
+async def recover(database: Database, scratch: Scratch) -> None:
     """Remove the scratch files of earlier runs, and log what is resumed."""
     removed = await asyncio.to_thread(scratch.clear)
-    taken_up = sum(one.slots for one in await jobs.held())
+    taken_up = sum(one.slots for one in await database.read(queue.held))
     log.info("server.recovered", jobs=taken_up, half_files=removed)

@@ -16,6 +16,7 @@ from server.domain import batch, ending
 from server.domain.jobs import Bundle, FileKind, Job, Move, Result
 from server.ports import ScratchFile, Storage
 from server.stages.stage import Resources, Stage
+from server.store import batches
 from shared.files.bundles.expand import expand_folder
 from shared.files.bundles.format import ENTRY, BundleSummary
 from shared.files.bundles.reader import MAX_FILES, BundleReader
@@ -188,7 +189,7 @@ class Deferral(Stage):
             file = await pending.put(content)
             move = batch.deferred(job, ended, len(children.names))
             bundle = Bundle(file, own.size, own.digest)
-            kept = await self._jobs.defer(move, len(children.names), bundle)
+            kept = await self._database.write(batches.defer, move, len(children.names), bundle)
             if kept is None:
                 return False
             if kept.file == file:

@@ -21,6 +21,7 @@ from server.stages.agent_tasks import AgentTasks
 from server.stages.get import Get
 from server.stages.inputs import Inputs, InputsNotMade, NoInputs
 from server.stages.stage import Resources, Stage
+from server.store import bundles, jobs
 from shared.ids import AttemptKey
 from shared.wire import JobState, PayloadDoc, Reason
 
@@ -57,7 +58,7 @@ class Deliver(Stage):
         """Take up deliveries that an earlier run of the server, or an earlier connection to the
         agent, began, or that an error broke off.
         """
-        for job in await self._jobs.in_states([JobState.PROCESSING]):
+        for job in await self._database.read(jobs.in_states, [JobState.PROCESSING]):
             if job.key not in self._deliveries and not self._get.has_taken(job.key):
                 what = "the delivery was interrupted"
                 work = functools.partial(self._resolve_ambiguous, job, what)
@@ -101,7 +102,7 @@ class Deliver(Stage):
                 await self._requeue(job, f"it cannot be sent now: {problem.strerror}", _BUSY_S)
                 return
             assert job.bundle is not None, "only Cleaned jobs have none"
-            await self._jobs.stop_sharing(job.bundle)
+            await self._database.write(bundles.stop_sharing, job.bundle.file)
             message = f"the stored bundle cannot be read: {problem}"
             await self._fail(job, Reason.INVALID_BUNDLE, message)
         else:
@@ -158,7 +159,7 @@ class Deliver(Stage):
     async def _still_sending(self, job: Job, delay_s: float) -> Job | None:
         """The job after a while; None: it was cancelled, or the Getter saw it."""
         await self._clock.sleep(delay_s)
-        current = await self._jobs.get(job.id)
+        current = await self._database.read(jobs.get, job.id)
         sending = current.state is JobState.PROCESSING and current.attempt == job.attempt
         return current if sending else None
 
@@ -180,7 +181,7 @@ class Deliver(Stage):
             self._get.taken(agent, job, payload, now)
         else:
             move = outcome.submitted(job, agent.name, payload.id, now)
-            await self._jobs.move(move)
+            await self._database.write(jobs.move, move)
 
     async def _refused(self, job: Job, no: RefusedByAgent) -> None:
         if no.code == "submit_in_progress":
@@ -205,7 +206,7 @@ class Deliver(Stage):
                 delay_s = min(rest_s, _REFUSED_S)
         elif no.final and job.bundle is not None:
             # Its bytes may be damaged here: who uploads the same content again must not get them.
-            await self._jobs.stop_sharing(job.bundle)
+            await self._database.write(bundles.stop_sharing, job.bundle.file)
         move = self._decide(outcome.refused, job, no, delay_s=delay_s, offered=offered)
         await self._move(job, move)
 
@@ -223,7 +224,7 @@ class Deliver(Stage):
         self._measures.dispatches.labels(job.agent or "", outcome).inc()
 
     async def _move(self, job: Job, move: Move) -> None:
-        moved = await self._jobs.move(move)
+        moved = await self._database.write(jobs.move, move)
         log.info(
             "job.not_sent",
             job_id=move.job_id,

@@ -28,7 +28,7 @@ from server.stages.results import UNCHECKED, WAITS_FOR_ROOM, Results, is_disk_fu
 from server.stages.small_results import SmallResults
 from server.stages.stage import Resources, Stage
 from server.stages.unexpected_payloads import UnexpectedPayloads
-from server.store import attempts
+from server.store import attempts, jobs
 from shared.clock import Micros, wait_for
 from shared.ids import AttemptKey
 from shared.wire import JobState, PayloadDoc, PayloadList, PayloadState, Reason
@@ -159,7 +159,7 @@ class Get(Stage):
             for payload in page.payloads:
                 await self.receive(agent, payload, size=len(payload.model_dump_json()))
                 listed.add(payload.key)
-        for job in await self._jobs.in_states(states.AT_AGENT, agent.name):
+        for job in await self._database.read(jobs.in_states, states.AT_AGENT, agent.name):
             if str(job.key) not in listed:
                 # The job may be younger than the list: ask for this very key.
                 kept = await agent.settle(job)
@@ -209,7 +209,7 @@ class Get(Stage):
         if move is None:
             return True
         if payload.status not in outcome.ENDED:
-            return await self._jobs.move(move) is not None
+            return await self._database.write(jobs.move, move) is not None
         self.progress.forget(job.key)
         if have is None and payload.result is not None:
             await self.results.waiting.check((agent.name, payload.id), payload.result.size)
@@ -242,7 +242,7 @@ class Get(Stage):
                         pending.commit()
                     return deferred
                 move = deferred
-            moved = await self._jobs.move(move)
+            moved = await self._database.write(jobs.move, move)
             if moved is not None:
                 pending.commit()
         return moved
@@ -250,7 +250,7 @@ class Get(Stage):
     async def lost(self, agent: Agent, job: Job, message: str) -> None:
         """The attempt is gone without a trace."""
         move = self._decide(ending.interrupted, job, Reason.AGENT_LOST, message)
-        await self._jobs.move(move)
+        await self._database.write(jobs.move, move)
 
     # -- one payload
 
@@ -366,7 +366,7 @@ class Get(Stage):
 
     async def _read(self, key: AttemptKey) -> Job | None:
         try:
-            return await self._jobs.get(key.job_id)
+            return await self._database.read(jobs.get, key.job_id)
         except NoSuchJob:
             return None
 
@@ -388,12 +388,14 @@ class Get(Stage):
         """If that can be done: trying again does not depend on it."""
         try:
             key = AttemptKey.parse(payload.key or "")
-            job = await self._jobs.get(key.job_id)
+            job = await self._database.read(jobs.get, key.job_id)
             is_current = outcome.is_of(job, payload, agent.name) and not job.deferred
             if is_current and job.state is JobState.PROCESSING:
                 job = await self._started(agent, job, payload)
             if is_current and JobState.UNKNOWN in states.NEXT[job.state]:
-                await self._jobs.move(outcome.unknown(job, self._clock.now(), message))
+                await self._database.write(
+                    jobs.move, outcome.unknown(job, self._clock.now(), message)
+                )
         except Exception:
             log.exception("payload.not_shown_as_unknown", key=payload.key)
 
@@ -402,7 +404,7 @@ class Get(Stage):
         status = PayloadState.PREPARED if payload.started_at is None else PayloadState.RUNNING
         before = payload.model_copy(update={"status": status, "result": None})
         await self.advance(agent, job, before)
-        return await self._jobs.get(job.id)
+        return await self._database.read(jobs.get, job.id)
 
 
 def _is_at_agent(job: Job) -> bool:

@@ -13,9 +13,10 @@ from typing import Final
 from server.domain import states
 from server.domain.choose import Candidate
 from server.domain.jobs import Job
-from server.store.jobs import SqlJobs
+from server.store import queue
 from shared.clock import Micros
 from shared.ids import AttemptKey
+from shared.sql import Database
 from shared.wire import JobState
 
 _MOST_QUEUED: Final = 1_000
@@ -94,10 +95,10 @@ class Hints:
                 over[job.agent] += 1
         return any(one.takes(self._slots[one.name] - over[one.name]) for one in candidates)
 
-    async def look(self, jobs: SqlJobs) -> None:
+    async def look(self, database: Database) -> None:
         """Ask the store which services have queued jobs."""
         self._looks += 1
-        found = set(await jobs.queued_services())
+        found = set(await database.read(queue.queued_services))
         self._may_have = found
         for service in self._queued.keys() - found:
             # Those that came meanwhile are not in what was found.

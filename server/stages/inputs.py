@@ -17,6 +17,7 @@ from server.domain.jobs import Job
 from server.ports import ScratchFile
 from server.stages.merged_results import MergedResults, Part, UnusableResult, merged_results
 from server.stages.stage import Stage
+from server.store import batches, jobs
 from shared.files.archives.zip_directory import MAX_MERGED
 from shared.files.durable import remove_quietly, write_all
 from shared.files.names import BundleError
@@ -92,11 +93,11 @@ class Inputs(Stage):
     async def _result_of(self, job_id: int) -> list[Part]:
         """That of the job; of a batch without a gather.sh, those of its children."""
         prefix = f"{_INPUTS}{job_id}/"
-        batch = await self._jobs.batch(job_id)
+        batch = await self._database.read(batches.get, job_id)
         if batch is not None and batch.total and not batch.has_gather:
             return await self._children(job_id, prefix)
         try:
-            result = (await self._jobs.get(job_id)).result
+            result = (await self._database.read(jobs.get, job_id)).result
         except NoSuchJob:
             result = None
         if result is None:
@@ -104,7 +105,7 @@ class Inputs(Stage):
         return [Part(prefix, result)]
 
     async def _children(self, parent_id: int, prefix: str) -> list[Part]:
-        results = await self._jobs.child_results(parent_id)
+        results = await self._database.read_list(batches.child_results, parent_id)
         return [Part(f"{prefix}{name}/", result) for name, result in results if result is not None]
 
 

@@ -20,7 +20,7 @@ from server.stages.agent_tasks import AgentTasks
 from server.stages.get import Get
 from server.stages.results import WAITS_FOR_ROOM, is_disk_full, not_stored, store
 from server.stages.stage import Resources, Stage
-from server.store import attempts
+from server.store import attempts, jobs, queue
 from shared.clock import SECOND
 from shared.ids import AttemptKey
 from shared.units.durations import say_duration
@@ -50,12 +50,12 @@ class Poll(Stage):
         await self._get.results.waiting.run_once()
         moved = 0
         polled = set()
-        for name in {one.agent for one in await self._jobs.held()}:
+        for name in {one.agent for one in await self._database.read(queue.held)}:
             agent, unreachable_s = self._fleet.named(name), self._fleet.unreachable_s(name)
             if unreachable_s is not None:
                 moved += await self._move_unreachable(name, unreachable_s)
             elif agent is not None and not agent.supports_events:
-                for job in await self._jobs.in_states(states.AT_AGENT, name):
+                for job in await self._database.read(jobs.in_states, states.AT_AGENT, name):
                     polled.add(job.key)
                     if job.key not in self._asking:
                         work = functools.partial(self._ask, agent, job)
@@ -78,10 +78,10 @@ class Poll(Stage):
         what = f"agent {name} has not been reached"
         if gone:
             what = f"agent {name} has not been in the server's settings"
-        jobs = await self._jobs.in_states(judged, name)
+        found = await self._database.read(jobs.in_states, judged, name)
         if gone and unreachable_s <= self._lost_after_s:
-            return await self._move_all(map(self._not_in_settings, jobs))
-        return await self._move_all(self._unreached(job, unreachable_s, what) for job in jobs)
+            return await self._move_all(map(self._not_in_settings, found))
+        return await self._move_all(self._unreached(job, unreachable_s, what) for job in found)
 
     def _not_in_settings(self, job: Job) -> Move | None:
         then = "is cancelled" if job.cancel_requested_at is not None else "goes on"
@@ -135,7 +135,7 @@ class Poll(Stage):
             why = f"{WAITS_FOR_ROOM} {no_room}"
         if JobState.UNKNOWN in states.NEXT[job.state]:
             move = outcome.unknown(job, self._clock.now(), why)
-            await self._jobs.move(move)
+            await self._database.write(jobs.move, move)
         if full:
             await self._get.results.waiting.turn(which)
         else:

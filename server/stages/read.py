@@ -10,33 +10,33 @@ from server.domain import access
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Job
 from server.ports import EventsPage, Filter
-from server.store import events
-from server.store.jobs import SqlJobs
+from server.store import events, inserts, jobs, pages
 from shared.principals import Principal
+from shared.sql import Database
 from shared.wire import JobState
 
 
-async def read_job(jobs: SqlJobs, principal: Principal, job_id: int) -> Job:
+async def read_job(database: Database, principal: Principal, job_id: int) -> Job:
     """The job, if the principal may see it. Raises NotAllowed, NoSuchJob."""
     visible = access.visible(principal)
-    job = await jobs.get(job_id)
+    job = await database.read(jobs.get, job_id)
     if not visible.has(job):
         raise NoSuchJob(job_id)
     return job
 
 
 async def read_events(
-    jobs: SqlJobs, principal: Principal, job_id: int, after: int, limit: int
+    database: Database, principal: Principal, job_id: int, after: int, limit: int
 ) -> EventsPage:
     """What happened to the job, from behind ``after``. Raises NotAllowed, NoSuchJob."""
-    await read_job(jobs, principal, job_id)
-    found = await jobs.database.read(events.of_job, job_id, after, limit + 1)
+    await read_job(database, principal, job_id)
+    found = await database.read(events.of_job, job_id, after, limit + 1)
     items = found[:limit]
     return EventsPage(items, items[-1].seq if items else after, more=len(found) > limit)
 
 
 async def list_events(
-    jobs: SqlJobs, principal: Principal, where: Filter, after: int, limit: int
+    database: Database, principal: Principal, where: Filter, after: int, limit: int
 ) -> EventsPage:
     """What happened to the jobs that fit and that the principal may see, from behind ``after``.
     Raises NotAllowed.
@@ -44,33 +44,43 @@ async def list_events(
     visible = _visible(principal, where)
     if visible is None:
         return EventsPage([], after, more=False)
-    return await jobs.database.read_list(events.page, visible, after, limit)
+    return await database.read_list(events.page, visible, after, limit)
 
 
 async def list_jobs(
-    jobs: SqlJobs, principal: Principal, where: Filter, before_id: int | None, limit: int
+    database: Database, principal: Principal, where: Filter, before_id: int | None, limit: int
 ) -> tuple[list[Job], int | None]:
-    """A page of the jobs that fit and that the principal may see, as :meth:`SqlJobs.page` gives it.
-    Raises NotAllowed.
+    """A page, as :func:`server.store.pages.page` gives it, of the jobs that fit and that the
+    principal may see. Raises NotAllowed.
     """
     visible = _visible(principal, where)
-    return ([], None) if visible is None else await jobs.page(visible, before_id, limit)
+    return (
+        ([], None)
+        if visible is None
+        else await database.read_list(pages.page, visible, before_id, limit)
+    )
 
 
 async def list_ids(
-    jobs: SqlJobs, principal: Principal, where: Filter, before_id: int | None, limit: int
+    database: Database, principal: Principal, where: Filter, before_id: int | None, limit: int
 ) -> tuple[list[int], int | None]:
     """The numbers of the jobs that :func:`list_jobs` gives. Raises NotAllowed."""
     visible = _visible(principal, where)
-    return ([], None) if visible is None else await jobs.ids(visible, before_id, limit)
+    return (
+        ([], None)
+        if visible is None
+        else await database.read_list(pages.ids, visible, before_id, limit)
+    )
 
 
 async def count_jobs(
-    jobs: SqlJobs, principal: Principal, where: Filter, most: int
+    database: Database, principal: Principal, where: Filter, most: int
 ) -> dict[JobState, int] | None:
-    """As :meth:`SqlJobs.counts`, of the jobs that the principal may see. Raises NotAllowed."""
+    """As :func:`server.store.pages.counts`, of the jobs that the principal may see. Raises
+    NotAllowed.
+    """
     visible = _visible(principal, where)
-    return None if visible is None else await jobs.counts(visible, most)
+    return None if visible is None else await database.read_list(pages.counts, visible, most)
 
 
 def _visible(principal: Principal, where: Filter) -> Filter | None:
@@ -85,10 +95,12 @@ def _visible(principal: Principal, where: Filter) -> Filter | None:
     return replace(where, submitted_by=visible.submitted_by)
 
 
-async def job_of_key(jobs: SqlJobs, principal: Principal, user_id: str, key: str) -> Job | None:
+async def job_of_key(
+    database: Database, principal: Principal, user_id: str, key: str
+) -> Job | None:
     """The job that the user uploaded under an idempotency key, if the principal may see it. Raises
     NotAllowed.
     """
     visible = access.visible(principal)
-    job = await jobs.by_idempotency_key(user_id, key)
+    job = await database.read(inserts.job_of_key, user_id, key)
     return job if job is not None and visible.has(job) else None

@@ -13,6 +13,7 @@ from server.domain.service import Service
 from server.stages.deliver import Deliver
 from server.stages.get import Get
 from server.stages.stage import Resources, Stage
+from server.store import claims, queue
 from shared.clock import SECOND
 from shared.units.durations import say_duration
 from shared.wire import Reason
@@ -60,12 +61,12 @@ class Send(Stage):
         due = self._hints.take_due(self._clock.now())
         if now < self._look_due and not self._hints.unsure:
             if due:
-                await self._jobs.release_delayed(self._clock.now())
+                await self._database.write(queue.release_delayed, self._clock.now())
             return sum([await self._claim(name, hurried=True) for name in self._hints.queued()])
         self._look_due = now + self._look_every_s
         self._hints.unsure = False
         moved = await self._look(now)
-        await self._hints.look(self._jobs)
+        await self._hints.look(self._database)
         return moved
 
     def until_next_s(self) -> float:
@@ -74,12 +75,13 @@ class Send(Stage):
         return math.inf if due is None else max(0.01, (due - self._clock.now()) / SECOND)
 
     async def _look(self, now: float) -> int:
-        queued = await self._jobs.queued_services()
+        queued = await self._database.read(queue.queued_services)
         missing = [name for name in queued if name not in self._services]
         self._missing = {name: self._missing.get(name, now) for name in missing}
         if not queued:
             return 0
-        await self._jobs.release_delayed(self._clock.now())
+        if await self._database.read(queue.has_due, self._clock.now()):
+            await self._database.write(queue.release_delayed, self._clock.now())
         moved = 0
         if now >= self._missing_due:
             moved += await self._give_up_missing()
@@ -103,12 +105,20 @@ class Send(Stage):
             if hurried and self._hints and not self._hints.has_room(candidates, ended):
                 break
             now = self._clock.now()
-            jobs = await self._jobs.claim_fairly(service, candidates, _MAX_CLAIMED, now, ended)
-            for job in jobs:
+            found = await self._database.write(
+                claims.claim_fairly,
+                service,
+                candidates,
+                _MAX_CLAIMED,
+                now,
+                ended,
+                self._services,
+            )
+            for job in found:
                 self._fleet.claimed(job.agent or "", name)
                 self._deliver.start(job)
-            claimed += len(jobs)
-            if len(jobs) < _MAX_CLAIMED:
+            claimed += len(found)
+            if len(found) < _MAX_CLAIMED:
                 break
         return claimed
 
@@ -124,7 +134,7 @@ class Send(Stage):
             now = self._clock.now()
             given_up += await self._move_all(
                 ending.failed(job, Service(name), now, Reason.NOT_OFFERED, message)
-                for job in await self._jobs.longest_queued(name, _MAX_GIVEN_UP)
+                for job in await self._database.read(queue.longest_queued, name, _MAX_GIVEN_UP)
             )
         return given_up
 
@@ -135,7 +145,9 @@ class Send(Stage):
         most_s = service.queue_timeout_s
         before = now - round(most_s * SECOND) if most_s else None
         moves = []
-        for job in await self._jobs.overdue(service.name, before, now, _MAX_GIVEN_UP):
+        for job in await self._database.read(
+            queue.overdue, service.name, before, now, _MAX_GIVEN_UP
+        ):
             waits_s = ending.queue_timeout_s(job, service)
             allowed = "the service allows" if waits_s == most_s else "its upload allows"
             message = (

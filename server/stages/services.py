@@ -18,8 +18,7 @@ from server.domain.access import Visible
 from server.domain.allowances import Allowances
 from server.domain.errors import BadField, NoSuchService, ServiceRefusal
 from server.domain.service import SERVICE_NAME, Service, ServiceLoad, ServiceRecord
-from server.store import services
-from server.store.jobs import SqlJobs
+from server.store import queue, services
 from shared.clock import Clock
 from shared.settings.base import SettingsError
 from shared.sql import Database
@@ -219,9 +218,12 @@ class Services(Mapping[str, Service]):
             raise ServiceRefusal("service_in_file", f"{why}, then reload the server (SIGHUP)")
 
 
-async def gone(known: Services, jobs: SqlJobs) -> dict[str, ServiceLoad]:
+async def gone(known: Services, database: Database) -> dict[str, ServiceLoad]:
     """Services that are in no settings any more, and have jobs that have not ended."""
-    names = {*await jobs.queued_services(), *(one.service for one in await jobs.held())}
+    names = {
+        *await database.read(queue.queued_services),
+        *(one.service for one in await database.read(queue.held)),
+    }
     missing = sorted(names - known.keys())
     return {name: await known.load(name, _COUNTED, Visible()) for name in missing}
 

@@ -18,6 +18,7 @@ from server.domain.jobs import FileKind, Job, Move, Result
 from server.ports import Agent, AgentError, Fetched, PendingFiles, ScratchFile
 from server.stages.results import Results
 from server.stages.stage import Resources, Stage
+from server.store import jobs
 from shared.together import Together
 from shared.wire import PayloadDoc
 
@@ -99,7 +100,7 @@ class SmallResults(Stage):
             if payload.result is not None:
                 result = await self._results.fetch(agent, payload, pending)
                 move = _with_result(move, result)
-            moved = await self._jobs.move(move)
+            moved = await self._database.write(jobs.move, move)
             if moved is not None:
                 pending.commit()
         return moved
@@ -168,7 +169,7 @@ class SmallResults(Stage):
                 result = Result(name, fetched.size, fetched.sha256, offset)
                 came.append(number)
                 moves.append(_with_result(move, result))
-        moved = await self._jobs.move_all(moves)
+        moved = await self._database.write(jobs.move_all, moves)
         if any(moved):
             pending.commit()
         for number, job in zip(came, moved, strict=True):

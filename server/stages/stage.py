@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
+from server.domain.batch import cancelled_with
 from server.domain.jobs import Job, Move
 from server.domain.retry import Uniform
 from server.domain.service import Service
 from server.ports import Fleet, Measures, Scratch, Storage
 from server.stages.hints import Hints
-from server.store.jobs import SqlJobs
+from server.store import children, jobs, requests
 from shared.clock import RANDOM, Clock, Micros
 from shared.sql import Database
 
@@ -34,7 +35,6 @@ class Resources:
         hints: learns each change; None: what it would say is read.
     """
 
-    jobs: SqlJobs
     database: Database
     storage: Storage
     scratch: Scratch
@@ -53,7 +53,7 @@ class Stage:
     """Base of the stages."""
 
     def __init__(self, resources: Resources) -> None:
-        self._jobs, self._database = resources.jobs, resources.database
+        self._database = resources.database
         self._fleet = resources.fleet
         self._storage, self._scratch = resources.storage, resources.scratch
         self._services, self._clock = resources.services, resources.clock
@@ -84,6 +84,29 @@ class Stage:
         wanted = [move for move in moves if move is not None]
         moved = 0
         for start in range(0, len(wanted), _MOVED_AT_ONCE):
-            jobs = await self._jobs.move_all(wanted[start : start + _MOVED_AT_ONCE])
-            moved += sum(job is not None for job in jobs)
+            some = wanted[start : start + _MOVED_AT_ONCE]
+            made = await self._database.write(jobs.move_all, some)
+            moved += sum(job is not None for job in made)
         return moved
+
+    async def _request_cancel(self, job_id: int, at: Micros, by: str = "") -> Job:
+        """Store that the job is to be cancelled, unless it has ended, and so are all its children:
+        those that wait at once.
+
+        Args:
+            by: who asked for it; the event says so.
+
+        Raises:
+            NoSuchJob
+        """
+        job, is_new = await self._database.write(requests.request_cancel, job_id, at, by)
+        if is_new and job.deferred:
+            await self._cancel_children(job_id, at, cancelled_with(job_id))
+        return job
+
+    async def _cancel_children(self, parent_id: int, at: Micros, message: str) -> None:
+        """Cancel the queued children, and request the cancel of the others, some in each
+        transaction.
+        """
+        while await self._database.write(children.cancel_children, parent_id, at, message):
+            pass

@@ -11,7 +11,7 @@ from server.domain.choose import LEAST_RUNS, Recent
 from server.domain.errors import NoSuchService
 from server.domain.statistics import ALL, KEPT_S, Tree, add, begin_of
 from server.stages.stage import Resources, Stage
-from server.store import statistics, users
+from server.store import queue, statistics, users
 from shared.clock import SECOND, Micros
 from shared.sql import Database
 
@@ -92,7 +92,7 @@ class Statistics(Stage):
         for service, (jobs, _) in (await self._database.read_list(statistics.queued)).items():
             for name in (ALL, service):
                 found[name]["queued"] += jobs
-        for one in await self._jobs.held():
+        for one in await self._database.read(queue.held):
             for name in (ALL, one.service):
                 found[name]["running"] += one.running
         return found

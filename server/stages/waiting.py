@@ -12,9 +12,9 @@ from server.domain.jobs import Hold, Job
 from server.domain.service import Service
 from server.ports import Fleet, Held
 from server.stages.results import WaitingResults
-from server.store import dependencies
-from server.store.jobs import SqlJobs
+from server.store import batches, dependencies, queue
 from shared.clock import Micros, say_time, utc
+from shared.sql import Database
 from shared.wire import JobState, QueueInfo, WaitReason
 
 _NAMED: Final = 5
@@ -36,7 +36,7 @@ _FOR_A_SLOT: Final = frozenset(
 async def why_waiting(
     listed: Sequence[Job],
     services: Mapping[str, Service],
-    jobs: SqlJobs,
+    database: Database,
     fleet: Fleet,
     now: Micros,
     recent: Callable[[str], Awaitable[Recent]] | None = None,
@@ -54,29 +54,29 @@ async def why_waiting(
     waiting = [job for job in listed if _waits(job)]
     if not waiting:
         return {}
-    held = _Held(await jobs.held(), fleet)
+    held = _Held(await database.read(queue.held), fleet)
     parents = {job.id if job.deferred else job.parent_id for job in waiting} - {None}
-    batches = await jobs.batches_of([one for one in parents if one is not None])
+    counted_of = await database.read(batches.several, [one for one in parents if one is not None])
     queued = [job.id for job in waiting if job.state is JobState.QUEUED]
     counted = _COUNTED_IN_LISTS if in_list else _COUNTED
-    before = await jobs.queued_before(queued, counted)
+    before = await database.read_list(queue.queued_before, queued, counted)
     found = {}
     for job in waiting:
         position = 1 + before.get(job.id, 0)
         if job.state is JobState.SUBMITTED:
             why = held.at_agent(job)
         elif job.state is JobState.RUNNING:
-            why = _children(batches.get(job.id))
+            why = _children(counted_of.get(job.id))
         elif (service := services.get(job.service)) is None:
             reason = f"the server has no service {job.service} in its settings"
             why = _why(WaitReason.NO_SERVICE, reason)
         else:
             on = (
-                await jobs.database.read(dependencies.unmet, job.id)
+                await database.read(dependencies.unmet, job.id)
                 if job.hold is Hold.DEPENDENCY and not in_list
                 else []
             )
-            batch = batches.get(job.parent_id or 0)
+            batch = counted_of.get(job.parent_id or 0)
             why = (
                 _on_hold(job, on, batch)
                 or _not_sent(job, service, now)

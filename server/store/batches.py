@@ -9,11 +9,10 @@ from typing import Any, Final
 
 from server.domain.batch import NAMED, Batch, Child, NewChild
 from server.domain.jobs import Bundle, Job, Move, Result
-from server.store import bundles, children, records
-from server.store.children import cancel_children, insert_children, queue_again
-from server.store.moves import get_job, make_move
+from server.store import bundles, children, jobs, records
+from server.store.children import insert_children, queue_again
 from server.store.queue import DEFERRED
-from server.store.statements import Part, batches, changed
+from server.store.statements import changed, chunks
 from shared.clock import Micros
 from shared.sql import Row, Tx
 from shared.wire import JobState, Reason
@@ -37,227 +36,209 @@ _DUE: Final = f"""
 _AT_ONCE: Final = 500
 
 
-class Batches(Part):
-    """The part of :class:`SqlJobs` that makes and ends batches."""
+def get(tx: Tx, parent_id: int) -> Batch | None:
+    """The children of a job, as they are counted; None: it has none, and will not."""
+    return several(tx, [parent_id]).get(parent_id)
 
-    async def batch(self, parent_id: int) -> Batch | None:
-        """The children of a job, as they are counted; None: it has none, and will not."""
-        return (await self.batches_of([parent_id])).get(parent_id)
 
-    async def batches_of(self, parents: Sequence[int]) -> dict[int, Batch]:
-        """Likewise, of those jobs that have some or may leave some."""
-        found = {}
-        for names, params in batches(parents):
-            sql = f"SELECT * FROM batches WHERE parent_id IN ({names})"  # noqa: S608 - placeholders
-            for row in await self._database.rows(sql, params):
-                found[row["parent_id"]] = _batch(row)
-        return found
+def several(tx: Tx, parents: Sequence[int]) -> dict[int, Batch]:
+    """Likewise, of those jobs that have some or may leave some."""
+    found = {}
+    for names, params in chunks(parents):
+        sql = f"SELECT * FROM batches WHERE parent_id IN ({names})"  # noqa: S608 - placeholders
+        for row in tx.rows(sql, params):
+            found[row["parent_id"]] = _batch(row)
+    return found
 
-    async def due_batches(self, services: Collection[str], limit: int) -> list[tuple[Job, Batch]]:
-        """Parents for which there is something to do: children to make or to cancel, or all of
-        them have ended.
 
-        Args:
-            services: only of these may queued parents begin.
+def due(tx: Tx, services: Collection[str], limit: int) -> list[tuple[Job, Batch]]:
+    """Parents for which there is something to do: children to make or to cancel, or all of
+    them have ended.
+
+    Args:
+        services: only of these may queued parents begin.
+    """
+    params: dict[str, Any] = {f"s{n}": name for n, name in enumerate(services)}
+    sql = _DUE.format(services=", ".join(f":{name}" for name in params) or "NULL")
+    found = []
+    for row in tx.rows(sql, params | {"limit": limit}):
+        batch = get(tx, row["id"])
+        if batch is not None:
+            found.append((jobs.get(tx, row["id"]), batch))
+    return found
+
+
+def begin(tx: Tx, move: Move) -> Job | None:
+    """Queued → Running of a parent. Children of an earlier run that failed or were cancelled
+    are queued again, each with an event, in the same transaction.
+    """
+    parent = jobs.move(tx, move)
+    if parent is not None:
+        queue_again(tx, parent, move.at)
+    return parent
+
+
+def make_children(
+    tx: Tx, batch: Batch, children: Sequence[NewChild], at: Micros, message: str
+) -> bool:
+    """Queue the next children in one transaction, each as its parent is.
+
+    Returns:
+        False: nothing was changed, because the parent does not wait for them or has made some
+        since ``batch`` was read.
+    """
+    parent_id = batch.parent_id
+    counted = tx.rows(
         """
-        params: dict[str, Any] = {f"s{n}": name for n, name in enumerate(services)}
-        sql = _DUE.format(services=", ".join(f":{name}" for name in params) or "NULL")
-        found = []
-        for row in await self._database.rows(sql, params | {"limit": limit}):
-            batch = await self.batch(row["id"])
-            if batch is not None:
-                found.append((await self._database.read(get_job, row["id"]), batch))
-        return found
-
-    async def begin_batch(self, move: Move) -> Job | None:
-        """Queued → Running of a parent. Children of an earlier run that failed or were cancelled
-        are queued again, each with an event, in the same transaction.
-        """
-
-        def change(tx: Tx) -> Job | None:
-            parent = make_move(tx, move)
-            if parent is not None:
-                queue_again(tx, parent, move.at)
-            return parent
-
-        return await self._database.write(change)
-
-    async def make_children(
-        self, batch: Batch, children: Sequence[NewChild], at: Micros, message: str
-    ) -> bool:
-        """Queue the next children in one transaction, each as its parent is.
-
-        Returns:
-            False: nothing was changed, because the parent does not wait for them or has made some
-            since ``batch`` was read.
-        """
-        parent_id = batch.parent_id
-
-        def change(tx: Tx) -> bool:
-            counted = tx.rows(
-                """
-                UPDATE batches SET made = made + :count
-                WHERE parent_id = :parent AND made = :made AND EXISTS (
-                    SELECT 1 FROM jobs WHERE id = :parent AND state = 'Running' AND deferred = 1
-                    AND cancel_requested_at IS NULL
-                )
-                RETURNING made - completed - failed - cancelled AS unended
-                """,
-                {"parent": parent_id, "made": batch.made, "count": len(children)},
-            )
-            if not counted:
-                return False
-            before = counted[0]["unended"] - len(children)
-            most = batch.max_parallel or before + len(children)
-            for start in range(0, len(children), _AT_ONCE):
-                some = children[start : start + _AT_ONCE]
-                without_hold = max(0, most - before - start)
-                insert_children(tx, batch, some, without_hold, at, message)
-            file = tx.rows(
-                "SELECT coalesce(:own, bundle_file) AS file FROM jobs WHERE id = :parent",
-                {"own": batch.bundle.file if batch.bundle else None, "parent": parent_id},
-            )
-            tx.rows(
-                "UPDATE bundles SET refs = refs + :count WHERE file = :file",
-                {"count": len(children), "file": file[0]["file"]},
-            )
-            changed(tx, get_job(tx, parent_id))
-            return True
-
-        return await self._database.write(change)
-
-    async def defer(self, move: Move, total: int, bundle: Bundle) -> Bundle | None:
-        """Make the move of a job that left children: it waits for them from now on.
-
-        Args:
-            bundle: stored, with a folder for each of them.
-
-        Returns:
-            The stored bundle that they share, which may have been there before. None: the job was
-            no longer as the move saw it.
-        """
-
-        def change(tx: Tx) -> Bundle | None:
-            parent = make_move(tx, move)
-            if parent is None:
-                return None
-            kept = bundles.refer_to(tx, bundle, move.at)
-            assert kept is not None, "it has a file"
-            tx.rows(
-                """
-                INSERT INTO batches (parent_id, total, bundle_file, bundle_size, bundle_digest)
-                VALUES (:parent, :total, :file, :size, :digest)
-                ON CONFLICT (parent_id) DO UPDATE SET total = :total, bundle_file = :file,
-                    bundle_size = :size, bundle_digest = :digest
-                """,
-                {
-                    "parent": parent.id,
-                    "total": total,
-                    "file": kept.file,
-                    "size": kept.size,
-                    "digest": kept.digest,
-                },
-            )
-            return kept
-
-        return await self._database.write(change)
-
-    async def end_batch(self, move: Move, seen: Batch) -> Job | None:
-        """Make a move of a parent, if the counters are as ``seen``."""
-        values = {name: getattr(seen, name) for name in ("made", *children.COUNTED.values())}
-
-        def change(tx: Tx) -> Job | None:
-            same = " AND ".join(f"{name} = :{name}" for name in values)
-            unchanged = tx.rows(
-                f"SELECT 1 FROM batches WHERE parent_id = :parent AND {same}",  # noqa: S608
-                values | {"parent": move.job_id},
-            )
-            return make_move(tx, move) if unchanged else None
-
-        return await self._database.write(change)
-
-    async def cancel_children(self, parent_id: int, at: Micros, message: str) -> None:
-        """Cancel the queued children, and request the cancel of the others that have not ended, in
-        one transaction.
-        """
-        while await self._database.write(cancel_children, parent_id, at, message):
-            pass
-
-    async def failed_children(self, parent_id: int, limit: int = NAMED) -> list[str]:
-        """The first ones that failed: their names with the reasons."""
-        rows = await self._database.rows(
-            """
-            SELECT id, child_name, reason, exit_code FROM jobs
-            WHERE parent_id = :parent AND state = 'Failed' ORDER BY id LIMIT :limit
-            """,
-            {"parent": parent_id, "limit": limit},
+        UPDATE batches SET made = made + :count
+        WHERE parent_id = :parent AND made = :made AND EXISTS (
+            SELECT 1 FROM jobs WHERE id = :parent AND state = 'Running' AND deferred = 1
+            AND cancel_requested_at IS NULL
         )
-        return [
-            f"{row['child_name']} (job {row['id']}, {row['reason'] or 'failed'}"
-            f"{'' if row['exit_code'] is None else ' ' + str(row['exit_code'])})"
-            for row in rows
-        ]
+        RETURNING made - completed - failed - cancelled AS unended
+        """,
+        {"parent": parent_id, "made": batch.made, "count": len(children)},
+    )
+    if not counted:
+        return False
+    before = counted[0]["unended"] - len(children)
+    most = batch.max_parallel or before + len(children)
+    for start in range(0, len(children), _AT_ONCE):
+        some = children[start : start + _AT_ONCE]
+        without_hold = max(0, most - before - start)
+        insert_children(tx, batch, some, without_hold, at, message)
+    file = tx.rows(
+        "SELECT coalesce(:own, bundle_file) AS file FROM jobs WHERE id = :parent",
+        {"own": batch.bundle.file if batch.bundle else None, "parent": parent_id},
+    )
+    tx.rows(
+        "UPDATE bundles SET refs = refs + :count WHERE file = :file",
+        {"count": len(children), "file": file[0]["file"]},
+    )
+    changed(tx, jobs.get(tx, parent_id))
+    return True
 
-    async def active_children(self, parents: Sequence[int]) -> Mapping[int, int]:
-        """How many children of each parent hold a slot; those with none are missing."""
-        found: dict[int, int] = {}
-        for names, params in batches(parents):
-            # Through the index of what holds slots: those are few, whatever the batch's size.
-            rows = await self._database.list_rows(
-                f"""
-                SELECT parent_id, count(*) AS active FROM jobs
-                WHERE deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 'Unknown')
-                AND parent_id + 0 IN ({names}) GROUP BY parent_id
-                """,  # noqa: S608 - placeholders
-                params,
-            )
-            found |= {row["parent_id"]: row["active"] for row in rows}
-        return found
 
-    async def children(
-        self,
-        parent_id: int,
-        limit: int,
-        after_id: int = 0,
-        among: Collection[JobState] | None = None,
-    ) -> list[Child]:
-        """The children of a job, the first one first, those with an id above ``after_id``.
+def defer(tx: Tx, move: Move, total: int, bundle: Bundle) -> Bundle | None:
+    """Make the move of a job that left children: it waits for them from now on.
 
-        Args:
-            among: those in one of these states; None: all.
+    Args:
+        bundle: stored, with a folder for each of them.
+
+    Returns:
+        The stored bundle that they share, which may have been there before. None: the job was
+        no longer as the move saw it.
+    """
+    parent = jobs.move(tx, move)
+    if parent is None:
+        return None
+    kept = bundles.refer_to(tx, bundle, move.at)
+    assert kept is not None, "it has a file"
+    tx.rows(
         """
-        values: dict[str, Any] = {"parent": parent_id, "after": after_id, "limit": limit}
-        states = {f"state{number}": one for number, one in enumerate(among or ())}
-        chosen = (
-            "" if among is None else f"AND state IN ({', '.join(f':{name}' for name in states)})"
-        )
-        rows = await self._database.list_rows(
+        INSERT INTO batches (parent_id, total, bundle_file, bundle_size, bundle_digest)
+        VALUES (:parent, :total, :file, :size, :digest)
+        ON CONFLICT (parent_id) DO UPDATE SET total = :total, bundle_file = :file,
+            bundle_size = :size, bundle_digest = :digest
+        """,
+        {
+            "parent": parent.id,
+            "total": total,
+            "file": kept.file,
+            "size": kept.size,
+            "digest": kept.digest,
+        },
+    )
+    return kept
+
+
+def end(tx: Tx, move: Move, seen: Batch) -> Job | None:
+    """Make a move of a parent, if the counters are as ``seen``."""
+    values = {name: getattr(seen, name) for name in ("made", *children.COUNTED.values())}
+    same = " AND ".join(f"{name} = :{name}" for name in values)
+    unchanged = tx.rows(
+        f"SELECT 1 FROM batches WHERE parent_id = :parent AND {same}",  # noqa: S608
+        values | {"parent": move.job_id},
+    )
+    return jobs.move(tx, move) if unchanged else None
+
+
+def failed_children(tx: Tx, parent_id: int, limit: int = NAMED) -> list[str]:
+    """The first ones that failed: their names with the reasons."""
+    rows = tx.rows(
+        """
+        SELECT id, child_name, reason, exit_code FROM jobs
+        WHERE parent_id = :parent AND state = 'Failed' ORDER BY id LIMIT :limit
+        """,
+        {"parent": parent_id, "limit": limit},
+    )
+    return [
+        f"{row['child_name']} (job {row['id']}, {row['reason'] or 'failed'}"
+        f"{'' if row['exit_code'] is None else ' ' + str(row['exit_code'])})"
+        for row in rows
+    ]
+
+
+def active_children(tx: Tx, parents: Sequence[int]) -> Mapping[int, int]:
+    """How many children of each parent hold a slot; those with none are missing."""
+    found: dict[int, int] = {}
+    for names, params in chunks(parents):
+        # Through the index of what holds slots: those are few, whatever the batch's size.
+        rows = tx.rows(
             f"""
-            SELECT id, child_name, state, reason FROM jobs
-            WHERE parent_id = :parent AND id > :after {chosen} ORDER BY id LIMIT :limit
+            SELECT parent_id, count(*) AS active FROM jobs
+            WHERE deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 'Unknown')
+            AND parent_id + 0 IN ({names}) GROUP BY parent_id
             """,  # noqa: S608 - placeholders
-            values | states,
+            params,
         )
-        return [
-            Child(
-                row["id"],
-                row["child_name"] or str(row["id"]),
-                JobState(row["state"]),
-                Reason(row["reason"]) if row["reason"] else None,
-            )
-            for row in rows
-        ]
+        found |= {row["parent_id"]: row["active"] for row in rows}
+    return found
 
-    async def child_results(self, parent_id: int) -> list[tuple[str, Result | None]]:
-        """Names and results of the children, in their order."""
-        rows = await self._database.list_rows(
-            """
-            SELECT child_name, result_file, result_size, result_sha256, result_offset FROM jobs
-            WHERE parent_id = :parent ORDER BY id
-            """,
-            {"parent": parent_id},
+
+def children_of(
+    tx: Tx,
+    parent_id: int,
+    limit: int,
+    after_id: int = 0,
+    among: Collection[JobState] | None = None,
+) -> list[Child]:
+    """The children of a job, the first one first, those with an id above ``after_id``.
+
+    Args:
+        among: those in one of these states; None: all.
+    """
+    values: dict[str, Any] = {"parent": parent_id, "after": after_id, "limit": limit}
+    states = {f"state{number}": one for number, one in enumerate(among or ())}
+    chosen = "" if among is None else f"AND state IN ({', '.join(f':{name}' for name in states)})"
+    rows = tx.rows(
+        f"""
+        SELECT id, child_name, state, reason FROM jobs
+        WHERE parent_id = :parent AND id > :after {chosen} ORDER BY id LIMIT :limit
+        """,  # noqa: S608 - placeholders
+        values | states,
+    )
+    return [
+        Child(
+            row["id"],
+            row["child_name"] or str(row["id"]),
+            JobState(row["state"]),
+            Reason(row["reason"]) if row["reason"] else None,
         )
-        return [(row["child_name"], records.result(row)) for row in rows]
+        for row in rows
+    ]
+
+
+def child_results(tx: Tx, parent_id: int) -> list[tuple[str, Result | None]]:
+    """Names and results of the children, in their order."""
+    rows = tx.rows(
+        """
+        SELECT child_name, result_file, result_size, result_sha256, result_offset FROM jobs
+        WHERE parent_id = :parent ORDER BY id
+        """,
+        {"parent": parent_id},
+    )
+    return [(row["child_name"], records.result(row)) for row in rows]
 
 
 def _batch(row: Row) -> Batch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from server.domain.jobs import Bundle, FileKind
-from server.store.statements import batches
+from server.store.statements import chunks
 from shared.clock import Micros
 from shared.sql import Tx
 
@@ -80,7 +80,7 @@ def release_files(tx: Tx, job_ids: Sequence[int]) -> list[tuple[FileKind, str]]:
     """Let go of the files of jobs; kind and name of those that nothing refers to any more."""
     files: list[tuple[FileKind, str]] = []
     released = set[str]()
-    for names, params in batches(job_ids):
+    for names, params in chunks(job_ids):
         bundles = tx.rows(
             f"""
             SELECT file, count(*) AS jobs FROM (
@@ -127,7 +127,7 @@ def release_files(tx: Tx, job_ids: Sequence[int]) -> list[tuple[FileKind, str]]:
 def _with_results(tx: Tx, files: Collection[str]) -> set[str]:
     """Those in which an attempt has its result."""
     found = set[str]()
-    for names, params in batches(list(files)):
+    for names, params in chunks(list(files)):
         rows = tx.rows(
             f"""
             SELECT DISTINCT result_file AS file FROM attempts

@@ -14,7 +14,7 @@ from server.domain import ending
 from server.domain.batch import Batch, NewChild
 from server.domain.jobs import Hold, Job, Move
 from server.store import records
-from server.store.statements import batches, changed, moved
+from server.store.statements import changed, chunks, moved
 from shared.clock import Micros
 from shared.sql import Tx
 from shared.wire import JobState
@@ -61,7 +61,7 @@ def cancel_children(tx: Tx, parent_id: int, at: Micros, message: str) -> bool:
         {"parent": parent_id, "most": _AT_ONCE},
     )
     values = {"parent": parent_id, "at": at, "message": message}
-    for names, ids in batches([row["id"] for row in open_ones if row["state"] == "Queued"]):
+    for names, ids in chunks([row["id"] for row in open_ones if row["state"] == "Queued"]):
         tx.rows(
             f"""
             INSERT INTO events (job_id, at, attempt, before, state, reason, message, event, level,
@@ -87,7 +87,7 @@ def cancel_children(tx: Tx, parent_id: int, at: Micros, message: str) -> bool:
         for job in map(records.job, cancelled):
             was = dataclasses.replace(job, state=JobState.QUEUED)
             moved(tx, ending.move(was, job.state, at, message), job)
-    for names, ids in batches([row["id"] for row in open_ones if row["state"] != "Queued"]):
+    for names, ids in chunks([row["id"] for row in open_ones if row["state"] != "Queued"]):
         asked = tx.rows(
             f"UPDATE jobs SET cancel_requested_at = :at WHERE id IN ({names}) RETURNING *",  # noqa: S608
             values | ids,

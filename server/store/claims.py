@@ -11,10 +11,9 @@ from server.domain import choose
 from server.domain.choose import Candidate, Waiting
 from server.domain.jobs import Job, Move
 from server.domain.service import Service
-from server.store.moves import make_move
+from server.store import jobs
 from server.store.queue import READY
 from server.store.slots import Slots, all_of
-from server.store.statements import Part
 from shared.clock import Micros
 from shared.ids import AttemptKey
 from shared.sql import Row, Tx
@@ -32,65 +31,60 @@ _RETIRED: Final = """
 listed. An agent that replaced a retired one has the same name."""
 
 
-class Claims(Part):
-    """The part of :class:`SqlJobs` that gives queued jobs to agents."""
+def claim_fairly(
+    tx: Tx,
+    service: Service,
+    candidates: Sequence[Candidate],
+    most: int,
+    at: Micros,
+    ended: Collection[AttemptKey],
+    services: Mapping[str, Service],
+) -> list[Job]:
+    """Queued → Processing for the jobs of a service whose turn it is, in one transaction that
+    also counts what users and agents hold. The turn goes round the users, from the one behind
+    whom was served last.
 
-    async def claim_fairly(
-        self,
-        service: Service,
-        candidates: Sequence[Candidate],
-        most: int,
-        at: Micros,
-        ended: Collection[AttemptKey] = (),
-    ) -> list[Job]:
-        """Queued → Processing for the jobs of a service whose turn it is, in one transaction that
-        also counts what users and agents hold. The turn goes round the users, from the one behind
-        whom was served last.
+    Args:
+        candidates: the agents that take jobs of it now.
+        most: at most so many.
+        ended: attempts that need no slot of their agent any more, though their jobs hold one.
+        services: all, since their jobs hold slots of the same agents.
 
-        Args:
-            candidates: the agents that take jobs of it now.
-            most: at most so many.
-            ended: attempts that need no slot of their agent any more, though their jobs hold one.
-
-        Returns:
-            The jobs, each at the beginning of its next attempt. Neither the service's quotas nor
-            an agent's slots are exceeded. Its cost does not depend on the length of the queue.
-        """
-
-        def change(tx: Tx) -> list[Job]:
-            last_user = _lock(tx, service.name)
-            if last_user is None:
-                return []
-            retired = {row["name"] for row in tx.rows(_RETIRED)}
-            active = [one for one in candidates if one.name not in retired]
-            users, agents, runs = _held(tx, service.name, active, ended, self._services)
-            free = min(most, choose.free_slots(service, users))
-            free = choose.room(active, agents, max(1, service.pack), runs, free)
-            chosen = _due(tx, service, users, free, last_user) if free else []
-            packs = [service.pack_of(one.array_index) for one in chosen]
-            places = choose.place(active, agents, packs, runs)
-            claimed = []
-            for waiting, candidate in zip(chosen, places, strict=False):
-                move = Move(
-                    waiting.job_id,
-                    waiting.attempt,
-                    JobState.QUEUED,
-                    JobState.PROCESSING,
-                    at,
-                    f"being sent to agent {candidate.name}",
-                    changes={"agent": candidate.name},
-                )
-                job = make_move(tx, move)
-                if job is not None:
-                    claimed.append(job if job.attempt == 1 else _with_starts(tx, job))
-            if claimed and claimed[-1].user_id != last_user:
-                tx.rows(
-                    "UPDATE services SET last_user = :user WHERE name = :service",
-                    {"service": service.name, "user": claimed[-1].user_id},
-                )
-            return claimed
-
-        return await self._database.write(change)
+    Returns:
+        The jobs, each at the beginning of its next attempt. Neither the service's quotas nor
+        an agent's slots are exceeded. Its cost does not depend on the length of the queue.
+    """
+    last_user = _lock(tx, service.name)
+    if last_user is None:
+        return []
+    retired = {row["name"] for row in tx.rows(_RETIRED)}
+    active = [one for one in candidates if one.name not in retired]
+    users, agents, runs = _held(tx, service.name, active, ended, services)
+    free = min(most, choose.free_slots(service, users))
+    free = choose.room(active, agents, max(1, service.pack), runs, free)
+    chosen = _due(tx, service, users, free, last_user) if free else []
+    packs = [service.pack_of(one.array_index) for one in chosen]
+    places = choose.place(active, agents, packs, runs)
+    claimed = []
+    for waiting, candidate in zip(chosen, places, strict=False):
+        move = Move(
+            waiting.job_id,
+            waiting.attempt,
+            JobState.QUEUED,
+            JobState.PROCESSING,
+            at,
+            f"being sent to agent {candidate.name}",
+            changes={"agent": candidate.name},
+        )
+        job = jobs.move(tx, move)
+        if job is not None:
+            claimed.append(job if job.attempt == 1 else _with_starts(tx, job))
+    if claimed and claimed[-1].user_id != last_user:
+        tx.rows(
+            "UPDATE services SET last_user = :user WHERE name = :service",
+            {"service": service.name, "user": claimed[-1].user_id},
+        )
+    return claimed
 
 
 def _with_starts(tx: Tx, job: Job) -> Job:

@@ -16,7 +16,7 @@ from server.domain.ending import BrokenDependency
 from server.domain.errors import BadField, no_such_dependency
 from server.domain.jobs import Hold, Job, Move, NewJob
 from server.store import records
-from server.store.statements import batches
+from server.store.statements import chunks
 from shared.sql import Tx
 from shared.wire import JobState
 
@@ -55,7 +55,7 @@ def check(tx: Tx, new: NewJob) -> dict[int, str]:
     found: dict[int, str] = {}
     parents: dict[int, int] = {}
     cleaned = set[int]()
-    for names, params in batches(wanted):
+    for names, params in chunks(wanted):
         for row in tx.rows(
             f"""
             SELECT id, state, parent_id, {_STATE} AS dependency FROM jobs AS prior
@@ -133,7 +133,7 @@ def _settle(tx: Tx, on_id: int, met: bool, at: int) -> None:
 
 def _release(tx: Tx, job_ids: Sequence[int], at: int) -> None:
     """Those whose dependencies are all met wait in the queue from now on."""
-    for names, params in batches(job_ids):
+    for names, params in chunks(job_ids):
         tx.rows(
             f"""
             UPDATE jobs SET hold = NULL,
@@ -201,7 +201,7 @@ def broken(tx: Tx) -> list[BrokenDependency]:
         """  # noqa: S608 - no user input
     )
     priors = {}
-    for names, params in batches(list({row["on_id"] for row in rows})):
+    for names, params in chunks(list({row["on_id"] for row in rows})):
         found = tx.rows(f"SELECT * FROM jobs WHERE id IN ({names})", params)  # noqa: S608
         priors.update({row["id"]: records.job(row) for row in found})
     return [

@@ -8,7 +8,7 @@ from server.domain.errors import BundleGone, QueueFull, StorageFull
 from server.domain.jobs import BatchRequest, Hold, Job, NewJob, Step
 from server.domain.permits import TicketUsed
 from server.store import bundles, dependencies, records, users
-from server.store.moves import append_event
+from server.store.jobs import append_event
 from server.store.permits import use_ticket
 from server.store.queue import count_queued
 from server.store.statements import changed
@@ -23,7 +23,24 @@ def insert_job(
     most_stored: int = 0,
     most_uploaded: int = 0,
 ) -> tuple[Job, bool]:
-    """Insert a job as :meth:`SqlJobs.insert` says."""
+    """Add a job as Queued, with its first event.
+
+    Args:
+        most_queued: jobs of the user and service that may wait, this one included; 0: any
+            number. Counted in the transaction of the insert, as is
+        most_stored: bytes that bundles and results of the user may take; 0: any number.
+        most_uploaded: bytes of bundles that may be uploaded for the user on one day, this one
+            included; 0: any number.
+
+    Returns:
+        The job, and whether it is new: with an ``idempotency_key`` that the user has used
+        before it is the job of that time.
+
+    Raises:
+        QueueFull, StorageFull, DayUsed, OverDay
+        TicketUsed: another job was made by its upload ticket.
+        BundleGone: the bundle names no file, and there is none to share any more.
+    """
     if new.idempotency_key is not None:
         known = job_of_key(tx, new.user_id, new.idempotency_key)
         if known is not None:

@@ -1,135 +1,172 @@
-"""The jobs: their moves, each with its event in the same transaction."""
+"""The jobs: their moves, each with its events in the same transaction, and reading them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
-from server.domain.batch import cancelled_with
-from server.domain.jobs import Bundle, Job, Move, NewJob
-from server.store import bundles
-from server.store.batches import Batches
-from server.store.claims import Claims
-from server.store.inserts import insert_job, job_of_key, stored_bytes
-from server.store.moves import get_job, make_move
-from server.store.pages import Pages
-from server.store.queue import Queue
-from server.store.requests import Requests, request_cancel
-from server.store.retention import Retention
-from server.store.statements import HELD
-from shared.clock import Micros
-from shared.wire import JobState
+from server.domain import states
+from server.domain.errors import NoSuchJob
+from server.domain.jobs import Job, Move, Step
+from server.store import children, dependencies, events, records, statements, webhooks
+from server.store.attempts import record_attempt
+from shared.ids import AttemptKey
+from shared.sql import Tx
+from shared.wire import JobState, Level
+
+_FOLD: Final = """
+    WITH same AS (
+        SELECT max(seq) AS seq FROM events WHERE job_id = :job_id AND state = :state
+        AND before = :before AND reason IS NULL AND message = :message
+    )
+    DELETE FROM events WHERE job_id = :job_id AND seq IN (
+        SELECT seq FROM same
+        UNION ALL
+        SELECT min(events.seq) FROM events, same
+        WHERE events.job_id = :job_id AND events.seq > same.seq AND before IS NOT NULL
+    )
+"""
+"""Before a send that failed in the same way as an earlier one is written down, the two events of
+the earlier one are deleted. So the history of a job that no agent takes does not grow for ever, and
+has no gap."""
+
+_LEVELS: Final[Mapping[JobState, Level]] = {
+    JobState.FAILED: "error",
+    JobState.UNKNOWN: "warning",
+}
+_SHOWN: Final = (
+    "exit_code",
+    "stderr_tail",
+    "usage",
+    "warnings",
+    "enforcement",
+    "result",
+    "progress",
+    "output",
+)
+"""Facts of the last attempt that the row of a job that has ended shows, too."""
 
 
-class SqlJobs(
-    Queue,
-    Claims,
-    Pages,
-    Retention,
-    Batches,
-    Requests,
-):
-    """The jobs and their histories; every change is durable when the call returns."""
+def move(tx: Tx, move: Move) -> Job | None:
+    """The conditional write of one move, its attempt's, an event for each of its steps, and the
+    webhooks that announce them.
+    """
+    values: dict[str, Any] = {"state": move.to, "message": move.message, "reason": move.reason}
+    values |= records.columns(move.changes)
+    setting = [f"{name} = :{name}" for name in values]
+    ends = move.to in states.ENDED and move.to is not JobState.CLEANED
+    if ends or move.changes.get("deferred"):
+        shown = {name: value for name, value in move.facts.items() if name in _SHOWN}
+        values |= (facts := records.columns(shown))
+        setting += [f"{name} = :{name}" for name in facts]
+    result = move.facts.get("result")
+    if result is not None:
+        values["_kept"] = result.size
+        setting.append("results_size = results_size + :_kept")
+    only_if = "id = :_id AND state = :_before AND attempt = :_attempt"
+    if move.to is JobState.PROCESSING:  # a claim
+        setting.append("attempt = attempt + 1")
+        only_if += f" AND cancel_requested_at IS NULL AND {children.PARENT_GOES_ON}"
+    if move.before in states.ENDED and move.to is JobState.QUEUED:
+        only_if += " AND delete_requested_at IS NULL"  # its children may be gone already
+        only_if += f" AND {children.PARENT_WAITS}"
+    if move.to is JobState.CLEANED:
+        only_if += f" AND NOT {dependencies.RESULT_NEEDED}"
+    rows = tx.rows(
+        f"""
+        UPDATE jobs SET {", ".join(setting)} WHERE {only_if}
+        RETURNING *, {dependencies.AWAITED if ends else "0"} AS awaited
+        """,  # noqa: S608 - names come from Move, values are parameters
+        values | {"_id": move.job_id, "_before": move.before, "_attempt": move.attempt},
+    )
+    if not rows:
+        return None
+    job, awaited = records.job(rows[0]), bool(rows[0]["awaited"])
+    job = dependencies.follow_move(tx, job, move, awaited=awaited)
+    record_attempt(tx, job, move)
+    if job.parent_id is not None:
+        job = children.count_child(tx, job, job.parent_id, move)
+    before = move.before
+    steps, written = move.steps, list[dict[str, Any]]()
+    for step in steps:
+        if step is steps[-1] and move.live is not None and move.live.said:
+            events.append(tx, written)
+            written.clear()
+            key = AttemptKey(job.id, move.attempt)
+            events.append_live(tx, key, before, job.agent, move.at, move.live)
+        written.append(_event(tx, job, before, step))
+        before = step.to
+    events.append(tx, written)
+    webhooks.announce(tx, job, move)
+    statements.moved(tx, move, job)
+    return job
 
-    # -- moving
 
-    async def insert(
-        self,
-        new: NewJob,
-        message: str,
-        most_queued: int = 0,
-        most_stored: int = 0,
-        most_uploaded: int = 0,
-    ) -> tuple[Job, bool]:
-        """Add a job as Queued, with its first event.
+def append_event(tx: Tx, job: Job, before: JobState | None, step: Step) -> None:
+    """Write the event of one step."""
+    events.append(tx, [_event(tx, job, before, step)])
 
-        Args:
-            most_queued: jobs of the user and service that may wait, this one included; 0: any
-                number. Counted in the transaction of the insert, as is
-            most_stored: bytes that bundles and results of the user may take; 0: any number.
-            most_uploaded: bytes of bundles that may be uploaded for the user on one day, this one
-                included; 0: any number.
 
-        Returns:
-            The job, and whether it is new: with an ``idempotency_key`` that the user has used
-            before it is the job of that time.
+def _event(tx: Tx, job: Job, before: JobState | None, step: Step) -> dict[str, Any]:
+    """The columns of a step's event."""
+    values = {
+        "job_id": job.id,
+        "at": step.at,
+        "attempt": job.attempt,
+        "before": before,
+        "state": step.to,
+        "reason": step.reason,
+        "message": step.message,
+        "event": step.event or f"job.{step.to.lower()}",
+        "level": _LEVELS.get(step.to, "info"),
+        "agent": job.agent,
+        "fields": json.dumps(dict(step.fields)) if step.fields else "{}",
+    }
+    if before is JobState.PROCESSING and step.to is JobState.QUEUED and step.reason is None:
+        tx.rows(_FOLD, values)
+    return values
 
-        Raises:
-            QueueFull, StorageFull, DayUsed, OverDay
-            TicketUsed: another job was made by its upload ticket.
-            BundleGone: the bundle names no file, and there is none to share any more.
+
+def several(tx: Tx, job_ids: Iterable[int]) -> dict[int, Job]:
+    """Those that are there, by their numbers."""
+    found = {}
+    for names, params in statements.chunks([*job_ids]):
+        for row in tx.rows(f"SELECT * FROM jobs WHERE id IN ({names})", params):  # noqa: S608
+            found[row["id"]] = records.job(row)
+    return found
+
+
+def get(tx: Tx, job_id: int) -> Job:
+    rows = tx.rows("SELECT * FROM jobs WHERE id = :id", {"id": job_id})
+    if not rows:
+        raise NoSuchJob(job_id)
+    return records.job(rows[0])
+
+
+def move_all(tx: Tx, moves: Iterable[Move]) -> list[Job | None]:
+    """As :func:`move`, for some moves in one transaction."""
+    return [move(tx, one) for one in moves]
+
+
+def in_states(tx: Tx, states: Iterable[JobState], agent: str | None = None) -> list[Job]:
+    """Jobs now in one of the states, all of which hold a slot; oldest first."""
+    words = ", ".join(f"'{state.value}'" for state in states)
+    of_agent = "AND agent = :agent" if agent is not None else ""
+    return records.jobs(
+        tx,
+        # The first condition is the partial index's own, or it is not used.
+        f"SELECT * FROM jobs WHERE {statements.HELD} AND state IN ({words}) {of_agent} ORDER BY id",  # noqa: S608 - no user input
+        {"agent": agent},
+    )
+
+
+def to_cancel(tx: Tx) -> list[Job]:
+    """Jobs that are to be cancelled and have not ended."""
+    return records.jobs(
+        tx,
         """
-        return await self._database.write(
-            insert_job, new, message, most_queued, most_stored, most_uploaded
-        )
-
-    async def can_share_bundle(self, digest: str, size: int) -> bool:
-        """Whether there is a stored file that an upload of this content would share now."""
-        return await self._database.read(bundles.can_share, digest, size)
-
-    async def stored(self, user_id: str) -> int:
-        """Bytes that bundles and results of the user take."""
-        return await self._database.read(stored_bytes, user_id)
-
-    async def move(self, move: Move) -> Job | None:
-        """Make a move with all its steps and their events, or nothing.
-
-        Returns:
-            The job after it, or None where it was no longer as the move saw it.
-        """
-        return await self._database.write(make_move, move)
-
-    async def move_all(self, moves: Sequence[Move]) -> list[Job | None]:
-        """As :meth:`move`, for some moves in one transaction.
-
-        Returns:
-            For each the job after it, or None.
-        """
-        return await self._database.write(lambda tx: [make_move(tx, move) for move in moves])
-
-    async def stop_sharing(self, bundle: Bundle) -> None:
-        """Its bytes are damaged or gone: the next upload of the same content is stored again."""
-        await self._database.write(lambda tx: bundles.stop_sharing(tx, bundle.file))
-
-    async def request_cancel(self, job_id: int, at: Micros, by: str = "") -> Job:
-        """Store that the job is to be cancelled, unless it has ended. It is not claimed any more.
-        All children of a parent are cancelled with it, in the same transaction: those that wait at
-        once.
-
-        Args:
-            by: who asked for it; the event says so.
-
-        Raises:
-            NoSuchJob
-        """
-        job, is_new = await self._database.write(request_cancel, job_id, at, by)
-        if is_new and job.deferred:
-            await self.cancel_children(job_id, at, cancelled_with(job_id))
-        return job
-
-    # -- looking
-
-    async def get(self, job_id: int) -> Job:
-        """Raises NoSuchJob."""
-        return await self._database.read(get_job, job_id)
-
-    async def by_idempotency_key(self, user_id: str, key: str) -> Job | None:
-        return await self._database.read(job_of_key, user_id, key)
-
-    async def in_states(self, states: Iterable[JobState], agent: str | None = None) -> list[Job]:
-        """Jobs now in one of the states, all of which hold a slot; oldest first."""
-        words = ", ".join(f"'{state.value}'" for state in states)
-        of_agent = "AND agent = :agent" if agent is not None else ""
-        return await self._jobs(
-            # The first condition is the partial index's own, or it is not used.
-            f"SELECT * FROM jobs WHERE {HELD} AND state IN ({words}) {of_agent} ORDER BY id",  # noqa: S608 - no user input
-            {"agent": agent},
-        )
-
-    async def to_cancel(self) -> list[Job]:
-        """Jobs that are to be cancelled and have not ended."""
-        return await self._jobs(
-            """
-            SELECT * FROM jobs WHERE cancel_requested_at IS NOT NULL AND ended_at IS NULL
-            ORDER BY id
-            """
-        )
+        SELECT * FROM jobs WHERE cancel_requested_at IS NOT NULL AND ended_at IS NULL
+        ORDER BY id
+        """,
+    )

@@ -9,11 +9,12 @@ from typing import Any, Final, TypeAlias
 
 from server.domain.jobs import Job
 from server.ports import Filter
-from server.store import listed, records
-from server.store.statements import Part, batches
+from server.store import jobs as store_jobs
+from server.store import listed
+from server.store.statements import chunks
 from shared.clock import Micros
 from shared.http.numbers import whole_number
-from shared.sql import Row
+from shared.sql import Row, Tx
 from shared.wire import JobState
 
 _SLICE: Final = 500
@@ -37,163 +38,156 @@ _Bounds: TypeAlias = tuple[int, int]
 """Of the jobs' numbers: the least one, and the one below which all are."""
 
 
-class Pages(Part):
-    """The part of :class:`SqlJobs` that lists jobs for callers; the loops do not use it."""
+def page(tx: Tx, where: Filter, before_id: int | None, limit: int) -> tuple[list[Job], int | None]:
+    """Newest first, those with an id below ``before_id``; and the next page's ``before_id``.
 
-    async def page(
-        self, where: Filter, before_id: int | None, limit: int
-    ) -> tuple[list[Job], int | None]:
-        """Newest first, those with an id below ``before_id``; and the next page's ``before_id``.
+    A page may hold fewer than ``limit``, or none, and not be the last: its cost is bounded.
+    """
+    found, following = ids(tx, where, before_id, limit)
+    jobs = store_jobs.several(tx, found)
+    return [jobs[one] for one in found if one in jobs], following
 
-        A page may hold fewer than ``limit``, or none, and not be the last: its cost is bounded.
-        """
-        ids, following = await self.ids(where, before_id, limit)
-        return await self._read(ids), following
 
-    async def ids(
-        self, where: Filter, before_id: int | None, limit: int
-    ) -> tuple[list[int], int | None]:
-        """The numbers of the jobs that :meth:`page` gives."""
-        bounds = await self._bounds(where, _NO_END if before_id is None else before_id)
-        lists = _index_lists(where)
-        if len(lists) == 1 and (where.since, where.until, where.text) == (None, None, None):
-            ids, following = await self._ids(lists[0], bounds, limit + 1), None
-        else:
-            ids, following = await self._common(where, lists, bounds, limit)
-        if len(ids) > limit:
-            return ids[:limit], ids[limit - 1]
-        return ids, following
+def ids(tx: Tx, where: Filter, before_id: int | None, limit: int) -> tuple[list[int], int | None]:
+    """The numbers of the jobs that :func:`page` gives."""
+    bounds = _bounds(tx, where, _NO_END if before_id is None else before_id)
+    lists = _index_lists(where)
+    if len(lists) == 1 and (where.since, where.until, where.text) == (None, None, None):
+        found, following = _ids(tx, lists[0], bounds, limit + 1), None
+    else:
+        found, following = _common(tx, where, lists, bounds, limit)
+    if len(found) > limit:
+        return found[:limit], found[limit - 1]
+    return found, following
 
-    async def counts(self, where: Filter, most: int) -> dict[JobState, int] | None:
-        """How many jobs of each state fit, whatever ``where.state`` says; counts no further than
-        ``most``.
 
-        Returns:
-            None: the filter chooses by more than user, service and state, which no index counts.
-        """
-        given = {"user_id": where.user_id, "service": where.service}
-        rest = dataclasses.replace(where, user_id=None, service=None, state=None, top_level=False)
-        if rest != Filter():
-            return None
-        own = {name: value for name, value in given.items() if value is not None}
-        which = {name: f":{name}" for name in own}
-        sql = listed.counted(which, top_level=where.top_level)
-        rows = await self._database.list_rows(sql, own | {"most": most})
-        return {JobState(row["state"]): row["jobs"] for row in rows}
+def counts(tx: Tx, where: Filter, most: int) -> dict[JobState, int] | None:
+    """How many jobs of each state fit, whatever ``where.state`` says; counts no further than
+    ``most``.
 
-    async def _bounds(self, where: Filter, before: int) -> _Bounds:
-        """The numbers between which all jobs of the time are, which keeps a page from looking
-        through all that is newer.
-        """
-        least = 0
-        if where.since is not None:
-            least = await self._number("min(id)", "created_at >= :at", "ASC", where.since, _NO_END)
-        if where.until is not None:
-            newest = await self._number("max(id)", "created_at < :at", "DESC", where.until, -1)
-            before = min(before, newest + 1)
-        return least, before
+    Returns:
+        None: the filter chooses by more than user, service and state, which no index counts.
+    """
+    given = {"user_id": where.user_id, "service": where.service}
+    rest = dataclasses.replace(where, user_id=None, service=None, state=None, top_level=False)
+    if rest != Filter():
+        return None
+    own = {name: value for name, value in given.items() if value is not None}
+    which = {name: f":{name}" for name in own}
+    sql = listed.counted(which, top_level=where.top_level)
+    rows = tx.rows(sql, own | {"most": most})
+    return {JobState(row["state"]): row["jobs"] for row in rows}
 
-    async def _number(self, which: str, fits: str, order: str, at: Micros, default: int) -> int:
-        rows = await self._database.list_rows(
-            f"""
-            SELECT {which} AS id FROM (
-                SELECT id FROM jobs WHERE {fits} ORDER BY created_at {order}, id {order}
-                LIMIT {_OUT_OF_ORDER}
-            ) AS nearest
-            """,  # noqa: S608 - no user input
-            {"at": at},
+
+def _bounds(tx: Tx, where: Filter, before: int) -> _Bounds:
+    """The numbers between which all jobs of the time are, which keeps a page from looking
+    through all that is newer.
+    """
+    least = 0
+    if where.since is not None:
+        least = _number(tx, "min(id)", "created_at >= :at", "ASC", where.since, _NO_END)
+    if where.until is not None:
+        newest = _number(tx, "max(id)", "created_at < :at", "DESC", where.until, -1)
+        before = min(before, newest + 1)
+    return least, before
+
+
+def _number(tx: Tx, which: str, fits: str, order: str, at: Micros, default: int) -> int:
+    rows = tx.rows(
+        f"""
+        SELECT {which} AS id FROM (
+            SELECT id FROM jobs WHERE {fits} ORDER BY created_at {order}, id {order}
+            LIMIT {_OUT_OF_ORDER}
+        ) AS nearest
+        """,  # noqa: S608 - no user input
+        {"at": at},
+    )
+    return default if rows[0]["id"] is None else int(rows[0]["id"])
+
+
+def _ids(tx: Tx, where: Filter, bounds: _Bounds, limit: int) -> list[int]:
+    """Newest first; the filter is one that an index holds."""
+    least, before = bounds
+    given = _columns(where)
+    params = given | {"tag": where.tag, "after": where.after}
+    params |= {"least": least, "before": before, "limit": limit}
+    between = "id >= :least AND id < :before ORDER BY id DESC LIMIT :limit"
+    if where.tag is not None:
+        sql = (
+            "SELECT job_id AS id FROM job_tags WHERE tag = :tag AND job_id >= :least "
+            "AND job_id < :before ORDER BY job_id DESC LIMIT :limit"
         )
-        return default if rows[0]["id"] is None else int(rows[0]["id"])
-
-    async def _ids(self, where: Filter, bounds: _Bounds, limit: int) -> list[int]:
-        """Newest first; the filter is one that an index holds."""
-        least, before = bounds
-        given = _columns(where)
-        params = given | {"tag": where.tag, "after": where.after}
-        params |= {"least": least, "before": before, "limit": limit}
-        between = "id >= :least AND id < :before ORDER BY id DESC LIMIT :limit"
-        if where.tag is not None:
-            sql = (
-                "SELECT job_id AS id FROM job_tags WHERE tag = :tag AND job_id >= :least "
-                "AND job_id < :before ORDER BY job_id DESC LIMIT :limit"
-            )
-        elif where.after is not None:
-            sql = (
-                "SELECT job_id AS id FROM dependencies WHERE on_id = :after AND job_id >= :least "
-                "AND job_id < :before ORDER BY job_id DESC LIMIT :limit"
-            )
-        elif where.batch:
-            sql = (
-                "SELECT parent_id AS id FROM batches WHERE total > 0 AND parent_id >= :least "
-                "AND parent_id < :before ORDER BY parent_id DESC LIMIT :limit"
-            )
-        elif where.dead_letter:
-            sql = f"SELECT id FROM jobs WHERE dead_letter = 1 AND {between}"  # noqa: S608
+    elif where.after is not None:
+        sql = (
+            "SELECT job_id AS id FROM dependencies WHERE on_id = :after AND job_id >= :least "
+            "AND job_id < :before ORDER BY job_id DESC LIMIT :limit"
+        )
+    elif where.batch:
+        sql = (
+            "SELECT parent_id AS id FROM batches WHERE total > 0 AND parent_id >= :least "
+            "AND parent_id < :before ORDER BY parent_id DESC LIMIT :limit"
+        )
+    elif where.dead_letter:
+        sql = f"SELECT id FROM jobs WHERE dead_letter = 1 AND {between}"  # noqa: S608
+    else:
+        one = [name for name in given if name not in ("user_id", "service", "state")]
+        if one or (where.user_id, where.service, where.states, where.top_level) == _ANY:
+            fits = "".join(f"{name} = :{name} AND " for name in one)
+            sql = f"SELECT id FROM jobs WHERE {fits}{between}"  # noqa: S608 - no user input
         else:
-            one = [name for name in given if name not in ("user_id", "service", "state")]
-            if one or (where.user_id, where.service, where.states, where.top_level) == _ANY:
-                fits = "".join(f"{name} = :{name} AND " for name in one)
-                sql = f"SELECT id FROM jobs WHERE {fits}{between}"  # noqa: S608 - no user input
-            else:
-                which = {name: f":{name}" for name in given if name != "state"}
-                sql = listed.newest(which, where.states, top_level=where.top_level)
-        return [row["id"] for row in await self._database.list_rows(sql, params)]
+            which = {name: f":{name}" for name in given if name != "state"}
+            sql = listed.newest(which, where.states, top_level=where.top_level)
+    return [row["id"] for row in tx.rows(sql, params)]
 
-    async def _common(
-        self, where: Filter, lists: list[Filter], bounds: _Bounds, limit: int
-    ) -> tuple[list[int], int | None]:
-        """Those of the next slice that fit, or as many as are more than ``limit``; where the slice
-        ended.
 
-        Of the lists, the one whose slice reaches furthest back is looked through.
-        """
-        slices = [await self._ids(one, bounds, _SLICE) for one in lists]
-        ids = min(slices, key=_oldest)
-        following = ids[-1] if len(ids) == _SLICE else None
-        found: list[int] = []
-        for start in range(0, len(ids), _LOOKED_UP):
-            some = ids[start : start + _LOOKED_UP]
-            fitting = await self._fitting(some, where)
-            found += [one for one in some if one in fitting]
-            if len(found) > limit:
-                break
-        return found, following
+def _common(
+    tx: Tx, where: Filter, lists: list[Filter], bounds: _Bounds, limit: int
+) -> tuple[list[int], int | None]:
+    """Those of the next slice that fit, or as many as are more than ``limit``; where the slice
+    ended.
 
-    async def _fitting(self, ids: list[int], where: Filter) -> set[int]:
-        """Those of the jobs that fit, each looked up by its id."""
-        given, fitting = _columns(where), set[int]()
-        has_text = _text_finder(where.text)
-        columns = ", ".join(("id", *_COLUMNS, *(() if where.text is None else ("message", "tags"))))
-        for names, params in batches(ids):
-            sql = f"SELECT {columns} FROM jobs WHERE id IN ({names})"  # noqa: S608
-            for row in await self._database.list_rows(sql, params):
-                if (
-                    all(row[name] == value for name, value in given.items())
-                    and not (where.top_level and row["parent_id"] is not None)
-                    and (where.states is None or row["state"] in where.states)
-                    and (where.since is None or row["created_at"] >= where.since)
-                    and (where.until is None or row["created_at"] < where.until)
-                    and has_text(row)
-                ):
-                    fitting.add(row["id"])
-        for wanted, job, fits in (
-            (where.tag, "job_id", "job_tags WHERE tag = :wanted"),
-            (where.after, "job_id", "dependencies WHERE on_id = :wanted"),
-            (where.batch or None, "parent_id", "batches WHERE total > 0"),
-        ):
-            for names, params in () if wanted is None else batches(list(fitting)):
-                sql = f"SELECT {job} AS id FROM {fits} AND {job} IN ({names})"  # noqa: S608
-                rows = await self._database.list_rows(sql, params | {"wanted": wanted})
-                fitting -= set(params.values()) - {row["id"] for row in rows}
-        return fitting
+    Of the lists, the one whose slice reaches furthest back is looked through.
+    """
+    slices = [_ids(tx, one, bounds, _SLICE) for one in lists]
+    ids = min(slices, key=_oldest)
+    following = ids[-1] if len(ids) == _SLICE else None
+    found: list[int] = []
+    for start in range(0, len(ids), _LOOKED_UP):
+        some = ids[start : start + _LOOKED_UP]
+        fitting = _fitting(tx, some, where)
+        found += [one for one in some if one in fitting]
+        if len(found) > limit:
+            break
+    return found, following
 
-    async def _read(self, ids: list[int]) -> list[Job]:
-        jobs: dict[int, Job] = {}
-        for names, params in batches(ids):
-            sql = f"SELECT * FROM jobs WHERE id IN ({names})"  # noqa: S608 - placeholders
-            for row in await self._database.list_rows(sql, params):
-                jobs[row["id"]] = records.job(row)
-        return [jobs[one] for one in ids if one in jobs]
+
+def _fitting(tx: Tx, ids: list[int], where: Filter) -> set[int]:
+    """Those of the jobs that fit, each looked up by its id."""
+    given, fitting = _columns(where), set[int]()
+    has_text = _text_finder(where.text)
+    columns = ", ".join(("id", *_COLUMNS, *(() if where.text is None else ("message", "tags"))))
+    for names, params in chunks(ids):
+        sql = f"SELECT {columns} FROM jobs WHERE id IN ({names})"  # noqa: S608
+        for row in tx.rows(sql, params):
+            if (
+                all(row[name] == value for name, value in given.items())
+                and not (where.top_level and row["parent_id"] is not None)
+                and (where.states is None or row["state"] in where.states)
+                and (where.since is None or row["created_at"] >= where.since)
+                and (where.until is None or row["created_at"] < where.until)
+                and has_text(row)
+            ):
+                fitting.add(row["id"])
+    for wanted, job, fits in (
+        (where.tag, "job_id", "job_tags WHERE tag = :wanted"),
+        (where.after, "job_id", "dependencies WHERE on_id = :wanted"),
+        (where.batch or None, "parent_id", "batches WHERE total > 0"),
+    ):
+        for names, params in () if wanted is None else chunks(list(fitting)):
+            sql = f"SELECT {job} AS id FROM {fits} AND {job} IN ({names})"  # noqa: S608
+            rows = tx.rows(sql, params | {"wanted": wanted})
+            fitting -= set(params.values()) - {row["id"] for row in rows}
+    return fitting
 
 
 def _index_lists(where: Filter) -> list[Filter]:

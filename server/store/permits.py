@@ -5,7 +5,6 @@ and how often the sessions of each token were ended.
 from __future__ import annotations
 
 from server.domain.jobs import UsedTicket
-from shared.clock import Micros
 from shared.sql import Tx
 
 
@@ -25,14 +24,6 @@ def ticket_used(tx: Tx, ticket_id: str) -> bool:
     """Whether an upload ticket has become a job."""
     rows = tx.rows("SELECT 1 AS used FROM used_tickets WHERE id = :id", {"id": ticket_id})
     return bool(rows)
-
-
-def forget_tickets(tx: Tx, before: Micros) -> int:
-    """Forget the used upload tickets that had to be known until then; how many."""
-    rows = tx.rows(
-        "DELETE FROM used_tickets WHERE expires_at < :before RETURNING id", {"before": before}
-    )
-    return len(rows)
 
 
 def ended(tx: Tx) -> dict[str, int]:

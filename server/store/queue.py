@@ -8,7 +8,7 @@ from typing import Final
 from server.domain.jobs import Job
 from server.ports import Held
 from server.store import listed, records
-from server.store.statements import HELD, HOLDS, WAITS_SINCE, Part, batches
+from server.store.statements import HELD, HOLDS, WAITS_SINCE, chunks
 from shared.clock import Micros
 from shared.sql import Tx
 
@@ -47,138 +47,128 @@ def count_queued(tx: Tx, service: str, user_id: str, limit: int) -> int:
     return int(rows[0]["count"])
 
 
-class Queue(Part):
-    """The part of :class:`SqlJobs` that the Sender chooses by."""
+def has_due(tx: Tx, now: Micros) -> bool:
+    """Whether there are jobs whose delay is over."""
+    return bool(tx.rows(f"{_DUE} LIMIT 1", {"now": now}))
 
-    async def release_delayed(self, now: Micros) -> int:
-        """Let the jobs be sent whose delay is over; how many, some hundreds at a time.
 
-        Until then :meth:`claim_fairly` does not see them, and they cost it nothing.
+def release_delayed(tx: Tx, now: Micros) -> int:
+    """Let the jobs be sent whose delay is over; how many, some hundreds at a time.
+
+    Until then :func:`server.store.claims.claim_fairly` does not see them, and they cost it nothing.
+    """
+    sql = f"UPDATE jobs SET not_before = 0 WHERE id IN ({_DUE} LIMIT {_AT_ONCE}) RETURNING id"  # noqa: S608 - no user input
+    return len(tx.rows(sql, {"now": now}))
+
+
+def queued_services(tx: Tx) -> list[str]:
+    """Services that have queued jobs. Its cost does not depend on the length of the queue."""
+    rows = tx.rows(
         """
-        due = await self._database.rows(f"{_DUE} LIMIT 1", {"now": now})
-        if not due:
-            return 0
-        released = await self._database.write(
-            lambda tx: tx.rows(
-                f"UPDATE jobs SET not_before = 0 WHERE id IN ({_DUE} LIMIT {_AT_ONCE}) "  # noqa: S608 - no user input
-                "RETURNING id",
-                {"now": now},
+        WITH RECURSIVE line (service) AS (
+            SELECT min(service) FROM jobs WHERE state = 'Queued'
+            UNION ALL
+            SELECT (
+                SELECT min(service) FROM jobs
+                WHERE state = 'Queued' AND service > line.service
             )
+            FROM line WHERE line.service IS NOT NULL
         )
-        return len(released)
-
-    async def queued_services(self) -> list[str]:
-        """Services that have queued jobs. Its cost does not depend on the length of the queue."""
-        rows = await self._database.rows(
-            """
-            WITH RECURSIVE line (service) AS (
-                SELECT min(service) FROM jobs WHERE state = 'Queued'
-                UNION ALL
-                SELECT (
-                    SELECT min(service) FROM jobs
-                    WHERE state = 'Queued' AND service > line.service
-                )
-                FROM line WHERE line.service IS NOT NULL
-            )
-            SELECT service FROM line WHERE service IS NOT NULL
-            """
-        )
-        return [row["service"] for row in rows]
-
-    async def held(self) -> list[Held]:
-        rows = await self._database.rows(
-            f"""
-            SELECT service, user_id, agent, count(*) AS slots,
-                   count(CASE WHEN state = 'Running' THEN 1 END) AS running FROM jobs
-            WHERE {HELD} GROUP BY service, user_id, agent
-            """  # noqa: S608 - no user input
-        )
-        return [
-            Held(row["service"], row["user_id"], row["agent"] or "", row["slots"], row["running"])
-            for row in rows
-        ]
-
-    async def oldest_held(self, agents: Sequence[str], most: int) -> dict[str, list[Job]]:
-        """Of each agent the oldest jobs that hold a slot there."""
-        return await self._database.read_list(_oldest_held, agents, most)
-
-    async def queued(self, service: str, user_id: str, limit: int) -> int:
-        """How many jobs of the user wait; counts no further than ``limit``."""
-        return await self._database.read(count_queued, service, user_id, limit)
-
-    async def queued_before(self, ids: Sequence[int], most: int) -> dict[int, int]:
-        """For each of the jobs: how many of its user's jobs of its service may be sent before it;
-        counts no further than ``most``.
+        SELECT service FROM line WHERE service IS NOT NULL
         """
-        found: dict[int, int] = {}
-        for names, params in batches(ids):
-            rows = await self._database.list_rows(
-                f"""
-                SELECT waiting.id AS id, (
-                    SELECT count(*) FROM (
-                        SELECT 1 FROM jobs WHERE {READY} AND service = waiting.service
-                        AND user_id = waiting.user_id AND priority > waiting.priority
-                        UNION ALL
-                        SELECT 1 FROM jobs WHERE {READY} AND service = waiting.service
-                        AND user_id = waiting.user_id AND priority = waiting.priority
-                        AND id < waiting.id
-                        LIMIT :most
-                    )
-                ) AS count
-                FROM jobs AS waiting WHERE waiting.id IN ({names})
-                """,  # noqa: S608 - placeholders
-                params | {"most": most},
-            )
-            found |= {row["id"]: row["count"] for row in rows}
-        return found
-
-    async def overdue(
-        self, service: str, queued_before: Micros | None, now: Micros, limit: int
-    ) -> list[Job]:
-        """Queued jobs whose queue timeout is over, and that nothing holds back.
-
-        Args:
-            queued_before: those that have waited since then; None: only those with a queue timeout
-                of their own.
-            limit: of both kinds.
-        """
-        params = {"service": service, "before": queued_before, "now": now, "limit": limit}
-        found: list[Job] = []
-        for only_if, by in (
-            (f"{WAITS_SINCE} <= :before", WAITS_SINCE),
-            (f"queue_timeout_s > 0 AND {_DEADLINE} <= :now", _DEADLINE),
-        ):
-            found += await self._jobs(
-                f"""
-                SELECT * FROM jobs WHERE state = 'Queued' AND hold IS NULL AND service = :service
-                AND {only_if} ORDER BY {by} LIMIT :limit
-                """,  # noqa: S608 - no user input
-                params,
-            )
-        return list({job.id: job for job in found}.values())
-
-    async def longest_queued(self, service: str, limit: int) -> list[Job]:
-        """Queued jobs, the one that has waited longest first."""
-        found: list[Job] = []
-        for hold in HOLDS:
-            found += await self._jobs(
-                f"""
-                SELECT * FROM jobs WHERE state = 'Queued' AND {hold} AND service = :service
-                ORDER BY {WAITS_SINCE} LIMIT :limit
-                """,  # noqa: S608 - no user input
-                {"service": service, "limit": limit},
-            )
-        return sorted(found, key=lambda job: job.queued_at)[:limit]
+    )
+    return [row["service"] for row in rows]
 
 
-def _oldest_held(tx: Tx, agents: Sequence[str], most: int) -> dict[str, list[Job]]:
+def held(tx: Tx) -> list[Held]:
+    rows = tx.rows(
+        f"""
+        SELECT service, user_id, agent, count(*) AS slots,
+               count(CASE WHEN state = 'Running' THEN 1 END) AS running FROM jobs
+        WHERE {HELD} GROUP BY service, user_id, agent
+        """  # noqa: S608 - no user input
+    )
+    return [
+        Held(row["service"], row["user_id"], row["agent"] or "", row["slots"], row["running"])
+        for row in rows
+    ]
+
+
+def oldest_held(tx: Tx, agents: Sequence[str], most: int) -> dict[str, list[Job]]:
+    """Of each agent the oldest jobs that hold a slot there."""
     # The numbers alone are in the index of what is held: few rows are read, however many there are.
     sql = f"""
         SELECT * FROM jobs WHERE id IN (
             SELECT id FROM jobs WHERE {HELD} AND agent = :agent ORDER BY id + 0 LIMIT :most
         ) ORDER BY id
     """  # noqa: S608 - no user input
-    return {
-        name: [records.job(row) for row in tx.rows(sql, {"agent": name, "most": most})]
-        for name in agents
-    }
+    return {name: records.jobs(tx, sql, {"agent": name, "most": most}) for name in agents}
+
+
+def queued_before(tx: Tx, ids: Sequence[int], most: int) -> dict[int, int]:
+    """For each of the jobs: how many of its user's jobs of its service may be sent before it;
+    counts no further than ``most``.
+    """
+    found: dict[int, int] = {}
+    for names, params in chunks(ids):
+        rows = tx.rows(
+            f"""
+            SELECT waiting.id AS id, (
+                SELECT count(*) FROM (
+                    SELECT 1 FROM jobs WHERE {READY} AND service = waiting.service
+                    AND user_id = waiting.user_id AND priority > waiting.priority
+                    UNION ALL
+                    SELECT 1 FROM jobs WHERE {READY} AND service = waiting.service
+                    AND user_id = waiting.user_id AND priority = waiting.priority
+                    AND id < waiting.id
+                    LIMIT :most
+                )
+            ) AS count
+            FROM jobs AS waiting WHERE waiting.id IN ({names})
+            """,  # noqa: S608 - placeholders
+            params | {"most": most},
+        )
+        found |= {row["id"]: row["count"] for row in rows}
+    return found
+
+
+def overdue(
+    tx: Tx, service: str, queued_before: Micros | None, now: Micros, limit: int
+) -> list[Job]:
+    """Queued jobs whose queue timeout is over, and that nothing holds back.
+
+    Args:
+        queued_before: those that have waited since then; None: only those with a queue timeout
+            of their own.
+        limit: of both kinds.
+    """
+    params = {"service": service, "before": queued_before, "now": now, "limit": limit}
+    found: list[Job] = []
+    for only_if, by in (
+        (f"{WAITS_SINCE} <= :before", WAITS_SINCE),
+        (f"queue_timeout_s > 0 AND {_DEADLINE} <= :now", _DEADLINE),
+    ):
+        found += records.jobs(
+            tx,
+            f"""
+            SELECT * FROM jobs WHERE state = 'Queued' AND hold IS NULL AND service = :service
+            AND {only_if} ORDER BY {by} LIMIT :limit
+            """,  # noqa: S608 - no user input
+            params,
+        )
+    return list({job.id: job for job in found}.values())
+
+
+def longest_queued(tx: Tx, service: str, limit: int) -> list[Job]:
+    """Queued jobs, the one that has waited longest first."""
+    found: list[Job] = []
+    for hold in HOLDS:
+        found += records.jobs(
+            tx,
+            f"""
+            SELECT * FROM jobs WHERE state = 'Queued' AND {hold} AND service = :service
+            ORDER BY {WAITS_SINCE} LIMIT :limit
+            """,  # noqa: S608 - no user input
+            {"service": service, "limit": limit},
+        )
+    return sorted(found, key=lambda job: job.queued_at)[:limit]

@@ -13,7 +13,7 @@ from typing import Any, Final
 from server.domain import states
 from server.domain.jobs import Attempt, Bundle, Event, Hold, Job, NewJob, Result
 from server.domain.retry_policy import BackoffKind, RetryPolicy
-from shared.sql import Row
+from shared.sql import Params, Row, Tx
 from shared.wire import JobState, Limits, Progress, Reason, Usage
 
 # Few texts recur in most rows: each is parsed once.
@@ -110,11 +110,19 @@ _ATTEMPT: Final = _Columns(Attempt)
 _EVENT: Final = _Columns(Event)
 
 
+_NONE: Final[Params] = {}
+
+
 def job(row: Row) -> Job:
     bundle = None
     if row["bundle_file"]:
         bundle = Bundle(row["bundle_file"], row["bundle_size"], row["bundle_digest"])
     return Job(bundle=bundle, result=result(row), **_JOB.fields(row))
+
+
+def jobs(tx: Tx, sql: str, params: Params = _NONE) -> list[Job]:
+    """Those whose rows a statement gives."""
+    return [job(row) for row in tx.rows(sql, params)]
 
 
 def attempt(row: Row) -> Attempt:

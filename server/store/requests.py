@@ -9,11 +9,10 @@ from server.domain.errors import QueueFull
 from server.domain.jobs import Job, Move
 from server.domain.live import NewEvent
 from server.domain.upload_fields import TooManyTags, with_tags
-from server.store import records
+from server.store import jobs, records
 from server.store.events import append_new_event
-from server.store.moves import get_job, make_move
 from server.store.queue import count_queued
-from server.store.statements import Part, changed
+from server.store.statements import changed
 from shared.clock import Micros
 from shared.sql import Tx
 
@@ -44,128 +43,112 @@ def request_cancel(tx: Tx, job_id: int, at: Micros, by: str) -> tuple[Job, bool]
         {"id": job_id, "at": at},
     )
     if not rows:
-        return get_job(tx, job_id), False
+        return jobs.get(tx, job_id), False
     job = records.job(rows[0])
     append_cancel_requested(tx, job, at, by)
     changed(tx, job)
     return job, True
 
 
-class Requests(Part):
-    """The part of :class:`SqlJobs` that stores what users ask for."""
+def retry(tx: Tx, move: Move, job: Job, most_queued: int) -> Job | None:
+    """Make the move that queues an ended job again.
 
-    async def retry(self, move: Move, job: Job, most_queued: int) -> Job | None:
-        """Make the move that queues an ended job again.
+    Args:
+        most_queued: as of :func:`server.store.inserts.insert_job`.
 
-        Args:
-            most_queued: as of :meth:`insert`.
+    Returns:
+        None: the job was no longer as the move saw it.
 
-        Returns:
-            None: the job was no longer as the move saw it.
+    Raises:
+        QueueFull
+    """
+    if most_queued:
+        queued = count_queued(tx, job.service, job.user_id, most_queued)
+        again = _queued_again(tx, job)
+        if queued + again > most_queued:
+            raise QueueFull(job.user_id, job.service, most_queued, again)
+    return jobs.move(tx, move)
 
-        Raises:
-            QueueFull
+
+def change_service(tx: Tx, job_id: int, service: str, at: Micros, by: str) -> Job:
+    """Let a job be of another service from now on, with an event, unless it has ended. Raises
+    NoSuchJob.
+    """
+    values = {"id": job_id, "service": service}
+    was = tx.rows("SELECT service FROM jobs WHERE id = :id AND ended_at IS NULL", values)
+    if not was or was[0]["service"] == service:
+        return jobs.get(tx, job_id)
+    rows = tx.rows("UPDATE jobs SET service = :service WHERE id = :id RETURNING *", values)
+    job = records.job(rows[0])
+    fields = {"by": by, "service": service, "service_before": was[0]["service"]}
+    event = NewEvent("job.moved", f"{by} moved it to service {service}", fields=fields)
+    append_new_event(tx, job.key, job.state, job.agent, at, event)
+    changed(tx, job)
+    return job
+
+
+def request_delete(tx: Tx, job_id: int, at: Micros, by: str) -> Job:
+    """Store that the job is to be deleted as soon as it has ended. Raises NoSuchJob."""
+    rows = tx.rows(
         """
+        UPDATE jobs SET delete_requested_at = :at
+        WHERE id = :id AND delete_requested_at IS NULL RETURNING *
+        """,
+        {"id": job_id, "at": at},
+    )
+    if not rows:
+        return jobs.get(tx, job_id)
+    job = records.job(rows[0])
+    event = NewEvent("job.delete_requested", f"{by} asked to delete it", fields={"by": by})
+    append_new_event(tx, job.key, job.state, job.agent, at, event)
+    changed(tx, job)
+    return job
 
-        def change(tx: Tx) -> Job | None:
-            if most_queued:
-                queued = count_queued(tx, job.service, job.user_id, most_queued)
-                again = _queued_again(tx, job)
-                if queued + again > most_queued:
-                    raise QueueFull(job.user_id, job.service, most_queued, again)
-            return make_move(tx, move)
 
-        return await self._database.write(change)
-
-    async def change_service(self, job_id: int, service: str, at: Micros, by: str) -> Job:
-        """Let a job be of another service from now on, with an event, unless it has ended. Raises
-        NoSuchJob.
+def to_delete(tx: Tx, limit: int) -> list[Job]:
+    """Ended jobs that are to be deleted."""
+    return records.jobs(
+        tx,
         """
+        SELECT * FROM jobs WHERE delete_requested_at IS NOT NULL AND ended_at IS NOT NULL
+        ORDER BY id LIMIT :limit
+        """,
+        {"limit": limit},
+    )
 
-        def change(tx: Tx) -> Job:
-            values = {"id": job_id, "service": service}
-            was = tx.rows("SELECT service FROM jobs WHERE id = :id AND ended_at IS NULL", values)
-            if not was or was[0]["service"] == service:
-                return get_job(tx, job_id)
-            rows = tx.rows("UPDATE jobs SET service = :service WHERE id = :id RETURNING *", values)
-            job = records.job(rows[0])
-            fields = {"by": by, "service": service, "service_before": was[0]["service"]}
-            event = NewEvent("job.moved", f"{by} moved it to service {service}", fields=fields)
-            append_new_event(tx, job.key, job.state, job.agent, at, event)
-            changed(tx, job)
-            return job
 
-        return await self._database.write(change)
-
-    async def request_delete(self, job_id: int, at: Micros, by: str) -> Job:
-        """Store that the job is to be deleted as soon as it has ended. Raises NoSuchJob."""
-
-        def change(tx: Tx) -> Job:
-            rows = tx.rows(
-                """
-                UPDATE jobs SET delete_requested_at = :at
-                WHERE id = :id AND delete_requested_at IS NULL RETURNING *
-                """,
-                {"id": job_id, "at": at},
-            )
-            if not rows:
-                return get_job(tx, job_id)
-            job = records.job(rows[0])
-            event = NewEvent("job.delete_requested", f"{by} asked to delete it", fields={"by": by})
-            append_new_event(tx, job.key, job.state, job.agent, at, event)
-            changed(tx, job)
-            return job
-
-        return await self._database.write(change)
-
-    async def to_delete(self, limit: int) -> list[Job]:
-        """Ended jobs that are to be deleted."""
-        return await self._jobs(
-            """
-            SELECT * FROM jobs WHERE delete_requested_at IS NOT NULL AND ended_at IS NOT NULL
-            ORDER BY id LIMIT :limit
-            """,
-            {"limit": limit},
+def change_tags(
+    tx: Tx, job_id: int, add: Collection[str], remove: Collection[str], at: Micros, by: str
+) -> Job:
+    """Add and remove tags of a job, whatever its state, with an event. Raises NoSuchJob,
+    TooManyTags.
+    """
+    job = jobs.get(tx, job_id)
+    tags = with_tags(job, add, remove)
+    if isinstance(tags, TooManyTags):
+        raise tags
+    if tags == job.tags:
+        return job
+    rows = tx.rows(
+        "UPDATE jobs SET tags = :tags WHERE id = :id RETURNING *",
+        {"id": job_id, "tags": json.dumps(tags)},
+    )
+    for tag in set(job.tags) - set(tags):
+        tx.rows(
+            "DELETE FROM job_tags WHERE tag = :tag AND job_id = :id",
+            {"tag": tag, "id": job_id},
         )
-
-    async def change_tags(
-        self, job_id: int, add: Collection[str], remove: Collection[str], at: Micros, by: str
-    ) -> Job:
-        """Add and remove tags of a job, whatever its state, with an event. Raises NoSuchJob,
-        TooManyTags.
-        """
-
-        def change(tx: Tx) -> Job:
-            job = get_job(tx, job_id)
-            tags = with_tags(job, add, remove)
-            if isinstance(tags, TooManyTags):
-                raise tags
-            if tags == job.tags:
-                return job
-            rows = tx.rows(
-                "UPDATE jobs SET tags = :tags WHERE id = :id RETURNING *",
-                {"id": job_id, "tags": json.dumps(tags)},
-            )
-            for tag in set(job.tags) - set(tags):
-                tx.rows(
-                    "DELETE FROM job_tags WHERE tag = :tag AND job_id = :id",
-                    {"tag": tag, "id": job_id},
-                )
-            for tag in set(tags) - set(job.tags):
-                tx.rows(
-                    "INSERT INTO job_tags (tag, job_id) VALUES (:tag, :id)",
-                    {"tag": tag, "id": job_id},
-                )
-            message = (
-                f"{by} set its tags to {', '.join(tags)}" if tags else f"{by} removed its tags"
-            )
-            event = NewEvent("job.tagged", message, fields={"by": by, "tags": list(tags)})
-            append_new_event(tx, job.key, job.state, job.agent, at, event)
-            job = records.job(rows[0])
-            changed(tx, job)
-            return job
-
-        return await self._database.write(change)
+    for tag in set(tags) - set(job.tags):
+        tx.rows(
+            "INSERT INTO job_tags (tag, job_id) VALUES (:tag, :id)",
+            {"tag": tag, "id": job_id},
+        )
+    message = f"{by} set its tags to {', '.join(tags)}" if tags else f"{by} removed its tags"
+    event = NewEvent("job.tagged", message, fields={"by": by, "tags": list(tags)})
+    append_new_event(tx, job.key, job.state, job.agent, at, event)
+    job = records.job(rows[0])
+    changed(tx, job)
+    return job
 
 
 def _queued_again(tx: Tx, job: Job) -> int:

@@ -75,7 +75,7 @@ def fire(
 
     Args:
         new: the job, or why there can be none.
-        most_queued, most_stored: as :meth:`SqlJobs.insert` has them.
+        most_queued, most_stored: as :func:`server.store.inserts.insert_job` has them.
 
     Returns:
         The schedule, and the job or why there is none.

@@ -1,4 +1,4 @@
-"""What the parts of :class:`SqlJobs` have in common."""
+"""What the modules of the store have in common."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import structlog
 from server.domain import states
 from server.domain.jobs import Job, Move
 from server.domain.service import Service
-from server.store import records
 from shared.clock import SECOND
-from shared.sql import Database, Params, Tx
+from shared.sql import Tx
 from shared.wire import JobState
 
 log = structlog.get_logger()
@@ -66,29 +65,6 @@ def noted(tx: Tx, job_id: int) -> None:
     tx.after(partial(tx.listener.on_events, job_id))
 
 
-class Part:
-    """Some methods of :class:`SqlJobs`.
-
-    Args:
-        services: as they are now.
-    """
-
-    def __init__(
-        self,
-        database: Database,
-        changed: Callable[[Job], None],
-        noted: Callable[[int], None] = lambda _: None,
-        services: Mapping[str, Service] = NO_SERVICES,
-        moved: Callable[[Move, Job], None] = lambda *_: None,
-    ) -> None:
-        self.database = self._database = database
-        self._services = services
-        database.listener = Listener(changed, noted, moved)
-
-    async def _jobs(self, sql: str, params: Params | None = None) -> list[Job]:
-        return [records.job(row) for row in await self._database.rows(sql, params)]
-
-
 def _log_end(move: Move, job: Job) -> None:
     """A line for each job that ended, and for each attempt that another follows: enough to charge
     for it, and to know why.
@@ -116,7 +92,7 @@ def _log_end(move: Move, job: Job) -> None:
     )
 
 
-def batches(values: Sequence[Any], size: int = 500) -> Iterator[tuple[str, dict[str, Any]]]:
+def chunks(values: Sequence[Any], size: int = 500) -> Iterator[tuple[str, dict[str, Any]]]:
     """Placeholders and parameters for ``IN (…)``, some hundreds at a time: SQLite's limit is
     32,766.
     """

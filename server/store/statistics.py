@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from server.domain.statistics import Tree, add
-from server.store.statements import HELD, batches
+from server.store.statements import HELD, chunks
 from shared.clock import Micros
 from shared.sql import Tx
 from shared.wire import JobState
@@ -50,7 +50,7 @@ def add_counted(tx: Tx, counted: Mapping[tuple[Micros, str], Tree], before: Micr
 
 def buckets(tx: Tx, since: Micros, services: Collection[str]) -> list[tuple[Micros, str, Tree]]:
     """Begin, service and numbers of those that begin since then."""
-    ((names, params),) = batches(list(services))
+    ((names, params),) = chunks(list(services))
     rows = tx.rows(
         f"""
         SELECT at, service, document FROM statistics

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Final
 
 from server.domain.jobs import FileKind
-from server.store.statements import batches
+from server.store.statements import chunks
 from shared.clock import Micros
 
 _SLICE: Final = 1_000
@@ -90,7 +90,7 @@ def refers_to(connection: sqlite3.Connection, file: StoredFile) -> bool:
 def files_in_use(connection: sqlite3.Connection, names: Sequence[str]) -> set[str]:
     """Those of the names that a bundle or an attempt refers to."""
     found: set[str] = set()
-    for marks, params in batches(names):
+    for marks, params in chunks(names):
         for column, table in (("file", "bundles"), ("result_file", "attempts")):
             sql = f"SELECT {column} FROM {table} WHERE {column} IN ({marks})"  # noqa: S608 - ours
             found |= {row[0] for row in connection.execute(sql, params)}

@@ -10,7 +10,7 @@ from server.domain.allowances import day_of, over_day
 from server.store import listed
 from server.store.migrations import TOP
 from server.store.queue import READY
-from server.store.statements import batches
+from server.store.statements import chunks
 from shared.clock import Micros
 from shared.sql import Tx
 
@@ -102,13 +102,13 @@ def loads(tx: Tx, users: Sequence[str], at: Micros, most_queued: int) -> Mapping
     """What these users have, on the day of ``at``."""
     stored = dict.fromkeys(users, 0)
     uploaded = dict.fromkeys(users, 0)
-    for names, params in batches(users):
+    for names, params in chunks(users):
         for sql, found in ((_STORED, stored), (_OF_SCHEDULES, stored), (_UPLOADED, uploaded)):
             values = params | ({"day": day_of(at)} if found is uploaded else {})
             for row in tx.rows(sql.format(names=names), values):
                 found[row["user_id"]] += row["bytes"]
     queued = dict.fromkeys(users, 0)
-    for names, params in batches(users):
+    for names, params in chunks(users):
         each = ", ".join(f"({name})" for name in names.split(", "))
         values = params | {"most": most_queued}
         for row in tx.rows(_QUEUED.format(names=each, queued=_OF_GIVEN), values):

@@ -28,7 +28,7 @@ from server.http.problems import Refusal
 from server.ports import Filter
 from server.stages.bulk import AMONG, BulkAction
 from server.stages.read import count_jobs, list_jobs, read_job
-from server.store import events
+from server.store import batches, events
 from server.web.site import PageRoute, Site
 from shared.clock import Micros, utc
 from shared.http.authentication import PRINCIPAL
@@ -129,7 +129,7 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
     following, counts, exact = None, None, None
     if which.problem is None:
         found, following = await _search(context, principal, which.where, cursor)
-        counts = await count_jobs(context.jobs, principal, which.where, _COUNTED)
+        counts = await count_jobs(context.database, principal, which.where, _COUNTED)
         exact = await _exact(context, principal, which, found)
     return site.page(
         request,
@@ -166,7 +166,9 @@ async def _search(
     found: list[Job] = []
     until = context.clock.monotonic() + _SEARCH_S
     for _ in range(_SLICES):
-        some, before = await list_jobs(context.jobs, principal, where, before, ROWS - len(found))
+        some, before = await list_jobs(
+            context.database, principal, where, before, ROWS - len(found)
+        )
         found += some
         if before is None or len(found) >= ROWS or context.clock.monotonic() >= until:
             break
@@ -181,7 +183,7 @@ async def _exact(
     if number is None or any(job.id == number for job in found):
         return None
     try:
-        return context.document(await read_job(context.jobs, principal, number))
+        return context.document(await read_job(context.database, principal, number))
     except NoSuchJob:
         return None
 
@@ -266,7 +268,8 @@ async def confirm(request: web.Request, site: Site) -> web.StreamResponse:
         more=more,
         named=named,
         unfit=_unfit(asked.action, named),
-        batches=len(ids) > _NAMED or bool(await context.jobs.batches_of([job.id for job in named])),
+        batches=len(ids) > _NAMED
+        or bool(await context.database.read(batches.several, [job.id for job in named])),
         # Jobs that are uploaded from now on were not meant.
         before=max(ids) + 1 if asked.every else None,
     )
@@ -348,7 +351,7 @@ async def _read(context: Context, principal: Principal, ids: Sequence[int]) -> l
     found = []
     for job_id in ids:
         try:
-            found.append(await read_job(context.jobs, principal, job_id))
+            found.append(await read_job(context.database, principal, job_id))
         except NoSuchJob:
             continue
     return found

@@ -29,7 +29,7 @@ async def of_all(request: web.Request, site: Site) -> web.StreamResponse:
 
     async def read(behind: int) -> Messages:
         async def own() -> Messages:
-            page = await list_events(context.jobs, principal, Filter(), behind, _AT_ONCE)
+            page = await list_events(context.database, principal, Filter(), behind, _AT_ONCE)
             return Messages(_changed(page.reached, bool(page.items)), page.reached, page.more)
 
         key = ("live", visible(principal), behind)
@@ -46,7 +46,7 @@ async def of_job(request: web.Request, site: Site) -> web.StreamResponse:
 
     async def read(behind: int) -> Messages:
         nonlocal first
-        job = await read_job(context.jobs, principal, job_id)
+        job = await read_job(context.database, principal, job_id)
         found = await context.database.read(events.of_job, job_id, behind, _AT_ONCE)
         reached, more = (found[-1].seq if found else behind), len(found) == _AT_ONCE
         data, last = _changed(reached, bool(found)), job.ended and not more

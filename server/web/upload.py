@@ -30,7 +30,7 @@ from server.http.problems import Refusal, translate, wants_page
 from server.http.route import JOB_PAGE, json_answer
 from server.stages.accept import QUEUED
 from server.stages.read import job_of_key, read_job
-from server.store import users
+from server.store import inserts, users
 from server.web.site import PageRoute, Site
 from server.web.upload_form import (
     FROM,
@@ -138,7 +138,7 @@ async def _former_job(request: web.Request, site: Site) -> Job | None:
     if not number:
         return None
     check_area(principal, Area.JOBS, Scope.READ)  # it is shown, and its files are sent along
-    return await read_job(site.context.jobs, principal, number)
+    return await read_job(site.context.database, principal, number)
 
 
 def _refused(refusal: Refusal, form: PageForm) -> _Shown:
@@ -203,7 +203,7 @@ async def _quota(site: Site, user: str) -> dict[str, tuple[int, int]]:
     context = site.context
     allowed, found = context.allowances.of(user), {}
     if allowed.stored:
-        found["Stored"] = (await context.jobs.stored(user), allowed.stored)
+        found["Stored"] = (await context.database.read(inserts.stored_bytes, user), allowed.stored)
     if allowed.uploaded:
         used = await context.database.read(users.uploaded_on, user, context.clock.now())
         found["Uploaded today"] = (used, allowed.uploaded)
@@ -308,7 +308,7 @@ async def sent(request: web.Request, site: Site) -> web.StreamResponse:
     user = user_asked_for(principal, request.query.get("user") or None)
     check_field(HEADER, key, context.services, principal)
     check_field("user_id", user, context.services, principal)
-    job = await job_of_key(context.jobs, principal, user, key)
+    job = await job_of_key(context.database, principal, user, key)
     found: dict[str, Any] = {"job": None}
     if job is not None:
         page = site.url(JOB_PAGE.replace("{id}", str(job.id)))

@@ -20,6 +20,7 @@ from server.domain.retry_policy import RetryPolicy
 from server.domain.service import Service
 from server.http.context import Context
 from server.http.params import Param
+from server.store import batches
 from server.web.operators.services import values_of
 from server.web.site import FIELD as CSRF
 from shared.files.bundles.format import ENTRY, BundleSummary
@@ -315,7 +316,7 @@ async def fields_of(context: Context, job: Job) -> dict[str, str]:
         fields[name] = "" if seconds is None else _duration(seconds)
     if service is not None:
         fields |= _limits(job, service) | _retry(job.retry, service.retry)
-    found = await context.jobs.batches_of([job.id])
+    found = await context.database.read(batches.several, [job.id])
     if (batch := found.get(job.id)) is not None and batch.ranges:
         if batch.array_file is None:
             fields["array"] = ",".join(_range(*one) for one in batch.ranges)

@@ -18,13 +18,13 @@ from server.domain.choose import Candidate
 from server.domain.jobs import Move
 from server.domain.service import Service
 from server.storage.folder import PREFIX_LEN
-from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
 from tests.bench.jobs import HEADERS, memory_mib, one, running
 from tests.bench.table import Row, median
 from tests.kit.programs import Program, form
+from tests.kit.store import Jobs
 
 MIB = 1 << 20
 MARK = b"(here)"
@@ -184,7 +184,7 @@ async def queue(folder: Path, short: int, long: int, rounds: int) -> list[Row]:
         path = folder / f"queue{length}.sqlite"
         await fill(path, length, "Queued")
         database = await Database.open(path, MIGRATIONS)
-        jobs = SqlJobs(database, lambda job: None)
+        jobs = Jobs(database, lambda job: None)
         times = []
         for _ in range(rounds):
             begin = time.perf_counter()
@@ -205,7 +205,7 @@ async def claims(folder: Path, rounds: int) -> list[Row]:
     """To claim the only job that waits, where thousands of slots are free; in turns."""
     few, agents, busy = (1, 10), (50, 10), (50, 3_000)
     service = Service("example", runs_per_user=100_000, max_runs=100_000)
-    stores: dict[tuple[int, int], SqlJobs] = {}
+    stores: dict[tuple[int, int], Jobs] = {}
     databases = []
     times: dict[tuple[int, int], list[float]] = {one: [] for one in (few, agents, busy)}
     for nodes, held in times:
@@ -218,7 +218,7 @@ async def claims(folder: Path, rounds: int) -> list[Row]:
                 (nodes, held),
             )
         databases.append(await Database.open(path, MIGRATIONS))
-        stores[nodes, held] = SqlJobs(databases[-1], lambda job: None)
+        stores[nodes, held] = Jobs(databases[-1], lambda job: None)
     for _ in range(rounds):
         for (nodes, held), jobs in stores.items():
             candidates = [Candidate(f"node{n}", 10_000 // nodes) for n in range(nodes)]

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from server.ports import Filter
-from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database
 from shared.wire import JobState, Reason
 from tests.bench.bulk import fill
 from tests.bench.table import Row, measured, median, percentile
-from tests.kit.store import every
+from tests.kit.store import Jobs, every
 
 
 def choices(newest: int) -> list[Filter]:
@@ -65,7 +64,7 @@ async def lists(folder: Path, few: int, many: int) -> list[Row]:
             )
             raw.execute("UPDATE jobs SET created_at = id WHERE id % 2")
         database = await Database.open(path, MIGRATIONS)
-        jobs = SqlJobs(database, lambda job: None)
+        jobs = Jobs(database, lambda job: None)
         costs, every = dict[int, float](), list[float]()
         for which, where in enumerate(choices(length)):
             times = await measured(functools.partial(jobs.page, where, None, 50))

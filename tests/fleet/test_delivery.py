@@ -18,8 +18,10 @@ from server.domain.service import Service
 from server.ports import RefusedByAgent, Unreachable
 from server.stages import get, unexpected_payloads
 from server.stages.waiting import why_waiting
+from server.store import jobs as store_jobs
 from shared.ids import AttemptKey
 from shared.principals import LOCAL
+from shared.sql import Tx
 from shared.wire import JobState, Limits, PayloadDoc, PayloadState, Reason
 from tests.model.simulation import World, simulated
 
@@ -167,7 +169,7 @@ async def test_jobs_of_a_service_that_was_taken_away_say_so_and_end_at_last(worl
     await world.clock.advance(3_599.0)
     await sweep(world)
     job = await world.jobs.get(job_id)
-    why = await why_waiting([job], {}, world.jobs, world.registry, 0)
+    why = await why_waiting([job], {}, world.database, world.registry, 0)
     assert why[job_id].reason == "the server has no service s in its settings"
     await world.clock.advance(10.0)
     await sweep(world)
@@ -226,7 +228,7 @@ async def test_an_end_does_not_wait_for_the_next_try_of_what_was_said_before_it(
     await sweep(world)
     ((_, payload),) = world.payloads()
     with monkeypatch.context() as broken:
-        broken.setattr(world.jobs, "move", mock.AsyncMock(side_effect=OSError("no disk")))
+        broken.setattr("server.store.jobs.move", mock.Mock(side_effect=OSError("no disk")))
         south.start(payload)
         await world.settle()
         for seconds in (0.5, 2.0, 10.0, 7.0):  # the next try is in a minute
@@ -272,13 +274,13 @@ async def test_jobs_of_agents_that_send_events_are_not_read_at_every_sweep(world
         await world.upload("ann", "s")
     await sweep(world)
     reads = list[str | None]()
-    honest = world.jobs.in_states
+    honest = store_jobs.in_states
 
-    async def counted(states: Any, agent: str | None = None) -> Any:
+    def counted(tx: Tx, states: Any, agent: str | None = None) -> Any:
         reads.append(agent)
-        return await honest(states, agent)
+        return honest(tx, states, agent)
 
-    monkeypatch.setattr(world.jobs, "in_states", counted)
+    monkeypatch.setattr(store_jobs, "in_states", counted)
     for _ in range(5):
         await world.poll.run_once()
     world.agents[0].drop()

@@ -37,7 +37,9 @@ async def sweep(world: World, after_s: float = 0.0) -> None:
 
 async def found(world: World, job_id: int) -> QueueInfo | None:
     job = await world.jobs.get(job_id)
-    why = await why_waiting([job], world.services, world.jobs, world.registry, world.steady.now())
+    why = await why_waiting(
+        [job], world.services, world.database, world.registry, world.steady.now()
+    )
     return why.get(job_id)
 
 
@@ -144,7 +146,7 @@ async def test_the_start_of_a_job_that_waits_for_a_slot_is_estimated(world: Worl
             return recent
 
         listed, now = [await world.jobs.get(job_id)], world.steady.now()
-        how: Any = (world.services, world.jobs, world.registry, now, lately)
+        how: Any = (world.services, world.database, world.registry, now, lately)
         at = (await why_waiting(listed, *how, in_list=True))[job_id].expected_at
         return None if at is None else (at - utc(now)).total_seconds()
 

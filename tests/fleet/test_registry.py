@@ -23,14 +23,13 @@ from server.domain.jobs import Bundle, NewJob
 from server.domain.service import Service
 from server.stages.agents import Agents
 from server.store import agents as rows
-from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database
 from shared.steady_clock import PersistentClock
 from shared.wire import AgentHealth, AgentState, JobState, Limits, PackTask
 from tests.kit.clock import SimClock
 from tests.kit.each import each
-from tests.kit.store import Calls, job, resources
+from tests.kit.store import Calls, Jobs, job, resources
 
 
 class Fleet:
@@ -127,7 +126,7 @@ class Run:
     registry: Registry
     client: OrchestratorClient
     store: Calls
-    jobs: SqlJobs
+    jobs: Jobs
     database: Database
 
     async def reached(self) -> None:
@@ -155,7 +154,7 @@ async def run(folder: Path, machine: SimClock, name: str = "north") -> AsyncIter
     database = await Database.open(folder / "server.sqlite", MIGRATIONS, clock)
     client = OrchestratorClient(name, "", "", "", cast(Sessions, None), clock)
     registry, store = Registry([client], clock), Calls(database, rows)
-    jobs = SqlJobs(database, lambda job: None)
+    jobs = Jobs(database, lambda job: None)
     agents = Agents(resources(jobs=jobs, fleet=registry, clock=clock), database)
     try:
         registry.remember(await agents.use([Contact(name, "job-orchestrator", "")]))

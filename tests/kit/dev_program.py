@@ -40,7 +40,7 @@ def ended(*words: object, status: int | None = 0, **how: Any) -> subprocess.Comp
     command = [str(word) for word in words]
     done = subprocess.run(command, check=False, **usual | output | how)  # type: ignore[call-overload]
     assert status in (None, done.returncode), f"{command[0]}: {done.stdout}\n{done.stderr}"
-    return done  # type: ignore[no-any-return]
+    return done
 
 
 @dataclass

@@ -4,21 +4,38 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
 import pytest
 
+from server.domain.choose import Candidate
 from server.domain.jobs import Bundle, FileKind, Job, Move, NewJob, Result, Step
 from server.domain.service import Service
 from server.ports import Storage
-from server.stages.stage import Resources
-from server.store import attempts, dependencies, events, slots, users
-from server.store.jobs import SqlJobs
+from server.stages.stage import Resources, Stage
+from server.store import (
+    attempts,
+    batches,
+    bundles,
+    children,
+    claims,
+    dependencies,
+    events,
+    inserts,
+    pages,
+    queue,
+    requests,
+    retention,
+    slots,
+    users,
+)
+from server.store import jobs as store_jobs
 from server.store.migrations import MIGRATIONS
-from server.store.statements import SLOTS
+from server.store.statements import SLOTS, Listener
+from shared.ids import AttemptKey
 from shared.sql import Row, Tx
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
@@ -35,15 +52,17 @@ class Calls:
         return functools.partial(self._database.write, getattr(self._module, name))
 
 
-CALLS: Final[Mapping[str, Callable[..., Any]]] = {
+def _by_name(*functions: Callable[..., Any]) -> Mapping[str, Callable[..., Any]]:
+    return {function.__name__: function for function in functions}
+
+
+_READS: Final[Mapping[str, Callable[..., Any]]] = {
     "events": events.of_job,
     "latest_events": events.latest,
     "all_events": events.page,
     "moves": events.moves,
-    "record_live": events.record_live,
     "attempts": attempts.newest,
     "attempt": attempts.get,
-    "attach_result": attempts.attach_result,
     "users": users.named,
     "waiting_users": users.waiting,
     "user_loads": users.loads,
@@ -51,19 +70,100 @@ CALLS: Final[Mapping[str, Callable[..., Any]]] = {
     "unmet": dependencies.unmet,
     "waiting_for": dependencies.waiting_for,
     "broken_dependencies": dependencies.broken,
+    "get": store_jobs.get,
+    "in_states": store_jobs.in_states,
+    "to_cancel": store_jobs.to_cancel,
+    "by_idempotency_key": inserts.job_of_key,
+    "stored": inserts.stored_bytes,
+    "can_share_bundle": bundles.can_share,
+    "queued": queue.count_queued,
+    "batch": batches.get,
+    "batches_of": batches.several,
+    "due_batches": batches.due,
+    "children": batches.children_of,
+    "expired": retention.expired,
+    **_by_name(
+        *(queue.held, queue.queued_services, queue.queued_before, queue.oldest_held, queue.overdue),
+        *(queue.longest_queued, pages.page, pages.ids, pages.counts, requests.to_delete),
+        *(batches.failed_children, batches.child_results, batches.active_children),
+        *(retention.files_in_use, retention.cleaned_services),
+    ),
+}
+_WRITES: Final[Mapping[str, Callable[..., Any]]] = {
+    "record_live": events.record_live,
+    "attach_result": attempts.attach_result,
     "repair_dependencies": dependencies.repair,
+    "insert": inserts.insert_job,
+    "begin_batch": batches.begin,
+    "end_batch": batches.end,
+    **_by_name(
+        *(
+            store_jobs.move,
+            store_jobs.move_all,
+            bundles.stop_sharing,
+            queue.release_delayed,
+            requests.retry,
+        ),
+        *(requests.change_service, requests.request_delete, requests.change_tags),
+        *(batches.make_children, batches.defer, retention.forget, retention.forget_old),
+    ),
 }
 
 
-class Jobs(SqlJobs):
-    """With functions of the store about jobs, each in a transaction of its own."""
+class Jobs:
+    """The functions of the store about jobs, each in a transaction of its own."""
+
+    def __init__(
+        self,
+        database: Any,
+        changed: Callable[[Job], None] | None = None,
+        noted: Callable[[int], None] = lambda _: None,
+        services: Mapping[str, Service] = MappingProxyType({}),
+        moved: Callable[[Move, Job], None] = lambda *_: None,
+    ) -> None:
+        self.database, self.services = database, services
+        if changed is not None:
+            database.listener = Listener(changed, noted, moved)
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        if name not in CALLS:
-            raise AttributeError(name)
-        writes = name in ("record_live", "attach_result", "repair_dependencies")
-        call = self.database.write if writes else self.database.read
-        return functools.partial(call, CALLS[name])
+        if name in _WRITES:
+            return functools.partial(self.database.write, _WRITES[name])
+        if name in _READS:
+            return functools.partial(self.database.read, _READS[name])
+        raise AttributeError(name)
+
+    async def claim_fairly(
+        self,
+        service: Service,
+        candidates: Sequence[Candidate],
+        most: int,
+        at: int,
+        ended: Collection[AttemptKey] = (),
+    ) -> list[Job]:
+        given = (service, candidates, most, at, ended, self.services)
+        return await self.database.write(claims.claim_fairly, *given)
+
+    async def request_cancel(self, job_id: int, at: int, by: str = "") -> Job:
+        stage = Stage(resources(database=self.database))
+        return await stage._request_cancel(job_id, at, by)
+
+    async def cancel_children(self, parent_id: int, at: int, message: str) -> None:
+        while await self.database.write(children.cancel_children, parent_id, at, message):
+            pass
+
+    async def clean(self, moves: Sequence[Move]) -> tuple[int, list[tuple[FileKind, str]]]:
+        count, files = 0, list[tuple[FileKind, str]]()
+        for some in await self.database.read(retention.portions, moves):
+            cleaned, released = await self.database.write(retention.clean, some)
+            count, files = count + cleaned, files + released
+        return count, files
+
+    async def delete(self, job_id: int) -> list[tuple[FileKind, str]]:
+        is_gone, files = False, list[tuple[FileKind, str]]()
+        while not is_gone:
+            is_gone, released = await self.database.write(retention.delete, job_id)
+            files += released
+        return files
 
 
 class Store(Jobs):
@@ -217,7 +317,7 @@ def job(**fields: Any) -> Job:
     return Job(**(start | fields))
 
 
-async def moved(jobs: SqlJobs, move: Move) -> Job:
+async def moved(jobs: Jobs, move: Move) -> Job:
     job = await jobs.move(move)
     assert job is not None
     return job
@@ -246,7 +346,7 @@ async def read(
 
 def resources(**given: Any) -> Resources:
     """The given ones; the others are not to be used."""
-    how: dict[str, Any] = dict.fromkeys(("jobs", "storage", "scratch", "fleet", "clock"))
-    how["database"] = getattr(given.get("jobs"), "database", None)
+    how: dict[str, Any] = dict.fromkeys(("storage", "scratch", "fleet", "clock"))
+    how["database"] = getattr(given.pop("jobs", None), "database", None)
     how |= {"services": {}, "unreachable_after_s": 60.0, "lost_after_s": 3_600.0}
     return Resources(**(how | given))

@@ -142,7 +142,6 @@ class World:
         self.scratch = scratch.FolderScratch(self.folder / "staging", new_name)
         self.storage = folder.FolderStorage(self.folder, self.scratch, new_name)
         resources = Resources(
-            jobs=self.jobs,
             database=self.database,
             storage=self.storage,
             scratch=self.scratch,
@@ -171,7 +170,7 @@ class World:
         self.retry = RetryByHand(resources)
         self.clean = Clean(resources, self.delete.finish)
         self.alive = True
-        await recover(self.jobs, self.scratch)
+        await recover(self.database, self.scratch)
         for agent in self.agents:
             if agent.up:
                 await self.reconnect(agent)

@@ -29,6 +29,7 @@ from server.web.routes import ROUTES as PAGES
 from shared.wire import Limits
 from tests.kit.fake_agent import FakeAgent, serving
 from tests.kit.programs import PATIENCE_S, Pair, Program, call, until, upload
+from tests.kit.store import Jobs
 
 FILES = 300
 MANY = 120
@@ -218,7 +219,7 @@ async def program(tmp_path: Path) -> Program:
                 tags=("many",),
                 meta=json.dumps({"text": "x" * 1_000}),
             )
-            await context.jobs.insert(new, "accepted")
+            await Jobs(context.database).insert(new, "accepted")
     shutil.move(tmp_path / "data", tmp_path / "server")
     file = tmp_path / "ferryman.toml"
     found = Program("server", tmp_path, uuid.uuid4().hex, "--config", str(file))

@@ -14,11 +14,11 @@ from server.domain.jobs import Bundle, Move, NewJob
 from server.domain.webhook_targets import WebhookTarget
 from server.domain.webhooks import Delivery, Try, secret_of, secret_text
 from server.stages.webhooks import NOT_SENT, Webhooks
-from server.store.jobs import SqlJobs
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND
 from shared.wire import JobState, Limits
 from tests.kit.clock import START, SimClock
+from tests.kit.store import Jobs
 from tests.model.inline_database import CrashPoint, InlineDatabase
 
 URL = "https://a.example.org/hook"
@@ -64,7 +64,7 @@ class World:
     def __init__(self, database: InlineDatabase, clock: SimClock) -> None:
         self.database = database
         self.clock, self.receivers = clock, Receivers(clock)
-        self.jobs = SqlJobs(database, lambda _: None)
+        self.jobs = Jobs(database, lambda _: None)
         self.woken = asyncio.Event()
         self.stage = self.new_stage()
 

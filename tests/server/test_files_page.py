@@ -22,6 +22,7 @@ from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.fake_sandbox import FakeProcess
 from tests.kit.pages import Browser, Page, browsing
 from tests.kit.server_http import ServerClient, driving
+from tests.kit.store import Jobs
 from tests.kit.warm import Place
 from tests.server.held_jobs import ShownJob, ended, running, zipped
 
@@ -347,7 +348,7 @@ async def test_why_there_are_no_files_is_said_on_the_page(
     async with looking(place, waits) as here:
         assert "looks again by itself" in (await here.open()).text
     async with left(place, {"a.txt": b""}) as here:
-        jobs, now = place.server.context.jobs, place.server.context.clock.now()
+        jobs, now = Jobs(place.server.context.database), place.server.context.clock.now()
         assert (await jobs.clean([ending.expired(await jobs.get(here.job_id), now)]))[0] == 1
         assert "its files are removed" in (await here.open()).text
         await here.open("/a.txt", 410)

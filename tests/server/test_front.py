@@ -273,8 +273,9 @@ async def test_a_full_database_is_507_and_another_failure_503(program, monkeypat
     path = {"server": "/api/v1/jobs/1", "agent": "/retrieve/1"}[program.name]
     for text, status in {"database or disk is full": 507, "disk I/O error": 503}.items():
         failure = DatabaseUnavailable(sqlite3.OperationalError(text))
-        for where in ("server.store.jobs.SqlJobs.get", "client_agent.payloads.store.Payloads.get"):
-            monkeypatch.setattr(where, AsyncMock(side_effect=failure))
+        monkeypatch.setattr("server.store.jobs.get", Mock(side_effect=failure))
+        asked = "client_agent.payloads.store.Payloads.get"
+        monkeypatch.setattr(asked, AsyncMock(side_effect=failure))
         answer = await program.ask("GET", path)
         assert (answer.status, answer.document["code"]) == (status, "database_unavailable")
         assert answer.headers["retry-after"]

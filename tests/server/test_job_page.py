@@ -26,6 +26,7 @@ from shared.wire import Limits, Progress, Reason, Usage
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.pages import Browser, Node, Page, browsing
 from tests.kit.server_http import ServerClient, driving
+from tests.kit.store import Jobs
 from tests.server.access import BOUNDARY, PRINCIPALS, formed
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -40,7 +41,7 @@ class World(Browser):
     def __init__(self, caller: ServerClient, session: Any) -> None:
         super().__init__(caller.url, session, "the-token-of-ann")
         self.caller, self.context = caller, caller.server.context
-        self.jobs = self.context.jobs
+        self.jobs = Jobs(self.context.database)
 
     async def new(self, **fields: Any) -> Job:
         """A job of a service that the server does not have: it stays as it is."""

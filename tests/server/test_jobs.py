@@ -21,6 +21,7 @@ from shared.wire import JobState
 from tests.kit.command_line import ferryman
 from tests.kit.each import each
 from tests.kit.fake_sandbox import FakeProcess
+from tests.kit.store import Jobs
 from tests.kit.waiting import eventually
 from tests.kit.warm import Place
 
@@ -247,7 +248,7 @@ async def test_a_result_that_goes_while_it_is_asked_for_is_no_fault_of_the_serve
 ) -> None:
     job_id = await place.upload()
     await place.job(job_id)
-    jobs = place.server.context.jobs
+    jobs = Jobs(place.server.context.database)
 
     async def gone(*_: object) -> None:
         job = await jobs.get(job_id)
@@ -373,7 +374,7 @@ async def test_what_is_used_and_what_is_left(place: Place) -> None:
         await place.job(await place.upload(user_id="7"), until="Running")
     await place.upload(user_id="7")
     found = await place.api("GET", "/usage", user="7")
-    stored = await place.server.context.jobs.stored("7")
+    stored = await Jobs(place.server.context.database).stored("7")
     (service,) = [one for one in found["services"] if one["service"] == place.service]
     assert 0 < stored == found["stored"]["used"]
     assert found["stored"] == {"used": stored, "limit": 2_000_000, "left": 2_000_000 - stored}

@@ -15,13 +15,14 @@ from structlog.testing import capture_logs
 
 from server.domain.choose import Recent
 from server.domain.errors import AlreadyEnded
-from server.domain.jobs import Job, Move
+from server.domain.jobs import Move
 from server.domain.service import Service
 from server.domain.statistics import ALL, Tree
 from server.loops.runner import Loop, Supervisor
 from server.loops.wakeups import JobWakeups
 from server.ports import Held, Measures
 from server.stages.statistics import Statistics
+from server.store import jobs as store_jobs
 from server.store import statistics as rows
 from server.store import users
 from shared.clock import SECOND, Micros
@@ -174,11 +175,10 @@ class Numbers:
         self.clock, self.measures = SimClock(), Measures()
         self.lately: dict[Micros, Tree] = {}
         self.waiting: dict[str, int] = {}
-        jobs = AsyncMock()
-        jobs.held.return_value = [Held("s", "ann", "node", 3, 2)]
-        database = AsyncMock(read_list=self._read)
+        held = AsyncMock(return_value=[Held("s", "ann", "node", 3, 2)])
+        database = AsyncMock(read_list=self._read, read=held)
         self.add, how = database.write, {"clock": self.clock, "measures": self.measures}
-        self.statistics = Statistics(resources(jobs=jobs, database=database, **how), database)
+        self.statistics = Statistics(resources(database=database, **how), database)
 
     async def _read(self, work: object, *how: Any) -> Any:
         if work is rows.queued:
@@ -283,20 +283,20 @@ async def test_a_job_that_ends_just_after_it_was_read_is_cancelled_no_more_at_on
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number = await world.upload("ann", "s")
-    get, now = world.jobs.get, world.steady.now()
+    read, now = world.database.read, world.steady.now()
 
-    async def ends_after_the_read(job_id: int) -> Job:
-        job = await get(job_id)
-        if world.cancel._tasks and not job.ended:
+    async def ends_after_the_read(work: Any, *args: Any) -> Any:
+        job = await read(work, *args)
+        if work is store_jobs.get and world.cancel._tasks and not job.ended:
             failed = Move(
-                *(job_id, job.attempt, JobState.QUEUED, JobState.FAILED, now),
+                *(number, job.attempt, JobState.QUEUED, JobState.FAILED, now),
                 *("waited too long", Reason.QUEUE_TIMEOUT),
                 changes={"ended_at": now},
             )
             assert await world.jobs.move(failed) is not None
         return job
 
-    monkeypatch.setattr(world.jobs, "get", ends_after_the_read)
+    monkeypatch.setattr(world.database, "read", ends_after_the_read)
     cancel = asyncio.create_task(world.cancel(LOCAL, number, 60.0))
     await world.clock.settle()
     done = cancel.done()  # no time has passed

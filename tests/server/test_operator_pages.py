@@ -23,6 +23,7 @@ from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.pages import Browser, Page, browsing
 from tests.kit.past_week import write_past_week
 from tests.kit.server_http import ServerClient, driving
+from tests.kit.store import Jobs
 from tests.kit.warm import Place
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -167,7 +168,7 @@ async def test_users_are_listed_with_what_they_have_of_their_quotas(
     await place.job(await place.upload(user_id="7"), until="Running")
     await place.upload()
     page = await admin.see("/users?from=7")
-    stored = await place.server.context.jobs.stored("7")
+    stored = await Jobs(place.server.context.database).stored("7")
     rows = {row[0]: row for row in page.main.one("table", aria_label="Users by name").rows()}
     assert f"{stored} B of 1.9 MiB" in rows["7"][4]
     assert rows["7"][1:4] == ["1", "1", "0"]

@@ -15,6 +15,7 @@ from server.loops import wakeups
 from shared.principals import Principal, Role
 from tests.kit.each import each
 from tests.kit.raw_http import holding
+from tests.kit.store import Jobs
 from tests.kit.waiting import eventually, until
 from tests.server.access import BOUNDARY, OPERATOR, PEOPLE, PRINCIPALS, Crowd, crowd, formed
 
@@ -128,7 +129,7 @@ async def test_lists_and_events_hold_what_their_reader_may_see(crowd: Crowd) -> 
     pairs = (("ann", "ann"), ("portal", "ann"), ("portal", "bob"), ("stranger", "bob"))
     jobs = {pair: [await crowd.job(*pair) for _ in range(2)] for pair in (*pairs, ("admin", "bob"))}
     for (who, _), ids in jobs.items():
-        job = await crowd.place.server.context.jobs.get(ids[0])
+        job = await Jobs(crowd.place.server.context.database).get(ids[0])
         assert job.submitted_by == PEOPLE[who].name
 
     def of(*names: str, user: str = "") -> list[int]:

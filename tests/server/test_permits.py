@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from server.domain.allowances import DAY
 from server.domain.permits import Ticket
-from server.store import permits
+from server.store import permits, retention
 from shared.principals import Principal, Role, Scope
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
@@ -323,7 +323,7 @@ async def test_a_used_ticket_is_known_while_its_upload_may_come(portal: Portal) 
     ticket = context.permits.read(Ticket, path.partition("ticket=")[2], context.clock.now())
     assert (await portal.post(path)).status == 201
     for days, known in ((7, True), (31, False)):
-        await context.database.write(permits.forget_tickets, ticket.expires_at + days * DAY)
+        await context.database.write(retention.forget_old, ticket.expires_at + days * DAY)
         assert await context.database.read(permits.ticket_used, ticket.id) is known
 
 

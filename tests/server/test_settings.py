@@ -30,7 +30,7 @@ from tests.kit.fake_agent import serving as serving_agents
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.raw_archives import FORM, file_part, form_of
 from tests.kit.server_http import ServerClient, driving
-from tests.kit.store import new
+from tests.kit.store import Jobs, new
 from tests.kit.uploads import FIELDS
 from tests.kit.waiting import until
 from tests.kit.warm import Place
@@ -257,8 +257,10 @@ async def test_every_key_of_a_user_takes_effect_and_holds_for_the_next_claim(wor
             assert (by_user.get(user) if by_user is not None else found) == expected, key
     await world.reload(f"{OWN}[services.my_service]\n[services.s]\n[users.ann]\nruns_per_user = 1")
     for _ in range(3):
-        await context.jobs.insert(new("ann"), "queued")
-    claimed = await context.jobs.claim_fairly(context.services["s"], [Candidate("node", 4)], 10, 20)
+        await Jobs(context.database).insert(new("ann"), "queued")
+    claimed = await Jobs(context.database).claim_fairly(
+        context.services["s"], [Candidate("node", 4)], 10, 20
+    )
     assert len(claimed) == 1
 
 

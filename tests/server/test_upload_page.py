@@ -18,6 +18,7 @@ from shared.principals import Principal, Role
 from tests.kit.each import each
 from tests.kit.pages import Browser, Page, browsing
 from tests.kit.server_http import RUN
+from tests.kit.store import Jobs
 from tests.kit.warm import Place
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -315,7 +316,7 @@ async def test_a_job_is_run_again_with_changes(ann: Uploads) -> None:
     assert await ann.bundle(job) == {"run.sh": b"echo 2\n"}
     # Of one whose files are gone meanwhile it is filled in without them.
     context = ann.place.server.context
-    stored = await context.jobs.get(job)
+    stored = await Jobs(context.database).get(job)
     assert stored.bundle is not None
     await context.storage.delete([(FileKind.BUNDLE, stored.bundle.file)])
     page = await ann.see(f"/new?from={job}")

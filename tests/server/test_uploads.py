@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from shared.sql import Tx
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.raw_archives import (
@@ -247,12 +248,12 @@ async def test_an_upload_whose_content_was_removed_a_moment_ago_is_stored(
 ) -> None:
     asked: list[object] = []
 
-    async def removed_since(*content: Any) -> bool:
+    def removed_since(tx: Tx, *content: Any) -> bool:
         asked.append(content)
         return True
 
     async with driving(tmp_path, FakeOrchestrator(then="Running")) as caller:
-        monkeypatch.setattr(caller.server.context.jobs, "can_share_bundle", removed_since)
+        monkeypatch.setattr("server.store.bundles.can_share", removed_since)
         for _ in range(2):
             await caller.job(await caller.upload(), until="Running")
             assert len(left(tmp_path / "data")) == 1

@@ -228,14 +228,15 @@ async def test_files_of_a_batch_are_kept_until_all_of_it_is_cleaned(jobs: Store)
         assert len(rows) == left, "children first"
 
 
-def test_parents_with_many_children_are_cleaned_in_transactions_of_their_own() -> None:
-    moves = [
-        Move(number, 0, JobState.FAILED, JobState.CLEANED, 1, "expired") for number in range(1, 7)
-    ]
-    made = {1: 400, 2: 90, 3: 20, 5: 10_000}
-    portions = [[one.job_id for one in some] for some in retention._portions(moves, made)]
-    assert portions == [[1, 2], [3, 4], [5], [6]]
-    assert list(retention._portions([], {})) == []
+async def test_parents_with_many_children_are_cleaned_in_transactions_of_their_own(jobs) -> None:
+    parents = await jobs.added(*"abcdef")
+    for number, made in {1: 400, 2: 90, 3: 20, 5: 10_000}.items():
+        await jobs.sql(f"INSERT INTO batches (parent_id, total, made) VALUES ({number}, 1, {made})")
+    failed = [dataclasses.replace(one, state=JobState.FAILED) for one in parents]
+    moves = [to(one, JobState.CLEANED) for one in failed]
+    portions = await jobs.database.read(retention.portions, moves)
+    assert [[one.job_id for one in some] for some in portions] == [[1, 2], [3, 4], [5], [6]]
+    assert await jobs.database.read(retention.portions, []) == []
 
 
 async def test_a_parent_that_is_being_deleted_is_not_retried_and_takes_its_children_along(jobs):

@@ -12,7 +12,7 @@ from server.domain.choose import Candidate
 from server.domain.jobs import Job
 from server.domain.service import ByUser, Service
 from server.store import agents
-from server.store.moves import make_move
+from server.store.jobs import move as make_move
 from shared.sql import Tx
 from shared.wire import JobState
 from tests.kit.each import each

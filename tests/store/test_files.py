@@ -74,7 +74,7 @@ async def test_who_refers_to_a_file_that_is_let_go_has_one_of_its_own(jobs: Stor
 async def test_damaged_bytes_are_shared_no_more(jobs: Store) -> None:
     first = await uploaded(jobs, "a")
     assert first.bundle is not None
-    await jobs.stop_sharing(first.bundle)
+    await jobs.stop_sharing(first.bundle.file)
     assert [file_of(await uploaded(jobs, name)) for name in "bc"] == ["b", "b"]
     assert await jobs.clean(await cancelled(jobs, first)) == (1, [(B, "a")])
 

@@ -117,7 +117,7 @@ async def test_a_key_makes_one_job_however_often_and_for_whomever_it_is_sent(job
     assert len({job.id for job, _ in results}) == 1
     assert [fresh for _, fresh in results].count(True) == 1, "a repeat does not wait, too"
     assert (await jobs.insert(new("bob", idempotency_key="k"), "queued"))[1]
-    assert await jobs.forget_idempotency_keys(before=11) == 2
+    await jobs.forget_old(11 + DAY)
     assert (await jobs.insert(keyed, "queued"))[1]
 
 
@@ -153,7 +153,7 @@ async def test_uploads_count_for_their_day_and_services_have_queues_of_their_own
     tomorrow = new(created_at=10 + DAY)
     await jobs.insert(tomorrow, "queued", most_uploaded=SIZE)
     assert await jobs.uploaded("ann", 10) == await jobs.uploaded("ann", 10 + DAY) == SIZE
-    await jobs.forget_uploaded(10 + DAY)
+    await jobs.forget_old(10 + 32 * DAY)
     assert (await jobs.uploaded("ann", 10), await jobs.uploaded("ann", 10 + DAY)) == (0, SIZE)
 
 

@@ -12,7 +12,7 @@ from server.domain import states
 from server.domain.access import Area, may_use
 from server.domain.jobs import Job
 from server.http.requested_job import requested_job
-from server.store import events
+from server.store import events, jobs
 from server.web.site import Site
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
@@ -89,7 +89,7 @@ async def job_frame(request: web.Request, site: Site) -> JobFrame:
     document = context.document(job, queue, batch)
     actions = possible_actions(job, principal)
     if "retry" in actions and job.parent_id is not None:
-        parent = await context.jobs.get(job.parent_id)
+        parent = await context.database.read(jobs.get, job.parent_id)
         if parent.ended:  # it would not hear of a new run: the parent itself is retried
             actions -= {"retry"}
     return JobFrame(job, document, _tabs(document, principal), actions, newest)

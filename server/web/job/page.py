@@ -28,7 +28,7 @@ from server.http.permits import address, made_link
 from server.http.problems import BACK, Refusal
 from server.http.route import JOB_PAGE, LINK_PARAMETER
 from server.stages.bulk import BulkAction
-from server.store import attempts, events
+from server.store import attempts, batches, events
 from server.web.job.content import visible
 from server.web.job.files import FolderPage, folder_of, folder_page, quoted
 from server.web.job.frame import JobFrame, frame_page, job_frame
@@ -208,7 +208,9 @@ async def children(request: web.Request, site: Site) -> web.StreamResponse:
         message = f"job {frame.job.id} has no children"
         raise Refusal(404, "no_batch", message)
     among = CHOICES[chosen] if chosen else None
-    found = await site.context.jobs.children(frame.job.id, _AT_ONCE + 1, after, among)
+    found = await site.context.database.read_list(
+        batches.children_of, frame.job.id, _AT_ONCE + 1, after, among
+    )
     shown = found[:_AT_ONCE]
     return frame_page(
         request,

@@ -15,6 +15,7 @@ from server.domain.access import Area
 from server.domain.errors import AgentRefusal
 from server.domain.jobs import Job
 from server.http.params import flag_param
+from server.store import queue
 from server.web.site import Handler, PageRoute, Site
 from shared.clock import utc
 from shared.wire import AgentDoc, AgentState
@@ -59,7 +60,9 @@ async def listing(request: web.Request, site: Site) -> web.StreamResponse:
     """All agents, in cards."""
     context, every = site.context, flag_param(request, "all")
     found = await agents.listed(context, every=every)
-    held = await context.jobs.oldest_held([one.name for one in found], _JOBS_SHOWN)
+    held = await context.database.read_list(
+        queue.oldest_held, [one.name for one in found], _JOBS_SHOWN
+    )
     views = [_view(one, held[one.name]) for one in found]
     return site.page(
         request,
@@ -87,7 +90,7 @@ async def _page(
     context = site.context
     record = await context.agents.find(request.match_info["name"])
     found = await agents.document(context, record)
-    held = await context.jobs.oldest_held([record.name], _ROWS_SHOWN)
+    held = await context.database.read_list(queue.oldest_held, [record.name], _ROWS_SHOWN)
     return site.page(
         request,
         "operators/agent.html",

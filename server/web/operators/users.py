@@ -15,7 +15,7 @@ from server.domain.errors import BadField
 from server.domain.upload_fields import USER_ID
 from server.http.context import Context
 from server.http.problems import Refusal
-from server.store import users
+from server.store import queue, users
 from server.web.site import PageRoute, Site
 
 _AGAIN_S: Final = 5
@@ -34,7 +34,7 @@ async def listing(request: web.Request, site: Site) -> web.StreamResponse:
         raise BadField("from", "invalid_from", "from should be the beginning of a user's name")
     held = Counter[str]()
     running = Counter[str]()
-    for one in await context.jobs.held():
+    for one in await context.database.read(queue.held):
         held[one.user_id] += one.slots
         running[one.user_id] += one.running
     busy = [] if first else await _busy(context, held)
@@ -70,7 +70,7 @@ async def _busy(context: Context, held: Mapping[str, int]) -> list[str]:
     """Who has jobs under way or waiting, a few of them."""
     most = sorted(held, key=lambda user: (-held[user], user))[:_AT_WORK]
     waiting: set[str] = set()
-    for service in (await context.jobs.queued_services())[:_SERVICES]:
+    for service in (await context.database.read(queue.queued_services))[:_SERVICES]:
         waiting |= set(await context.database.read_list(users.waiting, service, _AT_WORK, 1))
     return [*most, *sorted(waiting - set(most))][:_AT_WORK]
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from server.domain.jobs import Job
-from server.store.jobs import SqlJobs
-from tests.kit.store import claim, clock, database, jobs, new
+from tests.kit.store import Jobs, claim, clock, database, jobs, new
 
 __all__ = ["added", "claim", "clock", "database", "jobs", "new"]
 
 
-async def added(jobs: SqlJobs, *users: str, service: str = "s") -> list[Job]:
+async def added(jobs: Jobs, *users: str, service: str = "s") -> list[Job]:
     return [(await jobs.insert(new(user, service), "queued"))[0] for user in users]

@@ -9,16 +9,16 @@ import pytest
 
 from server.domain.jobs import Event, Job, Move
 from server.domain.live import Live, NewEvent, Report
-from server.store.jobs import SqlJobs
 from server.store.statements import Listener
 from shared.ids import AttemptKey
 from shared.wire import JobState, Progress
 from tests.contract.store.conftest import added, claim
+from tests.kit.store import Jobs
 
 LINES = (NewEvent("job.notice", "one", "notice"), NewEvent("job.warning", "two", "warning"))
 
 
-async def running(jobs: SqlJobs) -> Job:
+async def running(jobs: Jobs) -> Job:
     (job,) = await added(jobs, "ann")
     claimed = await jobs.move(claim(job))
     assert claimed is not None
@@ -54,7 +54,7 @@ SAID = [
 async def test_what_a_running_attempt_says_is_in_its_rows_and_its_events(jobs) -> None:
     job = await running(jobs)
     noted: list[int] = []
-    jobs._database.listener = Listener(lambda _: None, noted.append)
+    jobs.database.listener = Listener(lambda _: None, noted.append)
     assert await jobs.record_live([report(job)]) == {job.key}
     job = await jobs.get(job.id)
     assert (job.progress, job.message) == (Progress(current=45, total=100), "step 45")

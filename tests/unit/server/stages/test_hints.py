@@ -8,8 +8,8 @@ from typing import cast
 from server.domain.choose import Candidate
 from server.domain.jobs import Bundle, Hold, Job
 from server.stages.hints import Hints
-from server.store.jobs import SqlJobs
 from shared.ids import AttemptKey
+from shared.sql import Database
 from shared.wire import JobState, Limits
 
 QUEUED = Job(
@@ -33,14 +33,14 @@ class Store:
     def __init__(self, hints: Hints, *services: str, meanwhile: Job | None = None) -> None:
         self.hints, self.services, self.meanwhile = hints, services, meanwhile
 
-    async def queued_services(self) -> list[str]:
+    async def read(self, _: object) -> list[str]:
         if self.meanwhile is not None:
             self.hints.changed(self.meanwhile)
         return list(self.services)
 
 
 async def look(hints: Hints, *services: str, meanwhile: Job | None = None) -> None:
-    await hints.look(cast(SqlJobs, Store(hints, *services, meanwhile=meanwhile)))
+    await hints.look(cast(Database, Store(hints, *services, meanwhile=meanwhile)))
 
 
 def test_a_service_has_jobs_to_claim_until_the_last_of_them_is_claimed() -> None:
