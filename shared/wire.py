@@ -159,7 +159,7 @@ class Order(Wire):
     meta: str = ""
     """JSON that its user stored with it; empty: nothing."""
     keep_bundle: bool = False
-    """More orders of this bundle may come: it is kept for a while, for ``POST /orders``."""
+    """More orders of this bundle may come: it is kept for a while."""
     try_number: Int64 = Field(0, ge=0)
     """``FERRYMAN_ATTEMPT``: 1 and the earlier attempts that started; 0: the attempt of the key."""
 
@@ -376,12 +376,6 @@ class RunningFiles(Wire):
     """Others follow behind the last one."""
 
 
-class OrderList(Wire):
-    """``POST /orders``: attempts whose bundles the agent has."""
-
-    orders: list[Order]
-
-
 class OrderAnswer(Wire):
     """What became of one order: its payload, or what a submit of it would be refused with."""
 
@@ -393,45 +387,11 @@ class OrderAnswer(Wire):
     retry_after_s: float | None = None
 
 
-class OrderAnswers(Wire):
-    """In the order of the list."""
-
-    answers: list[OrderAnswer]
-
-
 class PayloadRef(Wire):
     """A payload, by its number and key."""
 
     id: Int64
     key: str | None = None
-
-
-class PayloadRefs(Wire):
-    """``POST /results`` and ``POST /payloads/acknowledge``."""
-
-    payloads: list[PayloadRef]
-
-
-class ResultHead(Wire):
-    """One of the results that follow each other behind this line."""
-
-    id: Int64
-    size: Int64 = Field(0, ge=0)
-    """0: it is not here."""
-    sha256: str = ""
-
-
-class ResultHeads(Wire):
-    """First line of the answer to ``POST /results``: what follows, in the order asked for."""
-
-    results: list[ResultHead]
-
-
-class Acknowledged(Wire):
-    """Answer to ``POST /payloads/acknowledge``."""
-
-    refused: dict[int, str] = Field(default_factory=dict)
-    """Payload id -> code, of those that were not forgotten."""
 
 
 class PayloadsRequest(Wire):
@@ -446,8 +406,10 @@ class PayloadsRequest(Wire):
     acknowledge: list[PayloadRef] = Field(default_factory=list)
 
 
-class PayloadsAnswer(OrderAnswers):
+class PayloadsAnswer(Wire):
     """Answer to ``POST /payloads``."""
 
+    answers: list[OrderAnswer]
+    """In the order of the orders."""
     refused: dict[int, str] = Field(default_factory=dict)
     """Payload id -> code, of those that were acknowledged and not forgotten."""

@@ -1,6 +1,6 @@
-"""Routes for many payloads at once: orders, results, acknowledgements.
+"""``POST /payloads``: orders with their bundles, and acknowledgements.
 
-Each payload is judged as its own route would judge it. What is wrong with one concerns that one.
+Each payload is judged by itself. What is wrong with one concerns that one.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from aiohttp import hdrs, web
-from pydantic import ValidationError
 
-from client_agent.api.requests import caller, reply_to, start_of
+from client_agent.api.requests import reply_to, start_of
 from client_agent.intake.many import ManyIntake
-from client_agent.intake.orders import parse_orders, parse_with_bundles
+from client_agent.intake.orders import parse_with_bundles
 from client_agent.payloads.attempt_keys import Caller
 from client_agent.payloads.errors import Refused, StaleStart
 from client_agent.payloads.payload import Payload
@@ -24,16 +23,10 @@ from client_agent.storage.folders import Folders
 from shared.http.request_body import send_continue
 from shared.sqlite.errors import DatabaseUnavailable
 from shared.wire import (
-    Acknowledged,
     Order,
     OrderAnswer,
-    OrderAnswers,
     PayloadRef,
-    PayloadRefs,
     PayloadsAnswer,
-    ResultHead,
-    ResultHeads,
-    ResultInfo,
     Wire,
 )
 
@@ -85,8 +78,6 @@ class Bodies:
 
 MAX_PAYLOADS: Final = 500
 """In one request."""
-MAX_BYTES: Final = 8 << 20
-"""Of the results in one answer, which are read into memory. Those beyond it are not in it."""
 Refs: TypeAlias = Mapping[int, str | None]
 """Payload -> its key, where that was said."""
 Model = TypeVar("Model", bound=Wire)
@@ -102,14 +93,10 @@ class Bulk:
     def routes(self) -> list[web.RouteDef]:
         return [
             web.post("/payloads", self.payloads),
-            web.post("/orders", self.orders),
-            web.post("/results", self.results),
-            web.post("/payloads/acknowledge", self.acknowledge),
         ]
 
     async def payloads(self, request: web.Request) -> web.StreamResponse:
         """Attempts with their bundles, and payloads that need not be kept any more."""
-        await self._intake.check_ready(request.content_length or 0)
         head, sent = parse_with_bundles(await self._bodies.read(request))
         refs = _distinct(head.acknowledge)
         # Not cancelled with the request: a payload that has a row must reach the runner.
@@ -139,52 +126,11 @@ class Bulk:
             code = "database_unavailable"
         return dict.fromkeys(refs, code)
 
-    async def orders(self, request: web.Request) -> web.StreamResponse:
-        """Attempts whose bundle is here already."""
-        orders = parse_orders(await self._bodies.read(request))
-        await self._intake.check_ready(0)
-        checked = await self._intake.store([(one, None) for one in orders])
-        found = await asyncio.shield(self._intake.add(checked, start_of(request)))
-        answers = OrderAnswers(answers=[_answer(request, one) for one in found])
-        return _json(answers)
-
-    async def results(self, request: web.Request) -> web.StreamResponse:
-        """A line that says what follows, then the ZIPs one after the other."""
-        wanted = await self._refs(request)
-        found = await self._payloads.find_all(list(wanted))
-        left, chosen = MAX_BYTES, dict[int, ResultInfo]()
-        for number, key in wanted.items():
-            payload = found.get(number)
-            result = payload.outcome.result if payload and payload.outcome else None
-            if payload is None or result is None or key not in (None, payload.key):
-                continue
-            if result.size <= left:
-                left -= result.size
-                chosen[number] = result
-        sizes = [(number, result.size) for number, result in chosen.items()]
-        contents = await asyncio.to_thread(self._folders.read_results, sizes)
-        heads = {
-            number: ResultHead(id=number, size=len(content), sha256=chosen[number].sha256)
-            for number, content in contents.items()
-        }
-        head = ResultHeads(results=[heads.get(one, ResultHead(id=one)) for one in wanted])
-        body = b"".join([head.model_dump_json().encode(), b"\n", *contents.values()])
-        return web.Response(body=body, content_type="application/octet-stream")
-
-    async def acknowledge(self, request: web.Request) -> web.StreamResponse:
-        """Their server needs them no more."""
-        refused = await self._forget(await self._refs(request), caller(request))
-        return _json(Acknowledged(refused=refused))
-
-    async def _refs(self, request: web.Request) -> Refs:
-        body = await self._bodies.read(request)
-        return _distinct(_parsed(PayloadRefs, body).payloads)
-
     async def _forget(self, refs: Refs, caller: Caller) -> dict[int, str]:
         """Returns the codes of those that are kept."""
         if not refs:
             return {}
-        refused = await self._payloads.acknowledge_all(refs, caller)
+        refused = await self._payloads.acknowledge(refs, caller)
         await self._folders.remove_results([one for one in refs if one not in refused])
         return refused
 
@@ -207,15 +153,6 @@ def _distinct(refs: Sequence[PayloadRef]) -> Refs:
         message = f"payloads: {len(refs)} of them, at most {MAX_PAYLOADS} are taken at once"
         raise Refused(413, "too_large", message)
     return {ref.id: ref.key for ref in refs}
-
-
-def _parsed(model: type[Model], body: bytes) -> Model:
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as problem:
-        first = problem.errors(include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "body"
-        raise Refused(400, "invalid_body", f"{where}: {first['msg']}") from None
 
 
 def _json(model: Wire) -> web.Response:

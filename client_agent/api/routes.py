@@ -143,7 +143,6 @@ class Api:
             web.get(f"/retrieve_partial/{ID}", self.retrieve_partial),
             web.post(f"/kill/{ID}", self.kill),
             web.get("/payloads", self.list),
-            web.delete(f"/payloads/{ID}", self.acknowledge),
             web.get(f"/payloads/{ID}/logs/{{stream:stdout|stderr}}", self.log, allow_head=False),
             web.post("/keys/{server}/{key}/settle", self.settle),
             web.get("/events", self.events),
@@ -205,12 +204,6 @@ class Api:
         payload_id = id_of(request)
         await self._payloads.check_caller(payload_id, caller(request))
         return json_answer((await self._runner.kill(payload_id)).doc())
-
-    async def acknowledge(self, request: web.Request) -> web.StreamResponse:
-        payload_id = id_of(request)
-        await self._payloads.acknowledge(payload_id, caller(request))
-        await self._folders.remove_results([payload_id])
-        return web.Response(status=204)
 
     async def log(self, request: web.Request) -> web.StreamResponse:
         """What it has written so far to a log. Followed, the answer goes on as more is written."""

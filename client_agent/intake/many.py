@@ -73,7 +73,7 @@ class Checked:
 
 
 class ManyIntake:
-    """``POST /payloads`` and ``POST /orders``. Each order has its own answer: its payload, new or
+    """``POST /payloads``. Each order has its own answer: its payload, new or
     not, or what a submit of it would raise.
 
     Args:
@@ -92,19 +92,16 @@ class ManyIntake:
         self._payloads, self._folders, self._admission = payloads, folders, admission
         self._bundles, self._accepted = bundles, accepted
 
-    async def check_ready(self, size: int) -> None:
-        """Raises Refused if none can be accepted now.
-
-        Args:
-            size: bytes of the bundles.
-        """
-        await self._admission.check_ready(size)
-
     async def store(
         self, sent: Sequence[tuple[Order, memoryview | None]]
     ) -> list[Checked | Exception]:
         """Check the orders, and store the bundles of those that have one; to be followed by
         :meth:`add`. A crash between them leaves files without rows."""
+        try:
+            if sent:
+                await self._admission.check_ready(sum(len(data or b"") for _, data in sent))
+        except Refused as problem:
+            return [problem] * len(sent)
         checked = [self._check(*one) for one in sent]
         bundles = [
             (one.order, content)

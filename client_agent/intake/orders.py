@@ -15,7 +15,6 @@ from shared.files.names import BundleError, UnsafeName, safe_path
 from shared.ids import AttemptKey
 from shared.wire import (
     Order,
-    OrderList,
     PayloadsRequest,
 )
 
@@ -39,16 +38,6 @@ def parse_order(text: str) -> tuple[Order, AttemptKey]:
     except ValidationError as problem:
         raise _invalid(problem) from None
     return order, check_order(order)
-
-
-def parse_orders(body: bytes) -> list[Order]:
-    """Each of them is still to be checked. Raises Refused."""
-    try:
-        orders = OrderList.model_validate_json(body).orders
-    except ValidationError as problem:
-        raise _invalid(problem) from None
-    _check_number(orders)
-    return orders
 
 
 def parse_with_bundles(

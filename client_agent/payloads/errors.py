@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from shared.ids import AttemptKey, Start
-from shared.wire import PayloadState
 
 RETRY_AFTER_S: Final = 10
 
@@ -32,12 +31,6 @@ class Refused(Exception):
 class NoSuchPayload(Exception):
     def __init__(self, payload_id: int) -> None:
         super().__init__(f"payload {payload_id} is not known here")
-
-
-class NotEnded(Refused):
-    def __init__(self, payload_id: int, state: PayloadState) -> None:
-        why = f"payload {payload_id} is {state}: it has not ended, so it must be kept"
-        super().__init__(409, "not_ended", why)
 
 
 class StaleAttempt(Refused):

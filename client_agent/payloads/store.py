@@ -17,8 +17,7 @@ import structlog
 from prometheus_client.registry import Collector
 
 from client_agent.payloads import attempt_keys
-from client_agent.payloads.attempt_keys import NO_PAYLOAD, Caller
-from client_agent.payloads.errors import NoSuchPayload, NotEnded
+from client_agent.payloads.attempt_keys import Caller
 from client_agent.payloads.payload import (
     ENDED,
     FIRST,
@@ -324,21 +323,9 @@ class Payloads(PayloadReads):
         or StaleStart."""
         await self._database.write(lambda tx: attempt_keys.check_payload(tx, payload_id, caller))
 
-    async def acknowledge(self, payload_id: int, caller: Caller) -> None:
-        """Its server needs it no more: only a tombstone stays. Repeats are harmless. Raises
-        NoSuchPayload, NotEnded or StaleStart."""
-        code = (await self.acknowledge_all({payload_id: caller.key}, caller)).get(payload_id)
-        if code == NO_PAYLOAD:
-            raise NoSuchPayload(payload_id)
-        payload = await self.find(payload_id) if code else None
-        if payload is not None:
-            raise NotEnded(payload_id, payload.state)
-
-    async def acknowledge_all(
-        self, keys: Mapping[int, str | None], caller: Caller
-    ) -> dict[int, str]:
-        """As :meth:`acknowledge`, for several payloads in one transaction. Returns the codes of
-        those that were not. Raises StaleStart.
+    async def acknowledge(self, keys: Mapping[int, str | None], caller: Caller) -> dict[int, str]:
+        """Their server needs them no more: only tombstones stay. Repeats are harmless. Returns the
+        codes of those that are kept. Raises StaleStart.
 
         Args:
             keys: payload -> its key; None: whatever payload has the number.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -28,7 +28,7 @@ from server.ports import (
 from shared.clock import Clock, Micros, wait_for
 from shared.http.authentication import NONCE, PROOF, check_proof, new_nonce
 from shared.http.tls import TlsFiles
-from shared.wire import AgentHealth, AgentState, PayloadDoc, RunningFiles
+from shared.wire import AgentHealth, AgentState, RunningFiles
 
 LONG_CALL: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=120)
 SHORT_CALL: Final = aiohttp.ClientTimeout(total=15, sock_connect=5)
@@ -138,15 +138,6 @@ class AgentClient(Agent):
         return self.excluded or self.unreachable or drained or self.unhealthy
 
     @property
-    def hands_over_many(self) -> bool:
-        return False
-
-    async def fetch_many(
-        self, payloads: Sequence[PayloadDoc], to: ScratchFile
-    ) -> Sequence[tuple[int, Fetched] | None]:
-        raise NotImplementedError(f"agent {self.name} hands over one result at a time")
-
-    @property
     def slots(self) -> int | None:
         return self.health.slots if self.health else None
 
@@ -195,15 +186,9 @@ class AgentClient(Agent):
                 moved(fetched.size)
             return fetched
 
-    async def _post_bundle(
-        self, url: str, form: Form, accepted: frozenset[int] = answers.OK
-    ) -> bytes:
-        """Post bundles, and wait for the answer as long as the agent lives.
-
-        Raises:
-            AgentError: with NO_ROUTE if the answer's status is another of those accepted.
-        """
-        call = asyncio.create_task(self._post(url, form, accepted))
+    async def _post_bundle(self, url: str, form: Form) -> bytes:
+        """Post bundles, and wait for the answer as long as the agent lives. Raises AgentError."""
+        call = asyncio.create_task(self._post(url, form))
         answered = asyncio.Event()
         call.add_done_callback(lambda _: answered.set())
         self._posts.add(call)
@@ -237,7 +222,7 @@ class AgentClient(Agent):
         for call in self._posts:
             call.cancel()
 
-    async def _post(self, url: str, form: Form, accepted: frozenset[int]) -> bytes:
+    async def _post(self, url: str, form: Form) -> bytes:
         headers = {"Content-Type": form.content_type, "Content-Length": str(form.size)}
         with self._counted("bundle", form.bundles) as moved:
             async with self._call(
@@ -247,11 +232,7 @@ class AgentClient(Agent):
                 headers=headers,
                 timeout=_NO_TIMEOUT,
                 transfer=True,
-                accepted=accepted,
             ) as answer:
-                if answer.status not in answers.OK:
-                    message = f"agent {self.name} has no such route: it answered {answer.status}"
-                    raise RefusedByAgent(answers.NO_ROUTE, message, final=False)
                 moved(form.size)
                 return await answers.read(answer)
 

@@ -32,9 +32,6 @@ from shared.wire import Wire
 Document = TypeVar("Document", bound=Wire)
 
 OK: Final = frozenset({HTTPStatus.OK, HTTPStatus.NO_CONTENT})
-NOT_THERE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
-"""An agent of an earlier version does not have the route."""
-NO_ROUTE: Final = "no_such_route"
 MOST_BYTES: Final = 64 << 20
 """The longest answers are lists of all that an agent holds, and job-orchestrator's payloads with
 their files in them."""

@@ -16,10 +16,6 @@ MAX_BUNDLE: Final = 256 << 10
 """Bytes of a bundle that goes with others."""
 
 
-class SubmitSeparately(Exception):
-    """The agent takes no orders together, or not these: each is to be submitted by itself."""
-
-
 class OrderWithBundle(NamedTuple):
     """An order, and its bundle.
 
@@ -50,7 +46,7 @@ async def send(
         server: who acknowledges.
 
     Raises:
-        SubmitSeparately, AgentError
+        AgentError
         ValueError: it is no answer to that.
     """
     taken = acknowledgements.take()
@@ -65,8 +61,7 @@ async def send(
     try:
         answer = PayloadsAnswer.model_validate_json(await post(form))
     except RefusedByAgent as no:
-        if no.final:  # it is the request that it does not take
-            raise SubmitSeparately from no
+        no.final = False  # it is the request that it does not take: no bundle is at fault
         raise
     finally:
         if answer is None:

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from server.agents.answers import NO_ROUTE
 from server.agents.orders import MAX_BYTES, size_in_request
 from server.domain.jobs import Job
 from server.domain.service import Service
@@ -58,8 +57,6 @@ class Deliveries:
                 try:
                     return await self._orders((job, service))
                 except RefusedByAgent as no:
-                    if no.code == NO_ROUTE:
-                        return await self._submit(job, service, False)
                     if no.code != MISSING:
                         raise
                     if self._sent.get(digest) == sent_with:

@@ -13,7 +13,7 @@ from aiohttp.http_exceptions import LineTooLong
 from shared.clock import Clock
 from shared.wire import AgentEvent
 
-MAX_RESULT: Final = 256 << 10
+MAX_RESULT: Final = 1 << 20
 """Bytes of a result that comes behind its line."""
 QUICK_MS: Final = 100
 """An attempt that ends within so long of its start is reported once, as ended."""

@@ -133,7 +133,7 @@ class FerrymanAgent(LiveClient):
                 page = await self._page(server, after)
                 for payload in page.payloads:
                     if payload.server != server:
-                        continue  # of an agent that does not know this query
+                        continue
                     if payload.status not in outcome.ENDED:
                         await self.kill(payload.id, payload.key)
                     await self.acknowledge(payload.id, payload.key)
@@ -150,7 +150,7 @@ class FerrymanAgent(LiveClient):
 
     async def events(self, after: int) -> AsyncIterator[Heard]:
         """Changes of payloads as they happen, small results with them; ends, or raises Unreachable,
-        when the connection does. An older agent sends no results.
+        when the connection does.
         """
         wanted = {
             "after": str(after),

@@ -18,7 +18,7 @@ from shared.http.numbers import whole_number
 from shared.wire import FILE_SIZE, LOG_SIZE, RunningFiles
 
 STREAM: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=45)
-"""An older agent sends something on its event stream every 15 s."""
+"""A log that is followed ends after 15 s in which nothing was written."""
 _NO_BYTES: Final = 2**62
 """An offset behind every log."""
 _GONE: Final = frozenset({"log_gone", "files_gone"})

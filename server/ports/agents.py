@@ -122,21 +122,6 @@ class Agent(Protocol):
         """
         ...
 
-    @property
-    def hands_over_many(self) -> bool:
-        """Whether it can be asked for several results at once, as far as is known."""
-        ...
-
-    async def fetch_many(
-        self, payloads: Sequence[PayloadDoc], to: ScratchFile
-    ) -> Sequence[tuple[int, Fetched] | None]:
-        """Download the results of several attempts into one file, each as it was announced.
-
-        Returns:
-            For each where its result begins in the file; None: it has not come, or was damaged.
-        """
-        ...
-
     async def partial(self, job: Job, to: ScratchFile) -> Fetched:
         """Download what there is of the job's current attempt, and of no other. Raises
         NoSuchPayload.

@@ -216,9 +216,7 @@ class Get(Stage):
         with self.results.slot_released(job.key):
             moved: Job | bool | None
             if have is None and not outcome.left_children(payload):
-                moved = await self._small_results.end(
-                    agent, payload, move, child=job.parent_id is not None
-                )
+                moved = await self._small_results.end(agent, payload, move)
             else:
                 moved = await self._end_or_defer(agent, job, payload, move, have)
                 if isinstance(moved, bool):

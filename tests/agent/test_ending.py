@@ -23,7 +23,7 @@ from client_agent.storage.folders import Folders
 from shared.files import durable
 from shared.sqlite.database import Database
 from shared.wire import AgentHealth
-from tests.kit.agent_http import SERVER, AgentClient, Sent, calling
+from tests.kit.agent_http import AgentClient, Sent, calling
 from tests.kit.clock import SimClock
 from tests.kit.fake_sandbox import FakeProcess, FakeSandbox
 from tests.kit.waiting import eventually, until
@@ -146,8 +146,7 @@ async def test_a_drained_agent_finishes_what_it_has_and_waits_for_servers(tmp_pa
         await clock.advance(10.0)
         assert not asked.stop.is_set()
         for number, payload_id in enumerate(ids, 1):
-            query = f"?key={number}.1&server={SERVER}"
-            await agent.call("DELETE", f"/payloads/{payload_id}{query}")
+            await agent.post(acknowledge=[{"id": payload_id, "key": f"{number}.1"}])
 
         async def stops() -> bool:
             await clock.advance(1.0)

@@ -26,7 +26,7 @@ async def test_an_agent_keeps_the_id_of_its_first_start_under_every_name(tmp_pat
 
 async def answers_to_a_stale_start(agent: AgentClient, ended: int) -> list[tuple[int, str]]:
     """To all that a server asks for; the second attempt is known, with another bundle."""
-    refs = {"payloads": [{"id": ended, "key": "1.1"}]}
+    refs = [{"id": ended, "key": "1.1"}]
     of_server = {"server": SERVER}
     answers = [
         await agent.submit("3.1"),
@@ -35,11 +35,9 @@ async def answers_to_a_stale_start(agent: AgentClient, ended: int) -> list[tuple
         await agent.settle("9.9"),
         await agent.settle("2.1", kill="1"),
         await agent.call("POST", f"/kill/{ended}"),
-        await agent.call("DELETE", f"/payloads/{ended}"),
-        await agent.call("POST", "/payloads/acknowledge", json=refs, params=of_server),
         await agent.call("GET", "/events", params=of_server),
     ]
-    listed = await agent.post(agent.sent("3.1"), acknowledge=refs["payloads"])
+    listed = await agent.post(agent.sent("3.1"), acknowledge=refs)
     assert listed["refused"] == {str(ended): "stale_start"}
     return [(one[0], one[1]["code"]) for one in answers] + [(409, listed["answers"][0]["code"])]
 
@@ -68,9 +66,10 @@ async def test_a_stale_start_of_a_server_starts_ends_and_forgets_nothing(tmp_pat
         agent.start = Start(8, "c")
         assert (await agent.call("POST", f"/kill/{ended}"))[1]["status"] == "Completed"
         agent.start = Start(7, "a")
-        assert (await agent.call("DELETE", f"/payloads/{ended}"))[0] == 409
+        refused = (await agent.post(acknowledge=[{"id": ended}]))["refused"]
+        assert refused == {str(ended): "stale_start"}
         agent.start = Start(8, "c")
-        assert (await agent.call("DELETE", f"/payloads/{ended}"))[0] == 204
+        await agent.forget(ended)
 
 
 async def test_starts_of_different_servers_are_counted_apart(tmp_path):

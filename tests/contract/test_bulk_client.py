@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,8 +12,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from client_agent.api import bulk
 from client_agent.api.bulk import Bulk
-from client_agent.intake.many import ManyIntake
+from client_agent.intake import orders
+from client_agent.intake.admission import Admission
 from client_agent.payloads.errors import Refused
 from server.agents import combined_submits
 from server.agents.agent_client import Sessions
@@ -80,23 +81,10 @@ async def connected(tmp_path: Any) -> AsyncIterator[Pair]:
         yield pair
 
 
-async def test_many_are_sent_fetched_and_acknowledged_together(tmp_path) -> None:
+async def test_many_are_sent_and_acknowledged_together(tmp_path) -> None:
     async with connected(tmp_path) as pair:
         ended = await pair.run(*pair.jobs(12))
         assert [one.status for one in ended] == [PayloadState.COMPLETED] * 12
-        with pair.scratch.file() as content:
-            found = await pair.client.fetch_many(ended, content)
-            data = content.path.read_bytes()
-        at = 0
-        for doc, part in zip(ended, found, strict=True):
-            assert part is not None
-            assert doc.result is not None
-            offset, fetched = part
-            wanted = (at, doc.result.size, doc.result.sha256)
-            assert (offset, fetched.size, fetched.sha256) == wanted
-            async with pair.agent.http.get(f"/retrieve/{doc.id}") as answer:
-                assert await answer.read() == data[offset : offset + fetched.size]
-            at += fetched.size
         await asyncio.gather(*(pair.client.acknowledge(one.id, one.key) for one in ended))
         assert list((tmp_path / "agent" / "results").iterdir()) == []
 
@@ -114,33 +102,17 @@ async def test_a_child_gets_its_folder_index_and_variables(tmp_path) -> None:
             (await pair.agent.sandbox.process(str(job.key))).finish()
 
 
-async def test_an_agent_without_the_routes_gets_one_at_a_time(tmp_path, monkeypatch) -> None:
-    async def no_route(*_: object) -> web.StreamResponse:
-        raise web.HTTPNotFound
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Numbers of orders and of acknowledgements in each that the agent gets."""
+    made = list[tuple[int, int]]()
+    parse = orders.parse_with_bundles
 
-    for name in ("payloads", "orders", "results", "acknowledge"):
-        monkeypatch.setattr(Bulk, name, no_route)
-    async with connected(tmp_path) as pair:
-        ended = await pair.run(*pair.jobs(5))
-        pair.client.contacts += 1  # it was away, and may be another version
-        with pair.scratch.file() as content, pytest.raises(RefusedByAgent, match="one payload"):
-            await pair.client.fetch_many(ended, content)
-        pair.client.contacts += 1
-        await asyncio.gather(*(pair.client.acknowledge(one.id, one.key) for one in ended))
-        assert list((tmp_path / "agent" / "results").iterdir()) == []
+    def count(body: bytes) -> Any:
+        head, sent = parse(body)
+        made.append((len(sent), len(head.acknowledge)))
+        return head, sent
 
-
-def counted(monkeypatch: pytest.MonkeyPatch, *names: str) -> Counter[str]:
-    """Requests to routes for many."""
-    made = Counter[str]()
-    for name in names:
-        handler = getattr(Bulk, name)
-
-        async def count(bulk: Bulk, request: web.Request, handler=handler, name=name) -> Any:
-            made[name] += 1
-            return await handler(bulk, request)
-
-        monkeypatch.setattr(Bulk, name, count)
+    monkeypatch.setattr(bulk, "parse_with_bundles", count)
     return made
 
 
@@ -149,17 +121,17 @@ def single(job: Job, bundle: Bundle) -> Job:
 
 
 async def test_single_jobs_share_requests_with_what_is_acknowledged(tmp_path, monkeypatch) -> None:
-    made = counted(monkeypatch, "payloads", "acknowledge")
+    made = requests(monkeypatch)
     async with connected(tmp_path) as pair:
         jobs = [single(job, pair.bundle) for job in pair.jobs(20)]
         ended = await pair.run(*jobs[:10])
         assert [one.status for one in ended] == [PayloadState.COMPLETED] * 10
-        assert made["payloads"] < 10  # two at once, and the others together
+        assert len(made) < 10
         forgotten = [asyncio.create_task(pair.client.acknowledge(e.id, e.key)) for e in ended]
         await yield_to_loop()
         await pair.run(*jobs[10:])
         await asyncio.gather(*forgotten)
-        assert made["acknowledge"] == 0
+        assert (sum(one for _, one in made), 0 in [one for one, _ in made]) == (10, False)
         results = {path.name for path in (tmp_path / "agent" / "results").iterdir()}
         assert results.isdisjoint({f"{one.id}.zip" for one in ended})
 
@@ -167,72 +139,39 @@ async def test_single_jobs_share_requests_with_what_is_acknowledged(tmp_path, mo
 async def test_acknowledgements_go_by_themselves_when_nothing_is_sent(
     tmp_path, monkeypatch
 ) -> None:
-    made = counted(monkeypatch, "payloads", "acknowledge")
+    made = requests(monkeypatch)
     async with connected(tmp_path) as pair:
         ended = await pair.run(*(single(job, pair.bundle) for job in pair.jobs(3)))
         made.clear()
         await asyncio.gather(*(pair.client.acknowledge(one.id, one.key) for one in ended))
-        assert made == {"acknowledge": 1}
+        assert made == [(0, 3)]
         assert list((tmp_path / "agent" / "results").iterdir()) == []
 
 
-async def test_what_could_not_be_carried_goes_by_itself(tmp_path, monkeypatch) -> None:
-    """The agent drains, or is of an earlier version."""
+async def test_an_agent_that_takes_no_orders_takes_the_acknowledgements_beside_them(
+    tmp_path, monkeypatch
+) -> None:
     async with connected(tmp_path) as pair:
-        jobs = [single(job, pair.bundle) for job in pair.jobs(4)]
+        jobs = [single(job, pair.bundle) for job in pair.jobs(3)]
         ended = await pair.run(*jobs[:2])
         forgotten = [asyncio.create_task(pair.client.acknowledge(e.id, e.key)) for e in ended]
         await yield_to_loop()
 
-        async def draining(*_: object) -> web.StreamResponse:
+        async def draining(*_: object) -> None:
             raise Refused(503, "draining", "it drains")
 
-        with monkeypatch.context() as patch:
-            patch.setattr(ManyIntake, "check_ready", draining)
-            with pytest.raises(RefusedByAgent) as no:
-                await pair.send(jobs[2])
-            assert (no.value.code, no.value.final) == ("draining", False)
+        monkeypatch.setattr(Admission, "check_ready", draining)
+        made = requests(monkeypatch)
+        with pytest.raises(RefusedByAgent) as no:
+            await pair.send(jobs[2])
+        assert (no.value.code, no.value.final) == ("draining", False)
         await asyncio.gather(*forgotten)
+        assert made == [(1, 2)]
         assert list((tmp_path / "agent" / "results").iterdir()) == []
-
-
-async def test_an_agent_that_takes_no_bundles_together_gets_each_by_itself(
-    tmp_path, monkeypatch
-) -> None:
-    asked = 0
-
-    async def no_route(*_: object) -> web.StreamResponse:
-        nonlocal asked
-        asked += 1
-        raise web.HTTPMethodNotAllowed("POST", ["GET"])
-
-    monkeypatch.setattr(Bulk, "payloads", no_route)
-    made = counted(monkeypatch, "orders", "acknowledge")
-    async with connected(tmp_path) as pair:
-        ended = await pair.run(*(single(job, pair.bundle) for job in pair.jobs(8)))
-        before = asked
-        pair.client.contacts += 1  # it was away, and may be another version
-        children = [dataclasses.replace(job, id=job.id + 20) for job in pair.jobs(5)]
-        ended += await pair.run(*children)
-        assert (asked - before, made["orders"]) == (1, 1)
-        await asyncio.gather(*(pair.client.acknowledge(one.id, one.key) for one in ended))
-        assert list((tmp_path / "agent" / "results").iterdir()) == []
-
-
-async def test_a_request_that_is_not_taken_is_the_fault_of_none_in_it(
-    tmp_path, monkeypatch
-) -> None:
-    async def too_large(*_: object) -> web.StreamResponse:
-        raise Refused(413, "too_large", "no")
-
-    monkeypatch.setattr(Bulk, "payloads", too_large)
-    async with connected(tmp_path) as pair:
-        ended = await pair.run(*(single(job, pair.bundle) for job in pair.jobs(3)))
-        assert [one.status for one in ended] == [PayloadState.COMPLETED] * 3
 
 
 async def test_a_large_bundle_goes_by_itself(tmp_path, monkeypatch) -> None:
-    made = counted(monkeypatch, "payloads")
+    made = requests(monkeypatch)
     monkeypatch.setattr(combined_submits, "MAX_BUNDLE", 10)
     async with connected(tmp_path) as pair:
         await pair.run(*(single(job, pair.bundle) for job in pair.jobs(2)))
@@ -253,18 +192,6 @@ async def test_an_answer_that_is_none_is_asked_for_again_by_key(
         assert lost.value.sent
 
 
-async def test_what_is_damaged_or_gone_is_missing_from_the_others(tmp_path) -> None:
-    async with connected(tmp_path) as pair:
-        ended = await pair.run(*pair.jobs(4))
-        results = tmp_path / "agent" / "results"
-        (results / f"{ended[0].id}.zip").unlink()
-        damaged = results / f"{ended[1].id}.zip"
-        damaged.write_bytes(bytes(damaged.stat().st_size))
-        with pair.scratch.file() as content:
-            found = await pair.client.fetch_many(ended, content)
-        assert [part is not None for part in found] == [False, False, True, True]
-
-
 @pytest.mark.parametrize("left", [0, 60])
 async def test_a_bundle_that_was_cut_short_is_not_taken_for_one_that_the_agent_has(
     tmp_path, left
@@ -273,6 +200,5 @@ async def test_a_bundle_that_was_cut_short_is_not_taken_for_one_that_the_agent_h
         (job,) = [single(one, pair.bundle) for one in pair.jobs(1)]
         stored = stored_path(tmp_path, FileKind.BUNDLE, pair.bundle.file)
         stored.write_bytes(stored.read_bytes()[:left])
-        with pytest.raises(RefusedByAgent) as refused:
+        with pytest.raises(OSError, match="not as long as it was"):
             await pair.send(job)
-        assert refused.value.code == "invalid_bundle"

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from client_agent.api.bulk import Bulk
 from client_agent.api.routes import Api
 from server.agents.event_lines import MAX_RESULT, QUICK_MS
 from tests.kit.warm import together
 
 
-def noted(monkeypatch: pytest.MonkeyPatch, api: type[Api | Bulk], *names: str) -> list[web.Request]:
+def noted(monkeypatch: pytest.MonkeyPatch, api: type[Api], *names: str) -> list[web.Request]:
     """Requests that the agent gets for these handlers."""
     seen: list[web.Request] = []
     for name in names:
@@ -32,7 +31,6 @@ async def test_a_small_result_comes_on_the_stream_and_is_not_asked_for(
 ) -> None:
     streams = noted(monkeypatch, Api, "events")
     fetched = noted(monkeypatch, Api, "retrieve", "retrieve_partial")
-    many = noted(monkeypatch, Bulk, "results")
     async with together(tmp_path) as system:
         job_id = await system.upload()
         process = await system.process(job_id)
@@ -40,6 +38,6 @@ async def test_a_small_result_comes_on_the_stream_and_is_not_asked_for(
         process.finish()
         assert (await system.job(job_id))["status"] == "Completed"
         assert b"out.txt" in (await system.get(f"/api/v1/jobs/{job_id}/result"))[2]
-    assert [request.path for request in (*fetched, *many)] == []
+    assert [request.path for request in fetched] == []
     asked = [(each.query.get("results"), each.query.get("quick_ms")) for each in streams]
     assert set(asked) == {(str(MAX_RESULT), str(QUICK_MS))}

@@ -192,7 +192,6 @@ async def test_a_kill_ends_what_runs_under_its_key_and_nothing_that_has_ended(si
     for method, path, key in (
         ("POST", f"/kill/{number}", "9.9"),
         ("POST", f"/kill/{NO_NUMBER}", "3.1"),
-        ("DELETE", f"/payloads/{number}", "9.9"),
     ):
         assert await side.code(method, path, key) == (404, "payload_not_found")
     assert (await side.known("3.1")).status == "Running"
@@ -219,13 +218,11 @@ async def test_a_result_is_the_one_that_was_announced(side, exit_code, status):
 async def test_what_was_acknowledged_is_forgotten_and_its_key_is_not(side: Side) -> None:
     ended = await side.over("1.1")
     for number in (ended.id, ended.id, NO_NUMBER):
-        assert await side.code("DELETE", f"/payloads/{number}") == (204, "")
+        await side.forget(number)
     assert (await side.listed()).payloads == []
     assert await side.code("GET", f"/retrieve_partial/{ended.id}") == (404, "cleaned")
     (found,) = await side.answers(side.of("1.1"))
     assert (found["id"], found["status"]) == (ended.id, "Cleaned")
-    running = await side.runs("2.1")
-    assert await side.code("DELETE", f"/payloads/{running.id}", "2.1") == (409, "not_ended")
 
 
 async def test_acknowledgements_go_along_with_orders(side: Side) -> None:

@@ -144,7 +144,7 @@ class AgentClient:
         return dict((await self.call("GET", f"/retrieve/{payload_id}"))[1])
 
     async def forget(self, payload_id: int) -> None:
-        assert (await self.call("DELETE", f"/payloads/{payload_id}"))[0] == 204
+        assert (await self.post(acknowledge=[{"id": payload_id}]))["refused"] == {}
 
     def names(self, *folders: str) -> list[str]:
         """Of the files in these folders of the agent, without bundles of former tests."""
@@ -160,8 +160,9 @@ class AgentClient:
             _, listed = await self.call("GET", f"/payloads?after={after}")
             for one in listed["payloads"]:
                 self.start = Start(1 << 40, "a") if one["server"] else None  # above every test's
-                for method, path in (("POST", "/kill/"), ("DELETE", "/payloads/")):
-                    await self.call(method, f"{path}{one['id']}")
+                await self.call("POST", f"/kill/{one['id']}")
+                self.server = one["server"] or self.server
+                await self.forget(one["id"])
             after = listed["next"]
         self.server, self.start = f"server-{next(_NUMBERS)}", None
         assert violations == []

@@ -334,13 +334,6 @@ class FakeAgent:
                     return answer
                 await self._changed.wait()
 
-    async def acknowledge(self, request: web.Request) -> web.StreamResponse:
-        held = self.payloads.get(int(request.match_info["id"]))
-        if held is not None:
-            self._change(request, held.server)
-        self.model.forget(int(request.match_info["id"]), request.query.get("key"))
-        return web.Response(status=204)
-
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
 
@@ -372,7 +365,6 @@ class FakeAgent:
             ("POST", "/kill/{id}", self.kill),
             ("GET", "/retrieve/{id}", self.fetch),
             ("GET", "/retrieve_partial/{id}", self.fetch),
-            ("DELETE", "/payloads/{id}", self.acknowledge),
             ("GET", "/payloads/{id}/logs/{stream}", self.log),
         )
         for prefix in ("", "/elsewhere"):

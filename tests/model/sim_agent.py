@@ -210,10 +210,6 @@ class SimAgent(AgentClient):
         if fault in ("reply_lost", "cut"):
             raise Unreachable("reset before the answer", sent=True)
 
-    @property
-    def hands_over_many(self) -> bool:
-        return self._world.bulk
-
     async def submit(self, job: Job, service: Service, inputs: Inputs | None = None) -> PayloadDoc:
         if not self._world.bulk or inputs is not None:
             return await self._submit(job, service, False)
@@ -286,21 +282,6 @@ class SimAgent(AgentClient):
             body = b"damaged" if fault == "damaged" else body
             to.path.write_bytes(body[: len(body) // 2] if fault == "reply_lost" else body)
         return _fetched(body)
-
-    async def fetch_many(
-        self, payloads: Sequence[PayloadDoc], to: ScratchFile
-    ) -> list[tuple[int, Fetched] | None]:
-        body, found = b"", list[tuple[int, Fetched] | None]()
-        async with self._talk() as fault:
-            for number, doc in enumerate(payloads):
-                result = self._result(doc.id)
-                if result is None or (fault == "damaged" and not number):
-                    found.append(None)
-                else:
-                    found.append((len(body), _fetched(result)))
-                    body += result
-            to.path.write_bytes(body)
-        return found
 
     async def acknowledge(self, payload_id: int, key: str | None = None) -> None:
         if self._world.bulk:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from shared.wire import Limits
 from tests.kit import dev_program, forked_programs, programs
-from tests.kit.agent_http import bundle_of, order_of
+from tests.kit.agent_http import bundle_of, in_lines, order_of
 from tests.kit.raw_archives import FORM, file_part, form_of, text_part
 
 PATIENCE_S: Final = 60.0
@@ -58,6 +58,12 @@ class AgentProcess:
         status, payload = self.call("POST", "/submit", form_of(*parts), **kind)
         assert status == 200, payload
         return dict(payload)
+
+    def forget(self, payload_id: int) -> None:
+        """As its server does."""
+        body = in_lines(acknowledge=[{"id": payload_id}])
+        status, answer = self.call("POST", "/payloads", body)
+        assert (status, answer["refused"]) == (200, {})
 
     def until(self, payload_id: int, *states: str) -> dict[str, Any]:
         """Follow the event stream until the payload is in one of the states."""

@@ -83,7 +83,7 @@ def test_a_bundle_runs_in_the_documented_environment_and_its_result_comes_back(r
     assert files["stdout.log"] == b"hello\n"
     assert files["pwd.txt"].decode().strip() == env["HOME"]
     assert b"LEAK" not in b"".join(files.values())
-    assert running.call("DELETE", f"/payloads/{payload['id']}")[0] == 204
+    running.forget(payload["id"])
 
 
 def test_it_answers_while_jobs_keep_every_slot_busy_and_flood_it_with_commands(running) -> None:
@@ -172,7 +172,7 @@ def test_sigterm_stops_what_runs_as_interrupted_and_exits_0(tmp_path) -> None:
         assert running.ended(waiting["id"])["status"] == "Completed"
         running.process.send_signal(signal.SIGUSR1)  # drained, it ends once all is fetched
         for one in (payload, waiting):
-            running.call("DELETE", f"/payloads/{one['id']}")
+            running.forget(one["id"])
         assert running.process.wait(30) == 0
 
 

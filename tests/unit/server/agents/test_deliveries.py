@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from server.agents.answers import NO_ROUTE
 from server.agents.deliveries import MISSING, Deliveries
 from server.domain.jobs import Bundle, Job
 from server.domain.service import Service
@@ -104,14 +103,6 @@ async def test_a_lost_answer_is_everybodys_of_that_request() -> None:
     line.problems.append(Unreachable("reset", sent=True))
     assert await line.send(child(2), child(3)) == ["reset", "reset"]
     assert await line.send(dataclasses.replace(child(2), attempt=2)) == [2]
-
-
-async def test_an_agent_that_takes_one_at_a_time_gets_one_at_a_time() -> None:
-    line = Line()
-    await line.send(child(1))
-    line.problems.append(RefusedByAgent(NO_ROUTE, "old", final=False))
-    assert await line.send(child(2), child(3)) == [2, 3]
-    assert line.submits[1:] == [(2, False), (3, False)]
 
 
 async def test_who_waits_for_a_first_one_that_is_cancelled_goes_first() -> None:
