@@ -54,7 +54,7 @@ from server.stages.statistics import Statistics
 from server.stages.tokens import USES_EVERY_S
 from server.stages.webhooks import Webhooks
 from server.storage.folder import FolderStorage
-from server.storage.scratch import FolderScratch
+from server.storage.scratch import Scratch
 from server.store.identity import csrf_key, is_rehearsal, new_start, server_identity, webhook_secret
 from server.store.statements import Listener
 from server.web import routes as pages
@@ -151,7 +151,7 @@ async def compose(
     start = await new_start(database, clock.now(), secrets.token_hex(8))
     new_name = functools.partial(secrets.token_hex, 16)
     min_free = table.least_free(shutil.disk_usage(table.data_dir).total)
-    scratch = FolderScratch(table.data_dir / "staging", new_name, min_free)
+    scratch = Scratch(table.data_dir / "staging", new_name, min_free)
     storage = FolderStorage(table.data_dir, scratch, new_name)
 
     who = await callers(table, database, clock, principals, identity)

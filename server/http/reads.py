@@ -25,7 +25,7 @@ from typing import Final, Generic, ParamSpec, TypeVar
 from aiohttp import StreamReader
 
 from server.http.problems import Refusal
-from server.ports import NewScratchFile, Scratch, ScratchFile
+from server.ports import Scratch, ScratchFile
 from shared.clock import Clock
 from shared.files.archives.zip_index import ListedFile
 from shared.files.opened import to_end
@@ -219,10 +219,9 @@ Make = Callable[[ScratchFile], Coroutine[None, None, None]]
 class _Snapshot:
     """A file, and who reads it."""
 
-    def __init__(self, made_at: float, scratch: NewScratchFile, make: Make) -> None:
+    def __init__(self, made_at: float, file: ScratchFile, make: Make) -> None:
         self.made_at, self.readers, self.caller = made_at, 0, CALLER.get()
-        self._scratch, file = scratch, scratch.__enter__()
-        self.path = file.path
+        self._file, self.path = file, file.path
         self.making = asyncio.ensure_future(make(file))
 
     def may_be_shared(self, now: float) -> bool:
@@ -231,7 +230,7 @@ class _Snapshot:
     async def remove(self) -> None:
         self.making.cancel()
         await asyncio.gather(self.making, return_exceptions=True)
-        await self._scratch.__aexit__()
+        await self._file.__aexit__()
 
 
 class Snapshots:

@@ -6,16 +6,9 @@ from server.domain.agents import AgentError, NoSuchPayload, RefusedByAgent, Unre
 from server.ports.agents import Agent, Fetched, Fleet, Inputs
 from server.ports.lists import EventsPage, Filter, Held
 from server.ports.measures import Disk, LoopState, Measures, Vitals
-from server.ports.storage import (
-    FileStream,
-    InUse,
-    NewScratchFile,
-    PendingFiles,
-    Scratch,
-    ScratchFile,
-    Storage,
-)
 from server.ports.watch import Watch
+from server.storage.base import FileStream, InUse, PendingFiles, Storage
+from server.storage.scratch import Scratch, ScratchFile
 
 __all__ = [
     "Agent",
@@ -31,7 +24,6 @@ __all__ = [
     "Inputs",
     "LoopState",
     "Measures",
-    "NewScratchFile",
     "NoSuchPayload",
     "PendingFiles",
     "RefusedByAgent",

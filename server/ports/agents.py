@@ -10,7 +10,8 @@ from server.domain.agents import AgentRecord
 from server.domain.choose import Candidate
 from server.domain.jobs import Job
 from server.domain.service import Service
-from server.ports.storage import FileStream, ScratchFile
+from server.storage.base import FileStream
+from server.storage.scratch import ScratchFile
 from shared.clock import Micros
 from shared.wire import AgentHealth, PayloadDoc, RunningFiles
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from collections import OrderedDict
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,11 +15,8 @@ from typing import Final
 import structlog
 
 from server.domain.jobs import FileKind
-from server.ports import FileStream
-from server.storage.base import NAME, BaseStorage
-from server.storage.recent import BytesStream, RecentFiles
-from server.storage.scratch import FolderScratch, FolderScratchFile
-from server.storage.stream import LocalStream
+from server.storage.base import NAME, FileStream, Storage
+from server.storage.scratch import LocalStream, Scratch, ScratchFile
 from shared.clock import Micros
 from shared.files import durable
 from shared.files.opened import opened
@@ -28,6 +26,9 @@ PREFIX_LEN: Final = 2
 """Digits of a name that choose its folder, so that no folder grows large."""
 _PREFIX: Final = re.compile(r"[0-9a-f]{2}")
 _PAGE: Final = 1_000
+_MOST_OF_ONE: Final = 64 << 10
+_MOST: Final = 4 << 20
+_File = tuple[FileKind, str]
 
 
 def stored_path(folder: Path, kind: FileKind, name: str) -> Path:
@@ -43,21 +44,65 @@ def stored_names(folder: Path, kind: FileKind) -> Iterator[list[str]]:
         after = names[-1]
 
 
-class FolderStorage(BaseStorage):
-    """``ports.Storage`` below one folder.
+class RecentFiles:
+    """Contents of small files that were stored lately, which never change: those that were asked
+    for longest ago are forgotten first.
+    """
+
+    def __init__(self) -> None:
+        self._contents: OrderedDict[_File, bytes] = OrderedDict()
+        self._size = 0
+
+    def add(self, file: _File, content: bytes) -> None:
+        """Keep it, if it is small."""
+        if len(content) > _MOST_OF_ONE:
+            return
+        self.forget(file)
+        self._contents[file] = content
+        self._size += len(content)
+        while self._size > _MOST:
+            self.forget(next(iter(self._contents)))
+
+    def get(self, file: _File) -> bytes | None:
+        content = self._contents.get(file)
+        if content is not None:
+            self._contents.move_to_end(file)
+        return content
+
+    def forget(self, file: _File) -> None:
+        """It is removed."""
+        self._size -= len(self._contents.pop(file, b""))
+
+
+class BytesStream:
+    """``FileStream`` of what is in memory.
+
+    Attributes:
+        size: bytes of the whole file.
+    """
+
+    def __init__(self, content: bytes, start: int = 0, end: int | None = None) -> None:
+        self.size, self._part = len(content), content[start:end]
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._part:
+            yield self._part
+
+
+class FolderStorage(Storage):
+    """Below one folder.
 
     A scratch file is stored by an fsync and a rename; so it must be on the same file system.
 
     Args:
         folder: made if missing.
         scratch: on the same file system.
-        new_name: see :class:`server.storage.base.BaseStorage`.
 
     Raises:
         OSError: the folder cannot be written.
     """
 
-    def __init__(self, folder: Path, scratch: FolderScratch, new_name: Callable[[], str]) -> None:
+    def __init__(self, folder: Path, scratch: Scratch, new_name: Callable[[], str]) -> None:
         super().__init__(new_name)
         self._folder, self._scratch = folder, scratch
         self._recent = RecentFiles()
@@ -68,7 +113,7 @@ class FolderStorage(BaseStorage):
         self, kind: FileKind, name: str, content: AsyncIterable[bytes] | bytes
     ) -> None:
         final = stored_path(self._folder, kind, name)
-        if isinstance(content, FolderScratchFile):
+        if isinstance(content, ScratchFile):
             await asyncio.to_thread(_move, content.path, final)
             return
         if isinstance(content, bytes):

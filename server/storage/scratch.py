@@ -1,40 +1,183 @@
-"""Scratch files in one folder."""
+"""Scratch files in one folder, of whose disk some stays free at every moment.
+
+Who writes a new file asks before each piece. What is granted and not yet
+written counts as used: two uploads that fit one by one do not fill the disk together.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
+import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from server.storage.space import Reservation, Space
-from server.storage.stream import LocalStream
 from shared.files import durable
 from shared.files.opened import opened, to_end
 
+_CHUNK: Final = 1 << 20
 _PATIENCE_S: Final = 0.5
 """With a disk that is asked how much is free."""
+_MOST_AHEAD: Final = 4 << 20
+"""Bytes that are granted in advance; at most as many as were written, so that a small or stalled
+file holds next to nothing."""
+
+
+class NoSpace(OSError):
+    """What is to be written would not leave the space that must stay free."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Space:
+    """The free space of one file system.
+
+    The disk is asked in threads and never under the lock: it may not answer. What was granted
+    before the disk was asked, and not known to be written then, counts as used.
+
+    Args:
+        free: bytes that are free now; may block.
+        min_free: bytes that must stay free.
+
+    Attributes:
+        free_bytes: as they were measured last.
+    """
+
+    def __init__(self, free: Callable[[], int], min_free: int) -> None:
+        self._free, self._min_free = free, min_free
+        self._lock = threading.Lock()
+        self._granted = self._written = 0
+        """Bytes, ever."""
+        self.free_bytes = 0
+        self._written_before = 0  # it was measured
+
+    def measure(self) -> None:
+        """Ask the disk. Blocking. Raises OSError."""
+        with self._lock:
+            written = self._written
+        free = self._free()
+        with self._lock:
+            self.free_bytes, self._written_before = free, written
+
+    def available(self) -> int:
+        """Bytes that may be granted, by the last measurement; may be negative."""
+        with self._lock:
+            return self._available()
+
+    def _available(self) -> int:
+        return self.free_bytes - self._min_free - (self._granted - self._written_before)
+
+
+class Reservation:
+    """What one file has been granted; one thread at a time.
+
+    Attributes:
+        held: bytes granted and not yet known to be written.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self.held = 0
+        self._taken = self._last = 0
+
+    def take(self, count: int) -> None:
+        """Before writing ``count`` more bytes, and after having written those before. Blocking.
+        Raises NoSpace.
+        """
+        space = self._space
+        with space._lock:
+            self._count_last()
+        if count > self.held:
+            space.measure()
+        with space._lock:
+            if (missing := count - self.held) > 0:
+                available = space._available()
+                if available < missing:
+                    raise NoSpace
+                ahead = min(available, missing + min(self._taken, _MOST_AHEAD))
+                space._granted += ahead
+                self.held += ahead
+            self._last = count
+            self._taken += count
+
+    def end(self) -> None:
+        """Give back what was not written."""
+        with self._space._lock:
+            self._count_last()
+            self._space._granted -= self.held
+            self.held = 0
+
+    def _count_last(self) -> None:
+        """The last bytes were written, if not, the disk has them when it is asked again."""
+        self._space._written += self._last
+        self.held -= self._last
+        self._last = 0
+
+
+class LocalStream:
+    """``FileStream`` of a local file; made in a thread.
+
+    Its first bytes are read at once: most files are no longer, and a second hop to a thread costs
+    more than that.
+
+    Attributes:
+        size: bytes of the whole file.
+    """
+
+    def __init__(self, path: Path, start: int = 0, end: int | None = None) -> None:
+        self._file = path.open("rb", buffering=0)
+        try:
+            self.size = os.fstat(self._file.fileno()).st_size
+            self._at, self._end = start, self.size if end is None else min(end, self.size)
+            self._first = self._read()
+        except BaseException:
+            self.close()
+            raise
+        if self._at >= self._end:
+            self.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        chunk, self._first = self._first, b""
+        while chunk:
+            yield chunk
+            if self._at >= self._end:
+                return
+            chunk = await asyncio.to_thread(self._read)
+
+    def _read(self) -> bytes:
+        data = os.pread(self._file.fileno(), max(0, min(_CHUNK, self._end - self._at)), self._at)
+        self._at += len(data)
+        return data
 
 
 @dataclass(slots=True)
-class FolderScratchFile:
-    """``ports.ScratchFile``: a path, and the disk space that was reserved for it."""
+class ScratchFile:
+    """A local file that its owner writes; iterated over, it yields its content. For ``async with``;
+    in a thread, for ``with``. Whatever is at its path at the end is removed.
+
+    Attributes:
+        path: nothing is there at first.
+        made: whether there may be something now. Whoever knows that there is nothing says so.
+    """
 
     path: Path
     reservation: Reservation
     made: bool = True
 
     def reserve(self, count: int) -> None:
+        """Before writing ``count`` more bytes, and after writing those before. Blocking.
+        Raises NoSpace.
+        """
         self.reservation.take(count)
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async with opened(partial(LocalStream, self.path)) as stream:
-            async for chunk in stream:
-                yield chunk
 
     async def write(self, content: AsyncIterable[bytes]) -> None:
         """Write the content to the new file. Raises OSError."""
@@ -47,36 +190,34 @@ class FolderScratchFile:
         self.reserve(len(chunk))
         durable.write_all(fd, chunk)
 
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async with opened(partial(LocalStream, self.path)) as stream:
+            async for chunk in stream:
+                yield chunk
 
-class NewScratchFile:
-    """``ports.NewScratchFile``."""
-
-    def __init__(self, path: Path, space: Space) -> None:
-        self._file = FolderScratchFile(path, Reservation(space))
-
-    def __enter__(self) -> FolderScratchFile:
-        return self._file
+    def __enter__(self) -> ScratchFile:
+        return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.reservation.end()
-        durable.remove_quietly(self._file.path)
+        self.reservation.end()
+        durable.remove_quietly(self.path)
 
-    async def __aenter__(self) -> FolderScratchFile:
-        return self._file
+    async def __aenter__(self) -> ScratchFile:
+        return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._file.made:
+        if self.made:
             await asyncio.to_thread(self.__exit__)
         else:
-            self._file.reservation.end()
+            self.reservation.end()
 
 
-class FolderScratch:
-    """``ports.Scratch`` in one folder.
+class Scratch:
+    """Scratch files, and how much of the disk may be used for them.
 
     Args:
         folder: made if missing.
-        new_name: see :class:`server.storage.base.BaseStorage`.
+        new_name: as :class:`server.storage.base.Storage` has it.
         min_free: bytes of disk that stay free.
 
     Raises:
@@ -87,16 +228,18 @@ class FolderScratch:
         self._folder, self._new_name = folder, new_name
         self._min_free = min_free
         self._space = Space(lambda: self.free_bytes(), min_free)
-        self.available_bytes = self._space.available
         self._measuring: asyncio.Future[None] | None = None
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._space.measure()
 
-    def file(self, name: str | None = None) -> NewScratchFile:
-        path = self._folder / (name or self._new_name())
-        return NewScratchFile(path, self._space)
+    def file(self, name: str | None = None) -> ScratchFile:
+        """A new scratch file."""
+        return ScratchFile(self._folder / (name or self._new_name()), Reservation(self._space))
 
     async def too_full_for(self, count: int) -> int | None:
+        """How many bytes are free, if ``count`` more may not be written. None: they may, or the
+        disk does not say so soon.
+        """
         if count > self._space.available():
             if self._measuring is None or self._measuring.done():
                 self._measuring = asyncio.ensure_future(asyncio.to_thread(self._measure))
@@ -110,26 +253,32 @@ class FolderScratch:
             self._space.measure()
 
     def measure(self) -> int:
+        """Ask the disk; how many bytes may be written now. Blocking. Raises OSError."""
         self._space.measure()
         return self._space.available()
 
     def free_bytes(self) -> int:
+        """Bytes of the disk that are free. Blocking."""
         usage = os.statvfs(self._folder)
         return usage.f_bavail * usage.f_frsize
 
     def total_bytes(self) -> int:
+        """Bytes of the disk. Blocking."""
         usage = os.statvfs(self._folder)
         return usage.f_blocks * usage.f_frsize
 
     def most(self) -> int:
+        """Bytes that could be written if nothing else were on the disk. Blocking."""
         return self.total_bytes() - self._min_free
 
     def check_writable(self) -> None:
+        """Raises OSError if a file cannot be made and written. Blocking."""
         self._space.measure()  # it is asked regularly: so what is free is known without waiting
         with self.file() as file:
             file.path.write_bytes(b"ferryman")
 
     def clear(self) -> int:
+        """At start: remove the files of earlier runs of the server; how many. Blocking."""
         left = list(self._folder.iterdir())
         for path in left:
             durable.remove_quietly(path)

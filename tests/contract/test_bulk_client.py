@@ -24,7 +24,7 @@ from server.domain.jobs import Bundle, FileKind, Job
 from server.domain.service import Service
 from server.ports import RefusedByAgent, Unreachable
 from server.storage.folder import FolderStorage, stored_path
-from server.storage.scratch import FolderScratch
+from server.storage.scratch import Scratch
 from shared.clock import RealClock, yield_to_loop
 from shared.ids import Start
 from shared.wire import PayloadDoc, PayloadState
@@ -35,7 +35,7 @@ from tests.unit.server.agents.test_deliveries import child
 class Pair:
     """Both ends."""
 
-    def __init__(self, agent: AgentClient, client: FerrymanAgent, scratch: FolderScratch) -> None:
+    def __init__(self, agent: AgentClient, client: FerrymanAgent, scratch: Scratch) -> None:
         self.agent, self.client, self.scratch = agent, client, scratch
         self.bundle = Bundle("", 0, "")
 
@@ -63,7 +63,7 @@ async def connected(tmp_path: Any) -> AsyncIterator[Pair]:
     def new_name() -> str:
         return f"{int(token()):032x}"
 
-    scratch = FolderScratch(tmp_path / "staging", new_name)
+    scratch = Scratch(tmp_path / "staging", new_name)
     storage = FolderStorage(tmp_path, scratch, new_name)
     async with calling(tmp_path, slots=20) as agent, aiohttp.ClientSession() as http:
         sessions = Sessions(http, http, storage)

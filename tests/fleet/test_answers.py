@@ -19,8 +19,7 @@ from server.agents.ferryman_agent import FerrymanAgent
 from server.ports import NoSuchPayload, RefusedByAgent, Unreachable
 from server.stages import reported_results
 from server.stages.reported_results import ReportedResults
-from server.storage.scratch import FolderScratchFile
-from server.storage.space import Reservation, Space
+from server.storage.scratch import Reservation, ScratchFile, Space
 from shared.clock import SECOND, RealClock
 from shared.wire import AgentEvent, AgentHealth, PayloadDoc, PayloadList, PayloadState, ResultInfo
 from tests.kit import waiting
@@ -28,8 +27,8 @@ from tests.kit.clock import SimClock
 from tests.kit.each import each
 
 
-def file_at(path: Path) -> FolderScratchFile:
-    return FolderScratchFile(path, Reservation(Space(lambda: 1 << 60, 0)))
+def file_at(path: Path) -> ScratchFile:
+    return ScratchFile(path, Reservation(Space(lambda: 1 << 60, 0)))
 
 
 class Body:

@@ -26,7 +26,7 @@ from server.domain.service import Service
 from server.ports import Storage, Unreachable
 from server.stages.agents import Agents
 from server.stages.get import Get
-from server.storage.stream import LocalStream
+from server.storage.scratch import LocalStream
 from shared.files.opened import opened
 from shared.ids import Start
 from shared.wire import START, AgentHealth

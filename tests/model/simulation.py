@@ -139,7 +139,7 @@ class World:
         def new_name() -> str:
             return f"{next(self.names):032x}"
 
-        self.scratch = scratch.FolderScratch(self.folder / "staging", new_name)
+        self.scratch = scratch.Scratch(self.folder / "staging", new_name)
         self.storage = folder.FolderStorage(self.folder, self.scratch, new_name)
         resources = Resources(
             database=self.database,

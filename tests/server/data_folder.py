@@ -20,7 +20,7 @@ from server.data_folder import read_record
 from server.domain.jobs import Bundle, FileKind, Job, NewJob, Result
 from server.maintenance.__main__ import program
 from server.storage.folder import FolderStorage
-from server.storage.scratch import FolderScratch
+from server.storage.scratch import Scratch
 from server.store import copies
 from server.store.identity import server_identity
 from server.store.migrations import MIGRATIONS
@@ -42,7 +42,7 @@ class Folder:
         self.path, self.database_path = path, path / "ferryman.sqlite"
         path.mkdir(mode=0o755, parents=True, exist_ok=True)
         numbers = itertools.count(len(list(path.iterdir())) * 1_000)  # above those of a copy
-        self.scratch = FolderScratch(path / "staging", lambda: f"{next(numbers):032x}")
+        self.scratch = Scratch(path / "staging", lambda: f"{next(numbers):032x}")
         self.storage = FolderStorage(path, self.scratch, lambda: f"{next(numbers):032x}")
 
     async def add(self, jobs: Store, user: str, *, to: JobState = JobState.QUEUED) -> Job:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from server.http import files, logs, reads
-from server.storage.scratch import FolderScratch, FolderScratchFile
+from server.storage.scratch import Scratch, ScratchFile
 from shared.files.bundles.expand import expand
 from shared.http.protocol import UnreadAnswers
 from tests.kit.clock import SimClock
@@ -50,7 +50,7 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, data: Path, size: int) -> None:
         self.size, self.least, self.lock = size, size, threading.Lock()
 
-        def free_bytes(_: FolderScratch) -> int:
+        def free_bytes(_: Scratch) -> int:
             used = 0
             for path in data.rglob("*"):
                 with suppress(FileNotFoundError):
@@ -59,7 +59,7 @@ class Disk:
                 self.least = min(self.least, self.size - used)
             return self.size - used
 
-        monkeypatch.setattr(FolderScratch, "free_bytes", free_bytes)
+        monkeypatch.setattr(Scratch, "free_bytes", free_bytes)
 
 
 def begun(body: bytes) -> str:
@@ -187,9 +187,9 @@ async def test_archives_wait_for_each_other_and_nobody_for_them(tmp_path, monkey
 
 async def test_a_disk_that_does_not_say_what_is_free_holds_up_nobody_else(tmp_path, monkeypatch):
     asked, release, on_loop = threading.Event(), threading.Event(), []
-    free_bytes = FolderScratch.free_bytes
+    free_bytes = Scratch.free_bytes
 
-    def hangs(scratch: FolderScratch) -> int:
+    def hangs(scratch: Scratch) -> int:
         if threading.current_thread() is threading.main_thread():
             on_loop.append("statvfs")
         else:
@@ -198,7 +198,7 @@ async def test_a_disk_that_does_not_say_what_is_free_holds_up_nobody_else(tmp_pa
         return free_bytes(scratch)
 
     async with taking(tmp_path) as caller:
-        monkeypatch.setattr(FolderScratch, "free_bytes", hangs)
+        monkeypatch.setattr(Scratch, "free_bytes", hangs)
         big = form_of(*FIELDS, RUN_SH, file_part("big", bytes(MIB)))
         hanging = asyncio.create_task(post(caller, big))
         giving_up = threading.Timer(10, release.set)  # else the failing test would never end
@@ -290,9 +290,9 @@ async def test_a_result_that_the_server_cannot_store_is_not_given_up_and_names_n
     tmp_path, monkeypatch, kind
 ):
     """The data folder was mounted for reading only, say."""
-    reserve = FolderScratchFile.reserve
+    reserve = ScratchFile.reserve
 
-    def fail(file: FolderScratchFile, count: int) -> None:
+    def fail(file: ScratchFile, count: int) -> None:
         raise OSError(errno.EROFS, "Read-only file system", str(file.path))
 
     clock, agent = SimClock(), FakeAgent(ends="Running")
@@ -304,7 +304,7 @@ async def test_a_result_that_the_server_cannot_store_is_not_given_up_and_names_n
         with clock.autojump():
             job_id = await caller.upload()
             await caller.job(job_id, until="Running")
-            monkeypatch.setattr(FolderScratchFile, "reserve", fail)
+            monkeypatch.setattr(ScratchFile, "reserve", fail)
             if kind == "ferryman":
                 await agent.end(agent.held(f"{job_id}.1"))
             else:
@@ -313,7 +313,7 @@ async def test_a_result_that_the_server_cannot_store_is_not_given_up_and_names_n
             assert job["message"] == "the server cannot store the result: Read-only file system"
             await clock.sleep(100)  # longer than agent_lost_after
             assert (await caller.job(job_id, until="Unknown"))["status"] == "Unknown"
-            monkeypatch.setattr(FolderScratchFile, "reserve", reserve)
+            monkeypatch.setattr(ScratchFile, "reserve", reserve)
             job = await caller.job(job_id, until="Completed")
             assert (job["status"], job["attempt"]) == ("Completed", 1)
 

@@ -23,7 +23,7 @@ from server.domain.troubles import Trouble, TroubleKind
 from server.lifecycle import Supervision
 from server.loops.runner import Loop, Supervisor
 from server.stages.webhooks import Webhooks
-from server.storage.scratch import FolderScratch
+from server.storage.scratch import Scratch
 from server.store import statistics
 from shared import probe
 from shared.clock import SECOND
@@ -209,7 +209,7 @@ async def test_where_all_is_well_each_says_so_to_everybody(guarded, monkeypatch)
         head = await guarded.timed("HEAD", path)
         assert (head.status, head.body) == (200, b"")
     looks = Mock(return_value=None)
-    for kind in (Folders, FolderScratch):
+    for kind in (Folders, Scratch):
         monkeypatch.setattr(kind, "check_writable", looks)
     for _ in range(20):
         assert (await guarded.ask("GET", "/health")).status == 200
@@ -256,7 +256,7 @@ async def test_a_full_disk_is_a_reason_and_one_that_does_not_answer_delays_nothi
         assert (await program.timed("GET", "/livez")).status == 200
     release = threading.Event()
     async with serving(name, tmp_path / "silent") as program:
-        for kind in (Folders, FolderScratch):
+        for kind in (Folders, Scratch):
             monkeypatch.setattr(kind, "check_writable", lambda _: release.wait(60))
         try:
             async with asyncio.timeout(20):

@@ -12,7 +12,7 @@ import pytest_asyncio
 from server.api.server_status import ADVICE
 from server.domain.troubles import SERVER_TROUBLES, Trouble, TroubleKind
 from server.stages.statistics import History, Point
-from server.storage.scratch import FolderScratch
+from server.storage.scratch import Scratch
 from server.web.operators.charts import charts
 from shared.clock import SECOND
 from shared.principals import Principal, Role
@@ -104,7 +104,7 @@ async def test_what_should_be_looked_at_is_said_with_what_to_do(
     for path in (service, "/agents/local"):
         await admin.send(path, f"{path}/resume")
     with monkeypatch.context() as patch:
-        patch.setattr(FolderScratch, "free_bytes", lambda _: 5)
+        patch.setattr(Scratch, "free_bytes", lambda _: 5)
         place.warm.clock.forward(60)  # it is not looked at for each request
         page = await admin.see("/status")
         assert verdict(page)[0] == "bad"

@@ -22,7 +22,7 @@ from server.stages.inputs import Inputs, InputsNotMade, NoInputs
 from server.stages.merged_results import Part, UnusableResult, merged_results
 from server.stages.results import NoRoom, WaitingResults
 from server.storage.folder import FolderStorage
-from server.storage.scratch import FolderScratch
+from server.storage.scratch import Scratch
 from server.store import batches
 from shared.files.names import BundleError
 from tests.kit.clock import SimClock
@@ -183,7 +183,7 @@ class Place:
             return f"{next(numbers):032}"
 
         self.folder, self.staging = folder, folder / "staging"
-        self.scratch = FolderScratch(self.staging, new_name)
+        self.scratch = Scratch(self.staging, new_name)
         self.storage = FolderStorage(folder, self.scratch, new_name)
         self.known: dict[int, Job] = {}
         self.inputs = Inputs(resources(database=self, storage=self.storage, scratch=self.scratch))

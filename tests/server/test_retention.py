@@ -30,7 +30,7 @@ from server.stages.clean import Clean
 from server.stages.get import Get
 from server.stages.tokens import NewToken
 from server.storage.folder import FolderStorage, stored_path
-from server.storage.scratch import FolderScratch
+from server.storage.scratch import Scratch
 from server.store.audit import AuditEntry
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND
@@ -131,7 +131,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     def new_name() -> str:
         return f"{next(numbers) * 0x1234567:032x}"[::-1]
 
-    storage = FolderStorage(tmp_path, FolderScratch(tmp_path / "staging", new_name), new_name)
+    storage = FolderStorage(tmp_path, Scratch(tmp_path / "staging", new_name), new_name)
     database = await Database.open(tmp_path / "x.sqlite", MIGRATIONS)
     yield World(database, storage, tmp_path)
     await database.close()

@@ -15,7 +15,7 @@ import pytest
 from server.domain.jobs import FileKind
 from server.storage import scratch as scratch_module
 from server.storage.folder import FolderStorage, stored_path
-from server.storage.scratch import FolderScratch
+from server.storage.scratch import Scratch
 from shared.clock import yield_to_loop
 from shared.files import durable
 from tests.kit.store import chunks, read
@@ -24,13 +24,13 @@ R = FileKind.RESULT
 
 
 @pytest.fixture
-def scratch(tmp_path: Path) -> FolderScratch:
+def scratch(tmp_path: Path) -> Scratch:
     numbers = iter(range(1_000))
-    return FolderScratch(tmp_path / "staging", lambda: f"{next(numbers):032x}")
+    return Scratch(tmp_path / "staging", lambda: f"{next(numbers):032x}")
 
 
 @pytest.fixture
-def storage(tmp_path: Path, scratch: FolderScratch) -> FolderStorage:
+def storage(tmp_path: Path, scratch: Scratch) -> FolderStorage:
     numbers = iter(range(1_000))
     return FolderStorage(tmp_path, scratch, lambda: f"{next(numbers):032x}")
 
@@ -93,7 +93,7 @@ async def test_a_cancelled_write_lands_in_no_other_file(tmp_path, storage, scrat
     asked, answer, written = threading.Event(), threading.Event(), threading.Event()
     write_all = durable.write_all
 
-    def slow(_: FolderScratch) -> int:
+    def slow(_: Scratch) -> int:
         asked.set()
         assert answer.wait(60), "nobody let the disk answer"
         return 1 << 30
@@ -104,7 +104,7 @@ async def test_a_cancelled_write_lands_in_no_other_file(tmp_path, storage, scrat
         finally:
             written.set()
 
-    monkeypatch.setattr(FolderScratch, "free_bytes", slow)
+    monkeypatch.setattr(Scratch, "free_bytes", slow)
     monkeypatch.setattr(durable, "write_all", noted)
     storing = asyncio.create_task(put(storage, chunks(b"of ann")))
     assert await asyncio.to_thread(asked.wait, 60), "the disk was not asked"
@@ -125,14 +125,14 @@ async def test_what_a_slow_disk_said_before_refuses_nothing(tmp_path, scratch, m
     """Whoever writes asks the disk for each piece, and may wait longer for its answer."""
     answer = threading.Event()
 
-    def slow(_: FolderScratch) -> int:
+    def slow(_: Scratch) -> int:
         assert answer.wait(60), "nobody let the disk answer"
         return 1 << 30
 
-    monkeypatch.setattr(FolderScratch, "free_bytes", lambda _: 0)
+    monkeypatch.setattr(Scratch, "free_bytes", lambda _: 0)
     scratch.measure()
     assert await scratch.too_full_for(1) == 0
-    monkeypatch.setattr(FolderScratch, "free_bytes", slow)
+    monkeypatch.setattr(Scratch, "free_bytes", slow)
     monkeypatch.setattr(scratch_module, "_PATIENCE_S", 0)
     try:
         assert await scratch.too_full_for(1) is None

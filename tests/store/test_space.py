@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.storage.space import NoSpace, Space
+from server.storage.scratch import NoSpace, Reservation, Space
 
 MIN_FREE = 1000
 
@@ -36,8 +36,7 @@ class Disk:
 )
 def test_however_writers_take_turns_min_free_is_kept(size, turns):
     disk = Disk(MIN_FREE + size)
-    stack = [disk.space.reserve() for _ in range(4)]
-    writers = [one.__enter__() for one in stack]
+    writers = [Reservation(disk.space) for _ in range(4)]
     pending = [0] * 4
     for number, count in turns:
         disk.write(pending[number])  # the piece before is on the disk
@@ -50,34 +49,34 @@ def test_however_writers_take_turns_min_free_is_kept(size, turns):
     for left in pending:
         disk.write(left)
     assert disk.least >= MIN_FREE
-    for one in stack:
-        one.__exit__(None, None, None)
+    for one in writers:
+        one.end()
     disk.space.measure()
     assert disk.space.available() == disk.free() - MIN_FREE
 
 
 def test_what_is_granted_to_one_is_not_there_for_another_until_it_ends():
     disk = Disk(MIN_FREE + 100)
-    with disk.space.reserve() as first, disk.space.reserve() as second:
-        first.take(60)
-        with pytest.raises(NoSpace) as caught:
-            second.take(60)
-        assert caught.value.errno == errno.ENOSPC
-        second.take(30)
-        assert disk.space.available() == 10
+    first, second = Reservation(disk.space), Reservation(disk.space)
+    first.take(60)
+    with pytest.raises(NoSpace) as caught:
+        second.take(60)
+    assert caught.value.errno == errno.ENOSPC
+    second.take(30)
+    assert disk.space.available() == 10
+    first.end()
+    second.end()
     disk.space.measure()
     assert disk.space.available() == 100, "nothing was written"
 
 
 def test_a_small_file_holds_little_and_a_large_one_asks_the_disk_now_and_then_only():
     disk = Disk(1 << 50)
-    with disk.space.reserve() as small:
-        before = disk.space.available()
-        small.take(500)
-        small.take(500)
-        assert before - disk.space.available() <= 2000
-    asked = disk.asked
-    with disk.space.reserve() as large:
-        for _ in range(4096):  # 256 MiB
-            large.take(64 << 10)
+    small, before = Reservation(disk.space), disk.space.available()
+    small.take(500)
+    small.take(500)
+    assert before - disk.space.available() <= 2000
+    asked, large = disk.asked, Reservation(disk.space)
+    for _ in range(4096):  # 256 MiB
+        large.take(64 << 10)
     assert disk.asked - asked < 100

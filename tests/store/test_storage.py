@@ -21,7 +21,7 @@ from server.agents import answers
 from server.domain.jobs import FileKind
 from server.ports import InUse, ScratchFile, Storage
 from server.storage.folder import FolderStorage
-from server.storage.scratch import FolderScratch
+from server.storage.scratch import Scratch
 from shared.clock import RealClock
 from tests.kit.each import each
 from tests.kit.store import chunks, read
@@ -42,8 +42,8 @@ class Place:
     def new_name(self) -> str:
         return f"{next(self._numbers) * 0x123456789ABCDEF:032x}"[::-1][:32]
 
-    def scratch(self) -> FolderScratch:
-        return FolderScratch(self.folder / "staging", self.new_name)
+    def scratch(self) -> Scratch:
+        return Scratch(self.folder / "staging", self.new_name)
 
     def run(self) -> Storage:
         """The storage as another run of the server sees it."""
@@ -366,7 +366,7 @@ async def test_a_scratch_file_of_a_cancelled_caller_is_not_left(tmp_path, monkey
         assert go_on.wait(30)
         return real(path, *how, **more)
 
-    async def store(scratch: FolderScratch) -> None:
+    async def store(scratch: Scratch) -> None:
         with scratch.file() as file:
             await (fetch(file) if of_an_agent else file.write(chunks(b"content")))
 
@@ -375,7 +375,7 @@ async def test_a_scratch_file_of_a_cancelled_caller_is_not_left(tmp_path, monkey
         await answers.store(unread, file, RealClock())
 
     monkeypatch.setattr(Path, "open", slow)
-    storing = asyncio.create_task(store(FolderScratch(tmp_path, lambda: "0" * 32)))
+    storing = asyncio.create_task(store(Scratch(tmp_path, lambda: "0" * 32)))
     await asyncio.to_thread(begun.wait, 30)
     storing.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -9,7 +9,7 @@ import pytest
 
 from server.http.problems import Refusal
 from server.http.reads import MAX_OF_CALLER, MAX_SNAPSHOTS, Snapshots
-from server.storage.scratch import FolderScratch
+from server.storage.scratch import Scratch
 from shared.http.authentication import CALLER
 from tests.kit.clock import SimClock
 
@@ -36,7 +36,7 @@ class Making:
 def rig(tmp_path):
     names = iter(range(1000))
     clock = SimClock()
-    snapshots = Snapshots(FolderScratch(tmp_path, lambda: f"{next(names):032x}"), clock)
+    snapshots = Snapshots(Scratch(tmp_path, lambda: f"{next(names):032x}"), clock)
     return snapshots, Making(), clock, tmp_path
 
 
