@@ -32,7 +32,7 @@ from shared.http.sockets import CannotListen, check_exposure, url_of
 from shared.settings.base import SettingsError
 from shared.settings.effective import Sources, as_documents, as_toml, effective
 from shared.settings.load import file_of_host
-from shared.sqlite.errors import DatabaseUnavailable, NewerSchema
+from shared.sqlite.files import DatabaseUnavailable, NewerSchema
 
 USAGE: Final = 2
 UNAVAILABLE: Final = 69

@@ -26,7 +26,7 @@ from shared.files.durable import FolderInUse
 from shared.http.sockets import CannotListen
 from shared.settings.base import SettingsError
 from shared.settings.effective import Sources, as_documents, as_toml, effective
-from shared.sqlite.errors import DatabaseUnavailable, NewerSchema
+from shared.sqlite.files import DatabaseUnavailable, NewerSchema
 
 USAGE: Final = 2
 UNAVAILABLE: Final = 69

@@ -31,9 +31,8 @@ from server.store.migrations import MIGRATIONS
 from shared.clock import Clock, utc
 from shared.files import durable
 from shared.files.durable import FolderLock
-from shared.sqlite.copies import file_size, uri_of
 from shared.sqlite.database import Database
-from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.files import DatabaseUnavailable, file_size, uri_of
 from shared.steady_clock import PersistentClock
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()

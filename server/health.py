@@ -11,7 +11,7 @@ from server.ports import Disk, Scratch, Vitals
 from shared.clock import Clock
 from shared.probe import Probe
 from shared.sqlite.database import Database
-from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.files import DatabaseUnavailable
 from shared.units.sizes import say_count
 
 _SILENT = TroubleKind.DATA_FOLDER_SILENT

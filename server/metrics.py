@@ -20,7 +20,7 @@ from server.store import statistics
 from shared.clock import SECOND, Micros
 from shared.metrics import Labels, ProgramMetrics, gauge, known
 from shared.sqlite.database import Database
-from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import AgentState, JobState
 
 _FRESH_S: Final = 2.0
@@ -53,7 +53,7 @@ class ServerMetrics(ProgramMetrics):
         collectors: Iterable[Collector],
     ) -> None:
         self._of, self._database = of, database
-        counting = [*collectors, *database.measured.collectors, *of.measures.collectors]
+        counting = [*collectors, database.commit_s, *of.measures.collectors]
         super().__init__("server", of.version, counting)
         self._stored: list[Metric] = []
         self._agents: list[AgentRecord] | None = None

@@ -13,7 +13,7 @@ from server.settings.tables import ServerSettings, ServerTable
 from shared.http.tls import TlsFiles
 from shared.settings.base import SettingsError
 from shared.settings.effective import differences
-from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import Reloaded
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()

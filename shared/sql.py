@@ -87,14 +87,6 @@ class Database(Protocol):
         """Run ``work`` in a transaction; return its value once that is durable."""
         ...
 
-    async def size(self) -> int:
-        """Bytes that it takes on disk."""
-        ...
-
-    async def free_bytes(self) -> int:
-        """Of these, what is not in use."""
-        ...
-
     async def empty_log(self) -> bool:
         """Cut off the log of changes, with what it holds of deleted rows. False: somebody reads."""
         ...

@@ -21,7 +21,7 @@ from client_agent.payloads.payload import Payload
 from client_agent.payloads.store import Payloads
 from client_agent.storage.folders import Folders
 from shared.http.request_body import send_continue
-from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import (
     Order,
     OrderAnswer,

@@ -17,7 +17,7 @@ from shared.http.numbers import whole_number
 from shared.http.refusals import Denied
 from shared.http.request_log import ERROR_CODE
 from shared.ids import NO_START, Start
-from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import START, Wire
 
 ID: Final = "{id:[0-9]{1,18}}"

@@ -36,8 +36,7 @@ from shared.ids import NO_START, AttemptKey, Start
 from shared.metrics import counter
 from shared.sql import Row, Tx, listed
 from shared.sqlite.database import Database
-from shared.sqlite.errors import DatabaseUnavailable
-from shared.sqlite.migrations import Migration
+from shared.sqlite.files import DatabaseUnavailable, Migration
 from shared.wakeups import Wakeups
 from shared.wire import PayloadState
 

@@ -25,7 +25,7 @@ from shared.http.middleware import Gate
 from shared.metrics import EventLoopLag, Labels, ProgramMetrics, gauge
 from shared.probe import Heartbeats, Probe, is_silent
 from shared.sqlite.database import Database
-from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import AgentHealth, AgentStatus, PayloadState
 
 _STAT: Final = Path("/proc/stat")
@@ -226,7 +226,7 @@ class AgentMetrics(ProgramMetrics):
         sent = gate.requests.transfers
         own = (*context.measures.collectors, *context.payloads.collectors)
         http = (*gate.requests.collectors, sent.count, sent.size)
-        counting = [lag.seconds, *http, *database.measured.collectors, *own]
+        counting = [lag.seconds, *http, database.commit_s, *own]
         super().__init__("agent", context.identity.version, counting)
         self._context, self._health = context, health
         self._found: list[Metric] = []

@@ -27,7 +27,7 @@ from client_agent.run.unpack import CannotStart, DoesNotFit, Unpacked, unpack
 from client_agent.sandbox.base import Ended, Launch, Process, SandboxBroken, Workspace
 from client_agent.storage.open_beneath import SHORTAGE_ERRNOS
 from shared.files.names import BundleError
-from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import PayloadState, Reason
 
 

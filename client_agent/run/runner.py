@@ -24,7 +24,7 @@ from client_agent.run.context import RETRY_S, AgentContext
 from client_agent.run.sandboxes import LINGER_S, Sandboxes
 from shared.clock import Clock, wait_for
 from shared.files.opened import to_end
-from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import PayloadState, Reason
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from shared.files import durable
-from shared.sqlite.migrations import unused_name
+from shared.sqlite.files import unused_name
 
 STREAMS: Final = ("stdout", "stderr")
 

@@ -15,7 +15,7 @@ from server.ports import AgentError, RefusedByAgent
 from server.stages.agents import Agents
 from server.stages.get import Get
 from shared.clock import Clock, wait_for
-from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import AgentHealth, AgentStatus, PayloadList
 
 log = structlog.get_logger()

@@ -31,7 +31,7 @@ from shared.http.authentication import PRINCIPAL
 from shared.http.measured import METRICS, answer
 from shared.http.request_log import TARGET
 from shared.principals import Role
-from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import (
     AgentDoc,
     AgentState,

@@ -15,7 +15,7 @@ from server.http.context import Context
 from server.http.reads import Messages
 from shared.clock import wait_for
 from shared.http.numbers import whole_number
-from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.files import DatabaseUnavailable
 
 KEEPALIVE_S: Final = 15.0
 """Proxies cut an answer in which nothing comes for a minute."""

@@ -32,7 +32,7 @@ from shared.files.names import BundleError
 from shared.files.opened import closing_fd
 from shared.http.file_response import Part, requested_part, send_chunks
 from shared.ids import AttemptKey
-from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import JobState
 
 STREAMS: Final = ("stdout", "stderr")

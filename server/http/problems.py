@@ -40,7 +40,7 @@ from shared.http.refusals import REQUEST_ID, Denied
 from shared.http.request_log import ERROR_CODE
 from shared.logs import RateLimiter
 from shared.multipart.parser import FormRefused
-from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import Problem, ReferenceProblem
 
 log = structlog.get_logger()

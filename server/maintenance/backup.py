@@ -22,9 +22,7 @@ from server.store import copies, stored_rows
 from server.store.migrations import MIGRATIONS
 from shared.clock import Clock, iso
 from shared.files import durable
-from shared.sqlite.copies import copy_database
-from shared.sqlite.errors import NewerSchema
-from shared.sqlite.migrations import schema_version
+from shared.sqlite.files import NewerSchema, copy_database, schema_version
 
 DATABASE: Final = "ferryman.sqlite"
 MANIFEST: Final = "backup.json"

@@ -20,7 +20,7 @@ from server.settings.tables import ServerSettings
 from shared.files.durable import FolderInUse
 from shared.settings.base import SettingsError
 from shared.settings.load import file_of_host
-from shared.sqlite.errors import DatabaseUnavailable, NewerSchema, NoRoomForCopy
+from shared.sqlite.files import DatabaseUnavailable, NewerSchema, NoRoomForCopy
 
 FAILED: Final = 1
 USAGE: Final = 2

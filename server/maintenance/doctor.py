@@ -36,8 +36,7 @@ from server.settings.tables import ServerSettings
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND, Clock
 from shared.settings.secrets import FileSecret, secret_files
-from shared.sqlite.copies import check_structure
-from shared.sqlite.migrations import schema_version
+from shared.sqlite.files import check_structure, schema_version
 from shared.units.durations import say_duration
 from shared.units.sizes import say_size
 

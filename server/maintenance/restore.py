@@ -29,8 +29,8 @@ from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND, Clock, from_iso
 from shared.files import durable
 from shared.files.durable import FolderLock
-from shared.sqlite.copies import copy_database
 from shared.sqlite.database import Database
+from shared.sqlite.files import copy_database
 from shared.steady_clock import FILE as CLOCK
 
 PER_SECOND: Final = 10

@@ -21,9 +21,7 @@ from server.store.stored_rows import StoredFile
 from shared.clock import Clock, Micros
 from shared.files import durable
 from shared.files.durable import FileLock, FolderInUse, FolderLock
-from shared.sqlite.copies import file_size, uri_of
-from shared.sqlite.errors import DatabaseUnavailable, NewerSchema
-from shared.sqlite.migrations import schema_version
+from shared.sqlite.files import DatabaseUnavailable, NewerSchema, file_size, schema_version, uri_of
 
 MOST_NAMED: Final = 1_000
 """Findings that are kept; more are only counted."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shared.sqlite.migrations import Migration
+from shared.sqlite.files import Migration
 
 TOP: Final = "CASE WHEN parent_id IS NULL THEN 1 ELSE 0 END"
 """Of a job in the indexes of lists: 0: it is a child."""

@@ -13,22 +13,27 @@ import asyncio
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, Final, NamedTuple, TypeAlias
 
 import aiosqlite
 import structlog
-from prometheus_client.registry import Collector
 
 from shared.clock import Clock, RealClock
 from shared.files.durable import FileLock
 from shared.metrics import seconds
 from shared.sql import P, Params, T, Tx
-from shared.sqlite.copies import check_structure, empty_log, file_size
-from shared.sqlite.errors import DatabaseUnavailable, NoRoomForCopy
-from shared.sqlite.migrations import Migration, migrate
+from shared.sqlite.files import (
+    DatabaseUnavailable,
+    Migration,
+    NoRoomForCopy,
+    check_structure,
+    empty_log,
+    file_size,
+    migrate,
+)
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -71,23 +76,17 @@ class Done(NamedTuple):
     after: Sequence[Callable[[], None]]
 
 
-class Failed(NamedTuple):
-    """A change of which nothing is kept."""
-
-    problem: Exception
-
-
 def commit_together(
     connection: sqlite3.Connection,
     changes: Sequence[Callable[[Transacting], Any]],
     listener: Any,
     memory: dict[str, Any],
-) -> tuple[list[Done | Failed], bool]:
+) -> tuple[list[Done | Exception], bool]:
     """Run all changes in one transaction, in the connection's thread. What one raises undoes that
     one, unless SQLite has given the whole transaction up.
 
     Returns:
-        For each change how it went, and whether anything was written.
+        For each change how it went, or why nothing of it is kept; and whether anything was written.
     """
     before = connection.total_changes
     alone = len(changes) == 1
@@ -112,12 +111,12 @@ def _run(
     tx: Transacting,
     *,
     alone: bool,
-) -> Done | Failed:
+) -> Done | Exception:
     """Make one of the changes; one that is alone needs no savepoint."""
     if alone:
         return Done(change(tx), tx.calls)
     connection.execute("SAVEPOINT change")
-    done: Done | Failed
+    done: Done | Exception
     try:
         done = Done(change(tx), tx.calls)
     except Exception as problem:
@@ -125,7 +124,7 @@ def _run(
         if not connection.in_transaction:
             raise
         connection.execute("ROLLBACK TO change")
-        done = Failed(problem)
+        done = problem
     connection.execute("RELEASE change")
     return done
 
@@ -146,44 +145,23 @@ class Connection(aiosqlite.Connection):
     def __init__(self, path: Path) -> None:
         super().__init__(lambda: sqlite3.connect(path, isolation_level=None), _FETCHED_AT_ONCE)
 
-    async def set_up(self, path: Path, clock: Clock) -> None:
-        """Make it ready for statements, which know the time of ``clock`` as ``now_us()``; a new
-        file also learns to give space back.
-        """
-        self.row_factory = sqlite3.Row
-        await self.create_function("now_us", 0, clock.now)
-        if not file_size(path):  # possible in an empty file only
-            await self.rows("PRAGMA auto_vacuum=INCREMENTAL")
-        for pragma in _PRAGMAS:
-            await self.rows(f"PRAGMA {pragma}")
-
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         value: T = await self._execute(work, self._conn)  # type: ignore[no-untyped-call]
         return value
 
-    async def rows(self, sql: str, params: Params | None = None) -> Sequence[sqlite3.Row]:
-        return list(await self.execute_fetchall(sql, params or {}))
 
-
-class Commits:
-    """How long they take."""
-
-    def __init__(self) -> None:
-        self._seconds = seconds(
-            "ferryman_database_commit_seconds", "Transactions, from their begin until durable."
-        )
-
-    @property
-    def collectors(self) -> tuple[Collector, ...]:
-        """What a registry takes."""
-        return (self._seconds,)
-
-    @contextmanager
-    def commit(self) -> Iterator[None]:
-        """Around a transaction; one that is rolled back is left out."""
-        since = asyncio.get_running_loop().time()
-        yield
-        self._seconds.observe(asyncio.get_running_loop().time() - since)
+def _set_up(connection: sqlite3.Connection, path: Path, clock: Clock, *, reads: bool) -> None:
+    """Make it ready for statements, which know the time of ``clock`` as ``now_us()``; a new file
+    also learns to give space back.
+    """
+    connection.row_factory = sqlite3.Row
+    connection.create_function("now_us", 0, clock.now)
+    if not file_size(path):  # possible in an empty file only
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+    for pragma in _PRAGMAS:
+        connection.execute(f"PRAGMA {pragma}")
+    if reads:
+        connection.execute("PRAGMA query_only=ON")
 
 
 _FREE_PAGES_KEPT: Final = 1_000  # they will soon be needed again
@@ -200,20 +178,24 @@ _Waiting: TypeAlias = tuple[Callable[[Transacting], Any], asyncio.Future[Any]]
 class Database:
     """One SQLite file, opened by :meth:`open` and closed by :meth:`close`."""
 
-    def __init__(self, writer: Connection, reader: Connection, lists: Connection) -> None:
-        self._writer, self._reader, self._lists = writer, reader, lists
-        self._lock: FileLock | None = None
+    def __init__(
+        self, connections: Sequence[Connection], lock: FileLock, copy: Path | None
+    ) -> None:
+        self._writer, self._reader, self._lists = connections
+        self._lock = lock
         self._waiting: asyncio.Queue[_Waiting | None] = asyncio.Queue()
-        self._task: asyncio.Task[None] | None = None
+        self._task = asyncio.create_task(self._commit_batches(), name="database-writer")
         self._closed = False
         self._failures: dict[str, DatabaseUnavailable] = {}
         """What fails: "damage" until the next start, "read" and "write" until one succeeds, "space"
         until a probe has found some: small changes succeed on a full disk, too."""
-        self.measured = Commits()
+        self.commit_s = seconds(
+            "ferryman_database_commit_seconds", "Transactions, from their begin until durable."
+        )
         self.listener: Any = None
         """What transactions give what they have changed to, after their commit."""
         self.memory: dict[str, Any] = {}
-        self.upgraded_from: Path | None = None
+        self.upgraded_from = copy
         """The copy that was made before the schema was brought up to date, if it was just now."""
 
     @property
@@ -245,20 +227,16 @@ class Database:
         with contextlib.suppress(OSError):  # SQLite says why it cannot be made
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         try:
-            for _ in range(3):
+            for reads in (False, True, True):
                 connection = Connection(path)
                 await connection
                 connections.append(connection)
-                await connection.set_up(path, clock or RealClock())
-            writer, *readers = connections
-            for reader in readers:
-                await reader.rows("PRAGMA query_only=ON")
-            database = cls(*connections)
+                set_up = partial(_set_up, path=path, clock=clock or RealClock(), reads=reads)
+                await connection.run(set_up)
+            writer, *_ = connections
             if crashed and file_size(path) <= _MAX_CHECKED_BYTES:
                 await writer.run(check_structure)
-            database.upgraded_from = await writer.run(
-                lambda connection: migrate(connection, path, migrations)
-            )
+            copy = await writer.run(lambda raw: migrate(raw, path, migrations))
         except BaseException as problem:
             for connection in connections:
                 await connection.close()
@@ -266,43 +244,26 @@ class Database:
             if isinstance(problem, sqlite3.Error | NoRoomForCopy):
                 raise DatabaseUnavailable(problem) from problem
             raise
-        database._lock = lock
-        database._task = asyncio.create_task(database._commit_batches(), name="database-writer")
-        return database
+        return cls(connections, lock, copy)
 
     async def close(self) -> None:
         """Finish the changes that were handed in, then close: an open connection's thread would
         keep the program from ending.
         """
         self._closed = True
-        if self._task is not None:
-            self._waiting.put_nowait(None)
-            await self._task
+        self._waiting.put_nowait(None)
+        await self._task
         for connection in (self._reader, self._lists, self._writer):
             await connection.close()
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._lock.close()
 
     async def rows(self, sql: str, params: Params | None = None) -> Sequence[sqlite3.Row]:
         """Read committed rows. Raises DatabaseUnavailable."""
-        return await self._read(self._reader, sql, params)
+        return await self._read_in(self._reader, _rows, sql, params)
 
     async def list_rows(self, sql: str, params: Params | None = None) -> Sequence[sqlite3.Row]:
-        """Read committed rows for a list. Such reads take long, so they have a connection of their
-        own: whoever calls :meth:`rows` never waits for one. Raises DatabaseUnavailable.
-        """
-        return await self._read(self._lists, sql, params)
-
-    async def _read(
-        self, connection: Connection, sql: str, params: Params | None
-    ) -> Sequence[sqlite3.Row]:
-        try:
-            rows = await connection.rows(sql, params)
-        except sqlite3.DatabaseError as problem:
-            raise self._unavailable("read", problem) from problem
-        self._failures.pop("read", None)
-        return rows
+        """As :meth:`rows`, by the connection of :meth:`read_list`."""
+        return await self._read_in(self._lists, _rows, sql, params)
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run it in the writer's thread, between two transactions. Raises DatabaseUnavailable."""
@@ -363,13 +324,10 @@ class Database:
             (await self.rows(f"PRAGMA {name}"))[0] for name in ("freelist_count", "auto_vacuum")
         ]
         if can_shrink and free > _FREE_PAGES_KEPT:
-            await self._shrink(_PAGES_FREED_AT_ONCE)
+            # Each step of this statement frees one page; ``execute`` would make one step only.
+            script = f"PRAGMA incremental_vacuum({_PAGES_FREED_AT_ONCE:d})"
+            await self.run(lambda connection: connection.executescript(script))
         return bool(can_shrink) and free > _FREE_PAGES_KEPT + _PAGES_FREED_AT_ONCE
-
-    async def _shrink(self, pages: int) -> None:
-        # Each step of this statement frees one page; ``execute`` would make one step only.
-        script = f"PRAGMA incremental_vacuum({pages:d})"
-        await self.run(lambda connection: connection.executescript(script))
 
     async def read(
         self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs
@@ -439,17 +397,18 @@ class Database:
             False: rolled back. The error of a single change went to its caller; the callers of
             several changes know of nothing yet.
         """
+        since = asyncio.get_running_loop().time()
         try:
-            with self.measured.commit():
-                values, written = await self._writer.run(
-                    lambda connection: commit_together(
-                        connection, [change for change, _ in changes], self.listener, self.memory
-                    )
+            values, written = await self._writer.run(
+                lambda connection: commit_together(
+                    connection, [change for change, _ in changes], self.listener, self.memory
                 )
+            )
         except Exception as problem:  # noqa: BLE001 - handed to whoever asked for the change
             if len(changes) == 1 and not changes[0][1].cancelled():
                 changes[0][1].set_exception(self._say(problem))
             return False
+        self.commit_s.observe(asyncio.get_running_loop().time() - since)
         if written:  # a change of nothing succeeds on a full disk, too
             self._failures.pop("write", None)
         for (_, future), done in zip(changes, values, strict=True):
@@ -460,7 +419,7 @@ class Database:
             if isinstance(done, Done):
                 future.set_result(done.value)
             else:
-                future.set_exception(self._say(done.problem))
+                future.set_exception(self._say(done))
         return True
 
     def _say(self, problem: Exception) -> Exception:
@@ -485,6 +444,10 @@ def _call(after: Sequence[Callable[[], None]]) -> None:
             call()
         except Exception:
             log.exception("database.call_failed")
+
+
+def _rows(tx: Tx, sql: str, params: Params | None) -> Sequence[Any]:
+    return tx.rows(sql, params or {})
 
 
 def _fill(tx: Tx) -> None:

@@ -23,7 +23,7 @@ from client_agent.run.context import RETRY_S
 from client_agent.sandbox.base import Grant
 from client_agent.storage import open_beneath
 from client_agent.storage.folders import Folders
-from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.files import DatabaseUnavailable
 from tests.kit.agent_http import AgentClient, calling
 from tests.kit.clock import SimClock
 from tests.kit.each import each

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from server.settings.agents import AgentTable
 from server.store import agents
-from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.files import DatabaseUnavailable
 from tests.fleet.warm_fleet import Fleet
 from tests.kit.fake_agent import FakeAgent, is_intake
 

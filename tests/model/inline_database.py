@@ -12,7 +12,7 @@ from typing import Any, Concatenate
 from shared.clock import Clock
 from shared.sql import P, Params, Row, T, Tx
 from shared.sqlite.database import Transacting
-from shared.sqlite.migrations import Migration
+from shared.sqlite.files import Migration
 
 
 class SimulatedCrash(BaseException):
@@ -72,10 +72,10 @@ class InlineDatabase:
 
     list_rows = rows
 
-    async def size(self) -> Any:
+    async def empty_log(self) -> Any:
         return 0
 
-    free_bytes = empty_log = maintain = size
+    maintain = empty_log
 
     async def read(
         self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **how: P.kwargs

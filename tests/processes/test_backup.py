@@ -18,7 +18,7 @@ from urllib.request import urlopen
 import pytest
 
 from server.store.migrations import MIGRATIONS
-from shared.sqlite.copies import copy_database
+from shared.sqlite.files import copy_database
 from tests.docs.conftest import blocks
 from tests.kit.command_line import fresh
 from tests.kit.dev_program import environment

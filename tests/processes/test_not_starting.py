@@ -29,7 +29,7 @@ from shared.clock import RealClock
 from shared.command_line import run_command
 from shared.principals import Role
 from shared.sqlite.database import Database
-from shared.sqlite.migrations import migrate
+from shared.sqlite.files import migrate
 from tests.kit.dev_program import environment
 from tests.kit.disks import mounted
 from tests.kit.each import each

@@ -22,7 +22,7 @@ from server.web.site import SITE, CsrfTokens
 from shared.clock import yield_to_loop
 from shared.principals import Role
 from shared.sqlite.database import Database
-from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.files import DatabaseUnavailable
 from tests.kit.clock import SimClock
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import driving

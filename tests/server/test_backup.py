@@ -29,8 +29,8 @@ from server.store.stored_rows import StoredFile
 from shared.clock import RealClock
 from shared.files.bundles.reader import BundleReader
 from shared.files.durable import FolderLock
-from shared.sqlite.copies import copy_database
 from shared.sqlite.database import Database
+from shared.sqlite.files import copy_database
 from shared.wire import JobState
 from tests.kit.each import each
 from tests.kit.store import Store

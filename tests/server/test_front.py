@@ -15,7 +15,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from shared.http import connections
-from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.files import DatabaseUnavailable
 from tests.kit.each import each
 from tests.kit.fake_orchestrator import FakeOrchestrator
 from tests.kit.server_http import driving

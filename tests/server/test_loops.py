@@ -27,7 +27,7 @@ from server.store import statistics as rows
 from server.store import users
 from shared.clock import SECOND, Micros
 from shared.principals import LOCAL
-from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import JobState, LiveDoc, Progress, Reason
 from tests.kit.clock import SimClock
 from tests.kit.each import each

@@ -30,7 +30,7 @@ from shared.clock import SECOND
 from shared.principals import Principal, Role, Scope
 from shared.probe import PATIENCE_S, Heartbeats
 from shared.sqlite.database import Database
-from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.files import DatabaseUnavailable
 from tests.kit.agent_http import calling
 from tests.kit.clock import SimClock
 from tests.kit.fake_orchestrator import FakeOrchestrator

@@ -36,7 +36,7 @@ from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND
 from shared.principals import LOCAL, Role
 from shared.sqlite.database import Database
-from shared.sqlite.errors import DatabaseUnavailable
+from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import JobState
 from tests.kit.clock import SimClock
 from tests.kit.command_line import ferryman

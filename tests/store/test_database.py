@@ -20,8 +20,7 @@ from structlog.testing import capture_logs
 from shared.files.durable import FolderInUse
 from shared.sql import Tx
 from shared.sqlite.database import Database
-from shared.sqlite.errors import DatabaseUnavailable
-from shared.sqlite.migrations import Migration
+from shared.sqlite.files import DatabaseUnavailable, Migration
 from tests.kit.waiting import turns
 
 MIGRATIONS = [("CREATE TABLE numbers (n INTEGER PRIMARY KEY) STRICT",)]

@@ -14,10 +14,9 @@ from typing import Final
 
 import pytest
 
-from shared.sqlite import copies
+from shared.sqlite import files
 from shared.sqlite.database import Database
-from shared.sqlite.errors import DatabaseUnavailable, NewerSchema
-from shared.sqlite.migrations import Migration, schema_version
+from shared.sqlite.files import DatabaseUnavailable, Migration, NewerSchema, schema_version
 
 ONE: Migration = (
     "CREATE TABLE things (n INTEGER PRIMARY KEY) STRICT",
@@ -29,7 +28,7 @@ BROKEN: Migration = ("ALTER TABLE things ADD COLUMN word TEXT", "ALTER TABLE mis
 DIES: Final = f"""
 import os, signal, sqlite3, sys
 from pathlib import Path
-from shared.sqlite.migrations import migrate
+from shared.sqlite.files import migrate
 
 def step():
     yield {TWO[0]!r}
@@ -92,7 +91,7 @@ async def test_a_step_that_fails_or_a_copy_that_has_no_room_changes_nothing(tmp_
     for copy in tmp_path.glob("*schema*"):
         copy.unlink()
     full = SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=20_000))
-    monkeypatch.setattr(copies, "shutil", full)
+    monkeypatch.setattr(files, "shutil", full)
     with pytest.raises(DatabaseUnavailable, match="the disk has 20000 free") as end:
         await opened(path, ONE, TWO)
     assert end.value.full
