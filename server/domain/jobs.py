@@ -98,15 +98,16 @@ class BatchRequest:
         return sum((last - first) // step + 1 for first, last, step in self.ranges)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What an upload may say of its job beside whose it is, what it runs, and its limits."""
+    """What an upload says of its job for as long as that is there, beside whose it is, what it
+    runs, and its limits.
+    """
 
     name: str | None = None
     tags: tuple[str, ...] = ()
-    idempotency_key: str | None = None
-    warnings: tuple[str, ...] = ()
-    """What it asked for and does not get."""
+    upload_warnings: tuple[str, ...] = ()
+    """What was noticed when it was uploaded, such as what it asked for and does not get."""
     retry: RetryPolicy | None = None
     """None: the service's, as it is when an attempt fails."""
     queue_timeout_s: float | None = None
@@ -125,8 +126,6 @@ class Wanted:
     outputs: tuple[str, ...] = ()
     """Patterns of the files that its result is to have; none: all."""
     result_files: ResultFiles = "all"
-    batch: BatchRequest | None = None
-    """Without ranges where a file of the bundle says how many, or run.sh does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +143,9 @@ class NewJob(Wanted):
     not_before: Micros = 0
     """0: now."""
     schedule_id: int | None = None
+    idempotency_key: str | None = None
     ticket: UsedTicket | None = None
+    batch: BatchRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ class Execution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job(Execution):
+class Job(Wanted, Execution):
     """A row of the store."""
 
     id: int
@@ -192,14 +193,9 @@ class Job(Execution):
     """From when its queue timeout counts; None: from ``queued_at``."""
     bundle: Bundle | None
     """None once Cleaned."""
-    name: str | None = None
-    tags: tuple[str, ...] = ()
-    priority: int = 0
     attempt: int = 0
     retries_used: int = 0
     infra_used: int = 0
-    upload_warnings: tuple[str, ...] = ()
-    """What was noticed when it was uploaded."""
     agent: str | None = None
     not_before: Micros = 0
     """Queued: when it may be sent; 0: now."""
@@ -211,17 +207,11 @@ class Job(Execution):
     """One more each time that it is retried by hand."""
     later_used: int = 0
     """How often this run has asked to be tried later."""
-    retry: RetryPolicy | None = None
-    queue_timeout_s: float | None = None
-    heartbeat_timeout_s: float | None = None
-    expires_after_s: float | None = None
     heartbeat_at: Micros | None = None
     """The latest sign of life of the current attempt."""
     dead_letter: bool = False
     delete_requested_at: Micros | None = None
     """It is deleted as soon as it has ended."""
-    meta: str | None = None
-    """JSON."""
     hold: Hold | None = None
     """Queued: why it may not be claimed, apart from ``not_before``."""
     parent_id: int | None = None
@@ -237,14 +227,6 @@ class Job(Execution):
     gather: bool = False
     """Attempts of a parent run gather.sh from now on: its children have completed."""
     schedule_id: int | None = None
-    after: tuple[int, ...] = ()
-    """Jobs that have to complete before it starts, as its upload named them."""
-    inputs_from: tuple[int, ...] = ()
-    """Jobs whose result files it gets, likewise."""
-    callback_url: str | None = None
-    """Where its end is announced."""
-    outputs: tuple[str, ...] = ()
-    result_files: ResultFiles = "all"
     earlier_starts: int = 0
     """Attempts before the current one whose script started; known where it was just claimed."""
 

@@ -58,6 +58,9 @@ class UploadRequest(Wanted):
     timeout_s: float
     limits: Limits
     not_before: Later | None = None
+    idempotency_key: str | None = None
+    batch: BatchRequest | None = None
+    """Without ranges where a file of the bundle says how many, or run.sh does."""
 
 
 def given(fields: Mapping[str, str]) -> dict[str, str]:
@@ -174,7 +177,7 @@ def upload_request(
         values.get("timeout", service.timeout_s),
         limits,
         idempotency_key=fields.get(HEADER),
-        warnings=tuple(warnings),
+        upload_warnings=tuple(warnings),
         retry=retry,
         batch=_batch(values, service),
         **{name: values[field] for field, name in _WANTED.items() if field in values},

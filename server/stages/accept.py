@@ -419,6 +419,8 @@ def new_job(
         submitted_by,
         not_before=request.not_before.from_now(now) if request.not_before else 0,
         schedule_id=schedule_id,
+        idempotency_key=request.idempotency_key,
         ticket=ticket,
-        **wanted | {"warnings": (*request.warnings, *warnings)},
+        batch=request.batch,
+        **wanted | {"upload_warnings": (*request.upload_warnings, *warnings)},
     )

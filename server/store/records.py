@@ -10,8 +10,10 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Final
 
+from pydantic import BaseModel
+
 from server.domain import states
-from server.domain.jobs import Attempt, Bundle, Event, Hold, Job, NewJob, Result
+from server.domain.jobs import Attempt, Bundle, Event, Hold, Job, NewJob, Result, Wanted
 from server.domain.retry_policy import BackoffKind, RetryPolicy
 from shared.sql import Params, Row, Tx
 from shared.wire import JobState, Limits, Progress, Reason, Usage
@@ -141,54 +143,47 @@ def result(row: Row) -> Result | None:
     )
 
 
-_SAME: Final = (
-    *("user_id", "service", "name", "timeout_s", "created_at", "submitted_by", "not_before"),
-    *("queue_timeout_s", "heartbeat_timeout_s", "expires_after_s", "priority", "meta"),
-    *("schedule_id", "callback_url", "result_files"),
+_WITH_A_NEW_ONE: Final = (
+    *(field.name for field in dataclasses.fields(Wanted)),
+    *("user_id", "service", "limits", "timeout_s", "created_at", "submitted_by", "not_before"),
+    "schedule_id",
 )
 
 
 def new_job_columns(new: NewJob) -> dict[str, Any]:
     """The columns that a new job brings."""
-    return {
+    return columns({name: getattr(new, name) for name in _WITH_A_NEW_ONE}) | {
         "state": states.FIRST,
-        **{name: getattr(new, name) for name in _SAME},
-        "tags": json.dumps(new.tags),
-        "limits": new.limits.model_dump_json(),
         "bundle_file": new.bundle.file,
         "bundle_size": new.bundle.size,
         "bundle_digest": new.bundle.digest,
-        "upload_warnings": json.dumps(new.warnings),
-        "retry": None if new.retry is None else _retry_text(new.retry),
         "deferred": int(new.batch is not None and new.batch.total > 0),
-        "after": json.dumps(new.after),
-        "inputs_from": json.dumps(new.inputs_from),
-        "outputs": json.dumps(new.outputs),
     }
 
 
 def columns(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a job as the columns that hold them."""
-    values: dict[str, Any] = {}
-    for name, value in changes.items():
-        match name, value:
-            case "result", None:
-                values["result_file"] = None
-            case "result", Result():
-                values.update(
-                    result_file=value.file,
-                    result_size=value.size,
-                    result_sha256=value.sha256,
-                    result_offset=value.offset,
-                )
-            case (("usage" | "progress"), (Usage() | Progress())):
-                values[name] = value.model_dump_json()
-            case (("warnings" | "tags"), _):
-                values[name] = json.dumps(list(value))
-            case (("enforcement" | "output"), _):
-                values[name] = json.dumps(dict(value))
-            case _, bool():
-                values[name] = int(value)
-            case _:
-                values[name] = value
+    values = {name: _stored(value) for name, value in changes.items() if name != "result"}
+    if "result" in changes:
+        result: Result | None = changes["result"]
+        values["result_file"] = result and result.file
+        if result is not None:
+            values["result_size"], values["result_sha256"] = result.size, result.sha256
+            values["result_offset"] = result.offset
     return values
+
+
+def _stored(value: Any) -> Any:
+    match value:
+        case bool():
+            return int(value)
+        case BaseModel():
+            return value.model_dump_json()
+        case RetryPolicy():
+            return _retry_text(value)
+        case tuple() | list():
+            return json.dumps(value)
+        case Mapping():
+            return json.dumps(dict(value))
+        case _:
+            return value

@@ -253,7 +253,7 @@ async def check(request: web.Request, site: Site) -> web.StreamResponse:
         right = {"user_id": "somebody", **given(right)}
         try:
             wanted = upload_request(right, context.services, principal if known else LOCAL)
-            found["cuts"] = dict(one.split(": ", 1) for one in wanted.warnings)
+            found["cuts"] = dict(one.split(": ", 1) for one in wanted.upload_warnings)
             if right.get("callback_url"):
                 await context.webhooks.check(right["callback_url"])
             if count:
