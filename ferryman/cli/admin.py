@@ -28,6 +28,7 @@ _KINDS: Final = {
     "keys": "idempotency key",
     "tokens": "token",
     "uploaded": "daily upload count",
+    "daily_usage": "daily usage count",
 }
 """What of a user is counted, in words."""
 

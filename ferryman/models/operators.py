@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
@@ -204,6 +205,27 @@ class ServiceUsage(Wire):
     """Queued jobs."""
 
 
+class DayUsage(Wire):
+    """What was over on a day of what a user has of a service."""
+
+    day: date
+    """UTC, of the end."""
+    service: str
+    completed: int
+    """Jobs, each of an array's for itself; so are the next two."""
+    failed: int
+    cancelled: int
+    waited_s: float
+    """Attempts, until they started; so are the next two. A job may have several."""
+    ran_s: float
+    cpu_s: float
+    """0 where the host cannot tell."""
+    bundle_bytes: int
+    """That were uploaded for these jobs."""
+    result_bytes: int
+    """Of all attempts."""
+
+
 class UsageDoc(Wire):
     """``GET /api/v1/usage``: what a user has used, and what is left."""
 
@@ -217,6 +239,8 @@ class UsageDoc(Wire):
     rate_limit: str | None = None
     """Requests, as in ``50/s``; None: any number."""
     services: list[ServiceUsage]
+    days: list[DayUsage] = Field(default_factory=list)
+    """What was over in the latest 31 days, the latest first."""
     group: str | None = None
     """The table of users in the settings that it is a member of; for operators."""
 

@@ -14,7 +14,7 @@ from pydantic import AwareDatetime, Field, field_validator
 from server.api.agents import listed as listed_agents
 from server.api.agents import of_clock, of_version
 from server.domain.access import Area, may_use, user_asked_for
-from server.domain.allowances import end_of_day
+from server.domain.allowances import DAY, end_of_day
 from server.domain.errors import BadField
 from server.domain.troubles import DATABASE_TROUBLES, SERVER_TROUBLES, Trouble, TroubleKind
 from server.domain.upload_fields import USER_ID
@@ -24,7 +24,7 @@ from server.http.params import JsonBody, read_body, word
 from server.http.problems import wants_page
 from server.http.route import Body, Route, json_answer
 from server.stages.services import gone
-from server.store import inserts, queue, users
+from server.store import inserts, queue, statistics, users
 from shared import wire
 from shared.clock import utc
 from shared.http.authentication import PRINCIPAL
@@ -44,6 +44,7 @@ from shared.wire import (
     say_gone,
 )
 
+_DAYS: Final = 31
 _COUNTED: Final = 10_000
 """Waiting jobs of one service, at most."""
 
@@ -85,6 +86,9 @@ async def usage_of(context: Context, user: str, *, for_operators: bool = False) 
         "uploads": _quota(context.upload_limits.of_user(user), allowed.uploads),
         "rate_limit": str(allowed.rate) if allowed.rate.number else None,
         "services": services,
+        "days": await context.database.read_list(
+            statistics.daily_usage, user, now - (_DAYS - 1) * DAY
+        ),
     }
     if for_operators:
         found["group"] = allowed.group or None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from server.domain.jobs import Job, Move
@@ -27,6 +28,44 @@ def begin_of(at: Micros, seconds: int = BUCKET_S) -> Micros:
     return at - at % (seconds * SECOND)
 
 
+@dataclass(frozen=True, slots=True)
+class Over:
+    """What an attempt took that is over, or a job that ended without one.
+
+    Attributes:
+        wait_s: until it started, or ended in the queue. Of a parent none: its children waited.
+        run_s: None: it did not run.
+        cpu_s: None: it did not run, or nobody can tell.
+        result_bytes: None: it has no result.
+    """
+
+    wait_s: float
+    run_s: float | None
+    cpu_s: float | None
+    result_bytes: int | None
+
+
+def over(move: Move, job: Job) -> Over | None:
+    """What is over by a move that ends a job, or an attempt that another one or children follow;
+    None: nothing is.
+    """
+    was = move.seen
+    if was is None or was.ended:
+        return None
+    ran = not AT_AGENT.isdisjoint({move.before, *(step.to for step in move.through)})
+    again = ran and job.state is JobState.QUEUED and not was.deferred
+    if not (job.ended or again or move.changes.get("deferred")):
+        return None
+    usage, result = move.facts.get("usage"), move.facts.get("result")
+    queued, started = max(was.queued_at, was.waits_since or 0), move.started_at if ran else None
+    return Over(
+        0 if was.deferred else max(0, (started or move.at) - queued) / SECOND,
+        move.run_s if ran else None,
+        None if usage is None else usage.cpu_s,
+        None if result is None else result.size,
+    )
+
+
 def of_move(move: Move, job: Job) -> Tree:
     """What a move adds to the counts of its time.
 
@@ -45,13 +84,11 @@ def of_move(move: Move, job: Job) -> Tree:
         since = max(was.queued_at, was.waits_since or 0)
         waited = max(0, move.facts["started_at"] - since)
         counts |= {"started": 1, "waited_us": waited, "longest_wait_us": waited}
-    passed = {move.before, *(step.to for step in move.through)}
-    is_over = job.ended or job.state is JobState.QUEUED or bool(move.changes.get("deferred"))
-    if is_over and not passed.isdisjoint(AT_AGENT):
-        if move.run_s is not None:
-            counts |= {"runs": 1, "ran_us": round(move.run_s * SECOND)}
-        if (result := move.facts.get("result")) is not None:
-            counts["result_bytes"] = result.size
+    took = over(move, job)
+    if took is not None and took.run_s is not None:
+        counts |= {"runs": 1, "ran_us": round(took.run_s * SECOND)}
+    if took is not None and took.result_bytes is not None:
+        counts["result_bytes"] = took.result_bytes
     why = move.reason or "unknown"
     if job.state is JobState.FAILED:
         counts["failed"] = {why: 1}

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-import structlog
-
 from server.domain import batch, ending
 from server.domain.jobs import Bundle, FileKind, Job, Move, Result
 from server.ports import ScratchFile, Storage
@@ -113,9 +111,6 @@ def child_names(bundle: Path) -> tuple[str, ...]:
     return tuple(sorted(folders))
 
 
-log = structlog.get_logger()
-
-
 class ChildrenOf(Protocol):
     """As :func:`server.stages.deferral.children_of`."""
 
@@ -194,14 +189,4 @@ class Deferral(Stage):
                 return False
             if kept.file == file:
                 pending.commit()
-        log.info(
-            "job.deferred",
-            job_id=job.id,
-            user_id=job.user_id,
-            service=job.service,
-            attempt=job.attempt,
-            agent=job.agent,
-            run_s=ended.run_s,
-            children=len(children.names),
-        )
         return True

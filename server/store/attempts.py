@@ -9,6 +9,7 @@ from server.domain.errors import NoSuchAttempt
 from server.domain.jobs import Attempt, Job, Move, Result
 from server.store import records
 from server.store.statements import changed
+from server.store.statistics import count_result
 from shared.ids import AttemptKey
 from shared.sql import Tx
 from shared.wire import JobState
@@ -84,7 +85,7 @@ def attach_result(tx: Tx, key: AttemptKey, result: Result) -> bool:
         WHERE job_id = :job_id AND number = :number AND result_file IS NULL
         AND ended_at IS NOT NULL
         AND EXISTS (SELECT 1 FROM jobs WHERE id = :job_id AND state != 'Cleaned')
-        RETURNING number
+        RETURNING ended_at
         """,
         values,
     )
@@ -99,7 +100,9 @@ def attach_result(tx: Tx, key: AttemptKey, result: Result) -> bool:
         """,
         values,
     )
-    changed(tx, records.job(tx.rows("SELECT * FROM jobs WHERE id = :job_id", values)[0]))
+    job = records.job(tx.rows("SELECT * FROM jobs WHERE id = :job_id", values)[0])
+    count_result(tx, job, added[0]["ended_at"], result.size)
+    changed(tx, job)
     return True
 
 

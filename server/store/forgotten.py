@@ -34,6 +34,10 @@ _KINDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
         ("DELETE FROM idempotency_keys WHERE user_id = :user",),
     ),
     "uploaded": ("uploaded WHERE user_id = :user", ("DELETE FROM uploaded WHERE user_id = :user",)),
+    "daily_usage": (
+        "daily_usage WHERE user_id = :user",
+        ("DELETE FROM daily_usage WHERE user_id = :user",),
+    ),
     "audit": (
         "audit WHERE principal = :user OR acts_as = :user",
         (

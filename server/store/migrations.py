@@ -365,6 +365,24 @@ _1: Migration = (
     ) STRICT, WITHOUT ROWID
     """,
     "CREATE INDEX uploaded_by_day ON uploaded (day)",
+    # What was over of a user's on a day, counted likewise: written with each end.
+    """
+    CREATE TABLE daily_usage (
+        user_id TEXT NOT NULL,
+        day INTEGER NOT NULL,
+        service TEXT NOT NULL,
+        completed INTEGER NOT NULL,
+        failed INTEGER NOT NULL,
+        cancelled INTEGER NOT NULL,
+        waited_us INTEGER NOT NULL,
+        ran_us INTEGER NOT NULL,
+        cpu_us INTEGER NOT NULL,
+        bundle_bytes INTEGER NOT NULL,
+        result_bytes INTEGER NOT NULL,
+        PRIMARY KEY (user_id, day, service)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX daily_usage_by_day ON daily_usage (day)",
     # Who did what.
     """
     CREATE TABLE audit (

@@ -17,6 +17,8 @@ from shared.sql import Tx
 
 _KEYS_KEPT: Final = 86_400 * SECOND
 _UPLOADED_KEPT: Final = 31 * 86_400 * SECOND
+_USAGE_KEPT: Final = 400 * 86_400 * SECOND
+"""A year can be looked at until the month after it is over."""
 _CHILDREN_AT_ONCE: Final = 500
 _CHILDREN: Final = "SELECT id FROM jobs WHERE parent_id = :id ORDER BY id LIMIT 500"
 _FORGETTABLE: Final = f"""
@@ -151,11 +153,12 @@ def forget(tx: Tx, service: str, ended_before: Micros, limit: int) -> int:
 
 
 def forget_old(tx: Tx, now: Micros) -> None:
-    """Forget old idempotency keys, what was uploaded on old days, and used tickets that cannot come
-    again.
+    """Forget old idempotency keys, what was uploaded and used on old days, and used tickets that
+    cannot come again.
     """
     tx.rows("DELETE FROM idempotency_keys WHERE created_at < :at", {"at": now - _KEYS_KEPT})
     tx.rows("DELETE FROM uploaded WHERE day < :day", {"day": day_of(now - _UPLOADED_KEPT)})
+    tx.rows("DELETE FROM daily_usage WHERE day < :day", {"day": day_of(now - _USAGE_KEPT)})
     tx.rows("DELETE FROM used_tickets WHERE expires_at < :at", {"at": now})
 
 

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import structlog
 
-from server.domain import states
 from server.domain.jobs import Job, Move
 from server.domain.service import Service
-from shared.clock import SECOND
+from server.domain.statistics import Over, over
+from server.store import statistics
 from shared.sql import Tx
 from shared.wire import JobState
 
@@ -54,8 +54,12 @@ def changed(tx: Tx, job: Job) -> None:
 
 
 def moved(tx: Tx, move: Move, job: Job) -> None:
-    """As :func:`changed`, of a move; an end is written in the log here and nowhere else."""
-    tx.after(partial(_log_end, move, job))
+    """As :func:`changed`, of a move. What is over by it is counted for its user, and written in the
+    log, here and nowhere else.
+    """
+    if (took := over(move, job)) is not None:
+        statistics.count_over(tx, took, move.at, job)
+        tx.after(partial(_log_over, took, move, job))
     tx.after(partial(tx.listener.on_move, move, job))
     changed(tx, job)
 
@@ -65,30 +69,25 @@ def noted(tx: Tx, job_id: int) -> None:
     tx.after(partial(tx.listener.on_events, job_id))
 
 
-def _log_end(move: Move, job: Job) -> None:
-    """A line for each job that ended, and for each attempt that another follows: enough to charge
-    for it, and to know why.
+def _log_over(took: Over, move: Move, job: Job) -> None:
+    """A line for each job that ended, and for each attempt that another one or children follow:
+    enough to charge for it, and to know why.
     """
-    was = move.seen
-    passed = {move.before, *(step.to for step in move.through)}
-    tried_again = move.to is JobState.QUEUED and not passed.isdisjoint(states.AT_AGENT)
-    if was is None or was.ended or not (job.ended or (tried_again and not was.deferred)):
-        return
-    queued, result = max(was.queued_at, was.waits_since or 0), move.facts.get("result")
+    again = "job.requeued" if job.state is JobState.QUEUED else "job.deferred"
     log.info(
-        "job.ended" if job.ended else "job.requeued",
+        "job.ended" if job.ended else again,
         job_id=job.id,
         user_id=job.user_id,
         service=job.service,
         attempt=move.attempt,
-        agent=job.agent or was.agent,
+        agent=job.agent or (move.seen and move.seen.agent),
         state=job.state,
         reason=move.reason,
         message=move.message,
         exit_code=move.facts.get("exit_code"),
-        run_s=move.run_s,
-        wait_s=round(max(0, (move.started_at or move.at) - queued) / SECOND, 3),
-        result_bytes=None if result is None else result.size,
+        run_s=took.run_s,
+        wait_s=round(took.wait_s, 3),
+        result_bytes=took.result_bytes,
     )
 
 

@@ -1,21 +1,38 @@
-"""Buckets of what happened when, and how many jobs there are now."""
+"""Buckets of what happened when, what each user had a day, and how many jobs there are now."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import Any, Final
 
-from server.domain.statistics import Tree, add
-from server.store.statements import HELD, chunks
-from shared.clock import Micros
-from shared.sql import Tx
+from server.domain.allowances import DAY, day_of
+from server.domain.jobs import Job
+from server.domain.statistics import Over, Tree, add
+from shared.clock import SECOND, Micros, utc
+from shared.sql import Tx, listed
 from shared.wire import JobState
 
 _PUT: Final = """
     INSERT INTO statistics (at, service, document) VALUES (:at, :service, :document)
     ON CONFLICT (at, service) DO UPDATE SET document = :document
 """
+_SUMS: Final = (
+    "completed",
+    "failed",
+    "cancelled",
+    "waited_us",
+    "ran_us",
+    "cpu_us",
+    "bundle_bytes",
+    "result_bytes",
+)
+_ADD: Final = f"""
+    INSERT INTO daily_usage (user_id, day, service, {", ".join(_SUMS)})
+    VALUES (:user_id, :day, :service, {", ".join(f":{name}" for name in _SUMS)})
+    ON CONFLICT (user_id, day, service) DO UPDATE SET
+    {", ".join(f"{name} = daily_usage.{name} + :{name}" for name in _SUMS)}
+"""  # noqa: S608 - no user input
 _QUEUED: Final = """
     WITH RECURSIVE line (service) AS (
         SELECT min(service) FROM jobs WHERE state = 'Queued'
@@ -48,9 +65,53 @@ def add_counted(tx: Tx, counted: Mapping[tuple[Micros, str], Tree], before: Micr
     tx.rows("DELETE FROM statistics WHERE at < :before", {"before": before})
 
 
+def count_over(tx: Tx, took: Over, at: Micros, job: Job) -> None:
+    """Count for the job's user, on the day of ``at``, what is over, in its own transaction."""
+    own = job.parent_id is None and job.schedule_id is None and job.run == 1
+    _add(
+        tx,
+        job,
+        at,
+        **({job.state.lower(): 1} if job.ended else {}),
+        waited_us=round(took.wait_s * SECOND),
+        ran_us=round((took.run_s or 0) * SECOND),
+        cpu_us=round((took.cpu_s or 0) * SECOND),
+        bundle_bytes=job.bundle.size if own and job.ended and job.bundle is not None else 0,
+        result_bytes=took.result_bytes or 0,
+    )
+
+
+def count_result(tx: Tx, job: Job, at: Micros, size: int) -> None:
+    """Of an attempt that was over at ``at`` and is counted."""
+    _add(tx, job, at, result_bytes=size)
+
+
+def _add(tx: Tx, job: Job, at: Micros, **more: int) -> None:
+    of = {"user_id": job.user_id, "day": day_of(at), "service": job.service}
+    tx.rows(_ADD, dict.fromkeys(_SUMS, 0) | more | of)
+
+
+def daily_usage(tx: Tx, user: str, since: Micros) -> list[dict[str, Any]]:
+    """What was over of the user's on each day from that of ``since`` on, by service, the latest
+    first.
+    """
+    rows = tx.rows(
+        "SELECT * FROM daily_usage WHERE user_id = :user AND day >= :day "
+        "ORDER BY day DESC, service",
+        {"user": user, "day": day_of(since)},
+    )
+    same = ("service", "completed", "failed", "cancelled", "bundle_bytes", "result_bytes")
+    return [
+        {name: row[name] for name in same}
+        | {f"{name}_s": row[f"{name}_us"] / SECOND for name in ("waited", "ran", "cpu")}
+        | {"day": utc(row["day"] * DAY).date()}
+        for row in rows
+    ]
+
+
 def buckets(tx: Tx, since: Micros, services: Collection[str]) -> list[tuple[Micros, str, Tree]]:
     """Begin, service and numbers of those that begin since then."""
-    ((names, params),) = chunks(list(services))
+    names, params = listed(list(services))
     rows = tx.rows(
         f"""
         SELECT at, service, document FROM statistics
@@ -71,7 +132,10 @@ def queued(tx: Tx) -> dict[str, tuple[int, Micros | None]]:
 def under_way(tx: Tx) -> dict[tuple[str, JobState], int]:
     """Service and state -> jobs that hold a slot."""
     rows = tx.rows(
-        f"SELECT service, state, count(*) AS jobs FROM jobs WHERE {HELD} "  # noqa: S608
-        "GROUP BY service, state"
+        """
+        SELECT service, state, count(*) AS jobs FROM jobs
+        WHERE deferred = 0 AND state IN ('Processing', 'Submitted', 'Running', 'Unknown')
+        GROUP BY service, state
+        """
     )
     return {(row["service"], JobState(row["state"])): row["jobs"] for row in rows}

@@ -46,6 +46,18 @@ from tests.kit.store import Jobs, check_batches
 from tests.model.inline_database import CrashPoint, InlineDatabase, SimulatedCrash, inline_threads
 from tests.model.sim_agent import NEVER_S, SAID, Machine, SimAgent
 
+OVER: Final = "('Completed', 'Failed', 'Cancelled')"
+COUNT_ENDS: Final = (
+    "CREATE TABLE ends (user_id TEXT, day INTEGER, service TEXT, state TEXT) STRICT",
+    f"""
+    CREATE TRIGGER count_ends AFTER UPDATE OF state ON jobs
+    WHEN NEW.state IN {OVER} AND OLD.state NOT IN {OVER} BEGIN
+        INSERT INTO ends VALUES
+            (NEW.user_id, NEW.ended_at / 86400000000, NEW.service, lower(NEW.state));
+    END
+    """,
+)
+"""Each end of a job, whatever statement makes it."""
 CHILDREN: Final = ("a", "b")
 """Names of the children that a job leaves."""
 
@@ -129,7 +141,7 @@ class World:
         self.steady = PersistentClock(self.folder, self.clock, "boot")
         self.steady.save()
         self.database = InlineDatabase(
-            self.folder / "sim.sqlite", MIGRATIONS, self.crash_point, self.steady
+            self.folder / "sim.sqlite", (*MIGRATIONS, COUNT_ENDS), self.crash_point, self.steady
         )
         self.wakeups = wakeups = JobWakeups()
         self.jobs = Jobs(self.database, wakeups.changed, wakeups.noted)
@@ -274,10 +286,20 @@ class World:
 
     # -- what must hold
 
+    def check_usage(self) -> None:
+        """Each end is counted once, on its day."""
+        ends = self.database._run("SELECT * FROM ends", None)
+        counted = Counter[tuple[object, ...]]()
+        for row in self.database._run("SELECT * FROM daily_usage", None):
+            for state in ("completed", "failed", "cancelled"):
+                counted[row["user_id"], row["day"], row["service"], state] = row[state]
+        assert +counted == Counter(tuple(row) for row in ends)
+
     async def check(self) -> None:
         assert not self.violations, self.violations
         await self.know_children()
         await check_batches(self.database)
+        self.check_usage()
         held: dict[tuple[str, str], int] = {}
         at_agent: dict[str, int] = {}
         for job_id, token in list(self.acknowledged.items()):

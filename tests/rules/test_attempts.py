@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from server.domain import ending, outcome, retry, retry_policy
+from server.domain import ending, outcome, retry, retry_policy, statistics
 from server.domain.jobs import Attempt, Event, Move, Result, Step, history
 from server.domain.live import live_of, progress_event_due
 from server.domain.retry_policy import (
@@ -21,7 +21,7 @@ from server.domain.retry_policy import (
     left_out,
 )
 from server.domain.service import Service
-from server.domain.statistics import Tree, begin_of, of_move
+from server.domain.statistics import Over, Tree, begin_of, of_move
 from shared.clock import SECOND, iso, utc
 from shared.wire import JobState as S
 from shared.wire import Limits, LiveDoc, PayloadDoc, Progress, ResultInfo, RetryLater
@@ -359,6 +359,15 @@ def test_starts_and_ends_are_counted_once_with_their_time(before, to, reason, se
     move = Move(7, 1, before, to, 35 * SECOND, "", reason, seen=job(state=before, **seen), **how)
     left = bool(how.get("changes", {}).get("deferred"))
     assert of_move(move, job(state=to, deferred=left)) == expected
+
+
+def test_what_waits_again_and_is_cancelled_has_waited_since_and_not_run() -> None:
+    """Its start is that of its first attempt, which is over since long."""
+    for queued_s, wait_s in ((30, 5), (99, 0)):  # a clock that was set back makes nothing negative
+        seen = job(state=S.QUEUED, started_at=15 * SECOND, queued_at=queued_s * SECOND)
+        move = Move(7, 1, S.QUEUED, S.CANCELLED, 35 * SECOND, "", seen=seen)
+        took = statistics.over(move, job(state=S.CANCELLED))
+        assert took == Over(wait_s=wait_s, run_s=None, cpu_s=None, result_bytes=None)
 
 
 def test_a_time_is_in_the_bucket_that_began_last() -> None:

@@ -8,6 +8,7 @@ import zipfile
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.kit.each import each
 from tests.kit.fake_sandbox import FakeProcess
@@ -192,8 +193,9 @@ async def test_a_job_that_leaves_children_waits_for_them_unless_they_cannot_be_r
 
     await place.configure(max_children=3)
     place.does(script)
-    parent = await place.upload(outputs="output.txt")
-    job, made = await place.job(parent), await children(place, parent)
+    with capture_logs() as logs:
+        parent = await place.upload(outputs="output.txt")
+        job, made = await place.job(parent), await children(place, parent)
     if says:
         assert (job["status"], job["reason"], made) == ("Failed", "invalid_bundle", [])
         assert says in job["message"]
@@ -207,6 +209,11 @@ async def test_a_job_that_leaves_children_waits_for_them_unless_they_cannot_be_r
     (warning,) = made[1]["warnings"]
     assert "a child of a batch leaves no further ones" in warning
     assert (await history(place, parent))[4:] == ["job.deferred", "job.completed"]
+    lines = [one for one in logs if one.get("job_id") == parent and "run_s" in one]
+    assert [(one["event"], one["run_s"] is None) for one in lines] == [
+        ("job.deferred", False),
+        ("job.ended", True),
+    ]
     _, _, body = await place.get(f"/api/v1/jobs/{made[1]['id']}/bundle")
     with zipfile.ZipFile(io.BytesIO(body)) as archive:
         assert archive.read("b/deep/data") == b"b"

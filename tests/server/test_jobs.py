@@ -385,6 +385,7 @@ async def test_what_is_used_and_what_is_left(place: Place) -> None:
     assert service["under_way"] == {"used": 2, "limit": 2, "left": 0}
     assert service["waiting"] == {"used": 1, "limit": 9, "left": 8}
     assert found["rate_limit"] is None
+    assert found["days"] == []
     other = await place.api("GET", "/usage", user="8")
     assert other["uploaded_today"] is None
     assert other["stored"] == {"used": 0, "limit": 1_000_000, "left": 1_000_000}
@@ -398,8 +399,21 @@ async def test_what_is_used_and_what_is_left(place: Place) -> None:
     assert rows["uploads at once"] == ["0", "3", "3"]
     assert rows[f"{place.service}: under way"][0] == "2"
     assert rows["requests"] == ["", "none", ""]
+    jobs = await place.api("GET", "/jobs", user="7")
+    for one in jobs["items"]:
+        await place.api("POST", f"/jobs/{one['id']}/cancel")
+        await place.job(one["id"])
     async with Client(place.url, token="seven") as client:
-        assert (await client.usage()).user_id == "7"
+        usage = await client.usage()
+        (day,) = usage.days
+        assert (usage.user_id, day.service, day.completed, day.cancelled) == (
+            "7",
+            place.service,
+            0,
+            3,
+        )
+        assert day.bundle_bytes == stored
+        assert day.ran_s > 0
         with pytest.raises(NotAllowed):
             await client.usage("8")
     async with Client(place.url, token=OPERATOR, user="9") as client:

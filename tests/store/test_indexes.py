@@ -91,6 +91,7 @@ USES: dict[str, Call] = {
     "tokens_by_time": reads(tokens.page, TokenFilter(), 10, None),
     "used_tickets_by_end": writes(retention.forget_old, 1),
     "uploaded_by_day": writes(retention.forget_old, 1),
+    "daily_usage_by_day": writes(retention.forget_old, 1),
     "audit_by_time": writes(audit.remove, 1, 10),
     "audit_by_principal": reads(audit.page, AuditFilter(principal="x"), 10, 99),
     "audit_by_target": reads(audit.page, AuditFilter(target="1"), 10, 99),
