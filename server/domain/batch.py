@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from server.domain import ending
+from server.domain.ending import Reported
 from server.domain.jobs import Bundle, Job, Move, Step
 from server.domain.service import Service
 from shared.clock import Micros
@@ -94,15 +95,9 @@ def begun(parent: Job, batch: Batch, now: Micros) -> Move:
     message = f"{children} queued"
     if parent.run > 1:
         message = f"of its {children}, those that have not completed are queued again"
-    return ending.move(
-        parent,
-        JobState.RUNNING,
-        now,
-        message,
-        changes={"started_at": parent.started_at or now},
-        event="job.children_queued",
-        fields={"children": batch.total},
-    )
+    changes, fields = {"started_at": parent.started_at or now}, {"children": batch.total}
+    event = "job.children_queued"
+    return ending.move(parent, JobState.RUNNING, now, message, None, changes, event, fields)
 
 
 def may_fan_out(job: Job) -> bool:
@@ -118,19 +113,28 @@ def deferred(job: Job, ended: Move, children: int) -> Move:
     through = list(ended.through)
     if (through[-1].to if through else job.state) is not JobState.RUNNING:
         through.append(Step(JobState.RUNNING, ended.at, "run.sh started"))
-    changes = without_end(ended)
     return dataclasses.replace(
         ended,
         to=JobState.RUNNING,
         message=f"run.sh left {_children(children)}, now queued",
-        changes=changes | {"deferred": True, "agent": None, "payload_id": None},
+        changes=_without_end(ended) | {"deferred": True, "agent": None, "payload_id": None},
         through=tuple(through),
         event="job.deferred",
         fields={"children": children},
     )
 
 
-def without_end(ended: Move) -> dict[str, Any]:
+def ends_otherwise(
+    job: Job, ended: Move, service: Service, to: JobState, message: str, reason: Reason | None
+) -> Move:
+    """The job has ended well, and there is something about the children that it left: another end
+    in place of ``ended``.
+    """
+    reported = Reported(ended.through, _without_end(ended), ended.facts, ended.live)
+    return ending.end(job, to, service, ended.at, message, reason, reported)
+
+
+def _without_end(ended: Move) -> dict[str, Any]:
     """What the move changes apart from the end of the job."""
     return {name: ended.changes[name] for name in ended.changes if name not in _OF_THE_END}
 
@@ -155,23 +159,9 @@ def over(
         return ending.failed(parent, service, now, Reason.CHILD_FAILED, message)
     if not batch.has_gather:
         return ending.end(parent, JobState.COMPLETED, service, now, completed)
-    back = {
-        "deferred": False,
-        "gather": True,
-        "queued_at": now,
-        "not_before": 0,
-        "agent": None,
-        "payload_id": None,
-        "result": None,
-    }
-    return ending.move(
-        parent,
-        JobState.QUEUED,
-        now,
-        f"{completed}, gather.sh runs next",
-        changes=back,
-        event="job.gather_queued",
-    )
+    changes = ending.queued_again(now) | {"deferred": False, "gather": True, "result": None}
+    message, event = f"{completed}, gather.sh runs next", "job.gather_queued"
+    return ending.move(parent, JobState.QUEUED, now, message, None, changes, event)
 
 
 def _failures(batch: Batch, failed: Sequence[str]) -> str:

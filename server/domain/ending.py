@@ -7,13 +7,14 @@ later holds for jobs that wait already.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from server.domain import retry, states
 from server.domain.errors import RetryRefused
-from server.domain.jobs import Job, Move
+from server.domain.jobs import UNSET, Job, Move, Step
+from server.domain.live import Live
 from server.domain.retry import Retry
 from server.domain.service import Service
 from shared.clock import SECOND, Micros
@@ -94,14 +95,39 @@ def _least(own: float | None, most: float) -> float:
     return min(own, most) if own and most else own or most
 
 
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What an agent has said of an attempt; the move has it, wherever that leads.
+
+    Attributes:
+        through: steps before the move that the server has not seen.
+        changes: what they set of the job.
+        facts: what it sets of the attempt.
+    """
+
+    through: tuple[Step, ...] = ()
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    live: Live | None = None
+
+
+_NOTHING: Final = Reported()
+
+
 def interrupted(
-    job: Job, service: Service, now: Micros, /, reason: Reason, message: str, **how: Any
+    job: Job,
+    service: Service,
+    now: Micros,
+    /,
+    reason: Reason,
+    message: str,
+    reported: Reported = _NOTHING,
 ) -> Move:
     """The attempt died through no fault of the bundle: again from its own budget, or Failed."""
     again = retry.after_interruption(job, service)
     if again is None and job.cancel_requested_at is None:
-        return end(job, JobState.FAILED, service, now, message, reason, **how)
-    return requeue(job, service, now, message, reason, again or Retry(0.0), **how)
+        return end(job, JobState.FAILED, service, now, message, reason, reported)
+    return requeue(job, service, now, message, reason, again or Retry(0.0), reported)
 
 
 def failed(job: Job, service: Service, now: Micros, reason: Reason, message: str) -> Move:
@@ -150,7 +176,7 @@ def expired(job: Job, now: Micros) -> Move:
     """It has been kept for as long as its service says."""
     message = f"expired; it had ended as {job.state}"
     changes = {"expires_at": None, "dead_letter": False}
-    return move(job, JobState.CLEANED, now, message, job.reason, changes=changes)
+    return move(job, JobState.CLEANED, now, message, job.reason, changes)
 
 
 def end(
@@ -160,25 +186,42 @@ def end(
     now: Micros,
     message: str,
     reason: Reason | None = None,
-    *,
-    changes: dict[str, Any] | None = None,
-    **how: Any,
+    reported: Reported = _NOTHING,
 ) -> Move:
     """To an ended state; what it left expires from now on.
 
     A failure of a service with dead letters is one; the children of a batch are its parent's.
     """
-    ended = (changes or {}) | {
-        "ended_at": now,
-        "expires_at": expires_at(job, service, now),
-    }
+    changes = {"ended_at": now, "expires_at": expires_at(job, service, now)}
     if to is JobState.FAILED:
-        message += retry.why_not(job, service, reason, how.get("facts", {}).get("exit_code"))
+        message += retry.why_not(job, service, reason, reported.facts.get("exit_code"))
     if to is JobState.FAILED and service.dead_letter and job.parent_id is None:
         kept_s = service.dead_letter_expires_after_s
-        ended["dead_letter"] = True
-        ended["expires_at"] = now + round(kept_s * SECOND) if kept_s else None
-    return move(job, to, now, message, reason, changes=ended, **how)
+        changes["dead_letter"] = True
+        changes["expires_at"] = now + round(kept_s * SECOND) if kept_s else None
+    return move(job, to, now, message, reason, changes, reported=reported)
+
+
+_OF_AN_ATTEMPT: Final = (
+    *("agent", "payload_id", "submitted_at", "heartbeat_at", "progress", "output"),
+)
+"""Fields of a job that the next attempt begins anew."""
+_OF_A_RUN: Final = (
+    *_OF_AN_ATTEMPT,
+    *("started_at", "exit_code", "stderr_tail", "warnings", "enforcement", "usage", "result"),
+    *("retries_used", "infra_used", "later_used", "waits_since", "cancel_requested_at"),
+    *("ended_at", "expires_at", "dead_letter"),
+)
+"""And those that a retry by hand does."""
+
+
+def queued_again(now: Micros, anew: Iterable[str] = _OF_AN_ATTEMPT) -> dict[str, Any]:
+    """What a job in the queue has when another attempt follows.
+
+    Args:
+        anew: fields that it has as a new job has them.
+    """
+    return {name: UNSET[name] for name in anew} | {"queued_at": now, "not_before": 0}
 
 
 def requeue(
@@ -188,10 +231,8 @@ def requeue(
     message: str,
     reason: Reason | None,
     again: Retry,
-    *,
-    changes: dict[str, Any] | None = None,
-    fields: dict[str, Any] | None = None,
-    **how: Any,
+    reported: Reported = _NOTHING,
+    fields: Mapping[str, Any] = _NOTHING.facts,
 ) -> Move:
     """Back into the queue; a job that is to be cancelled is Cancelled instead.
 
@@ -200,57 +241,19 @@ def requeue(
     """
     if job.cancel_requested_at is not None:
         return end(
-            job, JobState.CANCELLED, service, now, f"cancelled; {message}", changes=changes, **how
+            job, JobState.CANCELLED, service, now, f"cancelled; {message}", reported=reported
         )
     delay = round(again.delay_s * SECOND)
-    waits_since: Micros | None = now + delay if delay else None
+    changes = queued_again(now) | {"waits_since": None, **again.used}
+    if delay:
+        changes["waits_since"] = changes["not_before"] = now + delay
     if again.waits_on:
-        waits_since = job.queued_at if job.waits_since is None else job.waits_since
-    back: dict[str, Any] = {
-        "queued_at": now,
-        "waits_since": waits_since,
-        "not_before": now + delay if delay else 0,
-        **again.used,
-        "agent": None,
-        "payload_id": None,
-        "submitted_at": None,
-        "heartbeat_at": None,
-        "progress": None,
-        "output": {},
-    }
-    if changes and "started_at" in changes:  # reported with its end: the first start of the run
-        back["started_at"] = changes["started_at"]
+        changes["waits_since"] = job.queued_at if job.waits_since is None else job.waits_since
+    said: Mapping[str, Any] = {}
     if again.event:
-        said = {"delay_s": again.delay_s, "reason": reason, **again.fields, **(fields or {})}
-        how |= {"event": again.event, "fields": said}
-    return move(job, JobState.QUEUED, now, message + again.note, reason, changes=back, **how)
-
-
-_FRESH: Final[Mapping[str, Any]] = {
-    "retries_used": 0,
-    "infra_used": 0,
-    "later_used": 0,
-    "waits_since": None,
-    "not_before": 0,
-    "exit_code": None,
-    "stderr_tail": "",
-    "warnings": (),
-    "enforcement": {},
-    "usage": None,
-    "result": None,
-    "progress": None,
-    "output": {},
-    "heartbeat_at": None,
-    "ended_at": None,
-    "expires_at": None,
-    "dead_letter": False,
-    "cancel_requested_at": None,
-    "agent": None,
-    "payload_id": None,
-    "submitted_at": None,
-    "started_at": None,
-}
-"""What a new run of a job begins with."""
+        said = {"delay_s": again.delay_s, "reason": reason, **again.fields, **fields}
+    message += again.note
+    return move(job, JobState.QUEUED, now, message, reason, changes, again.event, said, reported)
 
 
 def retried(job: Job, service: Service | None, now: Micros, by: str) -> Move:
@@ -278,9 +281,10 @@ def retried(job: Job, service: Service | None, now: Micros, by: str) -> Move:
     if code:
         raise RetryRefused(job.id, code, why)
     run = job.run + 1
-    changes = {**_FRESH, "run": run, "queued_at": now}
-    how: dict[str, Any] = {"event": "job.retried", "fields": {"by": by, "run": run}}
-    return move(job, JobState.QUEUED, now, f"retried by {by}", changes=changes, **how)
+    changes = queued_again(now, _OF_A_RUN) | {"run": run}
+    fields = {"by": by, "run": run}
+    message = f"retried by {by}"
+    return move(job, JobState.QUEUED, now, message, None, changes, "job.retried", fields)
 
 
 def move(
@@ -289,7 +293,19 @@ def move(
     at: Micros,
     message: str,
     reason: Reason | None = None,
-    **how: Any,
+    changes: Mapping[str, Any] = _NOTHING.changes,
+    event: str = "",
+    fields: Mapping[str, Any] = _NOTHING.facts,
+    reported: Reported = _NOTHING,
 ) -> Move:
     """A move of the job as it was seen."""
-    return Move(job.id, job.attempt, job.state, to, at, message, reason, seen=job, **how)
+    return Move(
+        *(job.id, job.attempt, job.state, to, at, message, reason),
+        changes={**reported.changes, **changes},
+        facts=reported.facts,
+        through=reported.through,
+        event=event,
+        fields=fields,
+        live=reported.live,
+        seen=job,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final
 
@@ -249,6 +249,12 @@ class Job(Wanted, Execution):
         """An agent has to be told more than its bundle."""
         is_child = self.array_index is not None or bool(self.bundle_folder)
         return is_child or self.gather or bool(self.inputs_from)
+
+
+UNSET: Final[Mapping[str, Any]] = {
+    one.name: {} if one.default is MISSING else one.default for one in fields(Job)
+}
+"""Field -> what a new job has there, unless something is said of it."""
 
 
 @dataclass(frozen=True, slots=True)

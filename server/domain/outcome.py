@@ -9,9 +9,18 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
-from server.domain import ending, retry
+from server.domain import retry
 from server.domain.agents import RefusedByAgent
-from server.domain.ending import interrupted, line_endings, move, who_set_the_limit
+from server.domain.ending import (
+    Reported,
+    end,
+    failed,
+    interrupted,
+    line_endings,
+    move,
+    requeue,
+    who_set_the_limit,
+)
 from server.domain.jobs import Attempt, Job, Move, Step
 from server.domain.live import live_of
 from server.domain.retry import Retry, Uniform
@@ -69,11 +78,7 @@ def bounded(job: Job, payload: PayloadDoc) -> PayloadDoc:
     if payload.result is None or payload.result.size <= most:
         return payload
     message = f"its agent says that it left {payload.result.size} bytes, at most {most} are taken"
-    how: dict[str, Any] = {"result": None, "warnings": [*payload.warnings, message]}
-    if payload.status is not PayloadState.KILLED:
-        how |= {"status": PayloadState.FAILED, "reason": Reason.AGENT_ERROR, "message": message}
-        how |= {"interrupted": True, "exit_code": None}
-    return payload.model_copy(update=how)
+    return _without_result(payload, message, reason=Reason.AGENT_ERROR, interrupted=True)
 
 
 def fitting(payload: PayloadDoc, most: float) -> PayloadDoc:
@@ -87,10 +92,13 @@ def fitting(payload: PayloadDoc, most: float) -> PayloadDoc:
         f"it left {say_size(result.size)}, and the server's disk can never hold more than "
         f"{say_size(max(0, round(most)))}"
     )
+    return _without_result(payload, message, reason=Reason.RESULTS_LIMIT, retry_later=None)
+
+
+def _without_result(payload: PayloadDoc, message: str, **failed: Any) -> PayloadDoc:
     how: dict[str, Any] = {"result": None, "warnings": [*payload.warnings, message]}
     if payload.status is not PayloadState.KILLED:
-        how |= {"status": PayloadState.FAILED, "reason": Reason.RESULTS_LIMIT, "message": message}
-        how |= {"exit_code": None, "retry_later": None}
+        how |= {"status": PayloadState.FAILED, "message": message, "exit_code": None, **failed}
     return payload.model_copy(update=how)
 
 
@@ -167,13 +175,13 @@ def advance(
     if "started_at" in changes:  # of the attempt; the job's is the first start of its run
         changes |= {"started_at": job.started_at or at, "heartbeat_at": at}
     if ended:
-        steps = tuple(through)
-        return attempt_ended(job, payload, service, now, uniform, steps, changes, facts)
+        reported = _reported(payload, now, tuple(through), changes, facts)
+        return _attempt_ended(job, payload, service, now, uniform, reported)
     if not through:
         return None
     last = through.pop()
-    how: dict[str, Any] = {"changes": changes, "facts": facts, "through": tuple(through)}
-    return move(job, last.to, last.at, last.message, **how)
+    reported = Reported(tuple(through), changes, facts)
+    return move(job, last.to, last.at, last.message, reported=reported)
 
 
 def unknown(job: Job, now: Micros, message: str, reason: Reason | None = None) -> Move:
@@ -209,41 +217,48 @@ _TRY_LATER: Final = 75
 _LONGEST_WHY: Final = 500
 
 
-def attempt_ended(
+def _reported(
+    payload: PayloadDoc,
+    now: Micros,
+    through: tuple[Step, ...],
+    changes: dict[str, Any],
+    facts: dict[str, Any],
+) -> Reported:
+    result, live = payload.result, None
+    facts |= {
+        "exit_code": payload.exit_code,
+        "stderr_tail": payload.stderr_tail,
+        "usage": payload.usage,
+        "warnings": payload.warnings,
+        "enforcement": payload.enforcement,
+        "stdout_bytes": result.stdout_bytes if result else None,
+        "stderr_bytes": result.stderr_bytes if result else None,
+    }
+    if payload.live is not None:
+        live = live_of(payload.live, now)
+        facts |= {"progress": live.progress, "output": live.output}
+        changes |= {"heartbeat_at": live.heartbeat_at} if live.heartbeat_at else {}
+    return Reported(through, changes, facts, live)
+
+
+def _attempt_ended(
     job: Job,
     payload: PayloadDoc,
     service: Service,
     now: Micros,
     uniform: Uniform,
-    through: tuple[Step, ...],
-    changes: dict[str, Any],
-    facts: dict[str, Any],
+    reported: Reported,
 ) -> Move:
-    """The move that follows.
-
-    Args:
-        through: steps before it that the server has not seen.
-        changes: what they set of the job.
-        facts: what they set of the attempt.
-    """
-    how: dict[str, Any] = {
-        "through": through,
-        "changes": changes,
-        "facts": facts | _facts(payload),
-    }
-    if payload.live is not None:
-        how["live"] = live = live_of(payload.live, now)
-        how["facts"] |= {"progress": live.progress, "output": live.output}
-        changes |= {"heartbeat_at": live.heartbeat_at} if live.heartbeat_at else {}
+    """The move that follows."""
     reason, message = payload.reason or Reason.EXIT_CODE, payload.message
     match payload.status:
         case PayloadState.COMPLETED:
             took = f" after {say_duration(payload.usage.wall_s)}" if payload.usage else ""
             message = f"{job.entry} ended well{took}"
-            return ending.end(job, JobState.COMPLETED, service, now, message, **how)
+            return end(job, JobState.COMPLETED, service, now, message, reported=reported)
         case PayloadState.KILLED:
             message = "cancelled" if job.cancel_requested_at else "killed on the agent"
-            return ending.end(job, JobState.CANCELLED, service, now, message, **how)
+            return end(job, JobState.CANCELLED, service, now, message, reported=reported)
         case PayloadState.CLEANED:
             reason = Reason.AGENT_LOST
             message = "the agent removed the result before it could be fetched"
@@ -253,11 +268,11 @@ def attempt_ended(
         case PayloadState.FAILED if payload.interrupted:
             reason = payload.reason or Reason.AGENT_ERROR
             message = message or "the attempt was interrupted"
-            return _interrupted(job, service, now, uniform, reason, message, how)
+            return _interrupted(job, service, now, uniform, reason, message, reported)
         case PayloadState.FAILED:
             asked = _asked_for_later(payload)
             if asked is not None:
-                return _later(job, service, now, asked, how)
+                return _later(job, service, now, asked, reported)
             message = message or f"{job.entry} failed"
             if reason is Reason.EXIT_CODE:
                 message += line_endings(job, payload.exit_code, payload.stderr_tail)
@@ -265,9 +280,9 @@ def attempt_ended(
                 message += who_set_the_limit(job, service, reason)
             again = retry.after_failure(job, service, reason, payload.exit_code, uniform)
             if again is not None:
-                how["fields"] = {"exit_code": payload.exit_code}
-                return ending.requeue(job, service, now, message, reason, again, **how)
-    return ending.end(job, JobState.FAILED, service, now, message, reason, **how)
+                fields = {"exit_code": payload.exit_code}
+                return requeue(job, service, now, message, reason, again, reported, fields)
+    return end(job, JobState.FAILED, service, now, message, reason, reported)
 
 
 def _interrupted(
@@ -277,7 +292,7 @@ def _interrupted(
     uniform: Uniform,
     reason: Reason,
     message: str,
-    how: dict[str, Any],
+    reported: Reported,
 ) -> Move:
     """The attempt died under the job; that of a stopping agent may end the job, or not be counted.
 
@@ -285,15 +300,15 @@ def _interrupted(
     this reason.
     """
     if reason is Reason.SHUTDOWN and service.on_shutdown == "resubmit":
-        return ending.requeue(job, service, now, message, reason, retry.resubmitted(), **how)
+        return requeue(job, service, now, message, reason, retry.resubmitted(), reported)
     if reason is Reason.SHUTDOWN and service.on_shutdown == "stop":
         if job.cancel_requested_at is None:
-            return ending.end(job, JobState.FAILED, service, now, message, reason, **how)
+            return end(job, JobState.FAILED, service, now, message, reason, reported)
     elif retry.after_interruption(job, service) is None:
         again = retry.after_failure(job, service, reason, None, uniform)
         if again is not None:
-            return ending.requeue(job, service, now, message, reason, again, **how)
-    return ending.interrupted(job, service, now, reason, message, **how)
+            return requeue(job, service, now, message, reason, again, reported)
+    return interrupted(job, service, now, reason, message, reported=reported)
 
 
 def _asked_for_later(payload: PayloadDoc) -> RetryLater | None:
@@ -302,41 +317,29 @@ def _asked_for_later(payload: PayloadDoc) -> RetryLater | None:
     return payload.retry_later
 
 
-def _later(job: Job, service: Service, now: Micros, asked: RetryLater, how: dict[str, Any]) -> Move:
+def _later(job: Job, service: Service, now: Micros, asked: RetryLater, reported: Reported) -> Move:
     why = asked.message[:_LONGEST_WHY]
     message = "it asked to be tried later" + (f": {why}" if why else "")
     again = retry.later(job, service, asked)
     if again is not None:
-        how["fields"] = {"reason": why}
-        return ending.requeue(job, service, now, message, Reason.EXIT_CODE, again, **how)
+        fields = {"reason": why}
+        return requeue(job, service, now, message, Reason.EXIT_CODE, again, reported, fields)
     times = say_count(service.retry_later_limit, "time")
     message += f"; it has done so {times} before, the most that service {service.name} allows"
-    return ending.end(job, JobState.FAILED, service, now, message, Reason.EXIT_CODE, **how)
-
-
-def _facts(payload: PayloadDoc) -> dict[str, Any]:
-    return {
-        "exit_code": payload.exit_code,
-        "stderr_tail": payload.stderr_tail,
-        "usage": payload.usage,
-        "warnings": payload.warnings,
-        "enforcement": payload.enforcement,
-        "stdout_bytes": payload.result.stdout_bytes if payload.result else None,
-        "stderr_bytes": payload.result.stderr_bytes if payload.result else None,
-    }
+    return end(job, JobState.FAILED, service, now, message, Reason.EXIT_CODE, reported)
 
 
 def submitted(job: Job, agent: str, payload_id: int, now: Micros) -> Move:
     """An agent has taken the job."""
     changes = {"payload_id": payload_id, "submitted_at": now}
-    return ending.move(job, JobState.SUBMITTED, now, f"agent {agent} has it", changes=changes)
+    return move(job, JobState.SUBMITTED, now, f"agent {agent} has it", changes=changes)
 
 
 def not_sent(job: Job, service: Service, now: Micros, message: str, delay_s: float) -> Move:
     """No agent has taken the attempt. That is not the fault of the job, so no retry is used up, and
     its queue timeout goes on.
     """
-    return ending.requeue(job, service, now, message, None, Retry(delay_s, waits_on=True))
+    return requeue(job, service, now, message, None, Retry(delay_s, waits_on=True))
 
 
 def refused(
@@ -352,15 +355,15 @@ def refused(
     if no.wants_new_attempt:
         return not_sent(job, service, now, message, delay_s)
     if no.declined and not offered:
-        return ending.failed(job, service, now, Reason.NOT_OFFERED, message)
+        return failed(job, service, now, Reason.NOT_OFFERED, message)
     if no.declined:
         message = f"agent {job.agent} does not take it now: {no}"
         return not_sent(job, service, now, message, delay_s)
     if no.final:
         invalid = no.code == "invalid_bundle"
         reason = Reason.INVALID_BUNDLE if invalid else Reason.AGENT_ERROR
-        return ending.failed(job, service, now, reason, message)
-    return ending.interrupted(job, service, now, Reason.AGENT_ERROR, message)
+        return failed(job, service, now, reason, message)
+    return interrupted(job, service, now, Reason.AGENT_ERROR, message)
 
 
 def started_at(job: Job, payload: PayloadDoc, now: Micros) -> Micros:

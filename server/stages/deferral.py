@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from server.domain import batch, ending
+from server.domain import batch
 from server.domain.jobs import Bundle, FileKind, Job, Move, Result
 from server.ports import ScratchFile, Storage
 from server.stages.stage import Resources, Stage
@@ -165,18 +165,8 @@ class Deferral(Stage):
     def _instead(
         self, job: Job, ended: Move, to: JobState, message: str, reason: Reason | None = None
     ) -> Move:
-        return ending.end(
-            job,
-            to,
-            self._service(job.service),
-            ended.at,
-            message,
-            reason,
-            changes=batch.without_end(ended),
-            through=ended.through,
-            facts=ended.facts,
-            live=ended.live,
-        )
+        service = self._service(job.service)
+        return batch.ends_otherwise(job, ended, service, to, message, reason)
 
     async def _defer(self, job: Job, ended: Move, children: Children, content: ScratchFile) -> bool:
         async with self._storage.pending(FileKind.BUNDLE) as pending:
