@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -135,64 +134,6 @@ def test_it_carries_a_job_at_once_and_leaves_only_data(machine):
     assert outside == ["/ferryman.deb"]
     assert "/var/lib/ferryman/ferryman.sqlite" in left.split()
     assert machine.run("getent passwd ferryman").startswith("ferryman:")
-
-
-FORMER_SETTINGS = {
-    "server": "# mine\n[server]\nport = 5000\n\n[services.mine]\nmax_runs = 3\n",
-    "agent": '[agent]\nname = "mine"\ndata_dir = "/srv/agent" # the unit had another\n',
-}
-
-
-def a_former_package(folder: Path) -> None:
-    """Its units said where the data lay, its settings were conffiles, closed by their folder."""
-    unit = "[Service]\nExecStart=/opt/ferryman/bin/ferryman\nEnvironment=FERRYMAN_{}__DATA_DIR={}\n"
-    units, etc = folder / "usr/lib/systemd/system", folder / "etc/ferryman"
-    for made in (units, etc, folder / "DEBIAN"):
-        made.mkdir(parents=True)
-    for name, place in (("server", "ferryman"), ("agent", "ferryman-agent")):
-        text = unit.format(name.upper(), f"/var/lib/{place}")
-        (units / f"ferryman-{name}.service").write_text(text)
-        (etc / f"{name}.toml").write_text(f"[{name}]\n")
-    conffiles = "/etc/ferryman/server.toml\n/etc/ferryman/agent.toml\n"
-    (folder / "DEBIAN/conffiles").write_text(conffiles)
-    about = "Package: ferryman\nVersion: 0.0.9\nArchitecture: all\nMaintainer: Nobody <a@b.c>\n"
-    about += "Depends: python3\nDescription: the former one\n"
-    (folder / "DEBIAN/control").write_text(about)
-
-
-def test_an_upgrade_from_a_package_whose_units_had_the_folder_finds_the_data_again(machine):
-    """Also where the settings named a folder, which was without effect."""
-    a_former_package(machine.folder / "former")
-    machine.run(
-        "dpkg --purge ferryman && rm -rf /etc/ferryman\n"
-        "dpkg-deb --root-owner-group -Znone --build /former /former.deb\n"
-        "dpkg --install /former.deb && chmod 750 /etc/ferryman && chgrp ferryman /etc/ferryman"
-    )
-    etc = machine.folder / "etc/ferryman"
-    for name, text in FORMER_SETTINGS.items():
-        (etc / f"{name}.toml").write_text(text)
-    machine.run("cd /etc/ferryman && chmod 604 agent.toml && chown 7:8 agent.toml")
-    said = machine.run("dpkg --install /ferryman.deb < /dev/null")
-    assert 'data_dir = "/var/lib/ferryman" is in /etc/ferryman/server.toml now' in said
-    lines = (etc / "server.toml").read_text().splitlines()
-    assert lines[:3] == ["# mine", "[server]", 'data_dir = "/var/lib/ferryman"']
-    agent = tomllib.loads((etc / "agent.toml").read_text())["agent"]
-    assert agent == {"name": "mine", "data_dir": "/var/lib/ferryman-agent"}
-    assert machine.run("cd /etc/ferryman && stat -c '%a %u %g' agent.toml") == "604 7 8\n"
-    after = {file: file.read_text() for file in etc.iterdir()}
-    machine.run("dpkg --install /ferryman.deb")
-    machine.run("dpkg --remove ferryman && dpkg --install /ferryman.deb")
-    assert {file: file.read_text() for file in etc.iterdir()} == after
-
-
-def test_settings_that_it_cannot_change_stop_the_upgrade_and_it_says_what_to_do(machine):
-    machine.run("dpkg --purge ferryman && rm -rf /etc/ferryman && dpkg --install /former.deb")
-    (machine.folder / "etc/ferryman/server.toml").write_text("server.port = 5000\n")
-    said = machine.run("! dpkg --install /ferryman.deb")
-    said = said.replace("  data", "data")
-    assert 'data_dir = "/var/lib/ferryman"\ninto the table [server] of' in said
-    assert machine.run("dpkg-query -W -f '${Version}' ferryman") == "0.0.9"
-    machine.run("dpkg --purge ferryman && rm -rf /etc/ferryman && dpkg --install /ferryman.deb")
 
 
 AS_ITS_UNIT = (
