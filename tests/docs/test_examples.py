@@ -1,11 +1,13 @@
-"""Examples run as by hand: bash, in a copy of their folder, nothing of ours. Through a server, with
-the inputs that are shipped: tests/journeys/test_examples.py.
+"""Examples run as by hand: bash, in a copy of their folder, nothing of ours. Through a server:
+tests/journeys/test_jobs.py.
 """
 
 from __future__ import annotations
 
 import csv
+import itertools
 import json
+import math
 import shutil
 import statistics
 import sys
@@ -14,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.dev_program import EXAMPLES, ended
+from tests.kit.dev_program import EXAMPLES, ROOT, ended
 from tests.kit.each import each
 
 
@@ -68,7 +70,35 @@ def test_contacts_are_nearer_than_five_angstrom_and_between_heavy_atoms(run_exam
         assert "::progress value=" in said
 
 
+def brute_force(*texts: str) -> dict[tuple[int, int], float]:
+    """Residue pairs closer than 5 Å, and how close, every heavy atom against every other."""
+    lines = [line for text in texts for line in text.splitlines() if line.startswith("ATOM  ")]
+    heavy = [line for line in lines if line[76:78].strip() not in ("H", "D")]
+    atoms = [(one, [float(one[at : at + 8]) for at in (30, 38, 46)]) for one in heavy]
+    closest: dict[tuple[int, int], float] = {}
+    for (one, here), (other, there) in itertools.combinations(atoms, 2):
+        if one[21] != other[21] and (distance := math.dist(here, there)) < 5:
+            pair = int(one[22:26]), int(other[22:26])
+            closest[pair] = min(distance, closest.get(pair, math.inf))
+    return closest
+
+
+def test_contacts_of_a_model_and_of_a_real_complex_are_all_that_there_are(run_example, tmp_path):
+    chains = {path.name: path.read_text() for path in sorted(CHAINS.glob("2oob_?.pdb"))}
+    for changes in ({}, {PDB: None} | chains):
+        run_example("contacts", changes)
+        with (tmp_path / "job" / "contacts.csv").open(newline="") as file:
+            rows = [
+                (int(row["number_1"]), int(row["number_2"]), row) for row in csv.DictReader(file)
+            ]
+        found = {(one, other): float(row["closest_angstrom"]) for one, other, row in rows}
+        expected = brute_force(*(chains.values() if changes else [HELICES.read_text()]))
+        assert len(expected) > 5
+        assert found == pytest.approx(expected, abs=0.0006)
+
+
 PDB, CSV = "helices.pdb", "measurements.csv"
+CHAINS, HELICES = ROOT / "tests" / "data", EXAMPLES / "contacts" / PDB
 
 
 @each(

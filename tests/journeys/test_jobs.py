@@ -1,4 +1,4 @@
-"""Jobs through a real server, agent and sandbox, as their users see them."""
+"""Jobs and the examples through a real server, agent and sandbox, as their users see them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import zipfile
 from contextlib import aclosing
 from typing import Any
 
-from ferryman import Client, EventDoc, JobState
+from ferryman import Client, EventDoc, JobState, SyncClient
 from ferryman.models.jobs import Progress
-from tests.kit.dev_program import FERRYMAN, DevProgram, ended, environment
+from tests.kit.dev_program import EXAMPLES, FERRYMAN, DevProgram, ended, environment
 
 
 async def test_a_bundle_larger_than_every_buffer_arrives_whole(system: DevProgram, tmp_path):
@@ -135,3 +136,43 @@ def test_lists_can_be_cut_short_by_a_pipe(system: DevProgram):
         command = (*FERRYMAN, "list", "--url", system.url)
         done = ended(*command, stdout=pipe, stderr=subprocess.PIPE, status=None)
     assert "Traceback" not in done.stderr
+
+
+# -- the examples
+
+
+LEFT = {
+    "contacts": {"contacts.csv", "summary.txt"},
+    "csv-stats": {"measurements.stats.csv"},
+    "mandelbrot": {"mandelbrot.png"},
+}
+"""Example -> what it leaves, the content of which tests/docs/test_examples.py looks at."""
+
+
+async def test_each_example_runs_as_it_is_shipped(system: DevProgram, tmp_path):
+    there = {path.parent.name for path in EXAMPLES.glob("*/run.sh")}
+    assert there == {*LEFT, "fails-instructively"}
+    async with Client(system.url, user="ada") as client:
+        for name, files in LEFT.items():
+            accepted = await client.submit(EXAMPLES / name, service="example")
+            job = await client.wait(accepted.id, timeout=60)
+            assert job.status is JobState.COMPLETED, (job.message, job.stderr_tail)
+            done = await client.download(job.id, tmp_path)
+            assert done.checked
+            archive = zipfile.ZipFile(done.path)
+            assert {*archive.namelist()} >= {*files, "stdout.log", "stderr.log"}
+            receipt = json.loads(archive.read("ferryman.json"))
+            shown = receipt["job"], receipt["exit_code"], receipt["skipped"]
+            assert shown == (job.id, 0, [])
+            assert receipt["bundle"]["digest"]
+            assert receipt["usage"]["wall_s"] > 0
+
+
+def test_load_says_how_long_its_jobs_took_and_deletes_them(system):
+    words = ("-P", EXAMPLES / "load.py", "--service=example", "--jobs=3")
+    done = ended(sys.executable, *words, env=environment() | {"FERRYMAN_URL": system.url})
+    assert "3 jobs in" in done.stdout
+    assert "3 Completed" in done.stdout
+    with SyncClient(system.url) as client:
+        tag = done.stdout.splitlines()[0].removeprefix("tag: ")
+        assert list(client.jobs(tag=tag)) == []
