@@ -9,7 +9,6 @@ import json
 import os
 import re
 import socket
-import ssl
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,6 @@ from shared.units.durations import parse_duration
 from tests.kit.dev_program import ROOT, descendants, ended
 from tests.kit.installed import program
 from tests.kit.programs import Pair, free_port, until
-from tests.kit.raw_archives import FORM, file_part, form_of, text_part
 
 NAME = "ferryman.example.org"
 
@@ -80,12 +78,6 @@ class Proxy:
         pids = (self.process.pid, *descendants(self.process.pid))
         text = "".join(Path(f"/proc/{pid}/io").read_text() for pid in pids)
         return sum(map(int, re.findall(r"write_bytes: (\d+)", text)))
-
-    def connect(self) -> ssl.SSLSocket:
-        """A connection of our own, for what curl does not do."""
-        trust = ssl.create_default_context(cafile=str(self.certificate))
-        line = socket.create_connection(("127.0.0.1", self.port), 60)
-        return trust.wrap_socket(line, server_hostname=NAME)
 
     def words(self, path: str, *words: str) -> list[str]:
         """curl, with all that it needs to find it and to trust it."""
@@ -247,32 +239,6 @@ def test_five_gigabytes_go_up(proxied, tmp_path):
     status, size = proxy.curl(f"/api/v1/jobs/{job_id}/files/size.txt")
     assert (status, size.strip()) == (200, b"5000000000")
     assert proxy.written() - before < PIECE
-
-
-@pytest.mark.slow  # the quick one: test_a_bundle_goes_up_and_its_result_comes_down
-def test_an_upload_reaches_the_server_while_it_is_being_sent(proxied):
-    proxy, pair = proxied
-    fields = text_part("user_id", "1"), text_part("service", "example")
-    whole = form_of(*fields, file_part("run.sh", b"true\n"), file_part("data.bin", b"HERE"))
-    start, end = whole.split(b"HERE")
-    data = os.urandom(2 * PIECE)
-    length = len(start) + 2 * len(data) + len(end)
-
-    def kept() -> int:
-        files = [path for path in pair.server.data.rglob("*") if "sqlite" not in path.name]
-        return sum(path.stat().st_size for path in files if path.is_file())
-
-    with proxy.connect() as line:
-        before = kept()
-        line.sendall(
-            f"POST /upload HTTP/1.1\r\nHost: {NAME}\r\nContent-Length: {length}\r\n"
-            f"Content-Type: {FORM}\r\nConnection: close\r\n\r\n".encode()
-        )
-        line.sendall(start + data)
-        until(lambda: kept() - before >= PIECE, "nothing of the first half is at the server")
-        line.sendall(data + end)
-        answer = b"".join(iter(lambda: line.recv(4096), b""))
-    assert answer.startswith(b"HTTP/1.1 201 "), answer
 
 
 def test_a_long_poll_is_held_and_ends_with_the_job(proxied, tmp_path):
