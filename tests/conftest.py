@@ -1,7 +1,5 @@
 """Settings of the whole session; fixtures live beside the tests that use them."""
 
-from __future__ import annotations
-
 import asyncio
 import faulthandler
 import gc

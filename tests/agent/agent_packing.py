@@ -1,7 +1,5 @@
 """Packs a folder as the agent packs a job's directory, and looks into the result."""
 
-from __future__ import annotations
-
 import os
 import zipfile
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """An agent that stops, is drained or killed at any step, or finds another database than before."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """An agent proves who it is; whoever has taken its address is not believed, and learns nothing."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack

@@ -4,8 +4,6 @@ One order comes as a form (``POST /submit``), or in a line before its bundle (``
 both are judged alike. Files without an order come from a job-orchestrator server.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

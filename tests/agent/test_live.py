@@ -1,7 +1,5 @@
 """The stream of changes, and what attempts say while they run, fall silent or ask to run later."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

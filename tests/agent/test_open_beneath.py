@@ -1,7 +1,5 @@
 """Trees of hostile jobs are opened safely and deleted whole; each protection is tested alone."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import os

@@ -1,7 +1,5 @@
 """What a job says in lines of its output: which mean something, and what is kept of them."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable
 from typing import Any

@@ -2,8 +2,6 @@
 bundles ``res-*`` in tests/hostile.
 """
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

@@ -1,7 +1,5 @@
 """What an agent says of its payloads, hands out, settles, forgets, and how it says how it is."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

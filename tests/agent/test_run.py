@@ -1,7 +1,5 @@
 """How an attempt runs: what it gets, when it starts, how it ends, what is kept of it."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import io

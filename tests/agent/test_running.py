@@ -1,7 +1,5 @@
 """Files and logs of attempts that run, over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

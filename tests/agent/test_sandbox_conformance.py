@@ -5,8 +5,6 @@ Each scenario says what the test does with the attempt, and what run.sh does: as
 calls of the fake. The real one runs as a user only.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Settings of an agent: where they come from, what a mistake says, its command line, a reload."""
 
-from __future__ import annotations
-
 import errno
 import re
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """What payloads share: sandbox starts of one array, and bundles that are kept."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any

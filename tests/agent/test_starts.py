@@ -1,7 +1,5 @@
 """An agent's own id, and which start of a server it obeys."""
 
-from __future__ import annotations
-
 import pytest
 
 from shared.ids import Start

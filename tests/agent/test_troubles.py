@@ -2,8 +2,6 @@
 With a real disk and real descriptors: tests/processes/test_scarcity.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import sqlite3

@@ -1,7 +1,5 @@
 """The ZIP writer: the bytes that it writes, and how other programs read them."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """``python -m tests.bench [--quick] [SECTION …]``: one table, from one run."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import shutil

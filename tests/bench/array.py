@@ -1,7 +1,5 @@
 """An array of trivial children, from the upload to the last result."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Final

@@ -2,8 +2,6 @@
 that sandbox as plain command lines that nobody watches.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

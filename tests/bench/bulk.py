@@ -1,7 +1,5 @@
 """Large uploads, and dispatching: from a long queue, to many agents, beside many jobs."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

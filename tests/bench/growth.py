@@ -4,8 +4,6 @@ Prints a table in Markdown. The systems that an axis compares run at the same ti
 rounds take turns.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import itertools

@@ -1,7 +1,5 @@
 """Small jobs through a real server and a real agent, and what they cost."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import os

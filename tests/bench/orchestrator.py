@@ -4,8 +4,6 @@ It is a program of others (``cargo install job-orchestrator``); without it on th
 measured.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import os

@@ -1,7 +1,5 @@
 """How long the server takes for each page, beside many jobs that have ended."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Final

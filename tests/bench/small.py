@@ -1,7 +1,5 @@
 """Latency, rate and CPU of small jobs through server and agent."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from pathlib import Path

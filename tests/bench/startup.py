@@ -1,7 +1,5 @@
 """How long programs take to start: a command's help, its first request, a system that is ready."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

@@ -1,7 +1,5 @@
 """Lists beside many ended jobs, straight from the store."""
 
-from __future__ import annotations
-
 import functools
 import sqlite3
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One table of medians and ratios."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence

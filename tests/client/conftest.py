@@ -1,7 +1,5 @@
 """The command line, run in this process, and servers that answer it."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator

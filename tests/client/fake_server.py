@@ -2,8 +2,6 @@
 must survive.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hashlib

@@ -2,8 +2,6 @@
 what patterns mean: tests/formats/test_names.py.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

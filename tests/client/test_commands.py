@@ -1,7 +1,5 @@
 """Commands and the SDK against a server and an agent, from a bundle to its result."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

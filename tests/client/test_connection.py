@@ -1,7 +1,5 @@
 """Addresses, certificates, proxies, headers and whom a client acts as."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """``ferryman doctor`` and ``ferryman check``: what is wrong is found, and said with a command."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

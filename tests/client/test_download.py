@@ -1,7 +1,5 @@
 """Results: whole or not at all, resumed where they broke off, unpacked, and file by file."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import io

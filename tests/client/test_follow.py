@@ -1,7 +1,5 @@
 """Waiting for jobs, following their history, listing, cancelling, and many jobs at once."""
 
-from __future__ import annotations
-
 import asyncio
 import zipfile
 from collections.abc import AsyncGenerator, Iterator

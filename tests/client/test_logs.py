@@ -1,7 +1,5 @@
 """Logs and results of attempts that left nothing, or not yet; logs that break off."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What commands print, for people and for programs, of answers that a test makes up."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

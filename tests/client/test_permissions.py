@@ -1,7 +1,5 @@
 """Tokens, the audit trail, tickets and links: commands and the SDK."""
 
-from __future__ import annotations
-
 import json
 
 import aiohttp

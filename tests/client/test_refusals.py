@@ -1,7 +1,5 @@
 """What commands say and return when they cannot do what they were asked, and their help."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What the SDK is made of: errors, documents, types, words."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import pickle

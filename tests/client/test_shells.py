@@ -1,7 +1,5 @@
 """What the tab key does, in the shells themselves, and what is imported before a command works."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

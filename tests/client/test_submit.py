@@ -1,7 +1,5 @@
 """Uploads: what is on the wire, and what a broken connection does to them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

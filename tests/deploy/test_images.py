@@ -1,7 +1,5 @@
 """The Dockerfiles and the compose file: their own checkers, and what their steps make."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

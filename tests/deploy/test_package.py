@@ -1,7 +1,5 @@
 """The Debian package: built, installed on an empty machine, used, removed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

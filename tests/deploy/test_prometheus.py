@@ -2,8 +2,6 @@
 agent, in which each panel and each alert finds its series.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

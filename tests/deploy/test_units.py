@@ -1,7 +1,5 @@
 """The systemd units: what systemd says of them, and whether the programs work as confined."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What the documentation says, run against a real server and agent."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Every block that is marked as runnable runs, and prints what the next block says."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

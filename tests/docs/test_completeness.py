@@ -1,7 +1,5 @@
 """Each setting, command, route and state is in the documentation, and each link leads somewhere."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import re

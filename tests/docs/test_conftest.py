@@ -1,7 +1,5 @@
 """Tests that hang or are skipped do not pass for tests that passed."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 

@@ -2,8 +2,6 @@
 tests/journeys/test_jobs.py.
 """
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The steps of docs/from-job-orchestrator.md, walked through with jobs in flight at each."""
 
-from __future__ import annotations
-
 import io
 import re
 import zipfile

@@ -1,7 +1,5 @@
 """Server, agent and client share a machine: none stumbles over the settings of another."""
 
-from __future__ import annotations
-
 import os
 import re
 import tomllib

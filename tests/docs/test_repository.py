@@ -1,7 +1,5 @@
 """What must hold for the repository as a whole."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import pkgutil

@@ -1,7 +1,5 @@
 """scripts/setup on machines made of stubs: what it installs, in which order, and what not."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Random files that a job leaves in its directory, and what its result must contain of them."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -3,8 +3,6 @@
 That whatever programs write comes back: tests/formats/test_round_trip.py.
 """
 
-from __future__ import annotations
-
 import functools
 import gzip
 import io

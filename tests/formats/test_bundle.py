@@ -1,7 +1,5 @@
 """Sealed bundles: written, read, their digest, and what is none; limits: test_multipart.py."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import stat

@@ -2,8 +2,6 @@
 folders that one process has.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

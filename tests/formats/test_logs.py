@@ -1,7 +1,5 @@
 """What logs show, and how much of it: a repeated trouble is a few lines."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

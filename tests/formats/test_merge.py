@@ -1,7 +1,5 @@
 """One ZIP made of many."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import io

@@ -1,7 +1,5 @@
 """Forms: everything that is refused, by name and with nothing left; headers, as they are meant."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

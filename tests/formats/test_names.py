@@ -1,7 +1,5 @@
 """Names of files: taken, refused, composed, side by side, for every system; patterns of them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tracemalloc

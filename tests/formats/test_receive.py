@@ -2,8 +2,6 @@
 and what is left when it is not finished.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,5 @@
 """Text that jobs wrote, as HTML: logs, with what is meant for terminals, and files."""
 
-from __future__ import annotations
-
 import html
 import re
 

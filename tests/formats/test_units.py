@@ -1,7 +1,5 @@
 """Durations, sizes, counts, encodings and the numbers of a peer as they are written."""
 
-from __future__ import annotations
-
 import functools
 import json
 

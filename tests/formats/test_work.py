@@ -4,8 +4,6 @@ Where a pattern backtracks, or something is read again for each of its parts, th
 take minutes, in a single step.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from contextlib import suppress

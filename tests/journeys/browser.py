@@ -1,7 +1,5 @@
 """A real Chromium (Debian's), driven by playwright, and what is asked of every page in it."""
 
-from __future__ import annotations
-
 import base64
 import warnings
 from collections.abc import AsyncIterator, Iterator

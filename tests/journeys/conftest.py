@@ -1,7 +1,5 @@
 """A real server and a real agent, as two processes, for everything in this folder."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import uuid

@@ -1,7 +1,5 @@
 """The client without the rest: nothing of ours beside it, only its own dependencies, any system."""
 
-from __future__ import annotations
-
 import sys
 import tomllib
 import venv

@@ -1,7 +1,5 @@
 """``make demo`` without make: shows each step and leaves nothing."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

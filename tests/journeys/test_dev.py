@@ -2,8 +2,6 @@
 its two programs, each alone, as on two machines.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

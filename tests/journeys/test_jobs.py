@@ -1,7 +1,5 @@
 """Jobs and the examples through a real server, agent and sandbox, as their users see them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The portal of ``examples/``, in a real browser, on another origin than the server."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

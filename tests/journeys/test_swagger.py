@@ -1,7 +1,5 @@
 """Swagger's page, used by hand in a real browser: what it offers works as it opens."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

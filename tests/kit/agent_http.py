@@ -1,7 +1,5 @@
 """A whole agent in this process, reached over HTTP, on a fake sandbox and simulated time."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

@@ -2,8 +2,6 @@
 ``fake_agent`` over HTTP; ``tests/fleet/test_conformance.py`` holds it to the real one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Real certificates, made by openssl."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Clocks of tests: one that moves only when a test says so, or by itself when all wait for it."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import heapq

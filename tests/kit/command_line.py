@@ -1,7 +1,5 @@
 """The command line, run in a thread of this process: starting it costs more than what it does."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """What work costs: steps and memory, which are the same on a busy machine."""
 
-from __future__ import annotations
-
 import sys
 import tracemalloc
 from collections.abc import Callable

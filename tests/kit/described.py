@@ -1,7 +1,5 @@
 """Whether a server answers as its own OpenAPI document says: checked for every answer of a test."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

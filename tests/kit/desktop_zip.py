@@ -4,8 +4,6 @@ Written from the format's description (APPNOTE), not with the writer under test.
 there: docs/adr/0012-zip-writer.md.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import struct

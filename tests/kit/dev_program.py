@@ -1,7 +1,5 @@
 """A real server and a real agent, as two processes, started the way a user does."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Small disks, and full ones."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

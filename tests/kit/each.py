@@ -1,7 +1,5 @@
 """Many cases of one question in one test: each test costs more than most cases."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The model of an agent over real HTTP. It behaves well, but a test can make it answer anything."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """A job-orchestrator client as its wire contract says it is, for our server to drive."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import AsyncIterator

@@ -4,8 +4,6 @@ Starting Python and importing everything costs several times what most tests of 
 themselves. Tests of the command line, of ``ferryman dev`` and of deployment do start them afresh.
 """
 
-from __future__ import annotations
-
 import asyncio
 import faulthandler
 import functools

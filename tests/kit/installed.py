@@ -1,7 +1,5 @@
 """Programs of the machine that tests start. `make setup-dev` installs them."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

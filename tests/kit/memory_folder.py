@@ -1,7 +1,5 @@
 """A folder in memory for tests of programs in this process, which a power cut does not concern."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

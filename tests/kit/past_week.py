@@ -1,7 +1,5 @@
 """A week of a busy server, as its statistics would be: written without its jobs."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from random import Random  # noqa: TID251 - seeded

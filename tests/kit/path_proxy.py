@@ -1,7 +1,5 @@
 """A reverse proxy that shows a server below a path."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ test's name. So a test that takes for ordered what is not ordered fails with som
 again with that seed. Programs that a test forks are slow too, those that it starts afresh are not.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import os

@@ -1,7 +1,5 @@
 """HTTP, byte by byte."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

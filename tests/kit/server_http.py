@@ -1,7 +1,5 @@
 """The real server in this process, with a job-orchestrator client for its jobs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager

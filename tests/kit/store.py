@@ -1,7 +1,5 @@
 """The store on a real database, as tests call it: another one needs another :class:`Store` only."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence

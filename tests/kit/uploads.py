@@ -1,7 +1,5 @@
 """Uploads as a test sends them: whole or in the middle, and what of them is stored."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

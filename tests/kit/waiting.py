@@ -1,7 +1,5 @@
 """Waiting for what no event says: another process, a thread, files that go after the end."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path

@@ -9,8 +9,6 @@ A module that uses it says ``pytestmark = pytest.mark.asyncio(loop_scope="module
 ``SERVER``, the TOML of its server, and ``PRINCIPALS``, token -> :class:`Principal`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import os

@@ -1,7 +1,5 @@
 """A receiver of webhooks, which answers as a test says."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping

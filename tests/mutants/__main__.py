@@ -8,8 +8,6 @@ those that they replace did: --only the files of that part, --tests the new ones
 the old form are tried with --old, or where --only, --tests or words choose.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Runs tests with each change, in processes forked from one that has collected them all."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

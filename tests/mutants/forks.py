@@ -1,7 +1,5 @@
 """Processes that work side by side and tell lines; each is ended with all that it started."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

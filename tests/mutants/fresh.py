@@ -5,8 +5,6 @@
 FILE names the tests, one a line, in their order.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

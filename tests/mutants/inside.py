@@ -1,7 +1,5 @@
 """Running tests in a process that pytest has been started in, or that was forked from one."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable, Sequence

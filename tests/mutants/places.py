@@ -2,8 +2,6 @@
 import, the functions that read what is made there.
 """
 
-from __future__ import annotations
-
 import ast
 import copy
 import functools

@@ -6,8 +6,6 @@ Each file of tests runs in a process of its own. ``FOLDER/tests`` has a line ``S
 each test, in the order of their numbers; 0 is the import; SECONDS is -1 where it did not pass.
 """
 
-from __future__ import annotations
-
 import builtins
 import os
 import sys

@@ -1,7 +1,5 @@
 """Puts a change into this process: its functions get other code, wherever they are referred to."""
 
-from __future__ import annotations
-
 import gc
 import marshal
 import os

@@ -1,7 +1,5 @@
 """The agent as a program: started, called, signalled, killed."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Processes of jobs that sleep for a time of their own, whatever sandbox hides them from others."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Iterator

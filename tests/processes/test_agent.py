@@ -4,8 +4,6 @@ that the grants of a service reach its jobs, and no others.
 job-orchestrator's client, which it replaces, breaks most of these promises.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -2,8 +2,6 @@
 every command of ``docs/backup.md``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

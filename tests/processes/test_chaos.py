@@ -5,8 +5,6 @@ Every upload that was answered ends exactly once, as it has to, whole, after a h
 path of the table; parents' counters say what became of their children; nothing is left behind.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

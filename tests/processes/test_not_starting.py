@@ -2,8 +2,6 @@
 is as it was.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

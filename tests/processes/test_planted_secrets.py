@@ -1,7 +1,5 @@
 """No secret is shown: one of each kind is planted, and searched for everywhere."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator

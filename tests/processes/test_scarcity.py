@@ -1,7 +1,5 @@
 """A full disk, too few descriptors: agent and server say so, lose nothing, and recover."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

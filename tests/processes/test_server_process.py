@@ -2,8 +2,6 @@
 what ``ferryman doctor`` finds on its host, and on an agent's.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

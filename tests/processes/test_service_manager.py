@@ -1,7 +1,5 @@
 """What systemd gets, on a real socket: of the class, and of both programs."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -3,8 +3,6 @@ download is finished by a server that stops; what readers who read nothing hold 
 memory is bounded, on any route.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

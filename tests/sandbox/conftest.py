@@ -1,7 +1,5 @@
 """As whom the agent is started, and the sandbox that the tests of a file share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any

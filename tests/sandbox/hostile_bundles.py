@@ -1,7 +1,5 @@
 """How each bundle of tests/hostile must end, whichever way it is run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace

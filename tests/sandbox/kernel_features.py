@@ -1,7 +1,5 @@
 """Which limits this machine's kernel can enforce, found out without the code under test."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from contextlib import suppress

@@ -2,8 +2,6 @@
 hostile bundles, which end as tests/hostile/README.md says. Each is harmless if the sandbox fails.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import zipfile

@@ -1,7 +1,5 @@
 """Cgroups: version 1 for real where there is one, version 2 on a copy of its files."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Starts that fail, hang or are cancelled, and ends: all is dead, and nothing is left behind."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import errno

@@ -1,8 +1,6 @@
 """Whether an agent may use its host: self-test, advice, limits, uids, later failures, and
 ``ferryman agent check``, whose limits stop the test programs."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """Disk images, which only root can mount: their size, and when they are used again."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,8 +1,6 @@
 """What a job can see, call and use from inside; each protection of the sandbox alone, when another
 one is turned off."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

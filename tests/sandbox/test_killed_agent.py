@@ -1,7 +1,5 @@
 """An agent that is killed with kill -9: no job runs on, and the next start finds what is left."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import platform

@@ -1,8 +1,6 @@
 """Gauges: what is read of the kernel's counters or sampled, when, and what a reading means. Logs:
 pipes are read to their end, and what is stored is limited."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

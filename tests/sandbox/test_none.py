@@ -1,7 +1,5 @@
 """Without a sandbox everything but the isolation works."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Other jobs, other users and root of the host: what a job reaches of them, and they of it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Attempts of a pack run one after the other in one sandbox, each as if it were alone."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, field
 from pathlib import Path

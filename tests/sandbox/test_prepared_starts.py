@@ -1,8 +1,6 @@
 """What is prepared before jobs come: starts, and who gets them; the root and folders for /dev, and
 when they are made again."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,8 +1,6 @@
 """What can be asked without a sandbox: the filter of system calls, run by an interpreter for both
 machines; bwrap's arguments; the scripts of the gate, bwrap's status, pidfds, and supervision."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

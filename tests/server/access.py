@@ -1,7 +1,5 @@
 """People of every kind at one server, who ask for each other's jobs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """A server's data folder, without a server; and the commands that work on one."""
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import functools

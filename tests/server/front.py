@@ -1,7 +1,5 @@
 """The front of both programs, sent raw bytes: what is asked of one is asked of the other."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools

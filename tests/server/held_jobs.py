@@ -1,7 +1,5 @@
 """A job that an agent of the test's making holds, and streams that browsers follow."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

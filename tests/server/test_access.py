@@ -4,8 +4,6 @@ Made from the tables of routes: one that is new is asked for, too. One whose pat
 something that is not filled in here makes a test fail.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Who did what, as operators see it: kept in order, once, until it expires."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from collections import Counter

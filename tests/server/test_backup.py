@@ -2,8 +2,6 @@
 what is copied, refused and repaired, and what a restore makes of folder and database.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Jobs that belong together: arrays, children that a job leaves, and jobs that wait for others."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import zipfile

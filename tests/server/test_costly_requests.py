@@ -2,8 +2,6 @@
 parsers like least. Counted is what the longest step of the event loop calls.
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -2,8 +2,6 @@
 looks at on a host.
 """
 
-from __future__ import annotations
-
 import asyncio
 import grp
 import itertools

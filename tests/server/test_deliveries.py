@@ -1,7 +1,5 @@
 """Deliveries over a day of simulated time: the store is the real one, receivers are a test's."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator

@@ -2,8 +2,6 @@
 files its result has.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

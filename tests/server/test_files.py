@@ -1,7 +1,5 @@
 """The files of a result over HTTP, one by one, and those of a job that runs."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The pages of a job's files, over HTTP."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

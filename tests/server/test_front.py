@@ -1,7 +1,5 @@
 """Which requests both programs accept: hosts, tokens, bodies; how many; and what is logged."""
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """The pages of a job: what they show of each state, what their forms do, the same from a script."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

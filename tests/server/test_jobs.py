@@ -1,7 +1,5 @@
 """Jobs over HTTP: documents, lists, results; many at once; what a user has used."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hashlib

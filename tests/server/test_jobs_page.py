@@ -1,7 +1,5 @@
 """The lists of jobs as pages: what they show, and what their forms do to many jobs at once."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator
 from typing import Any

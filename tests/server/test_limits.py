@@ -1,7 +1,5 @@
 """What uploads, results and reads may use: places, time, threads, space. Over real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import json

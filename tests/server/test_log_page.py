@@ -1,7 +1,5 @@
 """The page with the log of a job, and the first lines and files on its first page, over HTTP."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import AsyncIterator

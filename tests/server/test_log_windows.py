@@ -1,7 +1,5 @@
 """Which lines of a log a page shows, against reading everything; and any part of a stored log."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import zipfile

@@ -1,7 +1,5 @@
 """Logging in and out with a browser, by token or link, and what its session is good for."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """The logs of a job and of each of its attempts: while it runs, and afterwards."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """Sweeps one after another, who is woken, how all is stopped, and what some of them write."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Metrics, ``/livez``, ``/readyz``, ``/health``, the log's lines of jobs, and the watchdog."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import sqlite3

@@ -4,8 +4,6 @@ That answers are as it says is looked at in every test that has a server in its 
 ``tests/kit/described.py``; here Schemathesis sends requests that it makes from it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """The pages of operators: status, users, charts and services; what they show, and their forms."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Literal

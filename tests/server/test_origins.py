@@ -1,7 +1,5 @@
 """Which pages may do and read what at both programs; who gets pages; a proxy with a path."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import partial

@@ -1,7 +1,5 @@
 """Whose a job is: who uploads for whom, what lists and events hold, and what log and trail say."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from contextlib import AsyncExitStack

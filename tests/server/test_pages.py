@@ -1,7 +1,5 @@
 """All pages: forms that no page of ours sent, what people and jobs wrote, each role's offers."""
 
-from __future__ import annotations
-
 import errno
 import json
 from http import HTTPStatus

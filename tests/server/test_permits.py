@@ -3,8 +3,6 @@
 Which routes they are good for: test_access.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Clients that poll, wait and follow: tags, the length of waits, tokens that end, events."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

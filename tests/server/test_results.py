@@ -1,7 +1,5 @@
 """Results without room on the disk, and what is made of those that are stored."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

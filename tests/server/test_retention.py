@@ -1,7 +1,5 @@
 """How jobs go: expired, cleaned and forgotten; deleted by hand; and with their user."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import json

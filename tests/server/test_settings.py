@@ -1,7 +1,5 @@
 """What changes while the server runs: settings that are read again, and services."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

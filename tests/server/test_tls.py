@@ -1,7 +1,5 @@
 """TLS on server and agent, by certificate files, with client certificates where they are wanted."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import shutil

@@ -1,7 +1,5 @@
 """API tokens: made, listed, rotated, revoked, and used, over HTTP and by their pages."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

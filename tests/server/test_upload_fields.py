@@ -1,7 +1,5 @@
 """The fields of uploads and schedules, the parameters of queries, and wrong ones of each."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

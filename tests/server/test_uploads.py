@@ -1,7 +1,5 @@
 """Uploads over HTTP: what becomes a job, and what is refused by its name and leaves nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import tarfile
 from typing import Any

@@ -1,7 +1,5 @@
 """Webhooks over HTTP with a real receiver; their client and the machines it does not reach."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """``python -m tests.soak [--seconds 3600] [--seed N]``."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import signal

@@ -1,7 +1,5 @@
 """What befalls the soak: one disturbance after another, drawn from the seed."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

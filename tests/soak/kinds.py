@@ -1,7 +1,5 @@
 """What users of the soak submit, and what must come of it."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import zipfile

@@ -2,8 +2,6 @@
 until there is an answer.
 """
 
-from __future__ import annotations
-
 import http.client
 import threading
 import time

@@ -1,7 +1,5 @@
 """The programs of the soak: a server and three agents, on ports that stay."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

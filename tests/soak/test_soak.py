@@ -1,7 +1,5 @@
 """What `python -m tests.soak` judges by: the content of results, restores, growth."""
 
-from __future__ import annotations
-
 from random import Random
 from time import monotonic
 

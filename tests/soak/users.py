@@ -2,8 +2,6 @@
 that break off, trickle, hang and talk nonsense.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

@@ -2,8 +2,6 @@
 the programs use of memory and descriptors; and the report of it all.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """A real server, a real agent and a real browser."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any

@@ -2,8 +2,6 @@
 sends more than it may.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct

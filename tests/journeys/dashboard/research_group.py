@@ -1,7 +1,5 @@
 """A research group's server with jobs in every state, of three people."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The files of a job in a real browser: nothing that a job has written is run."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The page of a job in a real browser, with a real agent."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

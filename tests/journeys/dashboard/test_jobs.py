@@ -1,7 +1,5 @@
 """The list of jobs in a real browser, with a real agent."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The log of a job in a browser, while it runs and afterwards."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -3,8 +3,6 @@
 ``make pictures`` renews those that the documentation shows.
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 import re

@@ -2,8 +2,6 @@
 before them, and what an open page does when its live parts fail.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import zipfile

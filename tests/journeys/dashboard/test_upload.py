@@ -1,7 +1,5 @@
 """Uploads from the page, in a browser, to a real server with a real agent."""
 
-from __future__ import annotations
-
 import json
 import re
 import urllib.request

@@ -2,8 +2,6 @@
 this folder on ``PYTHONPATH`` and ``MUTANTS_CODE`` in its environment: see ``tests/mutants/swap.py``.
 """
 
-from __future__ import annotations
-
 import builtins
 import importlib.abc
 import importlib.machinery

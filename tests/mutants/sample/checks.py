@@ -1,7 +1,5 @@
 """Tests of the sample."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

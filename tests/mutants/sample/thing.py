@@ -1,7 +1,5 @@
 """A few functions, each of which one mutant of the sample changes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 
