@@ -16,10 +16,10 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from server.data_folder import WrongDatabase
-from server.lifecycle import serve
+from server.app import serve
 from server.settings.load import agent_at, orchestrator, read
 from server.settings.tables import ServerSettings
+from server.store.data_folder import WrongDatabase
 from shared import logs
 from shared.command_line import run_command
 from shared.files.durable import FolderInUse
@@ -119,7 +119,7 @@ def main(
             print(shown)  # noqa: T201 - the result
             return
         logs.configure(settings.server.log_format, settings.server.log_level, "server")
-        asyncio.run(serve(settings, ready_fd, load, new_database=new_database))
+        asyncio.run(serve(settings, load, ready_fd, new_database=new_database))
     except SettingsError as problem:
         _end(USAGE, str(problem))
     except CannotListen as problem:

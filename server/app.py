@@ -1,81 +1,83 @@
-"""Composition root: makes all parts of the server and connects them."""
+"""The server: opened, connected, and run until it is told to stop."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import json
+import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+import signal
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from importlib import metadata
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urlencode
 
 import structlog
 from aiohttp import web
 
-from server.agents.agent_client import AgentClient
 from server.agents.registry import Registry
-from server.api.routes import OPEN_PATHS, add_routes
-from server.callers import callers, rate_limits
-from server.data_folder import UNKNOWN, database_path, lock_folder, open_data
-from server.domain.webhook_targets import AllowedTargets
-from server.domain.webhooks import secret_bytes, secret_text
-from server.fleet import Fleet, agent_sessions
-from server.health import Health
+from server.api.audit import Recorder
+from server.api.routes import OPEN_PATHS, ROUTES, add_routes
+from server.api.server_status import status_of
+from server.domain.errors import NotReloaded
+from server.domain.troubles import TroubleKind
 from server.http.context import Context
+from server.http.permits import BrowserSessions, SignedRequests, login_path
 from server.http.problems import problems
-from server.http.reads import Reads, Snapshots, UploadLimits, UploadThreads
-from server.loops.runner import Loop, Supervisor, Sweep
-from server.loops.wakeups import JobWakeups
+from server.loops import Loop, Sweep
 from server.metrics import ServerMetrics
 from server.ports import Measures
-from server.reload import Reload
-from server.settings.load import check_change, in_file, of_record
+from server.settings.live import LiveSettings
+from server.settings.load import check_tokens
 from server.settings.tables import ServerSettings
-from server.settings.users import allowances
-from server.stages.accept import Accept
-from server.stages.agents import Agents
-from server.stages.batches import Batches, Dependencies
-from server.stages.bulk import Bulk
-from server.stages.by_hand import Delete, RetryByHand
-from server.stages.cancel import Cancel
-from server.stages.clean import Clean, recover
-from server.stages.deliver import Deliver
-from server.stages.forget_user import ForgetUser
-from server.stages.get import Get
-from server.stages.poll import Poll
-from server.stages.schedules import Schedules
-from server.stages.send import Send
-from server.stages.services import Services, gone
+from server.stages.services import Services
 from server.stages.stage import Resources
-from server.stages.statistics import Statistics
 from server.stages.tokens import USES_EVERY_S
-from server.stages.webhooks import Webhooks
+from server.stages.wakeups import JobWakeups
 from server.storage.folder import FolderStorage
 from server.storage.scratch import Scratch
-from server.store.identity import csrf_key, is_rehearsal, new_start, server_identity, webhook_secret
-from server.store.statements import Listener
+from server.store import identity
+from server.store.data_folder import RecordKeeper, lock_folder, open_data
+from server.store.statements import Listener as StoreListener
 from server.web import routes as pages
-from server.web.site import CsrfTokens, LoginTries, Site, error_page
-from server.webhooks.client import HttpWebhookClient
+from server.web.site import (
+    CsrfTokens,
+    LoginTries,
+    Site,
+    compile_template,
+    error_page,
+    template_names,
+)
+from shared import interpreter, probe
 from shared.clock import Clock, RealClock
-from shared.http.connections import ConnectionLimits, connection_limits
+from shared.http import connections
+from shared.http.connections import ConnectionLimits
+from shared.http.listener import Listener
 from shared.http.measured import METRICS
-from shared.http.middleware import Gate, add_middlewares
-from shared.http.origins import normal_origin
-from shared.http.protocol import UnreadAnswers
-from shared.metrics import EventLoopLag
-from shared.multipart.parser import FormLimits
-from shared.principals import Principal
-from shared.wire import JobsLeft, JobState, Reloaded
+from shared.http.middleware import GATE, Gate, add_middlewares
+from shared.http.protocol import Deadlines, UnreadAnswers
+from shared.http.rate_limits import RateLimits
+from shared.http.sockets import check_exposure, listen, url_of
+from shared.principals import Principal, Role
+from shared.service_manager import ServiceManager
+from shared.units.rates import UNLIMITED, Rate
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
+ANSWER_S: Final = 1.0
+"""For the last bytes of answers, once every request has been dealt with."""
+OWN_FILES: Final = 64
+"""Descriptors for each agent: its event stream, transfers and their files, control calls."""
+_PREPARE_AFTER_S: Final = 1.0
+_PREPARE_EVERY_S: Final = 0.05
+"""Between two templates: compiling one takes 10 to 40 ms of the interpreter from requests."""
+_STOP_S: Final = 30.0
+"""For loops to end, after the requests."""
 _FORM_BYTES: Final = 256 << 10
 """Of a form of a page without files: to read one takes a millisecond for each 5 KiB."""
-_REPORT_DELAY_S: Final = 0.05
-"""What an agent says of an attempt that goes on is written so much later at most."""
 _UPLOADS_CHECKED_S: Final = 5.0
 """Between two looks for uploads that are too slow."""
 _AGENTS_EVERY_S: Final = 10.0
@@ -95,295 +97,303 @@ _AT_LEAST_EVERY_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server whose parts are connected.
+    """A server whose parts are connected."""
 
-    Attributes:
-        reload: has the settings that it uses, and reads them again.
-        supervisor: its loops, to be started and stopped.
-    """
-
-    reload: Reload
-    application: web.Application
-    supervisor: Supervisor
-    wakeups: JobWakeups
-    gate: Gate
     context: Context
-    fleet: Fleet
+    application: web.Application
 
-    @property
-    def clients(self) -> Mapping[str, AgentClient]:
-        """Agent -> what calls it."""
-        return self.fleet.clients
+    def start(self) -> None:
+        """Start the loops."""
+        of = self.context
+        followers = [of.clock.keep_saved, of.lag.run, of.connections.run]
+        of.supervisor.start(loops(of), followers)
+
+    async def stop(self) -> None:
+        """Stop the loops, then in this order what they and requests have begun."""
+        of = self.context
+        await of.supervisor.stop(
+            [
+                of.webhooks.stop,
+                of.deliver.stop,
+                of.cancel.stop,
+                of.poll.stop,
+                of.get.stop,
+                of.agents.stop,
+                of.statistics.stop,
+                of.tokens.write_uses,
+                of.audit.stop,
+            ]
+        )
 
 
 async def compose(
     settings: ServerSettings,
+    read: Callable[[], ServerSettings],
     stack: AsyncExitStack,
+    limits: ConnectionLimits,
     machine: Clock | None = None,
-    limits: Callable[[ServerSettings], ConnectionLimits] = lambda _: connection_limits(1024),
-    principals: Mapping[str, Principal] | None = None,
-    read: Callable[[], ServerSettings] | None = None,
     *,
-    locked: bool = False,
     new_database: bool = False,
 ) -> Server:
-    """Open everything and put it together; the stack closes it again.
+    """Open everything in the locked data folder and put it together; the stack closes it again.
 
     Args:
-        machine: the clocks of the machine.
+        read: reads the settings again.
         limits: how many connections and requests fit.
-        principals: token -> whose it is, in place of the operators' in the settings.
-        read: reads the settings again; None: they stay.
-        locked: the lock of the data folder is held already.
-        new_database: see :func:`server.data_folder.open_data`.
+        machine: the clocks of the machine.
+        new_database: see :func:`server.store.data_folder.open_data`.
 
     Raises:
-        WrongDatabase, FolderInUse, DatabaseUnavailable, OSError, ValueError: why it cannot be
-            opened.
+        WrongDatabase, DatabaseUnavailable, OSError, ValueError: why it cannot be opened.
     """
-    table = settings.server
     machine = machine or RealClock()
-    if not locked:
-        lock_folder(table, stack)
-    clock, database, keeper = await open_data(table, machine, stack, new_database=new_database)
-    identity, former = await server_identity(database, secrets.token_hex(16))
-    wakeups = JobWakeups(clock)
-    start = await new_start(database, clock.now(), secrets.token_hex(8))
+    core, record = await open_core(LiveSettings(settings), stack, machine, new_database)
+    known = await core.database.write(identity.begin, core.clock.now(), secrets.token_bytes)
+    context = Context(core, known, record, machine, read)
+    stack.push_async_callback(context.close)
+    await context.load()
+    return Server(context, application(context, limits))
+
+
+async def open_core(
+    settings: LiveSettings, stack: AsyncExitStack, machine: Clock, new_database: bool
+) -> tuple[Resources, RecordKeeper]:
+    """What all parts share."""
+    table = settings.server
+    clock, database, record = await open_data(table, machine, stack, new_database=new_database)
     new_name = functools.partial(secrets.token_hex, 16)
     min_free = table.least_free(shutil.disk_usage(table.data_dir).total)
     scratch = Scratch(table.data_dir / "staging", new_name, min_free)
-    storage = FolderStorage(table.data_dir, scratch, new_name)
-
-    who = await callers(table, database, clock, principals, identity)
-    measures = Measures()
-    sessions = await agent_sessions(storage, measures, stack)
-    allowed = allowances(table, settings.users)
-    services = Services(
-        database,
-        of_record,
-        clock,
-        in_file(settings),
-        wakeups.services_changed,
-    )
-    await services.read()
-    database.listener = Listener(wakeups.changed, wakeups.noted, measures.jobs.moved)
-    registry = Registry([], clock)
-    resources = Resources(
+    wakeups, measures = JobWakeups(clock), Measures()
+    database.listener = StoreListener(wakeups.changed, wakeups.noted, measures.jobs.moved)
+    core = Resources(
+        settings=settings,
         database=database,
-        storage=storage,
-        scratch=scratch,
-        fleet=registry,
-        services=services,
         clock=clock,
-        unreachable_after_s=table.agent_timeout,
-        lost_after_s=table.agent_lost_after,
+        storage=FolderStorage(table.data_dir, scratch, new_name),
+        scratch=scratch,
+        fleet=Registry([], clock),
+        services=Services(database, settings, clock, wakeups),
+        wakeups=wakeups,
         measures=measures,
-        report_delay_s=_REPORT_DELAY_S,
-        hints=wakeups.hints,
     )
-    agents = Agents(resources, database, on_change=wakeups.agent_changed)
-    accept = Accept(resources, allowed)
-    get = Get(resources, on_slot=wakeups.send)
-    poll = Poll(resources, get)
-    deliver = Deliver(resources, get)
-    send = Send(resources, deliver, get, table.sender_interval)
-    cancel = Cancel(resources, wakeups, get)
-    schedules = Schedules(resources, database, accept, allowed, wakeups.schedules.set)
-    await schedules.load()
-    webhook_key = await webhook_secret(database, secret_text(secrets.token_bytes(32)))
-    receivers = HttpWebhookClient(AllowedTargets(table.webhook_allow or ()), clock)
-    stack.push_async_callback(receivers.close)
-    webhooks = Webhooks(
-        database,
-        receivers,
-        secret_bytes(webhook_key),
-        clock,
-        machine,
-        server=identity,
-        on_change=wakeups.webhooks.set,
-        measures=measures,
-        rehearsal=await is_rehearsal(database),
-    )
-    batches = Batches(resources, wakeups.batches.set)
-    delete = Delete(resources, cancel)
-    retry = RetryByHand(resources)
-    statistics = Statistics(resources, database)
-    clean = Clean(resources, delete.finish, wakeups.cleaner.set, keeper.keep)
-    await recover(database, scratch)
-    fleet = Fleet(
-        registry,
-        agents,
-        get,
-        sessions,
-        (identity, former),
-        start,
-        clock,
-        sending=deliver.stop,
-        receiving=[poll.stop, get.stop],
-        on_change=wakeups.agent_changed,
-    )
-    await fleet.apply(settings.agents)
+    return core, record
 
-    upload_limits = UploadLimits(clock, lambda user: allowed.of(user).uploads)
-    upload_threads = UploadThreads()
-    stack.callback(upload_threads.close)
-    reads = Reads()
-    stack.callback(reads.close)
-    lag = EventLoopLag(clock)
-    dependencies = Dependencies(resources, wakeups.dependencies.set)
+
+def loops(of: Context) -> list[Loop]:
+    """What is done again and again, beside what requests and agents begin."""
+    table, wakeups = of.settings.server, of.wakeups
 
     def loop(name: str, sweep: Sweep, every_s: float, wakeup: asyncio.Event | None = None) -> Loop:
-        return Loop(name, sweep, every_s, wakeup or asyncio.Event(), clock)
+        return Loop(name, sweep, every_s, wakeup or asyncio.Event(), of.clock)
 
-    supervisor = Supervisor(
-        [
-            loop("sender", send, table.sender_interval, wakeups.sender),
-            loop("progress", get.progress, _PROGRESS_EVERY_S),
-            loop("getter", poll, table.getter_interval, wakeups.getter),
-            loop("canceller", cancel, _CANCEL_AGAIN_S, wakeups.canceller),
-            loop("agents", agents, _AGENTS_EVERY_S),
-            loop("audit", who.audit, _AUDIT_EVERY_S),
-            loop("tokens", who.tokens, USES_EVERY_S),
-            loop("uploads", upload_limits, _UPLOADS_CHECKED_S),
-            loop("dependencies", dependencies, _DEPENDENCIES_EVERY_S, wakeups.dependencies),
-            loop("webhooks", webhooks, _AT_LEAST_EVERY_S, wakeups.webhooks),
-            loop("batches", batches, table.sender_interval, wakeups.batches),
-            loop("cleaner", clean, table.cleaner_interval, wakeups.cleaner),
-            loop("statistics", statistics, _AT_LEAST_EVERY_S),
-            loop("schedules", schedules, _AT_LEAST_EVERY_S, wakeups.schedules),
-        ],
-        [clock.keep_saved, lag.run, fleet.run],
-        [
-            webhooks.stop,
-            deliver.stop,
-            cancel.stop,
-            poll.stop,
-            get.stop,
-            agents.stop,
-            statistics.stop,
-            who.tokens.write_uses,
-            who.audit.stop,
-        ],
-    )
-    waiting = get.results.waiting
-    health = Health(
-        database,
-        scratch,
-        supervisor,
-        min_free,
-        lambda: waiting.sentence() if waiting.hold_uploads(registry) else "",
-        clock,
-        aside=table.data_dir / UNKNOWN,
-        unknown=lambda: clean.orphans_left,
-    )
+    return [
+        loop("sender", of.send, table.sender_interval, wakeups.sender),
+        loop("progress", of.get.progress, _PROGRESS_EVERY_S),
+        loop("getter", of.poll, table.getter_interval, wakeups.getter),
+        loop("canceller", of.cancel, _CANCEL_AGAIN_S, wakeups.canceller),
+        loop("agents", of.agents, _AGENTS_EVERY_S),
+        loop("audit", of.audit, _AUDIT_EVERY_S),
+        loop("tokens", of.tokens, USES_EVERY_S),
+        loop("uploads", of.uploads, _UPLOADS_CHECKED_S),
+        loop("dependencies", of.dependencies, _DEPENDENCIES_EVERY_S, wakeups.dependencies),
+        loop("webhooks", of.webhooks, _AT_LEAST_EVERY_S, wakeups.webhooks),
+        loop("batches", of.batches, table.sender_interval, wakeups.batches),
+        loop("cleaner", of.clean, table.cleaner_interval, wakeups.cleaner),
+        loop("statistics", of.statistics, _AT_LEAST_EVERY_S),
+        loop("schedules", of.schedules, _AT_LEAST_EVERY_S, wakeups.schedules),
+    ]
+
+
+def application(context: Context, limits: ConnectionLimits) -> web.Application:
+    """What answers requests."""
+    table, server_id = context.settings.server, context.identity.server
+    forms = frozenset((route.method, route.path) for route in pages.ROUTES)
+    areas = {(route.method, route.path): route.area for route in ROUTES}
+    areas |= {(route.method, route.path): route.area for route in pages.ROUTES}
     gate = Gate(
         table,
-        limits(settings),
+        limits,
         OPEN_PATHS | pages.OPEN_PATHS,
         open_forms=pages.OPEN_FORMS,
         id_field="job_id",
         origins=table.allowed_origins or (),
         proxies=table.trusted_proxies or (),
-        tokens=who.known,
-        rates=rate_limits(allowed, clock),
-        signed=who.shown,
-        audit=who.recorder,
-        transfers=measures.transfers,
+        tokens=context.known,
+        rates=RateLimits(functools.partial(_rate, context.settings), context.clock),
+        signed=[
+            SignedRequests(context.permits, context.clock),
+            BrowserSessions(context.sessions, server_id, forms),
+        ],
+        audit=Recorder(context.audit, areas, context.clock),
+        transfers=context.measures.transfers,
         unread=UnreadAnswers(),
     )
+    made = web.Application(client_max_size=_FORM_BYTES)
+    add_middlewares(made, gate, problems(error_page))
+    made[METRICS] = ServerMetrics(context, gate.requests.collectors)
+    add_routes(made, context)
+    csrf, tries = CsrfTokens(context.identity.csrf_key), LoginTries(context.clock)
+    pages.add_routes(made, Site(context, server_id, csrf, tries))
+    return made
 
-    def use_services(new: ServerSettings) -> None:
-        allowed.use(allowances(new.server, new.users))
-        services.use_file(in_file(new), allowed)
 
-    async def use(new: ServerSettings) -> None:
-        await fleet.apply(new.agents)  # first what may fail, and changes nothing then
-        use_services(new)
-        if principals is None:
-            who.use(new.server)
+def _rate(settings: LiveSettings, principal: Principal) -> tuple[str, Rate]:
+    """Whose share of requests one is, and how many there may be; a user's tokens are counted
+    together.
+    """
+    if principal.role in (None, Role.OPERATOR, Role.AGENT, Role.METRICS):
+        return "", UNLIMITED
+    by_ticket = principal.role is Role.TICKET
+    whose = (principal.acts_as if by_ticket else principal.user_id) or principal.name
+    return f"{principal.role} {whose}", settings.allowances.of(whose).rate
 
-    async def left() -> list[JobsLeft]:
-        """Jobs of services that are in no settings any more; the log says so, too."""
-        found = [
-            JobsLeft(service=name, queued=load.by_state[JobState.QUEUED], in_work=load.in_work)
-            for name, load in (await gone(services, database)).items()
-        ]
-        for one in found:
-            log.warning("service.gone", **one.model_dump())
-        return found
 
-    async def reload_all() -> Reloaded:
-        done = await reload.run_once()
-        return done.model_copy(update={"left": await left()})
+async def serve(
+    settings: ServerSettings,
+    read: Callable[[], ServerSettings],
+    ready: int | None = None,
+    *,
+    new_database: bool = False,
+) -> None:
+    """Run until SIGTERM or SIGINT.
 
-    use_services(settings)
-    await left()
-    reload = Reload(
-        settings,
-        read or (lambda: settings),
-        lambda old, new: check_change(old, new, others=bool(who.tokens.operators)),
-        use,
-        lambda: [one.tls for one in fleet.clients.values()],
-    )
+    Args:
+        read: reads the settings again, at SIGHUP.
+        ready: descriptor that gets the port and a newline once the server listens, and then a
+            line of JSON for ``ferryman dev``.
+        new_database: see :func:`server.store.data_folder.open_data`.
 
-    def copies() -> list[str]:  # which were made before upgrades
-        path = database_path(table)
-        return sorted(one.name for one in path.parent.glob(f"{path.name}.schema-*"))
+    Raises:
+        CannotListen, WrongDatabase, FolderInUse, DatabaseUnavailable, OSError, ValueError
+    """
+    table = settings.server
+    check_exposure(table.host, table.needs_token, "server")
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    hangup = asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, hangup.set)
+    manager = ServiceManager()
+    async with AsyncExitStack() as stack:
+        lock_folder(table, stack)  # first: a second server then says that the first runs
+        sock = listen(table.host, table.port)  # from here on clients can connect
+        stack.callback(sock.close)
+        port = sock.getsockname()[1]
+        limits = connections.connection_limits(
+            connections.raise_open_file_limit(), own=OWN_FILES * min(16, len(settings.agents))
+        )
+        stack.push_async_callback(manager.close)
+        manager.starting(RealClock())
+        server = await compose(settings, read, stack, limits, new_database=new_database)
+        context, clock = server.context, server.context.clock
+        check_tokens(table, others=bool(context.tokens.operators))
+        tls = context.reload.listening = table.tls()
+        listener = Listener(server.application, sock, limits, Deadlines(), ANSWER_S, tls)
+        stack.push_async_callback(listener.close)
+        await listener.start()
+        server.start()
+        log.info(
+            "server.listening",
+            url=url_of(table.host, port, tls=tls is not None),
+            data_dir=str(table.data_dir),
+            connections=limits.connections,
+        )
+        supervision = Supervision(context)
+        for work in (
+            manager.reload_at(hangup, functools.partial(_reload, context), RealClock()),
+            _prepare_pages(clock),
+            probe.watch(supervision.unready, stopping, clock),
+        ):
+            stack.callback(asyncio.create_task(work).cancel)
+        manager.ready(clock, supervision.alive, supervision.sentence)
+        interpreter.ready()
+        if ready is not None:
+            os.write(ready, f"{port}\n{json.dumps(_welcome(context))}\n".encode())
+            os.close(ready)
+        await stopping.wait()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # A second one ends us at once; nothing is lost by that.
+            loop.remove_signal_handler(number)
+        await _drain(server, listener, manager)
+    log.info("server.stopped")
 
-    application = web.Application(client_max_size=_FORM_BYTES)
-    add_middlewares(application, gate, problems(error_page))
-    context = Context(
-        form_limits=FormLimits(
-            max_bytes=table.max_upload,
-            max_files=table.max_files,
-            portable=table.names == "portable",
-        ),
-        public_url=table.origin,
-        return_origins=frozenset(filter(None, map(normal_origin, table.allowed_origins or ()))),
-        token_needed=lambda: who.known.needed,
-        reload=reload_all,
-        database=database,
-        storage=storage,
-        scratch=scratch,
-        fleet=registry,
-        agents=agents,
-        services=services,
-        statistics=statistics,
-        allowances=allowed,
-        watch=wakeups,
-        clock=clock,
-        accept=accept,
-        cancel=cancel,
-        schedules=schedules,
-        tokens=who.tokens,
-        sessions=who.sessions,
-        token_holder=who.known.principal_of,
-        audit=who.audit,
-        webhooks=webhooks,
-        delete=delete,
-        retry=retry,
-        forget_user=ForgetUser(
-            resources, database, delete, schedules, who.tokens, who.audit, copies
-        ),
-        bulk=Bulk(resources, retry, delete),
-        upload_limits=upload_limits,
-        upload_threads=upload_threads,
-        results_waiting=waiting,
-        snapshots=Snapshots(scratch, clock),
-        troubles=health.troubles,
-        files_to_look_at=health.files_to_look_at,
-        vitals=health.vitals,
-        waiting=gate.long_poll,
-        accepts=who.accepts,
-        permits=who.permits,
-        measures=measures,
-        reads=reads,
-        url_prefix=table.url_prefix,
-        version=metadata.version("ferryman"),
-    )
-    collectors = [lag.seconds, supervisor.failures, *gate.requests.collectors]
-    application[METRICS] = ServerMetrics(context, database, collectors)
-    add_routes(application, context)
-    key = await csrf_key(database, secrets.token_bytes(32))
-    pages.add_routes(application, Site(context, identity, CsrfTokens(key), LoginTries(clock)))
-    return Server(reload, application, supervisor, wakeups, gate, context, fleet)
+
+async def _drain(server: Server, listener: Listener, manager: ServiceManager) -> None:
+    """Let requests that are under way end, and then what the server does by itself."""
+    log.info("server.stopping")
+    clock, grace_s = server.context.clock, server.context.settings.server.shutdown_grace
+    until = clock.monotonic() + grace_s + _STOP_S
+    manager.stopping(clock, lambda: clock.monotonic() < until)
+    server.context.wakeups.close()
+    listener.stop_accepting()  # no new connections; open requests may finish
+    if not await server.application[GATE].drain(grace_s, clock):
+        log.warning("server.cut_off", why="requests did not end within shutdown_grace")
+    await listener.close()
+    await server.stop()
+
+
+def _welcome(context: Context) -> dict[str, Any]:
+    """What ``ferryman dev`` shows: where the dashboard is, logged in if that is needed, and a
+    service.
+    """
+    first = context.sessions.first_configured()
+    path, query = ("/", {}) if first is None else login_path(context, first)[:2]
+    table = context.settings.server
+    there = f"{table.origin or ''}{table.url_prefix}{path}"
+    return {
+        "dashboard": f"{there}?{urlencode(query)}" if query else there,
+        "behind_proxy": bool(table.url_prefix),
+        "asks": first is not None,
+        "service": next(iter(context.services), "example"),
+    }
+
+
+async def _prepare_pages(clock: Clock) -> None:
+    """Compile the templates of pages one by one, when the start is over: half a second of work that
+    those who look at the first pages would wait for, and all jobs if it were done at once.
+    """
+    await clock.sleep(_PREPARE_AFTER_S)
+    for name in await asyncio.to_thread(template_names):
+        await asyncio.to_thread(compile_template, name)
+        await clock.sleep(_PREPARE_EVERY_S)
+
+
+async def _reload(context: Context) -> None:
+    with contextlib.suppress(NotReloaded):  # the log says why
+        await context.reload()
+
+
+class Supervision:
+    """Says from time to time whether a server is alive, and how it is: to systemd and the log."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._stuck: list[str] = []
+
+    async def alive(self) -> bool:
+        """Whether a restart would not help: every loop goes round, or waits for a disk that does
+        not answer, for which a new process would wait, too.
+        """
+        stuck = self._context.supervisor.stuck()
+        if stuck and stuck != self._stuck:
+            log.error("loop.stuck", loops=stuck)
+        self._stuck = stuck
+        if not stuck:
+            return True
+        troubles = await self._context.health.troubles()
+        return any(one.kind is TroubleKind.DATA_FOLDER_SILENT for one in troubles)
+
+    async def sentence(self) -> str:
+        """For ``systemctl status``."""
+        found = await status_of(self._context)
+        jobs = "jobs cannot be counted"
+        if found.queued is not None and found.in_work is not None:
+            jobs = f"{found.in_work} of {found.slots} slots in use, {found.queued} jobs queued"
+        wrong = "; ".join(one.message for one in found.troubles) or "all is well"
+        return f"{jobs}; {wrong}"
+
+    async def unready(self) -> dict[str, str]:
+        """Why no uploads are taken: kind of trouble -> sentence."""
+        return {one.kind.value: one.text for one in await self._context.health.troubles()}

@@ -10,8 +10,7 @@ its last byte was not sent. Its other jobs are Unknown until it is back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -25,12 +24,14 @@ from server.agents.follower import Follower
 from server.agents.orchestrator_client import OrchestratorClient
 from server.agents.registry import Registry
 from server.domain.agents import Contact
-from server.ports import Measures, Storage
 from server.settings.agents import AgentTable
 from server.stages.agents import Agents
+from server.stages.deliver import Deliver
 from server.stages.get import Get
+from server.stages.poll import Poll
+from server.stages.stage import Resources
+from server.store.identity import Identity
 from shared.clock import Clock
-from shared.ids import Start
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 _TRANSFERS_PER_HOST: Final = 64
@@ -50,34 +51,30 @@ class _Known:
 
 
 class Fleet:
-    """Owns the clients and the followers of the agents.
+    """Owns the clients and the followers of the agents, and the connections to them.
 
     Args:
-        identity: of the server, and of those that it was restored in place of.
-        start: of the server.
-        sending: ends the deliveries to an agent.
-        receiving: each ends what is in flight from an agent.
-        on_change: called when agents may get jobs, or jobs have to be looked at.
+        deliver: what is sent to an agent ends here with its connection.
+        poll, get: likewise what is in flight from one.
     """
 
     def __init__(
         self,
+        core: Resources,
         registry: Registry,
+        identity: Identity,
         agents: Agents,
+        deliver: Deliver,
+        poll: Poll,
         get: Get,
-        sessions: Sessions,
-        identity: tuple[str, tuple[str, ...]],
-        start: Start,
-        clock: Clock,
-        *,
-        sending: Callable[[str], Awaitable[None]],
-        receiving: Sequence[Callable[[str], Awaitable[None]]],
-        on_change: Callable[[], None],
     ) -> None:
         self._registry, self._agents, self._get = registry, agents, get
-        self._sessions, self._identity, self._start = sessions, identity, start
-        self._clock, self._on_change = clock, on_change
-        self._sending, self._receiving = sending, receiving
+        self._identity, self._clock = identity, core.clock
+        self._on_change = core.wakeups.agent_changed
+        self._sending, self._receiving = deliver.stop, (poll.stop, get.stop)
+        self._sessions = Sessions(
+            _session(0), _session(_TRANSFERS_PER_HOST), core.storage, core.measures
+        )
         self._known: dict[str, _Known] = {}
         self._applying = asyncio.Lock()
         self._following: dict[str, asyncio.Task[None]] | None = None
@@ -87,6 +84,11 @@ class Fleet:
     def clients(self) -> Mapping[str, AgentClient]:
         """Agent -> what calls it."""
         return {name: one.client for name, one in self._known.items()}
+
+    async def close(self) -> None:
+        """The connections to all agents."""
+        await self._sessions.control.close()
+        await self._sessions.transfers.close()
 
     async def apply(self, tables: Mapping[str, AgentTable]) -> None:
         """Use these agents, in this way. If it fails, those before are used as they were.
@@ -180,7 +182,7 @@ class Fleet:
         if known is not None and known.connection == connection:
             return _Known(table, connection, known.client, known.address)
         made = await asyncio.to_thread(
-            client, name, table, self._sessions, self._identity, self._start, self._clock
+            client, name, table, self._sessions, self._identity, self._clock
         )
         return _Known(table, connection, made, contact(name, table).address)
 
@@ -216,18 +218,9 @@ def contact(name: str, agent: AgentTable) -> Contact:
 
 
 def client(
-    name: str,
-    agent: AgentTable,
-    sessions: Sessions,
-    identity: tuple[str, tuple[str, ...]],
-    start: Start,
-    clock: Clock,
+    name: str, agent: AgentTable, sessions: Sessions, identity: Identity, clock: Clock
 ) -> AgentClient:
-    """Talks to the agent.
-
-    Args:
-        identity: of the server, and of those that it was restored in place of.
-    """
+    """Talks to the agent."""
     more: dict[str, Any] = {
         "token": agent.secret(),
         "services": frozenset(agent.services),
@@ -235,29 +228,18 @@ def client(
         "identity": agent.identity(),
     }
     if agent.url is not None:
-        server, former = identity
         return FerrymanAgent(
             name,
             agent.url.rstrip("/"),
             sessions,
             clock,
-            server=server,
-            former=former,
-            start=start,
+            server=identity.server,
+            former=identity.former,
+            start=identity.start,
             **more,
         )
     addresses = (agent.upload_url or "", agent.download_url or "", agent.terminate_url or "")
     return OrchestratorClient(name, *addresses, sessions, clock, **more)
-
-
-async def agent_sessions(storage: Storage, measures: Measures, stack: AsyncExitStack) -> Sessions:
-    """The connections to all agents; the stack closes them."""
-    return Sessions(
-        control=await stack.enter_async_context(_session(0)),
-        transfers=await stack.enter_async_context(_session(_TRANSFERS_PER_HOST)),
-        storage=storage,
-        measures=measures,
-    )
 
 
 def _session(per_host: int) -> aiohttp.ClientSession:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 from server.domain.troubles import Trouble, TroubleKind
-from server.loops.runner import Supervisor
-from server.ports import Disk, Scratch, Vitals
-from shared.clock import Clock
+from server.loops import Supervisor
+from server.ports import Disk, Vitals
+from server.stages.clean import Clean
+from server.stages.results import WaitingResults
+from server.stages.stage import Resources
+from server.store.data_folder import UNKNOWN
 from shared.probe import Probe
 from shared.sqlite.database import Database
 from shared.sqlite.files import DatabaseUnavailable
@@ -23,31 +23,24 @@ class Health:
     """Checks the server.
 
     Args:
-        min_free: bytes of disk that uploads must leave.
-        aside: the folder of files that were moved aside.
-        unknown: how many stored files have no row, and may not be deleted yet.
-        results_waiting: says that no upload is taken because results wait for room on the disk;
-            empty: they do not, or not at all agents.
+        clean: knows of files without a row.
+        waiting: results that wait for room on the disk.
     """
 
     def __init__(
         self,
+        core: Resources,
         database: Database,
-        scratch: Scratch,
         supervisor: Supervisor,
-        min_free: int,
-        results_waiting: Callable[[], str],
-        clock: Clock,
-        *,
-        aside: Path,
-        unknown: Callable[[], int],
+        clean: Clean,
+        waiting: WaitingResults,
     ) -> None:
-        self._aside, self._unknown, self._is_aside = aside, unknown, False
-        self._database, self._scratch, self._supervisor = database, scratch, supervisor
-        self._min_free, self._results_waiting = min_free, results_waiting
-        self._disk = Probe("the data folder", self._check_disk, clock)
+        self._core, self._database, self._supervisor = core, database, supervisor
+        self._clean, self._waiting = clean, waiting
+        self._disk = Probe("the data folder", self._check_disk, core.clock)
         self._measured: Disk | None = None
-        self._started_at = clock.now()
+        self._aside, self._is_aside = core.settings.server.data_dir / UNKNOWN, False
+        self._started_at = core.clock.now()
 
     async def troubles(self) -> list[Trouble]:
         """What is wrong now; empty: all is well."""
@@ -65,14 +58,14 @@ class Health:
                 kind = TroubleKind.DATABASE_FULL
             problems.append(Trouble(kind, str(failure)))
         problems += [_of_disk(text) for text in await self._disk.problems()]
-        if waiting := self._results_waiting():
-            problems.append(Trouble(TroubleKind.RESULTS_WAITING, waiting))
+        if self._waiting.hold_uploads(self._core.fleet):
+            problems.append(Trouble(TroubleKind.RESULTS_WAITING, self._waiting.sentence()))
         return problems
 
     def files_to_look_at(self) -> list[Trouble]:
         """What an operator should look at; new work is welcome all the same."""
         found = []
-        if count := self._unknown():
+        if count := self._clean.orphans_left:
             text = f"{say_count(count, 'stored file')} without a row in the database"
             found.append(Trouble(TroubleKind.FILES_UNKNOWN, text))
         if self._is_aside:
@@ -92,14 +85,14 @@ class Health:
         return Vitals(self._started_at, disk, size, unused, self._supervisor.loops())
 
     def _check_disk(self) -> list[str]:
-        problems = []
+        problems, scratch = [], self._core.scratch
         try:
-            free, total = self._scratch.free_bytes(), self._scratch.total_bytes()
-            least = self._min_free
+            free, total = scratch.free_bytes(), scratch.total_bytes()
+            least = self._core.settings.server.least_free(total)
             self._measured = Disk(free, total, least)
             if free < least:
                 problems.append(_FULL)
-            self._scratch.check_writable()
+            scratch.check_writable()
             self._is_aside = self._aside.is_dir()
         except OSError as problem:
             problems.append(f"{_UNWRITABLE}: {problem.strerror}")

@@ -19,7 +19,6 @@ from server.ports import Agent, Fleet, Vitals
 from server.store import statistics
 from shared.clock import SECOND, Micros
 from shared.metrics import Labels, ProgramMetrics, gauge, known
-from shared.sqlite.database import Database
 from shared.sqlite.files import DatabaseUnavailable
 from shared.wire import AgentState, JobState
 
@@ -43,17 +42,13 @@ class ServerMetrics(ProgramMetrics):
 
     Args:
         of: what is asked how it is.
-        collectors: what counts by itself, beside the database and the context's measures.
+        requests: count themselves, as do parts of the server.
     """
 
-    def __init__(
-        self,
-        of: Context,
-        database: Database,
-        collectors: Iterable[Collector],
-    ) -> None:
-        self._of, self._database = of, database
-        counting = [*collectors, database.commit_s, *of.measures.collectors]
+    def __init__(self, of: Context, requests: Iterable[Collector]) -> None:
+        self._of, self._database = of, of.database
+        counting = [of.lag.seconds, of.supervisor.failures, *requests]
+        counting += [of.database.commit_s, *of.measures.collectors]
         super().__init__("server", of.version, counting)
         self._stored: list[Metric] = []
         self._agents: list[AgentRecord] | None = None
@@ -67,7 +62,7 @@ class ServerMetrics(ProgramMetrics):
             if of.clock.monotonic() >= self._stored_until:
                 await self._read(services)
         found = [*self._stored, _listeners(of.measures.listeners)]
-        found += _of_server(await of.troubles(), await of.vitals())
+        found += _of_server(await of.health.troubles(), await of.health.vitals())
         found += _of_agents(of.fleet, self._agents)
         found += _of_services(services, of.fleet)
         found.append(
@@ -75,7 +70,7 @@ class ServerMetrics(ProgramMetrics):
                 "ferryman_results_waiting",
                 "Results that cannot be stored now.",
                 ("reason",),
-                {("disk",): len(of.results_waiting)},
+                {("disk",): len(of.get.results.waiting)},
             )
         )
         readable: dict[Labels, float] = {(): float(bool(self._stored))}

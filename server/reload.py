@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 import structlog
 
 from server.domain.errors import NotReloaded
+from server.fleet import Fleet
+from server.settings.live import LiveSettings
+from server.settings.load import check_change
 from server.settings.tables import ServerSettings, ServerTable
+from server.stages.services import Services
+from server.stages.tokens import Tokens
+from shared.http import authentication
 from shared.http.tls import TlsFiles
 from shared.settings.base import SettingsError
 from shared.settings.effective import differences
@@ -22,35 +28,33 @@ TOKENS: Final = frozenset({"tokens", "metrics_tokens"})
 
 
 class Reload:
-    """Reads the settings again at each :meth:`run_once`.
+    """Reads the settings again at each call, and has them applied where they are not read by name.
 
     Args:
-        settings: those that are in use.
         read: raises SettingsError.
-        check: raises ValueError if nobody could use a server with the second in place of the
-            first, or everybody.
-        use: applies them; raises ValueError or changes all.
-        tls: the files that agents are called with.
+        known: the tokens of the settings.
+        issued: those that were made while the server ran.
 
     Attributes:
-        settings: those that are in use.
         listening: the files that the server listens with.
     """
 
     def __init__(
         self,
-        settings: ServerSettings,
+        settings: LiveSettings,
         read: Callable[[], ServerSettings],
-        check: Callable[[ServerTable, ServerTable], None],
-        use: Callable[[ServerSettings], Awaitable[None]],
-        tls: Callable[[], Iterable[TlsFiles | None]] = tuple,
+        agents: Fleet,
+        services: Services,
+        known: authentication.Tokens,
+        issued: Tokens,
     ) -> None:
-        self.settings, self._read, self._check, self._use = settings, read, check, use
-        self._tls = tls
+        self._settings, self._read = settings, read
+        self._agents, self._services = agents, services
+        self._known, self._issued = known, issued
         self.listening: TlsFiles | None = None
         self._one_at_a_time = asyncio.Lock()
 
-    async def run_once(self) -> Reloaded:
+    async def __call__(self) -> Reloaded:
         """Apply what has changed: all that is not to wait for a restart, or nothing.
 
         Raises:
@@ -67,7 +71,7 @@ class Reload:
                 raise NotReloaded(str(problem)) from problem
 
     async def _reload(self) -> Reloaded:
-        new, old = await asyncio.to_thread(self._read), self.settings
+        new, old = await asyncio.to_thread(self._read), self._settings.tables
         waiting = {
             key
             for key in ServerTable.model_fields.keys() - TOKENS
@@ -75,16 +79,19 @@ class Reload:
         }
         kept = {key: getattr(old.server, key) for key in waiting}
         used = new.model_copy(update={"server": new.server.model_copy(update=kept)})
-        self._check(old.server, new.server)
-        self._check(old.server, used.server)
+        for server in (new.server, used.server):
+            check_change(old.server, server, others=bool(self._issued.operators))
         done = Reloaded(changed=[], waiting=[])
         for one in differences(old, new):
             table, _, key = one.key.partition(".")
             waits = table == "server" and key in waiting
             (done.waiting if waits else done.changed).append(one)
-        await self._use(used)
-        self.settings = used
-        for files in filter(None, (self.listening, *self._tls())):
+        await self._agents.apply(used.agents)  # first what may fail, and changes nothing then
+        self._settings.use(used)
+        self._services.settings_changed()
+        self._known.use_settings(used.server)
+        clients = self._agents.clients.values()
+        for files in filter(None, (self.listening, *(one.tls for one in clients))):
             await asyncio.to_thread(files.reload)
         for one in done.changed:
             log.info("setting.changed", key=one.key, old=one.old, new=one.new)
@@ -92,4 +99,4 @@ class Reload:
             advice = "restart to apply"
             log.warning("setting.not_applied", key=one.key, old=one.old, new=one.new, advice=advice)
         log.info("settings.reloaded", applied=len(done.changed), waiting=len(done.waiting))
-        return done
+        return done.model_copy(update={"left": await self._services.left()})

@@ -45,7 +45,9 @@ async def job_answer(context: Context, job: Job, status: int = HTTPStatus.OK) ->
     newest = await context.database.read_list(attempts.newest, job.id, _MOST)
     more: dict[str, Any] = {
         "history": history(moves, context.clock.now()),
-        "attempts": [documents.attempt_doc(one, context.url_prefix) for one in newest],
+        "attempts": [
+            documents.attempt_doc(one, context.settings.server.url_prefix) for one in newest
+        ],
     }
     if job.callback_url is not None:
         more["webhooks"] = [

@@ -35,6 +35,7 @@ from server.http.params import choice, flag, flag_param, int_param, whole
 from server.http.problems import Refusal
 from server.http.requested_job import requested_job
 from server.http.route import JOB, Route
+from shared.http.middleware import GATE
 
 _LAST: Final = 2**62
 _MAX_ATTEMPT: Final = 2**31 - 1
@@ -116,7 +117,7 @@ async def _part(request: web.Request, context: Context, wanted: _Wanted) -> web.
 
 async def _followed(request: web.Request, context: Context, wanted: _Wanted) -> web.StreamResponse:
     """Bytes as they are written, until the attempt has ended, or nothing came for a while."""
-    with context.waiting(request):
+    with request.app[GATE].long_poll(request):
         async with context.reads.log_openings.turn():
             job, attempt, start = await _begin(request, context, wanted)
         headers = {**LOG_HEADERS, **NO_BUFFERING, **log_headers(attempt, start)}
@@ -137,7 +138,7 @@ async def _events(request: web.Request, context: Context, wanted: _Wanted) -> we
     seen = event_stream.last_event_id(request)
     if seen is not None:
         wanted = replace(wanted, offset=seen, tail=None)
-    with context.waiting(request):
+    with request.app[GATE].long_poll(request):
         async with context.reads.log_openings.turn():
             job, attempt, offset = await _begin(request, context, wanted)
         if seen is not None and attempt is not None and attempt.ended_at is not None:
@@ -168,7 +169,7 @@ async def _events(request: web.Request, context: Context, wanted: _Wanted) -> we
                     await send(piece.data)
                 else:
                     await response.write(event_stream.COMMENT)
-        if not context.watch.closing:
+        if not context.wakeups.closing:
             await send(b"", final=True)
             document = json.dumps({"attempt": number, "offset": offset})
             await response.write(event_stream.message(offset, "end", document))

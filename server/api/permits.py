@@ -33,7 +33,7 @@ async def make_ticket(request: web.Request, context: Context) -> web.StreamRespo
         request[PRINCIPAL],
         context.clock.now(),
         secrets.token_hex(8),
-        context.return_origins,
+        context.settings.server.origins,
     )
     text = context.permits.text(ticket)
     body = TicketDoc(

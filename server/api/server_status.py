@@ -23,7 +23,6 @@ from server.http.context import Context
 from server.http.params import JsonBody, read_body, word
 from server.http.problems import wants_page
 from server.http.route import Body, Route, json_answer
-from server.stages.services import gone
 from server.store import inserts, queue, statistics, users
 from shared import wire
 from shared.clock import utc
@@ -55,7 +54,7 @@ async def usage_of(context: Context, user: str, *, for_operators: bool = False) 
     Args:
         for_operators: with what is none of the user's business.
     """
-    now, allowed = context.clock.now(), context.allowances.of(user)
+    now, allowed = context.clock.now(), context.settings.allowances.of(user)
     under_way = Counter[str]()
     for one in await context.database.read(queue.held):
         if one.user_id == user:
@@ -83,7 +82,7 @@ async def usage_of(context: Context, user: str, *, for_operators: bool = False) 
         "user_id": user,
         "stored": _quota(await context.database.read(inserts.stored_bytes, user), allowed.stored),
         "uploaded_today": today,
-        "uploads": _quota(context.upload_limits.of_user(user), allowed.uploads),
+        "uploads": _quota(context.uploads.of_user(user), allowed.uploads),
         "rate_limit": str(allowed.rate) if allowed.rate.number else None,
         "services": services,
         "days": await context.database.read_list(
@@ -226,8 +225,8 @@ class StatusDoc(Wire):
 
 async def status_of(context: Context) -> StatusDoc:
     """How the server is now. It is made without the database, too."""
-    found, vitals = await context.troubles(), await context.vitals()
-    found = [*found, *context.files_to_look_at()]
+    found, vitals = await context.health.troubles(), await context.health.vitals()
+    found = [*found, *context.health.files_to_look_at()]
     queued = in_work = day_jobs = day_bytes = None
     agents: Sequence[AgentDoc] = ()
     with contextlib.suppress(DatabaseUnavailable):  # one of the troubles says so
@@ -236,7 +235,7 @@ async def status_of(context: Context) -> StatusDoc:
         day_jobs, day_bytes = await context.statistics.last_day()
         in_work = sum(one.slots for one in await context.database.read(queue.held))
         found = [*found, *_of_agents(agents, context.version)]
-        for name, load in (await gone(context.services, context.database)).items():
+        for name, load in (await context.services.gone()).items():
             text = say_gone(name, load.by_state[JobState.QUEUED], load.in_work)
             found.append(Trouble(TroubleKind.SERVICE_GONE, text, name))
     found += [
@@ -245,7 +244,7 @@ async def status_of(context: Context) -> StatusDoc:
             f"agent {name} gets no new jobs: what a job left there does not fit on the disk",
             name,
         )
-        for name in sorted(context.results_waiting.held())
+        for name in sorted(context.get.results.waiting.held())
     ]
     found = sorted(
         [*found, *_of_services(context)], key=lambda one: one.kind not in SERVER_TROUBLES
@@ -268,7 +267,7 @@ async def status_of(context: Context) -> StatusDoc:
         slots=sum(one.slots or 0 for one in agents if one.up),
         agents_up=sum(one.up for one in agents),
         agents=sum(one.state is not AgentState.RETIRED for one in agents),
-        uploads=context.upload_limits.under_way,
+        uploads=context.uploads.under_way,
         most_uploads=reads.AT_ONCE,
         loops=[
             LoopDoc(name=one.name, last_ok_s=round(one.last_ok_s, 1), stuck=one.stuck)
@@ -440,13 +439,13 @@ class ReadyDoc(Wire):
 async def ping(request: web.Request, context: Context) -> web.StreamResponse:
     """Whether anybody is there; a browser goes on to the pages."""
     if wants_page(request):
-        raise web.HTTPSeeOther(f"{context.url_prefix}/jobs")
+        raise web.HTTPSeeOther(f"{context.settings.server.url_prefix}/jobs")
     return json_answer(Pong(message="pong"))
 
 
 async def health(request: web.Request, context: Context) -> web.StreamResponse:
     """200 when new work is welcome, 503 with the reasons when not."""
-    troubles = await context.troubles()
+    troubles = await context.health.troubles()
     no_database = any(one.kind in DATABASE_TROUBLES for one in troubles)
     body = HealthDoc(
         status="error" if troubles else "ok", database="error" if no_database else "ok"
@@ -472,8 +471,8 @@ async def livez(_: web.Request, __: Context) -> web.StreamResponse:
 async def readyz(_: web.Request, context: Context) -> web.StreamResponse:
     """200 when uploads are taken, 503 with the reasons when not; waits for neither disk nor
     database."""
-    reasons = sorted({one.kind.value for one in await context.troubles()})
-    if context.watch.closing:
+    reasons = sorted({one.kind.value for one in await context.health.troubles()})
+    if context.wakeups.closing:
         reasons.append(STOPPING)
     ready = ReadyDoc(status="error" if reasons else "ok", reasons=reasons)
     return _answer(ready, is_well=not reasons)

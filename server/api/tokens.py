@@ -246,13 +246,13 @@ async def whoami(request: web.Request, context: Context) -> WhoAmI:
         scopes=scope_names(scope for scope in SCOPES[principal.role] if principal.may(scope)),
         token_id=principal.token_id,
         expires_at=time_or_none(token.expires_at) if token else None,
-        token_needed=context.token_needed(),
+        token_needed=context.known.needed,
     )
 
 
 def _shown_once(context: Context, record: TokenRecord, text: str) -> NewTokenDoc:
     fields = token_fields(record, context.tokens.now())
-    return NewTokenDoc(**fields, token=text, message="" if context.token_needed() else _OPEN)
+    return NewTokenDoc(**fields, token=text, message="" if context.known.needed else _OPEN)
 
 
 _DURATION: Final = {

@@ -173,7 +173,7 @@ async def check_head(
             "upload_too_large",
             f"the upload is {say_size(length)}, the most {whose} is {say_size(limits.max_bytes)}",
         )
-    if (waiting := context.results_waiting).hold_uploads(context.fleet):
+    if (waiting := context.get.results.waiting).hold_uploads(context.fleet):
         raise Refusal(
             HTTPStatus.INSUFFICIENT_STORAGE,
             "disk_full",
@@ -208,7 +208,7 @@ async def received_form(
     """
     form_limits = _limits(context, most)
     async with AsyncExitStack() as stack:
-        in_flight = stack.enter_context(context.upload_limits.admit(request.content))
+        in_flight = stack.enter_context(context.uploads.admit(request.content))
         content = await stack.enter_async_context(context.scratch.file())
         if "user_id" in fields:
             in_flight.count_for(fields["user_id"])
@@ -264,7 +264,7 @@ def _bundle_sink(path: Path, limits: FormLimits, reserve: ReserveSpace) -> Sink:
 
 
 def _limits(context: Context, most: int | None) -> FormLimits:
-    limits = context.form_limits
+    limits = context.settings.server.form_limits
     if most is None or most >= limits.max_bytes:
         return limits
     return dataclasses.replace(limits, max_bytes=most)
@@ -429,13 +429,13 @@ async def upload(request: web.Request, context: Context) -> web.StreamResponse:
         links = links_by(request, context, _link(ticket, job, context))
     if wants_page(request):
         # A browser that posted a plain form: on to the job, so that a reload does not post again.
-        there = f"{context.url_prefix}{JOB_PAGE.replace('{id}', str(job.id))}"
+        there = f"{context.settings.server.url_prefix}{JOB_PAGE.replace('{id}', str(job.id))}"
         if ticket is not None and ticket.return_to is not None:
             there = with_query(ticket.return_to, job=str(job.id), status=job.state)
         elif links is not None:
             there = links.page
         return web.Response(status=HTTPStatus.SEE_OTHER, headers={"Location": there})
-    headers = {"Location": f"{context.url_prefix}/api/v1/jobs/{job.id}"}
+    headers = {"Location": f"{context.settings.server.url_prefix}/api/v1/jobs/{job.id}"}
     if not is_new:
         headers["Idempotent-Replayed"] = "true"
     warnings = list(job.upload_warnings) or None

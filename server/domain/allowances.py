@@ -49,10 +49,6 @@ class Allowances:
     ) -> None:
         self._usual, self._exceptions = usual or Allowance(), ByUser(exceptions or {})
 
-    def use(self, other: Allowances) -> None:
-        """Take over what other settings say."""
-        self._usual, self._exceptions = other._usual, other._exceptions
-
     def of(self, user: str) -> Allowance:
         return self._exceptions.get(user) or self._usual
 

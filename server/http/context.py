@@ -1,18 +1,20 @@
-"""What the handlers work with; the composition root puts one into the application."""
+"""The composed server: what its parts share, and its stages by name. Handlers get it."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import Final
 
 from aiohttp import web
 
-from server.domain.allowances import Allowances
+from server.agents.registry import Registry
 from server.domain.errors import NotAllowed
 from server.domain.jobs import Job
 from server.domain.permits import Permits
-from server.domain.troubles import Trouble
+from server.domain.webhook_targets import AllowedTargets
+from server.fleet import Fleet
+from server.health import Health
 from server.http import documents
 from server.http.reads import (
     Messages,
@@ -23,94 +25,138 @@ from server.http.reads import (
     UploadLimits,
     UploadThreads,
 )
-from server.ports import Fleet, Measures, Scratch, Storage, Vitals, Watch
+from server.loops import Supervisor
+from server.reload import Reload
+from server.settings.tables import ServerSettings
 from server.stages.accept import Accept
 from server.stages.agents import Agents
 from server.stages.audit import AuditTrail
+from server.stages.batches import Batches, Dependencies
 from server.stages.bulk import Bulk
 from server.stages.by_hand import Delete, RetryByHand
 from server.stages.cancel import Cancel
+from server.stages.clean import Clean, recover
+from server.stages.deliver import Deliver
 from server.stages.forget_user import ForgetUser
-from server.stages.results import WaitingResults
+from server.stages.get import Get
+from server.stages.poll import Poll
 from server.stages.schedules import Schedules
+from server.stages.send import Send
 from server.stages.services import Services
 from server.stages.sessions import Sessions
+from server.stages.stage import Resources
 from server.stages.statistics import Statistics
 from server.stages.tokens import Tokens
 from server.stages.waiting import why_waiting
 from server.stages.webhooks import Webhooks
 from server.store import batches
+from server.store.data_folder import RecordKeeper
+from server.store.identity import Identity
+from server.webhooks.client import HttpWebhookClient
 from shared.clock import Clock
+from shared.http import authentication
 from shared.http.authentication import PRINCIPAL
-from shared.multipart.parser import FormLimits
-from shared.principals import Principal, Role
-from shared.sql import Database
-from shared.wire import ChildCounts, JobDoc, QueueInfo, Reloaded
+from shared.http.middleware import GATE
+from shared.metrics import EventLoopLag
+from shared.principals import Role
+from shared.sqlite.database import Database
+from shared.steady_clock import PersistentClock
+from shared.wire import ChildCounts, JobDoc, QueueInfo
+
+_REPORT_DELAY_S: Final = 0.05
+"""What an agent says of an attempt that goes on is written so much later at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    form_limits: FormLimits
-    token_needed: Callable[[], bool]
-    """Whether a request without a token is refused."""
-    public_url: str | None
-    """Scheme and host that browsers know us by; None: those of the request."""
-    return_origins: frozenset[str]
-    """Where a form that was posted with a ticket may be sent on to."""
-    reload: Callable[[], Awaitable[Reloaded]]
-    """Reads the settings again; raises NotReloaded."""
+class Context(Resources):
+    """The server.
+
+    Args:
+        record: of the data folder.
+        machine: the clocks of the machine.
+        read: reads the settings again.
+    """
+
+    clock: PersistentClock
     database: Database
-    storage: Storage
-    scratch: Scratch
-    fleet: Fleet
-    agents: Agents
+    fleet: Registry
     services: Services
-    statistics: Statistics
-    allowances: Allowances
-    watch: Watch
-    clock: Clock
-    accept: Accept
-    cancel: Cancel
-    schedules: Schedules
-    tokens: Tokens
-    sessions: Sessions
-    token_holder: Callable[[str, str], Principal]
-    """Whose token a text is, by the address that sent it; without a role if it is not good."""
-    audit: AuditTrail
-    webhooks: Webhooks
-    delete: Delete
-    retry: RetryByHand
-    forget_user: ForgetUser
-    bulk: Bulk
-    upload_limits: UploadLimits
-    upload_threads: UploadThreads
-    results_waiting: WaitingResults
-    """For room on the disk."""
-    snapshots: Snapshots
-    troubles: Callable[[], Awaitable[list[Trouble]]]
-    """What is wrong now; empty: all is well."""
-    files_to_look_at: Callable[[], list[Trouble]]
-    """What an operator should look at."""
-    vitals: Callable[[], Awaitable[Vitals]]
-    """How the server's parts are."""
-    version: str
-    waiting: Callable[[web.Request], AbstractContextManager[None]]
-    """Around a request's wait; refuses where too many wait."""
-    accepts: Callable[[web.Request], bool]
-    """Whether the token, ticket or link of a request is good now."""
-    permits: Permits
-    measures: Measures
-    reads: Reads
-    url_prefix: str = ""
-    """Path below which a proxy shows us."""
-    event_reads: SharedReads[Messages] = field(default_factory=SharedReads)
-    """Of those who follow the events of all jobs."""
-    name_reads: SharedReads[Names | None] = field(default_factory=SharedReads)
-    """Of those who want the names in a large result."""
+
+    def __init__(
+        self,
+        core: Resources,
+        identity: Identity,
+        record: RecordKeeper,
+        machine: Clock,
+        read: Callable[[], ServerSettings],
+    ) -> None:
+        super().__init__(**vars(core))
+        self.identity, self.version = identity, metadata.version("ferryman")
+        # Who may do something, and what they did.
+        self.tokens = Tokens(self.database, self.clock)
+        self.known = authentication.Tokens({}, self.tokens)
+        self.known.use_settings(self.settings.server)
+        self.permits = Permits(identity.signing_key, self.tokens.revoked)
+        self.sessions = Sessions(self, self.permits, self.tokens, self.known.digests)
+        self.audit = AuditTrail(self.database, self.clock, self.settings)
+        # From an upload to its end.
+        self.accept = Accept(self)
+        self.get = Get(self, report_delay_s=_REPORT_DELAY_S)
+        self.poll = Poll(self, self.get)
+        self.deliver = Deliver(self, self.get)
+        self.send = Send(self, self.deliver, self.get)
+        self.cancel = Cancel(self, self.get)
+        self.delete = Delete(self, self.cancel)
+        self.retry = RetryByHand(self)
+        self.bulk = Bulk(self, self.retry, self.delete)
+        self.batches, self.dependencies = Batches(self), Dependencies(self)
+        self.schedules = Schedules(self, self.accept)
+        self.receivers = HttpWebhookClient(
+            AllowedTargets(self.settings.server.webhook_allow or ()), self.clock
+        )
+        self.webhooks = Webhooks(self, self.receivers, identity, machine)
+        self.clean = Clean(self, self.delete, record.keep)
+        self.statistics = Statistics(self)
+        self.forget_user = ForgetUser(self, self.delete, self.schedules, self.tokens, self.audit)
+        # The agents, and how everything is.
+        self.agents = Agents(self)
+        self.connections = Fleet(
+            self, self.fleet, identity, self.agents, self.deliver, self.poll, self.get
+        )
+        self.supervisor, self.lag = Supervisor(), EventLoopLag(self.clock)
+        self.health = Health(
+            self, self.database, self.supervisor, self.clean, self.get.results.waiting
+        )
+        self.reload = Reload(
+            self.settings, read, self.connections, self.services, self.known, self.tokens
+        )
+        # What callers share.
+        self.reads, self.snapshots = Reads(), Snapshots(self.scratch, self.clock)
+        self.uploads, self.upload_threads = UploadLimits(self.clock, self.settings), UploadThreads()
+        self.event_reads = SharedReads[Messages]()
+        """Of those who follow the events of all jobs."""
+        self.name_reads = SharedReads[Names | None]()
+        """Of those who want the names in a large result."""
+
+    async def load(self) -> None:
+        """Take up what is in the database. Raises ValueError."""
+        await self.tokens.load()
+        await self.sessions.load()
+        await self.services.read()
+        await self.schedules.load()
+        await recover(self.database, self.scratch)
+        await self.connections.apply(self.settings.agents)
+        await self.services.left()
+
+    async def close(self) -> None:
+        """Threads and connections."""
+        self.reads.close()
+        self.upload_threads.close()
+        await self.receivers.close()
+        await self.connections.close()
 
     def still_accepted(self, request: web.Request) -> bool:
         """Whether the token or link of a request that goes on for long is still good."""
-        return self.accepts(request)
+        return request.app[GATE].principal(request).authenticated
 
     def check_not_revoked(self, request: web.Request) -> None:
         """Before something is made of an upload that took long. A ticket or token that was good
@@ -123,7 +169,7 @@ class Context:
                 f"the token of {principal.name} was revoked while this upload was under way"
             )
         without_id = principal.token_id is None and principal.role is not Role.TICKET
-        if without_id and not self.accepts(request):
+        if without_id and not self.still_accepted(request):
             raise NotAllowed(
                 f"{principal.name} is not accepted any more: the settings were changed, or the "
                 "session ended, while this upload was under way"
@@ -135,7 +181,7 @@ class Context:
         return await why_waiting(
             *(jobs, self.services, self.database, self.fleet, now, self.statistics.recent),
             in_list=in_list,
-            disk_full=self.results_waiting,
+            disk_full=self.get.results.waiting,
         )
 
     async def documents(self, jobs: Sequence[Job]) -> list[JobDoc]:
@@ -160,4 +206,4 @@ class Context:
     ) -> JobDoc:
         """The job as it is shown."""
         service = self.services.get(job.service)
-        return documents.job_doc(job, service, queue, self.url_prefix, batch)
+        return documents.job_doc(job, service, queue, self.settings.server.url_prefix, batch)

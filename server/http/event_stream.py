@@ -14,6 +14,7 @@ from server.domain.errors import BadField, FerrymanError
 from server.http.context import Context
 from server.http.reads import Messages
 from shared.clock import wait_for
+from shared.http.middleware import GATE
 from shared.http.numbers import whole_number
 from shared.sqlite.files import DatabaseUnavailable
 
@@ -81,7 +82,7 @@ async def stream(
         Whatever ``read`` raises at first, Denied: too many wait.
     """
     clock = context.clock
-    with context.waiting(request), changes as changed:
+    with request.app[GATE].long_poll(request), changes as changed:
         found = await read(after)
         if found.last and not found.data and request.method == hdrs.METH_GET and after:
             return web.Response(status=HTTPStatus.NO_CONTENT)
@@ -96,7 +97,7 @@ async def stream(
                 if found.data:
                     await answer.write(found.data)
                     written_at = clock.monotonic()
-                if found.last or context.watch.closing:
+                if found.last or context.wakeups.closing:
                     break
                 if found.more:
                     await clock.sleep(_BETWEEN_S)

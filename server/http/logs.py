@@ -290,8 +290,8 @@ async def log_pieces(
     clock = context.clock
     number = None if attempt is None else attempt.number
     quiet_since = clock.monotonic()
-    with context.watch.of(job.id) as changed:
-        while not context.watch.closing:
+    with context.wakeups.of(job.id) as changed:
+        while not context.wakeups.closing:
             changed.clear()
             patience_s = KEEPALIVE_S
             try:
@@ -348,13 +348,13 @@ async def _until_closing(
     async def following() -> bytes | None:
         return await anext(chunks, None)
 
-    with context.watch.of(job.id, end_only=True) as ended:
+    with context.wakeups.of(job.id, end_only=True) as ended:
         waiting: asyncio.Task[Any] = asyncio.create_task(ended.wait())
         coming: asyncio.Task[Any] = asyncio.create_task(following())
         try:
             while True:
                 await asyncio.wait({waiting, coming}, return_when=asyncio.FIRST_COMPLETED)
-                if context.watch.closing:
+                if context.wakeups.closing:
                     return
                 chunk = await coming
                 if chunk is None:

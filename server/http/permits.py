@@ -27,8 +27,9 @@ from shared.wire import LinkDoc, UploadLinks
 
 def address(request: web.Request, context: Context, path: str, **query: str) -> str:
     """The address of a path here, as browsers know it."""
-    base = context.public_url or f"{request.scheme}://{request.host}"
-    return f"{base}{context.url_prefix}{path}" + (f"?{urlencode(query)}" if query else "")
+    table = context.settings.server
+    base = table.origin or f"{request.scheme}://{request.host}"
+    return f"{base}{table.url_prefix}{path}" + (f"?{urlencode(query)}" if query else "")
 
 
 def with_query(page: str, **query: str) -> str:

@@ -26,6 +26,7 @@ from aiohttp import StreamReader
 
 from server.http.problems import Refusal
 from server.ports import Scratch, ScratchFile
+from server.settings.live import LiveSettings
 from shared.clock import Clock
 from shared.files.archives.zip_index import ListedFile
 from shared.files.opened import to_end
@@ -420,14 +421,10 @@ class UploadInFlight:
 
 
 class UploadLimits:
-    """Of all uploads in flight; also the sweep that cuts off slow ones.
+    """Of all uploads in flight; also the sweep that cuts off slow ones."""
 
-    Args:
-        per_user: how many a user may have.
-    """
-
-    def __init__(self, clock: Clock, per_user: Callable[[str], int]) -> None:
-        self._clock, self._per_user = clock, per_user
+    def __init__(self, clock: Clock, settings: LiveSettings) -> None:
+        self._clock, self._settings = clock, settings
         self._in_flight: set[UploadInFlight] = set()
         self._of_user: Counter[str] = Counter()
 
@@ -453,7 +450,7 @@ class UploadLimits:
 
     def count(self, user: str) -> None:
         """One more of the user. Raises Refusal."""
-        most = self._per_user(user)
+        most = self._settings.allowances.of(user).uploads
         if self._of_user[user] >= most:
             raise _too_many(
                 f"user {user} has {say_count(most, 'upload')} under way, "

@@ -17,6 +17,7 @@ from server.http.params import job_id, seconds_param
 from server.stages.read import read_job
 from shared.clock import wait_for
 from shared.http.authentication import PRINCIPAL
+from shared.http.middleware import GATE
 from shared.wakeups import Change
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ async def wait_for_job(request: web.Request, context: Context, *, until_ended: b
         nonlocal known
         if change is None:
             return await requested_job(request, context)
-        job = change.row or context.watch.recent_job(job_id(request))
+        job = change.row or context.wakeups.recent_job(job_id(request))
         if not isinstance(job, Job) or (job is change.row and not job.ended):
             return await requested_job(request, context)
         if not visible(request[PRINCIPAL]).has(job):
@@ -56,7 +57,7 @@ async def wait_for_job(request: web.Request, context: Context, *, until_ended: b
     @contextmanager
     def changes() -> Iterator[asyncio.Event]:
         nonlocal change
-        with context.watch.of(job_id(request), end_only=until_ended) as change:
+        with context.wakeups.of(job_id(request), end_only=until_ended) as change:
             yield change
 
     job = await wait_until(request, context, read, settled, changes)
@@ -88,10 +89,10 @@ async def wait_until(
         value = await read()
         if done(value):
             return value
-        with context.waiting(request):
+        with request.app[GATE].long_poll(request):
             while True:
                 left = deadline - context.clock.monotonic()
-                if left <= 0 or context.watch.closing:
+                if left <= 0 or context.wakeups.closing:
                     return value
                 await wait_for(changed, left, context.clock)
                 changed.clear()

@@ -9,7 +9,6 @@ from server.domain.access import Visible, visible
 from server.domain.service import Service
 from server.http.context import Context
 from server.http.documents import retry_doc
-from server.stages.services import gone
 from shared.clock import utc
 from shared.principals import Principal, Role
 from shared.wire import JobState, ServiceDoc
@@ -20,7 +19,7 @@ _COUNTED: Final = 10_000
 
 async def gone_documents(principal: Principal, context: Context) -> list[ServiceDoc]:
     """Services that are in no settings any more, and have jobs left that the principal may see."""
-    names = await gone(context.services, context.database)
+    names = await context.services.gone()
     found = [
         await service_document(principal, context, Service(name, in_file=False, retired=True))
         for name in names

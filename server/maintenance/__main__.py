@@ -13,7 +13,6 @@ from typing import Annotated, Final
 
 import typer
 
-from server.data_folder import look
 from server.maintenance.backup import Manifest, back_up
 from server.maintenance.common import (
     FAILED,
@@ -32,6 +31,7 @@ from server.maintenance.restore import restore
 from server.maintenance.verify import Verified
 from server.maintenance.verify import verify as look_at_everything
 from server.settings.load import check_start, read
+from server.store.data_folder import look
 from shared.clock import SECOND, Clock, RealClock
 from shared.command_line import run_command
 from shared.units.durations import parse_duration

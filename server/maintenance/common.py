@@ -12,11 +12,11 @@ from typing import Annotated, Final, NoReturn, TypeAlias
 
 import typer
 
-from server.data_folder import WrongDatabase
 from server.maintenance.backup import DATABASE
 from server.maintenance.restore import BadBackup, NotEmpty
 from server.settings.load import read
 from server.settings.tables import ServerSettings
+from server.store.data_folder import WrongDatabase
 from shared.files.durable import FolderInUse
 from shared.settings.base import SettingsError
 from shared.settings.load import file_of_host

@@ -28,11 +28,11 @@ from pydantic import BaseModel
 from ferryman.findings import Finding
 from server.agents.connection_errors import say_connection
 from server.api.server_status import ADVICE
-from server.data_folder import UNKNOWN, look
 from server.domain.troubles import TroubleKind
 from server.maintenance.backup import DATABASE
 from server.settings.agents import AgentTable
 from server.settings.tables import ServerSettings
+from server.store.data_folder import UNKNOWN, look
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND, Clock
 from shared.settings.secrets import FileSecret, secret_files

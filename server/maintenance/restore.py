@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from server.data_folder import RECORD, UNKNOWN, read_record, write_record
 from server.domain.jobs import FileKind
 from server.maintenance.backup import DATABASE, FORMAT, MANIFEST
 from server.maintenance.files import bring
 from server.store import copies, stored_rows
+from server.store.data_folder import RECORD, UNKNOWN, read_record, write_record
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND, Clock, from_iso
 from shared.files import durable

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from server.data_folder import WrongDatabase, look
 from server.domain.jobs import FileKind
 from server.maintenance.files import FileTrouble, open_section, trouble_of, unreadable
 from server.storage.folder import stored_names, stored_path
 from server.store import recount, stored_rows
+from server.store.data_folder import WrongDatabase, look
 from server.store.migrations import MIGRATIONS
 from server.store.stored_rows import StoredFile
 from shared.clock import Clock, Micros

@@ -6,7 +6,6 @@ from server.domain.agents import AgentError, NoSuchPayload, RefusedByAgent, Unre
 from server.ports.agents import Agent, Fetched, Fleet, Inputs
 from server.ports.lists import EventsPage, Filter, Held
 from server.ports.measures import Disk, LoopState, Measures, Vitals
-from server.ports.watch import Watch
 from server.storage.base import FileStream, InUse, PendingFiles, Storage
 from server.storage.scratch import Scratch, ScratchFile
 
@@ -32,5 +31,4 @@ __all__ = [
     "Storage",
     "Unreachable",
     "Vitals",
-    "Watch",
 ]

@@ -49,11 +49,6 @@ def read(
     )
 
 
-def in_file(settings: ServerSettings) -> dict[str, Service]:
-    """The services of the settings file."""
-    return {name: table.service(name) for name, table in settings.services.items()}
-
-
 def of_record(record: ServiceRecord) -> Service:
     """The service that a row describes. Raises SettingsError."""
     table = {**(record.settings or {}), "env": record.env}

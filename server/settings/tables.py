@@ -25,6 +25,7 @@ from shared.files.bundles.reader import MAX_FILES
 from shared.http.origins import is_loopback, normal_origin
 from shared.http.proxies import check_networks
 from shared.http.settings import HttpSection
+from shared.multipart.parser import FormLimits
 from shared.settings.base import Section, Settings, StringList
 from shared.settings.limits import LimitsTable
 from shared.settings.secrets import Secret
@@ -124,6 +125,21 @@ class ServerTable(HttpSection):
     def least_free(self, disk_bytes: int) -> int:
         """``min_free`` on a disk of that size."""
         return max(64 << 20, disk_bytes // 50) if self.min_free is None else self.min_free
+
+    @property
+    def form_limits(self) -> FormLimits:
+        """Of the form of an upload."""
+        return FormLimits(self.max_upload, self.max_files, portable=self.names == "portable")
+
+    @property
+    def origins(self) -> frozenset[str]:
+        """``allowed_origins``, each written as browsers do."""
+        return frozenset(filter(None, map(normal_origin, self.allowed_origins or ())))
+
+    @property
+    def database(self) -> Path:
+        """Where it is."""
+        return self.db_path or self.data_dir / "ferryman.sqlite"
 
     def in_use(self) -> dict[str, Any]:
         return {"auth": "token" if self.needs_token else "none"}

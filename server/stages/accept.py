@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from server.domain import access
-from server.domain.allowances import Allowances, over_day
+from server.domain.allowances import over_day
 from server.domain.errors import (
     BadField,
     BundleGone,
@@ -160,15 +160,10 @@ _STORED_KNOWN: Final = 1_000
 
 
 class Accept(Stage):
-    """Checks what an upload asks for, and queues it.
+    """Checks what an upload asks for, and queues it."""
 
-    Args:
-        allowances: what each user may have.
-    """
-
-    def __init__(self, resources: Resources, allowances: Allowances | None = None) -> None:
+    def __init__(self, resources: Resources) -> None:
         super().__init__(resources)
-        self._allowances = allowances or Allowances()
         self._stored: dict[tuple[str, int], None] = {}
         """Contents that were stored lately, by digest and size, which are not looked for again. A
         hint: the insert finds out whether they are there."""
@@ -221,7 +216,7 @@ class Accept(Stage):
             > most
         ):
             return QueueFull(user, service.name, most, more)
-        allowed, now = self._allowances.of(user), self._clock.now()
+        allowed, now = self._settings.allowances.of(user), self._clock.now()
         most = allowed.stored
         if most and (stored := await self._database.read(inserts.stored_bytes, user)) + size > most:
             return StorageFull(user, stored, most)
@@ -257,7 +252,7 @@ class Accept(Stage):
         request = await with_tasks(request, content.path, bundle)
         warnings = (*bundle.warnings, *self._not_offered(request), *self._not_chosen(request))
 
-        allowed = self._allowances.of(request.user_id)
+        allowed = self._settings.allowances.of(request.user_id)
 
         async def insert(stored: Bundle) -> tuple[tuple[Job, bool], bool]:
             job, is_new = await self._database.write(

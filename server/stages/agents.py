@@ -6,7 +6,7 @@ was reached.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import structlog
@@ -17,7 +17,6 @@ from server.domain.errors import AgentRefusal, NoSuchAgent
 from server.stages.stage import Resources, Stage
 from server.store import agents, jobs, queue
 from shared.clock import SECOND, Micros
-from shared.sql import Database
 from shared.units.sizes import say_count
 from shared.wire import AgentHealth, AgentState, Reason
 
@@ -34,21 +33,11 @@ _UNREACHABLE_SHARE: Final = 0.01
 
 
 class Agents(Stage):
-    """Keeps the records of the agents.
+    """Keeps the records of the agents."""
 
-    Args:
-        on_change: called when an attempt was ended or an agent may get jobs again.
-    """
-
-    def __init__(
-        self,
-        resources: Resources,
-        database: Database,
-        on_change: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, resources: Resources) -> None:
         super().__init__(resources)
-        self._database, self._on_change = database, on_change
-        self._settings: dict[str, Contact] = {}
+        self._configured: dict[str, Contact] = {}
         self._contacts: dict[str, Contact] = {}
         """What each agent said last, as it was written."""
         self._heard: dict[str, Micros] = {}
@@ -58,13 +47,13 @@ class Agents(Stage):
         records of all.
         """
         records = await self._database.write(agents.register, settings, self._clock.now())
-        self._settings = {one.name: one for one in settings}
+        self._configured = {one.name: one for one in settings}
         self._contacts.clear()
         return records
 
     async def contacted(self, name: str, health: AgentHealth) -> None:
         """An agent of the settings was reached."""
-        said = self._settings[name]
+        said = self._configured[name]
         resources: dict[str, Any] = {"slots": health.slots, "services": health.services}
         contact = Contact(
             name,
@@ -79,7 +68,7 @@ class Agents(Stage):
         written = self._contacts.get(name) == contact and not self._fleet.unreachable_s(name)
         if written and now - self._heard[name] < _HEARD_EVERY_S * SECOND:
             return
-        record = await self._database.write(agents.contacted, contact, self._settings, now)
+        record = await self._database.write(agents.contacted, contact, self._configured, now)
         if contact.own_id not in (None, record.id):
             advice = "each agent needs a data folder of its own that was not copied from another"
             log.warning("agent.same_id", agent=name, agent_id=contact.own_id, advice=advice)
@@ -98,7 +87,7 @@ class Agents(Stage):
         for record in records:
             if record.state is AgentState.LOST:
                 moved += await self._end_attempts(record.name)
-            if record.state is not AgentState.RETIRED and record.name not in self._settings:
+            if record.state is not AgentState.RETIRED and record.name not in self._configured:
                 retired = AgentState.RETIRED
                 await self._database.write(agents.set_state, record.id, retired, REMOVED, idle=True)
         return moved
@@ -126,7 +115,7 @@ class Agents(Stage):
     # -- operators
 
     def in_settings(self, name: str) -> bool:
-        return name in self._settings
+        return name in self._configured
 
     async def all(self) -> list[AgentRecord]:
         """Each agent, retired ones included, by name."""
@@ -156,14 +145,14 @@ class Agents(Stage):
     async def resume(self, name: str) -> AgentRecord:
         """Make it active again. Raises NoSuchAgent, AgentRefusal."""
         record = await self.find(name)
-        if record.name not in self._settings:
+        if record.name not in self._configured:
             why = f"agent {record.name} is not in the server's settings: write it there again"
             raise AgentRefusal("agent_removed", why)
         if (await self.find(record.name)).id != record.id:
             why = f"another agent has the name {record.name} now"
             raise AgentRefusal("agent_replaced", why)
         resumed = await self._set(record, AgentState.ACTIVE, "")
-        self._on_change()
+        self._wakeups.agent_changed()
         return resumed
 
     async def retire(self, name: str, message: str) -> AgentRecord:
@@ -212,7 +201,7 @@ class Agents(Stage):
             )
         lost = await self._set(record, AgentState.LOST, message)
         ended = await self._end_attempts(record.name)
-        self._on_change()
+        self._wakeups.agent_changed()
         return lost, ended
 
     def _is_reached(self, record: AgentRecord) -> bool:

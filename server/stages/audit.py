@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 
+from server.settings.live import LiveSettings
 from server.store import audit
 from server.store.audit import AuditEntry, AuditFilter
 from shared.clock import SECOND, Clock
@@ -25,15 +26,10 @@ _REMOVALS: Final = 20
 
 
 class AuditTrail:
-    """Takes entries, and keeps them until they have expired.
+    """Takes entries, and keeps them until they have expired."""
 
-    Args:
-        expires_after_s: 0: never.
-    """
-
-    def __init__(self, database: Database, clock: Clock, expires_after_s: float) -> None:
-        self._database, self._clock = database, clock
-        self._expires_after_s = expires_after_s
+    def __init__(self, database: Database, clock: Clock, settings: LiveSettings) -> None:
+        self._database, self._clock, self._settings = database, clock, settings
         self._waiting: deque[AuditEntry] = deque()
         self._dropped = 0
         self._failing = False
@@ -76,7 +72,7 @@ class AuditTrail:
     async def run_once(self) -> int:
         """Write, and now and then remove what has expired. Returns how many were written."""
         written = await self.write()
-        now, expires_after_s = self._clock.monotonic(), self._expires_after_s
+        now, expires_after_s = self._clock.monotonic(), self._settings.server.audit_expires_after
         if expires_after_s and now - self._cleaned >= _REMOVE_EVERY_S:
             self._cleaned = now
             before = self._clock.now() - round(expires_after_s * SECOND)

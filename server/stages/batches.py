@@ -33,18 +33,16 @@ class Batches(Stage):
     """Begins and ends batches.
 
     Args:
-        more: called when a sweep has left something to the next one.
         child_names: reads the children's names from their bundle; blocking.
     """
 
     def __init__(
         self,
         resources: Resources,
-        more: Callable[[], None] = lambda: None,
         child_names: Callable[[Path], tuple[str, ...]] = deferral.child_names,
     ) -> None:
         super().__init__(resources)
-        self._more, self._child_names = more, child_names
+        self._child_names = child_names
 
     async def run_once(self) -> int:
         """Do what is to be done for each parent; how many there were."""
@@ -56,7 +54,7 @@ class Batches(Stage):
             except (OSError, BundleError):
                 log.exception("batch.failed", job_id=parent.id)
         if len(due) == _PARENTS_AT_ONCE:
-            self._more()
+            self._wakeups.batches.set()
         return len(due)
 
     async def _advance(self, parent: Job, batch: Batch) -> None:
@@ -125,10 +123,6 @@ class Dependencies(Stage):
         more: called when a sweep has left something to the next one, which should come at once.
     """
 
-    def __init__(self, resources: Resources, more: Callable[[], None] = lambda: None) -> None:
-        super().__init__(resources)
-        self._more = more
-
     async def run_once(self) -> int:
         """Some hundreds at a time.
 
@@ -148,5 +142,5 @@ class Dependencies(Stage):
             )
         )
         if repaired or broken:
-            self._more()  # what depends on them is to follow
+            self._wakeups.dependencies.set()  # what depends on them is to follow
         return sum(job is not None for job in moved)

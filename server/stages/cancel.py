@@ -19,7 +19,7 @@ import structlog
 from server.domain import ending, outcome
 from server.domain.errors import AlreadyEnded, NoSuchJob
 from server.domain.jobs import Job
-from server.ports import AgentError, NoSuchPayload, Watch
+from server.ports import AgentError, NoSuchPayload
 from server.stages.get import Get
 from server.stages.read import read_job
 from server.stages.stage import Resources, Stage
@@ -42,9 +42,9 @@ class Cancel(Stage):
         get: fetches what the job left.
     """
 
-    def __init__(self, resources: Resources, watch: Watch, get: Get) -> None:
+    def __init__(self, resources: Resources, get: Get) -> None:
         super().__init__(resources)
-        self._watch, self._on_payload = watch, get.on_payload
+        self._on_payload = get.on_payload
         self._no_room = get.results.waiting
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._waiting: dict[int, str] = {}  # why, as logged: a job is tried every few seconds
@@ -99,7 +99,7 @@ class Cancel(Stage):
 
     async def _cancel(self, job_id: int) -> None:
         try:
-            with self._watch.of(job_id) as changed:
+            with self._wakeups.of(job_id) as changed:
                 while True:
                     changed.clear()  # before it is read: no move is missed
                     if (job := await self._database.read(jobs.get, job_id)).ended:

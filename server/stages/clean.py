@@ -16,6 +16,7 @@ from server.domain import ending
 from server.domain.errors import FerrymanError
 from server.domain.jobs import FileKind, Job
 from server.ports import Scratch
+from server.stages.by_hand import Delete
 from server.stages.stage import Resources, Stage
 from server.store import queue, requests, retention
 from shared.clock import SECOND
@@ -39,8 +40,7 @@ class Clean(Stage):
     """The Cleaner.
 
     Args:
-        finish: deletes an ended job.
-        more: called when a sweep has left something to the next one, which should come at once.
+        delete: deletes ended jobs.
         keep_record: writes down in the data folder where the database is in its life.
 
     Attributes:
@@ -50,13 +50,11 @@ class Clean(Stage):
     def __init__(
         self,
         resources: Resources,
-        finish: Callable[[Job], Awaitable[None]],
-        more: Callable[[], None] = lambda: None,
+        delete: Delete,
         keep_record: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__(resources)
-        self._finish, self._more = finish, more
-        self._keep_record = keep_record
+        self._finish, self._keep_record = delete.finish, keep_record
         self._orphans_due = self._record_due = self._clock.monotonic()
         self._unlisted: list[tuple[FileKind, str]] = []
         """Kinds of files that are still to be looked through for orphans, each behind a name."""
@@ -85,7 +83,7 @@ class Clean(Stage):
             await self._keep_record()
             self._record_due = self._clock.monotonic() + _RECORD_EVERY_S
         if left or self._unlisted or max(len(expired), deleted, forgotten) >= _AT_ONCE:
-            self._more()
+            self._wakeups.cleaner.set()
         return cleaned + deleted + forgotten + orphans
 
     async def _clean(self, expired: list[Job], now: int) -> int:

@@ -165,7 +165,7 @@ class Deliver(Stage):
 
     def _is_lost(self, agent: str) -> bool:
         unreachable_s = self._fleet.unreachable_s(agent)
-        return unreachable_s is not None and unreachable_s > self._lost_after_s
+        return unreachable_s is not None and unreachable_s > self._settings.server.agent_lost_after
 
     async def _submitted(self, job: Job, agent: Agent, payload: PayloadDoc) -> None:
         if not outcome.is_of(job, payload, agent.name):

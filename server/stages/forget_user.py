@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,7 +21,6 @@ from server.stages.stage import Resources, Stage
 from server.stages.tokens import Tokens
 from server.store import forgotten
 from shared.principals import Principal
-from shared.sql import Database
 
 log = structlog.get_logger()
 _AT_ONCE: Final = 200
@@ -48,25 +46,19 @@ class Forgotten:
 
 
 class ForgetUser(Stage):
-    """Forgets users.
-
-    Args:
-        copies: names of copies of the database that hold what it held.
-    """
+    """Forgets users."""
 
     def __init__(
         self,
         resources: Resources,
-        database: Database,
         delete: Delete,
         schedules: Schedules,
         tokens: Tokens,
         audit: AuditTrail,
-        copies: Callable[[], list[str]],
     ) -> None:
         super().__init__(resources)
-        self._database, self._delete, self._schedules = database, delete, schedules
-        self._tokens, self._audit, self._copies = tokens, audit, copies
+        self._delete, self._schedules = delete, schedules
+        self._tokens, self._audit = tokens, audit
         self._instead: dict[str, str] = {}
 
     async def look(self, user: str) -> Counter[str]:
@@ -99,14 +91,15 @@ class ForgetUser(Stage):
             pass
         await self._schedules.load()  # who submitted them has another name now
         report = Forgotten(before - await self._database.read_list(forgotten.found, user), waiting)
+        path = self._settings.server.database
         report.kept += [
             f"token {name} of another principal names the user"
             for name in await self._database.read(forgotten.tokens_that_name, user)
         ]
         report.kept += [
-            f"{name}, a copy that was made before an upgrade: remove it when you do not want to go "
-            "back any more"
-            for name in self._copies()
+            f"{copy.name}, a copy that was made before an upgrade: remove it when you do not want "
+            "to go back any more"
+            for copy in sorted(path.parent.glob(f"{path.name}.schema-*"))
         ]
         if not waiting:
             if not await self._database.empty_log():

@@ -11,7 +11,7 @@ import asyncio
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncIterable
 from typing import Final
 
 import structlog
@@ -44,19 +44,18 @@ class Get(Stage):
     """The Getter. Agents without events are polled by ``poll.Poll``, which uses :meth:`advance`.
 
     Args:
-        on_slot: called when a slot of an agent has become free.
         deferral: what becomes of a job that left children.
     """
 
     def __init__(
         self,
         resources: Resources,
-        on_slot: Callable[[], None] = lambda: None,
         deferral: Deferral | None = None,
+        report_delay_s: float = 0.0,
     ) -> None:
         super().__init__(resources)
         self._deferral = deferral or Deferral(resources)
-        self.results = Results(resources.scratch, resources.clock, on_slot)
+        self.results = Results(resources.scratch, resources.clock, resources.wakeups.send)
         self.progress = Progress(resources)
         self._small_results = SmallResults(resources, self.results)
         self._unexpected = UnexpectedPayloads(resources, self.results)
@@ -70,7 +69,7 @@ class Get(Stage):
         self._counted = Counter[tuple[str, int]]()
         """Of those that have no task yet, their places in that number."""
         self._delayed = DelayedReports[tuple[str, int], Agent](
-            resources.report_delay_s, resources.clock, self._start
+            report_delay_s, resources.clock, self._start
         )
         self._taken: dict[AttemptKey, tuple[str, Micros]] = {}
         """Attempts that an agent has taken, when, and no row says so yet."""
@@ -325,7 +324,7 @@ class Get(Stage):
             del self._taken[key]
 
     async def _follow(self, agent: Agent, payload: PayloadDoc, key: AttemptKey) -> None:
-        job = self._hints.held(key.job_id) if self._hints is not None else None
+        job = self._wakeups.hints.held(key.job_id)
         if job is None or not outcome.is_of(job, payload, agent.name):
             job = await self._read(key)
         while True:

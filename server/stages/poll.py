@@ -69,9 +69,9 @@ class Poll(Stage):
     async def _move_unreachable(self, name: str, unreachable_s: float) -> int:
         """Only jobs that are to be moved are read: this happens at every sweep."""
         gone = self._fleet.named(name) is None
-        if unreachable_s > self._lost_after_s:
+        if unreachable_s > self._settings.server.agent_lost_after:
             judged = states.AT_AGENT
-        elif gone or unreachable_s > self._unreachable_after_s:
+        elif gone or unreachable_s > self._settings.server.agent_timeout:
             judged = states.AT_AGENT - {JobState.UNKNOWN}
         else:
             return 0
@@ -79,7 +79,7 @@ class Poll(Stage):
         if gone:
             what = f"agent {name} has not been in the server's settings"
         found = await self._database.read(jobs.in_states, judged, name)
-        if gone and unreachable_s <= self._lost_after_s:
+        if gone and unreachable_s <= self._settings.server.agent_lost_after:
             return await self._move_all(map(self._not_in_settings, found))
         return await self._move_all(self._unreached(job, unreachable_s, what) for job in found)
 
@@ -98,8 +98,8 @@ class Poll(Stage):
             job,
             what,
             unreachable_s,
-            unreachable_after_s=self._unreachable_after_s,
-            lost_after_s=self._lost_after_s,
+            unreachable_after_s=self._settings.server.agent_timeout,
+            lost_after_s=self._settings.server.agent_lost_after,
         )
 
     async def _ask(self, agent: Agent, job: Job) -> None:

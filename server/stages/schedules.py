@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -17,7 +17,6 @@ from typing import Final
 import structlog
 
 from server.domain import access
-from server.domain.allowances import Allowances
 from server.domain.errors import BadField, FerrymanError
 from server.domain.jobs import BatchRequest, Bundle, FileKind, Job, NewJob
 from server.domain.schedules import NoSuchSchedule, Schedule, job_fields, next_time
@@ -30,38 +29,24 @@ from server.store.identity import is_rehearsal
 from shared.clock import SECOND
 from shared.files.bundles.format import BundleSummary
 from shared.principals import LOCAL, Principal
-from shared.sql import Database
 
 log = structlog.get_logger()
 _HOUR: Final = 3_600 * SECOND
 
 
 class Schedules(Stage):
-    """Keeps schedules, and makes their jobs.
+    """Keeps schedules, and makes their jobs."""
 
-    Args:
-        allowances: what each user may have.
-        on_change: called when one may be due at another time than before.
-    """
-
-    def __init__(
-        self,
-        resources: Resources,
-        database: Database,
-        accept: Accept,
-        allowances: Allowances,
-        on_change: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, resources: Resources, accept: Accept) -> None:
         super().__init__(resources)
-        self._database, self._accept, self._allowances = database, accept, allowances
-        self._on_change = on_change
+        self._accept = accept
         self._known: dict[int, Schedule] = {}
         self._changing = asyncio.Lock()
         self._is_rehearsal = False
 
     async def load(self) -> None:
         """Read them. A time from a clock that was ahead would come too late."""
-        self._is_rehearsal = await is_rehearsal(self._database)
+        self._is_rehearsal = await self._database.read(is_rehearsal)
         async with self._changing:
             now = self._clock.now()
             for one in await self._database.read(rows.all_schedules):
@@ -103,7 +88,7 @@ class Schedules(Stage):
                 request = replace(request, batch=batch)
             new = new_job(request, schedule.bundle, now, by, schedule_id=schedule.id)
             most_queued = request.service.queued_of(request.user_id)
-        most_stored = self._allowances.of(schedule.user_id).stored
+        most_stored = self._settings.allowances.of(schedule.user_id).stored
         self._known[schedule.id], made = await self._database.write(
             rows.fire, schedule, next_at, new, most_queued, most_stored
         )
@@ -131,7 +116,7 @@ class Schedules(Stage):
         request = upload_request(own, self._services, principal)
         check_size(request, bundle)
         await with_tasks(request, content.path, bundle)  # it refuses what it refuses of an upload
-        now, allowed = self._clock.now(), self._allowances.of(request.user_id)
+        now, allowed = self._clock.now(), self._settings.allowances.of(request.user_id)
         new = {
             "name": own["name"],
             "user_id": request.user_id,
@@ -151,7 +136,7 @@ class Schedules(Stage):
 
         schedule = await self._accept.store(content, bundle, insert)
         self._known[schedule.id] = schedule
-        self._on_change()
+        self._wakeups.schedules.set()
         log.info("schedule.created", schedule=schedule.id, user_id=schedule.user_id)
         return schedule
 

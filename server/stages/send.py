@@ -25,23 +25,14 @@ _MISSING_EVERY_S: Final = 10.0
 
 
 class Send(Stage):
-    """The Sender.
-
-    Args:
-        look_every_s: until the store is asked again what is queued; in between hints say it.
+    """The Sender. The store is asked once in an interval what is queued; in between hints say
+    it.
     """
 
-    def __init__(
-        self,
-        resources: Resources,
-        deliver: Deliver,
-        get: Get,
-        look_every_s: float = 0.0,
-    ) -> None:
+    def __init__(self, resources: Resources, deliver: Deliver, get: Get) -> None:
         super().__init__(resources)
         self._deliver, self._get = deliver, get
-        self._look_every_s, self._look_due = look_every_s, self._clock.monotonic()
-        self._resume_due = self._clock.monotonic()
+        self._look_due = self._resume_due = self._clock.monotonic()
         self._missing: dict[str, float] = {}
         """Services that are not there, but have queued jobs -> since when (monotonic)."""
         self._missing_due = self._clock.monotonic()
@@ -56,22 +47,21 @@ class Send(Stage):
             await self._deliver.resume_interrupted()
             self._resume_due = self._clock.monotonic() + _RESUME_EVERY_S
         now = self._clock.monotonic()
-        if self._hints is None:
-            return await self._look(now)
-        due = self._hints.take_due(self._clock.now())
-        if now < self._look_due and not self._hints.unsure:
+        hints = self._wakeups.hints
+        due = hints.take_due(self._clock.now())
+        if now < self._look_due and not hints.unsure:
             if due:
                 await self._database.write(queue.release_delayed, self._clock.now())
-            return sum([await self._claim(name, hurried=True) for name in self._hints.queued()])
-        self._look_due = now + self._look_every_s
-        self._hints.unsure = False
+            return sum([await self._claim(name, hurried=True) for name in hints.queued()])
+        self._look_due = now + self._settings.server.sender_interval
+        hints.unsure = False
         moved = await self._look(now)
-        await self._hints.look(self._database)
+        await hints.look(self._database)
         return moved
 
     def until_next_s(self) -> float:
         """Seconds until a delayed job comes due, as far as is known."""
-        due = None if self._hints is None else self._hints.next_due()
+        due = self._wakeups.hints.next_due()
         return math.inf if due is None else max(0.01, (due - self._clock.now()) / SECOND)
 
     async def _look(self, now: float) -> int:
@@ -102,7 +92,7 @@ class Send(Stage):
             if service is None or service.paused:
                 break
             ended = self._get.results.ended()
-            if hurried and self._hints and not self._hints.has_room(candidates, ended):
+            if hurried and not self._wakeups.hints.has_room(candidates, ended):
                 break
             now = self._clock.now()
             found = await self._database.write(
@@ -127,9 +117,9 @@ class Send(Stage):
         self._missing_due = self._clock.monotonic() + _MISSING_EVERY_S
         given_up = 0
         for name, since in self._missing.items():
-            if self._clock.monotonic() - since < self._lost_after_s:
+            if self._clock.monotonic() - since < self._settings.server.agent_lost_after:
                 continue
-            waited = say_duration(self._lost_after_s)
+            waited = say_duration(self._settings.server.agent_lost_after)
             message = f"the server has had no service {name} in its settings for {waited}"
             now = self._clock.now()
             given_up += await self._move_all(

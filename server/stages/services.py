@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
 
 from server.domain.access import Visible
-from server.domain.allowances import Allowances
 from server.domain.errors import BadField, NoSuchService, ServiceRefusal
 from server.domain.service import SERVICE_NAME, Service, ServiceLoad, ServiceRecord
+from server.settings.live import LiveSettings
+from server.settings.load import of_record
+from server.stages.wakeups import JobWakeups
 from server.store import queue, services
 from shared.clock import Clock
 from shared.settings.base import SettingsError
 from shared.sql import Database
+from shared.wire import JobsLeft, JobState
 
 log = structlog.get_logger()
 PAUSED: Final = "paused by an operator"
@@ -31,35 +34,25 @@ _COUNTED: Final = 10_000
 """Jobs of one state, at most, of a service that is gone."""
 _UNREADABLE: Final = "this server cannot read its settings; the log says why"
 
-Parse = Callable[[ServiceRecord], Service]
-"""The service that the settings of a row describe. Raises SettingsError."""
-
 
 class Services(Mapping[str, Service]):
     """All services, as they are now.
 
     Each change replaces the whole mapping: who goes through it, or holds a service while it waits,
     goes on with what was there before.
-
-    Args:
-        parse: reads the settings of a row.
-        in_file: the services of the settings file.
-        on_change: called when jobs may be sent that could not be before.
     """
 
     def __init__(
         self,
         database: Database,
-        parse: Parse,
+        settings: LiveSettings,
         clock: Clock,
-        in_file: Mapping[str, Service],
-        on_change: Callable[[], None] = lambda: None,
+        wakeups: JobWakeups,
     ) -> None:
-        self._database, self._parse, self._clock = database, parse, clock
-        self._in_file, self._on_change = in_file, on_change
+        self._database, self._settings, self._clock = database, settings, clock
+        self._wakeups = wakeups
         self._known: dict[str, ServiceRecord] = {}
-        self._allowances = Allowances()  # those of the file: see use_file
-        self._now: Mapping[str, Service] = MappingProxyType(dict(in_file))
+        self._now: Mapping[str, Service] = {}
         self._replace(set())
 
     def __getitem__(self, name: str) -> Service:
@@ -86,9 +79,8 @@ class Services(Mapping[str, Service]):
         self._known = {one.name: one for one in records}
         self._replace(set(self._known))
 
-    def use_file(self, in_file: Mapping[str, Service], allowances: Allowances) -> None:
+    def settings_changed(self) -> None:
         """Use what the file says now for new work, in place of what it said before."""
-        self._in_file, self._allowances = in_file, allowances
         self._replace(set(self._known))
 
     def _replace(self, to_read: set[str]) -> None:
@@ -97,9 +89,9 @@ class Services(Mapping[str, Service]):
         Args:
             to_read: those whose rows have to be read again.
         """
-        now = dict(self._in_file)
+        now = dict(self._settings.services)
         for record in self._known.values():
-            in_file = self._in_file.get(record.name)
+            in_file = self._settings.services.get(record.name)
             before = self._now.get(record.name)
             if in_file is not None:
                 now[record.name] = _decided(in_file, record)
@@ -109,7 +101,7 @@ class Services(Mapping[str, Service]):
                 now[record.name] = before
             else:
                 try:
-                    service = self._parse(record)
+                    service = of_record(record)
                 except SettingsError as problem:
                     # Written by a newer server, perhaps: what is known of it still holds.
                     log.warning("service.unreadable", service=record.name, why=str(problem))
@@ -120,15 +112,32 @@ class Services(Mapping[str, Service]):
                         )
                 service = dataclasses.replace(service, in_file=False)
                 now[record.name] = _decided(service, record)
-        applied = {name: self._allowances.applied(one) for name, one in now.items()}
+        applied = {name: self._settings.allowances.applied(one) for name, one in now.items()}
         self._now = MappingProxyType(applied)
-        self._on_change()
+        self._wakeups.services_changed()
 
     async def load(self, name: str, most: int, where: Visible) -> ServiceLoad:
         """How many jobs it has in each state, of those that somebody may see; counts no further
         than ``most``.
         """
         return await self._database.read_list(services.load, name, most, where)
+
+    async def gone(self) -> dict[str, ServiceLoad]:
+        """Services that are in no settings any more, and have jobs that have not ended."""
+        names = set(await self._database.read(queue.queued_services))
+        names |= {one.service for one in await self._database.read(queue.held)}
+        missing = sorted(names - self.keys())
+        return {name: await self.load(name, _COUNTED, Visible()) for name in missing}
+
+    async def left(self) -> list[JobsLeft]:
+        """Their jobs; the log says so, too."""
+        found = [
+            JobsLeft(service=name, queued=load.by_state[JobState.QUEUED], in_work=load.in_work)
+            for name, load in (await self.gone()).items()
+        ]
+        for one in found:
+            log.warning("service.gone", **one.model_dump())
+        return found
 
     # -- operators
 
@@ -173,7 +182,7 @@ class Services(Mapping[str, Service]):
             env=record.env if env is None else env,
         )
         try:
-            self._parse(wanted)
+            of_record(wanted)
         except SettingsError as problem:
             key = str(problem).partition(":")[0]
             raise BadField(key, "invalid_settings", str(problem)) from None
@@ -213,19 +222,9 @@ class Services(Mapping[str, Service]):
         self._replace({record.name})
 
     def _refuse_in_file(self, name: str, what: str) -> None:
-        if name in self._in_file:
+        if name in self._settings.services:
             why = f"service {name} is in the server's settings file: {what} it there"
             raise ServiceRefusal("service_in_file", f"{why}, then reload the server (SIGHUP)")
-
-
-async def gone(known: Services, database: Database) -> dict[str, ServiceLoad]:
-    """Services that are in no settings any more, and have jobs that have not ended."""
-    names = {
-        *await database.read(queue.queued_services),
-        *(one.service for one in await database.read(queue.held)),
-    }
-    missing = sorted(names - known.keys())
-    return {name: await known.load(name, _COUNTED, Visible()) for name in missing}
 
 
 def _decided(service: Service, record: ServiceRecord) -> Service:

@@ -13,36 +13,33 @@ import structlog
 
 from server.domain.jobs import UsedTicket
 from server.domain.permits import LoginUsed, PermitRefused, Permits, Session
+from server.stages.stage import Resources, Stage
 from server.stages.tokens import Tokens
 from server.store import permits as rows
-from shared.clock import SECOND, Clock
+from shared.clock import SECOND
 from shared.principals import Principal, Role
-from shared.sql import Database
 
 log = structlog.get_logger()
 
 
-class Sessions:
+class Sessions(Stage):
     """A session is as good as the token that its owner has logged in with: it ends when that is
     revoked, expires, or is taken out of the settings.
 
     Args:
         tokens: those that are made while the server runs.
         configured: digest of a token of the settings -> whose it is.
-        lifetime_s: of a session.
     """
 
     def __init__(
         self,
-        database: Database,
+        resources: Resources,
         permits: Permits,
         tokens: Tokens,
         configured: Callable[[], Mapping[str, Principal]],
-        clock: Clock,
-        lifetime_s: float,
     ) -> None:
-        self._database, self._permits, self._tokens = database, permits, tokens
-        self._configured, self._clock, self.lifetime_s = configured, clock, lifetime_s
+        super().__init__(resources)
+        self._permits, self._tokens, self._configured = permits, tokens, configured
         self._ended: dict[str, int] = {}
 
     async def load(self) -> None:
@@ -76,9 +73,9 @@ class Sessions:
         """
         if once is not None and not await self._database.write(rows.use_ticket, once):
             raise LoginUsed
-        token_id = principal.token_id
+        token_id, lifetime_s = principal.token_id, self._settings.server.session_expires_after
         session = Session(
-            expires_at=self._clock.now() + round(self.lifetime_s * SECOND),
+            expires_at=self._clock.now() + round(lifetime_s * SECOND),
             token_id=token_id,
             token_digest=None if token_id else self.configured_digest(principal),
         )

@@ -11,7 +11,8 @@ from server.domain.jobs import Job, Move
 from server.domain.retry import Uniform
 from server.domain.service import Service
 from server.ports import Fleet, Measures, Scratch, Storage
-from server.stages.hints import Hints
+from server.settings.live import LiveSettings
+from server.stages.wakeups import JobWakeups
 from server.store import children, jobs, requests
 from shared.clock import RANDOM, Clock, Micros
 from shared.sql import Database
@@ -21,18 +22,13 @@ Args = ParamSpec("Args")
 Decision = TypeVar("Decision", Move, Move | None)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What the stages work with, and the settings that several of them have to know.
+    """What the stages work with.
 
     Attributes:
-        unreachable_after_s: how long an agent is unreachable until its jobs are Unknown.
-        lost_after_s: how long until its attempts count as lost, and until jobs of a service that is
-            not in the settings any more are given up.
         uniform: random numbers for the delays of retries.
         measures: what is counted, for ``/metrics``.
-        report_delay_s: how long a report waits for a newer one, which may make it needless.
-        hints: learns each change; None: what it would say is read.
     """
 
     database: Database
@@ -41,12 +37,10 @@ class Resources:
     fleet: Fleet
     services: Mapping[str, Service]
     clock: Clock
-    unreachable_after_s: float
-    lost_after_s: float
+    settings: LiveSettings
+    wakeups: JobWakeups
     uniform: Uniform = RANDOM.uniform
     measures: Measures = dataclasses.field(default_factory=Measures)
-    report_delay_s: float = 0.0
-    hints: Hints | None = None
 
 
 class Stage:
@@ -57,10 +51,9 @@ class Stage:
         self._fleet = resources.fleet
         self._storage, self._scratch = resources.storage, resources.scratch
         self._services, self._clock = resources.services, resources.clock
-        self._unreachable_after_s = resources.unreachable_after_s
-        self._lost_after_s = resources.lost_after_s
+        self._settings = resources.settings
         self._uniform, self._measures = resources.uniform, resources.measures
-        self._hints = resources.hints
+        self._wakeups = resources.wakeups
 
     def _service(self, name: str) -> Service:
         """The service as it is in the settings; one that is not there has the defaults."""

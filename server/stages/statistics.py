@@ -13,7 +13,6 @@ from server.domain.statistics import ALL, KEPT_S, Tree, add, begin_of
 from server.stages.stage import Resources, Stage
 from server.store import queue, statistics, users
 from shared.clock import SECOND, Micros
-from shared.sql import Database
 
 Period: TypeAlias = Literal["day", "week"]
 PERIODS: Final[Mapping[Period, tuple[int, int]]] = {
@@ -56,9 +55,9 @@ class History:
 class Statistics(Stage):
     """Writes, and reads for the charts and for the estimates of starts."""
 
-    def __init__(self, resources: Resources, database: Database) -> None:
+    def __init__(self, resources: Resources) -> None:
         super().__init__(resources)
-        self._database, self._counts = database, resources.measures.jobs
+        self._counts = resources.measures.jobs
         self._recent: dict[str, tuple[float, Recent]] = {}
 
     async def run_once(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hmac
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -51,15 +52,19 @@ class NewToken:
     lifetime_s: float | None
 
 
-class Tokens:
-    """All tokens, in memory as in the database.
+def random_text(letters: str, length: int) -> str:
+    """So many of the letters, which nobody can guess."""
+    return "".join(secrets.choice(letters) for _ in range(length))
 
-    Args:
-        random_text: so many letters, chosen at random from an alphabet, that nobody can guess.
-    """
+
+class Tokens:
+    """All tokens, in memory as in the database."""
 
     def __init__(
-        self, database: Database, clock: Clock, random_text: Callable[[str, int], str]
+        self,
+        database: Database,
+        clock: Clock,
+        random_text: Callable[[str, int], str] = random_text,
     ) -> None:
         self._database, self._clock, self._random = database, clock, random_text
         self._known: dict[str, tuple[TokenRecord, Principal]] = {}

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable
 from typing import Final, Protocol
 
 import structlog
 
 from server.domain.errors import BadField
-from server.domain.retry import Uniform
 from server.domain.webhook_targets import WebhookTarget, webhook_target
 from server.domain.webhooks import (
     REPLACED_S,
@@ -22,10 +20,10 @@ from server.domain.webhooks import (
     secret_text,
     signature,
 )
-from server.ports import Measures
+from server.stages.stage import Resources, Stage
 from server.store import webhooks
-from shared.clock import RANDOM, SECOND, Clock, Micros
-from shared.sql import Database
+from server.store.identity import Identity
+from shared.clock import SECOND, Clock, Micros
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 _AT_ONCE: Final = 32
@@ -46,39 +44,22 @@ class WebhookClient(Protocol):
         """Why nothing may be sent to a machine, as far as is known soon; None: it may."""
 
 
-class Webhooks:
+class Webhooks(Stage):
     """Delivers webhooks, each at least once: a receiver knows a repeat by its ``webhook-id``.
 
     Args:
-        secret: that all secrets of signatures are made from.
+        identity: its name makes ids of webhooks differ between servers. Nothing is sent in a
+            rehearsal: the receivers hear of the same jobs from another server.
         machine: whose wall clock receivers compare with theirs; the other one follows it slowly.
-        server: the identity of the database, which makes ids of webhooks differ between servers.
-        on_change: called when there may be something to do.
-        measures: what is counted, for ``/metrics``.
-        rehearsal: nothing is sent: the receivers hear of the same jobs from another server.
     """
 
     def __init__(
-        self,
-        database: Database,
-        client: WebhookClient,
-        secret: bytes,
-        clock: Clock,
-        machine: Clock,
-        *,
-        server: str,
-        on_change: Callable[[], None],
-        measures: Measures | None = None,
-        uniform: Uniform = RANDOM.uniform,
-        rehearsal: bool = False,
+        self, resources: Resources, client: WebhookClient, identity: Identity, machine: Clock
     ) -> None:
-        self._database, self._client = database, client
+        super().__init__(resources)
+        self._client, self._identity, self._machine = client, identity, machine
         self._walked: webhooks.Walked = ("", "")
-        self._secret, self._server = secret, server
-        self._clock, self._machine = clock, machine
-        self._on_change, self._uniform = on_change, uniform
-        self._rehearsal = rehearsal
-        self._tries = (measures or Measures()).webhook_tries
+        self._tries = self._measures.webhook_tries
         self._sending: dict[asyncio.Task[None], Delivery] = {}
         self._next_at: Micros | None = None
 
@@ -139,10 +120,10 @@ class Webhooks:
         del self._sending[task]
         if not task.cancelled() and (problem := task.exception()) is not None:
             log.error("webhook.not_recorded", error=repr(problem))
-        self._on_change()
+        self._wakeups.webhooks.set()
 
     async def _deliver(self, delivery: Delivery) -> None:
-        if self._rehearsal:
+        if self._identity.rehearsal:
             refused = Try(delivery.tries, self._clock.now(), 0.0, None, NOT_SENT)
             await self._database.write(webhooks.end, delivery, refused, None)
             return
@@ -174,16 +155,16 @@ class Webhooks:
     async def _keys(self, principal: str) -> list[bytes]:
         """The secrets that sign for what a principal uploads, the one in use first."""
         number, at = await self._database.read(webhooks.replaced, principal)
-        keys = [secret_of(self._secret, principal, number)]
+        keys = [secret_of(self._identity.webhook_key, principal, number)]
         if number and self._clock.now() - at < REPLACED_S * SECOND:
-            keys.append(secret_of(self._secret, principal, number - 1))
+            keys.append(secret_of(self._identity.webhook_key, principal, number - 1))
         return keys
 
     # -- callers
 
     def webhook_id(self, delivery: Delivery) -> str:
         """What names the webhook to its receiver, whichever try it is."""
-        return f"msg_{self._server[:16]}_{delivery.id}"
+        return f"msg_{self._identity.server[:16]}_{delivery.id}"
 
     async def check(self, url: str) -> None:
         """Refuse the address of an upload that leads to a machine that no webhook may reach. Raises

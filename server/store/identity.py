@@ -1,85 +1,85 @@
 """What a database was given when it was made: its name, which scopes its attempt keys on agents,
-and the secrets that it signs with.
+and the secrets that it signs with; and the start of each run.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Final
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from shared.clock import SECOND, Micros
 from shared.ids import Start
-from shared.sql import Database, Tx
-
-_WEBHOOKS: Final = "webhook_secret"
-_PERMITS: Final = "signing_key"
-_FORMS: Final = "csrf_key"
+from shared.sql import Tx
 
 
-async def server_identity(database: Database, candidate: str) -> tuple[str, tuple[str, ...]]:
-    """The name that the database was given when it was made (``candidate`` if that is now), and the
-    names of the servers that it was restored in place of.
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Attributes:
+    server: name that the database was given when it was made.
+    former: those of the servers that it was restored in place of.
+    start: of this run.
+    rehearsal: it is a copy of a server's that goes on.
+    signing_key: signs upload tickets and links.
+    csrf_key: proves that a form was sent by a page of ours.
+    webhook_key: all secrets of webhooks are made from it.
     """
 
-    def change(tx: Tx) -> dict[str, str]:
-        tx.rows(
-            "INSERT INTO meta (key, value) VALUES ('server', :candidate) ON CONFLICT DO NOTHING",
-            {"candidate": candidate},
-        )
-        rows = tx.rows("SELECT key, value FROM meta WHERE key IN ('server', 'former')")
-        return {row["key"]: row["value"] for row in rows}
-
-    names = await database.write(change)
-    return names["server"], tuple(json.loads(names.get("former", "[]")))
+    server: str
+    former: tuple[str, ...]
+    start: Start
+    rehearsal: bool
+    signing_key: bytes
+    csrf_key: bytes
+    webhook_key: bytes
 
 
-async def new_start(database: Database, now: Micros, random_id: str) -> Start:
+def begin(tx: Tx, now: Micros, random: Callable[[int], bytes]) -> Identity:
+    """Begin a run of the server; what the database has not been given yet, it is given.
+
+    Args:
+        random: so many bytes that nobody can guess.
+    """
+    former, rehearsal = _value(tx, "former"), _value(tx, "rehearsal")
+    return Identity(
+        server=_kept(tx, "server", random(16).hex()),
+        former=tuple(json.loads(former or "[]")),
+        start=new_start(tx, now, random(8).hex()),
+        rehearsal=rehearsal is not None,
+        signing_key=bytes.fromhex(_kept(tx, "signing_key", random(32).hex())),
+        csrf_key=bytes.fromhex(_kept(tx, "csrf_key", random(32).hex())),
+        webhook_key=bytes.fromhex(_kept(tx, "webhook_key", random(32).hex())),
+    )
+
+
+def new_start(tx: Tx, now: Micros, random_id: str) -> Start:
     """The start of this run of the server: higher than that of any earlier one, and than that of
     an earlier run of a copy of its data folder.
     """
-
-    def change(tx: Tx) -> int:
-        rows = tx.rows("SELECT value FROM meta WHERE key = 'start'")
-        number = max(int(rows[0]["value"]) + 1 if rows else 1, now // SECOND)
-        tx.rows(
-            """
-            INSERT INTO meta (key, value) VALUES ('start', :value)
-            ON CONFLICT (key) DO UPDATE SET value = :value
-            """,
-            {"value": str(number)},
-        )
-        return number
-
-    return Start(await database.write(change), random_id)
+    number = max(int(_value(tx, "start") or 0) + 1, now // SECOND)
+    tx.rows(
+        """
+        INSERT INTO meta (key, value) VALUES ('start', :value)
+        ON CONFLICT (key) DO UPDATE SET value = :value
+        """,
+        {"value": str(number)},
+    )
+    return Start(number, random_id)
 
 
-async def is_rehearsal(database: Database) -> bool:
+def is_rehearsal(tx: Tx) -> bool:
     """Whether it is a copy of a server's that goes on."""
-    return bool(await database.rows("SELECT 1 FROM meta WHERE key = 'rehearsal'"))
+    return _value(tx, "rehearsal") is not None
 
 
-async def webhook_secret(database: Database, candidate: str) -> str:
-    """The secret that all secrets of webhooks are made from (``candidate`` if there is none)."""
-    return await _kept(database, _WEBHOOKS, candidate)
+def _kept(tx: Tx, key: str, candidate: str) -> str:
+    tx.rows(
+        "INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT DO NOTHING",
+        {"key": key, "value": candidate},
+    )
+    return _value(tx, key) or ""
 
 
-async def signing_key(database: Database, candidate: bytes) -> bytes:
-    """The secret that signs upload tickets and links (``candidate`` if there is none)."""
-    return bytes.fromhex(await _kept(database, _PERMITS, candidate.hex()))
-
-
-async def csrf_key(database: Database, candidate: bytes) -> bytes:
-    """The secret that proves that a form was sent by a page of ours (``candidate`` if none)."""
-    return bytes.fromhex(await _kept(database, _FORMS, candidate.hex()))
-
-
-async def _kept(database: Database, key: str, candidate: str) -> str:
-    def change(tx: Tx) -> str:
-        values = {"key": key, "value": candidate}
-        tx.rows(
-            "INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT DO NOTHING", values
-        )
-        rows = tx.rows("SELECT value FROM meta WHERE key = :key", values)
-        return str(rows[0]["value"])
-
-    return await database.write(change)
+def _value(tx: Tx, key: str) -> str | None:
+    rows = tx.rows("SELECT value FROM meta WHERE key = :key", {"key": key})
+    return str(rows[0]["value"]) if rows else None

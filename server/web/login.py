@@ -33,7 +33,7 @@ _SAID: Final = {"out": "you have logged out"}
 async def form(request: web.Request, site: Site) -> web.StreamResponse:
     """The page that asks for a token."""
     there = _next(request.query.get("next", ""))
-    if not site.context.token_needed():
+    if not site.context.known.needed:
         return site.go_to(there)
     return _page(request, site, there)
 
@@ -42,7 +42,7 @@ async def log_in(request: web.Request, site: Site) -> web.StreamResponse:
     """Begin a session."""
     sent = await request.post()
     token, there = str(sent.get("token", "")).strip(), _next(str(sent.get("next", "")))
-    if not site.context.token_needed():
+    if not site.context.known.needed:
         return site.go_to(there)
     if not token:
         return _page(request, site, there, "a token is needed: paste yours here")
@@ -51,7 +51,7 @@ async def log_in(request: web.Request, site: Site) -> web.StreamResponse:
         site.tries.check(peer)
     except Refusal as problem:
         return _refused(request, site, there, problem)
-    found = site.context.token_holder(token[: _LONGEST + 1], peer)
+    found = site.context.known.principal_of(token[: _LONGEST + 1], peer)
     if not found.authenticated or found.role is Role.METRICS:
         site.tries.count(peer)
         for_metrics = "it is for metrics only" if found.authenticated else ""
@@ -65,7 +65,9 @@ async def log_in(request: web.Request, site: Site) -> web.StreamResponse:
 def _enter(request: web.Request, site: Site, text: str, there: str) -> web.StreamResponse:
     """Give the browser a session, in place of the one that it had."""
     response = site.go_to(there)
-    site.set_cookie(request, response, SESSION, text, site.context.sessions.lifetime_s)
+    site.set_cookie(
+        request, response, SESSION, text, site.context.settings.server.session_expires_after
+    )
     return response
 
 
@@ -161,7 +163,7 @@ ACCOUNT: Final = "/account"
 async def account(request: web.Request, site: Site) -> web.StreamResponse:
     """The account."""
     context, principal = site.context, request[PRINCIPAL]
-    if not context.token_needed():
+    if not context.known.needed:
         return site.go_to("/")
     assert principal.role is not None  # nobody else gets here
     token = context.tokens.record(principal.token_id) if principal.token_id else None

@@ -106,7 +106,9 @@ class Site:
 
     def url(self, path: str, **query: str) -> str:
         """Address of one of our pages, as browsers know it."""
-        return f"{self.context.url_prefix}{path}" + (f"?{urlencode(query)}" if query else "")
+        return f"{self.context.settings.server.url_prefix}{path}" + (
+            f"?{urlencode(query)}" if query else ""
+        )
 
     def now(self) -> datetime:
         return utc(self.context.clock.now())
@@ -130,14 +132,16 @@ class Site:
         Args:
             lifetime_s: None: until the browser is closed; 0: it is deleted.
         """
+        table = self.context.settings.server
         response.set_cookie(
             self.cookie(name),
             value,
-            path=f"{self.context.url_prefix}/",
+            path=f"{table.url_prefix}/",
             max_age=None if lifetime_s is None else math.ceil(lifetime_s),
             httponly=True,
             samesite="Lax",
-            secure=request.secure or (self.context.public_url or "").startswith("https:"),
+            secure=request.secure
+            or (self.context.settings.server.origin or "").startswith("https:"),
         )
 
     # -- forms
@@ -192,7 +196,7 @@ def _known(site: Site, request: web.Request, forms: str) -> dict[str, Any]:
         "path": request.path,
         "version": context.version,
         "request_id": request.get(REQUEST_ID, ""),
-        "logged_in": context.token_needed() and principal.authenticated,
+        "logged_in": context.known.needed and principal.authenticated,
         "asset": lambda name: site.url(f"/assets/{assets()[name].version}/{name}"),
         "url": url,
         "csrf": csrf,
@@ -323,7 +327,7 @@ _SAY: Final = {
 def _back_from(request: web.Request, site: Site) -> str:
     """The login, which leads back to the page that the request came from."""
     shown = urlsplit(request.headers.get("HX-Current-URL", "")[:2_000])
-    path = shown.path.removeprefix(site.context.url_prefix) or "/"
+    path = shown.path.removeprefix(site.context.settings.server.url_prefix) or "/"
     return site.url(LOGIN, next=f"{path}?{shown.query}" if shown.query else path)
 
 

@@ -147,7 +147,7 @@ def _once(
         title="A token" if status == HTTPStatus.CREATED else "Another secret",
         token=token_document(record, site.context.tokens.now()),
         text=text,
-        needed=site.context.token_needed(),
+        needed=site.context.known.needed,
     )
 
 

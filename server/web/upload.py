@@ -160,7 +160,7 @@ async def _show(
     request: web.Request, site: Site, shown: _Shown, former: FormerFiles | None
 ) -> web.Response:
     context, principal = site.context, request[PRINCIPAL]
-    most = context.form_limits.max_bytes
+    most = context.settings.server.max_upload
     offers = [
         Offer.of(one, most, offered=context.fleet.offered(one.name))
         for one in sorted(context.services.values(), key=lambda one: one.name)
@@ -189,7 +189,7 @@ async def _show(
         "first_error": next((one for one in _ORDER if one in shown.errors), ""),
         "former": former,
         "most_bytes": most,
-        "most_files": context.form_limits.max_files,
+        "most_files": context.settings.server.max_files,
         "quota": quota,
         "key": secrets.token_urlsafe(24),
         "key_field": HEADER,
@@ -201,7 +201,7 @@ async def _show(
 async def _quota(site: Site, user: str) -> dict[str, tuple[int, int]]:
     """What -> bytes used, and the most; only what is limited."""
     context = site.context
-    allowed, found = context.allowances.of(user), {}
+    allowed, found = context.settings.allowances.of(user), {}
     if allowed.stored:
         found["Stored"] = (await context.database.read(inserts.stored_bytes, user), allowed.stored)
     if allowed.uploaded:
@@ -282,7 +282,7 @@ def _asked(found: dict[str, Any]) -> tuple[dict[str, str], int, int]:
 async def _check_files(
     context: Context, wanted: UploadRequest, size: int, count: int, *, known_user: bool
 ) -> None:
-    limits = context.form_limits
+    limits = context.settings.server.form_limits
     if count > limits.max_files:
         why = f"there are {count} files, the most this server takes is {limits.max_files}"
         raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_many_files", why)

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from aiohttp import web
 
+from shared.http.settings import HttpSection
 from shared.principals import ANONYMOUS, LOCAL, Principal, Role
 
 PRINCIPAL: Final = web.RequestKey("principal", Principal)
@@ -66,6 +67,11 @@ class Tokens:
         ]
         self.needed = bool(principals) if needed is None else needed
 
+    def use_settings(self, settings: HttpSection) -> None:
+        """Know the tokens of these settings from now on, and no others."""
+        known = of_settings(settings.all_tokens(), settings.all_metrics_tokens())
+        self.use(known, needed=settings.needs_token)
+
     def principal(self, request: web.BaseRequest, peer: str) -> Principal:
         """The principal of the token in the request, found in constant time.
 
@@ -96,7 +102,6 @@ class Tokens:
                 matching = principal
         return matching
 
-    @property
     def digests(self) -> dict[str, Principal]:
         """SHA-256 of each known token that was not issued, in hexadecimal -> whose it is."""
         return {digest.hex(): principal for digest, principal in self._digests}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Final, Protocol
@@ -17,7 +17,7 @@ import structlog
 from aiohttp import hdrs, web
 
 from shared.clock import Clock, wait_for
-from shared.http.authentication import CALLER, PRINCIPAL, Tokens, caller_of, of_settings
+from shared.http.authentication import CALLER, PRINCIPAL, Tokens, caller_of
 from shared.http.connections import ConnectionLimits
 from shared.http.measured import WAITED, Requests
 from shared.http.origins import (
@@ -60,6 +60,14 @@ class Audit(Protocol):
         ...
 
 
+class Signed(Protocol):
+    """Knows who asks by something that was signed here."""
+
+    def principal(self, request: web.Request) -> Principal | None:
+        """None: the request shows nothing of the kind."""
+        ...
+
+
 class Gate:
     """The middlewares, and the counts of requests that they keep.
 
@@ -71,7 +79,7 @@ class Gate:
         proxies: addresses and networks of those whose ``X-Forwarded-For`` is believed.
         tokens: who is known; None: the operators whose tokens are in the settings.
         rates: how many requests each caller may send; None: any number.
-        signed: who shows something signed in place of a token; None: nobody does.
+        signed: each knows who shows something signed in place of a token.
         audit: what keeps the requests that were to change something.
         transfers: where forms and files are counted.
         unread: how many bytes of answers may wait in memory to be read; None: any number.
@@ -89,7 +97,7 @@ class Gate:
         proxies: Collection[str] = (),
         tokens: Tokens | None = None,
         rates: RateLimits | None = None,
-        signed: Callable[[web.Request], Principal | None] = lambda _: None,
+        signed: Sequence[Signed] = (),
         audit: Audit | None = None,
         transfers: Transfers | None = None,
         unread: UnreadAnswers | None = None,
@@ -100,7 +108,7 @@ class Gate:
         self._log = RequestLog(id_field)
         self._tokens = Tokens({}) if tokens is None else tokens
         if tokens is None:
-            self.use_tokens(settings)
+            self._tokens.use_settings(settings)
         self._audit = audit
         self._hosts = Hosts(settings.host, settings.allowed_hosts or ())
         self._origins, self._proxies = Origins(origins), TrustedProxies(proxies)
@@ -116,8 +124,14 @@ class Gate:
 
     def use_tokens(self, settings: HttpSection) -> None:
         """Know the tokens of these settings from now on, and no others."""
-        known = settings.all_tokens()
-        self._tokens.use(of_settings(known, settings.all_metrics_tokens()), needed=bool(known))
+        self._tokens.use_settings(settings)
+
+    def principal(self, request: web.Request) -> Principal:
+        """Whose request this is by what it shows. One that goes on for long may show what is not
+        good any more.
+        """
+        shown = (principal for one in self._signed if (principal := one.principal(request)))
+        return next(shown, None) or self._tokens.principal(request, peer_address(request))
 
     # -- around every request
 
@@ -130,9 +144,7 @@ class Gate:
             since, request_id = self.requests.now(), new_request_id()
             request[REQUEST_ID] = request_id
             request[SENDER] = self._proxies.client(peer_address(request), request)
-            request[PRINCIPAL] = self._signed(request) or self._tokens.principal(
-                request, peer_address(request)
-            )
+            request[PRINCIPAL] = self.principal(request)
             CALLER.set(caller_of(request[PRINCIPAL], peer_address(request)))
             structlog.contextvars.bind_contextvars(
                 request_id=request_id, principal=request[PRINCIPAL].name

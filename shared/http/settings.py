@@ -73,6 +73,11 @@ class HttpSection(Section):
         """Those of callers that may do everything."""
         return [token.get_secret_value() for token in self.tokens or ()]
 
+    @property
+    def needs_token(self) -> bool:
+        """Whether a request without a token is refused."""
+        return bool(self.all_tokens())
+
     def all_metrics_tokens(self) -> list[str]:
         """Those of callers that may read metrics."""
         return [token.get_secret_value() for token in self.metrics_tokens or ()]

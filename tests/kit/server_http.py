@@ -5,12 +5,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import aiohttp
 
 from server.app import Server, compose
 from server.settings import load
 from server.settings.tables import ServerSettings
+from server.store.data_folder import lock_folder
 from shared.clock import Clock
 from shared.http.connections import connection_limits
 from shared.http.listener import Listener
@@ -151,18 +153,23 @@ async def hosted(
     new_database: bool = False,
 ) -> ServerClient:
     fits = connection_limits(1024)
+    lock_folder(found.server, stack)
     composed = await compose(
-        found, stack, machine, lambda _: fits, principals, read, new_database=new_database
+        found, read or (lambda: found), stack, fits, machine, new_database=new_database
     )
+    if principals is not None:
+        known = composed.context.known
+        known.use(principals)
+        stack.enter_context(mock.patch.object(known, "use_settings"))  # of a reload
     stack.callback(Described(composed.application).check)
     sock = listen("127.0.0.1", 0)
     tls = found.server.tls()
     listener = Listener(composed.application, sock, fits, Deadlines(), 1, tls)
     await listener.start()
-    stack.push_async_callback(composed.supervisor.stop)
+    stack.push_async_callback(composed.stop)
     stack.push_async_callback(listener.close)
-    stack.callback(composed.wakeups.close)
-    composed.supervisor.start()
+    stack.callback(composed.context.wakeups.close)
+    composed.start()
     connector = aiohttp.TCPConnector(ssl=tls is None)
     session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
     url = url_of("127.0.0.1", sock.getsockname()[1], tls=tls is not None)

@@ -13,7 +13,10 @@ from server.domain.choose import Candidate
 from server.domain.jobs import Bundle, FileKind, Job, Move, NewJob, Result, Step
 from server.domain.service import Service
 from server.ports import Storage
+from server.settings.live import LiveSettings
+from server.settings.tables import ServerSettings, ServerTable
 from server.stages.stage import Resources, Stage
+from server.stages.wakeups import JobWakeups
 from server.store import (
     attempts,
     batches,
@@ -342,9 +345,14 @@ async def read(
         return b"".join([chunk async for chunk in stream])
 
 
+def settings(**server: Any) -> LiveSettings:
+    """Those that are not given are as by default."""
+    return LiveSettings(ServerSettings(server=ServerTable(**server)))
+
+
 def resources(**given: Any) -> Resources:
     """The given ones; the others are not to be used."""
     how: dict[str, Any] = dict.fromkeys(("storage", "scratch", "fleet", "clock"))
     how["database"] = getattr(given.pop("jobs", None), "database", None)
-    how |= {"services": {}, "unreachable_after_s": 60.0, "lost_after_s": 3_600.0}
+    how |= {"services": {}, "settings": settings(), "wakeups": JobWakeups()}
     return Resources(**(how | given))

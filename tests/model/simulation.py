@@ -14,12 +14,10 @@ from unittest import mock
 
 from server.agents.registry import Registry
 from server.domain import states
-from server.domain.allowances import Allowances
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import FileKind, Job, Result
 from server.domain.service import Service
 from server.domain.upload_fields import upload_request
-from server.loops.wakeups import JobWakeups
 from server.ports import Filter, RefusedByAgent, ScratchFile, Storage, Unreachable
 from server.stages.accept import Accept
 from server.stages.batches import Batches, Dependencies
@@ -33,6 +31,7 @@ from server.stages.poll import Poll
 from server.stages.schedules import Schedules
 from server.stages.send import Send
 from server.stages.stage import Resources
+from server.stages.wakeups import JobWakeups
 from server.storage import folder, scratch
 from server.store.identity import new_start
 from server.store.migrations import MIGRATIONS
@@ -42,7 +41,7 @@ from shared.steady_clock import PersistentClock
 from shared.wire import JobState, PayloadState, Reason
 from tests.kit.agent_model import FANS_OUT, Payload
 from tests.kit.clock import SimClock
-from tests.kit.store import Jobs, check_batches
+from tests.kit.store import Jobs, check_batches, settings
 from tests.model.inline_database import CrashPoint, InlineDatabase, SimulatedCrash, inline_threads
 from tests.model.sim_agent import NEVER_S, SAID, Machine, SimAgent
 
@@ -143,10 +142,13 @@ class World:
         self.database = InlineDatabase(
             self.folder / "sim.sqlite", (*MIGRATIONS, COUNT_ENDS), self.crash_point, self.steady
         )
+        self.settings = settings(agent_lost_after=self.lost_after_s)
         self.wakeups = wakeups = JobWakeups()
         self.jobs = Jobs(self.database, wakeups.changed, wakeups.noted)
         self.registry = Registry(self.agents, self.steady)
-        self.started = await new_start(self.database, self.steady.now(), f"{next(self.names):x}")
+        self.started = await self.database.write(
+            new_start, self.steady.now(), f"{next(self.names):x}"
+        )
 
         def new_name() -> str:
             return f"{next(self.names):032x}"
@@ -160,27 +162,24 @@ class World:
             fleet=self.registry,
             services=self.services,
             clock=self.steady,
-            unreachable_after_s=60.0,
-            lost_after_s=self.lost_after_s,
-            report_delay_s=self.report_delay_s,
-            hints=wakeups.hints,
+            settings=self.settings,
+            wakeups=wakeups,
         )
         self.accept = Accept(resources)
-        self.get = Get(resources, deferral=Deferral(resources, self.children_of))
+        self.get = Get(resources, Deferral(resources, self.children_of), self.report_delay_s)
         self.poll = Poll(resources, self.get)
         self.deliver = Deliver(resources, self.get)
         inputs: Any = self.deliver._inputs
         inputs.of = lambda _: nullcontext()  # results are no archives here
-        self.send = Send(resources, self.deliver, self.get, 0.5)
-        self.cancel = Cancel(resources, wakeups, self.get)
-        self.allowances = Allowances()
-        self.schedules = Schedules(resources, self.database, self.accept, self.allowances)
+        self.send = Send(resources, self.deliver, self.get)
+        self.cancel = Cancel(resources, self.get)
+        self.schedules = Schedules(resources, self.accept)
         await self.schedules.load()
         self.batches = Batches(resources, child_names=lambda _: CHILDREN)
         self.dependencies = Dependencies(resources)
         self.delete = Delete(resources, self.cancel)
         self.retry = RetryByHand(resources)
-        self.clean = Clean(resources, self.delete.finish)
+        self.clean = Clean(resources, self.delete)
         self.alive = True
         await recover(self.database, self.scratch)
         for agent in self.agents:

@@ -194,11 +194,11 @@ async def test_what_a_user_may_not_store_is_refused_and_leaves_nothing(world: Wo
         (DayUsed, Allowance(uploaded=20), {}),
     ]
     given: dict[str, Any] = {"service": "example", "cron": HOURLY}
-    world.allowances.use(Allowances(Allowance(uploaded=99)))
+    world.settings.allowances = Allowances(Allowance(uploaded=99))
     for number in range(2):
         await world.schedule("ann", **given, name=f"there {number}")
     for refusal, allowance, fields in refusals:
-        world.allowances.use(Allowances(allowance))
+        world.settings.allowances = Allowances(allowance)
         with pytest.raises(refusal):
             await world.schedule("ann", **given | fields)
     await world.schedule("bob", **given)

@@ -23,7 +23,7 @@ import pytest
 from client_agent import app
 from client_agent.settings.agent import AgentSection
 from client_agent.storage.remove_tree import remove_tree
-from server import lifecycle
+from server import app as server_app
 from server.settings.tables import ServerSettings
 from shared.clock import RealClock
 from shared.http.sockets import CannotListen
@@ -173,7 +173,7 @@ def test_a_hangup_makes_a_program_read_its_certificate_again(tmp_path: Path, nam
 
 
 @pytest.mark.parametrize(
-    ("module", "given"), [(lifecycle, ServerSettings()), (app, AgentSection(sandbox="none"))]
+    ("module", "given"), [(server_app, ServerSettings()), (app, AgentSection(sandbox="none"))]
 )
 async def test_a_hangup_is_survived_before_anybody_can_connect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, given: Any
@@ -192,8 +192,8 @@ async def test_a_hangup_is_survived_before_anybody_can_connect(
     monkeypatch.setattr(app, "open_sandbox", open_sandbox)
     with pytest.raises(CannotListen):
         await (
-            lifecycle.serve(given, None)
-            if module is lifecycle
+            server_app.serve(given, lambda: given)
+            if module is server_app
             else app.serve(given, RealClock(), print)
         )
     assert len(seen) == 1

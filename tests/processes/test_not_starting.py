@@ -152,7 +152,7 @@ def test_without_bubblewrap_an_agent_does_not_listen_and_says_how_to_fix_that(tm
 @both
 def test_a_defect_at_the_start_shows_where_it_is(tmp_path: Path, name: str) -> None:
     """A ValueError of ours is no mistake in the settings."""
-    where = {"server": "server.lifecycle", "client_agent": "client_agent.app"}[name]
+    where = {"server": "server.app", "client_agent": "client_agent.app"}[name]
     code = (
         f"import sys, runpy, {where} as module\n"
         "async def broken(*_, **__): raise ValueError('a defect')\n"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -16,6 +16,7 @@ from server.domain.errors import NotReloaded
 from server.domain.retry_policy import BackoffKind
 from server.reload import Reload
 from server.settings import load
+from server.settings.live import LiveSettings
 from server.settings.tables import ServerSettings, ServiceTable
 from server.settings.users import allowances
 from shared.settings.base import SettingsError
@@ -335,11 +336,12 @@ def test_an_address_of_the_command_line_is_http_too_and_other_ones_are_other_age
 
 
 async def test_a_reload_may_swap_two_addresses_and_not_make_them_the_same(read: Read) -> None:
-    use = AsyncMock()
+    agents = AsyncMock(clients={})
     new = [two("http://b", "http://a"), two("http://a", "http://a")]
-    before = read(two("http://a", "http://b"))
-    reload = Reload(before, lambda: read(new.pop(0)), lambda _old, _new: None, use)
-    await reload.run_once()
+    settings = LiveSettings(read(two("http://a", "http://b")))
+    services = Mock(left=AsyncMock(return_value=[]))
+    reload = Reload(settings, lambda: read(new.pop(0)), agents, services, Mock(), Mock())
+    await reload()
     with pytest.raises(NotReloaded, match="have the same url"):
-        await reload.run_once()
-    assert (reload.settings.agents["a"].url, use.await_count) == ("http://b", 1)
+        await reload()
+    assert (settings.agents["a"].url, agents.apply.await_count) == ("http://b", 1)

@@ -14,13 +14,12 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from server.data_folder import read_record
 from server.domain.jobs import Bundle, FileKind, Job, NewJob, Result
 from server.maintenance.__main__ import program
 from server.storage.folder import FolderStorage
 from server.storage.scratch import Scratch
 from server.store import copies
-from server.store.identity import server_identity
+from server.store.data_folder import read_record
 from server.store.migrations import MIGRATIONS
 from shared.sqlite.database import Database
 from shared.wire import JobState, Limits
@@ -82,7 +81,7 @@ def _template(bob: JobState) -> Path:
 
     async def fill() -> None:
         database = await Database.open(folder.database_path, MIGRATIONS)
-        await server_identity(database, "the-first")
+        folder.sql("INSERT INTO meta VALUES ('server', 'the-first')")
         users = {"ann": JobState.COMPLETED, "bob": bob, "cy": JobState.QUEUED}
         for user, state in users.items():
             await folder.add(Store(database, []), user, to=state)

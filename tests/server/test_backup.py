@@ -14,7 +14,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from server.data_folder import UNKNOWN, WrongDatabase, open_data, write_record
 from server.domain.jobs import FileKind, Move
 from server.maintenance.backup import back_up
 from server.maintenance.files import bring
@@ -22,6 +21,7 @@ from server.maintenance.restore import as_another
 from server.settings.tables import ServerTable
 from server.storage.folder import stored_path
 from server.store import copies
+from server.store.data_folder import UNKNOWN, WrongDatabase, open_data, write_record
 from server.store.migrations import MIGRATIONS
 from server.store.stored_rows import StoredFile
 from shared.clock import RealClock

@@ -22,8 +22,13 @@ import structlog.testing
 from typer.testing import CliRunner
 
 from client_agent.settings.agent import load
-from server import data_folder
-from server.data_folder import (
+from server.domain.jobs import FileKind
+from server.maintenance import doctor
+from server.maintenance.__main__ import program
+from server.settings.tables import ServerTable
+from server.storage.folder import stored_names
+from server.store import data_folder
+from server.store.data_folder import (
     RECORD,
     UNKNOWN,
     RecordKeeper,
@@ -32,11 +37,6 @@ from server.data_folder import (
     look,
     open_data,
 )
-from server.domain.jobs import FileKind
-from server.maintenance import doctor
-from server.maintenance.__main__ import program
-from server.settings.tables import ServerTable
-from server.storage.folder import stored_names
 from shared.clock import SECOND, RealClock
 from shared.settings.base import SettingsError
 from shared.wire import JobState
@@ -227,7 +227,7 @@ async def test_an_older_database_goes_on_as_another_server_and_moves_the_rest_as
         async with driving(place.path.parent, FakeOrchestrator(), gone=True) as client:
             (logged,) = [one for one in logs if one["event"] == "server.became_another"]
             assert (logged["files"], logged["former"]) == (2, [was.server])
-            await client.server.context.troubles()  # looks at the disk
+            await client.server.context.health.troubles()  # looks at the disk
             _, _, body = await client.get("/api/v1/status")
             kinds = {one["kind"]: one for one in json.loads(body)["troubles"]}
             assert not kinds["files_moved_aside"]["is_serious"]
@@ -327,9 +327,12 @@ async def test_a_killed_start_or_a_full_disk_makes_no_database_older_and_loses_n
             write(*given)
         raise SimulatedCrash
 
-    where = {"move": "server.data_folder.move_aside", "count": "server.store.copies.count_start"}
+    where = {
+        "move": "server.store.data_folder.move_aside",
+        "count": "server.store.copies.count_start",
+    }
     with monkeypatch.context() as patched:
-        patched.setattr(where.get(step, "server.data_folder.write_record"), dies)
+        patched.setattr(where.get(step, "server.store.data_folder.write_record"), dies)
         for _ in range(3 if older or step != "move" else 0):
             with nullcontext() if step == "full" else pytest.raises(SimulatedCrash):
                 await place.start()

@@ -11,12 +11,15 @@ import pytest
 from server.domain.jobs import Bundle, Move, NewJob
 from server.domain.webhook_targets import WebhookTarget
 from server.domain.webhooks import Delivery, Try, secret_of, secret_text
+from server.stages.wakeups import JobWakeups
 from server.stages.webhooks import NOT_SENT, Webhooks
+from server.store.identity import Identity
 from server.store.migrations import MIGRATIONS
 from shared.clock import SECOND
+from shared.ids import Start
 from shared.wire import JobState, Limits
 from tests.kit.clock import START, SimClock
-from tests.kit.store import Jobs
+from tests.kit.store import Jobs, resources
 from tests.model.inline_database import CrashPoint, InlineDatabase
 
 URL = "https://a.example.org/hook"
@@ -63,15 +66,18 @@ class World:
         self.database = database
         self.clock, self.receivers = clock, Receivers(clock)
         self.jobs = Jobs(database, lambda _: None)
-        self.woken = asyncio.Event()
+        self.wakeups = JobWakeups()
         self.stage = self.new_stage()
 
     def new_stage(self, *, rehearsal: bool = False) -> Webhooks:
-        given = self.database, self.receivers, KEY, self.clock, self.clock
-        how: dict[str, Any] = {"server": "5e44e4" * 5, "on_change": self.woken.set}
-        return Webhooks(
-            *given, **how, uniform=lambda low, high: (low + high) / 2, rehearsal=rehearsal
+        core = resources(
+            database=self.database,
+            clock=self.clock,
+            wakeups=self.wakeups,
+            uniform=lambda low, high: (low + high) / 2,
         )
+        identity = Identity("5e44e4" * 5, (), Start(1, "a"), rehearsal, b"", b"", KEY)
+        return Webhooks(core, self.receivers, identity, self.clock)
 
     async def ended(self, *urls: str | None, by: str = "ann-laptop") -> None:
         """Jobs that were cancelled now."""
@@ -98,10 +104,10 @@ class World:
         end = self.clock.monotonic() + seconds
         await self.sweep()
         while (left := end - self.clock.monotonic()) > 0:
-            self.woken.clear()
+            self.wakeups.webhooks.clear()
             await self.stage.run_once()
             await self.clock.settle()
-            if not self.woken.is_set():
+            if not self.wakeups.webhooks.is_set():
                 await self.clock.advance(min(left, max(0.001, self.stage.until_next_s())))
 
     async def shown(self) -> list[Delivery]:

@@ -16,10 +16,10 @@ from server.domain.errors import AlreadyEnded
 from server.domain.jobs import Move
 from server.domain.service import Service
 from server.domain.statistics import ALL, Tree
-from server.loops.runner import Loop, Supervisor
-from server.loops.wakeups import JobWakeups
+from server.loops import Loop, Supervisor
 from server.ports import Held, Measures
 from server.stages.statistics import Statistics
+from server.stages.wakeups import JobWakeups
 from server.store import jobs as store_jobs
 from server.store import statistics as rows
 from server.store import users
@@ -131,13 +131,13 @@ async def test_stopping_lets_sweeps_end_and_stops_the_stages_last() -> None:
         Loop("sender", sweep, 60.0, wakeups.sender, clock),
         Loop("getter", Sweep(clock), 60.0, wakeups.getter, clock),
     ]
-    supervisor = Supervisor(loops, [follows, fails], [stage, stage])
+    supervisor = Supervisor()
     with capture_logs() as logs:
-        supervisor.start()
+        supervisor.start(loops, [follows, fails])
         for seconds, stuck in ((659, []), (2, ["sender"])):
             await clock.advance(seconds)
             assert [one.name for one in supervisor.loops() if one.stuck] == stuck
-        stopping = asyncio.create_task(supervisor.stop())
+        stopping = asyncio.create_task(supervisor.stop([stage, stage]))
         await clock.settle()
         assert not stopping.done()  # a sweep is under way
         sweep.go.set()
@@ -176,7 +176,7 @@ class Numbers:
         held = AsyncMock(return_value=[Held("s", "ann", "node", 3, 2)])
         database = AsyncMock(read_list=self._read, read=held)
         self.add, how = database.write, {"clock": self.clock, "measures": self.measures}
-        self.statistics = Statistics(resources(database=database, **how), database)
+        self.statistics = Statistics(resources(database=database, **how))
 
     async def _read(self, work: object, *how: Any) -> Any:
         if work is rows.queued:

@@ -17,9 +17,9 @@ from structlog.testing import capture_logs
 from client_agent.run.runner import EndRequests
 from client_agent.storage.folders import Folders
 from server import metrics
+from server.app import Supervision
 from server.domain.troubles import Trouble, TroubleKind
-from server.lifecycle import Supervision
-from server.loops.runner import Loop, Supervisor
+from server.loops import Loop, Supervisor
 from server.stages.webhooks import Webhooks
 from server.storage.scratch import Scratch
 from server.store import statistics
@@ -280,7 +280,7 @@ async def test_a_server_without_an_agent_that_answers_takes_uploads_until_it_sto
         program = Program(caller)
         answer = await program.ask("GET", "/readyz")
         assert (answer.status, answer.document["status"]) == (200, "ok")
-        caller.server.wakeups.close()
+        caller.server.context.wakeups.close()
         stopping = await program.ask("GET", "/readyz")
         assert (stopping.status, stopping.document["reasons"]) == (503, ["stopping"])
 
@@ -288,7 +288,7 @@ async def test_a_server_without_an_agent_that_answers_takes_uploads_until_it_sto
 async def test_users_see_neither_agents_nor_what_is_wrong(tmp_path):
     given: dict[str, Any] = {"principals": PRINCIPALS, "min_free": 1 << 60}
     async with driving(tmp_path, FakeOrchestrator(), **given) as caller:
-        (agent,) = caller.server.clients
+        (agent,) = caller.server.context.connections.clients
         for token in ("", *PRINCIPALS):
             shown = {"Authorization": f"Bearer {token}"} if token else {}
             answers = [await Program(caller).ask("GET", path, **shown) for path in PROBES]
@@ -313,11 +313,10 @@ async def test_a_loop_whose_sweep_does_not_end_is_for_the_watchdog_unless_a_disk
         raise RuntimeError("the disk is full")
 
     loop = Loop("cleaner", SimpleNamespace(run_once=sweep), 10.0, asyncio.Event(), clock)
-    context = SimpleNamespace(troubles=AsyncMock(side_effect=lambda: troubles), clock=clock)
-    supervisor = Supervisor([loop], [], [])
-    server: Any = SimpleNamespace(context=context, supervisor=supervisor)
-    supervision = Supervision(server)
-    supervisor.start()
+    health, supervisor = AsyncMock(**{"troubles.side_effect": lambda: troubles}), Supervisor()
+    context: Any = SimpleNamespace(health=health, supervisor=supervisor)
+    supervision = Supervision(context)
+    supervisor.start([loop], [])
     with capture_logs():  # to show all failures costs more than the rest
         await clock.advance(2 * PATIENCE_S)
     assert await supervision.alive()
@@ -334,7 +333,7 @@ async def test_a_loop_whose_sweep_does_not_end_is_for_the_watchdog_unless_a_disk
     assert lines == [{"event": "loop.stuck", "loops": ["cleaner"], "log_level": "error"}]
     goes_on.set()
     with capture_logs():
-        await supervisor.stop()
+        await supervisor.stop([])
 
 
 async def test_a_heartbeat_that_stops_and_a_task_that_has_ended_are_found() -> None:

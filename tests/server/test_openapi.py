@@ -31,6 +31,7 @@ from server.http import documents, event_stream, logs, params
 from server.http.params import Param
 from server.http.route import Route
 from server.settings.tables import ServiceTable
+from shared.http.middleware import GATE
 from shared.wire import ChildCounts, JobState, Limits
 from tests.kit.described import followed
 from tests.kit.each import each
@@ -213,7 +214,7 @@ async def test_it_is_made_once_for_all_who_ask_and_holds_up_no_upload(tmp_path, 
 
     monkeypatch.setattr(openapi, "describe", slow)
     async with driving(tmp_path, FakeOrchestrator()) as caller:
-        gate = caller.server.gate
+        gate = caller.server.application[GATE]
         asked = [asyncio.create_task(caller.get("/openapi.json")) for _ in range(40)]
         try:
             await until(lambda: gate._handling == len(asked))

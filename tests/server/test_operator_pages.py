@@ -2,7 +2,8 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+from unittest import mock
 
 import pytest
 import pytest_asyncio
@@ -120,11 +121,8 @@ async def test_what_should_be_looked_at_is_said_with_what_to_do(
     async def all_of_them() -> list[Trouble]:
         return every
 
-    context = place.server.context
-    before = context.troubles
-    object.__setattr__(context, "troubles", all_of_them)
-    page = await admin.see("/status")
-    object.__setattr__(context, "troubles", before)
+    with mock.patch.object(place.server.context.health, "troubles", all_of_them):
+        page = await admin.see("/status")
     assert (HOSTILE in page.source, len(troubles(page))) == (False, len(every))
 
 
@@ -147,9 +145,8 @@ async def test_stored_files_to_look_at_are_named_and_stop_no_upload(tmp_path: Pa
     """More files without a row than a sweep may remove, and files that a start moved aside."""
     (aside := tmp_path / "data" / "unknown").mkdir(parents=True)
     async with driving(tmp_path, FakeOrchestrator(), gone=True) as caller:
-        health: Any = caller.server.context.files_to_look_at
-        health.__self__._unknown = lambda: 3
-        await caller.server.context.troubles()  # looks at the disk
+        caller.server.context.clean.orphans_left = 3
+        await caller.server.context.health.troubles()  # looks at the disk
         async with browsing(caller.url) as browser:
             found = await browser.json("/api/v1/status")
         kinds = {one["kind"]: one["message"] for one in found["troubles"]}

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from server.loops import wakeups
+from server.stages import wakeups
+from shared.http.middleware import GATE
 from shared.principals import Principal, Role
 from tests.kit.each import each
 from tests.kit.raw_http import holding
@@ -116,7 +117,7 @@ async def test_a_job_that_has_just_moved_is_shown_from_memory_to_who_may_see_it(
         asyncio.create_task(crowd.ask(who, "GET", path))
         for who in ("ann", "admin", "bob", "portal")
     ]
-    gate = crowd.place.server.gate
+    gate = crowd.place.server.application[GATE]
     await until(lambda: sum(gate._waits.values()) + sum(one.done() for one in asked) == 4)
     process.finish()
     assert [(await one).status for one in asked] == [200, 200, 404, 404]

@@ -13,6 +13,7 @@ from server.http import event_stream
 from server.store import events
 from shared.clock import SECOND
 from shared.http import connections
+from shared.http.middleware import GATE
 from shared.principals import Principal, Role
 from shared.wire import EventDoc
 from tests.kit.clock import SimClock
@@ -130,7 +131,7 @@ async def test_a_wait_is_as_long_as_it_was_asked_for_unless_it_is_over_before(tm
             paths = (f"{HERE}?wait=90&seen=Running", "/download/1?wait=90")
             both = await asyncio.gather(*(get(path, 25) for path in paths))
             assert both == [(200, "Completed")] * 2
-            stopping = asyncio.create_task(after(5, caller.server.wakeups.close))
+            stopping = asyncio.create_task(after(5, caller.server.context.wakeups.close))
             assert await get(f"/download/{later}?wait=90", 5) == (200, "Running")
             await asyncio.gather(ending, stopping)
 
@@ -166,13 +167,13 @@ async def test_streams_and_waits_end_with_their_token_or_link_and_each_user_sees
         ]
         for one in (stream, linked, of_7):
             await said(one, b"job.running")
-        began, of = asyncio.Event(), caller.server.wakeups.of
+        began, of = asyncio.Event(), caller.server.context.wakeups.of
 
         def waits(*args: Any, **more: Any) -> Any:
             began.set()
             return of(*args, **more)
 
-        monkeypatch.setattr(caller.server.wakeups, "of", waits)
+        monkeypatch.setattr(caller.server.context.wakeups, "of", waits)
         waiting = asyncio.create_task(
             caller.ask("GET", f"{HERE}?wait=20&seen=Running", headers=header)
         )
@@ -190,7 +191,7 @@ async def test_streams_and_waits_end_with_their_token_or_link_and_each_user_sees
         status, answer = await waiting
         assert (status, "not good any more" in answer["detail"]) == (403, True)
         await said(of_7, b"job.completed")
-        caller.server.wakeups.close()
+        caller.server.context.wakeups.close()
         assert b"job." not in await of_ann.content.read()
 
 
@@ -221,7 +222,7 @@ async def test_what_a_running_job_says_is_seen_in_its_stream_and_in_pages(served
     async with running(served, retries="0") as here:
         caller, held, path = here.caller, here.held(), f"{here.path}/events"
         waiting = asyncio.create_task(page(caller, f"{path}?after=4&wait=60"))
-        await until(lambda: sum(caller.server.gate._waits.values()) == 1)
+        await until(lambda: sum(caller.server.application[GATE]._waits.values()) == 1)
         async with followed(caller, path) as (answer, messages):
             assert answer.content_type == "text/event-stream"
             assert answer.headers["X-Accel-Buffering"] == "no"
@@ -321,7 +322,7 @@ async def test_all_events_are_read_from_the_first_or_from_now_on(tmp_path, monke
                 (second, event) for event in MOVES
             ]
             waiting = asyncio.create_task(page(caller, "/api/v1/events?after=now&wait=60"))
-            await until(lambda: sum(caller.server.gate._waits.values()) == 2)
+            await until(lambda: sum(caller.server.application[GATE]._waits.values()) == 2)
             await here.end("", live=LIVE)
             assert {(await anext(messages)).data["job_id"] for _ in range(3)} == {first}
             assert names(await waiting)[:2] == SAID[:2]
@@ -347,7 +348,7 @@ async def test_open_streams_are_waits_and_end_with_the_server(tmp_path, monkeypa
     monkeypatch.setattr(event_stream, "KEEPALIVE_S", 0.05)
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 8)
     async with running(tmp_path) as here:
-        caller, gate = here.caller, here.caller.server.gate
+        caller, gate = here.caller, here.caller.server.application[GATE]
         for path in ("/api/v1/events", f"{here.path}/events?after=4"):
             async with AsyncExitStack() as stack:
                 for _ in range(gate._limits.waits_per_caller):
@@ -359,5 +360,5 @@ async def test_open_streams_are_waits_and_end_with_the_server(tmp_path, monkeypa
         async with followed(caller, path) as (answer, messages):
             assert answer.status == 200
             assert [(await anext(messages)).event for _ in range(3)] == [""] * 3
-            caller.server.wakeups.close()
+            caller.server.context.wakeups.close()
             assert {one.event async for one in messages} <= {""}

@@ -5,7 +5,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, Mock
@@ -18,8 +18,7 @@ from ferryman import Client, NotFound
 from server.domain.errors import NoSuchJob
 from server.domain.jobs import Bundle, FileKind, Job
 from server.domain.service import Service
-from server.loops.runner import Loop
-from server.loops.wakeups import JobWakeups
+from server.loops import Loop
 from server.ports import Filter
 from server.stages import forget_user
 from server.stages.by_hand import Delete
@@ -27,6 +26,7 @@ from server.stages.cancel import Cancel
 from server.stages.clean import Clean
 from server.stages.get import Get
 from server.stages.tokens import NewToken
+from server.stages.wakeups import JobWakeups
 from server.storage.folder import FolderStorage, stored_path
 from server.storage.scratch import Scratch
 from server.store.audit import AuditEntry
@@ -55,22 +55,22 @@ class World:
     """A store, its files, and a Cleaner.
 
     Attributes:
-        more: the Cleaner asked for the next sweep at once.
         changed: jobs whose waiting callers were woken.
         keep: the folder's record was written.
     """
 
     def __init__(self, database: Database, storage: FolderStorage, folder: Path) -> None:
         self.storage, self.folder, self.clock = storage, folder, SimClock()
-        self.more, self.keep = Mock(), AsyncMock()
+        self.wakeups, self.keep = JobWakeups(), AsyncMock()
         self.changed: list[Job] = []
         self.jobs = Store(database, self.changed)
-        self.clean = self.cleaner(self.more)
+        self.clean = self.cleaner()
 
-    def cleaner(self, more: Callable[[], None]) -> Clean:
-        how = resources(jobs=self.jobs, storage=self.storage, services=SERVICES, clock=self.clock)
-        self.delete = Delete(how, Cancel(how, JobWakeups(), Get(how)))
-        return Clean(how, self.delete.finish, more, self.keep)
+    def cleaner(self) -> Clean:
+        own = {"storage": self.storage, "clock": self.clock, "wakeups": self.wakeups}
+        how = resources(jobs=self.jobs, services=SERVICES, **own)
+        self.delete = Delete(how, Cancel(how, Get(how)))
+        return Clean(how, self.delete, self.keep)
 
     async def add(self, service: str = "short", key: str | None = None) -> Job:
         """A queued job with its file."""
@@ -91,8 +91,9 @@ class World:
     async def sweep(self, after_s: float = 0) -> None:
         """Until nothing more is to be done at once."""
         await self.clock.advance(after_s)
-        before = -1
-        while before != (before := self.more.call_count):
+        self.wakeups.cleaner.set()
+        while self.wakeups.cleaner.is_set():
+            self.wakeups.cleaner.clear()
             await self.clean.run_once()
 
     def lay(self, name: str, days: float = 2) -> Path:
@@ -145,7 +146,8 @@ async def test_many_expire_in_few_commits_and_a_stop_does_not_wait_for_all(world
         stop.set()  # while the first sweep is under way
         wakeup.set()
 
-    await Loop("cleaner", world.cleaner(more), 60.0, wakeup, world.clock).run(stop)
+    monkeypatch.setattr(world.wakeups.cleaner, "set", more)
+    await Loop("cleaner", world.clean, 60.0, wakeup, world.clock).run(stop)
     assert len(await world.jobs.expired(world.clock.now(), 1_000)) == 50
     commits = Mock(side_effect=world.jobs.database.write)
     monkeypatch.setattr(world.jobs.database, "write", commits)
@@ -246,7 +248,7 @@ async def test_a_file_without_a_row_goes_a_day_old_in_the_second_sweep(world):
     assert (future.exists(), used.exists(), len(world.stored())) == (True, True, 3)
     world.age(future, 2)
     for _ in range(3):  # a restart begins to count sweeps again
-        await world.cleaner(world.more).run_once()
+        await world.cleaner().run_once()
         await world.clock.advance(3_600)
     assert future.exists()
 

@@ -45,7 +45,7 @@ class World:
 
     @property
     def settings(self) -> ServerSettings:
-        return self.caller.server.reload.settings
+        return self.caller.server.context.settings.tables
 
     async def ask(self, method: str, path: str, token: str) -> tuple[int, Any]:
         headers = {"Authorization": f"Bearer {token}"}
@@ -69,7 +69,7 @@ async def serving(
 
     def read() -> ServerSettings:
         flags = {"server": {"data_dir": folder / "data", "getter_interval": 0.02}}
-        found, agents = load.read(file, flags, {}), caller.server.reload.settings.agents
+        found, agents = load.read(file, flags, {}), caller.server.context.settings.tables.agents
         named = "[agents." in file.read_text()
         return found if named else found.model_copy(update={"agents": agents})
 
@@ -88,7 +88,7 @@ async def world(started: World) -> AsyncIterator[World]:
     """It is as at its start before each test."""
     yield started
     started.file.write_text(f"{OWN}[services.my_service]\n")
-    await started.caller.server.reload.run_once()
+    await started.caller.server.context.reload()
 
 
 WAITS: Final = {
@@ -136,8 +136,8 @@ async def test_who_came_with_a_token_that_was_taken_out_is_refused_from_then_on(
     """Uploads under way and browsers that logged in, too."""
     assert await world.status_of(OTHER) == 401
     await world.reload(f'[server]\ntokens = ["{TOKEN}", "{OTHER}"]\n[services.my_service]\n')
-    sessions, limits = world.context.sessions, world.context.upload_limits
-    cookie = await sessions.log_in(world.context.token_holder(OTHER, "peer"), "peer")
+    sessions, limits = world.context.sessions, world.context.uploads
+    cookie = await sessions.log_in(world.context.known.principal_of(OTHER, "peer"), "peer")
     assert sessions.principal_of(cookie, "peer") is not None
     begun = Mock(side_effect=limits.count)
     monkeypatch.setattr(limits, "count", begun)
@@ -208,7 +208,7 @@ async def test_wrong_settings_change_nothing(world, text, words):
 
 
 async def test_the_content_of_a_file_takes_effect(world, module_folder):
-    secret, known = module_folder / "secret", world.context.token_holder
+    secret, known = module_folder / "secret", world.context.known.principal_of
     for key, own, more in (("tokens", "[server]\n", f"{TOKEN}\n"), ("metrics_tokens", OWN, "")):
         secret.write_text(more or "a-third-random-text")
         text = f'{own}{key} = {{ file = "{secret}" }}\n[services.my_service]\n'
@@ -251,7 +251,7 @@ async def test_every_key_of_a_user_takes_effect_and_holds_for_the_next_claim(wor
         await world.reload(f"{OWN}[services.my_service]\n{table}")
         by_user = getattr(context.services["my_service"], where, None)
         for user in ("ann", "bob"):
-            found = getattr(context.allowances.of(user), where, None)
+            found = getattr(context.settings.allowances.of(user), where, None)
             assert (by_user.get(user) if by_user is not None else found) == expected, key
     await world.reload(f"{OWN}[services.my_service]\n[services.s]\n[users.ann]\nruns_per_user = 1")
     for _ in range(3):
@@ -265,9 +265,8 @@ async def test_every_key_of_a_user_takes_effect_and_holds_for_the_next_claim(wor
 async def test_a_server_asks_for_a_token_once_there_is_one_and_hides_passwords_of_agents(tmp_path):
     first = "[server]\nmax_files = 9\n"
     async with serving(tmp_path, first) as world:
-        assert world.context.token_needed() is False
+        assert await world.status_of("") == 200
         assert (await world.reload(OWN))[0] == 200
-        assert world.context.token_needed() is True
         assert (await world.status_of(TOKEN), await world.status_of(OTHER)) == (200, 401)
         assert (await world.reload(first))[1]["code"] == "settings_not_reloaded"
         await world.reload(f"{OWN}[agents.a]\nurl = 'http://127.0.0.1:1'\n")

@@ -181,7 +181,7 @@ async def test_a_job_goes_its_way_with_tls_on_every_connection_and_the_right_cer
         job = await client.job(await client.upload(service="example"))
         assert job["status"] == "Completed"
         with capture_logs() as logs:
-            await client.server.reload.run_once()
+            await client.server.context.reload()
         loaded = [one["file"] for one in logs if one["event"] == "tls.reloaded"]
         assert loaded == [str(keys.caller.cert)]
     for name, lines, words in (
@@ -190,7 +190,7 @@ async def test_a_job_goes_its_way_with_tls_on_every_connection_and_the_right_cer
     ):
         async with encrypted(tmp_path / name, keys, lines, {}) as client:
             job_id = await client.upload(service="example")
-            (node,) = client.server.clients.values()
+            (node,) = client.server.context.connections.clients.values()
             await until(lambda: node.unreachable != node.not_reached_yet)  # noqa: B023
             assert words in node.trouble.lower()
             assert (await client.get(f"/api/v1/jobs/{job_id}"))[2].count(b'"Queued"')

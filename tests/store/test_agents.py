@@ -281,8 +281,8 @@ async def test_an_agent_that_is_not_active_any_more_gets_no_jobs_however_the_cla
 
 async def test_a_start_is_higher_than_any_before_and_than_that_of_a_copy(database: Database):
     now = 1_764_003_600 * SECOND
-    starts = [await new_start(database, at, "a") for at in (now, now, now - 90 * SECOND)]
+    starts = [await database.write(new_start, at, "a") for at in (now, now, now - 90 * SECOND)]
     first = 1_764_003_600
     assert starts == [Start(first, "a"), Start(first + 1, "a"), Start(first + 2, "a")]
     # The copy that was put back is from before, and its next start is later.
-    assert (await new_start(database, now + 60 * SECOND, "b")).number == first + 60
+    assert (await database.write(new_start, now + 60 * SECOND, "b")).number == first + 60

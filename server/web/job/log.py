@@ -49,6 +49,7 @@ from server.web.job.window import (
 )
 from server.web.site import PageRoute, Site
 from shared.http.authentication import PRINCIPAL
+from shared.http.middleware import GATE
 from shared.principals import Role
 
 _MAX_ATTEMPT: Final = 2**31 - 1
@@ -282,7 +283,7 @@ async def follow(request: web.Request, site: Site) -> web.StreamResponse:
     context, (stream, wanted) = site.context, wanted_log(request)
     offset = int_param(request, "offset", 0, 0, MAX_NUMBER)
     first = int_param(request, "first", 1, 1, MAX_NUMBER)
-    with context.waiting(request):
+    with request.app[GATE].long_poll(request):
         async with context.reads.log_openings.turn():
             job = await requested_job(request, context)
             attempt = await find_attempt(context, job, wanted)
@@ -315,7 +316,7 @@ async def follow(request: web.Request, site: Site) -> web.StreamResponse:
                     made = await context.reads.run(_event, lines, data, stream, here, offset)
                     await answer.write(made)
                     await context.clock.sleep(_PACE_S)
-        if not context.watch.closing:
+        if not context.wakeups.closing:
             end = await _end(request, context, number)
             if end:
                 document = json.dumps({"text": end})

@@ -115,7 +115,7 @@ async def overview(
             "for_people": _FOR_PEOPLE,
             "advice": ADVICE.get(job.reason) if job.reason and job.ended else None,
             "scripts": scripts(request, site, job),
-            "scripts_need_token": context.token_needed(),
+            "scripts_need_token": context.known.needed,
             "log": await last_lines(context, job, latest if own else None),
             "files": await first_files(context, job, latest if own else None),
             "folder_of": folder_of,

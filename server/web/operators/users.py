@@ -46,7 +46,7 @@ async def listing(request: web.Request, site: Site) -> web.StreamResponse:
     def view(name: str) -> dict[str, Any]:
         load, queued = loads[name], loads[name].queued
         waiting = f"{queued:,}" + ("+" if queued >= _MOST_QUEUED else "")
-        allowed = context.allowances.of(name)
+        allowed = context.settings.allowances.of(name)
         return {"name": name, "load": load, "waiting": waiting, "allowed": allowed}
 
     return site.page(
@@ -88,7 +88,7 @@ async def page(request: web.Request, site: Site) -> web.StreamResponse:
         title=f"User {user}",
         refresh_s=_AGAIN_S,
         usage=usage,
-        known=context.allowances.has(user)
+        known=context.settings.allowances.has(user)
         or await context.database.read_list(users.named, user, 1) == [user],
     )
 

@@ -19,7 +19,7 @@ _RECENT_FOR_S: Final = 1.0
 
 
 class JobWakeups(Wakeups):
-    """``ports.Watch``, and the wake-ups of the loops.
+    """Of the loops, and of requests that wait for a job.
 
     Args:
         clock: None: the machine's.
@@ -41,6 +41,7 @@ class JobWakeups(Wakeups):
         self._recent: dict[int, tuple[Job, float]] = {}
 
     def changed(self, job: Job) -> None:
+        """To be called after each commit with a move."""
         self.hints.changed(job)
         self._remember(job)
         if job.state is JobState.QUEUED or job.ended:
@@ -67,6 +68,9 @@ class JobWakeups(Wakeups):
                 del self._recent[next(iter(self._recent))]
 
     def recent_job(self, job_id: int) -> Job | None:
+        """The job as its last move left it, if it had not ended then; only of those that moved
+        a moment ago. What it said since then is not in it.
+        """
         job, at = self._recent.get(job_id, (None, 0.0))
         return job if self._clock.monotonic() - at < _RECENT_FOR_S else None
 
@@ -81,9 +85,13 @@ class JobWakeups(Wakeups):
 
     @property
     def events_version(self) -> int:
+        """Another number after each commit with events."""
         return self._events.version
 
     def events_of(self, job_id: int | None) -> AbstractContextManager[asyncio.Event]:
+        """An event that is set when something happened to the job (None: to any); and when the
+        server stops.
+        """
         return self._events.of(job_id)
 
     def close(self) -> None:

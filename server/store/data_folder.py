@@ -58,11 +58,6 @@ class WrongDatabase(Exception):
         self.text, self.advice = text, advice
 
 
-def database_path(table: ServerTable) -> Path:
-    """Where the database is."""
-    return table.db_path or table.data_dir / "ferryman.sqlite"
-
-
 def lock_folder(table: ServerTable, stack: AsyncExitStack) -> None:
     """Make the folder if it is missing, and hold its lock until the stack is closed. Raises
     FolderInUse, OSError.
@@ -147,7 +142,7 @@ async def open_data(
         WrongDatabase, DatabaseUnavailable, OSError
     """
     _check_mounts(table.data_dir)
-    path = database_path(table)
+    path = table.database
     if not new_database and not file_size(path) and (wrong := look(table.data_dir, path)):
         # Before it is opened: nothing is to be made on a disk that hides the right one.
         raise wrong
@@ -186,7 +181,7 @@ def _tie(
     record, marks = read_record(table.data_dir), copies.marks(connection)
     another = mismatch(connection, table.data_dir)
     if another not in ("", _OLDER) and not new_database:
-        raise _wrong(table.data_dir, database_path(table), record, another)
+        raise _wrong(table.data_dir, table.database, record, another)
     if another:
         marks = _become_another(connection, table.data_dir, record, clock)
     starts = 1 + max(marks.starts, 0 if record is None else record.starts)

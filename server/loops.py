@@ -100,40 +100,36 @@ class Loop:
 
 
 class Supervisor:
-    """Runs loops and followers until :meth:`stop`.
+    """Runs loops and followers until :meth:`stop`."""
 
-    Args:
-        followers: called with the stop event; cancelled at the end, as they may hang on a socket.
-        stages: their ``stop``, awaited after the loops have ended.
-    """
-
-    def __init__(
-        self,
-        loops: Sequence[Loop],
-        followers: Sequence[Callable[[asyncio.Event], Coroutine[Any, Any, None]]],
-        stages: Sequence[Callable[[], Awaitable[None]]],
-    ) -> None:
-        self._loops, self._followers, self._stages = loops, followers, stages
+    def __init__(self) -> None:
+        self._loops: Sequence[Loop] = ()
         self.failures = sweep_failures()
-        for loop in loops:
-            loop.failures = self.failures
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._following: list[asyncio.Task[None]] = []
 
-    def start(self) -> None:
-        self._tasks = [
-            asyncio.create_task(loop.run(self._stop), name=loop.name) for loop in self._loops
-        ]
-        self._following = [asyncio.create_task(one(self._stop)) for one in self._followers]
+    def start(
+        self,
+        loops: Sequence[Loop],
+        followers: Sequence[Callable[[asyncio.Event], Coroutine[Any, Any, None]]],
+    ) -> None:
+        """Args:
+        followers: called with the stop event; cancelled at the end, as they may hang on a socket.
+        """
+        self._loops = loops
+        for loop in loops:
+            loop.failures = self.failures
+        self._tasks = [asyncio.create_task(loop.run(self._stop), name=loop.name) for loop in loops]
+        self._following = [asyncio.create_task(one(self._stop)) for one in followers]
 
     def wake(self) -> None:
         """Make every loop look now, and wait as long as its interval says now."""
         for loop in self._loops:
             loop.wake()
 
-    async def stop(self) -> None:
-        """End sweeps where they end, cancel followers, then stop the stages."""
+    async def stop(self, stages: Sequence[Callable[[], Awaitable[None]]]) -> None:
+        """End sweeps where they end, cancel followers, then stop the stages, one by one."""
         self._stop.set()
         self.wake()
         for task in self._following:
@@ -142,7 +138,7 @@ class Supervisor:
         for problem in ended:
             if isinstance(problem, Exception):
                 log.error("loop.failed", error=repr(problem))
-        for stop in self._stages:
+        for stop in stages:
             try:
                 await stop()
             except Exception:  # the others must be stopped, too
